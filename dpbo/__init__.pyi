@@ -1,0 +1,17 @@
+from . import accounting as accounting
+from . import integrations as integrations
+from . import mechanisms as mechanisms
+from . import queries as queries
+from . import testing as testing
+from .curator import Curator as Curator
+from .curator import Source as Source
+from .errors import BudgetExceeded as BudgetExceeded
+from .errors import PrivacyError as PrivacyError
+from .objective import PrivateObjective as PrivateObjective
+from .privacy import Adjacency as Adjacency
+from .privacy import Budget as Budget
+from .privacy import PrivacyUnit as PrivacyUnit
+from .privacy import Sensitivity as Sensitivity
+from .release import Release as Release
+from .space import Space as Space
+from .statement import Statement as Statement

@@ -1,0 +1,82 @@
+"""Gaussian differential privacy: the exact exchange between mu, epsilon and delta.
+
+A release is mu-GDP when telling two neighbours apart is at least as hard as telling N(0, 1) from N(mu, 1). Its exact curve is
+
+    delta(epsilon) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)        (Dong, Roth & Su 2022, Corollary 2.13),
+
+and releases of mu_1, mu_2, ... compose to sqrt(mu_1^2 + mu_2^2 + ...) (their Corollary 3.3). Epsilon and delta are rounded up and mu
+down: the float answer is checked, and moved if need be, in 50-digit arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtri
+
+_DIGITS = 50
+
+
+def delta_at(mu: float, epsilon: float) -> float:
+    """Smallest delta at which mu-GDP is (epsilon, delta)-DP, rounded up."""
+    exact = _exact_delta(mu, epsilon)
+    value = max(float(exact), 0.0)
+    return value if value >= exact else math.nextafter(value, 1.0)
+
+
+def epsilon_at(mu: float, delta: float) -> float:
+    """Smallest epsilon at which mu-GDP is (epsilon, delta)-DP, rounded up; infinite for delta = 0."""
+    if delta <= 0.0 or math.isinf(mu):
+        return math.inf
+    if mu == 0.0 or _exact_delta(mu, 0.0) <= delta:
+        return 0.0
+    ceiling = mu * mu / 2 - mu * min(float(ndtri(delta)), 0.0) + 1e-12  # delta(eps) <= Phi(-eps/mu + mu/2)
+    while _log_delta(mu, ceiling) > math.log(delta):
+        ceiling *= 2.0
+    answer = float(brentq(lambda eps: _log_delta(mu, eps) - math.log(delta), 0.0, ceiling, xtol=1e-15, rtol=1e-14))
+    step = 1e-15
+    while _exact_delta(mu, answer) > delta:
+        answer, step = answer * (1.0 + step), 2.0 * step
+    return answer
+
+
+def mu_within(epsilon: float, delta: float) -> float:
+    """Largest mu that is (epsilon, delta)-DP, rounded down; 0 for delta = 0 (no Gaussian is pure)."""
+    if delta <= 0.0:
+        return 0.0
+    ceiling = 1.0
+    while _log_delta(ceiling, epsilon) < math.log(delta):
+        ceiling *= 2.0
+    floor = ceiling
+    while _log_delta(floor, epsilon) > math.log(delta):
+        floor /= 2.0
+    answer = float(brentq(lambda m: _log_delta(m, epsilon) - math.log(delta), floor, ceiling, xtol=1e-300, rtol=1e-14))
+    step = 1e-15
+    while _exact_delta(answer, epsilon) > delta:
+        answer, step = answer * (1.0 - step), 2.0 * step
+    return answer
+
+
+def true_positive_rate(mu: float, false_positive_rate: float) -> float:
+    """Highest true-positive rate of any membership test at this false-positive rate under mu-GDP (Dong, Roth & Su, Def. 2.6)."""
+    with mpmath.workdps(_DIGITS):
+        rate = mpmath.mpf(false_positive_rate)
+        return float(mpmath.ncdf(mpmath.sqrt(2) * mpmath.erfinv(2 * rate - 1) + mu))
+
+
+def _exact_delta(mu: float, epsilon: float) -> mpmath.mpf:
+    with mpmath.workdps(_DIGITS):
+        m, eps = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        if m == 0:
+            return mpmath.mpf(0)
+        return mpmath.ncdf(-eps / m + m / 2) - mpmath.exp(eps) * mpmath.ncdf(-eps / m - m / 2)
+
+
+def _log_delta(mu: float, epsilon: float) -> float:
+    first = float(log_ndtr(-epsilon / mu + mu / 2))
+    second = epsilon + float(log_ndtr(-epsilon / mu - mu / 2))
+    if second >= first:
+        return -math.inf
+    return first + math.log(-math.expm1(second - first))

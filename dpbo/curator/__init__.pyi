@@ -1,0 +1,4 @@
+from .curator import Curator as Curator
+from .handle import Handle as Handle
+from .ledger import Ledger as Ledger
+from .records import Source as Source

@@ -1,0 +1,254 @@
+"""The curator owns the private records, and `release` is the only door.
+
+handle = curator.evaluate(ClippedMean(score, model, score_range=(0, 1)))     # free, may be retried; nothing leaves
+release = curator.release(handle, GaussianMechanism(20.0))                   # charged first, then drawn, then stored
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpbo.accounting.filters import Filter, GDPFilter
+from dpbo.curator.entropy import system_entropy
+from dpbo.curator.evaluation import Job
+from dpbo.curator.handle import Handle, Opaque
+from dpbo.curator.ledger import Ledger, Reservation
+from dpbo.curator.records import PrivateView, count_records
+from dpbo.curator.reporting import compose_statement
+from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure, ReleaseLost
+from dpbo.events import GaussianEvent
+from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseLaw
+from dpbo.privacy import Adjacency, Budget, PrivacyUnit
+from dpbo.queries.query import Failure, IntegerSum, Query
+from dpbo.release import Release
+from dpbo.statement import Statement
+
+ROLES = ("validation", "training", "candidate")
+
+
+class Curator(Opaque):
+    """Swallows private records and answers questions about them within a budget.
+
+    Args:
+        records: a tensor, array, DataFrame, a (nested) tuple or dict of them, anything with `len` that the score understands, or a
+            `Source`.
+        unit: who is protected; with `groups=` all records of one label together.
+        adjacency: REPLACE_ONE (the number of units is public) or ADD_OR_REMOVE_ONE.
+        budget: the cap on everything this ledger ever releases.
+        dataset: name of what is protected; required with `ledger`. Two studies on one data set share one ledger and add up.
+        ledger: file name or SQLAlchemy URL. Omitted: in memory, and the statement begins "this process only".
+        accounting: the filter that guards the cap.
+        role: what these records are for: "validation", "training" or "candidate".
+        example: a few public records of the same form, on which a score is tried first. Omitted: zeros, for tensors and arrays.
+        entropy: source of noise. Anything but the default voids the statement; for tests.
+
+    Raises:
+        InputError: an argument outside its range. LedgerMismatch: the ledger was born for something else.
+    """
+
+    def __init__(
+        self,
+        records: Any,
+        *,
+        unit: PrivacyUnit,
+        adjacency: Adjacency,
+        budget: Budget,
+        dataset: str | None = None,
+        ledger: str | None = None,
+        accounting: Filter | None = None,
+        role: str = "validation",
+        example: Any = None,
+        entropy: Entropy = system_entropy,
+    ) -> None:
+        chosen = accounting if accounting is not None else GDPFilter()
+        _require_terms(unit, adjacency, budget, dataset, ledger, role)
+        chosen.cap(budget)  # refuses a budget the filter cannot serve
+        self.__view = PrivateView.of(records, unit, units_are_public=adjacency is Adjacency.REPLACE_ONE)
+        self.__answers: weakref.WeakKeyDictionary[Handle, IntegerSum] = weakref.WeakKeyDictionary()
+        self._delivered: weakref.WeakKeyDictionary[Handle, Release | None] = weakref.WeakKeyDictionary()
+        self._drawn: list[tuple[int, str, list[tuple[Handle, Release]]]] = []
+        self._lock = threading.RLock()
+        if example is not None:
+            count_records(example)
+        self._example = example if example is not None else self.__view.zeros()
+        self._entropy = entropy
+        self._voided = "" if entropy is system_entropy else "the noise came from a source that can be repeated"
+        self.adjacency, self.budget, self.accounting = adjacency, budget, chosen
+        self.units = self.__view.public_units
+        self.ledger = Ledger(ledger, _birth(unit, adjacency, budget, dataset, chosen, role))
+
+    @classmethod
+    def rehearsal(cls, records: Any, **settings: Any) -> Curator:
+        """A curator over public stand-in records: the same steps and errors, in memory, nothing spent, statement void."""
+        curator = cls(records, **{**settings, "ledger": None})
+        curator._voided = "rehearsal on public stand-in records: nothing was protected and nothing was spent"
+        return curator
+
+    def evaluate(self, query: Query, **details: Any) -> Handle:
+        """Answer a query inside, for a later release. Free: nothing leaves.
+
+        Args:
+            query: the question.
+            details: public JSON values to keep in the ledger with its release, such as x.
+
+        Raises:
+            ScoreError: it fails on public records. PrivateFailure: it fails on private ones beyond single units.
+        """
+        query.require_public(self.adjacency)
+        return self._accept(query, details, Job(query, self.__view, self._example)())
+
+    def submit(self, query: Query, executor: Executor, **details: Any) -> Future[Handle]:
+        """`evaluate` on any executor: a future of a handle. Only clipped integer sums come back from the worker."""
+        query.require_public(self.adjacency)
+        promised: Future[Handle] = Future()
+
+        def deliver(job: Future[IntegerSum | Failure]) -> None:
+            try:
+                promised.set_result(self._accept(query, details, job.result()))
+            except BaseException as error:  # the waiting caller gets it
+                promised.set_exception(error)
+
+        promised.set_running_or_notify_cancel()
+        executor.submit(Job(query, self.__view, self._example)).add_done_callback(deliver)
+        return promised
+
+    def release(self, question: Query | Handle, mechanism: Mechanism) -> Release:
+        """Charge, then draw, then store, then return one answer. A handle released twice gives its one value again.
+
+        Raises:
+            BudgetExceeded: more than is left; nothing was charged. ReleaseLost: charged earlier, but never delivered.
+        """
+        handle = question if isinstance(question, Handle) else self.evaluate(question)
+        return self.release_all([handle], mechanism)[0]
+
+    def release_all(
+        self, handles: Sequence[Handle], mechanism: Mechanism, *, name: str = "release", reservation: Reservation | None = None
+    ) -> tuple[Release, ...]:
+        """Release several answers as one ledger entry of so many slots, each with the noise of a release of its own.
+
+        Slots are independent Gaussians of noise_multiplier M each, so together exactly mu-GDP with mu^2 = slots / M^2.
+        """
+        with self._lock:
+            self._store_drawn()
+            fresh = list(dict.fromkeys(handle for handle in handles if handle not in self._delivered))
+            if fresh:
+                self._release_fresh(fresh, mechanism, name, reservation)
+            return tuple(_delivered(self._delivered[handle]) for handle in handles)
+
+    def reserve(self, name: str, mechanism: Mechanism, *, slots: int, terms: Mapping[str, Any]) -> Reservation:
+        """Take the cost of `slots` releases from the budget now, under a name that later sessions can resume."""
+        return self.ledger.reserve(name, mechanism.event(), slots, terms)
+
+    def statement(self, *, delta: float | None = None) -> Statement:
+        """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
+        return compose_statement(self.ledger, units=self.units, delta=delta, voided=self._voided)
+
+    def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, reservation: Reservation | None) -> None:
+        laws = [mechanism.law(handle.query.sensitivity(self.adjacency), self._answer(handle).quanta) for handle in handles]
+        event = mechanism.event(len(handles))
+        if reservation is not None and reservation.event.repeated(event.slots) != event:
+            raise InputError("mechanism", mechanism, f"the one reserved for {reservation.name!r}")
+        entry = self._charge(handles, name, event, reservation)
+        self._delivered.update(dict.fromkeys(handles))  # from here on each is charged: delivered once, or lost
+        releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]
+        self._drawn.append((entry, name, list(zip(handles, releases, strict=True))))
+        self._store_drawn()
+
+    def _charge(self, handles: Sequence[Handle], name: str, event: GaussianEvent, reservation: Reservation | None) -> int:
+        slots = [{"handle": h.id, "query": type(h.query).__name__, **h.query.public_inputs(), **h.details} for h in handles]
+        try:
+            return self.ledger.charge(name, event, {"units": self.units, "slots": slots}, reservation)
+        except LedgerUnavailable as error:
+            if error.uncertain and self._may_be_charged(handles[0]):
+                self._delivered.update(dict.fromkeys(handles))
+            raise
+
+    def _may_be_charged(self, handle: Handle) -> bool:
+        try:
+            return self.ledger.charged(handle.id)
+        except LedgerUnavailable:
+            return True
+
+    def _store_drawn(self) -> None:
+        """Store what was drawn and hand it over. If the ledger cannot be written, it stays here until the next release."""
+        while self._drawn:
+            entry, name, pairs = self._drawn[0]
+            self.ledger.store(entry, name, [_stored(*pair) for pair in pairs])
+            self._delivered.update(pairs)
+            self._drawn.pop(0)
+
+    def _draw(self, handle: Handle, law: NoiseLaw, mechanism: Mechanism, event: GaussianEvent, entry: int) -> Release:
+        answer = self._answer(handle)
+        drawn = mechanism._sample(answer.numerators.numpy(), answer.quanta, law, self._entropy)
+        offset, gain = handle.query.affine(self.units)
+        value = torch.tensor(offset, dtype=torch.float64) + torch.from_numpy(drawn * np.asarray(law.grid)) * gain
+        variance = (torch.tensor(law.std, dtype=torch.float64) * gain) ** 2
+        return Release(value, variance, tuple(drawn.tolist()), law, event, entry)
+
+    def _accept(self, query: Query, details: Mapping[str, Any], outcome: IntegerSum | Failure) -> Handle:
+        if isinstance(outcome, Failure):
+            self.ledger.assume("score-total")
+            raise _private_failure(outcome)
+        handle = Handle(query, details)
+        with self._lock:
+            self.__answers[handle] = outcome
+        return handle
+
+    def _answer(self, handle: Handle) -> IntegerSum:
+        try:
+            return self.__answers[handle]
+        except (KeyError, TypeError):
+            raise InputError("handle", handle, "one that this curator made") from None
+
+    def __repr__(self) -> str:
+        return f"<Curator of {self.ledger.birth['dataset'] or 'unnamed'} records, {self.adjacency.value}: opaque>"
+
+
+def _delivered(release: Release | None) -> Release:
+    if release is None:
+        raise ReleaseLost("this handle was charged but its value was never delivered, and it is never drawn twice. Evaluate again: "
+                          "a new handle is a new release with a charge of its own.")  # fmt: skip
+    return release
+
+
+def _stored(handle: Handle, release: Release) -> dict[str, Any]:
+    numbers = {"value": release.value.tolist(), "variance": release.variance.tolist()}
+    return {"handle": handle.id, **numbers, "law": release.law.to_json(), "lattice": [str(k) for k in release.lattice], **handle.details}
+
+
+def _private_failure(failure: Failure) -> PrivateFailure:
+    what = "did not return one row of numbers a record" if failure.kind == "shape" else "raised an exception"
+    return PrivateFailure(f"the score {what} on private records, and it could not be confined to single units. Nothing was charged. "
+                          "Try the score on public `example=` records; the statement now names the assumption score-total.")  # fmt: skip
+
+
+def _require_terms(unit: Any, adjacency: Any, budget: Any, dataset: str | None, ledger: str | None, role: str) -> None:
+    if not isinstance(unit, PrivacyUnit):
+        raise InputError("unit", unit, "a PrivacyUnit", "For example PrivacyUnit('record').")
+    if adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
+        raise InputError("adjacency", adjacency, "Adjacency.REPLACE_ONE or Adjacency.ADD_OR_REMOVE_ONE")
+    if not isinstance(budget, Budget):
+        raise InputError("budget", budget, "a Budget", "For example Budget(epsilon=3.0, delta=1e-6).")
+    if ledger is not None and not dataset:
+        raise InputError("dataset", dataset, "the name of what is protected, with a persistent ledger")
+    if role not in ROLES:
+        raise InputError("role", role, f"one of {ROLES}")
+
+
+def _birth(unit: PrivacyUnit, adjacency: Adjacency, budget: Budget, dataset: str | None, accounting: Filter, role: str) -> dict[str, Any]:
+    return {
+        "dataset": dataset or "",
+        "unit": unit.name,
+        "grouped": unit.groups is not None,
+        "adjacency": adjacency.value,
+        "budget": budget.to_json(),
+        "accounting": accounting.name,
+        "role": role,
+    }

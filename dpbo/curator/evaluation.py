@@ -1,0 +1,34 @@
+"""One evaluation, as a picklable job for this process or a worker: fit in the open, then score inside.
+
+A worker belongs to the trusted side. What it sends back is a message of clipped integer sums, never a score and never noise, so a
+job that dies or runs twice costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dpbo.curator.records import PrivateView, count_records
+from dpbo.queries.query import Failure, IntegerSum, Query
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Evaluate one query. Errors of its public part are raised; what fails on private records comes back as a Failure."""
+
+    query: Query
+    view: PrivateView = field(repr=False)
+    example: Any = field(repr=False)
+    home: int = field(default_factory=os.getpid)
+
+    def __call__(self) -> IntegerSum | Failure:
+        if os.getpid() != self.home:
+            torch.set_num_threads(1)  # one thread a worker: nested threads starve each other
+        subject = self.query.prepare()
+        if self.example is not None:
+            self.query.probe(self.example, count_records(self.example), subject)
+        return self.query._evaluate(self.view, subject)

@@ -1,0 +1,45 @@
+"""An opaque handle: a random name for an evaluated query whose exact answer stays with the curator."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, NoReturn, Self
+
+from dpbo.errors import OpacityError
+from dpbo.queries.query import Query
+
+
+class Opaque:
+    """No tensor, no array, no pickle; copying gives the same object, because there is one budget and one answer."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _memo: Any) -> Self:
+        return self
+
+    def __reduce_ex__(self, _protocol: Any) -> NoReturn:
+        self._refuse("pickled")
+
+    def __array__(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        self._refuse("turned into an array")
+
+    def item(self) -> NoReturn:
+        """Refused: only `release` lets a number out."""
+        self._refuse("read")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise OpacityError(f"a {type(self).__name__} is opaque and cannot be {what}; curator.release(...) is the only door.")
+
+
+class Handle(Opaque):
+    """Names one evaluation. Holds its public question and public details (such as the point x), and nothing else."""
+
+    def __init__(self, query: Query, details: Mapping[str, Any]) -> None:
+        self.id = uuid.uuid4().hex
+        self.query = query
+        self.details = dict(details)
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.id[:8]} of a {type(self.query).__name__}: opaque>"

@@ -1,0 +1,267 @@
+"""The ledger: what was promised, charged and released on one data set, in an append-only chain of records.
+
+Kinds of record: `birth` (data set, unit, adjacency, budget, accounting), `reserve` (a plan's slots), `charge` (before any noise is
+drawn), `value` (what came out of an earlier charge), `assume` (an assumption that later events made necessary). Every record carries
+the running state (total cost, slots used by each plan) and the hash of its predecessor, so corruption is always seen; tampering and
+rollback by somebody who can write the file are seen against a head hash kept elsewhere.
+A charge stands whatever happens next. A charge without a value is a lost release, never drawn again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import sqlalchemy as sa
+
+from dpbo.accounting.filters import Filter, filter_named
+from dpbo.curator.storage import Storage, table
+from dpbo.errors import BudgetExceeded, LedgerCorrupt, LedgerError, LedgerMismatch
+from dpbo.events import GaussianEvent, event_from_json
+from dpbo.privacy import Budget
+
+SCHEMA = 1
+_ORIGIN = "0" * 64
+
+
+@dataclass(frozen=True)
+class Record:
+    """One link of the chain. `body` is public: it holds promises, costs, released values; never a private number."""
+
+    seq: int
+    kind: str
+    name: str
+    body: dict[str, Any]
+    previous: str
+    hash: str
+
+    @classmethod
+    def following(cls, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:
+        """The next link after `head`."""
+        seq, previous = (0, _ORIGIN) if head is None else (head.seq + 1, head.hash)
+        content = dict(body)
+        return cls(seq, kind, name, content, previous, _digest(seq, kind, name, _dump(content), previous))
+
+    @property
+    def total(self) -> Fraction:
+        """Everything reserved or charged so far, in the filter's cost."""
+        return Fraction(self.body["state"]["total"])
+
+    @property
+    def used(self) -> dict[str, int]:
+        """Slots charged so far, for each plan."""
+        return dict(self.body["state"]["used"])
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A plan's slots, taken from the budget when the plan was made."""
+
+    name: str
+    event: GaussianEvent
+    slots: int
+
+
+class Ledger:
+    """The chain at `url` (None: memory). `birth` must be what an existing ledger was born with."""
+
+    def __init__(self, url: str | None, birth: Mapping[str, Any]) -> None:
+        self.storage = Storage(url)
+        wanted = {"schema": SCHEMA, **birth}
+        try:
+            first = self._born(wanted)
+        except sa.exc.IntegrityError:  # two processes gave birth at once; the other one's record stands
+            first = self._born(wanted)
+        _require_same(first.body, wanted)
+        self._bind(first)
+
+    @classmethod
+    def existing(cls, url: str) -> Ledger:
+        """Open a ledger to look at it: nothing is created."""
+        ledger = cls.__new__(cls)
+        ledger.storage = Storage(url, create=False)
+        with ledger.storage.reading() as connection:
+            first = _read_one(connection, table.c.seq == 0)
+        if first is None:
+            raise LedgerError("the ledger is empty: it was never born.")
+        _require_schema(first.body)
+        ledger._bind(first)
+        return ledger
+
+    def _born(self, birth: Mapping[str, Any]) -> Record:
+        with self.storage.writing() as connection:
+            first = _read_one(connection, table.c.seq == 0)
+            return first or _append(connection, None, "birth", "", {**birth, "state": {"total": "0", "used": {}}})
+
+    def _bind(self, first: Record) -> None:
+        self.birth = first.body
+        self.budget = Budget.from_json(first.body["budget"])
+        self.accounting: Filter = filter_named(first.body["accounting"])
+        self.cap = self.accounting.cap(self.budget)
+
+    def reserve(self, name: str, event: GaussianEvent, slots: int, terms: Mapping[str, Any]) -> Reservation:
+        """Take `slots` times `event` from the budget for the plan `name`, or find that plan again if its terms are the same."""
+        body = {"event": event.to_json(), "slots": slots, "terms": dict(terms)}
+        cost = self.accounting.cost(event.repeated(slots))
+        with self.storage.writing() as connection:
+            known = _read_one(connection, (table.c.kind == "reserve") & (table.c.name == name))
+            if known is None:
+                head = self._affordable(connection, cost, f"the plan {name!r} of {slots} releases")
+                state = {"total": str(head.total + cost), "used": {**head.used, name: 0}}
+                _append(connection, head, "reserve", name, {**body, "state": state})
+        if known is not None:
+            _require_same_plan(name, known.body, body)
+        return Reservation(name, event, slots)
+
+    def charge(self, name: str, event: GaussianEvent, details: Mapping[str, Any], reservation: Reservation | None = None) -> int:
+        """Charge one release before its noise is drawn; returns the entry's number once the charge is durable."""
+        with self.storage.writing() as connection:
+            if reservation is None:
+                cost = self.accounting.cost(event)
+                head = self._affordable(connection, cost, f"the release {name!r}")
+                state = {"total": str(head.total + cost), "used": head.used}
+            else:
+                head = self._head(connection)
+                state = _with_slots(head, reservation, event.slots)
+            body = {"event": event.to_json(), "plan": reservation.name if reservation else None, **details, "state": state}
+            return _append(connection, head, "charge", name, body).seq
+
+    def store(self, entry: int, name: str, values: Sequence[Mapping[str, Any]]) -> None:
+        """Keep what was drawn for a charge; one value a slot."""
+        with self.storage.writing() as connection:
+            head = self._head(connection)
+            _append(connection, head, "value", name, {"entry": entry, "values": list(values), "state": head.body["state"]})
+
+    def assume(self, assumption: str) -> None:
+        """Note, once, that the statement must name this assumption from now on."""
+        with self.storage.writing() as connection:
+            if _read_one(connection, (table.c.kind == "assume") & (table.c.name == assumption)) is None:
+                head = self._head(connection)
+                _append(connection, head, "assume", assumption, {"state": head.body["state"]})
+
+    def charged(self, handle: str) -> bool:
+        """Whether a charge names this handle."""
+        return any(record.kind == "charge" and handle in _dump(record.body) for record in self.records())
+
+    def head(self) -> Record:
+        """The newest record."""
+        with self.storage.reading() as connection:
+            return self._head(connection)
+
+    def records(self) -> list[Record]:
+        """The whole chain, oldest first."""
+        with self.storage.reading() as connection:
+            return [_record(row) for row in connection.execute(sa.select(table).order_by(table.c.seq))]
+
+    def verified(self) -> list[Record]:
+        """The whole chain, every hash and total recomputed. Raises LedgerCorrupt where a record does not follow from the last."""
+        chain = self.records()
+        for record, state in zip(chain, _replayed(chain, self.accounting), strict=True):
+            if record.body["state"] != state:
+                raise LedgerCorrupt(f"record {record.seq} states a total that does not follow from the records before it.")
+        return chain
+
+    def verify(self, *, expect: str | None = None) -> Record:
+        """The newest record of a chain that holds. Raises LedgerCorrupt otherwise.
+
+        Args:
+            expect: a head hash kept elsewhere; it must occur in the chain, or the ledger was rolled back or rewritten.
+        """
+        chain = self.verified()
+        if expect is not None and expect not in {record.hash for record in chain}:
+            raise LedgerCorrupt("the expected head is not in the chain: it was rolled back or rewritten since that head was noted.")
+        return chain[-1]
+
+    def _head(self, connection: sa.Connection) -> Record:
+        newest = sa.select(sa.func.max(table.c.seq)).scalar_subquery()
+        head = _read_one(connection, table.c.seq == newest)
+        if head is None:
+            raise LedgerCorrupt("the ledger has lost its records.")
+        return head
+
+    def _affordable(self, connection: sa.Connection, cost: Fraction, what: str) -> Record:
+        head = self._head(connection)
+        if head.total + cost > self.cap:
+            raise BudgetExceeded(float(cost), float(self.cap - head.total), float(self.cap), "mu^2", what)
+        return head
+
+
+def _with_slots(head: Record, reservation: Reservation, slots: int) -> dict[str, Any]:
+    used = head.used.get(reservation.name, 0)
+    if used + slots > reservation.slots:
+        what = f"the release for the plan {reservation.name!r}"
+        raise BudgetExceeded(slots, reservation.slots - used, reservation.slots, "slots", what)
+    return {"total": str(head.total), "used": {**head.used, reservation.name: used + slots}}
+
+
+def _replayed(chain: Sequence[Record], accounting: Filter) -> Iterator[dict[str, Any]]:
+    """The state that each record ought to carry; raises LedgerCorrupt where a hash or a number does not follow."""
+    total, used, head = Fraction(0), dict[str, int](), None
+    for record in chain:
+        if record != Record.following(head, record.kind, record.name, record.body):
+            raise LedgerCorrupt(f"record {record.seq} was changed, moved, or its predecessor is missing.")
+        plan = record.name if record.kind == "reserve" else record.body.get("plan")
+        if record.kind in ("reserve", "charge"):
+            event = event_from_json(record.body["event"])
+            if record.kind == "reserve":
+                event, used[record.name] = event.repeated(record.body["slots"]), 0
+            elif plan is not None:
+                used[plan] = used.get(plan, 0) + event.slots
+            total += accounting.cost(event) if record.kind == "reserve" or plan is None else 0
+        yield {"total": str(total), "used": dict(used)}
+        head = record
+
+
+def _append(connection: sa.Connection, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:
+    record = Record.following(head, kind, name, body)
+    row = {"seq": record.seq, "kind": kind, "name": name, "body": _dump(record.body), "previous": record.previous, "hash": record.hash}
+    connection.execute(table.insert().values(row))
+    return record
+
+
+def _read_one(connection: sa.Connection, where: sa.ColumnElement[bool]) -> Record | None:
+    row = connection.execute(sa.select(table).where(where).limit(1)).first()
+    return None if row is None else _record(row)
+
+
+def _record(row: sa.Row[Any]) -> Record:
+    try:
+        record = Record(row.seq, row.kind, row.name, json.loads(row.body), row.previous, row.hash)
+    except (ValueError, TypeError):
+        raise LedgerCorrupt(f"record {row.seq} cannot be read: it was changed or cut off.") from None
+    if record.hash != _digest(row.seq, row.kind, row.name, row.body, row.previous):
+        raise LedgerCorrupt(f"record {row.seq} does not match its hash: it was changed.")
+    return record
+
+
+def _digest(seq: int, kind: str, name: str, body: str, previous: str) -> str:
+    return hashlib.sha256(_dump([seq, kind, name, body, previous]).encode()).hexdigest()
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _require_schema(birth: Mapping[str, Any]) -> None:
+    if birth.get("schema") != SCHEMA:
+        raise LedgerMismatch("schema", birth.get("schema"), SCHEMA, "Open it with the dpbo version that wrote it, or upgrade dpbo.")
+
+
+def _require_same(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    _require_schema(stored)
+    for name, value in wanted.items():
+        if stored.get(name) != value:
+            remedy = "One ledger protects one data set, under one promise: give what it was born with, or use another ledger."
+            raise LedgerMismatch(name, stored.get(name), value, remedy)
+
+
+def _require_same_plan(name: str, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    flat_stored, flat_wanted = ({**body["terms"], "event": body["event"], "slots": body["slots"]} for body in (stored, wanted))
+    for term, value in flat_wanted.items():
+        if flat_stored.get(term) != value:
+            remedy = f"The plan {name!r} exists: resume it with its own terms, or choose another name."
+            raise LedgerMismatch(term, flat_stored.get(term), value, remedy)

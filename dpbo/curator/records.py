@@ -1,0 +1,172 @@
+"""The private records, in whatever container they came: how many there are, how to take some, how to imitate them publicly.
+
+Tensors, arrays, DataFrames and (nested) tuples or dicts of them, and lists of samples, can be sliced; tensors and numeric arrays can be
+imitated by zeros; anything else with a length is only counted. A `Source` loads its records once per process, so workers on other
+machines can load their own.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpbo.errors import InputError
+from dpbo.privacy import PrivacyUnit
+from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
+
+PROBED = 2
+_loaded: dict[str, Any] = {}
+
+
+class Source:
+    """Private records that each process loads for itself by `load()`, a picklable callable without arguments."""
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        if not callable(load):
+            raise InputError("load", load, "a callable without arguments")
+        self._load = load
+        self._key = uuid.uuid4().hex
+
+    def records(self) -> Any:
+        """The records, loaded at most once in each process. For the curator and its workers."""
+        if self._key not in _loaded:
+            _loaded[self._key] = self._load()
+        return _loaded[self._key]
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateView:
+    """The private side, as queries see it (queries.query.View). It may be pickled to trusted workers, never shown."""
+
+    held: Any = field(repr=False)
+    count: int = field(repr=False)
+    groups: torch.Tensor | None = field(repr=False)
+    rows: torch.Tensor | None = field(repr=False)
+    public_units: int | None
+
+    @classmethod
+    def of(cls, records: Any, unit: PrivacyUnit, *, units_are_public: bool) -> PrivateView:
+        """Swallow the records. Raises InputError on parts or labels that do not fit."""
+        count = count_records(_opened(records))
+        groups, rows = (None, None) if unit.groups is None else _grouped(unit.groups, count)
+        units = count if rows is None else len(rows)
+        if units > MOST_UNITS:
+            raise InputError("records", type(records).__name__, f"at most {MOST_UNITS} units")
+        return cls(records, count, groups, rows, units if units_are_public else None)
+
+    @property
+    def records(self) -> Any:
+        """The user's own container, loaded if it is a Source."""
+        records = _opened(self.held)
+        if isinstance(self.held, Source) and count_records(records) != self.count:
+            raise InputError("records", "a Source", "the same data in every process", "It loaded another number of records here.")
+        return records
+
+    @property
+    def units(self) -> int:
+        """Number of units: private under ADD_OR_REMOVE_ONE."""
+        return self.count if self.rows is None else len(self.rows)
+
+    @property
+    def can_take(self) -> bool:
+        """Whether single records can be taken out."""
+        return all(_is_array(part) or hasattr(part, "iloc") or isinstance(part, list) for part in _parts(self.records))
+
+    def take(self, positions: torch.Tensor) -> Any:
+        """The records at these positions, in the same container."""
+        return _mapped(self.records, lambda part: _rows(part, positions))
+
+    def zeros(self) -> Any | None:
+        """`PROBED` zero records of the same kind; None where zeros mean nothing (DataFrames, labels, unknown containers)."""
+        records = self.records
+        if isinstance(self.held, Source) or not all(_is_numeric(part) for part in _parts(records)):
+            return None
+        return _mapped(records, _zeros)
+
+
+def count_records(records: Any) -> int:
+    """Number of records. Raises InputError where the parts of a nested container disagree or have no length."""
+    lengths = {_length(part) for part in _parts(records)}
+    if len(lengths) != 1:
+        raise InputError("records", type(records).__name__, "made of parts of one length", "Each part needs one row a record.")
+    count = lengths.pop()
+    if count == 0:
+        raise InputError("records", type(records).__name__, "at least one record")
+    return count
+
+
+def _opened(records: Any) -> Any:
+    return records.records() if isinstance(records, Source) else records
+
+
+def _grouped(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    flat = np.asarray(labels.cpu() if isinstance(labels, torch.Tensor) else labels)
+    if flat.ndim != 1 or len(flat) != count:
+        raise InputError("groups", f"labels of shape {flat.shape}", "one label a record, in the records' order")
+    codes = _codes(flat)
+    rows = np.bincount(codes)
+    if rows.max() > MOST_ROWS_PER_UNIT:
+        raise InputError("groups", "a label", f"on at most {MOST_ROWS_PER_UNIT} records")
+    return torch.from_numpy(codes), torch.from_numpy(rows)
+
+
+def _codes(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Unit index of each record. A missing label cannot be grouped, so it is refused."""
+    missing = np.array([label is None or label != label for label in labels]) if labels.dtype.kind in "Of" else np.zeros(1, bool)
+    if missing.any():
+        raise InputError("groups", "a missing label", "present for every record", "Give records without a label one of their own.")
+    if labels.dtype.kind != "O":
+        return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    seen: dict[Hashable, int] = {}
+    return np.array([seen.setdefault(label, len(seen)) for label in labels], dtype=np.int64)
+
+
+def _parts(records: Any) -> list[Any]:
+    if isinstance(records, Mapping):
+        return [leaf for part in records.values() for leaf in _parts(part)]
+    if isinstance(records, tuple):
+        return [leaf for part in records for leaf in _parts(part)]
+    return [records]
+
+
+def _mapped(records: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(records, Mapping):
+        return {key: _mapped(part, change) for key, part in records.items()}
+    if isinstance(records, tuple):
+        parts = [_mapped(part, change) for part in records]
+        return type(records)(*parts) if hasattr(records, "_fields") else tuple(parts)
+    return change(records)
+
+
+def _is_array(part: Any) -> bool:
+    return isinstance(part, (torch.Tensor, np.ndarray)) and part.ndim > 0
+
+
+def _is_numeric(part: Any) -> bool:
+    return _is_array(part) and (isinstance(part, torch.Tensor) or part.dtype.kind in "biuf")
+
+
+def _zeros(part: Any) -> Any:
+    shape = (PROBED, *part.shape[1:])
+    return part.new_zeros(shape) if isinstance(part, torch.Tensor) else np.zeros(shape, part.dtype)
+
+
+def _rows(part: Any, positions: torch.Tensor) -> Any:
+    if isinstance(part, torch.Tensor):
+        return part[positions.to(part.device)]
+    if isinstance(part, list):
+        return [part[i] for i in positions.tolist()]
+    return part.iloc[positions.numpy()] if hasattr(part, "iloc") else part[positions.numpy()]
+
+
+def _length(part: Any) -> int:
+    try:
+        return len(part)
+    except TypeError:
+        remedy = "Wrap a loader in dpbo.Source."
+        raise InputError("records", type(part).__name__, "a tensor, array, DataFrame, or anything with a length", remedy) from None

@@ -1,0 +1,91 @@
+"""From a ledger to its statement."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from dpbo.accounting import gdp
+from dpbo.accounting.filters import Filter
+from dpbo.curator.ledger import Ledger, Record
+from dpbo.errors import InputError
+from dpbo.events import event_from_json
+from dpbo.privacy import Adjacency
+from dpbo.statement import Guarantee, Statement, format_up
+
+_ASSUMPTIONS = {
+    "score-per-record": "one unit's records change no other unit's score; dpbo.testing.check_per_record tests it",
+    "timing-not-observed": "nobody who must not see the records times the evaluations",
+    "score-total": "the score never fails on private records; it did at least once, and the operator saw that it did",
+}
+_NOT_PROTECTED = (
+    "records that models were trained on, and the models: the caller declares them public or protected by other means",
+    "search inputs (the points x and their range)",
+)
+
+
+def compose_statement(ledger: Ledger, *, units: int | None, delta: float | None, voided: str) -> Statement:
+    """The statement of everything this ledger may ever release."""
+    chain, birth = ledger.verified(), ledger.birth
+    at = _delta(ledger, delta)
+    guarantee = _guarantee(ledger.accounting, ledger.cap, at)
+    return Statement(
+        void=voided,
+        scope="" if ledger.storage.persistent else "this process only",
+        dataset=birth["dataset"],
+        unit=birth["unit"],
+        units=units,
+        adjacency=birth["adjacency"],
+        role=birth["role"],
+        not_protected=_NOT_PROTECTED,
+        guarantee=guarantee,
+        lines=(str(guarantee), str(guarantee), str(guarantee)),  # every release so far is unconditional
+        spent=_guarantee(ledger.accounting, _charged(chain, ledger.accounting), at),
+        reserved=_guarantee(ledger.accounting, chain[-1].total, at),
+        assumptions=_assumed(chain),
+        public_inputs=_declared(chain),
+        entries=len(chain),
+        head=chain[-1].hash,
+        meaning=_meaning(guarantee, birth, units),
+    )
+
+
+def _delta(ledger: Ledger, delta: float | None) -> float | None:
+    if delta is not None and not 0.0 < delta < 1.0:
+        raise InputError("delta", delta, "in (0, 1)")
+    if delta is not None and ledger.budget.delta not in (None, delta) and ledger.budget.epsilon is not None:
+        raise InputError(
+            "delta", delta, f"the budget's own, {ledger.budget.delta:g}", "Only a budget given as mu may be read at any delta."
+        )
+    return delta if delta is not None else ledger.budget.delta
+
+
+def _guarantee(accounting: Filter, cost: Fraction, delta: float | None) -> Guarantee:
+    mu = accounting.mu(cost)
+    return Guarantee(mu, None if delta is None else gdp.epsilon_at(mu, delta), delta)
+
+
+def _charged(chain: list[Record], accounting: Filter) -> Fraction:
+    charges = (event_from_json(record.body["event"]) for record in chain if record.kind == "charge")
+    return sum((accounting.cost(event) for event in charges), Fraction(0))
+
+
+def _assumed(chain: list[Record]) -> dict[str, str]:
+    named = ["score-per-record", "timing-not-observed"] + [record.name for record in chain if record.kind == "assume"]
+    return {name: _ASSUMPTIONS[name] for name in named}
+
+
+def _declared(chain: list[Record]) -> dict[str, dict[str, Any]]:
+    plans = {record.name: {"evaluations": record.body["slots"], **record.body["terms"]} for record in chain if record.kind == "reserve"}
+    loose = [slot for record in chain if record.kind == "charge" and record.body["plan"] is None for slot in record.body["slots"]]
+    terms = {f"release {i + 1}": {key: slot[key] for key in ("query", "score_range") if key in slot} for i, slot in enumerate(loose)}
+    return {**plans, **terms}
+
+
+def _meaning(guarantee: Guarantee, birth: dict[str, Any], units: int | None) -> tuple[str, ...]:
+    rate = format_up(100 * gdp.true_positive_rate(guarantee.mu, 0.01), 2)
+    change = "is in the data" if birth["adjacency"] == Adjacency.ADD_OR_REMOVE_ONE.value else "had these records rather than others"
+    test = f"whoever tests whether one {birth['unit']} {change}, with 1 % false alarms, is right about at most {rate} % of them."
+    if guarantee.delta is not None and units is not None and guarantee.delta > 1 / units:
+        return (test, f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record; rely on mu.")
+    return (test,)

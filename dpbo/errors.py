@@ -1,0 +1,86 @@
+"""Typed errors. Each names the parameter, its value, the allowed range and the remedy; none carries a private number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class PrivacyError(Exception):
+    """Base of every error that dpbo raises on purpose."""
+
+
+class InputError(PrivacyError, ValueError):
+    """A public argument is outside its allowed range.
+
+    Attributes:
+        parameter: name of the argument.
+        value: the value given (public).
+        allowed: what would have been accepted.
+    """
+
+    def __init__(self, parameter: str, value: Any, allowed: str, remedy: str = "") -> None:
+        self.parameter, self.value, self.allowed, self.remedy = parameter, value, allowed, remedy
+        advice = f" {remedy}" if remedy else ""
+        super().__init__(f"{parameter}={value!r} is not allowed: {parameter} must be {allowed}.{advice}")
+
+
+class BudgetExceeded(PrivacyError):
+    """A release, or a reservation, asks for more than is left. Nothing was drawn and nothing was charged.
+
+    Attributes:
+        requested, remaining, budget: public numbers in one unit, `unit` (slots, or mu^2).
+    """
+
+    def __init__(self, requested: float, remaining: float, budget: float, unit: str, what: str) -> None:
+        self.requested, self.remaining, self.budget, self.unit = requested, remaining, budget, unit
+        super().__init__(
+            f"{what} asks for {requested:.6g} {unit}, but {remaining:.6g} of {budget:.6g} {unit} are left. "
+            "Nothing was charged. Ask for less, or plan a larger budget on a new ledger before touching the data."
+        )
+
+
+class ScoreError(PrivacyError):
+    """The score failed on public stand-in records (zeros, or `example=`), before any private record was read."""
+
+
+class PrivateFailure(PrivacyError):
+    """The score failed on private records in a way that cannot be confined to single units.
+
+    What happened there is itself private, so no detail is shown; the ledger notes the assumption `score-total`.
+    """
+
+
+class ReleaseLost(PrivacyError):
+    """This handle was charged but its value was never delivered; it is never drawn a second time."""
+
+
+class OpacityError(PrivacyError, TypeError):
+    """Somebody asked a curator or a handle for its private content, or tried to pickle it."""
+
+
+class LedgerError(PrivacyError):
+    """The ledger cannot be used as asked."""
+
+
+class LedgerUnavailable(LedgerError):
+    """The ledger's storage cannot be reached, is locked, or is not writable.
+
+    Attributes:
+        uncertain: whether the failure came while committing, so that the record may or may not have been kept.
+    """
+
+    def __init__(self, message: str, *, uncertain: bool = False) -> None:
+        self.uncertain = uncertain
+        super().__init__(message)
+
+
+class LedgerMismatch(LedgerError):
+    """The ledger was opened for another data set, unit, adjacency, budget or plan than it was born with."""
+
+    def __init__(self, field: str, stored: Any, given: Any, remedy: str) -> None:
+        self.field, self.stored, self.given = field, stored, given
+        super().__init__(f"the ledger has {field}={stored!r}, but {field}={given!r} was given. {remedy}")
+
+
+class LedgerCorrupt(LedgerError):
+    """The hash chain does not hold: a record was changed, removed, reordered or cut off."""

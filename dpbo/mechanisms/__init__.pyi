@@ -1,0 +1,2 @@
+from .gaussian import GaussianMechanism as GaussianMechanism
+from .mechanism import Mechanism as Mechanism

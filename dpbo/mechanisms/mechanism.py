@@ -1,0 +1,51 @@
+"""A mechanism: the law of the noise, as a multiple of whatever sensitivity the query proves.
+
+Nobody hands it a standard deviation. It knows its event (what the ledger charges) and its scale (multiplier x sensitivity);
+`GaussianMechanism(8.0)` is one. Only the curator calls `_sample`, after the charge is durable.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbo.events import GaussianEvent
+from dpbo.privacy import Sensitivity
+
+Entropy = Callable[[int], bytes]  # so many bytes nobody can predict
+
+
+@dataclass(frozen=True)
+class NoiseLaw:
+    """The public law of one released vector: per-coordinate standard deviation `std` and release grid `grid`."""
+
+    name: str
+    std: tuple[float, ...]
+    grid: tuple[float, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """For the ledger."""
+        return {"name": self.name, "std": list(self.std), "grid": list(self.grid)}
+
+
+class Mechanism(abc.ABC):
+    """One law of noise. Subclasses state in their docstring what they guarantee and why the sampling is exact."""
+
+    @abc.abstractmethod
+    def event(self, slots: int = 1) -> GaussianEvent:
+        """What `slots` joint or successive releases cost."""
+
+    @abc.abstractmethod
+    def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseLaw:
+        """The noise that this sensitivity needs over sums in whole `quanta`; public. Raises InputError where it cannot be drawn exactly."""
+
+    @abc.abstractmethod
+    def _sample(
+        self, numerators: Sequence[int] | NDArray[np.int64], quanta: Sequence[float], law: NoiseLaw, entropy: Entropy
+    ) -> NDArray[np.int64]:
+        """Noisy value of each coordinate as a whole multiple of its `law.grid`."""

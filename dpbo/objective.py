@@ -1,0 +1,196 @@
+"""A private objective: the one changed line of a BoTorch loop.
+
+    objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=40, fit=train)
+    Y, Yvar = objective(X)                        # straight into SingleTaskGP(X, Y, train_Yvar=Yvar)
+
+Its K evaluations are taken from the budget when it is built, each with the exact noise that K equal Gaussians leave, so every Y is
+public and whatever is done with it is free.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from fractions import Fraction
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from dpbo.accounting.calibrate import calibrate, exact_share
+from dpbo.curator.curator import Curator
+from dpbo.curator.handle import Handle
+from dpbo.errors import BudgetExceeded, InputError
+from dpbo.mechanisms.gaussian import GaussianMechanism
+from dpbo.privacy import require_count
+from dpbo.queries.clipped import ClippedMean, ScoreRange
+from dpbo.queries.scoring import Score
+from dpbo.release import Release
+
+
+class NoiseWarning(UserWarning):
+    """The planned noise is more than a tenth of the score's range."""
+
+
+class PrivateObjective:
+    """A noisy black box over private records, with known noise.
+
+    Args:
+        curator: owner of the records.
+        score: `score(model, records)`, or `score(x, records)` without `fit`; one number a record (`n`), or m (`n x m`), maximised. x is
+            a float64 tensor of shape `d`.
+        score_range: public (lower, upper) of a record's score, or one pair a metric; scores beyond are clipped.
+        evaluations: how many points x this plan may release.
+        fit: `fit(x) -> model`; touches no protected record. Where it raises, nothing is charged.
+        name: the plan's name in the ledger; the same name and terms resume it.
+        budget_share: part of the budget (of mu^2) this plan takes. 1 leaves nothing for a final separate release.
+        weights, max_records_per_unit, divisor, worst: as in `ClippedMean`.
+
+    Raises:
+        InputError: an argument outside its range. BudgetExceeded: the share is not left. LedgerMismatch: the name is taken by a plan with
+        other terms.
+    """
+
+    def __init__(
+        self,
+        curator: Curator,
+        score: Score,
+        *,
+        score_range: ScoreRange,
+        evaluations: int,
+        fit: Any = None,
+        name: str = "objective",
+        budget_share: float | Fraction = 1,
+        weights: Sequence[float] | None = None,
+        max_records_per_unit: int = 1,
+        divisor: float | None = None,
+        worst: str = "lower",
+    ) -> None:
+        self._settings = {"score_range": score_range, "fit": fit, "weights": weights, "divisor": divisor, "worst": worst,
+                          "max_records_per_unit": max_records_per_unit}  # fmt: skip
+        self._score = score
+        query = self._query(None)
+        query.require_public(curator.adjacency)
+        require_count("evaluations", evaluations)
+        if not isinstance(name, str) or not 0 < len(name) <= 200:
+            raise InputError("name", name, "a word of at most 200 letters")
+        multiplier = calibrate(curator.budget, releases=evaluations, share=budget_share, accounting=curator.accounting)
+        self.curator, self.name, self.evaluations, self.metrics = curator, name, evaluations, query.metrics
+        self._mechanism = GaussianMechanism(multiplier)
+        self.noise_std = self._noise_std(query)
+        terms = {"budget_share": str(exact_share(budget_share)), **query.public_inputs()}
+        self._reservation = curator.reserve(name, self._mechanism, slots=evaluations, terms=terms)
+        self._bar: tqdm[Any] | None = None
+        self._warn_of_noise(query)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise of one evaluation as a multiple of its sensitivity."""
+        return self._mechanism.noise_multiplier
+
+    @property
+    def remaining(self) -> int:
+        """Evaluations not yet charged."""
+        return self.evaluations - self.curator.ledger.head().used.get(self.name, 0)
+
+    def __call__(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Evaluate and release every row of X: always a new, charged release, also at a point seen before.
+
+        Args:
+            X: `q x d`, float64.
+
+        Returns:
+            Y: `q x m`, Yvar: `q x m`, the known variance of the noise.
+
+        Raises:
+            InputError: a wrong shape or dtype. BudgetExceeded: q is more than what is left; the batch is refused whole.
+        """
+        points = _require_points(X)
+        self._require_left(len(points))
+        handles = []
+        for x in points:
+            handles.append(self.evaluate(x))
+            self._progress().update()
+        return self._released(handles, X.device)
+
+    def evaluate(self, x: torch.Tensor) -> Handle:
+        """Fit and score at one point (`d`), for a later release. Free, may be retried."""
+        return self.curator.evaluate(self._query(x), x=_require_point(x).tolist())
+
+    def submit(self, x: torch.Tensor, executor: Executor) -> Future[Handle]:
+        """`evaluate` on an executor; release the future's handle when it is done, in any order."""
+        return self.curator.submit(self._query(x), executor, x=_require_point(x).tolist())
+
+    def release(self, handles: Handle | Sequence[Handle]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Release one or more handles of this objective: Y `q x m`, Yvar `q x m`. A handle released twice gives its one value."""
+        several = [handles] if isinstance(handles, Handle) else list(handles)
+        if not several:
+            raise InputError("handles", [], "one handle or more")
+        Y, Yvar = self._released(several, torch.device("cpu"))
+        self._progress().update(len(several))
+        return Y, Yvar
+
+    def history(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Everything released so far under this name, also by earlier processes: X `t x d`, Y `t x m`, Yvar `t x m`."""
+        values = [v for r in self.curator.ledger.records() if r.kind == "value" and r.name == self.name for v in r.body["values"]]
+        columns = ([value[key] for value in values] for key in ("x", "value", "variance"))
+        X, Y, Yvar = (torch.tensor(column, dtype=torch.float64) for column in columns)
+        return (X, Y, Yvar) if values else (X.reshape(0, 0), Y.reshape(0, self.metrics), Yvar.reshape(0, self.metrics))
+
+    def __repr__(self) -> str:
+        return f"<PrivateObjective {self.name!r}: {self.evaluations} evaluations, noise {self.noise_std.tolist()} each>"
+
+    def _query(self, x: torch.Tensor | None) -> ClippedMean:
+        return ClippedMean(self._score, x, **self._settings)
+
+    def _released(self, handles: Sequence[Handle], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        releases = self.curator.release_all(handles, self._mechanism, name=self.name, reservation=self._reservation)
+        return _stacked(releases, device)
+
+    def _require_left(self, points: int) -> None:
+        if points > (left := self.remaining):
+            raise BudgetExceeded(points, left, self.evaluations, "slots", f"the batch for {self.name!r}")
+
+    def _noise_std(self, query: ClippedMean) -> torch.Tensor:
+        quanta = [grid.quantum for grid in query.lattices(self.curator.units)]
+        law = self._mechanism.law(query.sensitivity(self.curator.adjacency), quanta)
+        return torch.tensor(law.std, dtype=torch.float64) * query.affine(self.curator.units)[1]
+
+    def _warn_of_noise(self, query: ClippedMean) -> None:
+        for std, (lower, upper) in zip(self.noise_std.tolist(), query.ranges, strict=True):
+            if std > (upper - lower) / 10:
+                text = (f"each evaluation carries noise of standard deviation {std:.3g}, more than a tenth of the score range "
+                        f"({lower:g}, {upper:g}): plan fewer evaluations, a larger budget or more units.")  # fmt: skip
+                warnings.warn(text, NoiseWarning, stacklevel=3)
+
+    def _progress(self) -> tqdm[Any]:
+        if self._bar is None:
+            done = self.evaluations - self.remaining
+            self._bar = tqdm(total=self.evaluations, initial=done, desc=self.name, unit="evaluation", disable=None)
+        return self._bar
+
+
+def _stacked(releases: Sequence[Release], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.stack([r.value for r in releases]).to(device), torch.stack([r.variance for r in releases]).to(device)
+
+
+def _require_points(X: Any) -> torch.Tensor:
+    if not isinstance(X, torch.Tensor) or X.ndim != 2 or 0 in X.shape:
+        shape = tuple(X.shape) if isinstance(X, torch.Tensor) else type(X).__name__
+        raise InputError("X", shape, "a tensor of shape q x d", "For one point use x.unsqueeze(0).")
+    _require_point(X[0])
+    if not bool(X.isfinite().all()):
+        raise InputError("X", "with NaN or infinite entries", "finite")
+    return X.detach()
+
+
+def _require_point(x: Any) -> torch.Tensor:
+    if not isinstance(x, torch.Tensor) or x.ndim != 1:
+        raise InputError("x", tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__, "a tensor of shape d")
+    if x.dtype != torch.float64:
+        raise InputError("X", x.dtype, "float64", "Use X.double().")
+    if not all(map(math.isfinite, x.tolist())):
+        raise InputError("x", "with NaN or infinite entries", "finite")
+    return x.detach()

@@ -1,0 +1,128 @@
+"""The values every guarantee is made of: who is protected, against which change, and up to which budget.
+
+A guarantee without its unit and its adjacency means nothing, so neither has a default.
+`PrivacyUnit("patient", groups=ids)` protects all rows of a patient together; `Budget(epsilon=3.0, delta=1e-6)` caps the loss.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpbo.errors import InputError
+
+
+class Adjacency(enum.Enum):
+    """Which pairs of data sets must be indistinguishable.
+
+    REPLACE_ONE: one unit's records are replaced by any others; the number of units is public.
+    ADD_OR_REMOVE_ONE: one unit is added or removed; the number of units is private.
+    BOUNDED_ROW_CHANGE: one row moves by a bounded norm (PO-GP-UCB's relation), protecting less than a whole row.
+    """
+
+    REPLACE_ONE = "replace-one"
+    ADD_OR_REMOVE_ONE = "add-or-remove-one"
+    BOUNDED_ROW_CHANGE = "bounded-row-change"
+
+
+@dataclass(frozen=True)
+class PrivacyUnit:
+    """Who is protected: one record (`groups=None`), or everything that carries one label.
+
+    Args:
+        name: what a unit is called in the statement, e.g. "patient".
+        groups: one label a record. Private: never shown, handed to the curator at birth.
+    """
+
+    name: str
+    groups: Any = field(default=None, repr=False, compare=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise InputError("name", self.name, "a non-empty word for the protected unit", "For example PrivacyUnit('record').")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent at most: (epsilon, delta), or mu of Gaussian differential privacy by `Budget.gdp(mu)`.
+
+    Args:
+        epsilon: positive and finite.
+        delta: in [0, 1). Gaussian noise needs delta > 0.
+    """
+
+    epsilon: float | None
+    delta: float | None
+    mu: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", require_positive("epsilon", self.epsilon))
+        if not _is_number(self.delta) or not 0.0 <= float(self.delta) < 1.0:  # type: ignore[arg-type]
+            raise InputError("delta", self.delta, "in [0, 1)", "Choose it well below 1/units, for example 1e-6.")
+        object.__setattr__(self, "delta", float(self.delta))  # type: ignore[arg-type]
+
+    @classmethod
+    def gdp(cls, mu: float, *, delta: float | None = None) -> Budget:
+        """A budget stated as mu; `delta` in (0, 1) only chooses where the statement prints epsilon."""
+        if delta is not None and not (_is_number(delta) and 0.0 < delta < 1.0):
+            raise InputError("delta", delta, "in (0, 1)")
+        budget = object.__new__(cls)
+        for name, value in (("epsilon", None), ("delta", delta), ("mu", require_positive("mu", mu))):
+            object.__setattr__(budget, name, value)
+        return budget
+
+    def to_json(self) -> dict[str, float | None]:
+        """The numbers that define this budget; floats survive JSON exactly."""
+        return {"epsilon": self.epsilon, "delta": self.delta, "mu": self.mu}
+
+    @classmethod
+    def from_json(cls, body: dict[str, float | None]) -> Budget:
+        """The budget that `to_json` wrote."""
+        if body["mu"] is not None:
+            return cls.gdp(body["mu"], delta=body["delta"])
+        return cls(body["epsilon"], body["delta"])
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How far a released vector can move between neighbours, in the l1, l2 and l-infinity norms of its own units.
+
+    `scale` gives the coordinates' units: coordinate j of the vector is measured in multiples of `scale[j]`, at most 1, so that
+    the bounds hold for `vector / scale`. A query with one unit for everything has scale 1.
+    """
+
+    l1: float
+    l2: float
+    linf: float
+    scale: tuple[float, ...] = (1.0,)
+
+
+def require_positive(name: str, value: Any) -> float:
+    """`value` as a float if it is finite and positive, else InputError."""
+    if not _is_number(value) or not 0.0 < float(value) < math.inf:
+        raise InputError(name, value, "a finite number above 0")
+    return float(value)
+
+
+def require_count(name: str, value: Any, least: int = 1) -> int:
+    """`value` if it is a whole number of at least `least`, else InputError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(name, value, f"a whole number of at least {least}")
+    return value
+
+
+def require_range(name: str, value: Any) -> tuple[float, float]:
+    """`value` as (lower, upper) with finite lower < upper, else InputError."""
+    if not isinstance(value, Sequence) or len(value) != 2 or not all(_is_number(end) for end in value):
+        raise InputError(name, value, "a pair (lower, upper) of finite numbers")
+    lower, upper = float(value[0]), float(value[1])
+    if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper and math.isfinite(upper - lower)):
+        raise InputError(name, value, "a pair (lower, upper) of finite numbers with lower < upper", "Swap the ends if reversed.")
+    return lower, upper
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)

@@ -1,0 +1,126 @@
+"""From float scores to exact integers, record by record and unit by unit.
+
+Each score becomes a whole multiple of a public power-of-two quantum, truncated toward zero and then clipped in integers, so a unit's
+bound is exact and int64 sums are the same bits in every order, chunk and shard.
+
+Sizes: a lattice number is at most 2^39 and units * bound at most 2^61. With u public units the quantum is the smallest power of two
+with width/quantum <= 2^min(39, 61 - ceil(log2 u)); where the number of units is private, u = 2^32 stands in for it. Truncation
+moves a sum by at most units * quantum and a mean by at most one quantum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+
+from dpbo.errors import InputError
+
+MOST_ROWS_PER_UNIT = 1 << 22
+MOST_UNITS = 1 << 32
+_BITS = 39
+_EXACT_BLOCK = 1 << 13  # so many lattice numbers of 2^39 stay below 2^53
+_CHUNK = {"cpu": 1 << 16}
+_DEVICE_CHUNK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """The public grid of one metric: the numbers `origin + k * quantum` with integer k from `low` to `high`."""
+
+    origin: float
+    quantum: float
+    low: int
+    high: int
+    worst: int
+
+    @classmethod
+    def over(cls, lower: float, upper: float, *, origin: float, worst: str, units: int | None, repeats: int = 1) -> Lattice:
+        """The finest grid that cannot overflow for this many units (None: private), each counting up to `repeats` times.
+
+        The ends are rounded inward, so (high - low) * quantum <= upper - lower holds exactly.
+        """
+        below, above = Fraction(lower) - Fraction(origin), Fraction(upper) - Fraction(origin)
+        spare = math.ceil(math.log2((MOST_UNITS if units is None else units) * repeats))
+        quantum = _power_of_two(max(abs(below), abs(above)) / 2 ** min(_BITS, 61 - spare))
+        low, high = math.ceil(below / Fraction(quantum)), math.floor(above / Fraction(quantum))
+        if low >= high or quantum < 1e-290 or abs(origin) / quantum > 1e290:
+            raise InputError("score_range", (lower, upper), "wide enough to be resolved in float64", "Rescale the score.")
+        return cls(origin, quantum, low, high, low if worst == "lower" else high)
+
+
+def quantise(scores: torch.Tensor, grid: Lattice, out: torch.Tensor) -> torch.Tensor:
+    """Lattice numbers of a one-dimensional chunk of scores, as whole float64 written into `out`.
+
+    NaN and infinities fall to the worst end; everything else is truncated toward zero, then clipped.
+    """
+    steps = out[: len(scores)]
+    steps.copy_(scores)
+    all_finite = not scores.is_cuda and math.isfinite(float(steps.sum()))  # a finite sum has finite terms only
+    torch.add(steps.new_tensor(-grid.origin / grid.quantum), steps, alpha=1.0 / grid.quantum, out=steps)
+    steps.trunc_().clamp_(grid.low, grid.high)
+    return steps if all_finite else steps.masked_fill_(~scores.isfinite(), grid.worst)
+
+
+def sum_records(pieces: Iterable[torch.Tensor], grids: Sequence[Lattice]) -> torch.Tensor:
+    """Sum over records of their lattice numbers: pieces of shape `rows x m` to int64 of shape `m`. A record is a unit."""
+    totals: torch.Tensor | None = None
+    for chunk, buffer in _chunks(pieces):
+        sums = torch.stack([_exact_sum(quantise(chunk[:, j], grid, buffer)) for j, grid in enumerate(grids)])
+        totals = sums if totals is None else totals + sums
+    return torch.zeros(len(grids), dtype=torch.int64) if totals is None else totals
+
+
+def sum_units(
+    pieces: Iterable[torch.Tensor], grids: Sequence[Lattice], groups: torch.Tensor, rows: torch.Tensor, most: int
+) -> torch.Tensor:
+    """Sum over units of each unit's mean lattice number times min(most, its rows), truncated toward zero. int64, shape `m`.
+
+    All rows of a unit are reduced before anything else, so the order of rows cannot matter; with `most = 1` a unit counts as its mean.
+    """
+    sums = torch.zeros(len(grids), len(rows), dtype=torch.int64, device=groups.device)
+    start = 0
+    for chunk, buffer in _chunks(pieces):
+        labels = groups[start : start + len(chunk)]
+        start += len(chunk)
+        for j, grid in enumerate(grids):
+            numbers = quantise(chunk[:, j], grid, buffer).to(torch.int64)
+            sums[j].scatter_add_(0, labels, numbers.to(groups.device))
+    return torch.stack([_scaled_mean(unit_sums, rows, most).sum() for unit_sums in sums])
+
+
+def _scaled_mean(sums: torch.Tensor, rows: torch.Tensor, most: int) -> torch.Tensor:
+    """trunc(min(most, rows) * sums / rows) without overflow: whole part and remainder apart (both have the sum's sign)."""
+    whole = torch.div(sums, rows, rounding_mode="trunc")
+    if most == 1:
+        return whole
+    times = rows.clamp(max=most)
+    return times * whole + torch.div(times * (sums - whole * rows), rows, rounding_mode="trunc")
+
+
+def _exact_sum(steps: torch.Tensor) -> torch.Tensor:
+    """int64 sum of whole float64 of at most 2^39: in blocks of 2^13 every partial sum is a whole number below 2^53, so exact."""
+    even = len(steps) - len(steps) % _EXACT_BLOCK
+    blocks = steps[:even].view(-1, _EXACT_BLOCK).sum(1).to(torch.int64).sum()
+    return blocks + steps[even:].sum().to(torch.int64)
+
+
+def _chunks(pieces: Iterable[torch.Tensor]) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+    buffer: torch.Tensor | None = None
+    for piece in pieces:
+        size = _CHUNK.get(piece.device.type, _DEVICE_CHUNK)
+        if buffer is None or buffer.device != piece.device:
+            buffer = torch.empty(size, dtype=torch.float64, device=piece.device)
+        for chunk in piece.split(size):
+            yield chunk, buffer
+
+
+def _power_of_two(value: Fraction) -> float:
+    """The least power of two that is at least `value`."""
+    exponent = value.numerator.bit_length() - value.denominator.bit_length() - 1
+    while Fraction(2) ** exponent < value:
+        exponent += 1
+    return math.ldexp(1.0, exponent)

@@ -1,0 +1,93 @@
+"""A query: what is asked of the private records, with a proven bound on how far the answer can move.
+
+It is public and frozen: a callable, public numbers, opaque handles; never a private tensor. `ClippedMean` asks for an average score,
+`ClippedSum` for a total. Only the curator calls `_evaluate`, and gets exact integers back.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from dpbo.privacy import Adjacency, Sensitivity
+
+
+class View(Protocol):
+    """The private side as a query's `_evaluate` sees it. It lives inside the curator and inside its trusted workers.
+
+    Attributes:
+        records: whatever the user handed to the curator.
+        count: number of records.
+        groups: unit index of each record (int64, shape `n`), or None when each record is a unit.
+        rows: number of records of each unit (int64), or None when each record is a unit.
+        units: number of units, private under ADD_OR_REMOVE_ONE.
+        public_units: number of units where the adjacency makes it public (REPLACE_ONE), else None.
+        can_take: whether `take(positions)` can pick single records.
+    """
+
+    @property
+    def records(self) -> Any: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def groups(self) -> torch.Tensor | None: ...
+    @property
+    def rows(self) -> torch.Tensor | None: ...
+    @property
+    def units(self) -> int: ...
+    @property
+    def public_units(self) -> int | None: ...
+    @property
+    def can_take(self) -> bool: ...
+    def take(self, positions: torch.Tensor) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerSum:
+    """An exact answer: `numerators * quanta`, with int64 numerators and public power-of-two quanta. Private until noised."""
+
+    numerators: torch.Tensor = field(repr=False)
+    quanta: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """The evaluation failed on private records; `kind` is for the operator alone."""
+
+    kind: str = field(repr=False)
+
+
+class Query(abc.ABC):
+    """One question. Subclasses clip their own input and prove `sensitivity` in their docstring."""
+
+    @abc.abstractmethod
+    def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
+        """Proven bound on the movement of the released sum between neighbours."""
+
+    @abc.abstractmethod
+    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+        """The exact answer; `subject` is what `prepare` returned."""
+
+    @abc.abstractmethod
+    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+        """(offset, gain): the published value is offset + gain * released sum. Public post-processing."""
+
+    @abc.abstractmethod
+    def public_inputs(self) -> dict[str, Any]:
+        """The numbers this query takes on trust from its user, as JSON values, for the ledger and the statement."""
+
+    def prepare(self) -> Any:
+        """The public part of the work (fitting a model), done before any private record is touched."""
+        return None
+
+    def probe(self, example: Any, count: int, subject: Any) -> None:
+        """Try the question on `count` public stand-in records; raises ScoreError where it cannot work."""
+        return None
+
+    def require_public(self, adjacency: Adjacency) -> None:
+        """Raises InputError where this relation needs a public number that was not given."""
+        return None

@@ -1,0 +1,110 @@
+"""Running the user's score on private records, so that nothing but per-record numbers can come back.
+
+An exception is a one-bit leak: it is confined to the units that cause it, which then count as the worst score. What cannot be
+confined becomes a `Failure`, a value that the curator turns into an error without any private frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from dpbo.errors import InputError, ScoreError
+from dpbo.queries.query import Failure, View
+
+Score = Callable[[Any, Any], Any]
+T = TypeVar("T")
+_MOST_CALLS = 1 << 12
+
+
+class _WrongShape(Exception):
+    """The score returned something other than one row of numbers a record."""
+
+
+def over_records(score: Score, subject: Any, view: View, metrics: int, reduce: Callable[[Iterable[torch.Tensor]], T]) -> T | Failure:
+    """`reduce` applied to the scores of all records, as pieces of shape `rows x metrics` in record order."""
+    try:
+        return reduce(_pieces(score(subject, view.records), view.count, metrics))
+    except _WrongShape:
+        return Failure("shape")
+    except Exception:  # whatever it is, it is private
+        pass
+    scores = _isolated(score, subject, view, metrics)
+    return scores if isinstance(scores, Failure) else reduce([scores])
+
+
+def try_on(score: Score, subject: Any, example: Any, metrics: int, count: int) -> None:
+    """Run the score on public records. Raises ScoreError with the cause where it fails or returns the wrong shape."""
+    shape = "one number a record, shape (n,)" if metrics == 1 else f"{metrics} numbers a record, shape (n, {metrics})"
+    remedy = "If stand-in zeros are no valid records, give the curator public `example=` records."
+    try:
+        for _ in _pieces(score(subject, example), count, metrics):
+            pass
+    except _WrongShape:
+        raise ScoreError(f"score must return {shape}; on {count} public stand-in records it did not. {remedy}") from None
+    except Exception as cause:
+        raise ScoreError(f"score must return {shape}; on public stand-in records it raised {cause!r}. {remedy}") from cause
+
+
+def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
+    """Scores by bisection over units; units that fail alone are NaN, which counts as the worst end."""
+    if not view.can_take:
+        return Failure("exception")
+    scores = torch.full((view.count, metrics), torch.nan, dtype=torch.float64)
+    positions_of = _positions(view)
+    waiting, calls = [(0, view.units)], 0
+    while waiting:
+        first, last = waiting.pop()
+        positions = positions_of(first, last)
+        calls += 1
+        if calls > _MOST_CALLS:
+            return Failure("exception")
+        try:
+            part = torch.cat([p.to("cpu", torch.float64) for p in _pieces(score(subject, view.take(positions)), len(positions), metrics)])
+            scores[positions] = part
+        except _WrongShape:
+            return Failure("shape")
+        except Exception:
+            if last - first > 1:
+                middle = (first + last) // 2
+                waiting += [(middle, last), (first, middle)]
+    return scores
+
+
+def _positions(view: View) -> Callable[[int, int], torch.Tensor]:
+    """Record positions of units first..last-1, in record order."""
+    if view.groups is None or view.rows is None:
+        return torch.arange
+    order = torch.argsort(view.groups.cpu(), stable=True)
+    ends = torch.cat([torch.zeros(1, dtype=torch.int64), view.rows.cpu().cumsum(0)])
+    return lambda first, last: order[int(ends[first]) : int(ends[last])].sort().values
+
+
+def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
+    """What a score may return (tensor, array, list, or an iterator of batches of those) as checked pieces `rows x metrics`."""
+    seen = 0
+    for batch in result if isinstance(result, Iterator) else (result,):
+        piece = _as_rows(batch, metrics)
+        seen += len(piece)
+        yield piece
+    if seen != count:
+        raise _WrongShape
+
+
+def _as_rows(batch: Any, metrics: int) -> torch.Tensor:
+    scores = batch.detach() if isinstance(batch, torch.Tensor) else torch.as_tensor(np.asarray(batch))
+    if scores.dtype.is_complex:
+        raise _WrongShape
+    rows = scores.unsqueeze(1) if scores.ndim == 1 and metrics == 1 else scores
+    if rows.ndim != 2 or rows.shape[1] != metrics:
+        raise _WrongShape
+    return rows
+
+
+def require_callable(name: str, value: Any) -> None:
+    """Raises InputError unless `value` can be called."""
+    if not callable(value):
+        raise InputError(name, value, "callable")

@@ -1,0 +1,147 @@
+"""A search space in the words of RandomizedSearchCV, as the unit cube that BoTorch optimises over.
+
+    space = Space(C=scipy.stats.loguniform(1e-2, 1e3), depth=scipy.stats.randint(2, 10), kernel=["rbf", "poly"])
+
+Every parameter is one coordinate. Continuous distributions are measured by their own cdf, so a log-uniform one is linear in the
+logarithm; whole-number distributions and lists of numbers are evenly spaced steps in [0, 1]; other lists are categories 0, 1, ...
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dpbo.errors import InputError
+
+_MOST_STEPS = 1000
+_TAIL = 1e-3  # an unbounded distribution is searched between these quantiles
+
+
+class _Axis(abc.ABC):
+    """One parameter as one coordinate."""
+
+    lower, upper = 0.0, 1.0
+
+    @abc.abstractmethod
+    def decode(self, u: float) -> Any:
+        """The parameter's value at coordinate u."""
+
+    @abc.abstractmethod
+    def encode(self, value: Any) -> float:
+        """The coordinate of a value."""
+
+
+@dataclass(frozen=True)
+class _Continuous(_Axis):
+    distribution: Any
+
+    def __post_init__(self) -> None:
+        low, high = self.distribution.support()
+        object.__setattr__(self, "lower", 0.0 if math.isfinite(low) else _TAIL)
+        object.__setattr__(self, "upper", 1.0 if math.isfinite(high) else 1.0 - _TAIL)
+
+    def decode(self, u: float) -> float:
+        return float(self.distribution.ppf(min(max(u, self.lower), self.upper)))
+
+    def encode(self, value: Any) -> float:
+        return float(self.distribution.cdf(value))
+
+
+@dataclass(frozen=True)
+class _Steps(_Axis):
+    values: tuple[Any, ...]
+
+    def decode(self, u: float) -> Any:
+        return self.values[min(max(round(u * (len(self.values) - 1)), 0), len(self.values) - 1)]
+
+    def encode(self, value: Any) -> float:
+        return self.values.index(value) / max(len(self.values) - 1, 1)
+
+    @property
+    def grid(self) -> list[float]:
+        return [i / max(len(self.values) - 1, 1) for i in range(len(self.values))]
+
+
+@dataclass(frozen=True)
+class _Categories(_Axis):
+    values: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "upper", float(len(self.values) - 1))
+
+    def decode(self, u: float) -> Any:
+        return self.values[min(max(round(u), 0), len(self.values) - 1)]
+
+    def encode(self, value: Any) -> float:
+        return float(self.values.index(value))
+
+
+class Space:
+    """Named parameters, each a frozen scipy.stats distribution or a list, as RandomizedSearchCV takes them.
+
+    Attributes:
+        names: parameter of each coordinate.
+        bounds: `2 x d` float64, for `optimize_acqf`.
+        discrete_dims, cat_dims: coordinate -> allowed values, for `optimize_acqf_mixed_alternating`; `list(cat_dims)` for
+            `MixedSingleTaskGP`.
+
+    Raises:
+        InputError: a parameter that is neither, or without values.
+    """
+
+    def __init__(self, **parameters: Any) -> None:
+        if not parameters:
+            raise InputError("parameters", {}, "at least one named distribution or list")
+        self._axes = {name: _axis(name, spec) for name, spec in parameters.items()}
+        self.names = tuple(self._axes)
+        axes = list(self._axes.values())
+        self.bounds = torch.tensor([[a.lower for a in axes], [a.upper for a in axes]], dtype=torch.float64)
+        self.discrete_dims = {i: axis.grid for i, axis in enumerate(axes) if isinstance(axis, _Steps)}
+        self.cat_dims = {i: [float(k) for k in range(len(a.values))] for i, a in enumerate(axes) if isinstance(a, _Categories)}
+
+    def decode(self, x: torch.Tensor) -> dict[str, Any]:
+        """Parameters at a point of shape `d`; coordinates between two steps go to the nearer one."""
+        if x.shape != (len(self.names),):
+            raise InputError("x", tuple(x.shape), f"of shape ({len(self.names)},), one coordinate for each of {self.names}")
+        return {name: axis.decode(float(u)) for (name, axis), u in zip(self._axes.items(), x, strict=True)}
+
+    def encode(self, parameters: dict[str, Any]) -> torch.Tensor:
+        """The point (`d`, float64) of these parameters, e.g. of a library's defaults."""
+        if set(parameters) != set(self.names):
+            raise InputError("parameters", sorted(parameters), f"exactly {self.names}")
+        try:
+            coordinates = [axis.encode(parameters[name]) for name, axis in self._axes.items()]
+        except ValueError:
+            raise InputError("parameters", parameters, "values of this space") from None
+        return torch.tensor(coordinates, dtype=torch.float64)
+
+    def sample(self, q: int, *, seed: int) -> torch.Tensor:
+        """`q x d` scrambled Sobol points, rounded to the nearest allowed value: a public initial design."""
+        unit = torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=seed).draw(q, dtype=torch.float64)
+        X = self.bounds[0] + unit * (self.bounds[1] - self.bounds[0])
+        for i, grid in self.discrete_dims.items():
+            X[:, i] = (unit[:, i] * len(grid)).floor().clamp(max=len(grid) - 1) / max(len(grid) - 1, 1)
+        for i, categories in self.cat_dims.items():
+            X[:, i] = (unit[:, i] * len(categories)).floor().clamp(max=len(categories) - 1)
+        return X
+
+
+def _axis(name: str, spec: Any) -> _Axis:
+    if hasattr(spec, "ppf") and hasattr(spec, "support"):
+        return _Steps(_support(name, spec)) if hasattr(spec, "pmf") else _Continuous(spec)
+    if isinstance(spec, Sequence) and not isinstance(spec, str) and len(spec) > 0:
+        numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in spec)
+        return _Steps(tuple(sorted(spec))) if numbers else _Categories(tuple(spec))
+    raise InputError(name, spec, "a frozen scipy.stats distribution or a non-empty list", "For example scipy.stats.loguniform(1e-3, 1e3).")
+
+
+def _support(name: str, distribution: Any) -> tuple[int, ...]:
+    low, high = distribution.support()
+    if not (math.isfinite(low) and math.isfinite(high)) or high - low >= _MOST_STEPS:
+        raise InputError(name, distribution, f"of at most {_MOST_STEPS} whole numbers", "Use a continuous distribution and round.")
+    return tuple(range(int(low), int(high) + 1))

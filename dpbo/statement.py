@@ -1,0 +1,118 @@
+"""The statement: what is guaranteed, to whom, under which assumptions, in words that can be handed to a reader.
+
+Epsilon and mu are rounded up. The guarantee is that of the plan or the cap, never of what happens to be spent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Any
+
+from dpbo.errors import InputError
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """mu of Gaussian DP and, where a delta was named, epsilon at that delta. Numbers are rounded up when shown."""
+
+    mu: float
+    epsilon: float | None
+    delta: float | None
+
+    def __str__(self) -> str:
+        if self.epsilon is None:
+            return f"{format_up(self.mu)}-GDP"
+        return f"({format_up(self.epsilon)}, {self.delta:g})-DP, exactly {format_up(self.mu)}-GDP"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Every field of the guarantee as data; `str()` gives the text, `to_json()` the fields.
+
+    Attributes:
+        void: why nothing is guaranteed, or "".
+        scope: "this process only" for a ledger in memory, else "".
+        guarantee: of everything this ledger may ever release (the cap of its filter).
+        lines: the guarantee of all releases unconditionally, of the unconditional ones alone, of all under the named assumptions.
+        spent: bookkeeping, not a guarantee: what the charges so far cost.
+        assumptions: name -> what must hold.
+        public_inputs: what the user declared without looking at the data, by plan.
+        entries, head: number of ledger records and the hash of the newest one.
+    """
+
+    void: str
+    scope: str
+    dataset: str
+    unit: str
+    units: int | None
+    adjacency: str
+    role: str
+    not_protected: tuple[str, ...]
+    guarantee: Guarantee
+    lines: tuple[str, str, str]
+    spent: Guarantee
+    reserved: Guarantee
+    assumptions: dict[str, str]
+    public_inputs: dict[str, dict[str, Any]]
+    entries: int
+    head: str
+    meaning: tuple[str, ...]
+
+    def voided(self, reason: str) -> Statement:
+        """The same statement, void for one more reason."""
+        if not reason:
+            raise InputError("reason", reason, "a sentence")
+        return dataclasses.replace(self, void="; ".join(filter(None, (self.void, reason))))
+
+    def to_json(self) -> str:
+        """All fields as one JSON object."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    def __str__(self) -> str:
+        sections = [f"{title}: {text}" for title, text in self._sections()]
+        return "\n".join(self._opening() + sections)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{html.escape(title)}</th><td>{html.escape(text)}</td></tr>" for title, text in self._sections())
+        opening = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in self._opening())
+        return f"{opening}<table>{rows}</table>"
+
+    def _opening(self) -> list[str]:
+        void = [f"VOID: {self.void}. Nothing below is a guarantee."] if self.void else []
+        scope = (
+            [f"{self.scope[:1].upper()}{self.scope[1:]}: this ledger is in memory and adds up with no other study."] if self.scope else []
+        )
+        return void + scope
+
+    def _sections(self) -> list[tuple[str, str]]:
+        count = f" ({self.units} of them, a public number)" if self.units is not None else " (their number is private)"
+        inputs = [f"{plan}: {_terms(terms)}" for plan, terms in self.public_inputs.items()]
+        return [
+            ("Protected", f"each {self.unit} of the {self.role} records {self.dataset!r}{count}, under {self.adjacency}"),
+            ("Not protected", "; ".join(self.not_protected)),
+            ("Guarantee", str(self.guarantee)),
+            *zip(("  all releases, unconditionally", "  unconditional releases alone", "  all releases, under the assumptions"),
+                 self.lines, strict=True),
+            ("Assumptions", "; ".join(f"{name} ({text})" for name, text in self.assumptions.items())),
+            ("Means", " ".join(self.meaning)),
+            ("Declared public, without looking at the data", "; ".join(inputs) or "nothing"),
+            ("Bookkeeping (not a guarantee)", f"reserved {self.reserved}; charged so far {self.spent}"),
+            ("Ledger", f"{self.entries} records, head {self.head}"),
+        ]  # fmt: skip
+
+
+def format_up(value: float, digits: int = 4) -> str:
+    """`value` with so many significant digits, rounded up: 4.37718 gives 4.378."""
+    exact = Decimal(value)
+    if not exact.is_finite() or exact == 0:
+        return str(value)
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(exact)
+    return f"{rounded:f}" if -4 <= rounded.adjusted() < 12 else f"{rounded:e}"
+
+
+def _terms(terms: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in terms.items())
