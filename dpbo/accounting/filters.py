@@ -1,7 +1,7 @@
 """Privacy filters: how much each event costs, and how much a budget holds, when releases are chosen adaptively.
 
 A filter refuses the first release that would pass its cap, so the cap is the guarantee whatever the analyst does and whenever they
-stop. Costs are exact fractions, rounded up to a multiple of 2^-128, caps rounded down, so no sum drifts.
+stop. Costs and caps are exact fractions, so no sum drifts: a plan that fits on paper fits here.
 One filter is named when the ledger is born; the minimum over several filters is not a filter.
 """
 
@@ -18,6 +18,7 @@ from dpbo.events import GaussianEvent
 from dpbo.privacy import Budget
 
 _GRAIN = 1 << 128
+_LONGEST = 512
 
 
 class Filter(abc.ABC):
@@ -25,11 +26,11 @@ class Filter(abc.ABC):
 
     @abc.abstractmethod
     def cost(self, event: GaussianEvent) -> Fraction:
-        """What the event takes from the cap, rounded up."""
+        """What the event takes from the cap, exactly."""
 
     @abc.abstractmethod
     def cap(self, budget: Budget) -> Fraction:
-        """What the budget holds, rounded down. Raises InputError where this filter cannot serve the budget."""
+        """What the budget holds. Raises InputError where this filter cannot serve the budget."""
 
     @abc.abstractmethod
     def mu(self, cost: Fraction) -> float:
@@ -50,11 +51,10 @@ class GDPFilter(Filter):
     """
 
     def cost(self, event: GaussianEvent) -> Fraction:
-        square = Fraction(event.noise_multiplier) ** 2
-        return Fraction(math.ceil(event.slots * _GRAIN / square), _GRAIN)
+        return event.slots / Fraction(event.noise_multiplier) ** 2
 
     def cap(self, budget: Budget) -> Fraction:
-        return Fraction(math.floor(Fraction(_mu_of(budget)) ** 2 * _GRAIN), _GRAIN)
+        return Fraction(_mu_of(budget)) ** 2
 
     def mu(self, cost: Fraction) -> float:
         root = math.sqrt(cost)
@@ -65,6 +65,12 @@ class GDPFilter(Filter):
     def epsilon(self, cost: Fraction, delta: float) -> float:
         """Epsilon at delta of everything that cost this much, rounded up."""
         return gdp.epsilon_at(self.mu(cost), delta)
+
+
+def added(total: Fraction, cost: Fraction) -> Fraction:
+    """total + cost, exact while its denominator is short (always for a few distinct events), else up to a multiple of 2^-128."""
+    exact = total + cost
+    return exact if exact.denominator.bit_length() <= _LONGEST else Fraction(math.ceil(exact * _GRAIN), _GRAIN)
 
 
 def _mu_of(budget: Budget) -> float:

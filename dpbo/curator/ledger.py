@@ -18,7 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dpbo.accounting.filters import Filter, filter_named
+from dpbo.accounting.filters import Filter, added, filter_named
 from dpbo.curator.storage import Storage, table
 from dpbo.errors import BudgetExceeded, LedgerCorrupt, LedgerError, LedgerMismatch
 from dpbo.events import GaussianEvent, event_from_json
@@ -111,7 +111,7 @@ class Ledger:
             known = _read_one(connection, (table.c.kind == "reserve") & (table.c.name == name))
             if known is None:
                 head = self._affordable(connection, cost, f"the plan {name!r} of {slots} releases")
-                state = {"total": str(head.total + cost), "used": {**head.used, name: 0}}
+                state = {"total": str(added(head.total, cost)), "used": {**head.used, name: 0}}
                 _append(connection, head, "reserve", name, {**body, "state": state})
         if known is not None:
             _require_same_plan(name, known.body, body)
@@ -123,7 +123,7 @@ class Ledger:
             if reservation is None:
                 cost = self.accounting.cost(event)
                 head = self._affordable(connection, cost, f"the release {name!r}")
-                state = {"total": str(head.total + cost), "used": head.used}
+                state = {"total": str(added(head.total, cost)), "used": head.used}
             else:
                 head = self._head(connection)
                 state = _with_slots(head, reservation, event.slots)
@@ -185,7 +185,7 @@ class Ledger:
 
     def _affordable(self, connection: sa.Connection, cost: Fraction, what: str) -> Record:
         head = self._head(connection)
-        if head.total + cost > self.cap:
+        if added(head.total, cost) > self.cap:
             raise BudgetExceeded(float(cost), float(self.cap - head.total), float(self.cap), "mu^2", what)
         return head
 
@@ -211,7 +211,8 @@ def _replayed(chain: Sequence[Record], accounting: Filter) -> Iterator[dict[str,
                 event, used[record.name] = event.repeated(record.body["slots"]), 0
             elif plan is not None:
                 used[plan] = used.get(plan, 0) + event.slots
-            total += accounting.cost(event) if record.kind == "reserve" or plan is None else 0
+            if record.kind == "reserve" or plan is None:
+                total = added(total, accounting.cost(event))
         yield {"total": str(total), "used": dict(used)}
         head = record
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from fractions import Fraction
 from typing import Any
 
 from dpbo.accounting import gdp
-from dpbo.accounting.filters import Filter
+from dpbo.accounting.filters import Filter, added
 from dpbo.curator.ledger import Ledger, Record
 from dpbo.errors import InputError
 from dpbo.events import event_from_json
@@ -67,7 +68,7 @@ def _guarantee(accounting: Filter, cost: Fraction, delta: float | None) -> Guara
 
 def _charged(chain: list[Record], accounting: Filter) -> Fraction:
     charges = (event_from_json(record.body["event"]) for record in chain if record.kind == "charge")
-    return sum((accounting.cost(event) for event in charges), Fraction(0))
+    return functools.reduce(added, map(accounting.cost, charges), Fraction(0))
 
 
 def _assumed(chain: list[Record]) -> dict[str, str]:

@@ -53,7 +53,7 @@ class Storage:
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
         """One durable transaction that no other writer interleaves with."""
-        with self._lock, self._translated() as stage, self._engine.connect().execution_options(dpbo_write=True) as connection:
+        with self._lock, self._translated() as stage, self._write_connection() as connection:
             transaction = connection.begin()
             if self._engine.dialect.name != "sqlite":
                 connection.execute(sa.select(table.c.seq).where(table.c.seq == 0).with_for_update())
@@ -71,9 +71,11 @@ class Storage:
         with self._lock, self._translated(), self._engine.connect() as connection, connection.begin():
             yield connection
 
+    def _write_connection(self) -> sa.Connection:
+        return self._engine.connect().execution_options(dpbo_write=True)
+
     def _create(self) -> None:
-        connect = self._engine.connect().execution_options(dpbo_write=True)
-        with self._lock, self._translated(), connect as connection, connection.begin():
+        with self._lock, self._translated(), self._write_connection() as connection, connection.begin():
             connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
             for index in table.indexes:
                 connection.execute(sa.schema.CreateIndex(index, if_not_exists=True))

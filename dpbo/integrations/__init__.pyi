@@ -1,0 +1,1 @@
+from .opacus import load_opacus as load_opacus

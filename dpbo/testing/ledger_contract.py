@@ -1,0 +1,96 @@
+"""The contract of every ledger storage: charges are durable, capped and chained; what was changed behind its back is seen."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dpbo.curator.ledger import Ledger
+from dpbo.curator.storage import table
+from dpbo.errors import BudgetExceeded, LedgerCorrupt, LedgerMismatch
+from dpbo.events import GaussianEvent
+from dpbo.privacy import Budget
+
+BIRTH: dict[str, Any] = {
+    "dataset": "contract", "unit": "patient", "grouped": True, "adjacency": "replace-one",
+    "budget": Budget.gdp(1.0, delta=1e-5).to_json(), "accounting": "GDPFilter", "role": "validation",
+}  # fmt: skip
+_TENTH = GaussianEvent(4.0)  # mu^2 = 1/16
+
+
+class LedgerContract(abc.ABC):
+    """Inherit as a pytest class and give an empty ledger's `url`."""
+
+    @abc.abstractmethod
+    @pytest.fixture()
+    def url(self) -> Any:
+        """Where an empty ledger may be born."""
+
+    def test_charges_add_up_to_the_cap_and_not_beyond(self, url: str) -> None:
+        ledger = Ledger(url, BIRTH)
+        for _ in range(16):
+            ledger.charge("release", _TENTH, {})
+        with pytest.raises(BudgetExceeded) as refused:
+            ledger.charge("release", GaussianEvent(1e6), {})
+        assert refused.value.remaining == 0.0
+        assert ledger.verify().seq == 16
+
+    def test_a_plan_takes_its_slots_from_the_budget_at_once(self, url: str) -> None:
+        ledger = Ledger(url, BIRTH)
+        plan = ledger.reserve("plan", _TENTH, 12, {})
+        with pytest.raises(BudgetExceeded):
+            ledger.charge("release", _TENTH.repeated(5), {})
+        ledger.charge("plan", _TENTH.repeated(12), {}, plan)
+        with pytest.raises(BudgetExceeded) as refused:
+            ledger.charge("plan", _TENTH, {}, plan)
+        assert (refused.value.requested, refused.value.remaining) == (1, 0)
+
+    def test_reopening_finds_everything_and_refuses_other_terms(self, url: str) -> None:
+        first = Ledger(url, BIRTH)
+        first.reserve("plan", _TENTH, 12, {"score_range": [0.0, 1.0]})
+        entry = first.charge("release", _TENTH, {})
+        first.store(entry, "release", [{"value": [0.1]}])
+        again = Ledger(url, BIRTH)
+        assert again.records() == first.records()
+        assert again.reserve("plan", _TENTH, 12, {"score_range": [0.0, 1.0]}) == first.reserve(
+            "plan", _TENTH, 12, {"score_range": [0.0, 1.0]}
+        )
+        with pytest.raises(LedgerMismatch, match="score_range"):
+            again.reserve("plan", _TENTH, 12, {"score_range": [0.0, 2.0]})
+        for name, other in (("dataset", "another"), ("unit", "record"), ("adjacency", "add-or-remove-one")):
+            with pytest.raises(LedgerMismatch, match=name):
+                Ledger(url, {**BIRTH, name: other})
+
+    @pytest.mark.parametrize("column", ["body", "kind", "previous", "hash"])
+    def test_a_changed_record_is_seen(self, url: str, column: str) -> None:
+        ledger = self._filled(url)
+        with ledger.storage.writing() as connection:
+            connection.execute(sa.update(table).where(table.c.seq == 2).values({column: "x" * 8}))
+        with pytest.raises(LedgerCorrupt):
+            ledger.verify()
+
+    def test_a_removed_record_is_seen(self, url: str) -> None:
+        ledger = self._filled(url)
+        with ledger.storage.writing() as connection:
+            connection.execute(sa.delete(table).where(table.c.seq == 2))
+        with pytest.raises(LedgerCorrupt):
+            ledger.verify()
+
+    def test_a_rollback_is_seen_against_a_head_kept_elsewhere(self, url: str) -> None:
+        ledger = self._filled(url)
+        head = ledger.head().hash
+        assert ledger.verify(expect=head).hash == head
+        with ledger.storage.writing() as connection:
+            connection.execute(sa.delete(table).where(table.c.seq == ledger.head().seq))
+        ledger.verify()
+        with pytest.raises(LedgerCorrupt, match="rolled back"):
+            ledger.verify(expect=head)
+
+    def _filled(self, url: str) -> Ledger:
+        ledger = Ledger(url, BIRTH)
+        for _ in range(4):
+            ledger.charge("release", _TENTH, {})
+        return ledger

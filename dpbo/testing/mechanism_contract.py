@@ -1,0 +1,86 @@
+"""The contract of every mechanism: the right law with power to see a wrong one, whole multiples of a public grid, equal supports.
+
+Subclass, give `mechanism` and its law's cdf, and every test below is inherited. Draws use a seeded source, so outcomes are fixed.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbo.mechanisms.mechanism import Mechanism, NoiseLaw
+from dpbo.privacy import Sensitivity
+from dpbo.testing.entropy import SeededEntropy
+from dpbo.testing.statistics import assert_law, assert_not_law
+
+_DRAWS = 20_000
+_UNIT = Sensitivity(1.0, 1.0, 1.0)
+_QUANTUM = 2.0**-30
+
+
+class MechanismContract(abc.ABC):
+    """Inherit as a pytest class."""
+
+    covers: ClassVar[type[Mechanism]]
+
+    @abc.abstractmethod
+    def mechanism(self) -> Mechanism:
+        """The mechanism under test."""
+
+    @abc.abstractmethod
+    def cdf(self, noise: NDArray[np.float64], std: float) -> Any:
+        """Its law's distribution function, for noise of this standard deviation."""
+
+    def test_law_is_accepted_and_wrong_scales_are_rejected(self) -> None:
+        law = self.mechanism().law(_UNIT, [_QUANTUM])
+        noise = self._draw(law, value=0, draws=_DRAWS, seed=1) * law.grid[0]
+        assert_law(noise, lambda x: self.cdf(x, law.std[0]))
+        for wrong in (0.7, 1.3):
+            assert_not_law(wrong * noise, lambda x: self.cdf(x, law.std[0]))
+
+    def test_noise_is_added_to_the_exact_value(self) -> None:
+        law = self.mechanism().law(_UNIT, [_QUANTUM])
+        value = 12_345 << 28
+        noise = self._draw(law, value, _DRAWS, seed=2) * law.grid[0] - value * _QUANTUM
+        assert_law(noise, lambda x: self.cdf(x, law.std[0]))
+
+    def test_scale_is_the_multiple_of_the_sensitivity_that_the_event_states(self) -> None:
+        doubled = Sensitivity(2.0, 2.0, 2.0)
+        stds = [self.mechanism().law(s, [_QUANTUM]).std[0] for s in (_UNIT, doubled)]
+        assert stds[1] == 2 * stds[0]
+
+    def test_values_are_whole_multiples_of_a_grid_that_the_data_do_not_move(self) -> None:
+        law = self.mechanism().law(_UNIT, [_QUANTUM])
+        for value in (0, 1, -(2**40) + 1):
+            assert self._draw(law, value, 100, seed=3).dtype == np.int64
+
+    def test_supports_of_neighbours_are_equal(self) -> None:
+        """On a coarse grid (four steps a standard deviation): every cell likely under one neighbour occurs under the other."""
+        grid = 0.5
+        law = NoiseLaw("coarse", (4 * grid,), (grid,))
+        seen = [set(self._draw(law, value, 200_000, seed).tolist()) for value, seed in ((0, 4), (round(grid / _QUANTUM), 5))]
+        likely = [step for step in range(-40, 41) if 200_000 * self._cell(step, grid) >= 30]
+        assert len(likely) > 20
+        assert set(likely) <= seen[0] & seen[1]
+
+    def test_low_bits_of_the_output_do_not_depend_on_the_value(self) -> None:
+        """Trailing zeros of the released integers have one distribution, whatever the value (precision attacks)."""
+        law = self.mechanism().law(_UNIT, [_QUANTUM])
+        shares = [
+            [np.mean(self._draw(law, value, _DRAWS, seed) % 2**bits == 0) for bits in (1, 2, 4)]
+            for value, seed in ((0, 6), (1 << 30, 7), (1, 8))
+        ]
+        expected = np.array([0.5, 0.25, 0.0625])
+        assert np.abs(np.array(shares) - expected).max() < 5.5 * 0.5 / np.sqrt(_DRAWS)
+
+    def _cell(self, step: int, grid: float) -> float:
+        ends = np.array([step - 0.5, step + 0.5]) * grid
+        low, high = self.cdf(ends, 4 * grid) if step <= 0 else self.cdf(-ends[::-1], 4 * grid)
+        return float(high - low)
+
+    def _draw(self, law: NoiseLaw, value: int, draws: int, seed: int) -> NDArray[np.int64]:
+        many = NoiseLaw(law.name, law.std * draws, law.grid * draws)
+        return self.mechanism()._sample(np.full(draws, value, dtype=np.int64), [_QUANTUM] * draws, many, SeededEntropy(seed))

@@ -1,0 +1,135 @@
+"""The contract of every query: hypothesis hunts neighbours that move it further than it declares.
+
+Subclass, give `query` and the `subject_class` it covers, and every test below is inherited. Records are drawn with NaN, infinities, huge and
+tiny numbers, in float32 and float64, with and without groups, on both adjacencies; answers are compared as exact fractions.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpbo.curator.records import PrivateView
+from dpbo.privacy import Adjacency, PrivacyUnit, Sensitivity
+from dpbo.queries.query import IntegerSum, Query
+
+Unit = list[list[float]]  # rows of one unit, m numbers each
+
+_SETTINGS = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
+_NUMBERS = st.one_of(
+    st.floats(-2.0, 12.0),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.sampled_from([0.0, -0.0, 1.0, 1e38, -1e38, 1e-300, 0.1, 1 / 3]),
+)
+
+
+class QueryContract(abc.ABC):
+    """Inherit as a pytest class. `metrics` is the number of columns that the drawn records have."""
+
+    covers: ClassVar[type[Query]]
+    metrics: ClassVar[int] = 1
+    adjacencies: ClassVar[Sequence[Adjacency]] = (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE)
+
+    @abc.abstractmethod
+    def query(self, score: Callable[[Any, Any], Any]) -> Query:
+        """The query under test over this score, which returns the drawn records themselves."""
+
+    @_SETTINGS
+    @given(st.data())
+    def test_neighbours_stay_within_the_declared_sensitivity(self, data: st.DataObject) -> None:
+        units, dtype = self._draw(data)
+        victim = data.draw(st.integers(0, len(units) - 1))
+        query = self.query(_identity)
+        for adjacency in self.adjacencies:
+            neighbour = self._neighbour(data, units, victim, adjacency)
+            if neighbour:
+                public = len(units) if adjacency is Adjacency.REPLACE_ONE else None
+                answers = [self._answer(query, data_set, dtype, public) for data_set in (units, neighbour)]
+                _require_within(*answers, query.sensitivity(adjacency))
+
+    @_SETTINGS
+    @given(st.data())
+    def test_order_does_not_change_a_bit(self, data: st.DataObject) -> None:
+        units, dtype = self._draw(data)
+        records, labels = _flat(units, dtype)
+        order = torch.tensor(data.draw(st.permutations(range(len(labels)))))
+        query = self.query(_identity)
+        straight, permuted = (_evaluated(query, records[o], labels[o.numpy()], len(units)) for o in (torch.arange(len(labels)), order))
+        assert straight.numerators.tolist() == permuted.numerators.tolist()
+
+    @_SETTINGS
+    @given(st.data())
+    def test_shards_of_units_add_up_to_the_same_bits(self, data: st.DataObject) -> None:
+        units, dtype = self._draw(data)
+        cut = data.draw(st.integers(0, len(units)))
+        query = self.query(_identity)
+        whole = self._answer(query, units, dtype, len(units))
+        shards = [self._answer(query, part, dtype, len(units)).numerators for part in (units[:cut], units[cut:]) if part]
+        assert whole.numerators.tolist() == torch.stack(shards).sum(0).tolist()
+
+    def test_worst_case_attains_the_sensitivity(self) -> None:
+        """The bound is tight: units of one row or many at the two ends of the range differ by all of it, up to the lattice's rounding."""
+        query = self.query(_identity)
+        sensitivity = query.sensitivity(Adjacency.REPLACE_ONE)
+        extremes = [[[[end] * self.metrics] * rows] for end in (1e30, -1e30) for rows in (1, 8)]
+        answers = [self._answer(query, unit, torch.float64, 1) for unit in extremes]
+        reached = max(_distance(a, b, sensitivity)[1] for a in answers for b in answers)
+        assert math.sqrt(reached) >= 0.999 * sensitivity.l2
+
+    def _draw(self, data: st.DataObject) -> tuple[list[Unit], torch.dtype]:
+        grouped = data.draw(st.booleans())
+        units = data.draw(st.lists(self._unit(4 if grouped else 1), min_size=1, max_size=6))
+        return units, data.draw(st.sampled_from([torch.float32, torch.float64]))
+
+    def _unit(self, most_rows: int) -> st.SearchStrategy[Unit]:
+        row = st.lists(_NUMBERS, min_size=self.metrics, max_size=self.metrics)
+        return st.lists(row, min_size=1, max_size=most_rows)
+
+    def _neighbour(self, data: st.DataObject, units: list[Unit], victim: int, adjacency: Adjacency) -> list[Unit]:
+        rest = units[:victim] + units[victim + 1 :]
+        return rest if adjacency is Adjacency.ADD_OR_REMOVE_ONE else [*rest, data.draw(self._unit(4))]
+
+    def _answer(self, query: Query, units: list[Unit], dtype: torch.dtype, public_units: int | None) -> IntegerSum:
+        return _evaluated(query, *_flat(units, dtype), public_units)
+
+
+def _identity(_subject: Any, records: Any) -> Any:
+    return records
+
+
+def _flat(units: list[Unit], dtype: torch.dtype) -> tuple[torch.Tensor, np.ndarray[Any, Any]]:
+    rows = [row for unit in units for row in unit]
+    labels = [index for index, unit in enumerate(units) for _ in unit]
+    return torch.tensor(rows, dtype=torch.float64).to(dtype), np.array(labels)
+
+
+def _evaluated(query: Query, records: torch.Tensor, labels: np.ndarray[Any, Any], public_units: int | None) -> IntegerSum:
+    view = PrivateView.of(records, PrivacyUnit("unit", groups=labels), units_are_public=True)
+    answer = query._evaluate(dataclasses.replace(view, public_units=public_units), query.prepare())
+    assert isinstance(answer, IntegerSum), answer
+    return answer
+
+
+def _distance(a: IntegerSum, b: IntegerSum, sensitivity: Sensitivity) -> tuple[Fraction, Fraction, Fraction]:
+    """l1, squared l2 and linf distance in the sensitivity's own units, exactly."""
+    assert a.quanta == b.quanta, "neighbours must live on one lattice"
+    steps = [Fraction(x - y) * Fraction(q) for x, y, q in zip(a.numerators.tolist(), b.numerators.tolist(), a.quanta, strict=True)]
+    scaled = [abs(step) / Fraction(scale) for step, scale in zip(steps, sensitivity.scale, strict=True)]
+    return sum(scaled, Fraction(0)), sum((s * s for s in scaled), Fraction(0)), max(scaled)
+
+
+def _require_within(a: IntegerSum, b: IntegerSum, declared: Sensitivity) -> None:
+    l1, l2_squared, linf = _distance(a, b, declared)
+    slack = 1 + Fraction(1, 2**50)  # scale is a float; the mechanism's own rounding covers 2^-48
+    assert l1 <= Fraction(declared.l1) * slack, f"l1 moved by {float(l1)}, declared {declared.l1}"
+    assert l2_squared <= (Fraction(declared.l2) * slack) ** 2, f"l2 moved by {math.sqrt(l2_squared)}, declared {declared.l2}"
+    assert linf <= Fraction(declared.linf) * slack, f"linf moved by {float(linf)}, declared {declared.linf}"

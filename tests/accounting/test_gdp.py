@@ -1,0 +1,83 @@
+"""The exact curve: published figures, independent libraries, and rounding that never flatters."""
+
+import math
+
+import dp_accounting
+import pytest
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpbo import Budget
+from dpbo.accounting import GDPFilter, calibrate, gdp
+from dpbo.errors import InputError
+from dpbo.events import GaussianEvent
+from dpbo.statement import format_up
+
+
+def test_mu_one_is_4_378_at_1e_5():
+    assert format_up(gdp.epsilon_at(1.0, 1e-5)) == "4.378"
+
+
+@pytest.mark.parametrize(("mu", "delta"), [(0.1, 1e-6), (0.72, 1e-5), (1.0, 1e-5), (3.0, 1e-10)])
+def test_agrees_with_the_privacy_loss_distribution(mu, delta):
+    accountant = PLDAccountant(value_discretization_interval=1e-4)
+    accountant.compose(dp_accounting.GaussianDpEvent(1 / mu))
+    assert accountant.get_epsilon(delta) == pytest.approx(gdp.epsilon_at(mu, delta), rel=2e-4, abs=1e-4)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.floats(1e-3, 50.0), st.floats(1e-12, 0.5))
+def test_round_trip_never_flatters(mu, delta):
+    epsilon = gdp.epsilon_at(mu, delta)
+    assert gdp.delta_at(mu, epsilon) <= delta * (1 + 1e-15)
+    if epsilon > 1e-9:
+        back = gdp.mu_within(epsilon, delta)
+        assert gdp.delta_at(back, epsilon) <= delta * (1 + 1e-15)
+        assert back == pytest.approx(mu, rel=1e-6)
+
+
+def test_ends_of_the_range():
+    assert gdp.epsilon_at(1.0, 0.0) == math.inf
+    assert gdp.epsilon_at(0.0, 1e-5) == 0.0
+    assert gdp.epsilon_at(0.1, 0.5) == 0.0
+    assert gdp.mu_within(3.0, 0.0) == 0.0
+    assert gdp.true_positive_rate(0.0, 0.01) == pytest.approx(0.01)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.floats(0.05, 20.0), st.floats(1e-9, 1e-2), st.integers(1, 2000), st.sampled_from([1, 0.9, 0.1, 0.3]))
+def test_a_plan_fits_its_share_and_wastes_nothing(epsilon, delta, releases, share):
+    budget, accounting = Budget(epsilon, delta), GDPFilter()
+    multiplier = calibrate(budget, releases=releases, share=share)
+    spent = releases * accounting.cost(GaussianEvent(multiplier))
+    assert spent <= accounting.cap(budget) * share if share == 1 else float(spent) <= float(accounting.cap(budget)) * share * (1 + 1e-12)
+    exact = math.sqrt(releases / share) / gdp.mu_within(epsilon, delta)
+    assert multiplier == pytest.approx(exact, rel=1e-3)
+    assert multiplier == pytest.approx(exact, rel=1e-12)
+
+
+def test_shares_are_the_decimals_that_were_written():
+    budget, accounting = Budget(3.0, 1e-5), GDPFilter()
+    parts = [(30, 0.9), (1, 0.1)]
+    costs = [accounting.cost(GaussianEvent(calibrate(budget, releases=k, share=share), k)) for k, share in parts]
+    assert sum(costs) <= accounting.cap(budget)
+
+
+def test_twenty_five_releases_of_total_mu_one():
+    multiplier = calibrate(Budget.gdp(1.0), releases=25)
+    assert multiplier == pytest.approx(5.0, rel=1e-12)
+    accounting = GDPFilter()
+    total = 25 * accounting.cost(GaussianEvent(multiplier))
+    assert format_up(gdp.epsilon_at(accounting.mu(total), 1e-5)) == "4.378"
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.1, math.nan, "half"])
+def test_a_share_outside_its_range_is_refused(share):
+    with pytest.raises((InputError, ValueError), match="budget_share|Invalid"):
+        calibrate(Budget(1.0, 1e-5), releases=3, share=share)
+
+
+def test_a_pure_budget_refuses_gaussians():
+    with pytest.raises(InputError, match="delta"):
+        calibrate(Budget(1.0, 0.0), releases=3)

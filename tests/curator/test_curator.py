@@ -1,0 +1,448 @@
+"""The curator: one door, charged first, drawn once, opaque."""
+
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, Source
+from dpbo.curator.ledger import Ledger
+from dpbo.errors import (
+    InputError,
+    LedgerMismatch,
+    LedgerUnavailable,
+    OpacityError,
+    PrivateFailure,
+    ReleaseLost,
+    ScoreError,
+)
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.queries import ClippedMean, ClippedSum
+from dpbo.testing import SeededEntropy
+
+RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
+NOISE = GaussianMechanism(5.0)
+
+
+def make(records=RECORDS, **changes):
+    settings = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1.0, delta=1e-5)}
+    return Curator(records, **{**settings, **changes})
+
+
+def same(_subject, records):
+    return records
+
+
+def mean(score=same, **changes):
+    return ClippedMean(score, **{"score_range": (0.0, 1.0), **changes})
+
+
+def test_a_release_has_the_value_and_the_variance_it_states():
+    values = [make().release(mean(), NOISE) for _ in range(300)]
+    errors = np.array([(r.value.item() - 0.5) / r.variance.item() ** 0.5 for r in values])
+    assert abs(errors.mean()) < 5.5 / 300**0.5
+    assert 0.75 < errors.std() < 1.3
+    assert values[0].variance.item() == pytest.approx((5.0 / 101) ** 2)
+
+
+def test_a_handle_gives_its_one_value_again_and_is_charged_once():
+    curator = make()
+    handle = curator.evaluate(mean())
+    first = curator.release(handle, NOISE)
+    assert curator.release(handle, NOISE) is first
+    assert curator.release(mean(), NOISE).value != first.value
+    assert [r.kind for r in curator.ledger.records()] == ["birth", "charge", "value", "charge", "value"]
+
+
+def test_one_handle_in_one_batch_twice_is_drawn_once():
+    curator = make()
+    handle = curator.evaluate(mean())
+    a, b = curator.release_all([handle, handle], NOISE)
+    assert a is b
+    assert a.event.slots == 1
+
+
+def test_the_charge_is_durable_before_the_noise_and_the_value_after():
+    order = []
+
+    class Watched(GaussianMechanism):
+        def _sample(self, *arguments):
+            order.append([record.kind for record in curator.ledger.records()])
+            return super()._sample(*arguments)
+
+    curator = make()
+    curator.release(mean(), Watched(5.0))
+    assert order == [["birth", "charge"]]
+    assert curator.ledger.head().kind == "value"
+
+
+def test_beyond_the_budget_nothing_is_drawn_and_nothing_charged():
+    curator = make()
+    for _ in range(25):
+        curator.release(mean(), NOISE)
+    drawn = []
+    curator._entropy = lambda size: drawn.append(size) or bytes(size)
+    before = curator.ledger.head()
+    with pytest.raises(BudgetExceeded) as refused:
+        curator.release(mean(), NOISE)
+    assert refused.value.requested == pytest.approx(1 / 25)
+    assert refused.value.remaining == 0
+    assert drawn == []
+    assert curator.ledger.head() == before
+
+
+def test_a_failure_after_the_charge_loses_the_value_for_good():
+    class Broken(GaussianMechanism):
+        def _sample(self, *arguments):
+            raise RuntimeError("power cut")
+
+    curator = make()
+    handle = curator.evaluate(mean())
+    with pytest.raises(RuntimeError):
+        curator.release(handle, Broken(5.0))
+    with pytest.raises(ReleaseLost):
+        curator.release(handle, NOISE)
+    assert [r.kind for r in curator.ledger.records()] == ["birth", "charge"]
+
+
+def test_a_value_that_could_not_be_stored_is_delivered_later_and_never_drawn_again(monkeypatch):
+    curator = make()
+    handle = curator.evaluate(mean())
+    store, draws = Ledger.store, []
+    original = curator._entropy
+    curator._entropy = lambda size: draws.append(size) or original(size)
+
+    def full(*_arguments):
+        raise LedgerUnavailable("disk full")
+
+    monkeypatch.setattr(Ledger, "store", full)
+    with pytest.raises(LedgerUnavailable):
+        curator.release(handle, NOISE)
+    monkeypatch.setattr(Ledger, "store", store)
+    assert curator.release(handle, NOISE).entry == 1
+    assert len(draws) == 1
+    assert [r.kind for r in curator.ledger.records()] == ["birth", "charge", "value"]
+
+
+def test_a_commit_without_an_answer_is_never_drawn_again(monkeypatch):
+    """The charge went through but its confirmation was lost: the handle is burnt; a charge that did not go through leaves it whole."""
+    charge = Ledger.charge
+
+    def answer_lost(self, *arguments):
+        charge(self, *arguments)
+        raise LedgerUnavailable("connection lost", uncertain=True)
+
+    def refused(self, *arguments):
+        raise LedgerUnavailable("connection lost", uncertain=True)
+
+    curator = make()
+    kept, burnt = curator.evaluate(mean()), curator.evaluate(mean())
+    monkeypatch.setattr(Ledger, "charge", refused)
+    with pytest.raises(LedgerUnavailable):
+        curator.release(kept, NOISE)
+    monkeypatch.setattr(Ledger, "charge", answer_lost)
+    with pytest.raises(LedgerUnavailable):
+        curator.release(burnt, NOISE)
+    monkeypatch.setattr(Ledger, "charge", charge)
+    with pytest.raises(ReleaseLost):
+        curator.release(burnt, NOISE)
+    assert curator.release(kept, NOISE).entry == 2
+
+
+@pytest.mark.parametrize("what", ["curator", "handle"])
+def test_curators_and_handles_are_opaque(what):
+    curator = make()
+    thing = {"curator": curator, "handle": curator.evaluate(mean())}[what]
+    assert copy.copy(thing) is thing
+    assert copy.deepcopy(thing) is thing
+    assert copy.deepcopy([thing])[0] is thing
+    for breach in (pickle.dumps, np.asarray, torch.as_tensor, lambda t: t.item()):
+        with pytest.raises((OpacityError, TypeError, RuntimeError)):
+            breach(thing)
+    assert "tensor" not in repr(thing)
+    assert not any(isinstance(value, torch.Tensor) for value in vars(curator.evaluate(mean())).values())
+
+
+def test_private_containers_do_not_show_themselves():
+    curator = make(unit=PrivacyUnit("patient", groups=[f"name{i}" for i in range(101)]))
+    shown = repr(vars(curator)) + repr(PrivacyUnit("patient", groups=["secret"]))
+    assert "name7" not in shown
+    assert "secret" not in shown
+    assert "tensor(" not in shown.replace(repr(curator._example), "")
+
+
+@pytest.mark.parametrize(
+    ("records", "score"),
+    [
+        (RECORDS.float(), same),
+        (RECORDS.numpy(), same),
+        ((RECORDS, RECORDS), lambda _m, r: (r[0] + r[1]) / 2),
+        ({"a": RECORDS, "b": (RECORDS.numpy(),)}, lambda _m, r: r["a"] + 0 * torch.as_tensor(r["b"][0])),
+        (pd.DataFrame({"v": RECORDS.numpy()}), lambda _m, r: r["v"]),
+        (RECORDS.tolist(), same),
+        (Source(lambda: RECORDS), same),
+        (RECORDS, lambda _m, r: (batch for batch in r.split(7))),
+        (RECORDS, lambda _m, r: r.unsqueeze(1)),
+        (RECORDS, lambda _m, r: (r > 0.495).to(torch.int64)),
+        (RECORDS, lambda _m, r: r > 0.495),
+        (RECORDS, lambda _m, r: r.numpy().tolist()),
+    ],
+)
+def test_records_and_scores_of_every_kind(records, score):
+    assert make(records).release(mean(score), GaussianMechanism(1.0)).value.item() == pytest.approx(0.5, abs=8 / 101)
+
+
+def test_units_count_by_their_means_and_divide_by_their_number():
+    records = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64)
+    curator = make(records, unit=PrivacyUnit("patient", groups=["a", "a", "a", "b"]), budget=Budget.gdp(1000.0))
+    assert curator.units == 2
+    assert curator.release(mean(), GaussianMechanism(0.01)).value.item() == pytest.approx(0.5, abs=0.05)
+    two = mean(max_records_per_unit=2, divisor=3)
+    assert curator.release(two, GaussianMechanism(0.02)).value.item() == pytest.approx(0.5 + (2 * 0.5 - 0.5) / 3, abs=0.1)
+
+
+def test_nothing_depends_on_the_number_of_units_where_it_is_private():
+    """The same lattice, scale and divisor for n and n + 1 units under ADD_OR_REMOVE_ONE."""
+    seen = []
+    for n in (100, 101):
+        curator = make(RECORDS[:n], adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+        release = curator.release(mean(divisor=100), NOISE)
+        seen.append((release.law, release.variance.item(), curator.units, curator.ledger.records()[1].body["units"]))
+        assert str(n) not in str(curator.statement()).replace(curator.ledger.head().hash, "")
+    assert seen[0] == seen[1]
+    with pytest.raises(InputError, match="divisor"):
+        curator.evaluate(mean())
+
+
+def test_nan_infinities_and_failures_count_as_the_worst_score():
+    bad = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0], dtype=torch.float64)
+    curator = make(bad, budget=Budget.gdp(1000.0))
+    assert curator.release(mean(), GaussianMechanism(0.01)).value.item() == pytest.approx(0.25, abs=0.02)
+    assert curator.release(mean(worst="upper"), GaussianMechanism(0.01)).value.item() == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("groups", [None, [i // 2 for i in range(100)]])
+def test_an_exception_is_confined_to_the_units_that_cause_it(groups):
+    records = torch.ones(100, dtype=torch.float64)
+    records[[17, 40]] = -1.0
+
+    def picky(_model, r):
+        if bool((r < 0).any()):
+            raise RuntimeError(f"bad patient {r.argmin()}")
+        return r
+
+    curator = make(records, unit=PrivacyUnit("patient", groups=groups), budget=Budget.gdp(1000.0))
+    lost = 0.02 if groups is None else 0.04
+    assert curator.release(mean(picky), GaussianMechanism(0.01)).value.item() == pytest.approx(1 - lost, abs=0.002)
+    assert "score-total" not in curator.statement().assumptions
+
+
+def test_a_failure_that_cannot_be_confined_is_told_to_the_operator_alone():
+    class Dataset:
+        def __len__(self):
+            return 50
+
+    def fails(_model, _records):
+        secret = "patient 17"
+        raise RuntimeError(secret)
+
+    curator = make(Dataset())
+    with pytest.raises(PrivateFailure) as told:
+        curator.evaluate(mean(fails))
+    assert "17" not in str(told.value)
+    error = told.value
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        frames.append(trace.tb_frame.f_code.co_name)
+        trace = trace.tb_next
+    assert "fails" not in frames
+    assert "score-total" in curator.statement().assumptions
+    assert [r.kind for r in curator.ledger.records()] == ["birth", "assume"]
+
+
+def test_a_score_that_cannot_work_is_found_on_zeros_and_charges_nothing():
+    curator = make()
+    for broken in (lambda _m, r: r[:-1], lambda _m, r: r.sum(), lambda _m, r: r.undefined, lambda _m, r: torch.stack([r, r], 1)):
+        with pytest.raises(ScoreError, match="score must return"):
+            curator.release(mean(broken), NOISE)
+    assert curator.ledger.head().kind == "birth"
+
+
+def test_an_example_replaces_the_zeros():
+    def needs_positive(_m, r):
+        assert bool((r > 0).all())
+        return r
+
+    records = RECORDS + 0.1
+    with pytest.raises(ScoreError, match="example="):
+        make(records).evaluate(mean(needs_positive))
+    make(records, example=torch.ones(3, dtype=torch.float64)).evaluate(mean(needs_positive))
+
+
+def test_a_wrong_length_on_private_records_alone_is_not_described():
+    def forgetful(_m, r):
+        return r[:-1] if len(r) > 10 else r
+
+    curator = make()
+    with pytest.raises(PrivateFailure, match="one row of numbers"):
+        curator.evaluate(mean(forgetful))
+
+
+def test_fit_runs_in_the_open_and_its_errors_are_the_users():
+    def fit(x):
+        raise ZeroDivisionError("no such model")
+
+    curator = make()
+    with pytest.raises(ZeroDivisionError, match="no such model"):
+        curator.evaluate(mean(fit=fit))
+    assert curator.ledger.head().kind == "birth"
+
+
+def test_submit_gives_handles_from_an_executor():
+    curator = make()
+    with ThreadPoolExecutor(2) as pool:
+        futures = [curator.submit(mean(), pool) for _ in range(4)]
+        releases = curator.release_all([future.result() for future in futures], NOISE)
+    assert len({r.entry for r in releases}) == 1
+    assert releases[0].event.slots == 4
+
+
+def test_a_handle_of_another_curator_is_refused():
+    handle = make().evaluate(mean())
+    with pytest.raises(InputError, match="handle"):
+        make().release(handle, NOISE)
+
+
+def test_metrics_are_released_jointly_with_the_boxs_diagonal():
+    scores = ClippedSum(lambda _m, r: torch.stack([r, 10 * r], 1), score_range=[(0.0, 1.0), (0.0, 10.0)])
+    release = make().release(scores, NOISE)
+    assert release.law.std == pytest.approx((5 * 2**0.5, 50 * 2**0.5))
+    weighted = ClippedSum(lambda _m, r: torch.stack([r, 10 * r], 1), score_range=[(0.0, 1.0), (0.0, 10.0)], weights=[2.0, 1.0])
+    law = make().release(weighted, NOISE).law
+    assert law.std == pytest.approx((5 * 5**0.5 / 2, 50 * 5**0.5))
+    assert sum((1 / s) ** 2 for s in (law.std[0], law.std[1] / 10)) == pytest.approx(1 / 25)
+
+
+def test_rehearsal_spends_nothing_and_says_so(tmp_path):
+    file = tmp_path / "real.db"
+    curator = Curator.rehearsal(
+        RECORDS, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), dataset="d", ledger=str(file)
+    )
+    curator.release(mean(), NOISE)
+    assert not file.exists()
+    assert str(curator.statement()).startswith("VOID: rehearsal")
+
+
+def test_repeatable_noise_voids_the_statement():
+    values = [make(entropy=SeededEntropy(1)).release(mean(), NOISE).value for _ in range(2)]
+    assert values[0] == values[1]
+    assert "VOID" in str(make(entropy=SeededEntropy(1)).statement())
+    assert "VOID" not in str(make().statement())
+
+
+def test_torchs_and_numpys_seeds_do_not_touch_the_noise():
+    values = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        values.append(make().release(mean(), NOISE).value.item())
+    assert values[0] != values[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "parameter"),
+    [
+        ({"unit": "record"}, "unit"),
+        ({"adjacency": "replace"}, "adjacency"),
+        ({"adjacency": Adjacency.BOUNDED_ROW_CHANGE}, "adjacency"),
+        ({"budget": 3.0}, "budget"),
+        ({"budget": Budget(1.0, 0.0)}, "delta"),
+        ({"role": "everything"}, "role"),
+        ({"ledger": "x.db"}, "dataset"),
+        ({"ledger": "nosuch://host/db", "dataset": "d"}, "ledger"),
+        ({"unit": PrivacyUnit("patient", groups=[1, 2, 3])}, "groups"),
+        ({"unit": PrivacyUnit("patient", groups=[None] * 101)}, "groups"),
+        ({"unit": PrivacyUnit("patient", groups=np.full(101, np.nan))}, "groups"),
+        ({"records": (RECORDS, RECORDS[:5])}, "records"),
+        ({"records": RECORDS[:0]}, "records"),
+        ({"records": 7}, "records"),
+    ],
+)
+def test_bad_input_names_the_parameter_and_the_remedy(changes, parameter):
+    with pytest.raises(InputError, match=parameter) as refused:
+        make(**changes)
+    assert refused.value.parameter == parameter
+    assert "must be" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "parameter"),
+    [
+        ({"score_range": (1.0, 0.0)}, "score_range"),
+        ({"score_range": (0.0, float("inf"))}, "score_range"),
+        ({"score_range": (0.0, 0.0)}, "score_range"),
+        ({"score_range": 1.0}, "score_range"),
+        ({"score_range": [(0.0, 1.0), (0.0, 1.0)], "weights": [1.0]}, "weights"),
+        ({"weights": [0.0]}, "weights"),
+        ({"max_records_per_unit": 0}, "max_records_per_unit"),
+        ({"worst": "bottom"}, "worst"),
+        ({"divisor": -1}, "divisor"),
+        ({"fit": 3}, "fit"),
+    ],
+)
+def test_bad_queries_are_refused_at_birth(changes, parameter):
+    with pytest.raises(InputError, match=parameter):
+        mean(**changes)
+
+
+@pytest.mark.parametrize(
+    "numbers", [(0.0, 1e-5), (-1.0, 1e-5), (float("nan"), 1e-5), (1.0, 1.0), (1.0, -1e-9), (1.0, float("nan")), ("3", 0.1)]
+)
+def test_budgets_outside_their_range_are_refused(numbers):
+    with pytest.raises(InputError, match="epsilon|delta"):
+        Budget(*numbers)
+
+
+def test_a_ledger_of_another_data_set_unit_or_adjacency_is_refused(tmp_path):
+    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a"}
+    make(**terms).release(mean(), NOISE)
+    for change in (
+        {"dataset": "b"},
+        {"unit": PrivacyUnit("patient")},
+        {"adjacency": Adjacency.ADD_OR_REMOVE_ONE},
+        {"budget": Budget(9.0, 1e-5)},
+    ):
+        with pytest.raises(LedgerMismatch, match=next(iter(change))):
+            make(**{**terms, **change})
+    assert make(**terms).ledger.head().seq == 2
+
+
+def test_two_studies_on_one_data_set_add_up(tmp_path):
+    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a"}
+    first, second = make(**terms), make(RECORDS[:90], **terms)  # a withdrawn patient keeps the ledger
+    for _ in range(12):
+        first.release(mean(), NOISE)
+        second.release(mean(), NOISE)
+    first.release(mean(), NOISE)
+    with pytest.raises(BudgetExceeded):
+        second.release(mean(), NOISE)
+
+
+def test_a_locked_ledger_charges_nothing_and_loses_nothing(tmp_path):
+    curator = make(ledger=f"sqlite:///{tmp_path / 'l.db'}?timeout=0.1", dataset="a")
+    other = Ledger(str(tmp_path / "l.db"), {k: v for k, v in curator.ledger.birth.items() if k not in ("schema", "state")})
+    handle = curator.evaluate(mean())
+    with other.storage.writing(), pytest.raises(LedgerUnavailable, match="locked"):
+        curator.release(handle, NOISE)
+    assert curator.release(handle, NOISE).entry == 1
+
+
+def test_an_unreachable_ledger_is_named(tmp_path):
+    with pytest.raises(LedgerUnavailable, match="cannot be used"):
+        make(ledger=str(tmp_path / "no" / "such" / "folder" / "l.db"), dataset="a")

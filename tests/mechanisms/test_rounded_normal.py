@@ -1,0 +1,86 @@
+"""Exact Gaussians: the inverse cdf's assumed accuracy, the slow path against the fast one, the law on real entropy."""
+
+import math
+import os
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.special import ndtri
+from scipy.stats import norm
+
+from dpbo.errors import InputError
+from dpbo.mechanisms import GaussianMechanism, rounded_normal
+from dpbo.mechanisms.rounded_normal import _decide
+from dpbo.privacy import Sensitivity
+from dpbo.testing import SeededEntropy, assert_law
+
+draw = rounded_normal.rounded_normal
+
+
+def test_ndtri_is_as_accurate_as_assumed():
+    """Relative error of ndtri below 2^-41 at 10^5 points, among them the joints of its rational pieces and p near 1/2."""
+    rng = np.random.default_rng(0)
+    joints = [math.exp(-2), math.exp(-32), 1 - math.exp(-2)]
+    near = np.concatenate([p * (1 + rng.uniform(-1, 1, 2000) * 10.0 ** rng.uniform(-15, -1, 2000)) for p in joints])
+    middle = 0.5 - 10.0 ** rng.uniform(-16, -0.4, 10_000)
+    tail = 10.0 ** rng.uniform(-19.2, -0.31, 84_000)
+    points = np.concatenate([near[near < 0.5], middle, tail])
+    assert len(points) >= 98_000
+    points = np.concatenate([points, rng.uniform(0, 0.5, 100_000 - len(points))])
+    with mpmath.workdps(30):
+        worst = max(_relative_error(float(p), float(z)) for p, z in zip(points, ndtri(points), strict=True) if z != 0.0)
+    assert worst < 2.0**-41
+
+
+def _relative_error(p: float, z: float) -> float:
+    """First-order: (Phi(z) - p) / (phi(z) z), both in 30 digits."""
+    return abs(float((mpmath.ncdf(z) - mpmath.mpf(p)) / (mpmath.npdf(z) * z)))
+
+
+def test_the_slow_path_decides_as_the_fast_one():
+    """Feed both the same 64 bits where the fast path is sure: mpmath gives the same integer."""
+    words = np.frombuffer(SeededEntropy(3)(8 * 300), dtype="<u8")
+    scale, fraction = 2.0**20 * 1.37, 0.8125
+    fast = draw(np.full(300, fraction), np.full(300, scale), lambda size: words.tobytes()[:size])
+    mask = (1 << 63) - 1
+    slow = [_decide(int(w) & mask, bool(int(w) >> 63), fraction, scale, SeededEntropy(4)) for w in words]
+    assert fast.tolist() == slow
+
+
+def test_the_extreme_word_is_decided_by_more_bits():
+    """Sixty-four zero bits leave the tail open: the value is that of 5.5 / 2^128 once the next words are 5 and 2^63."""
+    words = iter([bytes(8), (5).to_bytes(8, "little"), (1 << 63).to_bytes(8, "little"), bytes(8), bytes(8)])
+    value = draw(np.zeros(1), np.full(1, 2.0**20), lambda _size: next(words))
+    with mpmath.workdps(60):
+        expected = float(-mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(5.5) / mpmath.mpf(2) ** 128 - 1))
+    assert value[0] == round(expected * 2.0**20)
+
+
+def test_the_law_on_the_systems_entropy():
+    samples = draw(np.zeros(50_000), np.full(50_000, 1.5 * 2.0**20), os.urandom) / (1.5 * 2.0**20)
+    assert_law(samples, norm.cdf)
+
+
+def test_draws_are_independent_in_their_order():
+    z = draw(np.zeros(50_000), np.full(50_000, 2.0**20), SeededEntropy(9)) / 2.0**20
+    assert abs(float(np.corrcoef(z[:-1], z[1:])[0, 1])) < 5.5 / math.sqrt(50_000)
+
+
+def test_the_grid_is_a_power_of_two_between_2_20_and_2_21_to_the_std():
+    for multiplier in (0.011, 0.9, 1.0, 7.6, 1e5):
+        law = GaussianMechanism(multiplier).law(Sensitivity(1.0, 1.0, 1.0), [2.0**-40])
+        assert math.frexp(law.grid[0])[0] == 0.5
+        assert 2.0**20 <= law.std[0] / law.grid[0] < 2.0**21
+        assert law.std[0] >= multiplier
+
+
+@pytest.mark.parametrize("multiplier", [0.0, -1.0, math.nan, math.inf, 1e-3, 2.0**21, "5", True])
+def test_a_multiplier_outside_its_range_is_refused(multiplier):
+    with pytest.raises(InputError, match="noise_multiplier"):
+        GaussianMechanism(multiplier)
+
+
+def test_noise_that_one_lattice_cannot_hold_is_refused_before_anything_is_drawn():
+    with pytest.raises(InputError, match="lattice"):
+        GaussianMechanism(2.0**20).law(Sensitivity(1.0, 1.0, 1.0), [2.0**-60])

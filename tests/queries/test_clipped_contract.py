@@ -1,0 +1,54 @@
+"""ClippedMean and ClippedSum under the query contract, in every form they take."""
+
+from dpbo.queries import ClippedMean, ClippedSum
+from dpbo.testing import QueryContract
+
+
+class TestClippedMean(QueryContract):
+    covers = ClippedMean
+
+    def query(self, score):
+        return ClippedMean(score, score_range=(0.0, 1.0), divisor=10)
+
+
+class TestClippedMeanOfOddRange(QueryContract):
+    covers = ClippedMean
+
+    def query(self, score):
+        return ClippedMean(score, score_range=(-0.3, 10.7), divisor=10, worst="upper")
+
+
+class TestClippedMeanOfSeveralMetrics(QueryContract):
+    covers = ClippedMean
+    metrics = 3
+
+    def query(self, score):
+        return ClippedMean(score, score_range=[(0.0, 1.0), (-5.0, 0.1), (2.0, 3.0)], weights=[1.0, 2.0, 0.3], divisor=10)
+
+
+class TestClippedMeanOfFewRecordsAUnit(QueryContract):
+    covers = ClippedMean
+
+    def query(self, score):
+        return ClippedMean(score, score_range=(0.0, 1.0), max_records_per_unit=3, divisor=10)
+
+
+class TestClippedSum(QueryContract):
+    covers = ClippedSum
+
+    def query(self, score):
+        return ClippedSum(score, score_range=(-1.0, 2.0))
+
+
+class TestClippedSumOfFewRecordsAUnit(QueryContract):
+    covers = ClippedSum
+
+    def query(self, score):
+        return ClippedSum(score, score_range=(2.0, 3.0), max_records_per_unit=3)
+
+
+class TestClippedSumBelowZero(QueryContract):
+    covers = ClippedSum
+
+    def query(self, score):
+        return ClippedSum(score, score_range=(-3.0, -0.7), max_records_per_unit=2)

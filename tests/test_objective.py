@@ -1,0 +1,232 @@
+"""PrivateObjective: the one changed line of a BoTorch loop."""
+
+import functools
+import warnings
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+import torch
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from gpytorch.mlls import ExactMarginalLogLikelihood
+
+from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source
+from dpbo.errors import InputError, LedgerMismatch
+from dpbo.objective import NoiseWarning
+
+N = 5000
+X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3]], dtype=torch.float64)
+
+
+def load():
+    return torch.linspace(0, 1, N, dtype=torch.float64)
+
+
+def score(x, records):
+    return 1 - (records - x[0]).abs() * (1 - x[1])
+
+
+def truth(X):
+    return torch.stack([score(x, load()).mean() for x in X]).unsqueeze(1)
+
+
+def make(**changes):
+    settings = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-5)}
+    return Curator(load(), **{**settings, **changes})
+
+
+def objective(curator, **changes):
+    return PrivateObjective(curator, score, **{"score_range": (0.0, 1.0), "evaluations": 30, **changes})
+
+
+def test_values_and_variances_go_straight_into_a_gp():
+    curator = make()
+    Y, Yvar = objective(curator)(X)
+    assert Y.shape == Yvar.shape == (3, 1)
+    assert (Y - truth(X)).abs().max() < 6 * Yvar.max().sqrt()
+    gp = SingleTaskGP(X, Y, train_Yvar=Yvar)
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+    assert gp.posterior(X).mean.shape == (3, 1)
+
+
+def test_the_noise_is_that_of_its_share_of_the_budget():
+    curator = make()
+    search, final = objective(curator, budget_share=0.9), objective(curator, evaluations=1, budget_share=0.1, name="final")
+    assert search.noise_multiplier == pytest.approx((30 / 0.9) ** 0.5 / 0.7191174352217926)
+    assert search.noise_std.item() == pytest.approx(search.noise_multiplier / N)
+    assert search(X)[1].sqrt()[0].item() == pytest.approx(search.noise_std.item())
+    assert final.noise_multiplier == pytest.approx(10**0.5 / 0.7191174352217926)
+    with pytest.raises(BudgetExceeded):
+        objective(curator, evaluations=1, budget_share=0.001, name="more")
+
+
+def test_a_joint_batch_is_one_entry_and_its_noise_does_not_depend_on_q():
+    curator = make()
+    search = objective(curator)
+    single, batch = search(X[:1])[1], search(X)[1]
+    assert (batch == single).all()
+    charges = [r for r in curator.ledger.records() if r.kind == "charge"]
+    assert [r.body["event"]["slots"] for r in charges] == [1, 3]
+    assert search.remaining == 26
+
+
+def test_a_batch_beyond_the_plan_is_refused_whole_before_it_is_evaluated():
+    calls = []
+
+    def counted(x, records):
+        calls.append(1)
+        return score(x, records)
+
+    search = PrivateObjective(make(), counted, score_range=(0.0, 1.0), evaluations=2)
+    with pytest.raises(BudgetExceeded) as refused:
+        search(X)
+    assert (refused.value.requested, refused.value.remaining, refused.value.budget) == (3, 2, 2)
+    assert calls == []
+    assert search.remaining == 2
+
+
+def test_the_same_point_again_is_a_new_release():
+    search = objective(make())
+    values = torch.cat([search(X[:1])[0] for _ in range(3)])
+    assert len(set(values.flatten().tolist())) == 3
+
+
+def test_history_and_resume_under_a_name(tmp_path):
+    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "study"}
+    first = objective(make(**terms), name="svm", evaluations=5)
+    assert [t.shape for t in first.history()] == [(0, 0), (0, 1), (0, 1)]
+    Y, Yvar = first(X)
+    again = objective(make(**terms), name="svm", evaluations=5)
+    assert again.remaining == 2
+    for told, kept in zip((X, Y, Yvar), again.history(), strict=True):
+        assert torch.equal(told, kept)
+    for change in ({"evaluations": 6}, {"score_range": (0.0, 2.0)}, {"worst": "upper"}, {"budget_share": 0.5}):
+        with pytest.raises(LedgerMismatch):
+            objective(make(**terms), **{"name": "svm", "evaluations": 5, **change})
+
+
+@pytest.mark.parametrize("pool", ["threads", "processes", "loky"])
+@pytest.mark.parametrize("source", [False, True])
+def test_executors_give_handles_that_are_released_in_any_order(pool, source):
+    curator = Curator(Source(load) if source else load(), unit=PrivacyUnit("patient", groups=[i // 2 for i in range(N)]),
+                      adjacency=Adjacency.REPLACE_ONE, budget=Budget(3.0, 1e-5))  # fmt: skip
+    search = objective(curator)
+    with _executor(pool) as executor:
+        jobs = [search.submit(x, executor) for x in X]
+        handles = [job.result(timeout=300) for job in jobs]
+    assert curator.ledger.head().kind == "reserve"
+    Y, Yvar = search.release(handles[::-1])
+    assert torch.equal(search.release(handles)[0], Y.flip(0))
+    assert (Y.flip(0) - truth(X)).abs().max() < 6 * Yvar.max().sqrt()
+    assert torch.equal(search.history()[0], X.flip(0))
+    assert search.remaining == 27
+
+
+def _executor(kind):
+    if kind == "threads":
+        return ThreadPoolExecutor(2)
+    if kind == "processes":
+        return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+    import loky
+
+    return loky.ProcessPoolExecutor(1)
+
+
+def test_a_worker_that_dies_costs_nothing():
+    search = objective(make())
+    killer = PrivateObjective(search.curator, _die, score_range=(0.0, 1.0), evaluations=30)
+    with _executor("processes") as executor, pytest.raises(Exception, match="terminated abruptly|process pool"):
+        killer.submit(X[0], executor).result(timeout=300)
+    assert search.remaining == 30
+
+
+def _die(x, records):
+    import os
+
+    if len(records) > 2:
+        os.kill(os.getpid(), 9)
+    return records
+
+
+def test_several_metrics_at_once():
+    def cells(x, records):
+        hit = records > x[0]
+        return torch.stack([hit, ~hit], 1)
+
+    search = PrivateObjective(make(), cells, score_range=[(0.0, 1.0)] * 2, evaluations=10)
+    Y, Yvar = search(X)
+    assert Y.shape == Yvar.shape == (3, 2)
+    assert Y.sum(1) == pytest.approx(torch.ones(3).double(), abs=8 * float(Yvar.max() ** 0.5))
+    assert search.noise_std[0].item() == pytest.approx(2**0.5 * search.noise_multiplier / N)
+    assert search.history()[1].shape == (3, 2)
+
+
+def test_fit_gets_x_and_score_gets_the_model():
+    search = PrivateObjective(make(), score, fit=functools.partial(torch.mul, 0.5), score_range=(0.0, 1.0), evaluations=10)
+    assert search(X)[0] == pytest.approx(truth(0.5 * X), abs=0.02)
+
+
+def test_a_failing_fit_charges_nothing():
+    def fit(x):
+        raise ArithmeticError("singular")
+
+    search = PrivateObjective(make(), score, fit=fit, score_range=(0.0, 1.0), evaluations=10)
+    with pytest.raises(ArithmeticError, match="singular"):
+        search(X)
+    assert search.remaining == 10
+
+
+def test_too_much_noise_is_warned_of():
+    with pytest.warns(NoiseWarning, match="a tenth of the score range"):
+        objective(make(budget=Budget(0.001, 1e-9)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        objective(make())
+
+
+def test_private_counts_need_a_divisor_and_work_with_one():
+    curator = make(adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+    with pytest.raises(InputError, match="divisor"):
+        objective(curator)
+    Y, Yvar = objective(curator, divisor=N)(X)
+    assert (Y - truth(X)).abs().max() < 6 * Yvar.max().sqrt()
+    assert Yvar[0].sqrt().item() == pytest.approx(0.5 * objective(curator, divisor=N).noise_multiplier / N)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (X.float(), r"X\.double\(\)"),
+        (X[0], r"unsqueeze\(0\)"),
+        (X.unsqueeze(0), "q x d"),
+        (X[:0], "q x d"),
+        ([[0.1, 0.2]], "q x d"),
+        (torch.full((1, 2), torch.nan, dtype=torch.float64), "finite"),
+        (torch.tensor([[0.1, 0.2], [torch.inf, 0.0]], dtype=torch.float64), "finite"),
+    ],
+)
+def test_bad_points_are_refused_and_cost_nothing(bad, message):
+    search = objective(make())
+    with pytest.raises(InputError, match=message):
+        search(bad)
+    assert search.remaining == 30
+
+
+@pytest.mark.parametrize(
+    ("changes", "parameter"),
+    [
+        ({"evaluations": 0}, "evaluations"),
+        ({"evaluations": 2.5}, "evaluations"),
+        ({"score_range": (1.0, 0.0)}, "score_range"),
+        ({"name": ""}, "name"),
+        ({"budget_share": 0}, "budget_share"),
+        ({"budget_share": 1.5}, "budget_share"),
+        ({"fit": "svm"}, "fit"),
+    ],
+)
+def test_bad_plans_are_refused_before_anything_is_reserved(changes, parameter):
+    curator = make()
+    with pytest.raises(InputError, match=parameter):
+        objective(curator, **changes)
+    assert curator.ledger.head().kind == "birth"

@@ -1,0 +1,89 @@
+"""The statement: every field, rounded up, the cap and not what was spent."""
+
+import json
+
+import pytest
+import torch
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo.errors import InputError
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.queries import ClippedMean
+from dpbo.statement import format_up
+
+
+def make(**changes):
+    settings = {"unit": PrivacyUnit("patient"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1.0, delta=1e-5)}
+    return Curator(torch.rand(200, dtype=torch.float64), **{**settings, **changes})
+
+
+def score(_x, records):
+    return records
+
+
+def test_twenty_five_gaussian_releases_of_total_mu_one_print_4_378():
+    curator = make()
+    objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=25)
+    assert "(4.378, 1e-05)-DP" in str(curator.statement())
+    objective(torch.rand(25, 2, dtype=torch.float64))
+    text = str(curator.statement())
+    assert "(4.378, 1e-05)-DP" in text
+    assert text.count("4.378") == 6  # guarantee, its three lines, reserved, charged
+
+
+def test_the_guarantee_is_the_cap_whatever_was_spent():
+    curator = make()
+    before = curator.statement().guarantee
+    curator.release(ClippedMean(score, score_range=(0.0, 1.0)), GaussianMechanism(50.0))
+    after = curator.statement()
+    assert after.guarantee == before
+    assert after.spent.mu == pytest.approx(1 / 50)
+    assert "not a guarantee" in str(after)
+
+
+def test_every_field_is_there_in_text_json_and_html(tmp_path):
+    curator = make(dataset="readmissions", ledger=str(tmp_path / "l.db"), role="validation")
+    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, name="svm", budget_share=0.5)
+    statement = curator.statement()
+    text = str(statement)
+    for part in ("patient", "validation", "readmissions", "replace-one", "200 of them", "Not protected", "trained on", "search inputs",
+                 "score-per-record", "timing-not-observed", "svm: evaluations 4", "score_range [[0.0, 1.0]]", "1 % false alarms",
+                 "2 records", statement.head, "unconditionally", "unconditional releases alone", "under the assumptions"):  # fmt: skip
+        assert part in text, part
+    assert "this process only" not in text.lower()
+    fields = json.loads(statement.to_json())
+    assert fields["guarantee"]["mu"] == 1.0
+    assert fields["public_inputs"]["svm"]["budget_share"] == "1/2"
+    assert "<table>" in statement._repr_html_()
+    assert statement.head in statement._repr_html_()
+
+
+def test_in_memory_it_begins_with_this_process_only():
+    assert str(make().statement()).startswith("This process only")
+
+
+def test_a_delta_above_one_over_units_is_warned_of():
+    assert "WARNING" in str(make(budget=Budget(3.0, 0.01)).statement())
+    assert "WARNING" not in str(make(budget=Budget(3.0, 1e-5)).statement())
+
+
+def test_delta_can_be_chosen_only_for_a_budget_of_mu():
+    assert make(budget=Budget.gdp(1.0)).statement().guarantee.epsilon is None
+    assert "exactly" not in str(make(budget=Budget.gdp(1.0)).statement().guarantee)
+    assert format_up(make(budget=Budget.gdp(1.0)).statement(delta=1e-5).guarantee.epsilon) == "4.378"
+    with pytest.raises(InputError, match="delta"):
+        make(budget=Budget(3.0, 1e-5)).statement(delta=1e-3)
+    with pytest.raises(InputError, match="delta"):
+        make().statement(delta=2.0)
+
+
+def test_a_voided_statement_says_why_first():
+    void = make().statement().voided("true values were shown")
+    assert str(void).startswith("VOID: true values were shown. Nothing below is a guarantee.")
+    assert "VOID" in void._repr_html_()
+
+
+@pytest.mark.parametrize(("value", "shown"), [(4.37718, "4.378"), (3.0, "3"), (2.9999999999999996, "3.000"), (0.71911, "0.7192"),
+                                              (0.2, "0.2001"), (0.25, "0.25"), (12345.6, "12350"), (0.0, "0.0")])  # fmt: skip
+def test_numbers_are_rounded_up(value, shown):
+    assert format_up(value) == shown
