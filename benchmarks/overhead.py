@@ -8,10 +8,6 @@ records as units and over shuffled groups of ten. Its floor: 4 bytes read a scor
 from __future__ import annotations
 
 import os
-
-for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_variable] = "1"
-
 import statistics
 import threading
 import time

@@ -62,8 +62,8 @@ def _demo(options: argparse.Namespace) -> None:
 def _plan(options: argparse.Namespace) -> None:
     from dpbo.planning import noise_table
 
-    print(f"Standard deviation of the noise of one evaluation, in percentage points of a score in [0, 1]:\n"
-          f"{options.points} evaluations, {options.share:.0%} of the budget (mu^2), delta {options.at_delta:g}, replace-one.\n")  # fmt: skip
+    print("Standard deviation of the noise of one evaluation, in percentage points of a score in [0, 1]:")
+    print(f"{options.points} evaluations, {options.share:.0%} of the budget (mu^2), delta {options.at_delta:g}, replace-one.\n")
     print(noise_table(options.units, options.epsilons, delta=options.at_delta, evaluations=options.points, budget_share=options.share))
 
 

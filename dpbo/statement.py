@@ -90,9 +90,10 @@ class Statement:
 
     def _sections(self) -> list[tuple[str, str]]:
         count = f" ({self.units} of them, a public number)" if self.units is not None else " (their number is private)"
+        name = f" {self.dataset!r}" if self.dataset else ""
         inputs = [f"{plan}: {_terms(terms)}" for plan, terms in self.public_inputs.items()]
         return [
-            ("Protected", f"each {self.unit} of the {self.role} records {self.dataset!r}{count}, under {self.adjacency}"),
+            ("Protected", f"each {self.unit} of the {self.role} records{name}{count}, under {self.adjacency}"),
             ("Not protected", "; ".join(self.not_protected)),
             ("Guarantee", str(self.guarantee)),
             *zip(("  all releases, unconditionally", "  unconditional releases alone", "  all releases, under the assumptions"),

@@ -136,7 +136,7 @@ def _executor(kind):
 def test_a_worker_that_dies_costs_nothing():
     search = objective(make())
     killer = PrivateObjective(search.curator, _die, score_range=(0.0, 1.0), evaluations=30)
-    with _executor("processes") as executor, pytest.raises(Exception, match="terminated abruptly|process pool"):
+    with _executor("processes") as executor, pytest.raises(Exception, match=r"terminated abruptly|process pool"):
         killer.submit(X[0], executor).result(timeout=300)
     assert search.remaining == 30
 

@@ -28,7 +28,7 @@ _NOT_PROTECTED = (
 def compose_statement(ledger: Ledger, *, units: int | None, delta: float | None, voided: str) -> Statement:
     """The statement of everything this ledger may ever release."""
     chain, birth = ledger.verified(), ledger.birth
-    at = _delta(ledger, delta)
+    at, assumed = _delta(ledger, delta), _assumed(chain)
     guarantee = _guarantee(ledger.accounting, ledger.cap, at)
     return Statement(
         void=voided,
@@ -40,15 +40,21 @@ def compose_statement(ledger: Ledger, *, units: int | None, delta: float | None,
         role=birth["role"],
         not_protected=_NOT_PROTECTED,
         guarantee=guarantee,
-        lines=(str(guarantee), str(guarantee), str(guarantee)),  # every release so far is unconditional
+        lines=_lines(guarantee, assumed),
         spent=_guarantee(ledger.accounting, _charged(chain, ledger.accounting), at),
         reserved=_guarantee(ledger.accounting, chain[-1].total, at),
-        assumptions=_assumed(chain),
+        assumptions=assumed,
         public_inputs=_declared(chain),
         entries=len(chain),
         head=chain[-1].hash,
         meaning=_meaning(guarantee, birth, units),
     )
+
+
+def _lines(guarantee: Guarantee, assumed: dict[str, str]) -> tuple[str, str, str]:
+    """All releases, the unconditional ones, all under data assumptions. No release so far needs one, so the three agree."""
+    line = f"{guarantee}, with {', '.join(assumed)}"
+    return line, line, line
 
 
 def _delta(ledger: Ledger, delta: float | None) -> float | None:

@@ -25,7 +25,7 @@ class LedgerContract(abc.ABC):
     """Inherit as a pytest class and give an empty ledger's `url`."""
 
     @abc.abstractmethod
-    @pytest.fixture()
+    @pytest.fixture
     def url(self) -> Any:
         """Where an empty ledger may be born."""
 

@@ -1,7 +1,7 @@
 """The contract of every query: hypothesis hunts neighbours that move it further than it declares.
 
-Subclass, give `query` and the `subject_class` it covers, and every test below is inherited. Records are drawn with NaN, infinities, huge and
-tiny numbers, in float32 and float64, with and without groups, on both adjacencies; answers are compared as exact fractions.
+Subclass, give `query` and the class it `covers`, and every test below is inherited. Records are drawn with NaN, infinities, huge and tiny
+numbers, in float32 and float64, with and without groups, on both adjacencies; answers are compared as exact fractions.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class QueryContract(abc.ABC):
             neighbour = self._neighbour(data, units, victim, adjacency)
             if neighbour:
                 public = len(units) if adjacency is Adjacency.REPLACE_ONE else None
-                answers = [self._answer(query, data_set, dtype, public) for data_set in (units, neighbour)]
-                _require_within(*answers, query.sensitivity(adjacency))
+                before, after = (self._answer(query, data_set, dtype, public) for data_set in (units, neighbour))
+                _require_within(before, after, query.sensitivity(adjacency))
 
     @_SETTINGS
     @given(st.data())

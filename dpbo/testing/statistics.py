@@ -18,17 +18,17 @@ LEVEL = 1e-6
 Cdf = Callable[[NDArray[np.float64]], Any]
 
 
-def assert_law(samples: NDArray[np.float64], cdf: Cdf) -> None:
+def assert_law(samples: NDArray[np.floating[Any]], cdf: Cdf) -> None:
     """The samples may come from this law. Raises AssertionError with the p-value."""
     p = _p_value(samples, cdf)
     assert p > LEVEL, f"{len(samples)} samples reject the law: p = {p:.3g} <= {LEVEL:g}"
 
 
-def assert_not_law(samples: NDArray[np.float64], cdf: Cdf) -> None:
+def assert_not_law(samples: NDArray[np.floating[Any]], cdf: Cdf) -> None:
     """The samples cannot come from this law: the proof that the test beside it could have failed."""
     p = _p_value(samples, cdf)
     assert p <= LEVEL, f"{len(samples)} samples cannot tell this law apart: p = {p:.3g} > {LEVEL:g}; the test has no power"
 
 
-def _p_value(samples: NDArray[np.float64], cdf: Cdf) -> float:
+def _p_value(samples: NDArray[np.floating[Any]], cdf: Cdf) -> float:
     return float(stats.kstest(samples, cdf).pvalue)

@@ -33,6 +33,18 @@ def make(records=RECORDS, **changes):
     return Curator(records, **{**settings, **changes})
 
 
+def _watch_entropy(curator):
+    """A list that grows with every draw."""
+    drawn, source = [], curator._entropy
+
+    def watched(size):
+        drawn.append(size)
+        return source(size)
+
+    curator._entropy = watched
+    return drawn
+
+
 def same(_subject, records):
     return records
 
@@ -84,8 +96,7 @@ def test_beyond_the_budget_nothing_is_drawn_and_nothing_charged():
     curator = make()
     for _ in range(25):
         curator.release(mean(), NOISE)
-    drawn = []
-    curator._entropy = lambda size: drawn.append(size) or bytes(size)
+    drawn = _watch_entropy(curator)
     before = curator.ledger.head()
     with pytest.raises(BudgetExceeded) as refused:
         curator.release(mean(), NOISE)
@@ -112,9 +123,7 @@ def test_a_failure_after_the_charge_loses_the_value_for_good():
 def test_a_value_that_could_not_be_stored_is_delivered_later_and_never_drawn_again(monkeypatch):
     curator = make()
     handle = curator.evaluate(mean())
-    store, draws = Ledger.store, []
-    original = curator._entropy
-    curator._entropy = lambda size: draws.append(size) or original(size)
+    store, draws = Ledger.store, _watch_entropy(curator)
 
     def full(*_arguments):
         raise LedgerUnavailable("disk full")
@@ -350,7 +359,7 @@ def test_torchs_and_numpys_seeds_do_not_touch_the_noise():
     values = []
     for _ in range(2):
         torch.manual_seed(0)
-        np.random.seed(0)  # noqa: NPY002
+        np.random.seed(0)
         values.append(make().release(mean(), NOISE).value.item())
     assert values[0] != values[1]
 
@@ -405,7 +414,7 @@ def test_bad_queries_are_refused_at_birth(changes, parameter):
     "numbers", [(0.0, 1e-5), (-1.0, 1e-5), (float("nan"), 1e-5), (1.0, 1.0), (1.0, -1e-9), (1.0, float("nan")), ("3", 0.1)]
 )
 def test_budgets_outside_their_range_are_refused(numbers):
-    with pytest.raises(InputError, match="epsilon|delta"):
+    with pytest.raises(InputError, match=r"epsilon|delta"):
         Budget(*numbers)
 
 

@@ -6,7 +6,7 @@ from dpbo.testing import LedgerContract
 
 
 class TestSQLiteFile(LedgerContract):
-    @pytest.fixture()
+    @pytest.fixture
     def url(self, tmp_path):
         return f"sqlite:///{tmp_path / 'ledger.db'}"
 
@@ -17,6 +17,6 @@ class TestMemory:
     test_cap = LedgerContract.test_charges_add_up_to_the_cap_and_not_beyond
     test_plan = LedgerContract.test_a_plan_takes_its_slots_from_the_budget_at_once
 
-    @pytest.fixture()
+    @pytest.fixture
     def url(self):
         return None

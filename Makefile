@@ -1,0 +1,36 @@
+# Two commands do everything on a fresh clone: `make demo` and `make test`.
+# PYTHON, VENV and PIP_FLAGS can be set: `make test PYTHON=python3.12 VENV=/tmp/venv PIP_FLAGS="--index-url ..."`.
+PYTHON ?= python3
+VENV ?= .venv
+PIP_FLAGS ?=
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export OMP_NUM_THREADS := 1
+export MKL_NUM_THREADS := 1
+
+.PHONY: demo test lint types clean
+
+demo: $(STAMP)
+	$(BIN)/python -m dpbo
+
+test: lint types
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+# The stamp is written last, so a failed install is tried again. torch goes first: a range would take the newest build with CUDA.
+$(STAMP): pyproject.toml constraints.txt
+	rm -f $(STAMP)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(PIP_FLAGS) -q -c constraints.txt torch
+	$(BIN)/python -m pip install $(PIP_FLAGS) -q -c constraints.txt -e ".[test]"
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,148 @@
+"""The instruments must be able to fail: planted leaks are found, and honest code passes."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from dpbo import Adjacency
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.privacy import Sensitivity
+from dpbo.queries import ClippedMean
+from dpbo.queries.clipped import ClippedScores
+from dpbo.testing import MechanismContract, QueryContract, SeededEntropy, assert_law, assert_not_law, check_per_record
+
+RECORDS = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+
+
+def honest(_x, records):
+    return (records * records).sum(1)
+
+
+def batch_normalised(_x, records):
+    return (records[:, 0] - records[:, 0].mean()) / records[:, 0].std()
+
+
+def ranked(_x, records):
+    return records[:, 0].argsort().argsort()
+
+
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
+def test_check_per_record_tells_honest_scores_from_leaking_ones(adjacency):
+    check_per_record(honest, None, RECORDS, adjacency=adjacency)
+    for leak in (batch_normalised, ranked):
+        with pytest.raises(AssertionError, match="does not treat each record by itself"):
+            check_per_record(leak, None, RECORDS, adjacency=adjacency)
+
+
+def test_laws_are_told_from_wrong_ones():
+    samples = norm.ppf(np.random.default_rng(0).random(20_000))
+    assert_law(samples, norm.cdf)
+    for scale in (0.7, 0.9, 1.1, 1.3):
+        assert_not_law(samples, functools.partial(norm.cdf, scale=scale))
+        with pytest.raises(AssertionError, match="reject the law"):
+            assert_law(samples, functools.partial(norm.cdf, scale=scale))
+    with pytest.raises(AssertionError, match="no power"):
+        assert_not_law(samples, norm.cdf)
+
+
+def test_the_seeded_source_repeats_itself_and_differs_by_seed():
+    assert [SeededEntropy(1)(8), SeededEntropy(2)(8)] == [SeededEntropy(1)(8), SeededEntropy(2)(8)]
+    assert SeededEntropy(1)(8) != SeededEntropy(2)(8)
+    source = SeededEntropy(1)
+    assert source(8) != source(8)
+
+
+class _HalfSensitivity(ClippedMean):
+    """2B -> B."""
+
+    def sensitivity(self, adjacency):
+        true = super().sensitivity(adjacency)
+        return Sensitivity(true.l1 / 2, true.l2 / 2, true.linf / 2, true.scale)
+
+
+class _NoClip(ClippedMean):
+    """The clip is computed and not used."""
+
+    def lattices(self, units):
+        return [dataclasses.replace(grid, low=-(2**50), high=2**50) for grid in super().lattices(units)]
+
+
+class _NaNAtTheFarSide(ClippedMean):
+    """A NaN becomes a huge number instead of the worst end."""
+
+    def lattices(self, units):
+        return [dataclasses.replace(grid, worst=3 * grid.low) for grid in super().lattices(units)]
+
+
+class _SumThenClip(ClippedMean):
+    """A unit's records are summed where their mean is declared."""
+
+    def _evaluate(self, view, subject):
+        everyone = dataclasses.replace(view, groups=None, rows=None)
+        return super()._evaluate(everyone, subject)
+
+
+def _contract(query):
+    class Contract(QueryContract):
+        covers = ClippedScores
+
+        def query(self, score):
+            return query(score, score_range=(0.0, 1.0), divisor=10)
+
+    return Contract()
+
+
+@pytest.mark.parametrize("mutant", [_HalfSensitivity, _NoClip, _NaNAtTheFarSide, _SumThenClip])
+def test_the_query_contract_catches_a_broken_sensitivity(mutant):
+    with pytest.raises(AssertionError, match="moved by"):
+        _contract(mutant).test_neighbours_stay_within_the_declared_sensitivity()
+
+
+class _Scaled(GaussianMechanism):
+    factor = 0.7
+
+    def _sample(self, numerators, quanta, law, entropy):
+        quiet = dataclasses.replace(law, std=tuple(self.factor * s for s in law.std))
+        return super()._sample(numerators, quanta, quiet, entropy)
+
+
+class _Loud(_Scaled):
+    factor = 1.3
+
+
+class _FloatAdded(GaussianMechanism):
+    """Float noise on a float value, rounded to the grid before the value is added: the value's low bits survive."""
+
+    def _sample(self, numerators, quanta, law, entropy):
+        noise = super()._sample(np.zeros_like(numerators), quanta, law, entropy)
+        return 4 * (noise // 4) + (np.asarray(numerators) >> 20)
+
+
+@pytest.mark.parametrize("mutant", [_Scaled, _Loud])
+def test_the_mechanism_contract_catches_a_wrong_scale(mutant):
+    with pytest.raises(AssertionError, match="reject the law"):
+        _mechanism_contract(mutant).test_law_is_accepted_and_wrong_scales_are_rejected()
+
+
+def test_the_mechanism_contract_catches_unequal_supports_and_low_bits():
+    with pytest.raises(AssertionError):
+        _mechanism_contract(_FloatAdded).test_supports_of_neighbours_are_equal()
+    with pytest.raises(AssertionError):
+        _mechanism_contract(_FloatAdded).test_low_bits_of_the_output_do_not_depend_on_the_value()
+
+
+def _mechanism_contract(mechanism):
+    class Contract(MechanismContract):
+        covers = GaussianMechanism
+
+        def mechanism(self):
+            return mechanism(3.0)
+
+        def cdf(self, noise, std):
+            return norm.cdf(noise, scale=std)
+
+    return Contract()
