@@ -88,13 +88,13 @@ def propose(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, seed: int) -> 
 
 
 def search(
-    objective: Objective, evaluations: int, seed: int, history: tuple[torch.Tensor, ...] | None = None
+    objective: Objective, evaluations: int, seed: int, *, initial: int = INITIAL, history: tuple[torch.Tensor, ...] | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The ordinary loop: Sobol points, then qLogNEI, up to so many evaluations in all. Whether Y is private is the objective's affair."""
-    design = SPACE.sample(INITIAL, seed=seed)
+    design = SPACE.sample(initial, seed=seed)
     X, Y, Yvar = history if history and len(history[0]) else (design[:0], torch.empty(0, 1).double(), torch.empty(0, 1).double())
     while len(X) < evaluations:
-        x = design[len(X) : len(X) + 1] if len(X) < INITIAL else propose(X, Y, Yvar, seed=1000 * seed + len(X))
+        x = design[len(X) : len(X) + 1] if len(X) < initial else propose(X, Y, Yvar, seed=1000 * seed + len(X))
         y, yvar = objective(x)
         X, Y, Yvar = torch.cat([X, x]), torch.cat([Y, y]), torch.cat([Yvar, yvar])
     return X, Y, Yvar
@@ -123,10 +123,12 @@ class Outcome:
     curator: Curator
 
 
-def tune_privately(digits: Digits, budget: Budget, *, evaluations: int, seed: int, ledger: str | None = None) -> Outcome:
+def tune_privately(
+    digits: Digits, budget: Budget, *, evaluations: int, seed: int, initial: int = INITIAL, ledger: str | None = None
+) -> Outcome:
     """Search with nine tenths of the budget, then one separate release of the recommended point's score with the last tenth.
 
-    With a ledger it goes on where an earlier run stopped; a release that was charged but never delivered stays lost.
+    The first `initial` points are Sobol points. With a ledger it goes on where an earlier run stopped; a release that was charged but never delivered stays lost.
     """
     curator = Curator(
         digits.validation,
@@ -141,7 +143,7 @@ def tune_privately(digits: Digits, budget: Budget, *, evaluations: int, seed: in
     final = PrivateObjective(curator, correct, evaluations=1, name="recommended", budget_share=FINAL_SHARE, **plan)
 
     told = objective.history()
-    X, Y, Yvar = search(objective, len(told[0]) + objective.remaining, seed, told)
+    X, Y, Yvar = search(objective, len(told[0]) + objective.remaining, seed, initial=initial, history=told)
     if final.remaining:
         final(recommend(X, Y, Yvar).unsqueeze(0))
     x, estimate, _ = final.history()

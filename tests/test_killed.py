@@ -19,7 +19,7 @@ CHILD = pathlib.Path(__file__).parent / "killed_child.py"
 
 
 def run(folder, kill_at):
-    command = [sys.executable, CHILD, str(folder / "l.db"), str(folder / "draws"), str(kill_at)]
+    command = [sys.executable, str(CHILD), str(folder / "l.db"), str(folder / "draws"), str(kill_at)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 

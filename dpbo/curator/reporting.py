@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -29,7 +30,7 @@ def compose_statement(ledger: Ledger, *, units: int | None, delta: float | None,
     """The statement of everything this ledger may ever release."""
     chain, birth = ledger.verified(), ledger.birth
     at, assumed = _delta(ledger, delta), _assumed(chain)
-    guarantee = _guarantee(ledger.accounting, ledger.cap, at)
+    guarantee = _guarantee(ledger, ledger.cap, at)
     return Statement(
         void=voided,
         scope="" if ledger.storage.persistent else "this process only",
@@ -41,8 +42,8 @@ def compose_statement(ledger: Ledger, *, units: int | None, delta: float | None,
         not_protected=_NOT_PROTECTED,
         guarantee=guarantee,
         lines=_lines(guarantee, assumed),
-        spent=_guarantee(ledger.accounting, _charged(chain, ledger.accounting), at),
-        reserved=_guarantee(ledger.accounting, chain[-1].total, at),
+        spent=_guarantee(ledger, _charged(chain, ledger.accounting), at),
+        reserved=_guarantee(ledger, chain[-1].total, at),
         assumptions=assumed,
         public_inputs=_declared(chain),
         entries=len(chain),
@@ -67,9 +68,11 @@ def _delta(ledger: Ledger, delta: float | None) -> float | None:
     return delta if delta is not None else ledger.budget.delta
 
 
-def _guarantee(accounting: Filter, cost: Fraction, delta: float | None) -> Guarantee:
-    mu = accounting.mu(cost)
-    return Guarantee(mu, None if delta is None else gdp.epsilon_at(mu, delta), delta)
+def _guarantee(ledger: Ledger, cost: Fraction, delta: float | None) -> Guarantee:
+    """Of everything that cost this much; within the cap, the budget's own epsilon is a bound as well."""
+    mu = ledger.accounting.mu(cost)
+    stated = ledger.budget.epsilon if ledger.budget.epsilon is not None and cost <= ledger.cap else math.inf
+    return Guarantee(mu, None if delta is None else min(gdp.epsilon_at(mu, delta), stated), delta)
 
 
 def _charged(chain: list[Record], accounting: Filter) -> Fraction:
