@@ -1,7 +1,7 @@
 """The main job, private against open: does tuning at (3, 1e-5) keep the gain over the default SVM?
 
-Ten paired seeds: the same split, the same initial points, the same loop; one sees noisy releases, the other the true accuracies. Beside them
-the default SVC() and the same private budget on Sobol points alone.
+Ten paired seeds: the same split, the same initial points, the same loop; one sees noisy releases, the other the true accuracies. Beside
+them the default SVC() and the same private budget on Sobol points alone.
 The claim: the recommended test accuracy is within 0.5 points of non-private BO in the mean, and at least half of its gain is kept.
 """
 
@@ -49,7 +49,9 @@ def main() -> None:
     loss = mean_and_error([run["open"] - run["private"] for run in runs])
     gain = mean_and_error([run["open"] - run["default"] for run in runs])
     kept = mean_and_error([run["private"] - run["default"] for run in runs])
-    rows = [(name, *mean_and_error([run[name] for run in runs]), "") for name in ("default", "open", "private", "private Sobol")]
+    rows: list[tuple[str, float, float | str, str]] = [
+        (name, *mean_and_error([run[name] for run in runs]), "") for name in ("default", "open", "private", "private Sobol")
+    ]
     rows += [
         ("open - private", *loss, "<= 0.5"),
         ("gain of open BO over default", *gain, "> 0"),

@@ -128,7 +128,8 @@ def tune_privately(
 ) -> Outcome:
     """Search with nine tenths of the budget, then one separate release of the recommended point's score with the last tenth.
 
-    The first `initial` points are Sobol points. With a ledger it goes on where an earlier run stopped; a release that was charged but never delivered stays lost.
+    The first `initial` points are Sobol points. With a ledger it goes on where an earlier run stopped; a release that was charged but
+    never delivered stays lost.
     """
     curator = Curator(
         digits.validation,

@@ -49,7 +49,7 @@ def cells(model: tuple[LogisticRegression, float], records: Records) -> np.ndarr
     return np.stack([positive & truth, positive & ~truth, ~positive & truth], 1)
 
 
-def f1(cells: torch.Tensor, X: torch.Tensor | None = None) -> torch.Tensor:
+def f1(cells: torch.Tensor, X: torch.Tensor | None = None) -> torch.Tensor:  # noqa: ARG001 (BoTorch passes it)
     """F1 of mean cells (`... x 3`), which noise may push below zero."""
     true, false, missed = cells.clamp_min(1e-6).unbind(-1)
     return 2 * true / (2 * true + false + missed)

@@ -1,0 +1,32 @@
+"""Every benchmark runs at a tiny size, and the examples do what they say."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+NAMES = sorted(p.stem for p in (pathlib.Path(__file__).parents[1] / "benchmarks").glob("*.py") if p.stem not in ("__init__", "harness"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_benchmark_smoke(name, tmp_path):
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--smoke", "--json", str(tmp_path / "r.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=pathlib.Path(__file__).parents[1])
+    assert done.returncode == 0, done.stderr
+    assert "| --- |" in done.stdout
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert result["smoke"] is True
+    assert result["figures"]
+
+
+def test_f1_over_a_gp_of_jointly_released_cells():
+    from examples.f1_from_cells import tune
+
+    tuned, usual, curator = tune(evaluations=14)
+    assert tuned > usual - 0.05, "the recommendation is no worse than a plain threshold beyond the noise"
+    charges = [record for record in curator.ledger.records() if record.kind == "charge"]
+    assert charges[0].body["event"]["slots"] == 8
+    assert sum(record.body["event"]["slots"] for record in charges) == 14
+    assert "(3, 1e-06)-DP" in str(curator.statement())
