@@ -27,7 +27,6 @@ from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.privacy import require_count
 from dpbo.queries.clipped import ClippedMean, ScoreRange
 from dpbo.queries.scoring import Score
-from dpbo.release import Release
 
 
 class NoiseWarning(UserWarning):
@@ -81,8 +80,9 @@ class PrivateObjective:
         self._mechanism = GaussianMechanism(multiplier)
         self.noise_std = self._noise_std(query)
         terms = {"budget_share": str(exact_share(budget_share)), **query.public_inputs()}
-        self._reservation = curator.reserve(name, self._mechanism, slots=evaluations, terms=terms)
-        self._bar: tqdm[Any] | None = None
+        curator.reserve(name, self._mechanism, slots=evaluations, terms=terms)
+        done = evaluations - self.remaining
+        self._bar = tqdm(total=evaluations, initial=done, desc=name, unit="evaluation", disable=None, delay=0.1)
         self._warn_of_noise(query)
 
     @property
@@ -109,11 +109,7 @@ class PrivateObjective:
         """
         points = _require_points(X)
         self._require_left(len(points))
-        handles = []
-        for x in points:
-            handles.append(self.evaluate(x))
-            self._progress().update()
-        return self._released(handles, X.device)
+        return self._released([self.evaluate(x) for x in points], X.device)
 
     def evaluate(self, x: torch.Tensor) -> Handle:
         """Fit and score at one point (`d`), for a later release. Free, may be retried."""
@@ -128,9 +124,7 @@ class PrivateObjective:
         several = [handles] if isinstance(handles, Handle) else list(handles)
         if not several:
             raise InputError("handles", [], "one handle or more")
-        Y, Yvar = self._released(several, torch.device("cpu"))
-        self._progress().update(len(several))
-        return Y, Yvar
+        return self._released(several, torch.device("cpu"))
 
     def history(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Everything released so far under this name, also by earlier processes: X `t x d`, Y `t x m`, Yvar `t x m`."""
@@ -146,8 +140,9 @@ class PrivateObjective:
         return ClippedMean(self._score, x, **self._settings)
 
     def _released(self, handles: Sequence[Handle], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        releases = self.curator.release_all(handles, self._mechanism, name=self.name, reservation=self._reservation)
-        return _stacked(releases, device)
+        releases = self.curator.release_all(handles, self._mechanism, name=self.name, plan=self.name)
+        self._show_progress()
+        return torch.stack([r.value for r in releases]).to(device), torch.stack([r.variance for r in releases]).to(device)
 
     def _require_left(self, points: int) -> None:
         if points > (left := self.remaining):
@@ -165,15 +160,11 @@ class PrivateObjective:
                         f"({lower:g}, {upper:g}): plan fewer evaluations, a larger budget or more units.")  # fmt: skip
                 warnings.warn(text, NoiseWarning, stacklevel=3)
 
-    def _progress(self) -> tqdm[Any]:
-        if self._bar is None:
-            done = self.evaluations - self.remaining
-            self._bar = tqdm(total=self.evaluations, initial=done, desc=self.name, unit="evaluation", disable=None)
-        return self._bar
-
-
-def _stacked(releases: Sequence[Release], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.stack([r.value for r in releases]).to(device), torch.stack([r.variance for r in releases]).to(device)
+    def _show_progress(self) -> None:
+        """Slots charged so far, on a terminal only."""
+        self._bar.update(self.evaluations - self.remaining - self._bar.n)
+        if self._bar.n >= self.evaluations:
+            self._bar.close()
 
 
 def _require_points(X: Any) -> torch.Tensor:

@@ -112,6 +112,7 @@ def format_up(value: float, digits: int = 4) -> str:
     if not exact.is_finite() or exact == 0:
         return str(value)
     rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(exact)
+    rounded = rounded.quantize(Decimal(1).scaleb(rounded.adjusted() - digits + 1))
     return f"{rounded:f}" if -4 <= rounded.adjusted() < 12 else f"{rounded:e}"
 
 

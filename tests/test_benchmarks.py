@@ -29,4 +29,4 @@ def test_f1_over_a_gp_of_jointly_released_cells():
     charges = [record for record in curator.ledger.records() if record.kind == "charge"]
     assert charges[0].body["event"]["slots"] == 8
     assert sum(record.body["event"]["slots"] for record in charges) == 14
-    assert "(3, 1e-06)-DP" in str(curator.statement())
+    assert "(3.000, 1e-06)-DP" in str(curator.statement())

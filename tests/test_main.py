@@ -39,7 +39,7 @@ def test_the_main_job_reports_what_it_should(job):
     assert 0 <= result["validation accuracy (private estimate)"] <= 1
     assert len(result["history"]["X"]) == 10
     assert result["statement"]["guarantee"]["epsilon"] == pytest.approx(3.0)
-    assert "(3, 1e-05)-DP" in done.stdout
+    assert "(3.000, 1e-05)-DP" in done.stdout
     assert "true" not in done.stdout
     assert (folder / "p.png").stat().st_size > 10_000
     assert done.stderr == "", "silent where there is no terminal"
@@ -55,7 +55,7 @@ def test_the_ledger_can_be_shown_verified_and_exported(job, capsys):
     assert main(["ledger", "verify", file, "--expect", "0" * 64]) == 1
     assert "LedgerCorrupt" in capsys.readouterr().err
     assert main(["ledger", "show", file]) == 0
-    assert "(3, 1e-05)-DP" in capsys.readouterr().out
+    assert "(3.000, 1e-05)-DP" in capsys.readouterr().out
 
 
 def test_another_program_recomputes_epsilon_from_the_export(job, capsys):

@@ -83,7 +83,7 @@ def test_a_voided_statement_says_why_first():
     assert "VOID" in void._repr_html_()
 
 
-@pytest.mark.parametrize(("value", "shown"), [(4.37718, "4.378"), (3.0, "3"), (2.9999999999999996, "3.000"), (0.71911, "0.7192"),
-                                              (0.2, "0.2001"), (0.25, "0.25"), (12345.6, "12350"), (0.0, "0.0")])  # fmt: skip
+@pytest.mark.parametrize(("value", "shown"), [(4.37718, "4.378"), (3.0, "3.000"), (2.9999999999999996, "3.000"), (0.71911, "0.7192"),
+                                              (0.2, "0.2001"), (0.25, "0.2500"), (12345.6, "12350"), (0.0, "0.0")])  # fmt: skip
 def test_numbers_are_rounded_up(value, shown):
     assert format_up(value) == shown

@@ -19,7 +19,7 @@ from dpbo.accounting.filters import Filter, GDPFilter
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.evaluation import Job
 from dpbo.curator.handle import Handle, Opaque
-from dpbo.curator.ledger import Ledger, Reservation
+from dpbo.curator.ledger import Ledger
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure, ReleaseLost
@@ -129,7 +129,7 @@ class Curator(Opaque):
         return self.release_all([handle], mechanism)[0]
 
     def release_all(
-        self, handles: Sequence[Handle], mechanism: Mechanism, *, name: str = "release", reservation: Reservation | None = None
+        self, handles: Sequence[Handle], mechanism: Mechanism, *, name: str = "release", plan: str | None = None
     ) -> tuple[Release, ...]:
         """Release several answers as one ledger entry of so many slots, each with the noise of a release of its own.
 
@@ -139,32 +139,30 @@ class Curator(Opaque):
             self._store_drawn()
             fresh = list(dict.fromkeys(handle for handle in handles if handle not in self._delivered))
             if fresh:
-                self._release_fresh(fresh, mechanism, name, reservation)
+                self._release_fresh(fresh, mechanism, name, plan)
             return tuple(_delivered(self._delivered[handle]) for handle in handles)
 
-    def reserve(self, name: str, mechanism: Mechanism, *, slots: int, terms: Mapping[str, Any]) -> Reservation:
+    def reserve(self, name: str, mechanism: Mechanism, *, slots: int, terms: Mapping[str, Any]) -> None:
         """Take the cost of `slots` releases from the budget now, under a name that later sessions can resume."""
-        return self.ledger.reserve(name, mechanism.event(), slots, terms)
+        self.ledger.reserve(name, mechanism.event(), slots, terms)
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
         return compose_statement(self.ledger, units=self.units, delta=delta, voided=self._voided)
 
-    def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, reservation: Reservation | None) -> None:
+    def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None) -> None:
         laws = [mechanism.law(handle.query.sensitivity(self.adjacency), self._answer(handle).quanta) for handle in handles]
         event = mechanism.event(len(handles))
-        if reservation is not None and reservation.event.repeated(event.slots) != event:
-            raise InputError("mechanism", mechanism, f"the one reserved for {reservation.name!r}")
-        entry = self._charge(handles, name, event, reservation)
+        entry = self._charge(handles, name, event, plan)
         self._delivered.update(dict.fromkeys(handles))  # from here on each is charged: delivered once, or lost
         releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]
         self._drawn.append((entry, name, list(zip(handles, releases, strict=True))))
         self._store_drawn()
 
-    def _charge(self, handles: Sequence[Handle], name: str, event: GaussianEvent, reservation: Reservation | None) -> int:
+    def _charge(self, handles: Sequence[Handle], name: str, event: GaussianEvent, plan: str | None) -> int:
         slots = [{"handle": h.id, "query": type(h.query).__name__, **h.query.public_inputs(), **h.details} for h in handles]
         try:
-            return self.ledger.charge(name, event, {"units": self.units, "slots": slots}, reservation)
+            return self.ledger.charge(name, event, {"units": self.units, "slots": slots}, plan)
         except LedgerUnavailable as error:
             if error.uncertain and self._may_be_charged(handles[0]):
                 self._delivered.update(dict.fromkeys(handles))

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from dpbo.accounting.filters import Filter, added, filter_named
 from dpbo.curator.storage import Storage, table
-from dpbo.errors import BudgetExceeded, LedgerCorrupt, LedgerError, LedgerMismatch
+from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerError, LedgerMismatch
 from dpbo.events import GaussianEvent, event_from_json
 from dpbo.privacy import Budget
 
@@ -55,15 +55,6 @@ class Record:
     def used(self) -> dict[str, int]:
         """Slots charged so far, for each plan."""
         return dict(self.body["state"]["used"])
-
-
-@dataclass(frozen=True)
-class Reservation:
-    """A plan's slots, taken from the budget when the plan was made."""
-
-    name: str
-    event: GaussianEvent
-    slots: int
 
 
 class Ledger:
@@ -103,31 +94,32 @@ class Ledger:
         self.accounting: Filter = filter_named(first.body["accounting"])
         self.cap = self.accounting.cap(self.budget)
 
-    def reserve(self, name: str, event: GaussianEvent, slots: int, terms: Mapping[str, Any]) -> Reservation:
+    def reserve(self, name: str, event: GaussianEvent, slots: int, terms: Mapping[str, Any]) -> None:
         """Take `slots` times `event` from the budget for the plan `name`, or find that plan again if its terms are the same."""
         body = {"event": event.to_json(), "slots": slots, "terms": dict(terms)}
-        cost = self.accounting.cost(event.repeated(slots))
         with self.storage.writing() as connection:
-            known = _read_one(connection, (table.c.kind == "reserve") & (table.c.name == name))
-            if known is None:
-                head = self._affordable(connection, cost, f"the plan {name!r} of {slots} releases")
-                state = {"total": str(added(head.total, cost)), "used": {**head.used, name: 0}}
-                _append(connection, head, "reserve", name, {**body, "state": state})
-        if known is not None:
-            _require_same_plan(name, known.body, body)
-        return Reservation(name, event, slots)
+            known = _plan(connection, name)
+            if known is not None:
+                return _require_same_plan(name, known.body, body)
+            cost = self.accounting.cost(event.repeated(slots))
+            head = self._affordable(connection, cost, f"the plan {name!r} of {slots} releases")
+            state = {"total": str(added(head.total, cost)), "used": {**head.used, name: 0}}
+            _append(connection, head, "reserve", name, {**body, "state": state})
 
-    def charge(self, name: str, event: GaussianEvent, details: Mapping[str, Any], reservation: Reservation | None = None) -> int:
-        """Charge one release before its noise is drawn; returns the entry's number once the charge is durable."""
+    def charge(self, name: str, event: GaussianEvent, details: Mapping[str, Any], plan: str | None = None) -> int:
+        """Charge one release before its noise is drawn; returns the entry's number once the charge is durable.
+
+        With `plan` it takes event.slots of what that plan reserved, else its cost from the budget.
+        """
         with self.storage.writing() as connection:
-            if reservation is None:
+            if plan is None:
                 cost = self.accounting.cost(event)
                 head = self._affordable(connection, cost, f"the release {name!r}")
                 state = {"total": str(added(head.total, cost)), "used": head.used}
             else:
                 head = self._head(connection)
-                state = _with_slots(head, reservation, event.slots)
-            body = {"event": event.to_json(), "plan": reservation.name if reservation else None, **details, "state": state}
+                state = _with_slots(head, _plan(connection, plan), plan, event)
+            body = {"event": event.to_json(), "plan": plan, **details, "state": state}
             return _append(connection, head, "charge", name, body).seq
 
     def store(self, entry: int, name: str, values: Sequence[Mapping[str, Any]]) -> None:
@@ -190,12 +182,19 @@ class Ledger:
         return head
 
 
-def _with_slots(head: Record, reservation: Reservation, slots: int) -> dict[str, Any]:
-    used = head.used.get(reservation.name, 0)
-    if used + slots > reservation.slots:
-        what = f"the release for the plan {reservation.name!r}"
-        raise BudgetExceeded(slots, reservation.slots - used, reservation.slots, "slots", what)
-    return {"total": str(head.total), "used": {**head.used, reservation.name: used + slots}}
+def _plan(connection: sa.Connection, name: str) -> Record | None:
+    return _read_one(connection, (table.c.kind == "reserve") & (table.c.name == name))
+
+
+def _with_slots(head: Record, reserved: Record | None, plan: str, event: GaussianEvent) -> dict[str, Any]:
+    if reserved is None:
+        raise InputError("plan", plan, "the name of a plan that was reserved")
+    if event != event_from_json(reserved.body["event"]).repeated(event.slots):
+        raise InputError("mechanism", event, f"the one reserved for the plan {plan!r}")
+    used, slots = head.used[plan], reserved.body["slots"]
+    if used + event.slots > slots:
+        raise BudgetExceeded(event.slots, slots - used, slots, "slots", f"the release for the plan {plan!r}")
+    return {"total": str(head.total), "used": {**head.used, plan: used + event.slots}}
 
 
 def _replayed(chain: Sequence[Record], accounting: Filter) -> Iterator[dict[str, Any]]:

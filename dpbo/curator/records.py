@@ -57,6 +57,9 @@ class PrivateView:
         units = count if rows is None else len(rows)
         if units > MOST_UNITS:
             raise InputError("records", type(records).__name__, f"at most {MOST_UNITS} units")
+        device = next((part.device for part in _parts(records) if isinstance(part, torch.Tensor)), torch.device("cpu"))
+        if groups is not None and rows is not None:
+            groups, rows = groups.to(device), rows.to(device)
         return cls(records, count, groups, rows, units if units_are_public else None)
 
     @property

@@ -89,7 +89,8 @@ class ClippedScores(Query):
         return self.subject if self.fit is None else self.fit(self.subject)
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
-        scoring.try_on(self.score, subject, example, self.metrics, count)
+        grids = self.lattices(count)
+        scoring.try_on(self.score, subject, example, self.metrics, count, lambda pieces: sum_records(pieces, grids))
 
     def public_inputs(self) -> dict[str, Any]:
         return {

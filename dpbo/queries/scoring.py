@@ -18,6 +18,8 @@ from dpbo.queries.query import Failure, View
 Score = Callable[[Any, Any], Any]
 T = TypeVar("T")
 _MOST_CALLS = 1 << 12
+_DTYPES = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+_DTYPES |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 class _WrongShape(Exception):
@@ -36,13 +38,12 @@ def over_records(score: Score, subject: Any, view: View, metrics: int, reduce: C
     return scores if isinstance(scores, Failure) else reduce([scores])
 
 
-def try_on(score: Score, subject: Any, example: Any, metrics: int, count: int) -> None:
-    """Run the score on public records. Raises ScoreError with the cause where it fails or returns the wrong shape."""
-    shape = "one number a record, shape (n,)" if metrics == 1 else f"{metrics} numbers a record, shape (n, {metrics})"
+def try_on(score: Score, subject: Any, example: Any, metrics: int, count: int, reduce: Callable[[Iterable[torch.Tensor]], Any]) -> None:
+    """Score and reduce public records. Raises ScoreError with the cause where that fails or the shape is wrong."""
+    shape = "one real number a record, shape (n,)" if metrics == 1 else f"{metrics} numbers a record, shape (n, {metrics})"
     remedy = "If stand-in zeros are no valid records, give the curator public `example=` records."
     try:
-        for _ in _pieces(score(subject, example), count, metrics):
-            pass
+        reduce(_pieces(score(subject, example), count, metrics))
     except _WrongShape:
         raise ScoreError(f"score must return {shape}; on {count} public stand-in records it did not. {remedy}") from None
     except Exception as cause:
@@ -50,10 +51,14 @@ def try_on(score: Score, subject: Any, example: Any, metrics: int, count: int) -
 
 
 def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
-    """Scores by bisection over units; units that fail alone are NaN, which counts as the worst end."""
+    """Scores by bisection over units; units that fail alone are NaN, which counts as the worst end.
+
+    Where every unit fails it is the score that is broken: a Failure, not a release of worst scores that would be paid for.
+    """
     if not view.can_take:
         return Failure("exception")
     scores = torch.full((view.count, metrics), torch.nan, dtype=torch.float64)
+    failed = torch.ones(view.count, dtype=torch.bool)
     positions_of = _positions(view)
     waiting, calls = [(0, view.units)], 0
     while waiting:
@@ -64,14 +69,14 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Ten
             return Failure("exception")
         try:
             part = torch.cat([p.to("cpu", torch.float64) for p in _pieces(score(subject, view.take(positions)), len(positions), metrics)])
-            scores[positions] = part
+            scores[positions], failed[positions] = part, False
         except _WrongShape:
             return Failure("shape")
         except Exception:
             if last - first > 1:
                 middle = (first + last) // 2
                 waiting += [(middle, last), (first, middle)]
-    return scores
+    return Failure("exception") if bool(failed.all()) else scores
 
 
 def _positions(view: View) -> Callable[[int, int], torch.Tensor]:
@@ -96,7 +101,7 @@ def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
 
 def _as_rows(batch: Any, metrics: int) -> torch.Tensor:
     scores = batch.detach() if isinstance(batch, torch.Tensor) else torch.as_tensor(np.asarray(batch))
-    if scores.dtype.is_complex:
+    if scores.dtype not in _DTYPES:
         raise _WrongShape
     rows = scores.unsqueeze(1) if scores.ndim == 1 and metrics == 1 else scores
     if rows.ndim != 2 or rows.shape[1] != metrics:

@@ -283,6 +283,15 @@ def test_a_score_that_cannot_work_is_found_on_zeros_and_charges_nothing():
     assert curator.ledger.head().kind == "birth"
 
 
+def test_a_score_that_fails_on_every_unit_is_broken_not_worst():
+    curator = make(pd.DataFrame({"v": RECORDS.numpy()}))
+    with pytest.raises(PrivateFailure):
+        curator.evaluate(mean(lambda _m, r: r["w"]))
+    with pytest.raises(PrivateFailure):
+        curator.evaluate(mean(lambda _m, r: r["v"].astype(str)))
+    assert "score-total" in curator.statement().assumptions
+
+
 def test_an_example_replaces_the_zeros():
     def needs_positive(_m, r):
         assert bool((r > 0).all())
