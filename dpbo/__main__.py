@@ -82,7 +82,7 @@ def _ledger(options: argparse.Namespace) -> None:
     else:
         for record in ledger.records():
             print(f"{record.seq:5d}  {record.kind:8s} {record.name:20s} {record.hash[:16]}")
-        print(compose_statement(ledger, units=None, delta=None, voided=""))
+        print(compose_statement(ledger))
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ result. Features are the pixels and their products, standardised; on these the d
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import pathlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -79,12 +80,19 @@ def fitted_gp(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTas
 def propose(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, seed: int) -> torch.Tensor:
     """The next point (`1 x d`) by qLogNEI."""
     sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
-    acquisition = qLogNoisyExpectedImprovement(fitted_gp(X, Y, Yvar), X, sampler=sampler)
     options = {"maxiter": 50, "seed": seed}
-    with warnings.catch_warnings():  # an L-BFGS line search that stalls is tried again by BoTorch itself
-        warnings.simplefilter("ignore", RuntimeWarning)
+    with _quiet():
+        acquisition = qLogNoisyExpectedImprovement(fitted_gp(X, Y, Yvar), X, sampler=sampler)
         candidate, _ = optimize_acqf(acquisition, SPACE.bounds, q=1, num_restarts=4, raw_samples=64, options=options)
     return candidate
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the optimisers' advice on stalled line searches and jitter, after which BoTorch tries again by itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 def search(
@@ -107,7 +115,8 @@ def recommend(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Ten
 
 def posterior_mean(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:
     """What the GP thinks of the evaluated points (`t`)."""
-    gp = fitted_gp(X, Y, Yvar)
+    with _quiet():
+        gp = fitted_gp(X, Y, Yvar)
     with torch.no_grad():
         return gp.posterior(X).mean[:, 0]
 

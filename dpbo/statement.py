@@ -13,6 +13,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
 from dpbo.errors import InputError
+from dpbo.privacy import Adjacency
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class Statement:
         return void + scope
 
     def _sections(self) -> list[tuple[str, str]]:
-        count = f" ({self.units} of them, a public number)" if self.units is not None else " (their number is private)"
+        private = " (their number is private)" if self.adjacency == Adjacency.ADD_OR_REMOVE_ONE.value else ""
+        count = f" ({self.units} of them, a public number)" if self.units is not None else private
         name = f" {self.dataset!r}" if self.dataset else ""
         inputs = [f"{plan}: {_terms(terms)}" for plan, terms in self.public_inputs.items()]
         return [

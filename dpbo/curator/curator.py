@@ -79,16 +79,17 @@ class Curator(Opaque):
             count_records(example)
         self._example = example if example is not None else self.__view.zeros()
         self._entropy = entropy
-        self._voided = "" if entropy is system_entropy else "the noise came from a source that can be repeated"
         self.adjacency, self.budget, self.accounting = adjacency, budget, chosen
         self.units = self.__view.public_units
         self.ledger = Ledger(ledger, _birth(unit, adjacency, budget, dataset, chosen, role))
+        if entropy is not system_entropy:
+            self.ledger.note("void", "noise came from a source that can be repeated")
 
     @classmethod
     def rehearsal(cls, records: Any, **settings: Any) -> Curator:
         """A curator over public stand-in records: the same steps and errors, in memory, nothing spent, statement void."""
         curator = cls(records, **{**settings, "ledger": None})
-        curator._voided = "rehearsal on public stand-in records: nothing was protected and nothing was spent"
+        curator.ledger.note("void", "rehearsal on public stand-in records: nothing was protected and nothing was spent")
         return curator
 
     def evaluate(self, query: Query, **details: Any) -> Handle:
@@ -148,7 +149,7 @@ class Curator(Opaque):
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
-        return compose_statement(self.ledger, units=self.units, delta=delta, voided=self._voided)
+        return compose_statement(self.ledger, delta=delta, units=self.units)
 
     def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None) -> None:
         laws = [mechanism.law(handle.query.sensitivity(self.adjacency), self._answer(handle).quanta) for handle in handles]
@@ -192,7 +193,7 @@ class Curator(Opaque):
 
     def _accept(self, query: Query, details: Mapping[str, Any], outcome: IntegerSum | Failure) -> Handle:
         if isinstance(outcome, Failure):
-            self.ledger.assume("score-total")
+            self.ledger.note("assume", "score-total")
             raise _private_failure(outcome)
         handle = Handle(query, details)
         with self._lock:

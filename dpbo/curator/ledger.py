@@ -1,9 +1,9 @@
 """The ledger: what was promised, charged and released on one data set, in an append-only chain of records.
 
 Kinds of record: `birth` (data set, unit, adjacency, budget, accounting), `reserve` (a plan's slots), `charge` (before any noise is
-drawn), `value` (what came out of an earlier charge), `assume` (an assumption that later events made necessary). Every record carries
-the running state (total cost, slots used by each plan) and the hash of its predecessor, so corruption is always seen; tampering and
-rollback by somebody who can write the file are seen against a head hash kept elsewhere.
+drawn), `value` (what came out of an earlier charge), `assume` and `void` (what later statements must say). Every record carries the
+running state (total cost, slots used by each plan) and the hash of its predecessor, so corruption is always seen; tampering and rollback
+by somebody who can write the file are seen against a head hash kept elsewhere.
 A charge stands whatever happens next. A charge without a value is a lost release, never drawn again.
 """
 
@@ -123,17 +123,19 @@ class Ledger:
             return _append(connection, head, "charge", name, body).seq
 
     def store(self, entry: int, name: str, values: Sequence[Mapping[str, Any]]) -> None:
-        """Keep what was drawn for a charge; one value a slot."""
+        """Keep what was drawn for a charge, one value a slot. Said twice, it is kept once: the first commit may have gone unanswered."""
         with self.storage.writing() as connection:
             head = self._head(connection)
-            _append(connection, head, "value", name, {"entry": entry, "values": list(values), "state": head.body["state"]})
+            later = sa.select(table).where((table.c.seq > entry) & (table.c.kind == "value") & (table.c.name == name))
+            if not any(_record(row).body["entry"] == entry for row in connection.execute(later)):
+                _append(connection, head, "value", name, {"entry": entry, "values": list(values), "state": head.body["state"]})
 
-    def assume(self, assumption: str) -> None:
-        """Note, once, that the statement must name this assumption from now on."""
+    def note(self, kind: str, text: str) -> None:
+        """Note once, for every later statement: an assumption ("assume"), or why there is no guarantee ("void")."""
         with self.storage.writing() as connection:
-            if _read_one(connection, (table.c.kind == "assume") & (table.c.name == assumption)) is None:
+            if _read_one(connection, (table.c.kind == kind) & (table.c.name == text)) is None:
                 head = self._head(connection)
-                _append(connection, head, "assume", assumption, {"state": head.body["state"]})
+                _append(connection, head, kind, text, {"state": head.body["state"]})
 
     def charged(self, handle: str) -> bool:
         """Whether a charge names this handle."""

@@ -110,7 +110,7 @@ def _opened(records: Any) -> Any:
 def _grouped(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     flat = np.asarray(labels.cpu() if isinstance(labels, torch.Tensor) else labels)
     if flat.ndim != 1 or len(flat) != count:
-        raise InputError("groups", f"labels of shape {flat.shape}", "one label a record, in the records' order")
+        raise InputError("groups", f"{flat.ndim}-dimensional labels of another length", "one label a record, in the records' order")
     codes = _codes(flat)
     rows = np.bincount(codes)
     if rows.max() > MOST_ROWS_PER_UNIT:

@@ -26,13 +26,14 @@ _NOT_PROTECTED = (
 )
 
 
-def compose_statement(ledger: Ledger, *, units: int | None, delta: float | None, voided: str) -> Statement:
-    """The statement of everything this ledger may ever release."""
+def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int | None = None) -> Statement:
+    """The statement of everything this ledger may ever release. `units`: their public number, else that of the newest charge."""
     chain, birth = ledger.verified(), ledger.birth
     at, assumed = _delta(ledger, delta), _assumed(chain)
     guarantee = _guarantee(ledger, ledger.cap, at)
+    units = units if units is not None else next((r.body["units"] for r in reversed(chain) if r.kind == "charge"), None)
     return Statement(
-        void=voided,
+        void="; ".join(record.name for record in chain if record.kind == "void"),
         scope="" if ledger.storage.persistent else "this process only",
         dataset=birth["dataset"],
         unit=birth["unit"],

@@ -137,6 +137,22 @@ def test_a_value_that_could_not_be_stored_is_delivered_later_and_never_drawn_aga
     assert [r.kind for r in curator.ledger.records()] == ["birth", "charge", "value"]
 
 
+def test_a_value_whose_commit_went_unanswered_is_kept_once(monkeypatch):
+    store, curator = Ledger.store, make()
+
+    def answer_lost(self, *arguments):
+        store(self, *arguments)
+        raise LedgerUnavailable("connection lost", uncertain=True)
+
+    handle = curator.evaluate(mean())
+    monkeypatch.setattr(Ledger, "store", answer_lost)
+    with pytest.raises(LedgerUnavailable):
+        curator.release(handle, NOISE)
+    monkeypatch.setattr(Ledger, "store", store)
+    curator.release(handle, NOISE)
+    assert [r.kind for r in curator.ledger.records()] == ["birth", "charge", "value"]
+
+
 def test_a_commit_without_an_answer_is_never_drawn_again(monkeypatch):
     """The charge went through but its confirmation was lost: the handle is burnt; a charge that did not go through leaves it whole."""
     charge = Ledger.charge
@@ -357,10 +373,13 @@ def test_rehearsal_spends_nothing_and_says_so(tmp_path):
     assert str(curator.statement()).startswith("VOID: rehearsal")
 
 
-def test_repeatable_noise_voids_the_statement():
+def test_repeatable_noise_voids_the_statement(tmp_path):
     values = [make(entropy=SeededEntropy(1)).release(mean(), NOISE).value for _ in range(2)]
     assert values[0] == values[1]
     assert "VOID" in str(make(entropy=SeededEntropy(1)).statement())
+    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a"}
+    make(entropy=SeededEntropy(1), **terms)
+    assert "VOID" in str(make(**terms).statement()), "for every later reader of the ledger too"
     assert "VOID" not in str(make().statement())
 
 
