@@ -37,7 +37,7 @@ from dpbo.space import Space
 
 TRAIN, VALIDATION, INITIAL = 300, 750, 8
 SEARCH_SHARE, FINAL_SHARE = 0.9, 0.1
-SPACE = Space(C=scipy.stats.loguniform(1e-2, 1e4), gamma=scipy.stats.loguniform(1e-6, 1e1))
+SPACE = Space(C=scipy.stats.loguniform(1e-2, 1e3), gamma=scipy.stats.loguniform(1e-5, 1e1))
 
 Records = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 Objective = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 
@@ -14,14 +15,20 @@ class InputError(PrivacyError, ValueError):
 
     Attributes:
         parameter: name of the argument.
-        value: the value given (public).
+        value: what was given, as shown: numbers, words and short tuples of them; of anything else, which may be private, only the type.
         allowed: what would have been accepted.
     """
 
     def __init__(self, parameter: str, value: Any, allowed: str, remedy: str = "") -> None:
-        self.parameter, self.value, self.allowed, self.remedy = parameter, value, allowed, remedy
+        self.parameter, self.value, self.allowed, self.remedy = parameter, _showable(value), allowed, remedy
         advice = f" {remedy}" if remedy else ""
-        super().__init__(f"{parameter}={value!r} is not allowed: {parameter} must be {allowed}.{advice}")
+        super().__init__(f"{parameter}={self.value} is not allowed: {parameter} must be {allowed}.{advice}")
+
+
+def _showable(value: Any) -> str:
+    plain = (int, float, str, enum.Enum, type(None))
+    short = isinstance(value, (tuple, list)) and len(value) <= 8 and all(isinstance(part, (int, float)) for part in value)
+    return repr(value) if isinstance(value, plain) or short else f"<{type(value).__name__}>"
 
 
 class BudgetExceeded(PrivacyError):

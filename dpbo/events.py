@@ -5,8 +5,11 @@ Floats are kept as they were drawn with, so `event -> JSON -> event` is exact.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
+
+from dpbo.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,12 @@ class GaussianEvent:
 
     noise_multiplier: float
     slots: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.noise_multiplier, float) or not 0.0 < self.noise_multiplier < math.inf:
+            raise InputError("noise_multiplier", self.noise_multiplier, "a finite float above 0")
+        if isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 1:
+            raise InputError("slots", self.slots, "a whole number of at least 1")
 
     def to_json(self) -> dict[str, Any]:
         """Readable by `event_from_json` and by people."""

@@ -28,6 +28,8 @@ from dpbo.privacy import require_count
 from dpbo.queries.clipped import ClippedMean, ScoreRange
 from dpbo.queries.scoring import Score
 
+_BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}|"  # no times: how long a score takes may depend on the records
+
 
 class NoiseWarning(UserWarning):
     """The planned noise is more than a tenth of the score's range."""
@@ -82,7 +84,7 @@ class PrivateObjective:
         terms = {"budget_share": str(exact_share(budget_share)), **query.public_inputs()}
         curator.reserve(name, self._mechanism, slots=evaluations, terms=terms)
         done = evaluations - self.remaining
-        self._bar = tqdm(total=evaluations, initial=done, desc=name, unit="evaluation", disable=None, delay=0.1)
+        self._bar = tqdm(total=evaluations, initial=done, desc=name, disable=None, delay=0.1, bar_format=_BAR)
         self._warn_of_noise(query)
 
     @property
@@ -128,8 +130,8 @@ class PrivateObjective:
 
     def history(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Everything released so far under this name, also by earlier processes: X `t x d`, Y `t x m`, Yvar `t x m`."""
-        values = [v for r in self.curator.ledger.records() if r.kind == "value" and r.name == self.name for v in r.body["values"]]
-        columns = ([value[key] for value in values] for key in ("x", "value", "variance"))
+        values = self.curator.ledger.values(self.name)
+        columns = [value["details"]["x"] for value in values], [v["value"] for v in values], [v["variance"] for v in values]
         X, Y, Yvar = (torch.tensor(column, dtype=torch.float64) for column in columns)
         return (X, Y, Yvar) if values else (X.reshape(0, 0), Y.reshape(0, self.metrics), Yvar.reshape(0, self.metrics))
 

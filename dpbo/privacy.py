@@ -100,10 +100,11 @@ class Sensitivity:
     scale: tuple[float, ...] = (1.0,)
 
 
-def require_positive(name: str, value: Any) -> float:
-    """`value` as a float if it is finite and positive, else InputError."""
-    if not _is_number(value) or not 0.0 < float(value) < math.inf:
-        raise InputError(name, value, "a finite number above 0")
+def require_positive(name: str, value: Any, least: float = 0.0, most: float = math.inf) -> float:
+    """`value` as a float if it is finite, positive and between the two ends, else InputError."""
+    if not _is_number(value) or not 0.0 < float(value) < math.inf or not least <= float(value) <= most:
+        span = f" from {least:g} to {most:g}" if math.isfinite(most) else ""
+        raise InputError(name, value, f"a finite number above 0{span}")
     return float(value)
 
 
@@ -115,12 +116,13 @@ def require_count(name: str, value: Any, least: int = 1) -> int:
 
 
 def require_range(name: str, value: Any) -> tuple[float, float]:
-    """`value` as (lower, upper) with finite lower < upper, else InputError."""
+    """`value` as (lower, upper), at most 1e100 from zero and at least 1e-100 apart, else InputError."""
+    allowed = "a pair (lower, upper) of numbers with lower < upper, within 1e100 of zero and at least 1e-100 apart"
     if not isinstance(value, Sequence) or len(value) != 2 or not all(_is_number(end) for end in value):
-        raise InputError(name, value, "a pair (lower, upper) of finite numbers")
+        raise InputError(name, value, allowed)
     lower, upper = float(value[0]), float(value[1])
-    if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper and math.isfinite(upper - lower)):
-        raise InputError(name, value, "a pair (lower, upper) of finite numbers with lower < upper", "Swap the ends if reversed.")
+    if not (max(abs(lower), abs(upper)) <= 1e100 and upper - lower >= 1e-100):
+        raise InputError(name, value, allowed, "Swap the ends if reversed; rescale the score if it is out of reach.")
     return lower, upper
 
 

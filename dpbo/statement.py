@@ -18,7 +18,7 @@ from dpbo.privacy import Adjacency
 
 @dataclass(frozen=True)
 class Guarantee:
-    """mu of Gaussian DP and, where a delta was named, epsilon at that delta. Numbers are rounded up when shown."""
+    """mu of Gaussian DP and, where a delta was named, epsilon at that delta. Shown with epsilon and mu rounded up, delta as it is."""
 
     mu: float
     epsilon: float | None
@@ -27,7 +27,7 @@ class Guarantee:
     def __str__(self) -> str:
         if self.epsilon is None:
             return f"{format_up(self.mu)}-GDP"
-        return f"({format_up(self.epsilon)}, {self.delta:g})-DP, exactly {format_up(self.mu)}-GDP"
+        return f"({format_up(self.epsilon)}, {self.delta!r})-DP, {format_up(self.mu)}-GDP"
 
 
 @dataclass(frozen=True)

@@ -57,5 +57,5 @@ def test_a_killed_run_goes_on_and_its_ledger_is_whole(tmp_path, calls, point):
     history = json.loads(done.stdout)["history"]
     assert len(history["X"]) == len(history["Y"]) == len(stored)
     values = [value for r in ledger.records() if r.kind == "value" for value in r.body["values"]]
-    assert history["X"] == [value["x"] for value in values]
+    assert history["X"] == [value["details"]["x"] for value in values]
     assert history["Y"] == [value["value"] for value in values]

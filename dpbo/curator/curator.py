@@ -6,11 +6,12 @@ release = curator.release(handle, GaussianMechanism(20.0))                   # c
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -31,6 +32,12 @@ from dpbo.release import Release
 from dpbo.statement import Statement
 
 ROLES = ("validation", "training", "candidate")
+_FAILURES = {
+    "shape": "The score did not return one row of real numbers a record, on private records, beyond single units.",
+    "exception": "The score failed on private records, beyond single units. Try it on public `example=` records.",
+    "mutated": "The private records were changed in place, by the score or from outside. Score a copy, and make a new Curator.",
+    "source": "The Source could not load the records in this process.",
+}
 
 
 class Curator(Opaque):
@@ -71,19 +78,44 @@ class Curator(Opaque):
         _require_terms(unit, adjacency, budget, dataset, ledger, role)
         chosen.cap(budget)  # refuses a budget the filter cannot serve
         self.__view = PrivateView.of(records, unit, units_are_public=adjacency is Adjacency.REPLACE_ONE)
-        self.__answers: weakref.WeakKeyDictionary[Handle, IntegerSum] = weakref.WeakKeyDictionary()
+        self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = weakref.WeakKeyDictionary()
         self._delivered: weakref.WeakKeyDictionary[Handle, Release | None] = weakref.WeakKeyDictionary()
         self._drawn: list[tuple[int, str, list[tuple[Handle, Release]]]] = []
+        self._unnoted: list[tuple[str, str]] = []
         self._lock = threading.RLock()
         if example is not None:
             count_records(example)
         self._example = example if example is not None else self.__view.zeros()
         self._entropy = entropy
-        self.adjacency, self.budget, self.accounting = adjacency, budget, chosen
-        self.units = self.__view.public_units
-        self.ledger = Ledger(ledger, _birth(unit, adjacency, budget, dataset, chosen, role))
+        self._adjacency, self._budget, self._accounting = adjacency, budget, chosen
+        self._ledger = Ledger(ledger, _birth(unit, adjacency, budget, dataset, chosen, role))
         if entropy is not system_entropy:
             self.ledger.note("void", "noise came from a source that can be repeated")
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The relation under which every release is private."""
+        return self._adjacency
+
+    @property
+    def budget(self) -> Budget:
+        """The cap on everything its ledger releases."""
+        return self._budget
+
+    @property
+    def accounting(self) -> Filter:
+        """The filter that guards the cap."""
+        return self._accounting
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was promised, charged and released."""
+        return self._ledger
+
+    @property
+    def units(self) -> int | None:
+        """Number of units where it is public, else None."""
+        return self.__view.public_units
 
     @classmethod
     def rehearsal(cls, records: Any, **settings: Any) -> Curator:
@@ -149,10 +181,11 @@ class Curator(Opaque):
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
+        self._write_notes()
         return compose_statement(self.ledger, delta=delta, units=self.units)
 
     def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None) -> None:
-        laws = [mechanism.law(handle.query.sensitivity(self.adjacency), self._answer(handle).quanta) for handle in handles]
+        laws = [self._law(handle, mechanism) for handle in handles]
         event = mechanism.event(len(handles))
         entry = self._charge(handles, name, event, plan)
         self._delivered.update(dict.fromkeys(handles))  # from here on each is charged: delivered once, or lost
@@ -161,13 +194,21 @@ class Curator(Opaque):
         self._store_drawn()
 
     def _charge(self, handles: Sequence[Handle], name: str, event: GaussianEvent, plan: str | None) -> int:
-        slots = [{"handle": h.id, "query": type(h.query).__name__, **h.query.public_inputs(), **h.details} for h in handles]
+        slots = [self._described(handle) for handle in handles]
         try:
             return self.ledger.charge(name, event, {"units": self.units, "slots": slots}, plan)
         except LedgerUnavailable as error:
             if error.uncertain and self._may_be_charged(handles[0]):
                 self._delivered.update(dict.fromkeys(handles))
             raise
+
+    def _law(self, handle: Handle, mechanism: Mechanism) -> NoiseLaw:
+        query, answer = self._answer(handle)
+        return mechanism.law(query.sensitivity(self.adjacency), answer.quanta)
+
+    def _described(self, handle: Handle) -> dict[str, Any]:
+        query, _ = self._answer(handle)
+        return {"handle": handle.id, "query": type(query).__name__, "public": query.public_inputs(), "details": handle.details}
 
     def _may_be_charged(self, handle: Handle) -> bool:
         try:
@@ -184,23 +225,35 @@ class Curator(Opaque):
             self._drawn.pop(0)
 
     def _draw(self, handle: Handle, law: NoiseLaw, mechanism: Mechanism, event: GaussianEvent, entry: int) -> Release:
-        answer = self._answer(handle)
+        query, answer = self._answer(handle)
         drawn = mechanism._sample(answer.numerators.numpy(), answer.quanta, law, self._entropy)
-        offset, gain = handle.query.affine(self.units)
+        offset, gain = query.affine(self.units)
         value = torch.tensor(offset, dtype=torch.float64) + torch.from_numpy(drawn * np.asarray(law.grid)) * gain
         variance = (torch.tensor(law.std, dtype=torch.float64) * gain) ** 2
         return Release(value, variance, tuple(drawn.tolist()), law, event, entry)
 
     def _accept(self, query: Query, details: Mapping[str, Any], outcome: IntegerSum | Failure) -> Handle:
         if isinstance(outcome, Failure):
-            self.ledger.note("assume", "score-total")
-            raise _private_failure(outcome)
+            self._refuse_failure(outcome)
         handle = Handle(query, details)
         with self._lock:
-            self.__answers[handle] = outcome
+            self.__answers[handle] = query, outcome
         return handle
 
-    def _answer(self, handle: Handle) -> IntegerSum:
+    def _refuse_failure(self, failure: Failure) -> NoReturn:
+        if failure.kind == "interrupted":
+            raise KeyboardInterrupt
+        self._unnoted.append(("assume", "score-total"))
+        with contextlib.suppress(LedgerUnavailable):
+            self._write_notes()
+        raise PrivateFailure(f"{_FAILURES[failure.kind]} Nothing was charged. The statement now names the assumption score-total.")
+
+    def _write_notes(self) -> None:
+        while self._unnoted:
+            self.ledger.note(*self._unnoted[0])
+            self._unnoted.pop(0)
+
+    def _answer(self, handle: Handle) -> tuple[Query, IntegerSum]:
         try:
             return self.__answers[handle]
         except (KeyError, TypeError):
@@ -219,25 +272,20 @@ def _delivered(release: Release | None) -> Release:
 
 def _stored(handle: Handle, release: Release) -> dict[str, Any]:
     numbers = {"value": release.value.tolist(), "variance": release.variance.tolist()}
-    return {"handle": handle.id, **numbers, "law": release.law.to_json(), "lattice": [str(k) for k in release.lattice], **handle.details}
-
-
-def _private_failure(failure: Failure) -> PrivateFailure:
-    what = "did not return one row of numbers a record" if failure.kind == "shape" else "raised an exception"
-    return PrivateFailure(f"the score {what} on private records, and it could not be confined to single units. Nothing was charged. "
-                          "Try the score on public `example=` records; the statement now names the assumption score-total.")  # fmt: skip
+    lattice = [str(k) for k in release.lattice]
+    return {"handle": handle.id, **numbers, "law": release.law.to_json(), "lattice": lattice, "details": handle.details}
 
 
 def _require_terms(unit: Any, adjacency: Any, budget: Any, dataset: str | None, ledger: str | None, role: str) -> None:
     if not isinstance(unit, PrivacyUnit):
         raise InputError("unit", unit, "a PrivacyUnit", "For example PrivacyUnit('record').")
-    if adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
+    if not isinstance(adjacency, Adjacency) or adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
         raise InputError("adjacency", adjacency, "Adjacency.REPLACE_ONE or Adjacency.ADD_OR_REMOVE_ONE")
     if not isinstance(budget, Budget):
         raise InputError("budget", budget, "a Budget", "For example Budget(epsilon=3.0, delta=1e-6).")
     if ledger is not None and not dataset:
         raise InputError("dataset", dataset, "the name of what is protected, with a persistent ledger")
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         raise InputError("role", role, f"one of {ROLES}")
 
 

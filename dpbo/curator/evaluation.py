@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from dpbo.curator.records import PrivateView, count_records
+from dpbo.curator.records import PrivateView, count_records, guarded, versions
+from dpbo.errors import ScoreError
 from dpbo.queries.query import Failure, IntegerSum, Query
 
 
@@ -30,5 +31,18 @@ class Job:
             torch.set_num_threads(1)  # one thread a worker: nested threads starve each other
         subject = self.query.prepare()
         if self.example is not None:
-            self.query.probe(self.example, count_records(self.example), subject)
-        return self.query._evaluate(self.view, subject)
+            self._probe(subject)
+        try:
+            before = self.view.versions()
+        except BaseException:  # a Source may name records in what it raises
+            return Failure("source")
+        if os.getpid() == self.home and before != self.view.born:
+            return Failure("mutated")
+        outcome = self.query._evaluate(self.view, subject)
+        return outcome if self.view.versions() == before else Failure("mutated")
+
+    def _probe(self, subject: Any) -> None:
+        before = versions(self.example)
+        self.query.probe(guarded(self.example), count_records(self.example), subject)
+        if versions(self.example) != before:
+            raise ScoreError("score must not change records in place; on public stand-in records it did. Score a copy.")

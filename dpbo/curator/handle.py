@@ -34,12 +34,25 @@ class Opaque:
 
 
 class Handle(Opaque):
-    """Names one evaluation. Holds its public question and public details (such as the point x), and nothing else."""
+    """Names one evaluation: a random id, its public question, public details such as the point x. The answer stays with the curator."""
 
     def __init__(self, query: Query, details: Mapping[str, Any]) -> None:
-        self.id = uuid.uuid4().hex
-        self.query = query
-        self.details = dict(details)
+        self._id, self._query, self._details = uuid.uuid4().hex, query, dict(details)
+
+    @property
+    def id(self) -> str:
+        """The name under which the ledger knows it."""
+        return self._id
+
+    @property
+    def query(self) -> Query:
+        """The question that was asked."""
+        return self._query
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What the ledger keeps with its release."""
+        return dict(self._details)
 
     def __repr__(self) -> str:
         return f"<Handle {self.id[:8]} of a {type(self.query).__name__}: opaque>"

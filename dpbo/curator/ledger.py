@@ -9,58 +9,27 @@ A charge stands whatever happens next. A charge without a value is a lost releas
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import sqlalchemy as sa
 
 from dpbo.accounting.filters import Filter, added, filter_named
+from dpbo.curator.chain import Record, dump, replay
 from dpbo.curator.storage import Storage, table
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerError, LedgerMismatch
 from dpbo.events import GaussianEvent, event_from_json
-from dpbo.privacy import Budget
+from dpbo.privacy import Budget, require_count
 
 SCHEMA = 1
-_ORIGIN = "0" * 64
-
-
-@dataclass(frozen=True)
-class Record:
-    """One link of the chain. `body` is public: it holds promises, costs, released values; never a private number."""
-
-    seq: int
-    kind: str
-    name: str
-    body: dict[str, Any]
-    previous: str
-    hash: str
-
-    @classmethod
-    def following(cls, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:
-        """The next link after `head`."""
-        seq, previous = (0, _ORIGIN) if head is None else (head.seq + 1, head.hash)
-        content = dict(body)
-        return cls(seq, kind, name, content, previous, _digest(seq, kind, name, _dump(content), previous))
-
-    @property
-    def total(self) -> Fraction:
-        """Everything reserved or charged so far, in the filter's cost."""
-        return Fraction(self.body["state"]["total"])
-
-    @property
-    def used(self) -> dict[str, int]:
-        """Slots charged so far, for each plan."""
-        return dict(self.body["state"]["used"])
 
 
 class Ledger:
     """The chain at `url` (None: memory). `birth` must be what an existing ledger was born with."""
 
     def __init__(self, url: str | None, birth: Mapping[str, Any]) -> None:
+        filter_named(birth["accounting"])  # before anything is written
         self.storage = Storage(url)
         wanted = {"schema": SCHEMA, **birth}
         try:
@@ -96,7 +65,7 @@ class Ledger:
 
     def reserve(self, name: str, event: GaussianEvent, slots: int, terms: Mapping[str, Any]) -> None:
         """Take `slots` times `event` from the budget for the plan `name`, or find that plan again if its terms are the same."""
-        body = {"event": event.to_json(), "slots": slots, "terms": dict(terms)}
+        body = {"event": event.to_json(), "slots": require_count("slots", slots), "terms": dict(terms)}
         with self.storage.writing() as connection:
             known = _plan(connection, name)
             if known is not None:
@@ -127,7 +96,7 @@ class Ledger:
         with self.storage.writing() as connection:
             head = self._head(connection)
             later = sa.select(table).where((table.c.seq > entry) & (table.c.kind == "value") & (table.c.name == name))
-            if not any(_record(row).body["entry"] == entry for row in connection.execute(later)):
+            if not any(Record.stored(*row).body["entry"] == entry for row in connection.execute(later)):
                 _append(connection, head, "value", name, {"entry": entry, "values": list(values), "state": head.body["state"]})
 
     def note(self, kind: str, text: str) -> None:
@@ -139,7 +108,13 @@ class Ledger:
 
     def charged(self, handle: str) -> bool:
         """Whether a charge names this handle."""
-        return any(record.kind == "charge" and handle in _dump(record.body) for record in self.records())
+        return any(record.kind == "charge" and handle in dump(record.body) for record in self.records())
+
+    def values(self, plan: str) -> list[dict[str, Any]]:
+        """Every value released under a plan, a slot each, in the order of release."""
+        chain = self.records()
+        entries = {record.seq for record in chain if record.kind == "charge" and record.body["plan"] == plan}
+        return [value for r in chain if r.kind == "value" and r.body["entry"] in entries for value in r.body["values"]]
 
     def head(self) -> Record:
         """The newest record."""
@@ -149,14 +124,12 @@ class Ledger:
     def records(self) -> list[Record]:
         """The whole chain, oldest first."""
         with self.storage.reading() as connection:
-            return [_record(row) for row in connection.execute(sa.select(table).order_by(table.c.seq))]
+            return [Record.stored(*row) for row in connection.execute(sa.select(table).order_by(table.c.seq))]
 
     def verified(self) -> list[Record]:
         """The whole chain, every hash and total recomputed. Raises LedgerCorrupt where a record does not follow from the last."""
         chain = self.records()
-        for record, state in zip(chain, _replayed(chain, self.accounting), strict=True):
-            if record.body["state"] != state:
-                raise LedgerCorrupt(f"record {record.seq} states a total that does not follow from the records before it.")
+        replay(chain, self.accounting, self.cap)
         return chain
 
     def verify(self, *, expect: str | None = None) -> Record:
@@ -179,6 +152,8 @@ class Ledger:
 
     def _affordable(self, connection: sa.Connection, cost: Fraction, what: str) -> Record:
         head = self._head(connection)
+        if cost <= 0:
+            raise InputError("event", float(cost), "of a cost above 0")
         if added(head.total, cost) > self.cap:
             raise BudgetExceeded(float(cost), float(self.cap - head.total), float(self.cap), "mu^2", what)
         return head
@@ -199,53 +174,16 @@ def _with_slots(head: Record, reserved: Record | None, plan: str, event: Gaussia
     return {"total": str(head.total), "used": {**head.used, plan: used + event.slots}}
 
 
-def _replayed(chain: Sequence[Record], accounting: Filter) -> Iterator[dict[str, Any]]:
-    """The state that each record ought to carry; raises LedgerCorrupt where a hash or a number does not follow."""
-    total, used, head = Fraction(0), dict[str, int](), None
-    for record in chain:
-        if record != Record.following(head, record.kind, record.name, record.body):
-            raise LedgerCorrupt(f"record {record.seq} was changed, moved, or its predecessor is missing.")
-        plan = record.name if record.kind == "reserve" else record.body.get("plan")
-        if record.kind in ("reserve", "charge"):
-            event = event_from_json(record.body["event"])
-            if record.kind == "reserve":
-                event, used[record.name] = event.repeated(record.body["slots"]), 0
-            elif plan is not None:
-                used[plan] = used.get(plan, 0) + event.slots
-            if record.kind == "reserve" or plan is None:
-                total = added(total, accounting.cost(event))
-        yield {"total": str(total), "used": dict(used)}
-        head = record
-
-
 def _append(connection: sa.Connection, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:
     record = Record.following(head, kind, name, body)
-    row = {"seq": record.seq, "kind": kind, "name": name, "body": _dump(record.body), "previous": record.previous, "hash": record.hash}
+    row = {"seq": record.seq, "kind": kind, "name": name, "body": dump(record.body), "previous": record.previous, "hash": record.hash}
     connection.execute(table.insert().values(row))
     return record
 
 
 def _read_one(connection: sa.Connection, where: sa.ColumnElement[bool]) -> Record | None:
     row = connection.execute(sa.select(table).where(where).limit(1)).first()
-    return None if row is None else _record(row)
-
-
-def _record(row: sa.Row[Any]) -> Record:
-    try:
-        record = Record(row.seq, row.kind, row.name, json.loads(row.body), row.previous, row.hash)
-    except (ValueError, TypeError):
-        raise LedgerCorrupt(f"record {row.seq} cannot be read: it was changed or cut off.") from None
-    if record.hash != _digest(row.seq, row.kind, row.name, row.body, row.previous):
-        raise LedgerCorrupt(f"record {row.seq} does not match its hash: it was changed.")
-    return record
-
-
-def _digest(seq: int, kind: str, name: str, body: str, previous: str) -> str:
-    return hashlib.sha256(_dump([seq, kind, name, body, previous]).encode()).hexdigest()
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return None if row is None else Record.stored(*row)
 
 
 def _require_schema(birth: Mapping[str, Any]) -> None:

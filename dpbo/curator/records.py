@@ -19,12 +19,15 @@ from dpbo.errors import InputError
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
 
-PROBED = 2
+PROBED = 5
 _loaded: dict[str, Any] = {}
 
 
 class Source:
-    """Private records that each process loads for itself by `load()`, a picklable callable without arguments."""
+    """Private records that each process loads for itself by `load()`, a picklable callable without arguments.
+
+    It must give the same records in the same order everywhere: labels and positions refer to that order.
+    """
 
     def __init__(self, load: Callable[[], Any]) -> None:
         if not callable(load):
@@ -48,27 +51,34 @@ class PrivateView:
     groups: torch.Tensor | None = field(repr=False)
     rows: torch.Tensor | None = field(repr=False)
     public_units: int | None
+    born: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, records: Any, unit: PrivacyUnit, *, units_are_public: bool) -> PrivateView:
         """Swallow the records. Raises InputError on parts or labels that do not fit."""
         count = count_records(_opened(records))
+        if count == 0 and units_are_public:
+            raise InputError("records", records, "at least one record")
         groups, rows = (None, None) if unit.groups is None else _grouped(unit.groups, count)
         units = count if rows is None else len(rows)
         if units > MOST_UNITS:
-            raise InputError("records", type(records).__name__, f"at most {MOST_UNITS} units")
-        device = next((part.device for part in _parts(records) if isinstance(part, torch.Tensor)), torch.device("cpu"))
+            raise InputError("records", records, f"at most {MOST_UNITS} units")
+        device = next((part.device for part in leaves(records) if isinstance(part, torch.Tensor)), torch.device("cpu"))
         if groups is not None and rows is not None:
             groups, rows = groups.to(device), rows.to(device)
-        return cls(records, count, groups, rows, units if units_are_public else None)
+        return cls(records, count, groups, rows, units if units_are_public else None, versions(_opened(records)))
 
     @property
     def records(self) -> Any:
-        """The user's own container, loaded if it is a Source."""
+        """The user's own container, loaded if it is a Source, arrays read-only."""
         records = _opened(self.held)
         if isinstance(self.held, Source) and count_records(records) != self.count:
-            raise InputError("records", "a Source", "the same data in every process", "It loaded another number of records here.")
-        return records
+            raise InputError("records", self.held, "the same data in every process", "It loaded another number of records here.")
+        return guarded(records)
+
+    def versions(self) -> tuple[int, ...]:
+        """Changes when a score changes a tensor in place."""
+        return versions(self.records)
 
     @property
     def units(self) -> int:
@@ -78,7 +88,7 @@ class PrivateView:
     @property
     def can_take(self) -> bool:
         """Whether single records can be taken out."""
-        return all(_is_array(part) or hasattr(part, "iloc") or isinstance(part, list) for part in _parts(self.records))
+        return all(_is_array(part) or hasattr(part, "iloc") or isinstance(part, list) for part in leaves(self.records))
 
     def take(self, positions: torch.Tensor) -> Any:
         """The records at these positions, in the same container."""
@@ -87,20 +97,27 @@ class PrivateView:
     def zeros(self) -> Any | None:
         """`PROBED` zero records of the same kind; None where zeros mean nothing (DataFrames, labels, unknown containers)."""
         records = self.records
-        if isinstance(self.held, Source) or not all(_is_numeric(part) for part in _parts(records)):
+        if isinstance(self.held, Source) or not all(_is_numeric(part) for part in leaves(records)):
             return None
         return _mapped(records, _zeros)
 
 
 def count_records(records: Any) -> int:
     """Number of records. Raises InputError where the parts of a nested container disagree or have no length."""
-    lengths = {_length(part) for part in _parts(records)}
+    lengths = {_length(part) for part in leaves(records)}
     if len(lengths) != 1:
-        raise InputError("records", type(records).__name__, "made of parts of one length", "Each part needs one row a record.")
-    count = lengths.pop()
-    if count == 0:
-        raise InputError("records", type(records).__name__, "at least one record")
-    return count
+        raise InputError("records", records, "made of parts of one length", "Each part needs one row a record.")
+    return lengths.pop()
+
+
+def guarded(records: Any) -> Any:
+    """The same records behind a face that a score cannot write through (tensors excepted: see `versions`)."""
+    return _mapped(records, _read_only)
+
+
+def versions(records: Any) -> tuple[int, ...]:
+    """torch's counters of in-place changes, one a tensor."""
+    return tuple(part._version for part in leaves(records) if isinstance(part, torch.Tensor))
 
 
 def _opened(records: Any) -> Any:
@@ -108,20 +125,20 @@ def _opened(records: Any) -> Any:
 
 
 def _grouped(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    flat = np.asarray(labels.cpu() if isinstance(labels, torch.Tensor) else labels)
+    flat = labels.cpu().numpy() if isinstance(labels, torch.Tensor) else labels
+    flat = np.asarray(flat if hasattr(flat, "dtype") else np.array(flat, dtype=object))
     if flat.ndim != 1 or len(flat) != count:
-        raise InputError("groups", f"{flat.ndim}-dimensional labels of another length", "one label a record, in the records' order")
+        raise InputError("groups", labels, "one label a record, in the records' order")
     codes = _codes(flat)
     rows = np.bincount(codes)
-    if rows.max() > MOST_ROWS_PER_UNIT:
+    if rows.max(initial=0) > MOST_ROWS_PER_UNIT:
         raise InputError("groups", "a label", f"on at most {MOST_ROWS_PER_UNIT} records")
     return torch.from_numpy(codes), torch.from_numpy(rows)
 
 
 def _codes(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Unit index of each record. A missing label cannot be grouped, so it is refused."""
-    missing = np.array([label is None or label != label for label in labels]) if labels.dtype.kind in "Of" else np.zeros(1, bool)
-    if missing.any():
+    if labels.dtype.kind in "OfMm" and any(label is None or label != label for label in labels):
         raise InputError("groups", "a missing label", "present for every record", "Give records without a label one of their own.")
     if labels.dtype.kind != "O":
         return np.unique(labels, return_inverse=True)[1].astype(np.int64)
@@ -129,11 +146,12 @@ def _codes(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.array([seen.setdefault(label, len(seen)) for label in labels], dtype=np.int64)
 
 
-def _parts(records: Any) -> list[Any]:
+def leaves(records: Any) -> list[Any]:
+    """The tensors, arrays and so on that a nested container is made of."""
     if isinstance(records, Mapping):
-        return [leaf for part in records.values() for leaf in _parts(part)]
+        return [leaf for part in records.values() for leaf in leaves(part)]
     if isinstance(records, tuple):
-        return [leaf for part in records for leaf in _parts(part)]
+        return [leaf for part in records for leaf in leaves(part)]
     return [records]
 
 
@@ -144,6 +162,16 @@ def _mapped(records: Any, change: Callable[[Any], Any]) -> Any:
         parts = [_mapped(part, change) for part in records]
         return type(records)(*parts) if hasattr(records, "_fields") else tuple(parts)
     return change(records)
+
+
+def _read_only(part: Any) -> Any:
+    if isinstance(part, np.ndarray):
+        face = part.view()
+        face.flags.writeable = False
+        return face
+    if hasattr(part, "iloc"):
+        return part.copy(deep=False)
+    return list(part) if isinstance(part, list) else part
 
 
 def _is_array(part: Any) -> bool:
@@ -172,4 +200,4 @@ def _length(part: Any) -> int:
         return len(part)
     except TypeError:
         remedy = "Wrap a loader in dpbo.Source."
-        raise InputError("records", type(part).__name__, "a tensor, array, DataFrame, or anything with a length", remedy) from None
+        raise InputError("records", part, "a tensor, array, DataFrame, or anything with a length", remedy) from None

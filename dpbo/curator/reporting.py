@@ -9,7 +9,8 @@ from typing import Any
 
 from dpbo.accounting import gdp
 from dpbo.accounting.filters import Filter, added
-from dpbo.curator.ledger import Ledger, Record
+from dpbo.curator.chain import Record
+from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError
 from dpbo.events import event_from_json
 from dpbo.privacy import Adjacency
@@ -31,7 +32,7 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
     chain, birth = ledger.verified(), ledger.birth
     at, assumed = _delta(ledger, delta), _assumed(chain)
     guarantee = _guarantee(ledger, ledger.cap, at)
-    units = units if units is not None else next((r.body["units"] for r in reversed(chain) if r.kind == "charge"), None)
+    units = units if units is not None else next((r.body.get("units") for r in reversed(chain) if r.kind == "charge"), None)
     return Statement(
         void="; ".join(record.name for record in chain if record.kind == "void"),
         scope="" if ledger.storage.persistent else "this process only",
@@ -88,8 +89,8 @@ def _assumed(chain: list[Record]) -> dict[str, str]:
 
 def _declared(chain: list[Record]) -> dict[str, dict[str, Any]]:
     plans = {record.name: {"evaluations": record.body["slots"], **record.body["terms"]} for record in chain if record.kind == "reserve"}
-    loose = [slot for record in chain if record.kind == "charge" and record.body["plan"] is None for slot in record.body["slots"]]
-    terms = {f"release {i + 1}": {key: slot[key] for key in ("query", "score_range") if key in slot} for i, slot in enumerate(loose)}
+    loose = [slot for r in chain if r.kind == "charge" and r.body["plan"] is None for slot in r.body.get("slots", [])]
+    terms = {f"release {i + 1}": {"query": slot["query"], **slot["public"]} for i, slot in enumerate(loose)}
     return {**plans, **terms}
 
 

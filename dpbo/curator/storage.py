@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import pathlib
 import threading
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ class Storage:
     def __init__(self, url: str | None, *, create: bool = True) -> None:
         self.url = None if url is None else url if "://" in url else f"sqlite:///{url}"
         self._lock = threading.RLock()
+        self._home = os.getpid()
         self._engine = _engine(self.url)
         if create:
             self._create()
@@ -48,7 +50,7 @@ class Storage:
     @property
     def persistent(self) -> bool:
         """Whether the records outlive this process."""
-        return self.url is not None and self._engine.url.database not in (None, "", ":memory:")
+        return self.url is not None and not _in_memory(self._engine.url)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
@@ -92,6 +94,8 @@ class Storage:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[_Stage]:
+        if os.getpid() != self._home:
+            raise LedgerUnavailable("this ledger was opened by another process, from which this one was forked. Open it anew here.")
         stage = _Stage()
         try:
             yield stage
@@ -114,17 +118,23 @@ class _Stage:
 def _engine(url: str | None) -> sa.Engine:
     try:
         parsed = sa.make_url(url or "sqlite://")
-        memory = parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:")
+        memory = _in_memory(parsed)
         extra: dict[str, Any] = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}} if memory else {}
         if parsed.get_backend_name() == "sqlite" and not memory and "timeout" not in parsed.query:
             extra = {"connect_args": {"timeout": _BUSY_SECONDS}}
         engine = sa.create_engine(parsed, hide_parameters=True, **extra)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ImportError):
-        raise InputError("ledger", url, "a file name or an SQLAlchemy URL such as sqlite:///tuning.db") from None
+        raise InputError(
+            "ledger", f"{str(url).partition('://')[0]}://...", "a file name or an SQLAlchemy URL such as sqlite:///tuning.db"
+        ) from None
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _sqlite_connect)
         sa.event.listen(engine, "begin", _sqlite_begin)
     return engine
+
+
+def _in_memory(url: sa.URL) -> bool:
+    return url.get_backend_name() == "sqlite" and (url.database in (None, "", ":memory:") or "mode=memory" in str(url))
 
 
 def _sqlite_connect(connection: Any, _record: Any) -> None:

@@ -24,6 +24,7 @@ from dpbo.privacy import Sensitivity, require_positive
 
 _GRID_BITS = 20
 _LEAST, _MOST = 0.01, 2.0**20
+_SMALLEST = 1e-150  # far from where float64 loses digits
 _ROUND_UP = 1.0 + 2.0**-48  # covers every float rounding between the public numbers and std
 
 
@@ -34,10 +35,7 @@ class GaussianMechanism(Mechanism):
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        multiplier = require_positive("noise_multiplier", self.noise_multiplier)
-        if not _LEAST <= multiplier <= _MOST:
-            raise InputError("noise_multiplier", multiplier, f"from {_LEAST} to {_MOST:.0f} (mu = 1 / noise_multiplier)")
-        object.__setattr__(self, "noise_multiplier", multiplier)
+        object.__setattr__(self, "noise_multiplier", require_positive("noise_multiplier", self.noise_multiplier, _LEAST, _MOST))
 
     def event(self, slots: int = 1) -> GaussianEvent:
         return GaussianEvent(self.noise_multiplier, slots)
@@ -45,9 +43,10 @@ class GaussianMechanism(Mechanism):
     def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseLaw:
         std = tuple(self.noise_multiplier * sensitivity.l2 * unit * _ROUND_UP for unit in sensitivity.scale)
         law = NoiseLaw("gaussian", std, tuple(_grid(s) for s in std))
-        if not all(0 < shift <= 53 for shift in _shifts(quanta, law.grid)):
+        reachable = all(_SMALLEST < s < 1 / _SMALLEST for s in (*sensitivity.scale, *std))
+        if not reachable or not all(0 < shift <= 53 for shift in _shifts(quanta, law.grid)):
             raise InputError("noise_multiplier", self.noise_multiplier, "such that noise and clipping fit one 64-bit lattice",
-                             "Use a smaller max_records_per_unit, or weights closer together.")  # fmt: skip
+                             "Use a smaller max_records_per_unit, or ranges and weights closer together.")  # fmt: skip
         return law
 
     def _sample(

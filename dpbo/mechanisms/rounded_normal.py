@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from dpbo.errors import InputError
 from dpbo.mechanisms.mechanism import Entropy
 
 _WIDEN = 2.0**-40
@@ -34,6 +35,8 @@ def rounded_normal(fractions: NDArray[np.float64], scale: NDArray[np.float64], e
         entropy: source of unpredictable bytes.
     """
     words = np.frombuffer(entropy(_WORD * len(fractions)), dtype="<u8")
+    if len(words) != len(fractions):
+        raise InputError("entropy", len(words), f"a source of as many words as it is asked for ({len(fractions)})")
     negative, k = (words >> np.uint64(63)).astype(bool), words & np.uint64((1 << 63) - 1)
     near, far = _ends(k)  # near zero, far from zero: both negative, |near| <= |far|
     low = np.where(negative, far, -near) * scale + (fractions + 0.5) - _SLACK

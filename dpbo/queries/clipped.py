@@ -43,7 +43,7 @@ class ClippedScores(Query):
         subject: what is scored, a fitted model or a point x.
         score_range: public (lower, upper), or one such pair a metric.
         fit: if given, the score gets `fit(subject)`; it runs in the open and must touch no protected record.
-        weights: positive, one a metric: a metric of twice the weight gets half the noise relative to its range.
+        weights: 1e-6 to 1e6, one a metric: a metric of twice the weight gets half the noise relative to its range.
         max_records_per_unit: a unit counts as its mean times min(this, its rows). 1: every unit counts alike.
         worst: the end of the range where NaN and failures fall, "lower" for scores that are maximised.
     """
@@ -143,7 +143,7 @@ def _weights(weights: Sequence[float] | None, metrics: int) -> tuple[float, ...]
         return (1.0,) * metrics
     if len(weights) != metrics:
         raise InputError("weights", weights, f"{metrics} positive numbers, one a metric")
-    return tuple(require_positive("weights", weight) for weight in weights)
+    return tuple(require_positive("weights", weight, 1e-6, 1e6) for weight in weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +160,7 @@ class ClippedMean(ClippedScores):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.divisor is not None:
-            require_positive("divisor", self.divisor)
+            require_positive("divisor", self.divisor, 1.0, 1e18)
 
     def origins(self) -> tuple[float, ...]:
         return tuple(lower + (upper - lower) / 2 for lower, upper in self.ranges)

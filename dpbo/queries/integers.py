@@ -5,7 +5,7 @@ bound is exact and int64 sums are the same bits in every order, chunk and shard.
 
 Sizes: a lattice number is at most 2^39 and units * bound at most 2^61. With u public units the quantum is the smallest power of two
 with width/quantum <= 2^min(39, 61 - ceil(log2 u)); where the number of units is private, u = 2^32 stands in for it. Truncation
-moves a sum by at most units * quantum and a mean by at most one quantum.
+moves a sum by at most 2 units * quantum (once a record, once a unit) and a mean by at most two quanta.
 """
 
 from __future__ import annotations

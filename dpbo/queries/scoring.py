@@ -6,6 +6,7 @@ confined becomes a `Failure`, a value that the curator turns into an error witho
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -27,14 +28,14 @@ class _WrongShape(Exception):
 
 
 def over_records(score: Score, subject: Any, view: View, metrics: int, reduce: Callable[[Iterable[torch.Tensor]], T]) -> T | Failure:
-    """`reduce` applied to the scores of all records, as pieces of shape `rows x metrics` in record order."""
+    """`reduce` applied to the scores of all records, as pieces of shape `rows x metrics` in record order. Never raises."""
     try:
-        return reduce(_pieces(score(subject, view.records), view.count, metrics))
-    except _WrongShape:
-        return Failure("shape")
-    except Exception:  # whatever it is, it is private
-        pass
-    scores = _isolated(score, subject, view, metrics)
+        return reduce([] if view.count == 0 else _pieces(score(subject, view.records), view.count, metrics))
+    except KeyboardInterrupt:
+        return Failure("interrupted")
+    except BaseException as error:  # whatever it is, it is private
+        kind = _kind(error)
+    scores = _isolated(score, subject, view, metrics) if view.can_take else Failure(kind)
     return scores if isinstance(scores, Failure) else reduce([scores])
 
 
@@ -51,32 +52,37 @@ def try_on(score: Score, subject: Any, example: Any, metrics: int, count: int, r
 
 
 def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
-    """Scores by bisection over units; units that fail alone are NaN, which counts as the worst end.
+    """Scores by bisection over units; units that fail alone, or are not settled in time, are NaN: the worst end.
 
-    Where every unit fails it is the score that is broken: a Failure, not a release of worst scores that would be paid for.
+    Every call scores as many records as there are, with repeats in the place of those left out, because a record's bits may depend on
+    how many are scored together. Where nothing can be scored at all it is the score that is broken: a Failure, to the operator alone
+    (assumption `score-total`), not a release of worst scores that would be paid for.
     """
-    if not view.can_take:
-        return Failure("exception")
-    scores = torch.full((view.count, metrics), torch.nan, dtype=torch.float64)
-    failed = torch.ones(view.count, dtype=torch.bool)
+    scores, failed, kind = torch.full((view.count, metrics), torch.nan, dtype=torch.float64), view.units, ""
     positions_of = _positions(view)
-    waiting, calls = [(0, view.units)], 0
-    while waiting:
-        first, last = waiting.pop()
-        positions = positions_of(first, last)
-        calls += 1
-        if calls > _MOST_CALLS:
-            return Failure("exception")
+    waiting = collections.deque([(0, view.units)])
+    for _ in range(_MOST_CALLS):
+        if not waiting:
+            break
+        first, last = waiting.popleft()
+        kept = positions_of(first, last)
+        padded = torch.full((view.count,), int(kept[0]))
+        padded[kept] = kept
         try:
-            part = torch.cat([p.to("cpu", torch.float64) for p in _pieces(score(subject, view.take(positions)), len(positions), metrics)])
-            scores[positions], failed[positions] = part, False
-        except _WrongShape:
-            return Failure("shape")
-        except Exception:
+            part = torch.cat([p.to("cpu", torch.float64) for p in _pieces(score(subject, view.take(padded)), view.count, metrics)])
+            scores[kept], failed = part[kept], failed - (last - first)
+        except KeyboardInterrupt:
+            return Failure("interrupted")
+        except BaseException as error:
+            kind = _kind(error)
             if last - first > 1:
                 middle = (first + last) // 2
-                waiting += [(middle, last), (first, middle)]
-    return Failure("exception") if bool(failed.all()) else scores
+                waiting.extend([(first, middle), (middle, last)])
+    return Failure(kind) if failed == view.units else scores
+
+
+def _kind(error: BaseException) -> str:
+    return "shape" if isinstance(error, _WrongShape) else "exception"
 
 
 def _positions(view: View) -> Callable[[int, int], torch.Tensor]:
@@ -100,13 +106,17 @@ def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
 
 
 def _as_rows(batch: Any, metrics: int) -> torch.Tensor:
-    scores = batch.detach() if isinstance(batch, torch.Tensor) else torch.as_tensor(np.asarray(batch))
+    scores = batch.detach() if isinstance(batch, torch.Tensor) else _as_tensor(np.asarray(batch))
     if scores.dtype not in _DTYPES:
         raise _WrongShape
     rows = scores.unsqueeze(1) if scores.ndim == 1 and metrics == 1 else scores
     if rows.ndim != 2 or rows.shape[1] != metrics:
         raise _WrongShape
     return rows
+
+
+def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def require_callable(name: str, value: Any) -> None:

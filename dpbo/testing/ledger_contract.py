@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.storage import table
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch
@@ -77,6 +78,26 @@ class LedgerContract(abc.ABC):
         with ledger.storage.writing() as connection:
             connection.execute(sa.update(table).where(table.c.seq == 2).values({column: "x" * 8}))
         with pytest.raises(LedgerCorrupt):
+            ledger.verify()
+
+    @pytest.mark.parametrize(
+        ("kind", "body"),
+        [
+            ("charge", {"event": GaussianEvent(0.01).to_json(), "plan": None}),
+            ("charge", {"event": {**_TENTH.to_json(), "slots": -3}, "plan": None}),
+            ("charge", {"event": _TENTH.to_json(), "plan": "never made"}),
+            ("value", {"entry": 77, "values": []}),
+            ("reserve", {"event": _TENTH.to_json(), "slots": 100, "terms": {}}),
+        ],
+    )
+    def test_a_rightly_hashed_record_that_breaks_the_rules_is_seen(self, url: str, kind: str, body: dict[str, Any]) -> None:
+        """Beyond the cap, below zero, from no plan, for no charge: hashes hold, the sums do not."""
+        ledger = self._filled(url)
+        head = ledger.head()
+        forged = Record.following(head, kind, "forged", {**body, "state": head.body["state"]})
+        with ledger.storage.writing() as connection:
+            connection.execute(table.insert().values({**vars(forged), "body": dump(forged.body)}))
+        with pytest.raises(LedgerCorrupt, match="record 5"):
             ledger.verify()
 
     def test_a_removed_record_is_seen(self, url: str) -> None:

@@ -47,10 +47,18 @@ class MechanismContract(abc.ABC):
         noise = self._draw(law, value, _DRAWS, seed=2) * law.grid[0] - value * _QUANTUM
         assert_law(noise, lambda x: self.cdf(x, law.std[0]))
 
-    def test_scale_is_the_multiple_of_the_sensitivity_that_the_event_states(self) -> None:
-        doubled = Sensitivity(2.0, 2.0, 2.0)
-        stds = [self.mechanism().law(s, [_QUANTUM]).std[0] for s in (_UNIT, doubled)]
-        assert stds[1] == 2 * stds[0]
+    def test_noise_is_at_least_what_the_event_charges_for(self) -> None:
+        """In every coordinate the multiple of the l2 sensitivity that the event states, no less and not 0.1 % more."""
+        mechanism = self.mechanism()
+        law = mechanism.law(Sensitivity(7.0, 3.0, 2.0, (1.0, 0.25)), [_QUANTUM] * 2)
+        for std, scale in zip(law.std, (1.0, 0.25), strict=True):
+            least = mechanism.event().noise_multiplier * 3.0 * scale
+            assert least <= std <= 1.001 * least
+
+    def test_several_slots_are_charged_as_several(self) -> None:
+        one, five = self.mechanism().event(), self.mechanism().event(5)
+        assert (one.slots, five.slots) == (1, 5)
+        assert five == one.repeated(5)
 
     def test_values_are_whole_multiples_of_a_grid_that_the_data_do_not_move(self) -> None:
         law = self.mechanism().law(_UNIT, [_QUANTUM])

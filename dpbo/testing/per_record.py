@@ -5,13 +5,13 @@ A score that normalises by the batch, ranks, or averages makes one record change
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
-from dpbo.curator.records import PrivateView
+from dpbo.curator.records import PrivateView, leaves
 from dpbo.privacy import Adjacency, PrivacyUnit
 
 
@@ -21,18 +21,20 @@ def check_per_record(
     records: Any,
     *,
     adjacency: Adjacency = Adjacency.REPLACE_ONE,
+    grouped: bool = False,
     trials: int = 20,
     seed: int = 0,
 ) -> None:
-    """Replace (or remove) single records and require every other record's score to keep its bits.
+    """Change single records and require every other record's score to keep its bits.
 
     Run it on public stand-in records: what it reports would be private otherwise.
 
     Args:
         score, subject: as in ClippedMean; `score(subject, records)`.
         records: public records that can be sliced, at least two.
-        adjacency: REPLACE_ONE puts another record in one place; ADD_OR_REMOVE_ONE leaves one out.
-        trials: how many records are tried.
+        adjacency: REPLACE_ONE puts in one place another record, zeros, a huge record or NaN. ADD_OR_REMOVE_ONE also leaves records out.
+        grouped: units are groups of records, so a replaced unit may change the number of records: leaves records out too.
+        trials: how many records are changed, among them those of lowest and highest score.
 
     Raises:
         AssertionError: names the record that moved another one's score, and by how much.
@@ -40,31 +42,66 @@ def check_per_record(
     view = PrivateView.of(records, PrivacyUnit("record"), units_are_public=True)
     assert view.can_take, "records must be tensors, arrays, DataFrames or lists to be taken apart"
     assert view.count >= 2, "two records or more are needed"
-    before = _scores(score(subject, records))
+    before = _scores(score(subject, view.records))
     assert len(before) == view.count, f"score returned {len(before)} rows for {view.count} records"
-    rng = np.random.default_rng(seed)
-    for changed in rng.choice(view.count, size=min(trials, view.count), replace=False).tolist():
-        others = torch.arange(view.count) != changed
-        if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
-            after = _scores(score(subject, view.take(torch.arange(view.count)[others])))
-        else:
-            after = _scores(score(subject, view.take(_with_other(view.count, changed, rng))))[others.numpy()]
-        _require_equal(before[others.numpy()], after, changed, adjacency)
+    rng, everyone = np.random.default_rng(seed), torch.arange(view.count)
+    for changed in _victims(before, trials, rng):
+        others = everyone[everyone != changed]
+        for name, neighbour in _replacements(view, changed, rng):
+            after = _scores_or_none(score, subject, neighbour)
+            if after is not None:
+                _require_equal(before[others.numpy()], after[others.numpy()], f"replacing record {changed} by {name}")
+    if grouped or adjacency is Adjacency.ADD_OR_REMOVE_ONE:
+        _check_parts(score, subject, view, before, rng)
 
 
-def _with_other(count: int, changed: int, rng: np.random.Generator) -> torch.Tensor:
-    positions = torch.arange(count)
-    positions[changed] = (changed + int(rng.integers(1, count))) % count
-    return positions
+def _check_parts(score: Callable[[Any, Any], Any], subject: Any, view: PrivateView, before: np.ndarray[Any, Any], rng: Any) -> None:
+    for size in sorted({1, 2, 7, view.count // 2, view.count - 1} & set(range(1, view.count))):
+        kept = torch.from_numpy(np.sort(rng.choice(view.count, size=size, replace=False)))
+        after = _scores_or_none(score, subject, view.take(kept))
+        if after is not None:
+            _require_equal(before[kept.numpy()], after, f"leaving out {view.count - size} records")
+
+
+def _victims(scores: np.ndarray[Any, Any], trials: int, rng: np.random.Generator) -> list[int]:
+    first = scores.reshape(len(scores), -1)[:, 0]
+    drawn = rng.choice(len(scores), size=min(trials, len(scores)), replace=False).tolist()
+    return list(dict.fromkeys([int(first.argmin()), int(first.argmax()), *drawn]))
+
+
+def _replacements(view: PrivateView, changed: int, rng: np.random.Generator) -> Iterator[tuple[str, Any]]:
+    """Neighbours of the records in one place: another record anywhere, and for numbers also zeros, huge values of both signs, NaN."""
+    positions = torch.arange(view.count)
+    positions[changed] = (changed + int(rng.integers(1, view.count))) % view.count
+    yield "another one", view.take(positions)
+    for name, value in (("zeros", 0.0), ("huge numbers", 1e6), ("huge negative numbers", -1e6), ("NaN", float("nan"))):
+        neighbour = view.take(torch.arange(view.count))
+        parts = [part for part in leaves(neighbour) if _is_float(part)]
+        for part in parts:
+            part[changed] = value
+        if parts:
+            yield name, neighbour
+
+
+def _is_float(part: Any) -> bool:
+    return part.is_floating_point() if isinstance(part, torch.Tensor) else isinstance(part, np.ndarray) and part.dtype.kind == "f"
+
+
+def _scores_or_none(score: Callable[[Any, Any], Any], subject: Any, records: Any) -> np.ndarray[Any, Any] | None:
+    """None where the score raises: the curator confines that to the record that causes it."""
+    try:
+        return _scores(score(subject, records))
+    except Exception:
+        return None
 
 
 def _scores(result: Any) -> np.ndarray[Any, Any]:
     return result.detach().cpu().numpy() if isinstance(result, torch.Tensor) else np.asarray(result)
 
 
-def _require_equal(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], changed: int, adjacency: Adjacency) -> None:
+def _require_equal(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], change: str) -> None:
     if np.array_equal(before, after, equal_nan=before.dtype.kind == "f"):
         return
     largest = float(np.nanmax(np.abs(before.astype(float) - after.astype(float)))) if before.shape == after.shape else float("nan")
-    raise AssertionError(f"under {adjacency.value}, changing record {changed} moved other records' scores by up to {largest:.3g}: "
+    raise AssertionError(f"{change} moved other records' scores by up to {largest:.3g}: "
                          "the score does not treat each record by itself, so no sensitivity holds")  # fmt: skip

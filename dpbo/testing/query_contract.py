@@ -25,6 +25,7 @@ from dpbo.queries.query import IntegerSum, Query
 Unit = list[list[float]]  # rows of one unit, m numbers each
 
 _SETTINGS = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
+_POISON = 12345.0
 _NUMBERS = st.one_of(
     st.floats(-2.0, 12.0),
     st.floats(allow_nan=True, allow_infinity=True),
@@ -55,6 +56,18 @@ class QueryContract(abc.ABC):
                 public = len(units) if adjacency is Adjacency.REPLACE_ONE else None
                 before, after = (self._answer(query, data_set, dtype, public) for data_set in (units, neighbour))
                 _require_within(before, after, query.sensitivity(adjacency))
+
+    @_SETTINGS
+    @given(st.data())
+    def test_a_record_that_breaks_the_score_is_confined_to_its_unit(self, data: st.DataObject) -> None:
+        """A neighbour whose record raises moves the answer no further than any other."""
+        units, dtype = self._draw(data)
+        victim = data.draw(st.integers(0, len(units) - 1))
+        poisoned = [*units[:victim], *units[victim + 1 :], [[_POISON] * self.metrics]]
+        if len(units) > 1:
+            query = self.query(_raising)
+            before, after = (self._answer(query, data_set, dtype, len(units)) for data_set in (units, poisoned))
+            _require_within(before, after, query.sensitivity(Adjacency.REPLACE_ONE))
 
     @_SETTINGS
     @given(st.data())
@@ -106,6 +119,12 @@ def _identity(_subject: Any, records: Any) -> Any:
     return records
 
 
+def _raising(_subject: Any, records: Any) -> Any:
+    if bool((records == _POISON).any()):
+        raise RuntimeError("a record that the score cannot take")
+    return records
+
+
 def _flat(units: list[Unit], dtype: torch.dtype) -> tuple[torch.Tensor, np.ndarray[Any, Any]]:
     rows = [row for unit in units for row in unit]
     labels = [index for index, unit in enumerate(units) for _ in unit]
@@ -113,7 +132,8 @@ def _flat(units: list[Unit], dtype: torch.dtype) -> tuple[torch.Tensor, np.ndarr
 
 
 def _evaluated(query: Query, records: torch.Tensor, labels: np.ndarray[Any, Any], public_units: int | None) -> IntegerSum:
-    view = PrivateView.of(records, PrivacyUnit("unit", groups=labels), units_are_public=True)
+    groups = labels if len(set(labels.tolist())) < len(labels) else None  # units of one row each: no groups
+    view = PrivateView.of(records, PrivacyUnit("unit", groups=groups), units_are_public=False)
     answer = query._evaluate(dataclasses.replace(view, public_units=public_units), query.prepare())
     assert isinstance(answer, IntegerSum), answer
     return answer

@@ -9,6 +9,7 @@ import torch
 from scipy.stats import norm
 
 from dpbo import Adjacency
+from dpbo.events import GaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedMean
@@ -26,6 +27,18 @@ def batch_normalised(_x, records):
     return (records[:, 0] - records[:, 0].mean()) / records[:, 0].std()
 
 
+def by_the_largest(_x, records):
+    return records[:, 0] / records[:, 0].max()
+
+
+def by_the_range(_x, records):
+    return (records[:, 0] - records[:, 0].min()) / (records[:, 0].max() - records[:, 0].min())
+
+
+def by_the_count(_x, records):
+    return records[:, 0] / len(records)
+
+
 def ranked(_x, records):
     return records[:, 0].argsort().argsort()
 
@@ -33,9 +46,16 @@ def ranked(_x, records):
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
 def test_check_per_record_tells_honest_scores_from_leaking_ones(adjacency):
     check_per_record(honest, None, RECORDS, adjacency=adjacency)
-    for leak in (batch_normalised, ranked):
+    for leak in (batch_normalised, ranked, by_the_largest, by_the_range):
         with pytest.raises(AssertionError, match="does not treat each record by itself"):
             check_per_record(leak, None, RECORDS, adjacency=adjacency)
+
+
+def test_a_score_that_depends_on_the_number_of_records_leaks_only_where_that_is_private():
+    check_per_record(by_the_count, None, RECORDS)
+    for settings in ({"grouped": True}, {"adjacency": Adjacency.ADD_OR_REMOVE_ONE}):
+        with pytest.raises(AssertionError, match="leaving out"):
+            check_per_record(by_the_count, None, RECORDS, **settings)
 
 
 def test_laws_are_told_from_wrong_ones():
@@ -96,7 +116,15 @@ def _contract(query):
     return Contract()
 
 
-@pytest.mark.parametrize("mutant", [_HalfSensitivity, _NoClip, _NaNAtTheFarSide, _SumThenClip])
+class _NoClipWithoutGroups(ClippedMean):
+    """Clipped only where there are groups."""
+
+    def _evaluate(self, view, subject):
+        honest = view.groups is not None
+        return super()._evaluate(view, subject) if honest else _NoClip(self.score, score_range=(0.0, 1.0))._evaluate(view, subject)
+
+
+@pytest.mark.parametrize("mutant", [_HalfSensitivity, _NoClip, _NaNAtTheFarSide, _SumThenClip, _NoClipWithoutGroups])
 def test_the_query_contract_catches_a_broken_sensitivity(mutant):
     with pytest.raises(AssertionError, match="moved by"):
         _contract(mutant).test_neighbours_stay_within_the_declared_sensitivity()
@@ -112,6 +140,45 @@ class _Scaled(GaussianMechanism):
 
 class _Loud(_Scaled):
     factor = 1.3
+
+
+class _Flattering(GaussianMechanism):
+    """Charges for a hundred times its noise."""
+
+    def event(self, slots=1):
+        return GaussianEvent(100 * self.noise_multiplier, slots)
+
+
+class _Linf(GaussianMechanism):
+    """Scales to the largest coordinate instead of the l2 norm."""
+
+    def law(self, sensitivity, quanta):
+        return super().law(dataclasses.replace(sensitivity, l2=sensitivity.linf), quanta)
+
+
+class _OneScale(GaussianMechanism):
+    """The finest coordinate's scale for all."""
+
+    def law(self, sensitivity, quanta):
+        return super().law(dataclasses.replace(sensitivity, scale=(min(sensitivity.scale),) * len(sensitivity.scale)), quanta)
+
+
+class _OneForAll(GaussianMechanism):
+    """A batch charged as one release."""
+
+    def event(self, slots=1):
+        return GaussianEvent(self.noise_multiplier, 1)
+
+
+@pytest.mark.parametrize("mutant", [_Flattering, _Linf, _OneScale])
+def test_the_mechanism_contract_compares_noise_and_charge(mutant):
+    with pytest.raises(AssertionError):
+        _mechanism_contract(mutant).test_noise_is_at_least_what_the_event_charges_for()
+
+
+def test_the_mechanism_contract_counts_slots():
+    with pytest.raises(AssertionError):
+        _mechanism_contract(_OneForAll).test_several_slots_are_charged_as_several()
 
 
 class _FloatAdded(GaussianMechanism):

@@ -1,0 +1,118 @@
+"""The ledger's chain: records that name their predecessor's hash and carry the running state, and its replay from the first record on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from dpbo.accounting.filters import Filter, added
+from dpbo.errors import InputError, LedgerCorrupt
+from dpbo.events import GaussianEvent, event_from_json
+
+_ORIGIN = "0" * 64
+
+
+@dataclass(frozen=True)
+class Record:
+    """One link of the chain. `body` is public: it holds promises, costs, released values; never a private number."""
+
+    seq: int
+    kind: str
+    name: str
+    body: dict[str, Any]
+    previous: str
+    hash: str
+
+    @classmethod
+    def following(cls, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:
+        """The next link after `head`."""
+        seq, previous = (0, _ORIGIN) if head is None else (head.seq + 1, head.hash)
+        content = dict(body)
+        return cls(seq, kind, name, content, previous, _digest(seq, kind, name, dump(content), previous))
+
+    @classmethod
+    def stored(cls, seq: int, kind: str, name: str, body: str, previous: str, hash: str) -> Record:
+        """A link as it was stored. Raises LedgerCorrupt where its hash does not match its content."""
+        if hash != _digest(seq, kind, name, body, previous):
+            raise LedgerCorrupt(f"record {seq} does not match its hash: it was changed or cut off.")
+        return cls(seq, kind, name, json.loads(body), previous, hash)
+
+    @property
+    def total(self) -> Fraction:
+        """Everything reserved or charged so far, in the filter's cost."""
+        return Fraction(self.body["state"]["total"])
+
+    @property
+    def used(self) -> dict[str, int]:
+        """Slots charged so far, for each plan."""
+        return dict(self.body["state"]["used"])
+
+
+def replay(chain: Sequence[Record], accounting: Filter, cap: Fraction) -> None:
+    """Recompute every hash, cost and slot. Raises LedgerCorrupt at the first record that does not follow, or passes the cap or its plan."""
+    books, head = _Books(accounting, cap), None
+    for record in chain:
+        try:
+            follows = (
+                record == Record.following(head, record.kind, record.name, record.body) and books.after(record) == record.body["state"]
+            )
+        except (KeyError, TypeError, ValueError, InputError):
+            follows = False
+        if not follows:
+            raise LedgerCorrupt(f"record {record.seq} was changed, moved, or does not follow from the records before it.")
+        head = record
+
+
+class _Books:
+    """The running state, kept apart from what the records say of it."""
+
+    def __init__(self, accounting: Filter, cap: Fraction) -> None:
+        self._accounting, self._cap = accounting, cap
+        self._total, self._used = Fraction(0), dict[str, int]()
+        self._plans = dict[str, Record]()
+        self._open = set[int]()
+
+    def after(self, record: Record) -> dict[str, Any]:
+        """The state this record ought to carry. Raises ValueError where it could not have been written."""
+        match record.kind:
+            case "reserve":
+                _require(record.name not in self._plans)
+                self._plans[record.name], self._used[record.name] = record, 0
+                self._pay(event_from_json(record.body["event"]).repeated(record.body["slots"]))
+            case "charge":
+                self._charge(record)
+            case "value":
+                _require(record.body["entry"] in self._open)
+                self._open.remove(record.body["entry"])
+        return {"total": str(self._total), "used": dict(self._used)}
+
+    def _charge(self, record: Record) -> None:
+        event, plan = event_from_json(record.body["event"]), record.body["plan"]
+        self._open.add(record.seq)
+        if plan is None:
+            return self._pay(event)
+        reserved = self._plans[plan].body
+        self._used[plan] += event.slots
+        _require(event == event_from_json(reserved["event"]).repeated(event.slots) and self._used[plan] <= reserved["slots"])
+
+    def _pay(self, event: GaussianEvent) -> None:
+        self._total = added(self._total, self._accounting.cost(event))
+        _require(self._total <= self._cap)
+
+
+def _require(holds: bool) -> None:
+    if not holds:
+        raise ValueError("the record could not have been written")
+
+
+def _digest(seq: int, kind: str, name: str, body: str, previous: str) -> str:
+    return hashlib.sha256(dump([seq, kind, name, body, previous]).encode()).hexdigest()
+
+
+def dump(value: Any) -> str:
+    """Canonical JSON: one text for one value, so that hashes are stable."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
