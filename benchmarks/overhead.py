@@ -18,7 +18,8 @@ import torch
 from benchmarks.harness import interleaved, options, ratio, record, table
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.mechanisms.rounded_normal import rounded_normal
+from dpbo.mechanisms.gaussian import NORMAL
+from dpbo.mechanisms.rounding import rounded
 from dpbo.queries import ClippedMean
 
 FEATURES, CLASSES, ROWS_A_GROUP = 20, 10, 10
@@ -84,7 +85,7 @@ def main() -> None:
         lambda: alone.evaluate(clipping), lambda: grouped.evaluate(clipping), lambda: scores.mean(), repetitions=repetitions
     )
     zeros, ones = torch.zeros(100_000).double().numpy(), torch.full((100_000,), 2.0**20).double().numpy()
-    (noise,) = interleaved(lambda: rounded_normal(zeros, ones, os.urandom), repetitions=repetitions)
+    (noise,) = interleaved(lambda: rounded(NORMAL, zeros, ones, os.urandom), repetitions=repetitions)
 
     per_unit = 24 * (n // ROWS_A_GROUP) / 2**20
     rows = [

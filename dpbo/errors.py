@@ -7,7 +7,16 @@ from typing import Any
 
 
 class PrivacyError(Exception):
-    """Base of every error that dpbo raises on purpose."""
+    """Base of every error that dpbo raises on purpose. All survive the way back from a worker."""
+
+    def __reduce__(self) -> Any:
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[PrivacyError], args: tuple[Any, ...], attributes: dict[str, Any]) -> PrivacyError:
+    error = kind.__new__(kind, *args)
+    error.args, error.__dict__ = args, attributes
+    return error
 
 
 class InputError(PrivacyError, ValueError):

@@ -1,26 +1,26 @@
 """What a release costs, as data: the event that goes to the ledger and that any accountant can recompute.
 
-Floats are kept as they were drawn with, so `event -> JSON -> event` is exact.
+Floats are kept as they were drawn with, so `event -> JSON -> event` is exact. What an event costs under each notion of privacy stands in
+accounting/profiles.py.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from dpbo.errors import InputError
 
 
 @dataclass(frozen=True)
-class GaussianEvent:
-    """`slots` Gaussian releases, each with standard deviation `noise_multiplier` times its l2 sensitivity.
-
-    Drawn jointly or one after another they are exactly mu-GDP with mu^2 = slots / noise_multiplier^2.
-    """
+class Event:
+    """`slots` releases, each with noise of scale `noise_multiplier` times its sensitivity, drawn jointly or one after another."""
 
     noise_multiplier: float
     slots: int = 1
+    mechanism: ClassVar[str]
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise_multiplier, float) or not 0.0 < self.noise_multiplier < math.inf:
@@ -30,16 +30,30 @@ class GaussianEvent:
 
     def to_json(self) -> dict[str, Any]:
         """Readable by `event_from_json` and by people."""
-        return {"mechanism": "gaussian", "noise_multiplier": self.noise_multiplier, "slots": self.slots}
+        return {"mechanism": self.mechanism, **dataclasses.asdict(self)}
 
-    def repeated(self, slots: int) -> GaussianEvent:
+    def repeated(self, slots: int) -> Self:
         """This event's law over another number of slots."""
-        return GaussianEvent(self.noise_multiplier, slots)
+        return dataclasses.replace(self, slots=slots)
 
 
-def event_from_json(body: dict[str, Any]) -> GaussianEvent:
+class GaussianEvent(Event):
+    """Standard deviation over l2 sensitivity: each slot is exactly mu-GDP with mu = 1 / noise_multiplier."""
+
+    mechanism = "gaussian"
+
+
+class LaplaceEvent(Event):
+    """Scale over l1 sensitivity: each slot is pure epsilon = 1 / noise_multiplier."""
+
+    mechanism = "laplace"
+
+
+def event_from_json(body: dict[str, Any]) -> Event:
     """The event that `to_json` wrote. Raises ValueError on an unknown mechanism."""
     match body:
         case {"mechanism": "gaussian", "noise_multiplier": float(multiplier), "slots": int(slots)}:
             return GaussianEvent(multiplier, slots)
+        case {"mechanism": "laplace", "noise_multiplier": float(multiplier), "slots": int(slots)}:
+            return LaplaceEvent(multiplier, slots)
     raise ValueError(f"unknown mechanism {body.get('mechanism')!r}: written by a newer dpbo?")

@@ -19,11 +19,15 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from dpbo.accounting.calibrate import calibrate, exact_share
+from dpbo.accounting.calibrate import exact_share, least_multiplier
+from dpbo.accounting.filters import Filter
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError
+from dpbo.events import Event
+from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
+from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.privacy import require_count
 from dpbo.queries.clipped import ClippedMean, ScoreRange
 from dpbo.queries.scoring import Score
@@ -48,6 +52,7 @@ class PrivateObjective:
         name: the plan's name in the ledger; the same name and terms resume it.
         budget_share: part of the budget (of mu^2) this plan takes. 1 leaves nothing for a final separate release.
         weights, max_records_per_unit, divisor, worst: as in `ClippedMean`.
+        mechanism: GaussianMechanism, or LaplaceMechanism where the curator's filter can pay for no Gaussian; omitted, the first that fits.
 
     Raises:
         InputError: an argument outside its range. BudgetExceeded: the share is not left. LedgerMismatch: the name is taken by a plan with
@@ -68,6 +73,7 @@ class PrivateObjective:
         max_records_per_unit: int = 1,
         divisor: float | None = None,
         worst: str = "lower",
+        mechanism: type[AdditiveMechanism] | None = None,
     ) -> None:
         self._settings = {"score_range": score_range, "fit": fit, "weights": weights, "divisor": divisor, "worst": worst,
                           "max_records_per_unit": max_records_per_unit}  # fmt: skip
@@ -77,19 +83,20 @@ class PrivateObjective:
         require_count("evaluations", evaluations)
         if not isinstance(name, str) or not 0 < len(name) <= 200:
             raise InputError("name", name, "a word of at most 200 letters")
-        multiplier = calibrate(curator.budget, releases=evaluations, share=budget_share, accounting=curator.accounting)
         self.curator, self.name, self.evaluations, self.metrics = curator, name, evaluations, query.metrics
-        self._mechanism = GaussianMechanism(multiplier)
-        self.noise_std = self._noise_std(query)
-        terms = {"budget_share": str(exact_share(budget_share)), **query.public_inputs()}
-        curator.reserve(name, self._mechanism, slots=evaluations, terms=terms)
+        law, share = mechanism or _first_payable(curator.accounting), exact_share(budget_share)
+        planned = law(self._multiplier(share, type(law(1.0).event())))
+        self._noise_std(planned, query)  # refuses what cannot be drawn before anything is reserved
+        terms = {"budget_share": str(share), **query.public_inputs()}
+        self._mechanism = law(curator.reserve(name, planned, slots=evaluations, terms=terms).noise_multiplier)
+        self.noise_std = self._noise_std(self._mechanism, query)
         done = evaluations - self.remaining
         self._bar = tqdm(total=evaluations, initial=done, desc=name, disable=None, delay=0.1, bar_format=_BAR)
         self._warn_of_noise(query)
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise of one evaluation as a multiple of its sensitivity."""
+        """Scale of one evaluation's noise as a multiple of its sensitivity."""
         return self._mechanism.noise_multiplier
 
     @property
@@ -150,9 +157,13 @@ class PrivateObjective:
         if points > (left := self.remaining):
             raise BudgetExceeded(points, left, self.evaluations, "slots", f"the batch for {self.name!r}")
 
-    def _noise_std(self, query: ClippedMean) -> torch.Tensor:
+    def _multiplier(self, share: Fraction, event: type[Event]) -> float:
+        available = self.curator.ledger.cap * share
+        return least_multiplier(available, releases=self.evaluations, accounting=self.curator.accounting, event=event)
+
+    def _noise_std(self, mechanism: AdditiveMechanism, query: ClippedMean) -> torch.Tensor:
         quanta = [grid.quantum for grid in query.lattices(self.curator.units)]
-        law = self._mechanism.law(query.sensitivity(self.curator.adjacency), quanta)
+        law = mechanism.law(query.sensitivity(self.curator.adjacency), quanta)
         return torch.tensor(law.std, dtype=torch.float64) * query.affine(self.curator.units)[1]
 
     def _warn_of_noise(self, query: ClippedMean) -> None:
@@ -167,6 +178,10 @@ class PrivateObjective:
         self._bar.update(self.evaluations - self.remaining - self._bar.n)
         if self._bar.n >= self.evaluations:
             self._bar.close()
+
+
+def _first_payable(accounting: Filter) -> type[AdditiveMechanism]:
+    return next((m for m in (GaussianMechanism, LaplaceMechanism) if accounting.price(m(1.0).event()) is not None), GaussianMechanism)
 
 
 def _require_points(X: Any) -> torch.Tensor:

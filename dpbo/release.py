@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dpbo.events import GaussianEvent
+from dpbo.events import Event
 
 if TYPE_CHECKING:
     import torch
@@ -30,5 +30,5 @@ class Release:
     variance: torch.Tensor
     lattice: tuple[int, ...]
     law: NoiseLaw
-    event: GaussianEvent
+    event: Event
     entry: int

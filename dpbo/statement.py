@@ -18,16 +18,15 @@ from dpbo.privacy import Adjacency
 
 @dataclass(frozen=True)
 class Guarantee:
-    """mu of Gaussian DP and, where a delta was named, epsilon at that delta. Shown with epsilon and mu rounded up, delta as it is."""
+    """mu of Gaussian DP where the filter has one, and epsilon at delta where one was named. Shown rounded up, delta as it is."""
 
-    mu: float
+    mu: float | None
     epsilon: float | None
     delta: float | None
 
     def __str__(self) -> str:
-        if self.epsilon is None:
-            return f"{format_up(self.mu)}-GDP"
-        return f"({format_up(self.epsilon)}, {self.delta!r})-DP, {format_up(self.mu)}-GDP"
+        pair = "" if self.epsilon is None else f"({format_up(self.epsilon)}, {self.delta!r})-DP"
+        return ", ".join(filter(None, (pair, "" if self.mu is None else f"{format_up(self.mu)}-GDP"))) or "name a delta to read epsilon"
 
 
 @dataclass(frozen=True)

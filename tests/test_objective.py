@@ -12,7 +12,9 @@ from botorch.models import SingleTaskGP
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source
+from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.errors import InputError, LedgerMismatch
+from dpbo.mechanisms import LaplaceMechanism
 from dpbo.objective import NoiseWarning
 
 N = 5000
@@ -230,3 +232,25 @@ def test_bad_plans_are_refused_before_anything_is_reserved(changes, parameter):
     with pytest.raises(InputError, match=parameter):
         objective(curator, **changes)
     assert curator.ledger.head().kind == "birth"
+
+
+@pytest.mark.parametrize(
+    ("accounting", "mechanism"), [(PureFilter(), None), (ZCDPFilter(), None), (RDPFilter(8.0), None), (GDPFilter(), LaplaceMechanism)]
+)
+def test_every_filter_guards_a_plan(accounting, mechanism, tmp_path):
+    """The plan takes its share, not a slot more, and the ledger finds its filter again."""
+    terms = {"accounting": accounting, "ledger": str(tmp_path / "l.db"), "dataset": "a"}
+    plan = {"evaluations": 6, "budget_share": 0.9, "mechanism": mechanism}
+    Y, Yvar = objective(make(**terms), **plan)(X)
+    assert (Y - truth(X)).abs().max() < 12 * Yvar.max().sqrt()
+    again = objective(make(**terms), **plan)
+    again(X)
+    with pytest.raises(BudgetExceeded):
+        again(X[:1])
+    with pytest.raises(BudgetExceeded):
+        objective(make(**terms), evaluations=1, budget_share=0.2, name="more")
+    statement = make(**terms).statement()
+    assert statement.guarantee.epsilon == pytest.approx(3.0)
+    assert ("GDP" in str(statement.guarantee)) == isinstance(accounting, GDPFilter)
+    if isinstance(accounting, PureFilter):
+        assert "(3.000, 0.0)-DP" in str(statement)

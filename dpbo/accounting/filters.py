@@ -12,10 +12,11 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dpbo.accounting import gdp
+from dpbo.accounting import gdp, profiles, rdp
 from dpbo.errors import InputError
-from dpbo.events import GaussianEvent
+from dpbo.events import Event
 from dpbo.privacy import Budget
+from dpbo.statement import Guarantee
 
 _GRAIN = 1 << 128
 _LONGEST = 512
@@ -25,20 +26,27 @@ class Filter(abc.ABC):
     """Additive costs under fully adaptive composition; see each subclass for its theorem."""
 
     @abc.abstractmethod
-    def cost(self, event: GaussianEvent) -> Fraction:
-        """What the event takes from the cap, exactly."""
+    def price(self, event: Event) -> Fraction | None:
+        """What the event takes from the cap, or None where this filter cannot pay for it."""
 
     @abc.abstractmethod
     def cap(self, budget: Budget) -> Fraction:
         """What the budget holds. Raises InputError where this filter cannot serve the budget."""
 
     @abc.abstractmethod
-    def mu(self, cost: Fraction) -> float:
-        """The GDP parameter of everything that cost this much, rounded up."""
+    def guarantee(self, cost: Fraction, delta: float | None) -> Guarantee:
+        """Of everything that cost this much, read at this delta; rounded up."""
+
+    def cost(self, event: Event) -> Fraction:
+        """`price`, or InputError naming what this filter can pay for."""
+        price = self.price(event)
+        if price is None:
+            raise InputError("mechanism", event.mechanism, f"one that {self.name} can pay for", "See dpbo.accounting for others.")
+        return price
 
     @property
     def name(self) -> str:
-        """How the ledger and the statement call it."""
+        """How the ledger and the statement call it; `filter_named` finds it again."""
         return type(self).__name__
 
 
@@ -47,24 +55,90 @@ class GDPFilter(Filter):
     """Gaussian DP with cost mu^2: adaptively chosen mu_1, mu_2, ... stopped before their squares pass mu^2 are mu-GDP.
 
     Source: Smith & Thakurta 2022, "Fully Adaptive Composition for Gaussian Differential Privacy" (each event is fixed before its
-    noise is drawn, as the curator does). For a plan fixed in advance it is the exact composition, so nothing is given away.
+    noise is drawn, as the curator does). For Gaussians fixed in advance it is the exact composition, so nothing is given away.
     """
 
-    def cost(self, event: GaussianEvent) -> Fraction:
-        return event.slots / Fraction(event.noise_multiplier) ** 2
+    def price(self, event: Event) -> Fraction | None:
+        return profiles.mu_squared(event)
 
     def cap(self, budget: Budget) -> Fraction:
-        return Fraction(_mu_of(budget)) ** 2
+        if budget.epsilon is None or budget.delta is None:
+            return Fraction(budget.mu or 0.0) ** 2
+        if budget.delta == 0.0:
+            remedy = "No Gaussian release is pure; choose e.g. 1e-6, or PureFilter() with LaplaceMechanism."
+            raise InputError("delta", budget.delta, "above 0 for GDPFilter", remedy)
+        return Fraction(gdp.mu_within(budget.epsilon, budget.delta)) ** 2
 
-    def mu(self, cost: Fraction) -> float:
-        root = math.sqrt(cost)
-        while Fraction(root) ** 2 < cost:
-            root = math.nextafter(root, math.inf)
-        return root
+    def guarantee(self, cost: Fraction, delta: float | None) -> Guarantee:
+        mu = math.sqrt(cost)
+        while Fraction(mu) ** 2 < cost:
+            mu = math.nextafter(mu, math.inf)
+        return Guarantee(mu, None if delta is None else gdp.epsilon_at(mu, delta), delta)
 
-    def epsilon(self, cost: Fraction, delta: float) -> float:
-        """Epsilon at delta of everything that cost this much, rounded up."""
-        return gdp.epsilon_at(self.mu(cost), delta)
+
+@dataclass(frozen=True)
+class PureFilter(Filter):
+    """Pure epsilon, which adds up under any adaptive choice (Rogers, Roth, Ullman & Vadhan 2016, Theorem 3.6). Serves any delta."""
+
+    def price(self, event: Event) -> Fraction | None:
+        return profiles.pure(event)
+
+    def cap(self, budget: Budget) -> Fraction:
+        return Fraction(_epsilon_of(budget, self.name))
+
+    def guarantee(self, cost: Fraction, delta: float | None) -> Guarantee:
+        epsilon = float(cost)
+        return Guarantee(None, epsilon if Fraction(epsilon) >= cost else math.nextafter(epsilon, math.inf), 0.0)
+
+
+@dataclass(frozen=True)
+class ZCDPFilter(Filter):
+    """Zero-concentrated DP with cost rho, which adds up under any adaptive choice (Whitehouse, Ramdas, Rogers & Wu 2023, Theorem 1).
+
+    Read at delta by the best Renyi order.
+    """
+
+    def price(self, event: Event) -> Fraction | None:
+        return profiles.rho(event)
+
+    def cap(self, budget: Budget) -> Fraction:
+        return Fraction(rdp.rho_within(_epsilon_of(budget, self.name), _delta_of(budget, self.name)))
+
+    def guarantee(self, cost: Fraction, delta: float | None) -> Guarantee:
+        return Guarantee(None, None if delta is None else rdp.epsilon_of_rho(float(cost) * (1 + 1e-15), delta), delta)
+
+
+@dataclass(frozen=True)
+class RDPFilter(Filter):
+    """Renyi DP at one order, fixed at birth, which adds up under any adaptive choice (Feldman & Zrnic 2021, Theorem 4.3).
+
+    Args:
+        order: above 1; around 1 + 2 log(1/delta) / epsilon is best for Gaussians.
+    """
+
+    order: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.order, (int, float)) or not 1.0 < self.order < math.inf:
+            raise InputError("order", self.order, "a finite number above 1")
+
+    @property
+    def name(self) -> str:
+        return f"RDPFilter({float(self.order)!r})"
+
+    def price(self, event: Event) -> Fraction | None:
+        return profiles.renyi(event, self.order)
+
+    def cap(self, budget: Budget) -> Fraction:
+        epsilon, delta = _epsilon_of(budget, self.name), _delta_of(budget, self.name)
+        cap = Fraction(epsilon) - Fraction(rdp.conversion(self.order, delta))
+        if cap <= 0:
+            raise InputError("order", self.order, f"large enough for epsilon {epsilon:g} at delta {delta:g}", "Try a larger order.")
+        return cap
+
+    def guarantee(self, cost: Fraction, delta: float | None) -> Guarantee:
+        epsilon = None if delta is None else max(float(cost) + rdp.conversion(self.order, delta), 0.0) * (1 + 1e-15)
+        return Guarantee(None, epsilon, delta)
 
 
 def added(total: Fraction, cost: Fraction) -> Fraction:
@@ -73,16 +147,23 @@ def added(total: Fraction, cost: Fraction) -> Fraction:
     return exact if exact.denominator.bit_length() <= _LONGEST else Fraction(math.ceil(exact * _GRAIN), _GRAIN)
 
 
-def _mu_of(budget: Budget) -> float:
-    if budget.epsilon is None or budget.delta is None:
-        return budget.mu or 0.0
-    if budget.delta == 0.0:
-        raise InputError("delta", budget.delta, "above 0 for Gaussian noise", "No Gaussian release is pure; choose e.g. 1e-6.")
-    return gdp.mu_within(budget.epsilon, budget.delta)
-
-
-def filter_named(name: str) -> GDPFilter:
+def filter_named(name: str) -> Filter:
     """The filter that a ledger was born with."""
-    if name != GDPFilter().name:
-        raise InputError("accounting", name, "GDPFilter", "Was this ledger written by a newer dpbo?")
-    return GDPFilter()
+    for known in (GDPFilter(), PureFilter(), ZCDPFilter()):
+        if name == known.name:
+            return known
+    if name.startswith("RDPFilter(") and name.endswith(")"):
+        return RDPFilter(float(name.removeprefix("RDPFilter(").removesuffix(")")))
+    raise InputError("accounting", name, "a filter of dpbo.accounting", "Was this ledger written by a newer dpbo?")
+
+
+def _epsilon_of(budget: Budget, name: str) -> float:
+    if budget.epsilon is None:
+        raise InputError("budget", budget.mu, f"given as epsilon and delta for {name}", "Use Budget(epsilon, delta).")
+    return budget.epsilon
+
+
+def _delta_of(budget: Budget, name: str) -> float:
+    if not budget.delta:
+        raise InputError("delta", budget.delta, f"above 0 for {name}", "Choose e.g. 1e-6, or PureFilter().")
+    return budget.delta

@@ -59,13 +59,6 @@ def mu_within(epsilon: float, delta: float) -> float:
     return answer
 
 
-def true_positive_rate(mu: float, false_positive_rate: float) -> float:
-    """Highest true-positive rate of any membership test at this false-positive rate under mu-GDP (Dong, Roth & Su, Def. 2.6)."""
-    with mpmath.workdps(_DIGITS):
-        rate = mpmath.mpf(false_positive_rate)
-        return float(mpmath.ncdf(mpmath.sqrt(2) * mpmath.erfinv(2 * rate - 1) + mu))
-
-
 def _exact_delta(mu: float, epsilon: float) -> mpmath.mpf:
     with mpmath.workdps(_DIGITS):
         m, eps = mpmath.mpf(mu), mpmath.mpf(epsilon)

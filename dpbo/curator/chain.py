@@ -11,7 +11,7 @@ from typing import Any
 
 from dpbo.accounting.filters import Filter, added
 from dpbo.errors import InputError, LedgerCorrupt
-from dpbo.events import GaussianEvent, event_from_json
+from dpbo.events import Event, event_from_json
 
 _ORIGIN = "0" * 64
 
@@ -37,9 +37,14 @@ class Record:
     @classmethod
     def stored(cls, seq: int, kind: str, name: str, body: str, previous: str, hash: str) -> Record:
         """A link as it was stored. Raises LedgerCorrupt where its hash does not match its content."""
-        if hash != _digest(seq, kind, name, body, previous):
+        try:
+            content = json.loads(body)
+            sound = isinstance(content, dict) and hash == _digest(seq, kind, name, body, previous)
+        except (ValueError, TypeError):
+            sound = False
+        if not sound:
             raise LedgerCorrupt(f"record {seq} does not match its hash: it was changed or cut off.")
-        return cls(seq, kind, name, json.loads(body), previous, hash)
+        return cls(seq, kind, name, content, previous, hash)
 
     @property
     def total(self) -> Fraction:
@@ -60,7 +65,7 @@ def replay(chain: Sequence[Record], accounting: Filter, cap: Fraction) -> None:
             follows = (
                 record == Record.following(head, record.kind, record.name, record.body) and books.after(record) == record.body["state"]
             )
-        except (KeyError, TypeError, ValueError, InputError):
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, InputError):
             follows = False
         if not follows:
             raise LedgerCorrupt(f"record {record.seq} was changed, moved, or does not follow from the records before it.")
@@ -74,11 +79,13 @@ class _Books:
         self._accounting, self._cap = accounting, cap
         self._total, self._used = Fraction(0), dict[str, int]()
         self._plans = dict[str, Record]()
-        self._open = set[int]()
+        self._open = dict[int, int]()
 
     def after(self, record: Record) -> dict[str, Any]:
         """The state this record ought to carry. Raises ValueError where it could not have been written."""
         match record.kind:
+            case "birth":
+                _require(record.seq == 0)
             case "reserve":
                 _require(record.name not in self._plans)
                 self._plans[record.name], self._used[record.name] = record, 0
@@ -86,20 +93,24 @@ class _Books:
             case "charge":
                 self._charge(record)
             case "value":
-                _require(record.body["entry"] in self._open)
-                self._open.remove(record.body["entry"])
+                _require(len(record.body["values"]) == self._open.pop(record.body["entry"]))
+            case "assume" | "void":
+                pass
+            case _:
+                raise ValueError(f"unknown kind {record.kind!r}")
         return {"total": str(self._total), "used": dict(self._used)}
 
     def _charge(self, record: Record) -> None:
         event, plan = event_from_json(record.body["event"]), record.body["plan"]
-        self._open.add(record.seq)
+        _require(len(record.body.get("slots", range(event.slots))) == event.slots)
+        self._open[record.seq] = event.slots
         if plan is None:
             return self._pay(event)
         reserved = self._plans[plan].body
         self._used[plan] += event.slots
         _require(event == event_from_json(reserved["event"]).repeated(event.slots) and self._used[plan] <= reserved["slots"])
 
-    def _pay(self, event: GaussianEvent) -> None:
+    def _pay(self, event: Event) -> None:
         self._total = added(self._total, self._accounting.cost(event))
         _require(self._total <= self._cap)
 

@@ -24,7 +24,7 @@ from dpbo.curator.ledger import Ledger
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure, ReleaseLost
-from dpbo.events import GaussianEvent
+from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseLaw
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.queries.query import Failure, IntegerSum, Query
@@ -34,7 +34,7 @@ from dpbo.statement import Statement
 ROLES = ("validation", "training", "candidate")
 _FAILURES = {
     "shape": "The score did not return one row of real numbers a record, on private records, beyond single units.",
-    "exception": "The score failed on private records, beyond single units. Try it on public `example=` records.",
+    "exception": "The score failed on private records, beyond single units. Let it return NaN for records it cannot take.",
     "mutated": "The private records were changed in place, by the score or from outside. Score a copy, and make a new Curator.",
     "source": "The Source could not load the records in this process.",
 }
@@ -82,6 +82,7 @@ class Curator(Opaque):
         self._delivered: weakref.WeakKeyDictionary[Handle, Release | None] = weakref.WeakKeyDictionary()
         self._drawn: list[tuple[int, str, list[tuple[Handle, Release]]]] = []
         self._unnoted: list[tuple[str, str]] = []
+        self._mutated = False
         self._lock = threading.RLock()
         if example is not None:
             count_records(example)
@@ -134,22 +135,21 @@ class Curator(Opaque):
         Raises:
             ScoreError: it fails on public records. PrivateFailure: it fails on private ones beyond single units.
         """
-        query.require_public(self.adjacency)
-        return self._accept(query, details, Job(query, self.__view, self._example)())
+        return self._accept(query, details, self._job(query)())
 
     def submit(self, query: Query, executor: Executor, **details: Any) -> Future[Handle]:
         """`evaluate` on any executor: a future of a handle. Only clipped integer sums come back from the worker."""
-        query.require_public(self.adjacency)
+        job = self._job(query)
         promised: Future[Handle] = Future()
 
-        def deliver(job: Future[IntegerSum | Failure]) -> None:
+        def deliver(done: Future[IntegerSum | Failure]) -> None:
             try:
-                promised.set_result(self._accept(query, details, job.result()))
+                promised.set_result(self._accept(query, details, done.result()))
             except BaseException as error:  # the waiting caller gets it
                 promised.set_exception(error)
 
         promised.set_running_or_notify_cancel()
-        executor.submit(Job(query, self.__view, self._example)).add_done_callback(deliver)
+        executor.submit(job).add_done_callback(deliver)
         return promised
 
     def release(self, question: Query | Handle, mechanism: Mechanism) -> Release:
@@ -175,9 +175,12 @@ class Curator(Opaque):
                 self._release_fresh(fresh, mechanism, name, plan)
             return tuple(_delivered(self._delivered[handle]) for handle in handles)
 
-    def reserve(self, name: str, mechanism: Mechanism, *, slots: int, terms: Mapping[str, Any]) -> None:
-        """Take the cost of `slots` releases from the budget now, under a name that later sessions can resume."""
-        self.ledger.reserve(name, mechanism.event(), slots, terms)
+    def reserve(self, name: str, mechanism: Mechanism, *, slots: int, terms: Mapping[str, Any]) -> Event:
+        """Take the cost of `slots` releases from the budget now, under a name that later sessions can resume.
+
+        Returns the event of one slot: the mechanism's, or what an earlier session reserved under this name and these terms.
+        """
+        return self.ledger.reserve(name, mechanism.event(), slots, terms)
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
@@ -187,13 +190,14 @@ class Curator(Opaque):
     def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None) -> None:
         laws = [self._law(handle, mechanism) for handle in handles]
         event = mechanism.event(len(handles))
+        self._write_notes()
         entry = self._charge(handles, name, event, plan)
         self._delivered.update(dict.fromkeys(handles))  # from here on each is charged: delivered once, or lost
         releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]
         self._drawn.append((entry, name, list(zip(handles, releases, strict=True))))
         self._store_drawn()
 
-    def _charge(self, handles: Sequence[Handle], name: str, event: GaussianEvent, plan: str | None) -> int:
+    def _charge(self, handles: Sequence[Handle], name: str, event: Event, plan: str | None) -> int:
         slots = [self._described(handle) for handle in handles]
         try:
             return self.ledger.charge(name, event, {"units": self.units, "slots": slots}, plan)
@@ -224,13 +228,19 @@ class Curator(Opaque):
             self._delivered.update(pairs)
             self._drawn.pop(0)
 
-    def _draw(self, handle: Handle, law: NoiseLaw, mechanism: Mechanism, event: GaussianEvent, entry: int) -> Release:
+    def _draw(self, handle: Handle, law: NoiseLaw, mechanism: Mechanism, event: Event, entry: int) -> Release:
         query, answer = self._answer(handle)
         drawn = mechanism._sample(answer.numerators.numpy(), answer.quanta, law, self._entropy)
         offset, gain = query.affine(self.units)
         value = torch.tensor(offset, dtype=torch.float64) + torch.from_numpy(drawn * np.asarray(law.grid)) * gain
         variance = (torch.tensor(law.std, dtype=torch.float64) * gain) ** 2
         return Release(value, variance, tuple(drawn.tolist()), law, event, entry)
+
+    def _job(self, query: Query) -> Job:
+        query.require_public(self.adjacency)
+        if self._mutated:
+            raise PrivateFailure(_FAILURES["mutated"])
+        return Job(query, self.__view, self._example)
 
     def _accept(self, query: Query, details: Mapping[str, Any], outcome: IntegerSum | Failure) -> Handle:
         if isinstance(outcome, Failure):
@@ -243,15 +253,19 @@ class Curator(Opaque):
     def _refuse_failure(self, failure: Failure) -> NoReturn:
         if failure.kind == "interrupted":
             raise KeyboardInterrupt
-        self._unnoted.append(("assume", "score-total"))
+        with self._lock:
+            self._mutated |= failure.kind == "mutated"
+            self._unnoted.append(("assume", "score-total"))
         with contextlib.suppress(LedgerUnavailable):
             self._write_notes()
         raise PrivateFailure(f"{_FAILURES[failure.kind]} Nothing was charged. The statement now names the assumption score-total.")
 
     def _write_notes(self) -> None:
-        while self._unnoted:
-            self.ledger.note(*self._unnoted[0])
-            self._unnoted.pop(0)
+        """What the statement must say goes to the ledger before anything else does."""
+        with self._lock:
+            while self._unnoted:
+                self.ledger.note(*self._unnoted[0])
+                self._unnoted.pop(0)
 
     def _answer(self, handle: Handle) -> tuple[Query, IntegerSum]:
         try:

@@ -2,13 +2,14 @@
 
 Kinds of record: `birth` (data set, unit, adjacency, budget, accounting), `reserve` (a plan's slots), `charge` (before any noise is
 drawn), `value` (what came out of an earlier charge), `assume` and `void` (what later statements must say). Every record carries the
-running state (total cost, slots used by each plan) and the hash of its predecessor, so corruption is always seen; tampering and rollback
-by somebody who can write the file are seen against a head hash kept elsewhere.
+running state (total cost, slots used by each plan) and the hash of its predecessor, so every change, gap and reordering is seen; the loss
+of the last records, and a chain rewritten whole, are seen against a head hash kept elsewhere.
 A charge stands whatever happens next. A charge without a value is a lost release, never drawn again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -19,7 +20,7 @@ from dpbo.accounting.filters import Filter, added, filter_named
 from dpbo.curator.chain import Record, dump, replay
 from dpbo.curator.storage import Storage, table
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerError, LedgerMismatch
-from dpbo.events import GaussianEvent, event_from_json
+from dpbo.events import Event, event_from_json
 from dpbo.privacy import Budget, require_count
 
 SCHEMA = 1
@@ -29,13 +30,13 @@ class Ledger:
     """The chain at `url` (None: memory). `birth` must be what an existing ledger was born with."""
 
     def __init__(self, url: str | None, birth: Mapping[str, Any]) -> None:
-        filter_named(birth["accounting"])  # before anything is written
+        cap = _cap(birth)  # refuses before anything is written
         self.storage = Storage(url)
         wanted = {"schema": SCHEMA, **birth}
         try:
-            first = self._born(wanted)
+            first = self._born(wanted, cap)
         except sa.exc.IntegrityError:  # two processes gave birth at once; the other one's record stands
-            first = self._born(wanted)
+            first = self._born(wanted, cap)
         _require_same(first.body, wanted)
         self._bind(first)
 
@@ -52,19 +53,24 @@ class Ledger:
         ledger._bind(first)
         return ledger
 
-    def _born(self, birth: Mapping[str, Any]) -> Record:
+    def _born(self, birth: Mapping[str, Any], cap: Fraction) -> Record:
         with self.storage.writing() as connection:
             first = _read_one(connection, table.c.seq == 0)
-            return first or _append(connection, None, "birth", "", {**birth, "state": {"total": "0", "used": {}}})
+            return first or _append(connection, None, "birth", "", {**birth, "cap": str(cap), "state": {"total": "0", "used": {}}})
 
     def _bind(self, first: Record) -> None:
         self.birth = first.body
         self.budget = Budget.from_json(first.body["budget"])
         self.accounting: Filter = filter_named(first.body["accounting"])
-        self.cap = self.accounting.cap(self.budget)
+        self.cap = Fraction(first.body["cap"])  # kept: another machine's root finder may end a float away
+        if self.cap > _cap(first.body) * (1 + Fraction(1, 10**9)):
+            raise LedgerCorrupt("the ledger states a cap above its budget.")
 
-    def reserve(self, name: str, event: GaussianEvent, slots: int, terms: Mapping[str, Any]) -> None:
-        """Take `slots` times `event` from the budget for the plan `name`, or find that plan again if its terms are the same."""
+    def reserve(self, name: str, event: Event, slots: int, terms: Mapping[str, Any]) -> Event:
+        """Take `slots` times `event` from the budget for the plan `name`, or find that plan again if its terms are the same.
+
+        Returns the event that is reserved. Recomputed on another machine it may differ in its last digits; the first one stands.
+        """
         body = {"event": event.to_json(), "slots": require_count("slots", slots), "terms": dict(terms)}
         with self.storage.writing() as connection:
             known = _plan(connection, name)
@@ -74,8 +80,9 @@ class Ledger:
             head = self._affordable(connection, cost, f"the plan {name!r} of {slots} releases")
             state = {"total": str(added(head.total, cost)), "used": {**head.used, name: 0}}
             _append(connection, head, "reserve", name, {**body, "state": state})
+        return event
 
-    def charge(self, name: str, event: GaussianEvent, details: Mapping[str, Any], plan: str | None = None) -> int:
+    def charge(self, name: str, event: Event, details: Mapping[str, Any], plan: str | None = None) -> int:
         """Charge one release before its noise is drawn; returns the entry's number once the charge is durable.
 
         With `plan` it takes event.slots of what that plan reserved, else its cost from the budget.
@@ -138,6 +145,8 @@ class Ledger:
         Args:
             expect: a head hash kept elsewhere; it must occur in the chain, or the ledger was rolled back or rewritten.
         """
+        if expect is not None and len(expect) != 64:
+            raise InputError("expect", expect, "a whole head hash of 64 characters")
         chain = self.verified()
         if expect is not None and expect not in {record.hash for record in chain}:
             raise LedgerCorrupt("the expected head is not in the chain: it was rolled back or rewritten since that head was noted.")
@@ -163,7 +172,7 @@ def _plan(connection: sa.Connection, name: str) -> Record | None:
     return _read_one(connection, (table.c.kind == "reserve") & (table.c.name == name))
 
 
-def _with_slots(head: Record, reserved: Record | None, plan: str, event: GaussianEvent) -> dict[str, Any]:
+def _with_slots(head: Record, reserved: Record | None, plan: str, event: Event) -> dict[str, Any]:
     if reserved is None:
         raise InputError("plan", plan, "the name of a plan that was reserved")
     if event != event_from_json(reserved.body["event"]).repeated(event.slots):
@@ -186,6 +195,10 @@ def _read_one(connection: sa.Connection, where: sa.ColumnElement[bool]) -> Recor
     return None if row is None else Record.stored(*row)
 
 
+def _cap(birth: Mapping[str, Any]) -> Fraction:
+    return filter_named(birth["accounting"]).cap(Budget.from_json(birth["budget"]))
+
+
 def _require_schema(birth: Mapping[str, Any]) -> None:
     if birth.get("schema") != SCHEMA:
         raise LedgerMismatch("schema", birth.get("schema"), SCHEMA, "Open it with the dpbo version that wrote it, or upgrade dpbo.")
@@ -199,9 +212,13 @@ def _require_same(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
             raise LedgerMismatch(name, stored.get(name), value, remedy)
 
 
-def _require_same_plan(name: str, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    flat_stored, flat_wanted = ({**body["terms"], "event": body["event"], "slots": body["slots"]} for body in (stored, wanted))
-    for term, value in flat_wanted.items():
-        if flat_stored.get(term) != value:
+def _require_same_plan(name: str, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> Event:
+    kept, given = event_from_json(stored["event"]), event_from_json(wanted["event"])
+    close = math.isclose(kept.noise_multiplier, given.noise_multiplier, rel_tol=1e-9)
+    events = {"event": (kept, kept if close and type(kept) is type(given) else given), "evaluations": (stored["slots"], wanted["slots"])}
+    terms = {term: (stored["terms"].get(term), value) for term, value in wanted["terms"].items()}
+    for term, (old, new) in {**events, **terms}.items():
+        if old != new:
             remedy = f"The plan {name!r} exists: resume it with its own terms, or choose another name."
-            raise LedgerMismatch(term, flat_stored.get(term), value, remedy)
+            raise LedgerMismatch(term, old, new, remedy)
+    return kept

@@ -7,8 +7,9 @@ machines can load their own.
 
 from __future__ import annotations
 
+import copy
 import uuid
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,34 +52,41 @@ class PrivateView:
     groups: torch.Tensor | None = field(repr=False)
     rows: torch.Tensor | None = field(repr=False)
     public_units: int | None
-    born: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, records: Any, unit: PrivacyUnit, *, units_are_public: bool) -> PrivateView:
         """Swallow the records. Raises InputError on parts or labels that do not fit."""
         count = count_records(_opened(records))
         if count == 0 and units_are_public:
-            raise InputError("records", records, "at least one record")
+            raise InputError("records", type(records).__name__, "at least one record")
         groups, rows = (None, None) if unit.groups is None else _grouped(unit.groups, count)
         units = count if rows is None else len(rows)
         if units > MOST_UNITS:
-            raise InputError("records", records, f"at most {MOST_UNITS} units")
+            raise InputError("records", type(records).__name__, f"at most {MOST_UNITS} units")
         device = next((part.device for part in leaves(records) if isinstance(part, torch.Tensor)), torch.device("cpu"))
         if groups is not None and rows is not None:
             groups, rows = groups.to(device), rows.to(device)
-        return cls(records, count, groups, rows, units if units_are_public else None, versions(_opened(records)))
+        return cls(records, count, groups, rows, units if units_are_public else None)
 
     @property
     def records(self) -> Any:
-        """The user's own container, loaded if it is a Source, arrays read-only."""
+        """The records in their own container, loaded if they are a Source; arrays are lent read-only."""
         records = _opened(self.held)
         if isinstance(self.held, Source) and count_records(records) != self.count:
-            raise InputError("records", self.held, "the same data in every process", "It loaded another number of records here.")
+            raise InputError("records", type(self.held).__name__, "the same data everywhere", "Here it loaded another number of records.")
         return guarded(records)
 
     def versions(self) -> tuple[int, ...]:
         """Changes when a score changes a tensor in place."""
         return versions(self.records)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For workers: tensors travel as bytes, never as shared memory that a worker could write to."""
+        return {**vars(self), "held": self.held if isinstance(self.held, Source) else _mapped(self.held, _packed)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, _mapped(value, _unpacked) if name == "held" and not isinstance(value, Source) else value)
 
     @property
     def units(self) -> int:
@@ -106,18 +114,44 @@ def count_records(records: Any) -> int:
     """Number of records. Raises InputError where the parts of a nested container disagree or have no length."""
     lengths = {_length(part) for part in leaves(records)}
     if len(lengths) != 1:
-        raise InputError("records", records, "made of parts of one length", "Each part needs one row a record.")
+        raise InputError("records", type(records).__name__, "made of parts of one length", "Each part needs one row a record.")
     return lengths.pop()
 
 
 def guarded(records: Any) -> Any:
-    """The same records behind a face that a score cannot write through (tensors excepted: see `versions`)."""
+    """The same records, arrays read-only, so that most writing scores fail on public records already (tensors: see `versions`).
+
+    It is no wall: memory can be reached around it, so that the score writes nowhere is part of the assumption `score-per-record`.
+    """
     return _mapped(records, _read_only)
 
 
 def versions(records: Any) -> tuple[int, ...]:
-    """torch's counters of in-place changes, one a tensor."""
-    return tuple(part._version for part in leaves(records) if isinstance(part, torch.Tensor))
+    """torch's counters of in-place changes, one a tensor (inference tensors have none), summed over a list of samples."""
+    return tuple(sum(map(_version, part)) if isinstance(part, list) else _version(part) for part in leaves(records))
+
+
+def _version(part: Any) -> int:
+    return part._version if isinstance(part, torch.Tensor) and not part.is_inference() else 0
+
+
+def _packed(part: Any) -> Any:
+    return _Packed(part.detach().numpy().copy()) if isinstance(part, torch.Tensor) and _has_array(part) else part
+
+
+def _unpacked(part: Any) -> Any:
+    return torch.from_numpy(part.array) if isinstance(part, _Packed) else part
+
+
+def _has_array(part: torch.Tensor) -> bool:
+    return part.device.type == "cpu" and part.layout is torch.strided and part.dtype is not torch.bfloat16
+
+
+@dataclass(frozen=True, eq=False)
+class _Packed:
+    """A tensor's numbers on the way to a worker."""
+
+    array: np.ndarray[Any, Any] = field(repr=False)
 
 
 def _opened(records: Any) -> Any:
@@ -128,7 +162,7 @@ def _grouped(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     flat = labels.cpu().numpy() if isinstance(labels, torch.Tensor) else labels
     flat = np.asarray(flat if hasattr(flat, "dtype") else np.array(flat, dtype=object))
     if flat.ndim != 1 or len(flat) != count:
-        raise InputError("groups", labels, "one label a record, in the records' order")
+        raise InputError("groups", type(labels).__name__, "one label a record, in the records' order")
     codes = _codes(flat)
     rows = np.bincount(codes)
     if rows.max(initial=0) > MOST_ROWS_PER_UNIT:
@@ -157,11 +191,20 @@ def leaves(records: Any) -> list[Any]:
 
 def _mapped(records: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(records, Mapping):
-        return {key: _mapped(part, change) for key, part in records.items()}
+        return _rebuilt(records, {key: _mapped(part, change) for key, part in records.items()})
     if isinstance(records, tuple):
         parts = [_mapped(part, change) for part in records]
         return type(records)(*parts) if hasattr(records, "_fields") else tuple(parts)
     return change(records)
+
+
+def _rebuilt(original: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
+    """A mapping of the original's own kind where it can be copied and filled, else a dict."""
+    if isinstance(original, MutableMapping) and type(original) is not dict:
+        twin = copy.copy(original)
+        twin.update(parts)
+        return twin
+    return parts
 
 
 def _read_only(part: Any) -> Any:
@@ -171,7 +214,7 @@ def _read_only(part: Any) -> Any:
         return face
     if hasattr(part, "iloc"):
         return part.copy(deep=False)
-    return list(part) if isinstance(part, list) else part
+    return [_read_only(sample) for sample in part] if isinstance(part, list) else part
 
 
 def _is_array(part: Any) -> bool:
@@ -197,7 +240,7 @@ def _rows(part: Any, positions: torch.Tensor) -> Any:
 
 def _length(part: Any) -> int:
     try:
-        return len(part)
+        return int(part.shape[0]) if hasattr(part, "shape") and len(part.shape) else len(part)
     except TypeError:
         remedy = "Wrap a loader in dpbo.Source."
-        raise InputError("records", part, "a tensor, array, DataFrame, or anything with a length", remedy) from None
+        raise InputError("records", type(part).__name__, "a tensor, array, DataFrame, or anything with a length", remedy) from None

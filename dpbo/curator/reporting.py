@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from fractions import Fraction
 from typing import Any
 
-from dpbo.accounting import gdp
 from dpbo.accounting.filters import Filter, added
+from dpbo.accounting.membership import true_positive_rate
 from dpbo.curator.chain import Record
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError
@@ -17,7 +18,7 @@ from dpbo.privacy import Adjacency
 from dpbo.statement import Guarantee, Statement, format_up
 
 _ASSUMPTIONS = {
-    "score-per-record": "one unit's records change no other unit's score; dpbo.testing.check_per_record tests it",
+    "score-per-record": "one unit's records change no other unit's score, nor any record; dpbo.testing.check_per_record tests it",
     "timing-not-observed": "nobody who must not see the records times the evaluations",
     "score-total": "the score never fails on private records; it did at least once, and the operator saw that it did",
 }
@@ -72,9 +73,9 @@ def _delta(ledger: Ledger, delta: float | None) -> float | None:
 
 def _guarantee(ledger: Ledger, cost: Fraction, delta: float | None) -> Guarantee:
     """Of everything that cost this much; within the cap, the budget's own epsilon is a bound as well."""
-    mu = ledger.accounting.mu(cost)
+    bound = ledger.accounting.guarantee(cost, delta)
     stated = ledger.budget.epsilon if ledger.budget.epsilon is not None and cost <= ledger.cap else math.inf
-    return Guarantee(mu, None if delta is None else min(gdp.epsilon_at(mu, delta), stated), delta)
+    return bound if bound.epsilon is None else dataclasses.replace(bound, epsilon=min(bound.epsilon, stated))
 
 
 def _charged(chain: list[Record], accounting: Filter) -> Fraction:
@@ -95,7 +96,7 @@ def _declared(chain: list[Record]) -> dict[str, dict[str, Any]]:
 
 
 def _meaning(guarantee: Guarantee, birth: dict[str, Any], units: int | None) -> tuple[str, ...]:
-    rate = format_up(100 * gdp.true_positive_rate(guarantee.mu, 0.01), 2)
+    rate = format_up(100 * true_positive_rate(guarantee, 0.01), 2)
     change = "is in the data" if birth["adjacency"] == Adjacency.ADD_OR_REMOVE_ONE.value else "had these records rather than others"
     test = f"whoever tests whether one {birth['unit']} {change}, with 1 % false alarms, is right about at most {rate} % of them."
     if guarantee.delta is not None and units is not None and guarantee.delta > 1 / units:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbo.events import GaussianEvent
+from dpbo.events import Event
 from dpbo.privacy import Sensitivity
 
 Entropy = Callable[[int], bytes]  # so many bytes nobody can predict
@@ -22,22 +22,23 @@ Entropy = Callable[[int], bytes]  # so many bytes nobody can predict
 
 @dataclass(frozen=True)
 class NoiseLaw:
-    """The public law of one released vector: per-coordinate standard deviation `std` and release grid `grid`."""
+    """The public law of one released vector: per coordinate its scale parameter, standard deviation and release grid."""
 
     name: str
+    scale: tuple[float, ...]
     std: tuple[float, ...]
     grid: tuple[float, ...]
 
     def to_json(self) -> dict[str, Any]:
         """For the ledger."""
-        return {"name": self.name, "std": list(self.std), "grid": list(self.grid)}
+        return {"name": self.name, "scale": list(self.scale), "std": list(self.std), "grid": list(self.grid)}
 
 
 class Mechanism(abc.ABC):
     """One law of noise. Subclasses state in their docstring what they guarantee and why the sampling is exact."""
 
     @abc.abstractmethod
-    def event(self, slots: int = 1) -> GaussianEvent:
+    def event(self, slots: int = 1) -> Event:
         """What `slots` joint or successive releases cost."""
 
     @abc.abstractmethod

@@ -19,6 +19,7 @@ from dpbo.queries.query import Failure, View
 Score = Callable[[Any, Any], Any]
 T = TypeVar("T")
 _MOST_CALLS = 1 << 12
+_FRUITLESS_CALLS = 1 << 8
 _DTYPES = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _DTYPES |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
@@ -52,17 +53,18 @@ def try_on(score: Score, subject: Any, example: Any, metrics: int, count: int, r
 
 
 def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
-    """Scores by bisection over units; units that fail alone, or are not settled in time, are NaN: the worst end.
+    """Scores by bisection over units; units that fail alone are NaN: the worst end.
 
     Every call scores as many records as there are, with repeats in the place of those left out, because a record's bits may depend on
-    how many are scored together. Where nothing can be scored at all it is the score that is broken: a Failure, to the operator alone
-    (assumption `score-total`), not a release of worst scores that would be paid for.
+    how many are scored together. A Failure, for the operator alone (assumption `score-total`): where more units fail than the calls
+    settle, because those left over must not count as worst for another unit's sake; and where nothing can be scored at all, because then
+    the score is broken and a release of worst scores would be paid for.
     """
     scores, failed, kind = torch.full((view.count, metrics), torch.nan, dtype=torch.float64), view.units, ""
     positions_of = _positions(view)
     waiting = collections.deque([(0, view.units)])
-    for _ in range(_MOST_CALLS):
-        if not waiting:
+    for calls in range(_MOST_CALLS):
+        if not waiting or (calls >= _FRUITLESS_CALLS and failed == view.units):
             break
         first, last = waiting.popleft()
         kept = positions_of(first, last)
@@ -78,7 +80,7 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Ten
             if last - first > 1:
                 middle = (first + last) // 2
                 waiting.extend([(first, middle), (middle, last)])
-    return Failure(kind) if failed == view.units else scores
+    return Failure(kind) if waiting or failed == view.units else scores
 
 
 def _kind(error: BaseException) -> str:

@@ -87,6 +87,11 @@ class LedgerContract(abc.ABC):
             ("charge", {"event": {**_TENTH.to_json(), "slots": -3}, "plan": None}),
             ("charge", {"event": _TENTH.to_json(), "plan": "never made"}),
             ("value", {"entry": 77, "values": []}),
+            ("value", {"entry": 1, "values": [{}, {}]}),
+            ("birth", {}),
+            ("charge2", {"event": _TENTH.to_json(), "plan": None}),
+            ("charge", {"event": [], "plan": None}),
+            ("charge", {"event": _TENTH.to_json(), "plan": None, "slots": [{}, {}]}),
             ("reserve", {"event": _TENTH.to_json(), "slots": 100, "terms": {}}),
         ],
     )
@@ -98,6 +103,14 @@ class LedgerContract(abc.ABC):
         with ledger.storage.writing() as connection:
             connection.execute(table.insert().values({**vars(forged), "body": dump(forged.body)}))
         with pytest.raises(LedgerCorrupt, match="record 5"):
+            ledger.verify()
+
+    @pytest.mark.parametrize("body", ["not json", "[]", "{"])
+    def test_an_unreadable_record_is_corruption_and_nothing_else(self, url: str, body: str) -> None:
+        ledger = self._filled(url)
+        with ledger.storage.writing() as connection:
+            connection.execute(sa.update(table).where(table.c.seq == 2).values(body=body))
+        with pytest.raises(LedgerCorrupt, match="record 2"):
             ledger.verify()
 
     def test_a_removed_record_is_seen(self, url: str) -> None:
@@ -116,6 +129,8 @@ class LedgerContract(abc.ABC):
         ledger.verify()
         with pytest.raises(LedgerCorrupt, match="rolled back"):
             ledger.verify(expect=head)
+        with pytest.raises(InputError, match="64 characters"):
+            ledger.verify(expect=head[:16])
 
     def _filled(self, url: str) -> Ledger:
         ledger = Ledger(url, BIRTH)

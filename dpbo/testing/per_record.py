@@ -5,6 +5,7 @@ A score that normalises by the batch, ranks, or averages makes one record change
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 
 from dpbo.curator.records import PrivateView, leaves
 from dpbo.privacy import Adjacency, PrivacyUnit
+
+_EXTREMES = (1e6, -1e6, 1e30, -1e30, float("nan"))
 
 
 def check_per_record(
@@ -32,7 +35,7 @@ def check_per_record(
     Args:
         score, subject: as in ClippedMean; `score(subject, records)`.
         records: public records that can be sliced, at least two.
-        adjacency: REPLACE_ONE puts in one place another record, zeros, a huge record or NaN. ADD_OR_REMOVE_ONE also leaves records out.
+        adjacency: REPLACE_ONE puts in one place another record, zeros, huge numbers or NaN. ADD_OR_REMOVE_ONE also leaves records out.
         grouped: units are groups of records, so a replaced unit may change the number of records: leaves records out too.
         trials: how many records are changed, among them those of lowest and highest score.
 
@@ -44,13 +47,15 @@ def check_per_record(
     assert view.count >= 2, "two records or more are needed"
     before = _scores(score(subject, view.records))
     assert len(before) == view.count, f"score returned {len(before)} rows for {view.count} records"
-    rng, everyone = np.random.default_rng(seed), torch.arange(view.count)
+    compared, rng, everyone = 0, np.random.default_rng(seed), torch.arange(view.count)
     for changed in _victims(before, trials, rng):
         others = everyone[everyone != changed]
         for name, neighbour in _replacements(view, changed, rng):
             after = _scores_or_none(score, subject, neighbour)
+            compared += after is not None
             if after is not None:
                 _require_equal(before[others.numpy()], after[others.numpy()], f"replacing record {changed} by {name}")
+    assert compared, "the score raised on every neighbour: nothing could be compared"
     if grouped or adjacency is Adjacency.ADD_OR_REMOVE_ONE:
         _check_parts(score, subject, view, before, rng)
 
@@ -74,17 +79,23 @@ def _replacements(view: PrivateView, changed: int, rng: np.random.Generator) -> 
     positions = torch.arange(view.count)
     positions[changed] = (changed + int(rng.integers(1, view.count))) % view.count
     yield "another one", view.take(positions)
-    for name, value in (("zeros", 0.0), ("huge numbers", 1e6), ("huge negative numbers", -1e6), ("NaN", float("nan"))):
+    for name, value in (("zeros", 0.0), *((f"{end:g}", end) for end in _EXTREMES)):
         neighbour = view.take(torch.arange(view.count))
-        parts = [part for part in leaves(neighbour) if _is_float(part)]
-        for part in parts:
-            part[changed] = value
-        if parts:
+        if [part for part in leaves(neighbour) if _overwritten(part, changed, value)]:
             yield name, neighbour
 
 
-def _is_float(part: Any) -> bool:
-    return part.is_floating_point() if isinstance(part, torch.Tensor) else isinstance(part, np.ndarray) and part.dtype.kind == "f"
+def _overwritten(part: Any, changed: int, value: float) -> bool:
+    """Put `value`, as far as the dtype reaches, in one row of a numeric part; False where that means nothing."""
+    kind = np.asarray(part[:0]).dtype.kind if isinstance(part, (torch.Tensor, np.ndarray)) else ""
+    if kind == "f":
+        part[changed] = value
+        return True
+    if kind in ("i", "u") and not math.isnan(value):
+        ends = torch.iinfo(part.dtype) if isinstance(part, torch.Tensor) else np.iinfo(part.dtype)
+        part[changed] = int(min(max(value, ends.min), ends.max))
+        return True
+    return False
 
 
 def _scores_or_none(score: Callable[[Any, Any], Any], subject: Any, records: Any) -> np.ndarray[Any, Any] | None:
@@ -96,6 +107,8 @@ def _scores_or_none(score: Callable[[Any, Any], Any], subject: Any, records: Any
 
 
 def _scores(result: Any) -> np.ndarray[Any, Any]:
+    if isinstance(result, Iterator):
+        return np.concatenate([_scores(batch) for batch in result])
     return result.detach().cpu().numpy() if isinstance(result, torch.Tensor) else np.asarray(result)
 
 

@@ -4,7 +4,8 @@ import copy
 import os
 import pickle
 import re
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -320,6 +321,127 @@ def test_a_wrong_shape_or_kind_is_confined_as_an_exception_is(picky):
     assert "score-total" not in curator.statement().assumptions
 
 
+def test_more_failures_than_the_calls_settle_are_a_failure_not_worst_scores(monkeypatch):
+    """What is left over must not count as worst: one more failing record would then move many others."""
+    from dpbo.queries import scoring
+
+    records = torch.ones(512, dtype=torch.float64)
+    records[::64] = float("nan")
+
+    def picky(_m, r):
+        if bool(r.isnan().any()):
+            raise ValueError
+        return r
+
+    curator = make(records, budget=Budget.gdp(1000.0))
+    assert curator.release(mean(picky), GaussianMechanism(0.01)).value.item() == pytest.approx(1 - 1 / 64, abs=0.001)
+    monkeypatch.setattr(scoring, "_MOST_CALLS", 40)
+    with pytest.raises(PrivateFailure):
+        curator.evaluate(mean(picky))
+
+
+def test_a_broken_score_is_given_up_soon():
+    calls = []
+
+    def broken(_m, r):
+        calls.append(len(r))
+        raise KeyError("Age")
+
+    with pytest.raises(PrivateFailure):
+        make(pd.DataFrame({"age": np.arange(5000.0)})).evaluate(mean(broken))
+    assert len(calls) <= 257
+
+
+def test_a_release_waits_until_the_ledger_knows_of_a_failure(monkeypatch):
+    note, curator = Ledger.note, make()
+    handle = curator.evaluate(mean())
+
+    def locked(*_arguments):
+        raise LedgerUnavailable("locked")
+
+    monkeypatch.setattr(Ledger, "note", locked)
+    with pytest.raises(PrivateFailure):
+        curator.evaluate(mean(lambda _m, r: r[:-1] if len(r) > 10 else r))
+    with pytest.raises(LedgerUnavailable):
+        curator.release(handle, NOISE)
+    monkeypatch.setattr(Ledger, "note", note)
+    curator.release(handle, NOISE)
+    assert [r.kind for r in curator.ledger.records()] == ["birth", "assume", "charge", "value"]
+
+
+def test_workers_get_copies_and_a_change_there_stops_the_curator():
+    view = make((RECORDS.clone(), ["a"] * 101))._Curator__view
+    sent = pickle.loads(pickle.dumps(view))
+    assert torch.equal(sent.records[0], RECORDS)
+    sent.records[0].mul_(0.0)
+    assert view.records[0].sum() > 0
+    curator = make(Source(load_records))
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with pytest.raises(PrivateFailure, match="in place"):
+            curator.submit(mean(halve), pool).result(timeout=300)
+        with pytest.raises(PrivateFailure, match="in place"):
+            curator.submit(mean(same), pool)
+
+
+def load_records():
+    return torch.linspace(0, 1, 101, dtype=torch.float64)
+
+
+def halve(_m, r):
+    return r.mul_(0.5)
+
+
+def test_inference_tensors_bunches_and_sparse_matrices_are_records_too():
+    from scipy.sparse import csr_matrix
+    from sklearn.utils import Bunch
+
+    with torch.inference_mode():
+        frozen = torch.linspace(0, 1, 101)
+    near = pytest.approx(0.5, abs=8 / 101)
+    assert make(frozen).release(mean(), GaussianMechanism(1.0)).value.item() == near
+    bunch = Bunch(data=RECORDS.numpy())
+    assert make(bunch).release(mean(lambda _m, r: r.data), GaussianMechanism(1.0)).value.item() == near
+    sparse = csr_matrix(RECORDS.numpy()[:, None])
+    assert make(sparse).release(mean(lambda _m, r: r.toarray()), GaussianMechanism(1.0)).value.item() == near
+    samples = [np.array([v]) for v in RECORDS.tolist()]
+    assert make(samples).release(mean(lambda _m, r: np.concatenate(r)), GaussianMechanism(1.0)).value.item() == near
+
+
+def test_a_cap_computed_a_float_away_resumes_and_verifies(tmp_path, monkeypatch):
+    """Another machine's root finder may end an ulp lower or higher: the ledger's own cap and multiplier stand."""
+    from dpbo import PrivateObjective
+    from dpbo.accounting import gdp
+
+    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a", "budget": Budget(3.0, 1e-5)}
+    plan: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 7}
+    first = PrivateObjective(make(**terms), same, **plan)
+    first(torch.zeros(1, 1, dtype=torch.float64))
+    found = gdp.mu_within
+    for factor in (1 - 4e-16, 1 + 4e-16):
+        monkeypatch.setattr(gdp, "mu_within", lambda e, d, f=factor: found(e, d) * f)
+        again = PrivateObjective(make(**terms), same, **plan)
+        assert again.noise_multiplier == first.noise_multiplier
+        again(torch.zeros(1, 1, dtype=torch.float64))
+        again.curator.statement()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError("x", 3, "small"),
+        BudgetExceeded(1.0, 0.5, 2.0, "slots", "the batch"),
+        LedgerMismatch("unit", "a", "b", "No."),
+        LedgerUnavailable("locked", uncertain=True),
+        PrivateFailure("no"),
+    ],
+)
+def test_errors_come_back_from_workers(error):
+    twin = pickle.loads(pickle.dumps(error))
+    assert type(twin) is type(error)
+    assert str(twin) == str(error)
+    assert vars(twin) == vars(error)
+
+
 def test_confining_a_failure_changes_nobody_elses_score():
     """A score may depend on how many records it gets, which is public: isolation must not score fewer."""
 
@@ -465,6 +587,7 @@ def test_errors_do_not_repeat_what_may_be_private():
         lambda: PrivacyUnit(names),
         lambda: make(role=names),
         lambda: make(adjacency=names),
+        lambda: make(unit=PrivacyUnit("patient", groups=[70123456, 70123457])),
         lambda: make(unit=PrivacyUnit("patient", groups=["Alice HIV+"])),
     )
     for wrong in wrongs:
@@ -472,6 +595,7 @@ def test_errors_do_not_repeat_what_may_be_private():
             wrong()
         assert "Alice" not in str(refused.value)
         assert "Alice" not in repr(vars(refused.value))
+        assert "70123456" not in str(refused.value)
     with pytest.raises(InputError) as refused:
         make(ledger="nosuch://user:hunter2@host/db", dataset="a")
     assert "hunter2" not in str(refused.value)

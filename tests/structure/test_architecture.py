@@ -81,7 +81,7 @@ def test_entropy_comes_from_one_place_and_noise_is_shaped_in_mechanisms_alone():
     users = {str(path.relative_to(ROOT)) for path in FILES if _uses(path, *generators)}
     assert users == {"curator/entropy.py"}
     shapers = {str(path.relative_to(ROOT)) for path in FILES if _uses(path, "ndtri", "erfinv")}
-    assert shapers <= {"mechanisms/rounded_normal.py", "accounting/gdp.py"}
+    assert shapers <= {"mechanisms/gaussian.py", "accounting/gdp.py", "accounting/profiles.py", "accounting/membership.py"}
 
 
 def _all_subclasses(cls):

@@ -51,6 +51,21 @@ def test_check_per_record_tells_honest_scores_from_leaking_ones(adjacency):
             check_per_record(leak, None, RECORDS, adjacency=adjacency)
 
 
+def test_check_per_record_takes_integers_and_batches_and_needs_something_to_compare():
+    whole = torch.arange(1, 41).reshape(40, 1)
+    check_per_record(lambda _x, r: iter(r[:, 0].split(7)), None, whole)
+    for leak in (lambda _x, r: (r[:, 0] >= 20).int() + int(r.max() > 1000), lambda _x, r: r[:, 0] * 1.0 + float(r.max() > 1e7)):
+        with pytest.raises(AssertionError, match="moved other records"):
+            check_per_record(leak, None, whole)
+
+    def only_these(_x, r):
+        assert torch.equal(r, whole)
+        return r[:, 0]
+
+    with pytest.raises(AssertionError, match="nothing could be compared"):
+        check_per_record(only_these, None, whole)
+
+
 def test_a_score_that_depends_on_the_number_of_records_leaks_only_where_that_is_private():
     check_per_record(by_the_count, None, RECORDS)
     for settings in ({"grouped": True}, {"adjacency": Adjacency.ADD_OR_REMOVE_ONE}):
@@ -134,7 +149,7 @@ class _Scaled(GaussianMechanism):
     factor = 0.7
 
     def _sample(self, numerators, quanta, law, entropy):
-        quiet = dataclasses.replace(law, std=tuple(self.factor * s for s in law.std))
+        quiet = dataclasses.replace(law, scale=tuple(self.factor * s for s in law.scale))
         return super()._sample(numerators, quanta, quiet, entropy)
 
 
@@ -176,6 +191,30 @@ def test_the_mechanism_contract_compares_noise_and_charge(mutant):
         _mechanism_contract(mutant).test_noise_is_at_least_what_the_event_charges_for()
 
 
+class _Antithetic(GaussianMechanism):
+    """The second half of a vector carries the first half's noise, turned round."""
+
+    def _sample(self, numerators, quanta, law, entropy):
+        noise = super()._sample(np.zeros_like(numerators), quanta, law, entropy)
+        half = len(noise) // 2
+        noise[half : 2 * half] = -noise[:half]
+        return noise + (np.asarray(numerators) >> 22)
+
+
+class _Repeating(GaussianMechanism):
+    """Its own seed instead of the entropy it is given."""
+
+    def _sample(self, numerators, quanta, law, entropy):
+        return super()._sample(numerators, quanta, law, SeededEntropy(0))
+
+
+def test_the_mechanism_contract_sees_noise_that_cancels_or_repeats():
+    with pytest.raises(AssertionError):
+        _mechanism_contract(_Antithetic).test_coordinates_are_independent()
+    with pytest.raises(AssertionError):
+        _mechanism_contract(_Repeating).test_noise_comes_from_the_entropy_and_from_all_of_it()
+
+
 def test_the_mechanism_contract_counts_slots():
     with pytest.raises(AssertionError):
         _mechanism_contract(_OneForAll).test_several_slots_are_charged_as_several()
@@ -205,11 +244,12 @@ def test_the_mechanism_contract_catches_unequal_supports_and_low_bits():
 def _mechanism_contract(mechanism):
     class Contract(MechanismContract):
         covers = GaussianMechanism
+        norm = "l2"
 
         def mechanism(self):
             return mechanism(3.0)
 
-        def cdf(self, noise, std):
-            return norm.cdf(noise, scale=std)
+        def cdf(self, noise, scale):
+            return norm.cdf(noise, scale=scale)
 
     return Contract()

@@ -1,5 +1,6 @@
 """Exact Gaussians: the inverse cdf's assumed accuracy, the slow path against the fast one, the law on real entropy."""
 
+import functools
 import math
 import os
 
@@ -10,12 +11,14 @@ from scipy.special import ndtri
 from scipy.stats import norm
 
 from dpbo.errors import InputError
-from dpbo.mechanisms import GaussianMechanism, rounded_normal
-from dpbo.mechanisms.rounded_normal import _decide
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.mechanisms.gaussian import NORMAL
+from dpbo.mechanisms.laplace import LAPLACE
+from dpbo.mechanisms.rounding import decide, rounded
 from dpbo.privacy import Sensitivity
 from dpbo.testing import SeededEntropy, assert_law
 
-draw = rounded_normal.rounded_normal
+draw = functools.partial(rounded, NORMAL)
 
 
 def test_ndtri_is_as_accurate_as_assumed():
@@ -38,13 +41,23 @@ def _relative_error(p: float, z: float) -> float:
     return abs(float((mpmath.ncdf(z) - mpmath.mpf(p)) / (mpmath.npdf(z) * z)))
 
 
-def test_the_slow_path_decides_as_the_fast_one():
+def test_the_laplace_quantile_is_as_accurate_as_assumed():
+    rng = np.random.default_rng(1)
+    points = np.concatenate([10.0 ** rng.uniform(-19.2, -0.31, 5000), 0.5 - 10.0 ** rng.uniform(-16, -0.4, 5000)])
+    with mpmath.workdps(30):
+        truths = [mpmath.log(2 * mpmath.mpf(float(p))) for p in points]
+        errors = [abs(float((mpmath.mpf(float(z)) - t) / t)) for z, t in zip(LAPLACE.quantile(points), truths, strict=True) if t]
+    assert max(errors) < 2.0**-41
+
+
+@pytest.mark.parametrize("law", [NORMAL, LAPLACE])
+def test_the_slow_path_decides_as_the_fast_one(law):
     """Feed both the same 64 bits where the fast path is sure: mpmath gives the same integer."""
     words = np.frombuffer(SeededEntropy(3)(8 * 300), dtype="<u8")
     scale, fraction = 2.0**20 * 1.37, 0.8125
-    fast = draw(np.full(300, fraction), np.full(300, scale), lambda size: words.tobytes()[:size])
+    fast = rounded(law, np.full(300, fraction), np.full(300, scale), lambda size: words.tobytes()[:size])
     mask = (1 << 63) - 1
-    slow = [_decide(int(w) & mask, bool(int(w) >> 63), fraction, scale, SeededEntropy(4)) for w in words]
+    slow = [decide(law, int(w) & mask, bool(int(w) >> 63), fraction, scale, SeededEntropy(4)) for w in words]
     assert fast.tolist() == slow
 
 

@@ -1,0 +1,43 @@
+"""Renyi and zero-concentrated DP read as (epsilon, delta).
+
+(a, r)-RDP is (r + c(a, delta), delta)-DP with c(a, delta) = log((a-1)/a) - (log delta + log a)/(a-1) (Canonne, Kamath & Steinke 2020,
+Proposition 12), and rho-zCDP is (a, a rho)-RDP for every a > 1. Each order gives a valid bound, so a search over orders can only be loose.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy.optimize import brentq, minimize_scalar
+
+_UP = 1.0 + 1e-12
+
+
+def conversion(order: float, delta: float) -> float:
+    """c(order, delta), rounded up."""
+    value = math.log1p(-1.0 / order) - (math.log(delta) + math.log(order)) / (order - 1.0)
+    return value + abs(value) * 1e-14
+
+
+def epsilon_of_rho(rho: float, delta: float) -> float:
+    """Smallest epsilon over all orders at which rho-zCDP is (epsilon, delta)-DP, rounded up."""
+    if rho <= 0.0:
+        return 0.0
+
+    def at(log_excess: float) -> float:
+        order = 1.0 + math.exp(log_excess)
+        return order * rho + conversion(order, delta)
+
+    best = minimize_scalar(at, bounds=(-30.0, 30.0), method="bounded", options={"xatol": 1e-12})
+    return max(min(float(best.fun), at(0.5 * math.log(math.log(1 / delta) / rho))) * _UP, 0.0)
+
+
+def rho_within(epsilon: float, delta: float) -> float:
+    """Largest rho that is (epsilon, delta)-DP by this conversion, rounded down."""
+    ceiling = 1.0
+    while epsilon_of_rho(ceiling, delta) < epsilon:
+        ceiling *= 2.0
+    rho = float(brentq(lambda r: epsilon_of_rho(r, delta) - epsilon, 0.0, ceiling, xtol=1e-300, rtol=1e-13))
+    while epsilon_of_rho(rho, delta) > epsilon:
+        rho *= 1.0 - 1e-12
+    return rho

@@ -1,0 +1,70 @@
+"""Noise added to an exact sum: what the Gaussian and the Laplace mechanism share.
+
+Law: released_j = h_j round((S_j q_j + N_j) / h_j) with independent N_j of scale noise_multiplier * sensitivity * scale_j, rounded up, where
+S_j q_j is the query's exact sum and the sensitivity is taken in the mechanism's own norm. The grid h_j is a power of two with scale / h_j
+in [2^20, 2^21), made from public numbers only. Before rounding this is the textbook mechanism; rounding is post-processing.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbo.errors import InputError
+from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseLaw
+from dpbo.mechanisms.rounding import SymmetricLaw, rounded
+from dpbo.privacy import Sensitivity, require_positive
+
+_GRID_BITS = 20
+_LEAST, _MOST = 0.01, 2.0**20
+_SMALLEST = 1e-150  # far from where float64 loses digits
+_ROUND_UP = 1.0 + 2.0**-48  # covers every float rounding between the public numbers and the scale
+
+
+@dataclass(frozen=True)
+class AdditiveMechanism(Mechanism):
+    """Noise whose scale is `noise_multiplier` (0.01 to 2^20) times the query's sensitivity; `calibrate` gives what a budget allows."""
+
+    noise_multiplier: float
+    law_of_noise: ClassVar[SymmetricLaw]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise_multiplier", require_positive("noise_multiplier", self.noise_multiplier, _LEAST, _MOST))
+
+    @staticmethod
+    @abc.abstractmethod
+    def norm(sensitivity: Sensitivity) -> float:
+        """The sensitivity in the norm that this noise hides."""
+
+    def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseLaw:
+        scale = tuple(self.noise_multiplier * self.norm(sensitivity) * unit * _ROUND_UP for unit in sensitivity.scale)
+        law = NoiseLaw(self.law_of_noise.name, scale, tuple(s * self.law_of_noise.std for s in scale), tuple(_grid(s) for s in scale))
+        reachable = all(_SMALLEST < s < 1 / _SMALLEST for s in (*sensitivity.scale, *scale))
+        if not reachable or not all(0 < shift <= 53 for shift in _shifts(quanta, law.grid)):
+            raise InputError("noise_multiplier", self.noise_multiplier, "such that noise and clipping fit one 64-bit lattice",
+                             "Use a smaller max_records_per_unit, or ranges and weights closer together.")  # fmt: skip
+        return law
+
+    def _sample(
+        self, numerators: Sequence[int] | NDArray[np.int64], quanta: Sequence[float], law: NoiseLaw, entropy: Entropy
+    ) -> NDArray[np.int64]:
+        exact, shift = np.asarray(numerators, dtype=np.int64), _shifts(quanta, law.grid)
+        whole = exact >> shift
+        fractions = np.ldexp((exact - (whole << shift)).astype(np.float64), -shift)  # below 2^53 units: exact
+        return whole + rounded(self.law_of_noise, fractions, np.asarray(law.scale) / np.asarray(law.grid), entropy)
+
+
+def _grid(scale: float) -> float:
+    """The power of two h with scale / h in [2^20, 2^21)."""
+    return math.ldexp(1.0, math.frexp(scale)[1] - 1 - _GRID_BITS)
+
+
+def _shifts(quanta: Sequence[float], grid: Sequence[float]) -> NDArray[np.int64]:
+    """How many quanta make one grid step, as powers of two."""
+    return (np.frexp(grid)[1] - np.frexp(quanta)[1]).astype(np.int64)

@@ -1,0 +1,26 @@
+"""Gaussian and Laplace noise under the mechanism contract."""
+
+from scipy.stats import laplace, norm
+
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
+from dpbo.testing import MechanismContract
+
+
+class TestGaussian(MechanismContract):
+    covers, norm = GaussianMechanism, "l2"
+
+    def mechanism(self):
+        return GaussianMechanism(3.0)
+
+    def cdf(self, noise, scale):
+        return norm.cdf(noise, scale=scale)
+
+
+class TestLaplace(MechanismContract):
+    covers, norm = LaplaceMechanism, "l1"
+
+    def mechanism(self):
+        return LaplaceMechanism(3.0)
+
+    def cdf(self, noise, scale):
+        return laplace.cdf(noise, scale=scale)
