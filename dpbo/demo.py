@@ -24,6 +24,7 @@ from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
+from botorch.utils.sampling import manual_seed
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from sklearn.datasets import load_digits
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -80,8 +81,8 @@ def fitted_gp(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTas
 def propose(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, seed: int) -> torch.Tensor:
     """The next point (`1 x d`) by qLogNEI."""
     sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
-    options = {"maxiter": 50, "seed": seed}
-    with _quiet():
+    options = {"maxiter": 50}
+    with _quiet(), manual_seed(seed):  # BoTorch's own public randomness: the same released values give the same next point
         acquisition = qLogNoisyExpectedImprovement(fitted_gp(X, Y, Yvar), X, sampler=sampler)
         candidate, _ = optimize_acqf(acquisition, SPACE.bounds, q=1, num_restarts=4, raw_samples=64, options=options)
     return candidate

@@ -1,0 +1,105 @@
+"""Empirical lower bounds on what a mechanism leaks, from many runs on two worst-case data sets.
+
+Whoever sees one output and guesses by a threshold on some statistic has a true- and a false-positive rate; a guarantee bounds that pair.
+Half of the runs choose the statistic and the threshold; the other half measure the rates, with Clopper-Pearson bounds, so the result holds
+with probability 1 - level whatever was chosen. A guarantee below the bound is refuted; a bound far below the guarantee says that the audit
+is weak, not that the mechanism is strong: `reachable` is what this many runs can show of a true Gaussian of that mu.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+from scipy.stats import beta
+
+from dpbo.errors import InputError
+
+LEVEL = 1e-6
+_GRID = np.linspace(0.001, 0.999, 200)
+
+Draw = Callable[[int, int], NDArray[Any]]
+Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the runs show, with probability 1 - level.
+
+    Attributes:
+        mu: the mechanism is not mu'-GDP for any mu' below this.
+        true_positives, false_positives: bounds on the rates of the attack that shows it, lower and upper.
+        runs: measured runs on each side; as many again chose the attack.
+    """
+
+    mu: float
+    true_positives: float
+    false_positives: float
+    runs: int
+    level: float
+
+    def epsilon(self, delta: float) -> float:
+        """The mechanism is not (epsilon', delta)-DP for any epsilon' below this."""
+        excess = self.true_positives - delta
+        return max(math.log(excess / self.false_positives), 0.0) if excess > 0 else 0.0
+
+    def __str__(self) -> str:
+        return f"at least {self.mu:.4g}-GDP ({self.runs:,} measured runs a side, error level {self.level:g})"
+
+
+def audit(draw: Draw, *, runs: int, statistic: Statistic | None = None, delta: float | None = None, level: float = LEVEL) -> Audit:
+    """Lower bound on mu, or on epsilon at a delta, from 2 * runs draws on each of two neighbouring data sets.
+
+    Args:
+        draw: `draw(which, count)` returns `count` independent outputs (`count` or `count x d`) of the mechanism on data set 0 or 1.
+        runs: runs that measure, on each side. 90 % of mu takes about (125 / mu)^2 at level 1e-6.
+        statistic: maps outputs to one number each, larger for data set 1. Omitted: the projection on the difference of means, scaled by
+            the covariance, which is the likelihood ratio for Gaussian noise.
+        delta: choose the attack that shows the largest epsilon at this delta, instead of the largest mu.
+        level: probability with which the bound may be wrong.
+    """
+    if not isinstance(runs, int) or runs < 100:
+        raise InputError("runs", runs, "a whole number of at least 100")
+    learned = [_table(draw(which, runs)) for which in (0, 1)]
+    score = statistic or _projection(*learned)
+    threshold = _best_threshold(np.sort(score(learned[0])), np.sort(score(learned[1])), runs, level, delta)
+    hits = [int((score(_table(draw(which, runs))) > threshold).sum()) for which in (0, 1)]
+    return _measured(hits[1], hits[0], runs, level)
+
+
+def reachable(mu: float, runs: int, level: float = LEVEL) -> float:
+    """The bound that `audit` would give, on average, for a true Gaussian of this mu: its power."""
+    thresholds = np.linspace(-4.0, 4.0 + mu, 2000)
+    return max(_measured(round(runs * ndtr(mu - t)), round(runs * ndtr(-t)), runs, level).mu for t in thresholds)
+
+
+def _measured(true_hits: int, false_hits: int, runs: int, level: float) -> Audit:
+    lower = float(beta.ppf(level / 2, true_hits, runs - true_hits + 1)) if true_hits else 0.0
+    upper = float(beta.ppf(1 - level / 2, false_hits + 1, runs - false_hits)) if false_hits < runs else 1.0
+    mu = float(ndtri(lower) - ndtri(upper)) if lower > 0.0 and upper < 1.0 else 0.0
+    return Audit(max(mu, 0.0), lower, upper, runs, level)
+
+
+def _best_threshold(zeros: NDArray[np.float64], ones: NDArray[np.float64], runs: int, level: float, delta: float | None) -> float:
+    """The cut that promises the largest bound on the runs that choose."""
+    cuts = np.unique(np.concatenate([np.quantile(zeros, _GRID), np.quantile(ones, _GRID)]))
+    hits = [(len(side) - np.searchsorted(side, cuts, side="right")).tolist() for side in (ones, zeros)]
+    tried = [_measured(above_one, above_zero, runs, level) for above_one, above_zero in zip(*hits, strict=True)]
+    bounds = [attack.mu if delta is None else attack.epsilon(delta) for attack in tried]
+    return float(cuts[int(np.argmax(bounds))])
+
+
+def _projection(zeros: NDArray[np.float64], ones: NDArray[np.float64]) -> Statistic:
+    difference = ones.mean(0) - zeros.mean(0)
+    covariance = np.atleast_2d(np.cov(np.concatenate([zeros - zeros.mean(0), ones - ones.mean(0)]).T))
+    direction = np.linalg.lstsq(covariance, difference, rcond=None)[0]
+    return lambda outputs: outputs @ direction
+
+
+def _table(outputs: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(outputs, dtype=np.float64).reshape(len(outputs), -1)

@@ -1,0 +1,117 @@
+"""Replay passes honest algorithms and finds each planted leak."""
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective
+from dpbo.demo import correct, fit, search, split
+from dpbo.testing import replay
+
+RECORDS = torch.linspace(0, 1, 50, dtype=torch.float64)
+NEIGHBOUR = torch.cat([torch.tensor([37.0], dtype=torch.float64), RECORDS[1:]])
+SETTINGS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(12.0, 1e-5)}
+
+
+def score(x, records):
+    return 1 - (records - x[0]).abs()
+
+
+def loop(curator, points, score=score, evaluations=6):
+    objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=evaluations)
+    for x in points:
+        Y, _ = objective(x.reshape(1, 1))
+        yield Y.item()
+
+
+GRID = torch.linspace(0, 1, 5, dtype=torch.float64)
+
+
+def honest(curator, _records):
+    """Where it looks next depends on what was released, as it may."""
+    x = torch.tensor(0.5, dtype=torch.float64)
+    objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=6)
+    for _ in range(6):
+        Y, _ = objective(x.reshape(1, 1))
+        x = (x + 0.1 * Y.item()).clamp(0, 1)
+
+
+def test_an_honest_algorithm_passes_and_its_steps_come_back():
+    steps = replay(honest, RECORDS, NEIGHBOUR, **SETTINGS)
+    assert len(steps) == 6
+    assert len({step.asked["x"][0] for step in steps}) > 3
+
+
+def test_groups_are_neighbours_by_their_unit():
+    labels = [i // 2 for i in range(50)]
+    grown = [0, *labels]
+    settings = {**SETTINGS, "unit": PrivacyUnit("patient", groups=labels)}
+    records = torch.cat([torch.tensor([-5.0], dtype=torch.float64), RECORDS])
+    replay(honest, RECORDS, records, neighbour_unit=PrivacyUnit("patient", groups=grown), **settings)
+
+
+def candidates_from_the_records(curator, records):
+    list(loop(curator, [records.quantile(0.9), records.mean()]))
+
+
+def stopping_on_raw_scores(curator, records):
+    for x in GRID:
+        objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=6)
+        objective(x.reshape(1, 1))
+        if records.max() > 10:
+            break
+
+
+def standardised_by_the_records(curator, records):
+    list(loop(curator, GRID, lambda x, r: (r - r.mean()) / r.std()))
+
+
+def ranges_from_the_records(curator, records):
+    top = float(records.max())
+    PrivateObjective(curator, score, score_range=(0.0, top), evaluations=6)(GRID.reshape(-1, 1))
+
+
+def plans_by_the_records(curator, records):
+    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=6 + int(records.max() > 10))(GRID.reshape(-1, 1))
+
+
+def evaluating_more_than_is_released(curator, records):
+    objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=6)
+    handles = [objective.evaluate(x.reshape(1)) for x in GRID[: 2 + int(records.max() > 10)]]
+    objective.release(handles[:2])
+
+
+@pytest.mark.parametrize(
+    ("leak", "message"),
+    [
+        (candidates_from_the_records, "evaluation 0 depends on the records .* x changed"),
+        (stopping_on_raw_scores, "the number of evaluations"),
+        (standardised_by_the_records, "moved by"),
+        (ranges_from_the_records, "score_range changed"),
+        (plans_by_the_records, "release 0 depends on the records .* event"),
+        (evaluating_more_than_is_released, "the number of evaluations"),
+    ],
+)
+def test_each_planted_leak_is_found(leak, message):
+    with pytest.raises(AssertionError, match=message):
+        replay(leak, RECORDS, NEIGHBOUR, **SETTINGS)
+
+
+def test_a_run_that_releases_nothing_proves_nothing():
+    with pytest.raises(AssertionError, match="nothing to compare"):
+        replay(lambda _curator, _records: None, RECORDS, NEIGHBOUR, **SETTINGS)
+
+
+def test_the_main_jobs_search_passes():
+    """GP fits, acquisition and all: the points it asks for come from released values alone."""
+    digits = split(0)
+    features, labels = (part.copy() for part in digits.validation)
+    features[0], labels[0] = 0.0, (labels[0] + 1) % 10
+
+    def tune(curator, _records):
+        objective = PrivateObjective(curator, correct, score_range=(0.0, 1.0), evaluations=11, fit=functools.partial(fit, digits.train))
+        search(objective, 11, seed=0)
+
+    assert len(replay(tune, digits.validation, (features, labels), **SETTINGS)) == 11
