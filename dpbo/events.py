@@ -49,11 +49,23 @@ class LaplaceEvent(Event):
     mechanism = "laplace"
 
 
+class ExponentialEvent(Event):
+    """Scale of the utilities' noise over their sensitivity: each slot is pure epsilon = 2 / noise_multiplier, of range epsilon."""
+
+    mechanism = "exponential"
+
+
+class PermuteAndFlipEvent(Event):
+    """Scale of the utilities' noise over their sensitivity: each slot is pure epsilon = 2 / noise_multiplier."""
+
+    mechanism = "permute-and-flip"
+
+
 def event_from_json(body: dict[str, Any]) -> Event:
     """The event that `to_json` wrote. Raises ValueError on an unknown mechanism."""
     match body:
-        case {"mechanism": "gaussian", "noise_multiplier": float(multiplier), "slots": int(slots)}:
-            return GaussianEvent(multiplier, slots)
-        case {"mechanism": "laplace", "noise_multiplier": float(multiplier), "slots": int(slots)}:
-            return LaplaceEvent(multiplier, slots)
+        case {"mechanism": str(mechanism), "noise_multiplier": float(multiplier), "slots": int(slots)}:
+            for kind in (GaussianEvent, LaplaceEvent, ExponentialEvent, PermuteAndFlipEvent):
+                if kind.mechanism == mechanism:
+                    return kind(multiplier, slots)
     raise ValueError(f"unknown mechanism {body.get('mechanism')!r}: written by a newer dpbo?")

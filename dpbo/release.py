@@ -10,7 +10,7 @@ from dpbo.events import Event
 if TYPE_CHECKING:
     import torch
 
-    from dpbo.mechanisms.mechanism import NoiseLaw
+    from dpbo.mechanisms.mechanism import Law
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,10 +18,10 @@ class Release:
     """One released vector of m numbers.
 
     Attributes:
-        value: float64, shape `m`.
-        variance: of the noise alone, float64, shape `m`; known, not estimated.
-        lattice: the same value before public scaling, as whole multiples of `law.grid`.
-        law: the law of the noise on the released sum.
+        value: float64, shape `m`; of a selection, the index that was chosen.
+        variance: of the noise alone, float64, shape `m`; known, not estimated. Empty for a selection.
+        lattice: what was drawn, in whole numbers: the same value as multiples of `law.grid`, or the index.
+        law: of what was drawn.
         event: what the ledger was charged for the whole joint release.
         entry: number of the ledger entry; values released jointly share one.
     """
@@ -29,6 +29,6 @@ class Release:
     value: torch.Tensor
     variance: torch.Tensor
     lattice: tuple[int, ...]
-    law: NoiseLaw
+    law: Law
     event: Event
     entry: int

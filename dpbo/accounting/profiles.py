@@ -5,6 +5,8 @@ Exact fractions where the number is rational; floats rounded up otherwise; None 
     event, one slot     pure    mu^2                            rho                    Renyi at order a
     Gaussian, M         -       1/M^2                           1/(2 M^2)              a/(2 M^2)
     Laplace, M = 1/e    e       (2 Phi^-1(e^e/(1 + e^e)))^2     e - 1 + exp(-e)        Mironov 2017, Table II
+    exponential, M=2/e  e       as every pure e                 e^2/8                  min(a e^2/8, as every pure e)
+    permute-and-flip    e       as every pure e                 e^2/2                  that of randomised response
 
 Any pure e is mu-GDP with mu = 2 Phi^-1(e^e/(1 + e^e)) (Dong, Roth & Su 2022, Proposition 2.12 with randomised response as the worst
 case). The Laplace rho is its Kullback-Leibler divergence: D_a / a falls with a, so its supremum over a > 1 is the limit at 1 (checked on a
@@ -18,7 +20,7 @@ from fractions import Fraction
 
 from scipy.special import expit, ndtri
 
-from dpbo.events import Event, GaussianEvent, LaplaceEvent
+from dpbo.events import Event, ExponentialEvent, GaussianEvent, LaplaceEvent, PermuteAndFlipEvent
 
 _UP = 1.0 + 2.0**-40  # covers the rounding of the few float operations below
 
@@ -28,6 +30,8 @@ def pure(event: Event) -> Fraction | None:
     match event:
         case LaplaceEvent():
             return event.slots / Fraction(event.noise_multiplier)
+        case ExponentialEvent() | PermuteAndFlipEvent():
+            return 2 * event.slots / Fraction(event.noise_multiplier)
     return None
 
 
@@ -36,9 +40,8 @@ def mu_squared(event: Event) -> Fraction | None:
     match event:
         case GaussianEvent():
             return event.slots / Fraction(event.noise_multiplier) ** 2
-        case LaplaceEvent():
-            return event.slots * Fraction((2.0 * float(ndtri(expit(-1.0 / event.noise_multiplier)))) ** 2 * _UP)
-    return None
+    one = pure(event.repeated(1))
+    return None if one is None else event.slots * Fraction((2.0 * float(ndtri(expit(-float(one))))) ** 2 * _UP)
 
 
 def rho(event: Event) -> Fraction | None:
@@ -48,7 +51,10 @@ def rho(event: Event) -> Fraction | None:
             return event.slots / (2 * Fraction(event.noise_multiplier) ** 2)
         case LaplaceEvent():
             return event.slots * Fraction(_laplace_kl(1.0 / event.noise_multiplier) * _UP)
-    return None
+        case ExponentialEvent():
+            return event.slots / (2 * Fraction(event.noise_multiplier) ** 2)
+    one = pure(event.repeated(1))
+    return None if one is None else event.slots * one**2 / 2
 
 
 def renyi(event: Event, order: float) -> Fraction | None:
@@ -58,7 +64,17 @@ def renyi(event: Event, order: float) -> Fraction | None:
             return event.slots * Fraction(order) / (2 * Fraction(event.noise_multiplier) ** 2)
         case LaplaceEvent():
             return event.slots * Fraction(_laplace_renyi(1.0 / event.noise_multiplier, order) * _UP)
-    return None
+    one, concentrated = pure(event.repeated(1)), rho(event.repeated(1))
+    if one is None or concentrated is None:
+        return None
+    return event.slots * min(one, Fraction(order) * concentrated, Fraction(_pure_renyi(float(one), order) * _UP))
+
+
+def _pure_renyi(epsilon: float, order: float) -> float:
+    """Largest divergence of any pure-epsilon pair, randomised response: log((e^(a e) + e^((1-a) e)) / (1 + e^e)) / (a - 1)."""
+    grown = order * epsilon + math.log1p(math.exp((1 - 2 * order) * epsilon))
+    value = (grown - epsilon - math.log1p(math.exp(-epsilon))) / (order - 1)
+    return min(max(value, 0.0) + 1e-15 * (1 + 1 / (order - 1)), epsilon)
 
 
 def _laplace_kl(epsilon: float) -> float:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 
 from dpbo.accounting.filters import Filter, GDPFilter
@@ -25,7 +24,7 @@ from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure, ReleaseLost
 from dpbo.events import Event
-from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseLaw
+from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
@@ -206,7 +205,7 @@ class Curator(Opaque):
                 self._delivered.update(dict.fromkeys(handles))
             raise
 
-    def _law(self, handle: Handle, mechanism: Mechanism) -> NoiseLaw:
+    def _law(self, handle: Handle, mechanism: Mechanism) -> Law:
         query, answer = self._answer(handle)
         return mechanism.law(query.sensitivity(self.adjacency), answer.quanta)
 
@@ -228,12 +227,10 @@ class Curator(Opaque):
             self._delivered.update(pairs)
             self._drawn.pop(0)
 
-    def _draw(self, handle: Handle, law: NoiseLaw, mechanism: Mechanism, event: Event, entry: int) -> Release:
+    def _draw(self, handle: Handle, law: Law, mechanism: Mechanism, event: Event, entry: int) -> Release:
         query, answer = self._answer(handle)
         drawn = mechanism._sample(answer.numerators.numpy(), answer.quanta, law, self._entropy)
-        offset, gain = query.affine(self.units)
-        value = torch.tensor(offset, dtype=torch.float64) + torch.from_numpy(drawn * np.asarray(law.grid)) * gain
-        variance = (torch.tensor(law.std, dtype=torch.float64) * gain) ** 2
+        value, variance = map(torch.from_numpy, mechanism.publish(drawn, law, query.affine(self.units)))
         return Release(value, variance, tuple(drawn.tolist()), law, event, entry)
 
     def _job(self, query: Query) -> Job:

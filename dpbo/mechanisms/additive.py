@@ -11,13 +11,13 @@ import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpbo.errors import InputError
-from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseLaw
+from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseLaw, Published
 from dpbo.mechanisms.rounding import SymmetricLaw, rounded
 from dpbo.privacy import Sensitivity, require_positive
 
@@ -51,8 +51,12 @@ class AdditiveMechanism(Mechanism):
                              "Use a smaller max_records_per_unit, or ranges and weights closer together.")  # fmt: skip
         return law
 
+    def publish(self, drawn: NDArray[np.int64], law: Any, affine: Affine) -> Published:
+        offset, gain = affine
+        return np.asarray(offset) + drawn * np.asarray(law.grid) * gain, (np.asarray(law.std) * gain) ** 2
+
     def _sample(
-        self, numerators: Sequence[int] | NDArray[np.int64], quanta: Sequence[float], law: NoiseLaw, entropy: Entropy
+        self, numerators: Sequence[int] | NDArray[np.int64], quanta: Sequence[float], law: Any, entropy: Entropy
     ) -> NDArray[np.int64]:
         exact, shift = np.asarray(numerators, dtype=np.int64), _shifts(quanta, law.grid)
         whole = exact >> shift

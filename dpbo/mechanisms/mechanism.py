@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,16 @@ from dpbo.events import Event
 from dpbo.privacy import Sensitivity
 
 Entropy = Callable[[int], bytes]  # so many bytes nobody can predict
+
+
+Affine = tuple[Sequence[float], float]  # (offset, gain)
+Published = tuple[NDArray[np.float64], NDArray[np.float64]]  # (value, variance)
+
+
+class Law(Protocol):
+    """The public law of what is drawn, fit for the ledger."""
+
+    def to_json(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -42,11 +52,15 @@ class Mechanism(abc.ABC):
         """What `slots` joint or successive releases cost."""
 
     @abc.abstractmethod
-    def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseLaw:
+    def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> Law:
         """The noise that this sensitivity needs over sums in whole `quanta`; public. Raises InputError where it cannot be drawn exactly."""
 
     @abc.abstractmethod
+    def publish(self, drawn: NDArray[np.int64], law: Any, affine: Affine) -> Published:
+        """(value, variance) of what was drawn, in the query's own units. Public post-processing."""
+
+    @abc.abstractmethod
     def _sample(
-        self, numerators: Sequence[int] | NDArray[np.int64], quanta: Sequence[float], law: NoiseLaw, entropy: Entropy
+        self, numerators: Sequence[int] | NDArray[np.int64], quanta: Sequence[float], law: Any, entropy: Entropy
     ) -> NDArray[np.int64]:
-        """Noisy value of each coordinate as a whole multiple of its `law.grid`."""
+        """What is drawn, in whole numbers: each coordinate as a multiple of its `law.grid`, or the index chosen."""

@@ -1,4 +1,5 @@
 from .clipped import ClippedMean as ClippedMean
 from .clipped import ClippedScores as ClippedScores
 from .clipped import ClippedSum as ClippedSum
+from .quantile import QuantileUtilities as QuantileUtilities
 from .query import Query as Query

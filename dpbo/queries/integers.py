@@ -81,6 +81,19 @@ def sum_units(
 
     All rows of a unit are reduced before anything else, so the order of rows cannot matter; with `most = 1` a unit counts as its mean.
     """
+    return torch.stack([_scaled_mean(sums, rows, most).sum() for sums in _unit_sums(pieces, grids, groups, rows)])
+
+
+def unit_means(pieces: Iterable[torch.Tensor], grid: Lattice, groups: torch.Tensor | None, rows: torch.Tensor | None) -> torch.Tensor:
+    """Each unit's mean lattice number of one metric, truncated toward zero: int64, shape `units`."""
+    if groups is not None and rows is not None:
+        return _scaled_mean(_unit_sums(pieces, [grid], groups, rows)[0], rows, 1)
+    numbers = [quantise(chunk[:, 0], grid, buffer).to(torch.int64) for chunk, buffer in _chunks(pieces)]
+    return torch.cat(numbers) if numbers else torch.zeros(0, dtype=torch.int64)
+
+
+def _unit_sums(pieces: Iterable[torch.Tensor], grids: Sequence[Lattice], groups: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Sum of each unit's lattice numbers: `m x units`."""
     sums = torch.zeros(len(grids), len(rows), dtype=torch.int64, device=groups.device)
     start = 0
     for chunk, buffer in _chunks(pieces):
@@ -89,7 +102,7 @@ def sum_units(
         for j, grid in enumerate(grids):
             numbers = quantise(chunk[:, j], grid, buffer).to(torch.int64)
             sums[j].scatter_add_(0, labels, numbers.to(groups.device))
-    return torch.stack([_scaled_mean(unit_sums, rows, most).sum() for unit_sums in sums])
+    return sums
 
 
 def _scaled_mean(sums: torch.Tensor, rows: torch.Tensor, most: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The contract of every mechanism: the right law with power to see a wrong one, whole multiples of a public grid, equal supports.
+"""The contract of every mechanism that adds noise: its law with power to see a wrong one, whole multiples of a public grid, equal supports.
 
 Subclass, give `mechanism` and its law's cdf, and every test below is inherited. Draws use a seeded source, so outcomes are fixed.
 """
@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbo.mechanisms.mechanism import Mechanism, NoiseLaw
+from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.mechanisms.mechanism import NoiseLaw
 from dpbo.privacy import Sensitivity
 from dpbo.testing.entropy import SeededEntropy
 from dpbo.testing.statistics import assert_law, assert_not_law
@@ -24,11 +25,11 @@ _QUANTUM = 2.0**-30
 class MechanismContract(abc.ABC):
     """Inherit as a pytest class."""
 
-    covers: ClassVar[type[Mechanism]]
+    covers: ClassVar[type[AdditiveMechanism]]
     norm: ClassVar[str]  # "l1" or "l2": the sensitivity that the noise is a multiple of
 
     @abc.abstractmethod
-    def mechanism(self) -> Mechanism:
+    def mechanism(self) -> AdditiveMechanism:
         """The mechanism under test."""
 
     @abc.abstractmethod

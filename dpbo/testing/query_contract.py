@@ -79,25 +79,6 @@ class QueryContract(abc.ABC):
         straight, permuted = (_evaluated(query, records[o], labels[o.numpy()], len(units)) for o in (torch.arange(len(labels)), order))
         assert straight.numerators.tolist() == permuted.numerators.tolist()
 
-    @_SETTINGS
-    @given(st.data())
-    def test_shards_of_units_add_up_to_the_same_bits(self, data: st.DataObject) -> None:
-        units, dtype = self._draw(data)
-        cut = data.draw(st.integers(0, len(units)))
-        query = self.query(_identity)
-        whole = self._answer(query, units, dtype, len(units))
-        shards = [self._answer(query, part, dtype, len(units)).numerators for part in (units[:cut], units[cut:]) if part]
-        assert whole.numerators.tolist() == torch.stack(shards).sum(0).tolist()
-
-    def test_worst_case_attains_the_sensitivity(self) -> None:
-        """The bound is tight: units of one row or many at the two ends of the range differ by all of it, up to the lattice's rounding."""
-        query = self.query(_identity)
-        sensitivity = query.sensitivity(Adjacency.REPLACE_ONE)
-        extremes = [[[[end] * self.metrics] * rows] for end in (1e30, -1e30) for rows in (1, 8)]
-        answers = [self._answer(query, unit, torch.float64, 1) for unit in extremes]
-        reached = max(moved(a.numerators.tolist(), b.numerators.tolist(), a.quanta, sensitivity)[1] for a in answers for b in answers)
-        assert math.sqrt(reached) >= 0.999 * sensitivity.l2
-
     def _draw(self, data: st.DataObject) -> tuple[list[Unit], torch.dtype]:
         grouped = data.draw(st.booleans())
         units = data.draw(st.lists(self._unit(4 if grouped else 1), min_size=1, max_size=6))
@@ -113,6 +94,29 @@ class QueryContract(abc.ABC):
 
     def _answer(self, query: Query, units: list[Unit], dtype: torch.dtype, public_units: int | None) -> IntegerSum:
         return _evaluated(query, *_flat(units, dtype), public_units)
+
+
+class SumContract(QueryContract):
+    """The contract of a query whose answer is a sum over units: shards add up, and one unit alone attains the bound."""
+
+    def test_worst_case_attains_the_sensitivity(self) -> None:
+        """The bound is tight: units of one row or many at the two ends of the range differ by all of it, up to the lattice's rounding."""
+        query = self.query(_identity)
+        sensitivity = query.sensitivity(Adjacency.REPLACE_ONE)
+        extremes = [[[[end] * self.metrics] * rows] for end in (1e30, -1e30) for rows in (1, 8)]
+        answers = [self._answer(query, unit, torch.float64, 1) for unit in extremes]
+        reached = max(moved(a.numerators.tolist(), b.numerators.tolist(), a.quanta, sensitivity)[1] for a in answers for b in answers)
+        assert math.sqrt(reached) >= 0.999 * sensitivity.l2
+
+    @_SETTINGS
+    @given(st.data())
+    def test_shards_of_units_add_up_to_the_same_bits(self, data: st.DataObject) -> None:
+        units, dtype = self._draw(data)
+        cut = data.draw(st.integers(0, len(units)))
+        query = self.query(_identity)
+        whole = self._answer(query, units, dtype, len(units))
+        shards = [self._answer(query, part, dtype, len(units)).numerators for part in (units[:cut], units[cut:]) if part]
+        assert whole.numerators.tolist() == torch.stack(shards).sum(0).tolist()
 
 
 def _identity(_subject: Any, records: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.events import Event
-from dpbo.mechanisms.mechanism import Mechanism, NoiseLaw
+from dpbo.mechanisms.mechanism import Law, Mechanism
 from dpbo.privacy import PrivacyUnit, Sensitivity
 from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
@@ -48,7 +48,7 @@ class RecordingCurator(Curator):
         self.evaluations.append({"query": type(query).__name__, **query.public_inputs(), **details})
         return super()._accept(query, details, outcome)
 
-    def _draw(self, handle: Handle, law: NoiseLaw, mechanism: Mechanism, event: Event, entry: int) -> Release:
+    def _draw(self, handle: Handle, law: Law, mechanism: Mechanism, event: Event, entry: int) -> Release:
         query, answer = self._answer(handle)
         asked = {"query": type(query).__name__, **query.public_inputs(), **handle.details, "event": event.to_json(), "law": law}
         turn = len(self.steps)

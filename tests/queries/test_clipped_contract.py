@@ -1,24 +1,24 @@
 """ClippedMean and ClippedSum under the query contract, in every form they take."""
 
 from dpbo.queries import ClippedMean, ClippedSum
-from dpbo.testing import QueryContract
+from dpbo.testing import SumContract
 
 
-class TestClippedMean(QueryContract):
+class TestClippedMean(SumContract):
     covers = ClippedMean
 
     def query(self, score):
         return ClippedMean(score, score_range=(0.0, 1.0), divisor=10)
 
 
-class TestClippedMeanOfOddRange(QueryContract):
+class TestClippedMeanOfOddRange(SumContract):
     covers = ClippedMean
 
     def query(self, score):
         return ClippedMean(score, score_range=(-0.3, 10.7), divisor=10, worst="upper")
 
 
-class TestClippedMeanOfSeveralMetrics(QueryContract):
+class TestClippedMeanOfSeveralMetrics(SumContract):
     covers = ClippedMean
     metrics = 3
 
@@ -26,28 +26,28 @@ class TestClippedMeanOfSeveralMetrics(QueryContract):
         return ClippedMean(score, score_range=[(0.0, 1.0), (-5.0, 0.1), (2.0, 3.0)], weights=[1.0, 2.0, 0.3], divisor=10)
 
 
-class TestClippedMeanOfFewRecordsAUnit(QueryContract):
+class TestClippedMeanOfFewRecordsAUnit(SumContract):
     covers = ClippedMean
 
     def query(self, score):
         return ClippedMean(score, score_range=(0.0, 1.0), max_records_per_unit=3, divisor=10)
 
 
-class TestClippedSum(QueryContract):
+class TestClippedSum(SumContract):
     covers = ClippedSum
 
     def query(self, score):
         return ClippedSum(score, score_range=(-1.0, 2.0))
 
 
-class TestClippedSumOfFewRecordsAUnit(QueryContract):
+class TestClippedSumOfFewRecordsAUnit(SumContract):
     covers = ClippedSum
 
     def query(self, score):
         return ClippedSum(score, score_range=(2.0, 3.0), max_records_per_unit=3)
 
 
-class TestClippedSumBelowZero(QueryContract):
+class TestClippedSumBelowZero(SumContract):
     covers = ClippedSum
 
     def query(self, score):

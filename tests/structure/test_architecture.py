@@ -10,7 +10,7 @@ import pytest
 import dpbo
 from dpbo.mechanisms import Mechanism
 from dpbo.queries import Query
-from dpbo.testing import MechanismContract, QueryContract
+from dpbo.testing import MechanismContract, QueryContract, SelectionContract
 
 ROOT = pathlib.Path(dpbo.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -69,7 +69,7 @@ def _uses(path, *names):
 def test_only_the_curator_evaluates_queries_and_draws_noise():
     allowed = {
         "_evaluate": {"curator/evaluation.py", "testing/query_contract.py"},
-        "_sample": {"curator/curator.py", "testing/mechanism_contract.py"},
+        "_sample": {"curator/curator.py", "testing/mechanism_contract.py", "testing/selection_contract.py"},
     }
     for name, homes in allowed.items():
         users = {str(path.relative_to(ROOT)) for path in FILES if _uses(path, name)}
@@ -96,11 +96,11 @@ def _shipped(cls):
     return {c for c in _all_subclasses(cls) if c.__module__.startswith("dpbo.") and not c.__abstractmethods__}
 
 
-@pytest.mark.parametrize(("base", "contract"), [(Query, QueryContract), (Mechanism, MechanismContract)])
-def test_every_query_and_mechanism_is_under_contract(base, contract):
+@pytest.mark.parametrize(("base", "contracts"), [(Query, [QueryContract]), (Mechanism, [MechanismContract, SelectionContract])])
+def test_every_query_and_mechanism_is_under_contract(base, contracts):
     for path in (pathlib.Path(__file__).parents[1]).rglob("test_*_contract.py"):
         importlib.import_module(".".join(path.relative_to(pathlib.Path(__file__).parents[2]).with_suffix("").parts))
-    covered = {c.covers for c in _all_subclasses(contract) if not c.__abstractmethods__}
+    covered = {c.covers for contract in contracts for c in _all_subclasses(contract) if not c.__abstractmethods__}
     assert _shipped(base) <= covered
     assert _shipped(base), "the search found nothing"
 

@@ -1,0 +1,118 @@
+"""Choosing one of N candidates by their exact utilities: what the exponential mechanism and permute-and-flip share.
+
+The query gives one integer utility a candidate, all on one lattice, of which a neighbour moves each by at most D quanta (its linf
+sensitivity). Candidate j has level L_j = floor(u_j / w), w a public width of about D/64, so neighbours move levels by at most
+s = ceil(D / w); levels lower than the best one by more than 2^16 - 1 count as that far, which moves no more than the best level does.
+Noise of scale M s levels, M = noise_multiplier = 2 / epsilon, decides on d_j = L_best - L_j >= 0 alone, and a candidate is drawn
+uniformly within its level. All draws are exact: what 64 random bits leave open is decided in mpmath with more of them.
+Time depends on N alone: utilities are read in chunks, three times.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbo.errors import InputError
+from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, Published
+from dpbo.privacy import Sensitivity, require_positive
+
+LEVELS = 1 << 16
+_FINENESS = 64
+_CHUNK = 1 << 20
+_LEAST, _MOST = 1e-3, 2.0**20
+
+
+@dataclass(frozen=True)
+class SelectionLaw:
+    """The public law of one choice: levels of `width` quanta, which neighbours move by at most `moves`; noise of scale M * moves."""
+
+    name: str
+    width: int
+    moves: int
+    noise_multiplier: float
+
+    @property
+    def rate(self) -> Fraction:
+        """Decay of a level's weight: exp(-rate) a level."""
+        return 1 / (Fraction(self.noise_multiplier) * self.moves)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the ledger."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class SelectionMechanism(Mechanism):
+    """Noise of scale `noise_multiplier` = 2 / epsilon times the utilities' linf sensitivity."""
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise_multiplier", require_positive("noise_multiplier", self.noise_multiplier, _LEAST, _MOST))
+
+    @classmethod
+    def of(cls, epsilon: float) -> Self:
+        """The mechanism of this pure epsilon: noise_multiplier 2 / epsilon, rounded up."""
+        multiplier = 2.0 / require_positive("epsilon", epsilon)
+        return cls(multiplier if Fraction(2) / Fraction(multiplier) <= Fraction(epsilon) else math.nextafter(multiplier, math.inf))
+
+    @abc.abstractmethod
+    def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
+        """The chosen distance d below the best level, given how many candidates lie at each distance."""
+
+    def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> SelectionLaw:
+        if set(sensitivity.scale) != {1.0} or len(set(quanta)) != 1:
+            raise InputError("question", "utilities of several units", "one with a single unit and range for all candidates")
+        most = math.ceil(Fraction(sensitivity.linf) / Fraction(quanta[0]))
+        reach = 2 * (45 + 20) * self.noise_multiplier / LEVELS  # so far down nothing is ever chosen: exp(-65) with N up to e^20
+        width = max(math.ceil(most * max(1 / _FINENESS, reach / 2)), 1)
+        return SelectionLaw(self.event().mechanism, width, math.ceil(Fraction(most, width)), self.noise_multiplier)
+
+    def _sample(
+        self, numerators: Sequence[int] | NDArray[np.int64], quanta: Sequence[float], law: Any, entropy: Entropy
+    ) -> NDArray[np.int64]:
+        utilities = np.asarray(numerators, dtype=np.int64)
+        best = max(int(chunk.max()) for chunk in _chunks(utilities)) // law.width
+        counts = np.zeros(LEVELS, dtype=np.int64)
+        for chunk in _chunks(utilities):
+            counts += np.bincount(_distances(chunk, best, law.width), minlength=LEVELS)
+        distance = self.choose(counts, law.rate, entropy)
+        return np.array([_nth(utilities, best, law.width, distance, uniform(int(counts[distance]), entropy))])
+
+    def publish(self, drawn: NDArray[np.int64], law: Any, affine: Affine) -> Published:
+        return drawn.astype(np.float64), np.empty(0)
+
+
+def uniform(count: int, entropy: Entropy) -> int:
+    """One of 0 ... count - 1, each with the same probability: 64 bits, those that would favour the low ones thrown away."""
+    fair = (1 << 64) - (1 << 64) % count
+    while (word := int.from_bytes(entropy(8), "little")) >= fair:
+        pass
+    return word % count
+
+
+def _chunks(utilities: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    for start in range(0, len(utilities), _CHUNK):
+        yield utilities[start : start + _CHUNK]
+
+
+def _distances(chunk: NDArray[np.int64], best: int, width: int) -> NDArray[np.int64]:
+    return np.minimum(best - chunk // width, LEVELS - 1)
+
+
+def _nth(utilities: NDArray[np.int64], best: int, width: int, distance: int, nth: int) -> int:
+    """Index of the nth candidate at this distance."""
+    for start, chunk in zip(range(0, len(utilities), _CHUNK), _chunks(utilities), strict=True):
+        found = np.flatnonzero(_distances(chunk, best, width) == distance)
+        if nth < len(found):
+            return start + int(found[nth])
+        nth -= len(found)
+    raise AssertionError("the counts promised one more candidate")

@@ -1,0 +1,100 @@
+"""How good each of N public values is as a quantile of a score over units: utilities for a private choice, for example of a clip bound.
+
+A unit counts by the mean of its records' scores, truncated to the lattice as everywhere. With q = a/b and c_j the number of units below
+candidate j, the utility is -|b c_j - a n| / b: zero at the best place.
+
+Sensitivity of each utility. REPLACE_ONE: n stays, c_j moves by at most 1: at most 1. ADD_OR_REMOVE_ONE: b c_j - a n moves by b - a or
+by -a: at most max(q, 1 - q). So linf is that, for all candidates alike; l2 and l1 are sqrt(N) and N times it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from dpbo.errors import InputError
+from dpbo.privacy import Adjacency, Sensitivity
+from dpbo.queries import scoring
+from dpbo.queries.integers import Lattice, unit_means
+from dpbo.queries.query import Failure, IntegerSum, Query, View
+
+_FINE = 1 << 20  # utilities are whole multiples of 2^-20; a fraction that does not fit is rounded so that they shrink
+
+
+@dataclass(frozen=True, eq=False)
+class QuantileUtilities(Query):
+    """Utilities of public `candidates` as the `quantile` of a score; release them by a selection mechanism, which gives the index.
+
+    Args:
+        score: `score(subject, records)`, one number a record; each record by itself.
+        subject: what is scored.
+        candidates: increasing public numbers, two or more; scores beyond the first and last count as those.
+        quantile: in (0, 1), as the fraction it is written as.
+    """
+
+    score: scoring.Score
+    subject: Any = field(default=None, repr=False)
+    candidates: Sequence[float] = field(kw_only=True)
+    quantile: float = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        scoring.require_callable("score", self.score)
+        values = [float(value) for value in self.candidates]
+        if len(values) < 2 or not all(math.isfinite(v) for v in values) or any(a >= b for a, b in itertools.pairwise(values)):
+            raise InputError("candidates", values, "two or more increasing finite numbers")
+        if not isinstance(self.quantile, float) or not 0.0 < self.quantile < 1.0:
+            raise InputError("quantile", self.quantile, "in (0, 1)")
+        object.__setattr__(self, "candidates", tuple(values))
+
+    def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
+        share = self._share()
+        match adjacency:
+            case Adjacency.REPLACE_ONE:
+                most = 1.0
+            case Adjacency.ADD_OR_REMOVE_ONE:
+                most = math.nextafter(float(max(share, 1 - share)), math.inf)
+            case _:
+                raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE")
+        count = len(self.candidates)
+        return Sensitivity(most * count, most * math.sqrt(count) * (1 + 1e-15), most, (1.0,) * count)
+
+    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+        return (0.0,) * len(self.candidates), 1.0
+
+    def public_inputs(self) -> dict[str, Any]:
+        return {"candidates": list(self.candidates), "quantile": self.quantile}
+
+    def probe(self, example: Any, count: int, subject: Any) -> None:
+        scoring.try_on(self.score, subject, example, 1, count, lambda pieces: unit_means(pieces, self._grid(count), None, None))
+
+    def prepare(self) -> Any:
+        return self.subject
+
+    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+        grid = self._grid(view.public_units)
+
+        def reduce(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
+            return unit_means(pieces, grid, view.groups, view.rows)
+
+        means = scoring.over_records(self.score, subject, view, 1, reduce)
+        return means if isinstance(means, Failure) else self._utilities(means, grid, view.units)
+
+    def _utilities(self, means: torch.Tensor, grid: Lattice, units: int) -> IntegerSum:
+        steps = [math.ceil((Fraction(value) - Fraction(grid.origin)) / Fraction(grid.quantum)) for value in self.candidates]
+        below = torch.searchsorted(means.sort().values, torch.tensor(steps, device=means.device)).cpu()
+        share = self._share()
+        numerators = -(share.denominator * below - share.numerator * units).abs()
+        return IntegerSum(numerators * (_FINE // share.denominator), (1.0 / _FINE,) * len(steps))
+
+    def _share(self) -> Fraction:
+        return Fraction(self.quantile).limit_denominator(1 << 10)
+
+    def _grid(self, units: int | None) -> Lattice:
+        ends = self.candidates[0], self.candidates[-1]
+        return Lattice.over(*ends, origin=ends[0], worst="upper", units=units)

@@ -1,0 +1,144 @@
+"""What the contract leaves open: exact decisions, the whole way through a curator, sabotage, bad input."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
+from dpbo.accounting import PureFilter, ZCDPFilter, profiles
+from dpbo.errors import InputError
+from dpbo.events import ExponentialEvent, PermuteAndFlipEvent
+from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.mechanisms.selection import uniform
+from dpbo.queries import ClippedSum
+from dpbo.testing import SeededEntropy
+from tests.mechanisms import test_selection_contract as contracts
+
+BOTH = [ExponentialMechanism, PermuteAndFlipMechanism]
+
+
+def votes(_x, records):
+    """Each record votes for one of five candidates."""
+    return torch.nn.functional.one_hot(records, 5)
+
+
+def make(budget=None, accounting=None):
+    records = torch.tensor([0] * 10 + [1] * 40 + [2] * 5 + [3] * 30 + [4] * 15)
+    unit = PrivacyUnit("record")
+    return Curator(
+        records, unit=unit, adjacency=Adjacency.REPLACE_ONE, budget=budget or Budget(40.0, 0.0), accounting=accounting or PureFilter()
+    )
+
+
+QUESTION = ClippedSum(votes, score_range=[(0.0, 1.0)] * 5)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_release_is_an_index_and_is_charged(kind):
+    curator = make()
+    chosen = [int(curator.release(QUESTION, kind.of(2.0)).value.item()) for _ in range(20)]
+    assert max(set(chosen), key=chosen.count) == 1
+    with pytest.raises(BudgetExceeded):
+        curator.release(QUESTION, kind.of(2.0))
+    assert curator.ledger.verify().total == 40
+
+
+def test_laplace_and_exponential_of_a_half_each_are_one():
+    curator = make(Budget(1.0, 0.0))
+    curator.release(QUESTION, LaplaceMechanism(2.0))
+    curator.release(QUESTION, ExponentialMechanism.of(0.5))
+    assert str(curator.statement().spent) == "(1.000, 0.0)-DP"
+    with pytest.raises(BudgetExceeded):
+        curator.release(QUESTION, ExponentialMechanism.of(1e-3))
+
+
+def test_many_exponential_releases_cost_by_their_range():
+    """150 of epsilon 0.1: 15 by basic composition, 2.72 by range at delta 1e-5; permute-and-flip has no such range."""
+    accounting = ZCDPFilter()
+    epsilons = [accounting.guarantee(accounting.cost(kind(20.0, 150)), 1e-5).epsilon for kind in (ExponentialEvent, PermuteAndFlipEvent)]
+    assert epsilons[0] is not None
+    assert epsilons[1] is not None
+    assert epsilons[0] <= 2.72
+    assert epsilons[1] > 5.5
+
+
+class _UnderCharged(contracts.TestPermuteAndFlip):
+    """Permute-and-flip charged as the exponential mechanism."""
+
+    __test__ = False
+
+    def mechanism(self, epsilon):
+        class Mutant(PermuteAndFlipMechanism):
+            def event(self, slots=1):
+                return ExponentialEvent(self.noise_multiplier, slots)
+
+        return Mutant.of(epsilon)
+
+
+class _HalfNoise(contracts.TestExponential):
+    """Utilities over one sensitivity where two are needed."""
+
+    __test__ = False
+
+    def probabilities(self, distances, rate):
+        return super().probabilities(distances, 2 * rate)
+
+
+def test_the_contract_catches_undercharging_and_half_the_noise():
+    with pytest.raises(AssertionError):
+        _UnderCharged().test_no_order_diverges_further_than_is_charged()
+    with pytest.raises(AssertionError):
+        _HalfNoise().test_it_is_purely_private_as_its_event_says()
+    with pytest.raises(AssertionError):
+        _HalfNoise().test_it_draws_its_law()
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_what_64_bits_leave_open_is_decided_exactly(kind, monkeypatch):
+    """With bounds so wide that every draw goes the slow way, the choices are those of the fast way."""
+    import importlib
+
+    counts = np.zeros(1 << 16, dtype=np.int64)
+    counts[[0, 1, 7, 30]] = [2, 5, 100, 10**6]
+    mechanism, rate = kind.of(1.0), Fraction(1, 3)
+
+    def chosen(seed):
+        entropy = SeededEntropy(seed)
+        return mechanism.choose(counts, rate, entropy)
+
+    fast = [chosen(seed) for seed in range(60)]
+    monkeypatch.setattr(importlib.import_module(kind.__module__), "_WIDEN", 0.5)
+    slow = [chosen(seed) for seed in range(60)]
+    assert fast == slow
+    assert len(set(fast)) > 1
+
+
+def test_uniform_is_uniform_and_never_out_of_range():
+    entropy = SeededEntropy(1)
+    assert chisquare(np.bincount([uniform(7, entropy) for _ in range(7000)], minlength=7)).pvalue > 1e-6
+    assert uniform(1, entropy) == 0
+    top = iter([b"\xff" * 8, bytes(8)])
+    assert uniform(3, lambda _size: next(top)) == 0, "words beyond the last whole multiple are thrown away"
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_an_epsilon_is_never_exceeded(kind):
+    for epsilon in (0.1, 0.3, 1.0, 7.7):
+        pure = profiles.pure(kind.of(epsilon).event())
+        assert pure is not None
+        assert Fraction(epsilon) * (1 - Fraction(1, 2**50)) <= pure <= Fraction(epsilon)
+
+
+def test_bad_questions_and_numbers_are_refused():
+    with pytest.raises(InputError, match="epsilon"):
+        ExponentialMechanism.of(-1.0)
+    with pytest.raises(InputError, match="noise_multiplier"):
+        PermuteAndFlipMechanism(0.0)
+    curator = make()
+    several = ClippedSum(votes, score_range=[(0.0, 1.0), (0.0, 2.0), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)])
+    with pytest.raises(InputError, match="single unit and range"):
+        curator.release(several, ExponentialMechanism.of(1.0))
+    assert curator.ledger.head().kind == "birth"

@@ -1,0 +1,52 @@
+"""QuantileUtilities under the query contract, and a private quantile from end to end."""
+
+import numpy as np
+import pytest
+import torch
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.accounting import PureFilter
+from dpbo.errors import InputError, ScoreError
+from dpbo.mechanisms import ExponentialMechanism
+from dpbo.queries import QuantileUtilities
+from dpbo.testing import QueryContract
+
+
+class TestQuantile(QueryContract):
+    covers = QuantileUtilities
+
+    def query(self, score):
+        return QuantileUtilities(score, candidates=[0.0, 0.25, 0.5, 1.0], quantile=0.9)
+
+
+class TestMedian(QueryContract):
+    covers = QuantileUtilities
+
+    def query(self, score):
+        return QuantileUtilities(score, candidates=[-1.0, 0.1, 7.0], quantile=0.5)
+
+
+def norms(_x, records):
+    return records
+
+
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_the_chosen_candidate_is_near_the_quantile(adjacency, grouped):
+    records = torch.rand(4000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    unit = PrivacyUnit("patient", groups=np.arange(4000)) if grouped else PrivacyUnit("record")
+    curator = Curator(records, unit=unit, adjacency=adjacency, budget=Budget(2.0, 0.0), accounting=PureFilter())
+    grid = torch.linspace(0, 1, 101).tolist()
+    release = curator.release(QuantileUtilities(norms, candidates=grid, quantile=0.9), ExponentialMechanism.of(1.0))
+    assert abs(grid[int(release.value.item())] - 0.9) <= 0.03
+    assert "candidates" in str(curator.statement())
+
+
+def test_bad_questions_are_refused():
+    for candidates, quantile in (([1.0], 0.5), ([1.0, 1.0], 0.5), ([0.0, float("nan")], 0.5), ([0.0, 1.0], 1.0), ([0.0, 1.0], 0)):
+        with pytest.raises(InputError):
+            QuantileUtilities(norms, candidates=candidates, quantile=quantile)
+    curator = Curator(torch.rand(10), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(2.0, 0.0),
+                      accounting=PureFilter())  # fmt: skip
+    with pytest.raises(ScoreError):
+        curator.evaluate(QuantileUtilities(lambda _x, r: r[:-1], candidates=[0.0, 1.0], quantile=0.5))
