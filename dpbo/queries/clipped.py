@@ -55,6 +55,7 @@ class ClippedScores(Query):
     weights: Sequence[float] | None = field(default=None, kw_only=True)
     max_records_per_unit: int = field(default=1, kw_only=True)
     worst: str = field(default="lower", kw_only=True)
+    ranges: tuple[tuple[float, float], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         scoring.require_callable("score", self.score)
@@ -65,8 +66,6 @@ class ClippedScores(Query):
         require_count("max_records_per_unit", self.max_records_per_unit)
         if self.worst not in ("lower", "upper"):
             raise InputError("worst", self.worst, "'lower' or 'upper'")
-
-    ranges: tuple[tuple[float, float], ...] = field(init=False, repr=False)
 
     @abc.abstractmethod
     def origins(self) -> tuple[float, ...]:
