@@ -11,6 +11,7 @@ import abc
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import ClassVar
 
 from dpbo.accounting import gdp, profiles, rdp
 from dpbo.errors import InputError
@@ -23,7 +24,9 @@ _LONGEST = 512
 
 
 class Filter(abc.ABC):
-    """Additive costs under fully adaptive composition; see each subclass for its theorem."""
+    """Additive costs under fully adaptive composition; see each subclass for its theorem. `unit` names what is added up."""
+
+    unit: ClassVar[str]
 
     @abc.abstractmethod
     def price(self, event: Event) -> Fraction | None:
@@ -58,6 +61,8 @@ class GDPFilter(Filter):
     noise is drawn, as the curator does). For Gaussians fixed in advance it is the exact composition, so nothing is given away.
     """
 
+    unit: ClassVar[str] = "mu^2"
+
     def price(self, event: Event) -> Fraction | None:
         return profiles.mu_squared(event)
 
@@ -80,6 +85,8 @@ class GDPFilter(Filter):
 class PureFilter(Filter):
     """Pure epsilon, which adds up under any adaptive choice (Rogers, Roth, Ullman & Vadhan 2016, Theorem 3.6). Serves any delta."""
 
+    unit: ClassVar[str] = "epsilon"
+
     def price(self, event: Event) -> Fraction | None:
         return profiles.pure(event)
 
@@ -97,6 +104,8 @@ class ZCDPFilter(Filter):
 
     Read at delta by the best Renyi order.
     """
+
+    unit: ClassVar[str] = "rho"
 
     def price(self, event: Event) -> Fraction | None:
         return profiles.rho(event)
@@ -117,10 +126,11 @@ class RDPFilter(Filter):
     """
 
     order: float
+    unit: ClassVar[str] = "of Renyi divergence"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.order, (int, float)) or not 1.0 < self.order < math.inf:
-            raise InputError("order", self.order, "a finite number above 1")
+        if not isinstance(self.order, (int, float)) or not 1.0 < self.order <= 1e6:
+            raise InputError("order", self.order, "a number above 1 and at most 1e6")
 
     @property
     def name(self) -> str:

@@ -18,10 +18,11 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from scipy.special import expit, ndtri
+import mpmath
 
 from dpbo.events import Event, ExponentialEvent, GaussianEvent, LaplaceEvent, PermuteAndFlipEvent
 
+_LARGEST = 400  # above this no mu is worth having
 _UP = 1.0 + 2.0**-40  # covers the rounding of the few float operations below
 
 
@@ -41,7 +42,7 @@ def mu_squared(event: Event) -> Fraction | None:
         case GaussianEvent():
             return event.slots / Fraction(event.noise_multiplier) ** 2
     one = pure(event.repeated(1))
-    return None if one is None else event.slots * Fraction((2.0 * float(ndtri(expit(-float(one))))) ** 2 * _UP)
+    return None if one is None or one > _LARGEST else event.slots * _mu_squared_of(one)
 
 
 def rho(event: Event) -> Fraction | None:
@@ -70,11 +71,18 @@ def renyi(event: Event, order: float) -> Fraction | None:
     return event.slots * min(one, Fraction(order) * concentrated, Fraction(_pure_renyi(float(one), order) * _UP))
 
 
+def _mu_squared_of(epsilon: Fraction) -> Fraction:
+    """(2 Phi^-1(e^epsilon / (1 + e^epsilon)))^2 = 8 erfinv(tanh(epsilon / 2))^2, in digits enough that tanh is not 1."""
+    with mpmath.workdps(250):
+        root = mpmath.erfinv(mpmath.tanh(mpmath.mpf(epsilon.numerator) / epsilon.denominator / 2))
+        return Fraction(float(8 * root**2) * _UP)
+
+
 def _pure_renyi(epsilon: float, order: float) -> float:
     """Largest divergence of any pure-epsilon pair, randomised response: log((e^(a e) + e^((1-a) e)) / (1 + e^e)) / (a - 1)."""
     grown = order * epsilon + math.log1p(math.exp((1 - 2 * order) * epsilon))
     value = (grown - epsilon - math.log1p(math.exp(-epsilon))) / (order - 1)
-    return min(max(value, 0.0) + 1e-15 * (1 + 1 / (order - 1)), epsilon)
+    return min(max(value, 0.0) + 1e-15 * (1 + order * epsilon) * (1 + 1 / (order - 1)), epsilon)
 
 
 def _laplace_kl(epsilon: float) -> float:

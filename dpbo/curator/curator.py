@@ -165,7 +165,7 @@ class Curator(Opaque):
     ) -> tuple[Release, ...]:
         """Release several answers as one ledger entry of so many slots, each with the noise of a release of its own.
 
-        Slots are independent Gaussians of noise_multiplier M each, so together exactly mu-GDP with mu^2 = slots / M^2.
+        Slots are independent and charged as so many; Gaussians of noise_multiplier M are together exactly mu-GDP, mu^2 = slots / M^2.
         """
         with self._lock:
             self._store_drawn()

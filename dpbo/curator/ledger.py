@@ -164,7 +164,7 @@ class Ledger:
         if cost <= 0:
             raise InputError("event", float(cost), "of a cost above 0")
         if added(head.total, cost) > self.cap:
-            raise BudgetExceeded(float(cost), float(self.cap - head.total), float(self.cap), "mu^2", what)
+            raise BudgetExceeded(float(cost), float(self.cap - head.total), float(self.cap), self.accounting.unit, what)
         return head
 
 

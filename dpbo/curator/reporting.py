@@ -19,7 +19,7 @@ from dpbo.statement import Guarantee, Statement, format_up
 
 _ASSUMPTIONS = {
     "score-per-record": "one unit's records change no other unit's score, nor any record; dpbo.testing.check_per_record tests it",
-    "timing-not-observed": "nobody who must not see the records times the evaluations",
+    "timing-not-observed": "nobody who must not see the records times evaluations or releases",
     "score-total": "the score never fails on private records; it did at least once, and the operator saw that it did",
 }
 _NOT_PROTECTED = (
@@ -100,5 +100,5 @@ def _meaning(guarantee: Guarantee, birth: dict[str, Any], units: int | None) -> 
     change = "is in the data" if birth["adjacency"] == Adjacency.ADD_OR_REMOVE_ONE.value else "had these records rather than others"
     test = f"whoever tests whether one {birth['unit']} {change}, with 1 % false alarms, is right about at most {rate} % of them."
     if guarantee.delta is not None and units is not None and guarantee.delta > 1 / units:
-        return (test, f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record; rely on mu.")
+        return (test, f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record.")
     return (test,)

@@ -46,11 +46,11 @@ class PermuteAndFlipMechanism(SelectionMechanism):
 
 def _noisy(counts: NDArray[np.int64], levels: NDArray[np.int64], rate: float, words: NDArray[np.uint64], end: int) -> Any:
     """Bound (0 lower, 1 upper) on each level's largest noisy utility: -log(1 - U^(1/n)) - rate * level."""
-    share = np.ldexp(words.astype(np.float64) + end, -64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        noise = -np.log(-np.expm1(np.log(share * (1 + (2 * end - 1) * 2.0**-52)) / counts))
     sign = 2 * end - 1
-    return np.nan_to_num(noise, nan=np.inf) * (1 + sign * np.sign(noise) * _WIDEN) - rate * levels + sign * (1 + rate * levels) * _WIDEN
+    share = np.minimum(np.ldexp(words.astype(np.float64) + end, -64) * (1 + sign * 2.0**-52), 1.0)
+    with np.errstate(divide="ignore"):
+        noise = -np.log(-np.expm1(np.log(share) / counts))  # 0 at share 0, infinite at share 1
+    return noise * (1 + sign * _WIDEN) - rate * levels + sign * (1 + rate * levels) * _WIDEN
 
 
 def _exactly(count: int, level: int, rate: Fraction, word: int, bits: int) -> tuple[Any, Any]:

@@ -78,11 +78,13 @@ class ClippedScores(Query):
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         widths = [self._width(adjacency, *ends, origin) for ends, origin in zip(self.ranges, self.origins(), strict=True)]
-        weights = self.weights or ()
+        weights = [Fraction(weight) for weight in self.weights or ()]
         units = [width / weight for width, weight in zip(widths, weights, strict=True)]
         largest = max(units)
-        scale = tuple(unit / largest for unit in units)
-        return Sensitivity(largest * sum(weights), largest * math.hypot(*weights), largest * max(weights), scale)
+        l1, linf = largest * sum(weights), largest * max(weights)
+        l2 = math.sqrt(largest**2 * sum(weight**2 for weight in weights))
+        l2_up = l2 if Fraction(l2) ** 2 >= largest**2 * sum(weight**2 for weight in weights) else math.nextafter(l2, math.inf)
+        return Sensitivity(_rounded_up(l1), l2_up, _rounded_up(linf), tuple(float(unit / largest) for unit in units))
 
     def prepare(self) -> Any:
         return self.subject if self.fit is None else self.fit(self.subject)
@@ -117,13 +119,13 @@ class ClippedScores(Query):
         total = scoring.over_records(self.score, subject, view, self.metrics, reduce)
         return total if isinstance(total, Failure) else IntegerSum(total.cpu(), tuple(grid.quantum for grid in grids))
 
-    def _width(self, adjacency: Adjacency, lower: float, upper: float, origin: float) -> float:
+    def _width(self, adjacency: Adjacency, lower: float, upper: float, origin: float) -> Fraction:
         a, b, k = Fraction(lower) - Fraction(origin), Fraction(upper) - Fraction(origin), self.max_records_per_unit
         match adjacency:
             case Adjacency.REPLACE_ONE:
-                return _rounded_up(k * (b - a) + (k - 1) * max(a, -b, Fraction(0)))
+                return k * (b - a) + (k - 1) * max(a, -b, Fraction(0))
             case Adjacency.ADD_OR_REMOVE_ONE:
-                return _rounded_up(k * max(abs(a), abs(b)))
+                return k * max(abs(a), abs(b))
         raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE for clipped scores")
 
 

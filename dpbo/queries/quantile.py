@@ -48,8 +48,8 @@ class QuantileUtilities(Query):
         values = [float(value) for value in self.candidates]
         if len(values) < 2 or not all(math.isfinite(v) for v in values) or any(a >= b for a, b in itertools.pairwise(values)):
             raise InputError("candidates", values, "two or more increasing finite numbers")
-        if not isinstance(self.quantile, float) or not 0.0 < self.quantile < 1.0:
-            raise InputError("quantile", self.quantile, "in (0, 1)")
+        if not isinstance(self.quantile, float) or not 0.0 < self.quantile < 1.0 or self._share().denominator > _FINE:
+            raise InputError("quantile", self.quantile, "in (0, 1), a decimal of at most six digits")
         object.__setattr__(self, "candidates", tuple(values))
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
@@ -93,7 +93,7 @@ class QuantileUtilities(Query):
         return IntegerSum(numerators * (_FINE // share.denominator), (1.0 / _FINE,) * len(steps))
 
     def _share(self) -> Fraction:
-        return Fraction(self.quantile).limit_denominator(1 << 10)
+        return Fraction(str(self.quantile))
 
     def _grid(self, units: int | None) -> Lattice:
         ends = self.candidates[0], self.candidates[-1]

@@ -49,7 +49,7 @@ class Audit:
         return max(math.log(excess / self.false_positives), 0.0) if excess > 0 else 0.0
 
     def __str__(self) -> str:
-        return f"at least {self.mu:.4g}-GDP ({self.runs:,} measured runs a side, error level {self.level:g})"
+        return f"at least {math.floor(self.mu * 1e4) / 1e4:g}-GDP ({self.runs:,} measured runs a side, error level {self.level:g})"
 
 
 def audit(draw: Draw, *, runs: int, statistic: Statistic | None = None, delta: float | None = None, level: float = LEVEL) -> Audit:
@@ -65,10 +65,15 @@ def audit(draw: Draw, *, runs: int, statistic: Statistic | None = None, delta: f
     """
     if not isinstance(runs, int) or runs < 100:
         raise InputError("runs", runs, "a whole number of at least 100")
-    learned = [_table(draw(which, runs)) for which in (0, 1)]
+    if not 0.0 < level < 1.0:
+        raise InputError("level", level, "in (0, 1)")
+    learned = [_drawn(draw, which, runs) for which in (0, 1)]
     score = statistic or _projection(*learned)
     threshold = _best_threshold(np.sort(score(learned[0])), np.sort(score(learned[1])), runs, level, delta)
-    hits = [int((score(_table(draw(which, runs))) > threshold).sum()) for which in (0, 1)]
+    measured = [_drawn(draw, which, runs) for which in (0, 1)]
+    if any(np.array_equal(old, new) for old, new in zip(learned, measured, strict=True)):
+        raise InputError("draw", "the same outputs twice", "independent in every call", "Do not seed inside draw.")
+    hits = [int((score(outputs) > threshold).sum()) for outputs in measured]
     return _measured(hits[1], hits[0], runs, level)
 
 
@@ -101,5 +106,8 @@ def _projection(zeros: NDArray[np.float64], ones: NDArray[np.float64]) -> Statis
     return lambda outputs: outputs @ direction
 
 
-def _table(outputs: NDArray[Any]) -> NDArray[np.float64]:
-    return np.asarray(outputs, dtype=np.float64).reshape(len(outputs), -1)
+def _drawn(draw: Draw, which: int, runs: int) -> NDArray[np.float64]:
+    outputs = np.asarray(draw(which, runs), dtype=np.float64)
+    if len(outputs) != runs:
+        raise InputError("draw", len(outputs), f"as many outputs as it is asked for ({runs})")
+    return outputs.reshape(runs, -1)

@@ -97,6 +97,14 @@ class MechanismContract(abc.ABC):
         first, second = (self.mechanism()._sample(np.zeros(50, np.int64), [_QUANTUM] * 50, many, source) for _ in range(2))
         assert not set(first.tolist()) & set(second.tolist())
 
+    def test_each_coordinate_has_its_own_scale(self) -> None:
+        law = self.mechanism().law(Sensitivity(7.0, 3.0, 2.0, (1.0, 0.3)), [_QUANTUM] * 2)
+        half = _DRAWS // 2
+        mixed = NoiseLaw(law.name, law.scale * half, law.std * half, law.grid * half)
+        drawn = self.mechanism()._sample(np.zeros(2 * half, np.int64), [_QUANTUM] * 2 * half, mixed, SeededEntropy(14))
+        for j in (0, 1):
+            assert_law(drawn[j::2] * law.grid[j], lambda x, j=j: self.cdf(x, law.scale[j]))  # type: ignore[misc]
+
     def test_coordinates_are_independent(self) -> None:
         """Neither the noises nor their sizes are correlated, next door or half a vector apart."""
         noise = self._draw(self.mechanism().law(_UNIT, [_QUANTUM]), 0, _DRAWS, seed=13).astype(float)

@@ -1,13 +1,15 @@
 """The contract of every selection mechanism: its exact output law, enumerated, is what it draws and is as private as its event says.
 
-Subclass, give `mechanism` and its law, and every test below is inherited. On small utility vectors all neighbours are enumerated, so the
-privacy tests are exact: pure epsilon, and the Renyi divergence that is charged, at several orders.
+Subclass, give `mechanism` and its law, and every test below is inherited. The law is compared with many draws, near and far, few candidates
+and hundreds; and on small utility vectors, with every candidate moved by none or all of the sensitivity, its loss and its Renyi divergence
+are computed exactly and held against what is charged.
 """
 
 from __future__ import annotations
 
 import abc
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -79,11 +81,39 @@ class SelectionContract(abc.ABC):
         assert set(self._draw(0.1, np.array([7]), 5, seed=4).tolist()) == {0}
 
     def test_neighbours_move_levels_by_no_more_than_the_law_says(self) -> None:
-        law, rng = self._law(0.5), np.random.default_rng(5)
-        most = int(_UNIT.linf / _QUANTUM)
-        utilities = rng.integers(-(2**40), 2**40, size=2000)
-        moved = utilities + rng.integers(-most, most + 1, size=2000)
-        assert np.abs(utilities // law.width - moved // law.width).max() <= law.moves
+        rng = np.random.default_rng(5)
+        for linf, quantum in itertools.product((0.3, 1.0, 10.0), (2.0**-20, 2.0**-31)):
+            law = self.mechanism(0.5).law(Sensitivity(4 * linf, 2 * linf, linf), [quantum] * 3)
+            most = math.floor(linf / quantum)
+            utilities = rng.integers(-(2**45), 2**45, size=20_000)
+            moved = utilities + rng.choice([-most, most], size=20_000)
+            assert np.abs(utilities // law.width - moved // law.width).max() <= law.moves
+            assert law.width * law.moves <= 1.05 * most + law.width, "coarser than it need be"
+
+    def test_hundreds_of_candidates_near_and_far(self) -> None:
+        """Levels thousands apart at a small epsilon stay within reach, as pure privacy demands."""
+        law, rng = self._law(0.05), np.random.default_rng(6)
+        distances = np.concatenate([[0], rng.integers(0, 3000, size=199), rng.integers(3000, 20_000, size=100)])
+        expected = self.probabilities(distances, float(law.rate))
+        seen = np.bincount(self._draw(0.05, -distances * law.width, 20_000, seed=7), minlength=len(distances))
+        order = np.argsort(-expected)
+        bins = np.searchsorted(np.cumsum(expected[order]), np.linspace(0, 1, 30)[1:-1])
+        grouped = [np.array([part.sum() for part in np.split(values[order], bins)]) for values in (seen, 20_000 * expected)]
+        assert chisquare(grouped[0], grouped[1] * 20_000 / grouped[1].sum()).pvalue > LEVEL
+
+    def test_extreme_words_are_decided(self) -> None:
+        """The highest and lowest words leave a tail open: more bits decide, and nothing fails after the charge."""
+        counts = np.zeros(LEVELS, dtype=np.int64)
+        counts[[0, 3, LEVELS - 1]] = [1, 10**12, 5]
+        for first in (0, 1, (1 << 64) - 1, (1 << 64) - (1 << 10), 1 << 63):
+            source = SeededEntropy(8)
+            words = iter([first.to_bytes(8, "little") * 3])
+
+            def entropy(size: int, words: Iterator[bytes] = words, source: SeededEntropy = source) -> bytes:
+                return next(words, source(24))[:size] if size <= 24 else source(size)
+
+            chosen = self.mechanism(1.0).choose(counts, self._law(1.0).rate, entropy)
+            assert counts[chosen] > 0
 
     def _neighbours(self, epsilon: float) -> Iterator[tuple[Any, Any]]:
         """Laws before and after every candidate's utility moves by none or all of the sensitivity."""

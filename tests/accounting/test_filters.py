@@ -169,6 +169,19 @@ def test_a_thousand_distinct_costs_add_up_quickly_and_upward():
     assert total.denominator.bit_length() <= 513
 
 
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 0.5, 20.0, 199.0, 200.0])
+def test_the_gdp_price_of_a_pure_event_is_rounded_up(epsilon):
+    import mpmath
+
+    price = profiles.mu_squared(LaplaceEvent(1 / epsilon))
+    assert price is not None
+    with mpmath.workdps(400):
+        exact = 8 * mpmath.erfinv(mpmath.tanh(1 / mpmath.mpf(1 / epsilon) / 2)) ** 2
+        assert mpmath.mpf(price.numerator) / price.denominator >= exact
+        assert mpmath.mpf(price.numerator) / price.denominator <= exact * (1 + mpmath.mpf(2) ** -38)
+    assert profiles.mu_squared(LaplaceEvent(1e-3)) is None
+
+
 def test_membership_bounds():
     assert true_positive_rate(Guarantee(0.0, None, None), 0.01) == pytest.approx(0.01)
     assert true_positive_rate(Guarantee(None, math.log(3), 0.0), 0.01) == pytest.approx(0.03)

@@ -13,6 +13,7 @@ from dpbo.errors import InputError
 from dpbo.events import ExponentialEvent, PermuteAndFlipEvent
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.selection import uniform
+from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedSum
 from dpbo.testing import SeededEntropy
 from tests.mechanisms import test_selection_contract as contracts
@@ -52,7 +53,7 @@ def test_laplace_and_exponential_of_a_half_each_are_one():
     curator.release(QUESTION, ExponentialMechanism.of(0.5))
     assert str(curator.statement().spent) == "(1.000, 0.0)-DP"
     with pytest.raises(BudgetExceeded):
-        curator.release(QUESTION, ExponentialMechanism.of(1e-3))
+        curator.release(QUESTION, ExponentialMechanism.of(0.01))
 
 
 def test_many_exponential_releases_cost_by_their_range():
@@ -78,6 +79,34 @@ class _UnderCharged(contracts.TestPermuteAndFlip):
         return Mutant.of(epsilon)
 
 
+class _IgnoresSensitivity(contracts.TestExponential):
+    """One width for every question."""
+
+    __test__ = False
+
+    def mechanism(self, epsilon):
+        class Mutant(ExponentialMechanism):
+            def law(self, sensitivity, quanta):
+                return super().law(Sensitivity(1.0, 1.0, 1.0), [2.0**-20])
+
+        return Mutant.of(epsilon)
+
+
+class _DropsFar(contracts.TestExponential):
+    """What lies far below is never chosen."""
+
+    __test__ = False
+
+    def mechanism(self, epsilon):
+        class Mutant(ExponentialMechanism):
+            def choose(self, counts, rate, entropy):
+                near = counts.copy()
+                near[1000:] = 0
+                return super().choose(near, rate, entropy)
+
+        return Mutant.of(epsilon)
+
+
 class _HalfNoise(contracts.TestExponential):
     """Utilities over one sensitivity where two are needed."""
 
@@ -90,6 +119,10 @@ class _HalfNoise(contracts.TestExponential):
 def test_the_contract_catches_undercharging_and_half_the_noise():
     with pytest.raises(AssertionError):
         _UnderCharged().test_no_order_diverges_further_than_is_charged()
+    with pytest.raises(AssertionError):
+        _IgnoresSensitivity().test_neighbours_move_levels_by_no_more_than_the_law_says()
+    with pytest.raises(AssertionError):
+        _DropsFar().test_hundreds_of_candidates_near_and_far()
     with pytest.raises(AssertionError):
         _HalfNoise().test_it_is_purely_private_as_its_event_says()
     with pytest.raises(AssertionError):

@@ -42,8 +42,20 @@ def test_the_chosen_candidate_is_near_the_quantile(adjacency, grouped):
     assert "candidates" in str(curator.statement())
 
 
+def test_extreme_quantiles_are_those_that_were_asked_for():
+    records = torch.arange(100_000, dtype=torch.float64) / 100_000
+    curator = Curator(
+        records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(30.0, 0.0), accounting=PureFilter()
+    )
+    grid = (torch.arange(40) / 10_000).tolist()
+    chosen = curator.release(QuantileUtilities(norms, candidates=grid, quantile=0.0004), ExponentialMechanism.of(10.0)).value.item()
+    assert abs(grid[int(chosen)] - 0.0004) < 2e-4
+
+
 def test_bad_questions_are_refused():
-    for candidates, quantile in (([1.0], 0.5), ([1.0, 1.0], 0.5), ([0.0, float("nan")], 0.5), ([0.0, 1.0], 1.0), ([0.0, 1.0], 0)):
+    nan = float("nan")
+    several = [([1.0], 0.5), ([1.0, 1.0], 0.5), ([0.0, nan], 0.5), ([0.0, 1.0], 1.0), ([0.0, 1.0], 0), ([0.0, 1.0], 1 / 3)]
+    for candidates, quantile in several:
         with pytest.raises(InputError):
             QuantileUtilities(norms, candidates=candidates, quantile=quantile)
     curator = Curator(torch.rand(10), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(2.0, 0.0),

@@ -113,6 +113,15 @@ def test_an_audit_too_small_to_say_anything_is_refused():
     assert reachable(0.01, 100) == 0.0
 
 
+def test_draws_that_break_the_audits_assumptions_are_refused():
+    with pytest.raises(InputError, match="independent in every call"):
+        audit(lambda which, count: np.random.default_rng(which).normal(size=(count, 5)), runs=200)
+    with pytest.raises(InputError, match="as many outputs"):
+        audit(lambda which, count: np.zeros(count // 2), runs=200)
+    with pytest.raises(InputError, match="level"):
+        audit(drawing(GaussianMechanism(1.0), seed=1), runs=200, level=0.0)
+
+
 def test_equal_laws_show_nothing():
     rng = np.random.default_rng(0)
     assert audit(lambda which, count: rng.normal(size=count), runs=20_000).mu == 0.0

@@ -191,6 +191,21 @@ def test_the_mechanism_contract_compares_noise_and_charge(mutant):
         _mechanism_contract(mutant).test_noise_is_at_least_what_the_event_charges_for()
 
 
+class _FirstScale(GaussianMechanism):
+    """The first coordinate's scale and grid for all."""
+
+    def _sample(self, numerators, quanta, law, entropy):
+        count = len(law.scale)
+        return super()._sample(
+            numerators, quanta, dataclasses.replace(law, scale=law.scale[:1] * count, grid=law.grid[:1] * count), entropy
+        )
+
+
+def test_the_mechanism_contract_looks_at_each_coordinate():
+    with pytest.raises(AssertionError, match="reject the law"):
+        _mechanism_contract(_FirstScale).test_each_coordinate_has_its_own_scale()
+
+
 class _Antithetic(GaussianMechanism):
     """The second half of a vector carries the first half's noise, turned round."""
 

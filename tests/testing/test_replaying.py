@@ -1,5 +1,6 @@
 """Replay passes honest algorithms and finds each planted leak."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -8,6 +9,8 @@ import torch
 
 from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective
 from dpbo.demo import correct, fit, search, split
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.queries import ClippedMean
 from dpbo.testing import replay
 
 RECORDS = torch.linspace(0, 1, 50, dtype=torch.float64)
@@ -83,13 +86,56 @@ def evaluating_more_than_is_released(curator, records):
     objective.release(handles[:2])
 
 
+def returning_a_raw_number(curator, records):
+    honest(curator, records)
+    return float(records.mean())
+
+
+def a_threshold_from_the_records(curator, records):
+    objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=6, fit=functools.partial(torch.add, records.mean()))
+    objective(GRID.reshape(-1, 1))
+
+
+def a_model_chosen_on_raw_scores(curator, records):
+    chosen = score if records.max() > 10 else (lambda x, r: (r - x[0]).abs())
+    list(loop(curator, GRID, chosen))
+
+
+def a_name_with_a_number_in_it(curator, records):
+    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=6, name=f"sum {records.sum():.3f}")(GRID.reshape(-1, 1))
+
+
+def a_plan_that_is_never_used(curator, records):
+    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=6, budget_share=0.9)(GRID.reshape(-1, 1))
+    curator.reserve("spare", GaussianMechanism(1000.0), slots=1 + int(records.max() > 10), terms={})
+
+
+class PrivateQuanta(ClippedMean):
+    """The same integers on a lattice that depends on the records."""
+
+    def _evaluate(self, view, subject):
+        answer: Any = super()._evaluate(view, subject)
+        factor = 2.0 if float(view.records.max()) > 10 else 1.0
+        return dataclasses.replace(answer, quanta=tuple(factor * q for q in answer.quanta))
+
+
+def a_lattice_from_the_records(curator, records):
+    curator.release(PrivateQuanta(score, torch.tensor([0.5]), score_range=(0.0, 1.0)), GaussianMechanism(50.0))
+
+
 @pytest.mark.parametrize(
     ("leak", "message"),
     [
+        (returning_a_raw_number, "what the run returns"),
+        (a_threshold_from_the_records, "fit changed"),
+        (a_model_chosen_on_raw_scores, "score changed"),
+        (a_name_with_a_number_in_it, "ledger record .* name"),
+        (a_plan_that_is_never_used, "ledger record .* slots"),
+        (a_lattice_from_the_records, "quanta"),
         (candidates_from_the_records, "evaluation 0 depends on the records .* x changed"),
         (stopping_on_raw_scores, "the number of evaluations"),
         (standardised_by_the_records, "moved by"),
-        (ranges_from_the_records, "score_range changed"),
+        (ranges_from_the_records, "score_range, ranges changed"),
         (plans_by_the_records, "release 0 depends on the records .* event"),
         (evaluating_more_than_is_released, "the number of evaluations"),
     ],
