@@ -1,4 +1,4 @@
-"""A small private search that kills itself; see test_killed.py."""
+"""A private search that kills itself; see test_killed.py. Arguments: which search, ledger, file of draws, call to die at (0: never)."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.curator.curator import Curator as Watched
 
-ledger, draws, kill_at = sys.argv[1], sys.argv[2], int(sys.argv[3])
+job, ledger, draws, kill_at = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 calls = 0
 
 
@@ -40,20 +40,30 @@ def score(x, records):
     return 1 - (records - x[0]).abs()
 
 
+def small():
+    """Six evaluations, in batches of two while they last."""
+    curator = Curator(
+        torch.linspace(0, 1, 500, dtype=torch.float64),
+        unit=PrivacyUnit("record"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget(3.0, 1e-5),
+        dataset="killed",
+        ledger=ledger,
+    )
+    objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=6, name="search")
+    while objective.remaining:
+        objective(torch.rand(min(2, objective.remaining), 1, dtype=torch.float64))
+    return objective.history()
+
+
+def main_job():
+    """The main job as `python -m dpbo --ledger` runs it, with nine evaluations and the separate last one."""
+    from dpbo.demo import split, tune_privately
+
+    return tune_privately(split(0), Budget(3.0, 1e-5), evaluations=9, seed=0, ledger=ledger).history
+
+
 sys.setprofile(count)
-curator = Curator(
-    torch.linspace(0, 1, 500, dtype=torch.float64),
-    unit=PrivacyUnit("record"),
-    adjacency=Adjacency.REPLACE_ONE,
-    budget=Budget(3.0, 1e-5),
-    dataset="killed",
-    ledger=ledger,
-)
-objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=6, name="search")
-while objective.remaining >= 2:
-    objective(torch.rand(2, 1, dtype=torch.float64))
-while objective.remaining:
-    objective(torch.rand(1, 1, dtype=torch.float64))
-X, Y, _ = objective.history()
+X, Y, _ = {"small": small, "main": main_job}[job]()
 sys.setprofile(None)
 print(json.dumps({"calls": calls, "history": {"X": X.tolist(), "Y": Y.tolist()}}))
