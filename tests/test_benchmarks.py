@@ -25,7 +25,7 @@ def test_f1_over_a_gp_of_jointly_released_cells():
     from examples.f1_from_cells import tune
 
     tuned, usual, curator = tune(evaluations=14)
-    assert tuned > usual - 0.05, "the recommendation is no worse than a plain threshold beyond the noise"
+    assert tuned > usual, "the recommendation beats the usual threshold"
     charges = [record for record in curator.ledger.records() if record.kind == "charge"]
     assert charges[0].body["event"]["slots"] == 8
     assert sum(record.body["event"]["slots"] for record in charges) == 14
