@@ -101,7 +101,7 @@ class Statement:
                  self.lines, strict=True),
             ("Assumptions", "; ".join(f"{name} ({text})" for name, text in self.assumptions.items())),
             ("Means", " ".join(self.meaning)),
-            ("Declared public, without looking at the data", "; ".join(inputs) or "nothing"),
+            ("Declared public by the caller, without looking at the data", "; ".join(inputs) or "nothing"),
             ("Bookkeeping (not a guarantee)", f"reserved {self.reserved}; charged so far {self.spent}"),
             ("Ledger", f"{self.entries} records, head {self.head}"),
         ]  # fmt: skip
