@@ -175,6 +175,8 @@ class PrivateObjective:
 
     def _show_progress(self) -> None:
         """Slots charged so far, on a terminal only."""
+        if self._bar.disable:
+            return
         self._bar.update(self.evaluations - self.remaining - self._bar.n)
         if self._bar.n >= self.evaluations:
             self._bar.close()

@@ -77,8 +77,8 @@ class Ledger:
             if known is not None:
                 return _require_same_plan(name, known.body, body)
             cost = self.accounting.cost(event.repeated(slots))
-            head = self._affordable(connection, cost, f"the plan {name!r} of {slots} releases")
-            state = {"total": str(added(head.total, cost)), "used": {**head.used, name: 0}}
+            head, total = self._paid(connection, cost, f"the plan {name!r} of {slots} releases")
+            state = {"total": str(total), "used": {**head.used, name: 0}}
             _append(connection, head, "reserve", name, {**body, "state": state})
         return event
 
@@ -89,9 +89,8 @@ class Ledger:
         """
         with self.storage.writing() as connection:
             if plan is None:
-                cost = self.accounting.cost(event)
-                head = self._affordable(connection, cost, f"the release {name!r}")
-                state = {"total": str(added(head.total, cost)), "used": head.used}
+                head, total = self._paid(connection, self.accounting.cost(event), f"the release {name!r}")
+                state = {"total": str(total), "used": head.used}
             else:
                 head = self._head(connection)
                 state = _with_slots(head, _plan(connection, plan), plan, event)
@@ -159,13 +158,14 @@ class Ledger:
             raise LedgerCorrupt("the ledger has lost its records.")
         return head
 
-    def _affordable(self, connection: sa.Connection, cost: Fraction, what: str) -> Record:
+    def _paid(self, connection: sa.Connection, cost: Fraction, what: str) -> tuple[Record, Fraction]:
+        """The newest record and the total once this cost is added, or BudgetExceeded."""
         head = self._head(connection)
         if cost <= 0:
             raise InputError("event", float(cost), "of a cost above 0")
-        if added(head.total, cost) > self.cap:
+        if (total := added(head.total, cost)) > self.cap:
             raise BudgetExceeded(float(cost), float(self.cap - head.total), float(self.cap), self.accounting.unit, what)
-        return head
+        return head, total
 
 
 def _plan(connection: sa.Connection, name: str) -> Record | None:

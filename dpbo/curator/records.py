@@ -71,14 +71,17 @@ class PrivateView:
     @property
     def records(self) -> Any:
         """The records in their own container, loaded if they are a Source; arrays are lent read-only."""
+        return guarded(self._own())
+
+    def _own(self) -> Any:
         records = _opened(self.held)
         if isinstance(self.held, Source) and count_records(records) != self.count:
             raise InputError("records", type(self.held).__name__, "the same data everywhere", "Here it loaded another number of records.")
-        return guarded(records)
+        return records
 
     def versions(self) -> tuple[int, ...]:
         """Changes when a score changes a tensor in place."""
-        return versions(self.records)
+        return versions(self._own())
 
     def __getstate__(self) -> dict[str, Any]:
         """For workers: tensors travel as bytes, never as shared memory that a worker could write to."""
@@ -96,7 +99,7 @@ class PrivateView:
     @property
     def can_take(self) -> bool:
         """Whether single records can be taken out."""
-        return all(_is_array(part) or hasattr(part, "iloc") or isinstance(part, list) for part in leaves(self.records))
+        return all(_is_array(part) or hasattr(part, "iloc") or isinstance(part, list) for part in leaves(self._own()))
 
     def take(self, positions: torch.Tensor) -> Any:
         """The records at these positions, in the same container."""

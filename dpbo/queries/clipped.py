@@ -82,9 +82,8 @@ class ClippedScores(Query):
         units = [width / weight for width, weight in zip(widths, weights, strict=True)]
         largest = max(units)
         l1, linf = largest * sum(weights), largest * max(weights)
-        l2 = math.sqrt(largest**2 * sum(weight**2 for weight in weights))
-        l2_up = l2 if Fraction(l2) ** 2 >= largest**2 * sum(weight**2 for weight in weights) else math.nextafter(l2, math.inf)
-        return Sensitivity(_rounded_up(l1), l2_up, _rounded_up(linf), tuple(float(unit / largest) for unit in units))
+        scale = tuple(float(unit / largest) for unit in units)
+        return Sensitivity(_rounded_up(l1), _root_up(largest**2 * sum(weight**2 for weight in weights)), _rounded_up(linf), scale)
 
     def prepare(self) -> Any:
         return self.subject if self.fit is None else self.fit(self.subject)
@@ -132,6 +131,11 @@ class ClippedScores(Query):
 def _rounded_up(exact: Fraction) -> float:
     value = float(exact)
     return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
+
+
+def _root_up(square: Fraction) -> float:
+    root = math.sqrt(square)
+    return root if Fraction(root) ** 2 >= square else math.nextafter(root, math.inf)
 
 
 def _ranges(score_range: ScoreRange) -> tuple[tuple[float, float], ...]:
