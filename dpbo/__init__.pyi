@@ -1,5 +1,4 @@
 from . import accounting as accounting
-from . import integrations as integrations
 from . import mechanisms as mechanisms
 from . import queries as queries
 from . import testing as testing

@@ -9,6 +9,7 @@ public and whatever is done with it is free.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Sequence
@@ -19,8 +20,8 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from dpbo.accounting.calibrate import exact_share, least_multiplier
-from dpbo.accounting.filters import Filter
+from dpbo.accounting.calibrate import exact_share
+from dpbo.accounting.filters import EventKind
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError
@@ -28,8 +29,11 @@ from dpbo.events import Event
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
+from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.privacy import require_count
 from dpbo.queries.clipped import ClippedMean, ScoreRange
+from dpbo.queries.query import Query
+from dpbo.queries.sampled import PoissonSampled
 from dpbo.queries.scoring import Score
 
 _BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}|"  # no times: how long a score takes may depend on the records
@@ -53,6 +57,8 @@ class PrivateObjective:
         budget_share: part of the budget (of mu^2) this plan takes. 1 leaves nothing for a final separate release.
         weights, max_records_per_unit, divisor, worst: as in `ClippedMean`.
         mechanism: GaussianMechanism, or LaplaceMechanism where the curator's filter can pay for no Gaussian; omitted, the first that fits.
+            `NoNoise(allow_not_private=True)` runs the same loop without privacy, as a baseline.
+        sample_rate: each evaluation scores a Poisson sample of the units, taken with this probability; `PoissonSampled` says what it costs.
 
     Raises:
         InputError: an argument outside its range. BudgetExceeded: the share is not left. LedgerMismatch: the name is taken by a plan with
@@ -73,31 +79,29 @@ class PrivateObjective:
         max_records_per_unit: int = 1,
         divisor: float | None = None,
         worst: str = "lower",
-        mechanism: type[AdditiveMechanism] | None = None,
+        mechanism: type[AdditiveMechanism] | NoNoise | None = None,
+        sample_rate: float | None = None,
     ) -> None:
         self._settings = {"score_range": score_range, "fit": fit, "weights": weights, "divisor": divisor, "worst": worst,
                           "max_records_per_unit": max_records_per_unit}  # fmt: skip
-        self._score = score
-        query = self._query(None)
+        self._score, self._sample_rate = score, sample_rate
+        mean, query = self._mean(None), self._query(None)
         query.require_public(curator.adjacency)
         require_count("evaluations", evaluations)
         if not isinstance(name, str) or not 0 < len(name) <= 200:
             raise InputError("name", name, "a word of at most 200 letters")
-        self.curator, self.name, self.evaluations, self.metrics = curator, name, evaluations, query.metrics
-        law, share = mechanism or _first_payable(curator.accounting), exact_share(budget_share)
-        planned = law(self._multiplier(share, type(law(1.0).event())))
-        self._noise_std(planned, query)  # refuses what cannot be drawn before anything is reserved
+        self.curator, self.name, self.evaluations, self.metrics = curator, name, evaluations, mean.metrics
+        share = exact_share(budget_share)
+        planned = mechanism if isinstance(mechanism, NoNoise) else self._planned(mechanism, query, share)
+        self._noise_std(planned)  # refuses what cannot be drawn before anything is reserved
         terms = {"budget_share": str(share), **query.public_inputs()}
-        self._mechanism = law(curator.reserve(name, planned, slots=evaluations, terms=terms).noise_multiplier)
-        self.noise_std = self._noise_std(self._mechanism, query)
+        event = curator.reserve(name, query.charged(planned.event(), curator.adjacency), slots=evaluations, terms=terms)
+        self.noise_multiplier = event.noise_multiplier
+        self._mechanism = planned if isinstance(planned, NoNoise) else type(planned)(event.noise_multiplier)
+        self.noise_std = self._noise_std(self._mechanism)
         done = evaluations - self.remaining
         self._bar = tqdm(total=evaluations, initial=done, desc=name, disable=None, delay=0.1, bar_format=_BAR)
-        self._warn_of_noise(query)
-
-    @property
-    def noise_multiplier(self) -> float:
-        """Scale of one evaluation's noise as a multiple of its sensitivity."""
-        return self._mechanism.noise_multiplier
+        self._warn_of_noise(mean)
 
     @property
     def remaining(self) -> int:
@@ -145,8 +149,11 @@ class PrivateObjective:
     def __repr__(self) -> str:
         return f"<PrivateObjective {self.name!r}: {self.evaluations} evaluations, noise {self.noise_std.tolist()} each>"
 
-    def _query(self, x: torch.Tensor | None) -> ClippedMean:
+    def _mean(self, x: torch.Tensor | None) -> ClippedMean:
         return ClippedMean(self._score, x, **self._settings)
+
+    def _query(self, x: torch.Tensor | None) -> Query:
+        return self._mean(x) if self._sample_rate is None else PoissonSampled(self._mean(x), rate=self._sample_rate)
 
     def _released(self, handles: Sequence[Handle], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         releases = self.curator.release_all(handles, self._mechanism, name=self.name, plan=self.name)
@@ -157,14 +164,26 @@ class PrivateObjective:
         if points > (left := self.remaining):
             raise BudgetExceeded(points, left, self.evaluations, "slots", f"the batch for {self.name!r}")
 
-    def _multiplier(self, share: Fraction, event: type[Event]) -> float:
-        available = self.curator.ledger.cap * share
-        return least_multiplier(available, releases=self.evaluations, accounting=self.curator.accounting, event=event)
+    def _planned(self, law: type[AdditiveMechanism] | None, query: Query, share: Fraction) -> AdditiveMechanism:
+        """The first law that the accounting can pay for, with the least noise that the share of the cap allows."""
+        accounting, available = self.curator.accounting, self.curator.ledger.cap * share
+        either = (GaussianMechanism, LaplaceMechanism) if self._sample_rate is None else (GaussianMechanism,)
+        laws = either if law is None else (law,)
+        for candidate in laws:
+            one = query.charged(candidate(1.0).event(), self.curator.adjacency)
+            multiplier = accounting.multiplier(_kind(one), self.evaluations, available)
+            if multiplier is not None:
+                return candidate(multiplier)
+        names = " or ".join(query.charged(candidate(1.0).event(), self.curator.adjacency).mechanism for candidate in laws)
+        remedy = "Sampled means need RDPFilter or Planned; a plan must list the event with as many slots as there are evaluations."
+        raise InputError("mechanism", names, f"one that {accounting.name} can pay for", remedy)
 
-    def _noise_std(self, mechanism: AdditiveMechanism, query: ClippedMean) -> torch.Tensor:
-        quanta = [grid.quantum for grid in query.lattices(self.curator.units)]
-        law = mechanism.law(query.sensitivity(self.curator.adjacency), quanta)
-        return torch.tensor(law.std, dtype=torch.float64) * query.affine(self.curator.units)[1]
+    def _noise_std(self, mechanism: AdditiveMechanism | NoNoise) -> torch.Tensor:
+        """Standard deviation of an evaluation, sampling included where units are sampled."""
+        query, units = self._query(None), self.curator.units
+        law = mechanism.law(query.scale(self.curator.adjacency), [grid.quantum for grid in self._mean(None).lattices(units)])
+        variance = (torch.tensor(law.std, dtype=torch.float64) * query.affine(units)[1]) ** 2
+        return (variance + torch.as_tensor(query.variance_within(units), dtype=torch.float64)).sqrt()
 
     def _warn_of_noise(self, query: ClippedMean) -> None:
         for std, (lower, upper) in zip(self.noise_std.tolist(), query.ranges, strict=True):
@@ -182,8 +201,9 @@ class PrivateObjective:
             self._bar.close()
 
 
-def _first_payable(accounting: Filter) -> type[AdditiveMechanism]:
-    return next((m for m in (GaussianMechanism, LaplaceMechanism) if accounting.price(m(1.0).event()) is not None), GaussianMechanism)
+def _kind(one: Event) -> EventKind:
+    """Events like this one, at other multipliers."""
+    return lambda noise_multiplier, slots=1: dataclasses.replace(one, noise_multiplier=noise_multiplier, slots=slots)
 
 
 def _require_points(X: Any) -> torch.Tensor:

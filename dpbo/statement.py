@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
+import math
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
@@ -15,16 +16,28 @@ from typing import Any
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
 
+NOT_BOUNDED = "not bounded"
+
 
 @dataclass(frozen=True)
 class Guarantee:
-    """mu of Gaussian DP where the filter has one, and epsilon at delta where one was named. Shown rounded up, delta as it is."""
+    """mu of Gaussian DP where the filter has one, and epsilon at delta where one was named; infinite where nothing is bounded.
+
+    Shown rounded up, delta as it is.
+    """
 
     mu: float | None
     epsilon: float | None
     delta: float | None
 
+    @classmethod
+    def none(cls) -> Guarantee:
+        """Of exact answers."""
+        return cls(math.inf, math.inf, 0.0)
+
     def __str__(self) -> str:
+        if self.epsilon == math.inf and self.mu in (None, math.inf):
+            return NOT_BOUNDED
         pair = "" if self.epsilon is None else f"({format_up(self.epsilon)}, {self.delta!r})-DP"
         return ", ".join(filter(None, (pair, "" if self.mu is None else f"{format_up(self.mu)}-GDP"))) or "name a delta to read epsilon"
 
@@ -70,7 +83,7 @@ class Statement:
 
     def to_json(self) -> str:
         """All fields as one JSON object."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
+        return json.dumps(_finite(dataclasses.asdict(self)), indent=2)
 
     def __str__(self) -> str:
         sections = [f"{title}: {text}" for title, text in self._sections()]
@@ -115,6 +128,13 @@ def format_up(value: float, digits: int = 4) -> str:
     rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(exact)
     rounded = rounded.quantize(Decimal(1).scaleb(rounded.adjusted() - digits + 1))
     return f"{rounded:f}" if -4 <= rounded.adjusted() < 12 else f"{rounded:e}"
+
+
+def _finite(value: Any) -> Any:
+    """Infinities as words, because JSON has none."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    return "infinite" if value == math.inf else value
 
 
 def _terms(terms: dict[str, Any]) -> str:

@@ -1,6 +1,9 @@
 from .calibrate import calibrate as calibrate
-from .filters import Filter as Filter
+from .composition import compose as compose
 from .filters import GDPFilter as GDPFilter
 from .filters import PureFilter as PureFilter
 from .filters import RDPFilter as RDPFilter
 from .filters import ZCDPFilter as ZCDPFilter
+from .ledger_accountant import LedgerAccountant as LedgerAccountant
+from .planned import Planned as Planned
+from .relations import convert as convert

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from dpbo.accounting.filters import Filter, GDPFilter
+from dpbo.accounting.filters import Accounting, EventKind, GDPFilter
+from dpbo.accounting.planned import Planned
 from dpbo.errors import InputError
-from dpbo.events import Event, GaussianEvent
+from dpbo.events import GaussianEvent
 from dpbo.privacy import Budget, require_count
 
 
@@ -16,44 +17,34 @@ def calibrate(
     *,
     releases: int,
     share: float | Fraction = 1,
-    accounting: Filter | None = None,
-    event: type[Event] = GaussianEvent,
+    accounting: Accounting | None = None,
+    event: EventKind = GaussianEvent,
 ) -> float:
     """Smallest noise multiplier with which `releases` equal releases together stay within `share` of the budget.
 
     For Gaussians under GDPFilter this is sqrt(releases / share) / mu. Whatever the filter, it is the least float whose exact cost
     fits, so the way back (cost of the releases -> epsilon) never passes the budget.
 
+        calibrate(budget, releases=30, accounting=Planned([ExponentialEvent(20.0, 5)]))      beside five choices, for one plan of both
+
     Args:
         budget: what may be spent in all.
         releases: how many slots the plan has.
         share: part of the cap this plan takes, in (0, 1]; decimal, so that 0.9 and 0.1 add to 1.
-        accounting: the filter, GDPFilter() if omitted.
-        event: whose noise, GaussianEvent or LaplaceEvent.
+        accounting: the filter, GDPFilter() if omitted; or Planned with everything else that will be released.
+        event: whose noise, GaussianEvent or LaplaceEvent; of a Poisson-sampled Gaussian a partial with its rate and relation.
 
     Raises:
         InputError: a number outside its range, or a mechanism that the filter cannot pay for.
     """
-    chosen = accounting if accounting is not None else GDPFilter()
-    return least_multiplier(chosen.cap(budget) * exact_share(share), releases=releases, accounting=chosen, event=event)
-
-
-def least_multiplier(available: Fraction, *, releases: int, accounting: Filter, event: type[Event]) -> float:
-    """Smallest float with which so many releases cost no more than `available`, by bisection down to neighbouring floats."""
-    require_count("releases", releases)
-
-    def fits(multiplier: float) -> bool:
-        return accounting.cost(event(multiplier, releases)) <= available
-
-    high = 1.0
-    while not fits(high):
-        high *= 2.0
-    low = high / 2.0
-    while fits(low):
-        low /= 2.0
-    while (middle := (low + high) / 2.0) not in (low, high):
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+    chosen, part = accounting if accounting is not None else GDPFilter(), exact_share(share)
+    slots = require_count("releases", releases)
+    if isinstance(chosen, Planned):
+        return chosen.least_beside(budget, event, slots, part)
+    multiplier = chosen.multiplier(event, slots, chosen.cap(budget) * part)
+    if multiplier is None:
+        raise InputError("mechanism", event(1.0, 1).mechanism, f"one that {chosen.name} can pay for", "See dpbo.accounting for others.")
+    return multiplier
 
 
 def exact_share(share: float | Fraction) -> Fraction:

@@ -8,49 +8,104 @@ One filter is named when the ledger is born; the minimum over several filters is
 from __future__ import annotations
 
 import abc
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
 from dpbo.accounting import gdp, profiles, rdp
+from dpbo.accounting.composition import root_up, rounded_up
+from dpbo.accounting.costs import Cost
 from dpbo.errors import InputError
-from dpbo.events import Event
+from dpbo.events import Event, NotPrivateEvent
 from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
 
-_GRAIN = 1 << 128
-_LONGEST = 512
+EventKind = Callable[..., Event]  # of (noise_multiplier, slots): an event's class, or a partial of one that needs more
 
 
-class Filter(abc.ABC):
-    """Additive costs under fully adaptive composition; see each subclass for its theorem. `unit` names what is added up."""
+class Accounting(abc.ABC):
+    """What is added up and what the sum guarantees. `unit` names what is added."""
 
     unit: ClassVar[str]
+    events: tuple[Event, ...] = ()  # of a plan, all that may ever be charged
+    cap_is_budget: ClassVar[bool] = True  # the cap was rounded down from the budget, so what stays within it keeps the budget
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """How the ledger and the statement call it; `accounting_named` finds it again."""
 
     @abc.abstractmethod
-    def price(self, event: Event) -> Fraction | None:
-        """What the event takes from the cap, or None where this filter cannot pay for it."""
+    def price(self, event: Event) -> Cost | None:
+        """What the event takes from the cap, or None where this accounting cannot pay for it."""
 
     @abc.abstractmethod
-    def cap(self, budget: Budget) -> Fraction:
-        """What the budget holds. Raises InputError where this filter cannot serve the budget."""
+    def cap(self, budget: Budget) -> Cost:
+        """What the budget holds. Raises InputError where this accounting cannot serve it."""
 
     @abc.abstractmethod
-    def guarantee(self, cost: Fraction, delta: float | None) -> Guarantee:
+    def guarantee(self, cost: Cost, delta: float | None) -> Guarantee:
         """Of everything that cost this much, read at this delta; rounded up."""
 
-    def cost(self, event: Event) -> Fraction:
-        """`price`, or InputError naming what this filter can pay for."""
+    @abc.abstractmethod
+    def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
+        """The least noise multiplier of so many slots that `available` pays for; None where this kind cannot be paid."""
+
+    def cost(self, event: Event) -> Cost:
+        """`price`, or InputError naming what can be paid. Releases without noise cost nothing: no budget could pay."""
         price = self.price(event)
         if price is None:
             raise InputError("mechanism", event.mechanism, f"one that {self.name} can pay for", "See dpbo.accounting for others.")
         return price
 
+
+class Filter(Accounting):
+    """One additive cost under fully adaptive composition; see each subclass for its theorem."""
+
     @property
     def name(self) -> str:
-        """How the ledger and the statement call it; `filter_named` finds it again."""
         return type(self).__name__
+
+    @abc.abstractmethod
+    def toll(self, event: Event) -> Fraction | None:
+        """The event's cost as one number, or None."""
+
+    @abc.abstractmethod
+    def holds(self, budget: Budget) -> Fraction:
+        """The cap as one number."""
+
+    @abc.abstractmethod
+    def reading(self, total: Fraction, delta: float | None) -> Guarantee:
+        """The guarantee of this total."""
+
+    def price(self, event: Event) -> Cost | None:
+        toll = Fraction(0) if isinstance(event, NotPrivateEvent) else self.toll(event)
+        return None if toll is None else Cost.of(toll)
+
+    def cap(self, budget: Budget) -> Cost:
+        return Cost.of(self.holds(budget))
+
+    def guarantee(self, cost: Cost, delta: float | None) -> Guarantee:
+        return self.reading(cost.parts[0], delta)
+
+    def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
+        """By bisection down to neighbouring floats."""
+        if self.toll(kind(1.0, 1)) is None:
+            return None
+
+        def fits(multiplier: float) -> bool:
+            return self.cost(kind(multiplier, slots)) <= available
+
+        high = 1.0
+        while not fits(high):
+            high *= 2.0
+        low = high / 2.0
+        while fits(low):
+            low /= 2.0
+        while (middle := (low + high) / 2.0) not in (low, high):
+            low, high = (low, middle) if fits(middle) else (middle, high)
+        return high
 
 
 @dataclass(frozen=True)
@@ -63,10 +118,10 @@ class GDPFilter(Filter):
 
     unit: ClassVar[str] = "mu^2"
 
-    def price(self, event: Event) -> Fraction | None:
+    def toll(self, event: Event) -> Fraction | None:
         return profiles.mu_squared(event)
 
-    def cap(self, budget: Budget) -> Fraction:
+    def holds(self, budget: Budget) -> Fraction:
         if budget.epsilon is None or budget.delta is None:
             return Fraction(budget.mu or 0.0) ** 2
         if budget.delta == 0.0:
@@ -74,10 +129,8 @@ class GDPFilter(Filter):
             raise InputError("delta", budget.delta, "above 0 for GDPFilter", remedy)
         return Fraction(gdp.mu_within(budget.epsilon, budget.delta)) ** 2
 
-    def guarantee(self, cost: Fraction, delta: float | None) -> Guarantee:
-        mu = math.sqrt(cost)
-        while Fraction(mu) ** 2 < cost:
-            mu = math.nextafter(mu, math.inf)
+    def reading(self, total: Fraction, delta: float | None) -> Guarantee:
+        mu = root_up(total)
         return Guarantee(mu, None if delta is None else gdp.epsilon_at(mu, delta), delta)
 
 
@@ -87,15 +140,14 @@ class PureFilter(Filter):
 
     unit: ClassVar[str] = "epsilon"
 
-    def price(self, event: Event) -> Fraction | None:
+    def toll(self, event: Event) -> Fraction | None:
         return profiles.pure(event)
 
-    def cap(self, budget: Budget) -> Fraction:
+    def holds(self, budget: Budget) -> Fraction:
         return Fraction(_epsilon_of(budget, self.name))
 
-    def guarantee(self, cost: Fraction, delta: float | None) -> Guarantee:
-        epsilon = float(cost)
-        return Guarantee(None, epsilon if Fraction(epsilon) >= cost else math.nextafter(epsilon, math.inf), 0.0)
+    def reading(self, total: Fraction, delta: float | None) -> Guarantee:
+        return Guarantee(None, rounded_up(total), 0.0)
 
 
 @dataclass(frozen=True)
@@ -107,14 +159,14 @@ class ZCDPFilter(Filter):
 
     unit: ClassVar[str] = "rho"
 
-    def price(self, event: Event) -> Fraction | None:
+    def toll(self, event: Event) -> Fraction | None:
         return profiles.rho(event)
 
-    def cap(self, budget: Budget) -> Fraction:
+    def holds(self, budget: Budget) -> Fraction:
         return Fraction(rdp.rho_within(_epsilon_of(budget, self.name), _delta_of(budget, self.name)))
 
-    def guarantee(self, cost: Fraction, delta: float | None) -> Guarantee:
-        return Guarantee(None, None if delta is None else rdp.epsilon_of_rho(float(cost) * (1 + 1e-15), delta), delta)
+    def reading(self, total: Fraction, delta: float | None) -> Guarantee:
+        return Guarantee(None, None if delta is None else rdp.epsilon_of_rho(float(total) * (1 + 1e-15), delta), delta)
 
 
 @dataclass(frozen=True)
@@ -136,35 +188,19 @@ class RDPFilter(Filter):
     def name(self) -> str:
         return f"RDPFilter({float(self.order)!r})"
 
-    def price(self, event: Event) -> Fraction | None:
+    def toll(self, event: Event) -> Fraction | None:
         return profiles.renyi(event, self.order)
 
-    def cap(self, budget: Budget) -> Fraction:
+    def holds(self, budget: Budget) -> Fraction:
         epsilon, delta = _epsilon_of(budget, self.name), _delta_of(budget, self.name)
         cap = Fraction(epsilon) - Fraction(rdp.conversion(self.order, delta))
         if cap <= 0:
             raise InputError("order", self.order, f"large enough for epsilon {epsilon:g} at delta {delta:g}", "Try a larger order.")
         return cap
 
-    def guarantee(self, cost: Fraction, delta: float | None) -> Guarantee:
-        epsilon = None if delta is None else max(float(cost) + rdp.conversion(self.order, delta), 0.0) * (1 + 1e-15)
+    def reading(self, total: Fraction, delta: float | None) -> Guarantee:
+        epsilon = None if delta is None else max(float(total) + rdp.conversion(self.order, delta), 0.0) * (1 + 1e-15)
         return Guarantee(None, epsilon, delta)
-
-
-def added(total: Fraction, cost: Fraction) -> Fraction:
-    """total + cost, exact while its denominator is short (always for a few distinct events), else up to a multiple of 2^-128."""
-    exact = total + cost
-    return exact if exact.denominator.bit_length() <= _LONGEST else Fraction(math.ceil(exact * _GRAIN), _GRAIN)
-
-
-def filter_named(name: str) -> Filter:
-    """The filter that a ledger was born with."""
-    for known in (GDPFilter(), PureFilter(), ZCDPFilter()):
-        if name == known.name:
-            return known
-    if name.startswith("RDPFilter(") and name.endswith(")"):
-        return RDPFilter(float(name.removeprefix("RDPFilter(").removesuffix(")")))
-    raise InputError("accounting", name, "a filter of dpbo.accounting", "Was this ledger written by a newer dpbo?")
 
 
 def _epsilon_of(budget: Budget, name: str) -> float:

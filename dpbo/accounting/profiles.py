@@ -2,15 +2,23 @@
 
 Exact fractions where the number is rational; floats rounded up otherwise; None where the event has no finite cost.
 
-    event, one slot     pure    mu^2                            rho                    Renyi at order a
-    Gaussian, M         -       1/M^2                           1/(2 M^2)              a/(2 M^2)
-    Laplace, M = 1/e    e       (2 Phi^-1(e^e/(1 + e^e)))^2     e - 1 + exp(-e)        Mironov 2017, Table II
-    exponential, M=2/e  e       as every pure e                 e^2/8                  min(a e^2/8, as every pure e)
-    permute-and-flip    e       as every pure e                 e^2/2                  that of randomised response
+    event, one slot           pure    mu^2                            rho                    Renyi at order a
+    Gaussian, M               -       1/M^2                           1/(2 M^2)              a/(2 M^2)
+    Laplace, M = 1/e          e       (2 Phi^-1(e^e/(1 + e^e)))^2     e - 1 + exp(-e)        Mironov 2017, Table II
+    l2-Laplace, M = 1/e       e       as every pure e                 e^2/2                  that of randomised response
+    exponential, M = 2/e      e       as every pure e/2               e^2/8                  min(a e^2/8, as every pure e)
+    permute-and-flip, M=2/e   e       as every pure e                 e^2/2                  that of randomised response
+    Poisson Gaussian          -       -                               -                      by quadrature (poisson.py)
 
 Any pure e is mu-GDP with mu = 2 Phi^-1(e^e/(1 + e^e)) (Dong, Roth & Su 2022, Proposition 2.12 with randomised response as the worst
 case). The Laplace rho is its Kullback-Leibler divergence: D_a / a falls with a, so its supremum over a > 1 is the limit at 1 (checked on a
 grid in the tests; Harrison & Manurangsi 2025).
+
+The exponential mechanism's loss lies in [t - e, t] for some t, for every pair of neighbours. By convexity no hockey-stick exceeds that of
+the two-point pair with losses t and t - e: P = (p, 1-p) against Q = (q, 1-q), whose log-odds differ by logit p - logit q = e. A trade-off
+curve with one kink lies above that of N(0,1) against N(mu,1) iff the kink does: iff mu >= Phi^-1(p) - Phi^-1(q). Phi^-1 of the logistic
+function is odd and, away from zero, ever flatter, so this difference is largest where logit p = -logit q = e/2: half of what any pure e
+needs (a grid over t in the tests).
 """
 
 from __future__ import annotations
@@ -19,17 +27,30 @@ import math
 from fractions import Fraction
 
 import mpmath
+import numpy as np
+from numpy.typing import NDArray
 
-from dpbo.events import Event, ExponentialEvent, GaussianEvent, LaplaceEvent, PermuteAndFlipEvent
+from dpbo.accounting import poisson
+from dpbo.events import (
+    Event,
+    ExponentialEvent,
+    GaussianEvent,
+    L2LaplaceEvent,
+    LaplaceEvent,
+    PermuteAndFlipEvent,
+    PoissonGaussianEvent,
+)  # fmt: skip
 
 _LARGEST = 400  # above this no mu is worth having
 _UP = 1.0 + 2.0**-40  # covers the rounding of the few float operations below
+
+Curve = NDArray[np.float64]
 
 
 def pure(event: Event) -> Fraction | None:
     """Pure epsilon of all slots, by basic composition."""
     match event:
-        case LaplaceEvent():
+        case LaplaceEvent() | L2LaplaceEvent():
             return event.slots / Fraction(event.noise_multiplier)
         case ExponentialEvent() | PermuteAndFlipEvent():
             return 2 * event.slots / Fraction(event.noise_multiplier)
@@ -38,37 +59,51 @@ def pure(event: Event) -> Fraction | None:
 
 def mu_squared(event: Event) -> Fraction | None:
     """Sum over slots of the squared GDP parameter."""
-    match event:
-        case GaussianEvent():
-            return event.slots / Fraction(event.noise_multiplier) ** 2
+    if isinstance(event, GaussianEvent):
+        return event.slots / Fraction(event.noise_multiplier) ** 2
     one = pure(event.repeated(1))
-    return None if one is None or one > _LARGEST else event.slots * _mu_squared_of(one)
+    if one is None or one > _LARGEST:
+        return None
+    return event.slots * _mu_squared_of(one / 2 if isinstance(event, ExponentialEvent) else one)
 
 
 def rho(event: Event) -> Fraction | None:
     """Sum over slots of the zCDP parameter (Bun & Steinke 2016)."""
     match event:
-        case GaussianEvent():
+        case GaussianEvent() | ExponentialEvent():  # of the exponential, epsilon = 2 / M: epsilon^2 / 8
             return event.slots / (2 * Fraction(event.noise_multiplier) ** 2)
         case LaplaceEvent():
             return event.slots * Fraction(_laplace_kl(1.0 / event.noise_multiplier) * _UP)
-        case ExponentialEvent():
-            return event.slots / (2 * Fraction(event.noise_multiplier) ** 2)
     one = pure(event.repeated(1))
     return None if one is None else event.slots * one**2 / 2
 
 
 def renyi(event: Event, order: float) -> Fraction | None:
     """Renyi divergence bound of the given order (above 1), all slots."""
+    if isinstance(event, GaussianEvent):
+        return event.slots * Fraction(order) / (2 * Fraction(event.noise_multiplier) ** 2)
+    curve = renyi_curve(event.repeated(1), np.array([float(order)]))
+    return None if curve is None else event.slots * Fraction(float(curve[0]))
+
+
+def renyi_curve(event: Event, orders: Curve) -> Curve | None:
+    """Renyi divergence bounds of several orders, all slots, in floats rounded up."""
     match event:
         case GaussianEvent():
-            return event.slots * Fraction(order) / (2 * Fraction(event.noise_multiplier) ** 2)
+            one = orders / (2 * event.noise_multiplier**2)
         case LaplaceEvent():
-            return event.slots * Fraction(_laplace_renyi(1.0 / event.noise_multiplier, order) * _UP)
-    one, concentrated = pure(event.repeated(1)), rho(event.repeated(1))
-    if one is None or concentrated is None:
-        return None
-    return event.slots * min(one, Fraction(order) * concentrated, Fraction(_pure_renyi(float(one), order) * _UP))
+            one = _laplace_renyi(1.0 / event.noise_multiplier, orders)
+        case ExponentialEvent():
+            one = np.minimum(orders / (2 * event.noise_multiplier**2), _pure_renyi(2.0 / event.noise_multiplier, orders))
+        case PermuteAndFlipEvent():
+            one = _pure_renyi(2.0 / event.noise_multiplier, orders)
+        case L2LaplaceEvent():
+            one = _pure_renyi(1.0 / event.noise_multiplier, orders)
+        case PoissonGaussianEvent():
+            one = poisson.renyi(event.noise_multiplier, event.rate, event.relation, orders)
+        case _:
+            return None
+    return event.slots * one * _UP
 
 
 def _mu_squared_of(epsilon: Fraction) -> Fraction:
@@ -78,11 +113,12 @@ def _mu_squared_of(epsilon: Fraction) -> Fraction:
         return Fraction(float(8 * root**2) * _UP)
 
 
-def _pure_renyi(epsilon: float, order: float) -> float:
+def _pure_renyi(epsilon: float, orders: Curve) -> Curve:
     """Largest divergence of any pure-epsilon pair, randomised response: log((e^(a e) + e^((1-a) e)) / (1 + e^e)) / (a - 1)."""
-    grown = order * epsilon + math.log1p(math.exp((1 - 2 * order) * epsilon))
-    value = (grown - epsilon - math.log1p(math.exp(-epsilon))) / (order - 1)
-    return min(max(value, 0.0) + 1e-15 * (1 + order * epsilon) * (1 + 1 / (order - 1)), epsilon)
+    grown = orders * epsilon + np.log1p(np.exp((1 - 2 * orders) * epsilon))
+    value = (grown - epsilon - math.log1p(math.exp(-epsilon))) / (orders - 1)
+    slack = 1e-15 * (1 + orders * epsilon) * (1 + 1 / (orders - 1))
+    return np.minimum(np.maximum(value, 0.0) + slack, epsilon * _UP)
 
 
 def _laplace_kl(epsilon: float) -> float:
@@ -92,10 +128,9 @@ def _laplace_kl(epsilon: float) -> float:
     return epsilon**2 / 2 * (1 - epsilon / 3 * (1 - epsilon / 4 * (1 - epsilon / 5 * (1 - epsilon / 6))))
 
 
-def _laplace_renyi(epsilon: float, order: float) -> float:
+def _laplace_renyi(epsilon: float, orders: Curve) -> Curve:
     """log(a/(2a-1) e^((a-1)e) + (a-1)/(2a-1) e^(-a e)) / (a-1), at most epsilon."""
-    first = math.log(order / (2 * order - 1)) + (order - 1) * epsilon
-    second = math.log((order - 1) / (2 * order - 1)) - order * epsilon
-    top = max(first, second)
-    value = (top + math.log(math.exp(first - top) + math.exp(second - top))) / (order - 1)
-    return min(max(value, 0.0) + 1e-15 * (1 + 1 / (order - 1)), epsilon)
+    first = np.log(orders / (2 * orders - 1)) + (orders - 1) * epsilon
+    second = np.log((orders - 1) / (2 * orders - 1)) - orders * epsilon
+    value = np.logaddexp(first, second) / (orders - 1)
+    return np.minimum(np.maximum(value, 0.0) + 1e-15 * (1 + 1 / (orders - 1)), epsilon * _UP)

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
 _UP = 1.0 + 1e-12
 
 
+def conversions(orders: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
+    """c(order, delta) of several orders, rounded up."""
+    values = np.log1p(-1.0 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1.0)
+    return values + np.abs(values) * 1e-14
+
+
 def conversion(order: float, delta: float) -> float:
-    """c(order, delta), rounded up."""
-    value = math.log1p(-1.0 / order) - (math.log(delta) + math.log(order)) / (order - 1.0)
-    return value + abs(value) * 1e-14
+    """c(order, delta) of one."""
+    return float(conversions(np.array([float(order)]), delta)[0])
 
 
 def epsilon_of_rho(rho: float, delta: float) -> float:

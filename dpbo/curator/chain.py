@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
-from dpbo.accounting.filters import Filter, added
+from dpbo.accounting.costs import Cost
+from dpbo.accounting.filters import Accounting
 from dpbo.errors import InputError, LedgerCorrupt
 from dpbo.events import Event, event_from_json
 
@@ -47,9 +47,9 @@ class Record:
         return cls(seq, kind, name, content, previous, hash)
 
     @property
-    def total(self) -> Fraction:
-        """Everything reserved or charged so far, in the filter's cost."""
-        return Fraction(self.body["state"]["total"])
+    def total(self) -> Cost:
+        """Everything reserved or charged so far."""
+        return Cost.read(self.body["state"]["total"])
 
     @property
     def used(self) -> dict[str, int]:
@@ -57,7 +57,7 @@ class Record:
         return dict(self.body["state"]["used"])
 
 
-def replay(chain: Sequence[Record], accounting: Filter, cap: Fraction) -> None:
+def replay(chain: Sequence[Record], accounting: Accounting, cap: Cost) -> None:
     """Recompute every hash, cost and slot. Raises LedgerCorrupt at the first record that does not follow, or passes the cap or its plan."""
     books, head = _Books(accounting, cap), None
     for record in chain:
@@ -75,9 +75,9 @@ def replay(chain: Sequence[Record], accounting: Filter, cap: Fraction) -> None:
 class _Books:
     """The running state, kept apart from what the records say of it."""
 
-    def __init__(self, accounting: Filter, cap: Fraction) -> None:
+    def __init__(self, accounting: Accounting, cap: Cost) -> None:
         self._accounting, self._cap = accounting, cap
-        self._total, self._used = Fraction(0), dict[str, int]()
+        self._total, self._used = cap.nothing, dict[str, int]()
         self._plans = dict[str, Record]()
         self._open = dict[int, int]()
 
@@ -111,7 +111,7 @@ class _Books:
         _require(event == event_from_json(reserved["event"]).repeated(event.slots) and self._used[plan] <= reserved["slots"])
 
     def _pay(self, event: Event) -> None:
-        self._total = added(self._total, self._accounting.cost(event))
+        self._total += self._accounting.cost(event)
         _require(self._total <= self._cap)
 
 

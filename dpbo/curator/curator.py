@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from dpbo.accounting.filters import Filter, GDPFilter
+from dpbo.accounting.filters import Accounting, GDPFilter
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.evaluation import Job
 from dpbo.curator.handle import Handle, Opaque
@@ -50,9 +50,10 @@ class Curator(Opaque):
         budget: the cap on everything this ledger ever releases.
         dataset: name of what is protected; required with `ledger`. Two studies on one data set share one ledger and add up.
         ledger: file name or SQLAlchemy URL. Omitted: in memory, and the statement begins "this process only".
-        accounting: the filter that guards the cap.
+        accounting: the filter that guards the cap, or `Planned` with every event there will be.
         role: what these records are for: "validation", "training" or "candidate".
         example: a few public records of the same form, on which a score is tried first. Omitted: zeros, for tensors and arrays.
+        allow_conditional: whether questions may be released whose sensitivity rests on assumptions about the data.
         entropy: source of noise. Anything but the default voids the statement; for tests.
 
     Raises:
@@ -68,9 +69,10 @@ class Curator(Opaque):
         budget: Budget,
         dataset: str | None = None,
         ledger: str | None = None,
-        accounting: Filter | None = None,
+        accounting: Accounting | None = None,
         role: str = "validation",
         example: Any = None,
+        allow_conditional: bool = False,
         entropy: Entropy = system_entropy,
     ) -> None:
         chosen = accounting if accounting is not None else GDPFilter()
@@ -86,7 +88,7 @@ class Curator(Opaque):
         if example is not None:
             count_records(example)
         self._example = example if example is not None else self.__view.zeros()
-        self._entropy = entropy
+        self._entropy, self._allow_conditional = entropy, allow_conditional
         self._adjacency, self._budget, self._accounting = adjacency, budget, chosen
         self._ledger = Ledger(ledger, _birth(unit, adjacency, budget, dataset, chosen, role))
         if entropy is not system_entropy:
@@ -103,7 +105,7 @@ class Curator(Opaque):
         return self._budget
 
     @property
-    def accounting(self) -> Filter:
+    def accounting(self) -> Accounting:
         """The filter that guards the cap."""
         return self._accounting
 
@@ -174,12 +176,12 @@ class Curator(Opaque):
                 self._release_fresh(fresh, mechanism, name, plan)
             return tuple(_delivered(self._delivered[handle]) for handle in handles)
 
-    def reserve(self, name: str, mechanism: Mechanism, *, slots: int, terms: Mapping[str, Any]) -> Event:
-        """Take the cost of `slots` releases from the budget now, under a name that later sessions can resume.
+    def reserve(self, name: str, event: Event, *, slots: int, terms: Mapping[str, Any]) -> Event:
+        """Take the cost of `slots` times `event` from the budget now, under a name that later sessions can resume.
 
-        Returns the event of one slot: the mechanism's, or what an earlier session reserved under this name and these terms.
+        Returns the event of one slot: this one, or what an earlier session reserved under this name and these terms.
         """
-        return self.ledger.reserve(name, mechanism.event(), slots, terms)
+        return self.ledger.reserve(name, event, slots, terms)
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
@@ -188,7 +190,8 @@ class Curator(Opaque):
 
     def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None) -> None:
         laws = [self._law(handle, mechanism) for handle in handles]
-        event = mechanism.event(len(handles))
+        event = self._event(handles, mechanism)
+        self._require_allowed(handles)
         self._write_notes()
         entry = self._charge(handles, name, event, plan)
         self._delivered.update(dict.fromkeys(handles))  # from here on each is charged: delivered once, or lost
@@ -207,11 +210,27 @@ class Curator(Opaque):
 
     def _law(self, handle: Handle, mechanism: Mechanism) -> Law:
         query, answer = self._answer(handle)
-        return mechanism.law(query.sensitivity(self.adjacency), answer.quanta)
+        return mechanism.law(query.scale(self.adjacency), answer.quanta)
+
+    def _event(self, handles: Sequence[Handle], mechanism: Mechanism) -> Event:
+        """What the joint release costs. Raises InputError where its questions are charged differently."""
+        plain = mechanism.event(len(handles))
+        events = [self._answer(handle)[0].charged(plain, self.adjacency) for handle in handles]
+        if any(event != events[0] for event in events):
+            raise InputError("handles", f"{len(handles)} questions", "charged alike", "Release sampled and other questions apart.")
+        return events[0]
+
+    def _require_allowed(self, handles: Sequence[Handle]) -> None:
+        conditions = sorted({name for handle in handles for name in self._answer(handle)[0].data_assumptions()})
+        if conditions and not self._allow_conditional:
+            raise InputError("allow_conditional", False, f"True for a guarantee that rests on {', '.join(conditions)}",
+                             "The statement then says what holds without them.")  # fmt: skip
 
     def _described(self, handle: Handle) -> dict[str, Any]:
         query, _ = self._answer(handle)
-        return {"handle": handle.id, "query": type(query).__name__, "public": query.public_inputs(), "details": handle.details}
+        asked = {"query": type(query).__name__, "public": query.public_inputs(), "details": handle.details}
+        conditions = dict(query.data_assumptions())
+        return {"handle": handle.id, **asked, **({"assumptions": conditions} if conditions else {})}
 
     def _may_be_charged(self, handle: Handle) -> bool:
         try:
@@ -231,6 +250,7 @@ class Curator(Opaque):
         query, answer = self._answer(handle)
         drawn = mechanism._sample(answer.numerators.numpy(), answer.quanta, law, self._entropy)
         value, variance = map(torch.from_numpy, mechanism.publish(drawn, law, query.affine(self.units)))
+        variance = variance + torch.as_tensor(query.variance_within(self.units), dtype=torch.float64)
         return Release(value, variance, tuple(drawn.tolist()), law, event, entry)
 
     def _job(self, query: Query) -> Job:
@@ -300,7 +320,9 @@ def _require_terms(unit: Any, adjacency: Any, budget: Any, dataset: str | None, 
         raise InputError("role", role, f"one of {ROLES}")
 
 
-def _birth(unit: PrivacyUnit, adjacency: Adjacency, budget: Budget, dataset: str | None, accounting: Filter, role: str) -> dict[str, Any]:
+def _birth(
+    unit: PrivacyUnit, adjacency: Adjacency, budget: Budget, dataset: str | None, accounting: Accounting, role: str
+) -> dict[str, Any]:
     return {
         "dataset": dataset or "",
         "unit": unit.name,

@@ -1,10 +1,21 @@
-"""The only source of noise: the operating system's entropy. Neither torch's nor numpy's generators are ever consulted."""
+"""The only source of chance: the operating system's entropy. Neither torch's nor numpy's generators are ever consulted."""
 
 from __future__ import annotations
 
 import os
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 def system_entropy(size: int) -> bytes:
     """`size` bytes that nobody can predict."""
     return os.urandom(size)
+
+
+def bernoulli(count: int, rate: float) -> NDArray[np.bool_]:
+    """`count` independent coins, each heads with probability `rate` rounded down to a multiple of 2^-64; rate 1 is always heads."""
+    threshold = int(Fraction(rate) * (1 << 64))
+    words = np.frombuffer(system_entropy(8 * count), dtype="<u8")
+    return np.ones(count, dtype=np.bool_) if threshold >> 64 else words < np.uint64(threshold)

@@ -16,14 +16,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dpbo.accounting.filters import Filter, added, filter_named
+from dpbo.accounting.costs import Cost
+from dpbo.accounting.filters import Accounting
+from dpbo.accounting.known import accounting_named
 from dpbo.curator.chain import Record, dump, replay
 from dpbo.curator.storage import Storage, table
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerError, LedgerMismatch
-from dpbo.events import Event, event_from_json
+from dpbo.events import Event, PoissonGaussianEvent, event_from_json
 from dpbo.privacy import Budget, require_count
 
 SCHEMA = 1
+_ANOTHER_MACHINE = 1 + Fraction(1, 10**9)
 
 
 class Ledger:
@@ -53,17 +56,19 @@ class Ledger:
         ledger._bind(first)
         return ledger
 
-    def _born(self, birth: Mapping[str, Any], cap: Fraction) -> Record:
+    def _born(self, birth: Mapping[str, Any], cap: Cost) -> Record:
         with self.storage.writing() as connection:
             first = _read_one(connection, table.c.seq == 0)
-            return first or _append(connection, None, "birth", "", {**birth, "cap": str(cap), "state": {"total": "0", "used": {}}})
+            return first or _append(
+                connection, None, "birth", "", {**birth, "cap": str(cap), "state": {"total": str(cap.nothing), "used": {}}}
+            )
 
     def _bind(self, first: Record) -> None:
         self.birth = first.body
         self.budget = Budget.from_json(first.body["budget"])
-        self.accounting: Filter = filter_named(first.body["accounting"])
-        self.cap = Fraction(first.body["cap"])  # kept: another machine's root finder may end a float away
-        if self.cap > _cap(first.body) * (1 + Fraction(1, 10**9)):
+        self.accounting: Accounting = accounting_named(first.body["accounting"])
+        self.cap = Cost.read(first.body["cap"])  # kept: another machine's root finder may end a float away
+        if not self.cap <= _cap(first.body) * _ANOTHER_MACHINE:
             raise LedgerCorrupt("the ledger states a cap above its budget.")
 
     def reserve(self, name: str, event: Event, slots: int, terms: Mapping[str, Any]) -> Event:
@@ -76,8 +81,7 @@ class Ledger:
             known = _plan(connection, name)
             if known is not None:
                 return _require_same_plan(name, known.body, body)
-            cost = self.accounting.cost(event.repeated(slots))
-            head, total = self._paid(connection, cost, f"the plan {name!r} of {slots} releases")
+            head, total = self._paid(connection, event.repeated(slots), f"the plan {name!r} of {slots} releases")
             state = {"total": str(total), "used": {**head.used, name: 0}}
             _append(connection, head, "reserve", name, {**body, "state": state})
         return event
@@ -89,7 +93,7 @@ class Ledger:
         """
         with self.storage.writing() as connection:
             if plan is None:
-                head, total = self._paid(connection, self.accounting.cost(event), f"the release {name!r}")
+                head, total = self._paid(connection, event, f"the release {name!r}")
                 state = {"total": str(total), "used": head.used}
             else:
                 head = self._head(connection)
@@ -158,13 +162,15 @@ class Ledger:
             raise LedgerCorrupt("the ledger has lost its records.")
         return head
 
-    def _paid(self, connection: sa.Connection, cost: Fraction, what: str) -> tuple[Record, Fraction]:
-        """The newest record and the total once this cost is added, or BudgetExceeded."""
-        head = self._head(connection)
-        if cost <= 0:
-            raise InputError("event", float(cost), "of a cost above 0")
-        if (total := added(head.total, cost)) > self.cap:
-            raise BudgetExceeded(float(cost), float(self.cap - head.total), float(self.cap), self.accounting.unit, what)
+    def _paid(self, connection: sa.Connection, event: Event, what: str) -> tuple[Record, Cost]:
+        """The newest record and the total once this event is added, or BudgetExceeded."""
+        _require_relation(event, self.birth["adjacency"])
+        head, cost = self._head(connection), self.accounting.cost(event)
+        total = head.total + cost
+        if not total <= self.cap:
+            part = total.first_beyond(self.cap)
+            asked, spent, cap = (float(c.parts[part]) for c in (cost, head.total, self.cap))
+            raise BudgetExceeded(asked, cap - spent, cap, self.accounting.unit, what)
         return head, total
 
 
@@ -195,8 +201,16 @@ def _read_one(connection: sa.Connection, where: sa.ColumnElement[bool]) -> Recor
     return None if row is None else Record.stored(*row)
 
 
-def _cap(birth: Mapping[str, Any]) -> Fraction:
-    return filter_named(birth["accounting"]).cap(Budget.from_json(birth["budget"]))
+def _cap(birth: Mapping[str, Any]) -> Cost:
+    accounting = accounting_named(birth["accounting"])
+    for event in accounting.events:
+        _require_relation(event, birth["adjacency"])
+    return accounting.cap(Budget.from_json(birth["budget"]))
+
+
+def _require_relation(event: Event, adjacency: str) -> None:
+    if isinstance(event, PoissonGaussianEvent) and event.relation != adjacency:
+        raise InputError("relation", event.relation, f"the ledger's own, {adjacency!r}", "See dpbo.accounting.convert.")
 
 
 def _require_schema(birth: Mapping[str, Any]) -> None:

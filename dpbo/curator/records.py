@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpbo.curator.entropy import bernoulli
 from dpbo.errors import InputError
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
@@ -104,6 +105,17 @@ class PrivateView:
     def take(self, positions: torch.Tensor) -> Any:
         """The records at these positions, in the same container."""
         return _mapped(self.records, lambda part: _rows(part, positions))
+
+    def sampled(self, rate: float) -> PrivateView:
+        """A fresh Poisson sample of the units, by the system's entropy; its rows in record order."""
+        taken = torch.from_numpy(bernoulli(self.units, rate))
+        if self.groups is None or self.rows is None:
+            positions, groups, rows = taken.nonzero()[:, 0], None, None
+        else:
+            mask = taken.to(self.groups.device)
+            positions = mask[self.groups].nonzero()[:, 0]
+            groups, rows = (mask.cumsum(0) - 1)[self.groups[positions]], self.rows[mask]
+        return PrivateView(_mapped(self.records, lambda part: _rows(part, positions)), len(positions), groups, rows, self.public_units)
 
     def zeros(self) -> Any | None:
         """`PROBED` zero records of the same kind; None where zeros mean nothing (DataFrames, labels, unknown containers)."""
@@ -238,7 +250,8 @@ def _rows(part: Any, positions: torch.Tensor) -> Any:
         return part[positions.to(part.device)]
     if isinstance(part, list):
         return [part[i] for i in positions.tolist()]
-    return part.iloc[positions.numpy()] if hasattr(part, "iloc") else part[positions.numpy()]
+    places = positions.cpu().numpy()
+    return part.iloc[places] if hasattr(part, "iloc") else part[places]
 
 
 def _length(part: Any) -> int:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
-from fractions import Fraction
 from typing import Any
 
-from dpbo.accounting.filters import Filter, added
+from dpbo.accounting.costs import Cost
 from dpbo.accounting.membership import true_positive_rate
 from dpbo.curator.chain import Record
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError
-from dpbo.events import event_from_json
+from dpbo.events import NotPrivateEvent, event_from_json
 from dpbo.privacy import Adjacency
-from dpbo.statement import Guarantee, Statement, format_up
+from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, format_up
 
 _ASSUMPTIONS = {
     "score-per-record": "one unit's records change no other unit's score, nor any record; dpbo.testing.check_per_record tests it",
@@ -31,11 +28,13 @@ _NOT_PROTECTED = (
 def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int | None = None) -> Statement:
     """The statement of everything this ledger may ever release. `units`: their public number, else that of the newest charge."""
     chain, birth = ledger.verified(), ledger.birth
-    at, assumed = _delta(ledger, delta), _assumed(chain)
-    guarantee = _guarantee(ledger, ledger.cap, at)
+    at, assumed, conditions = _delta(ledger, delta), _assumed(chain), _conditions(chain)
+    exact = any(record.kind in ("charge", "reserve") and _is_exact(record) for record in chain)
+    protected = _guarantee(ledger, ledger.cap, at)
+    guarantee = Guarantee.none() if exact else protected
     units = units if units is not None else next((r.body.get("units") for r in reversed(chain) if r.kind == "charge"), None)
     return Statement(
-        void="; ".join(record.name for record in chain if record.kind == "void"),
+        void="; ".join([record.name for record in chain if record.kind == "void"] + ["exact answers were or will be published"] * exact),
         scope="" if ledger.storage.persistent else "this process only",
         dataset=birth["dataset"],
         unit=birth["unit"],
@@ -44,10 +43,10 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         role=birth["role"],
         not_protected=_NOT_PROTECTED,
         guarantee=guarantee,
-        lines=_lines(guarantee, assumed),
-        spent=_guarantee(ledger, _charged(chain, ledger.accounting), at),
+        lines=_lines(guarantee, protected, assumed, conditions),
+        spent=_guarantee(ledger, _charged(chain, ledger), at),
         reserved=_guarantee(ledger, chain[-1].total, at),
-        assumptions=assumed,
+        assumptions={**assumed, **conditions},
         public_inputs=_declared(chain),
         entries=len(chain),
         head=chain[-1].hash,
@@ -55,10 +54,27 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
     )
 
 
-def _lines(guarantee: Guarantee, assumed: dict[str, str]) -> tuple[str, str, str]:
-    """All releases, the unconditional ones, all under data assumptions. No release so far needs one, so the three agree."""
-    line = f"{guarantee}, with {', '.join(assumed)}"
-    return line, line, line
+def _lines(guarantee: Guarantee, protected: Guarantee, assumed: dict[str, str], conditions: dict[str, str]) -> tuple[str, str, str]:
+    """All releases, the unconditional ones, all under the data assumptions.
+
+    `protected` is the cap, which the private releases share whatever else was released. The unconditional ones keep it only where
+    nobody chose them by what the others said: a release that is bounded by nothing may say which question to ask next.
+    """
+    code = f"with {', '.join(assumed)}"
+    if not conditions and guarantee == protected:
+        return (f"{guarantee}, {code}",) * 3
+    alone = f"{protected}, {code}, where none was chosen by what the other releases said"
+    return NOT_BOUNDED, alone, f"{guarantee}, {code}, {', '.join(conditions)}" if conditions else str(guarantee)
+
+
+def _conditions(chain: list[Record]) -> dict[str, str]:
+    """The data assumptions of everything charged."""
+    slots = [slot for record in chain if record.kind == "charge" for slot in record.body.get("slots", [])]
+    return {name: text for slot in slots for name, text in slot.get("assumptions", {}).items()}
+
+
+def _is_exact(record: Record) -> bool:
+    return isinstance(event_from_json(record.body["event"]), NotPrivateEvent)
 
 
 def _delta(ledger: Ledger, delta: float | None) -> float | None:
@@ -71,16 +87,17 @@ def _delta(ledger: Ledger, delta: float | None) -> float | None:
     return delta if delta is not None else ledger.budget.delta
 
 
-def _guarantee(ledger: Ledger, cost: Fraction, delta: float | None) -> Guarantee:
-    """Of everything that cost this much; within the cap, the budget's own epsilon is a bound as well."""
-    bound = ledger.accounting.guarantee(cost, delta)
-    stated = ledger.budget.epsilon if ledger.budget.epsilon is not None and cost <= ledger.cap else math.inf
-    return bound if bound.epsilon is None else dataclasses.replace(bound, epsilon=min(bound.epsilon, stated))
+def _guarantee(ledger: Ledger, cost: Cost, delta: float | None) -> Guarantee:
+    """Of everything that cost this much; within a cap that was rounded down, the budget's own epsilon is a bound as well."""
+    bound, stated = ledger.accounting.guarantee(cost, delta), ledger.budget.epsilon
+    if bound.epsilon is None or stated is None or not ledger.accounting.cap_is_budget:
+        return bound
+    return dataclasses.replace(bound, epsilon=min(bound.epsilon, stated))
 
 
-def _charged(chain: list[Record], accounting: Filter) -> Fraction:
+def _charged(chain: list[Record], ledger: Ledger) -> Cost:
     charges = (event_from_json(record.body["event"]) for record in chain if record.kind == "charge")
-    return functools.reduce(added, map(accounting.cost, charges), Fraction(0))
+    return sum(map(ledger.accounting.cost, charges), ledger.cap.nothing)
 
 
 def _assumed(chain: list[Record]) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""Noise added to an exact sum: what the Gaussian and the Laplace mechanism share.
+"""Noise added to an exact sum: what the Gaussian and the Laplace mechanisms share.
 
-Law: released_j = h_j round((S_j q_j + N_j) / h_j) with independent N_j of scale noise_multiplier * sensitivity * scale_j, rounded up, where
+Law: released_j = h_j round((S_j q_j + N_j) / h_j) with N_j of scale noise_multiplier * sensitivity * scale_j, rounded up, where
 S_j q_j is the query's exact sum and the sensitivity is taken in the mechanism's own norm. The grid h_j is a power of two with scale / h_j
 in [2^20, 2^21), made from public numbers only. Before rounding this is the textbook mechanism; rounding is post-processing.
 """
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbo.errors import InputError
+from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseLaw, Published
 from dpbo.mechanisms.rounding import SymmetricLaw, rounded
 from dpbo.privacy import Sensitivity, require_positive
@@ -32,7 +33,7 @@ class AdditiveMechanism(Mechanism):
     """Noise whose scale is `noise_multiplier` (0.01 to 2^20) times the query's sensitivity; `calibrate` gives what a budget allows."""
 
     noise_multiplier: float
-    law_of_noise: ClassVar[SymmetricLaw]
+    kind: ClassVar[type[Event]]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise_multiplier", require_positive("noise_multiplier", self.noise_multiplier, _LEAST, _MOST))
@@ -42,9 +43,21 @@ class AdditiveMechanism(Mechanism):
     def norm(sensitivity: Sensitivity) -> float:
         """The sensitivity in the norm that this noise hides."""
 
+    @abc.abstractmethod
+    def std(self, dimension: int) -> float:
+        """Standard deviation of each of so many coordinates, at scale 1."""
+
+    @abc.abstractmethod
+    def noise(self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy) -> NDArray[np.int64]:
+        """floor(fraction_j + N_j + 1/2), exactly; fractions in [0, 1) and scales in units of the result."""
+
+    def event(self, slots: int = 1) -> Event:
+        return self.kind(self.noise_multiplier, slots)
+
     def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseLaw:
         scale = tuple(self.noise_multiplier * self.norm(sensitivity) * unit * _ROUND_UP for unit in sensitivity.scale)
-        law = NoiseLaw(self.law_of_noise.name, scale, tuple(s * self.law_of_noise.std for s in scale), tuple(_grid(s) for s in scale))
+        std = self.std(len(scale))
+        law = NoiseLaw(self.kind.mechanism, scale, tuple(s * std for s in scale), tuple(_grid(s) for s in scale))
         reachable = all(_SMALLEST < s < 1 / _SMALLEST for s in (*sensitivity.scale, *scale))
         if not reachable or not all(0 < shift <= 53 for shift in _shifts(quanta, law.grid)):
             raise InputError("noise_multiplier", self.noise_multiplier, "such that noise and clipping fit one 64-bit lattice",
@@ -61,7 +74,17 @@ class AdditiveMechanism(Mechanism):
         exact, shift = np.asarray(numerators, dtype=np.int64), _shifts(quanta, law.grid)
         whole = exact >> shift
         fractions = np.ldexp((exact - (whole << shift)).astype(np.float64), -shift)  # below 2^53 units: exact
-        return whole + rounded(self.law_of_noise, fractions, np.asarray(law.scale) / np.asarray(law.grid), entropy)
+        return whole + self.noise(fractions, np.asarray(law.scale) / np.asarray(law.grid), entropy)
+
+
+@dataclass(frozen=True)
+class IndependentNoise(AdditiveMechanism):
+    """One draw of a symmetric law a coordinate."""
+
+    law_of_noise: ClassVar[SymmetricLaw]
+
+    def noise(self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy) -> NDArray[np.int64]:
+        return rounded(self.law_of_noise, fractions, scale, entropy)
 
 
 def _grid(scale: float) -> float:

@@ -12,23 +12,24 @@ from typing import ClassVar
 import mpmath
 from scipy.special import ndtri
 
-from dpbo.events import GaussianEvent
-from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.events import Event, GaussianEvent
+from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.mechanisms.rounding import SymmetricLaw
 from dpbo.privacy import Sensitivity
 
-NORMAL = SymmetricLaw("gaussian", 1.0, ndtri, lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1))
+NORMAL = SymmetricLaw(ndtri, lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1))
 
 
 @dataclass(frozen=True)
-class GaussianMechanism(AdditiveMechanism):
+class GaussianMechanism(IndependentNoise):
     """Gaussian noise of `noise_multiplier` times the l2 sensitivity."""
 
     law_of_noise: ClassVar[SymmetricLaw] = NORMAL
+    kind: ClassVar[type[Event]] = GaussianEvent
 
     @staticmethod
     def norm(sensitivity: Sensitivity) -> float:
         return sensitivity.l2
 
-    def event(self, slots: int = 1) -> GaussianEvent:
-        return GaussianEvent(self.noise_multiplier, slots)
+    def std(self, dimension: int) -> float:
+        return 1.0

@@ -15,8 +15,8 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbo.events import LaplaceEvent
-from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.events import Event, LaplaceEvent
+from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.mechanisms.rounding import SymmetricLaw
 from dpbo.privacy import Sensitivity
 
@@ -26,18 +26,19 @@ def _quantile(p: NDArray[np.float64]) -> Any:
         return np.log(2 * p)
 
 
-LAPLACE = SymmetricLaw("laplace", math.sqrt(2.0), _quantile, lambda p: mpmath.log(2 * p))
+LAPLACE = SymmetricLaw(_quantile, lambda p: mpmath.log(2 * p))
 
 
 @dataclass(frozen=True)
-class LaplaceMechanism(AdditiveMechanism):
+class LaplaceMechanism(IndependentNoise):
     """Laplace noise whose scale is `noise_multiplier` times the l1 sensitivity."""
 
     law_of_noise: ClassVar[SymmetricLaw] = LAPLACE
+    kind: ClassVar[type[Event]] = LaplaceEvent
 
     @staticmethod
     def norm(sensitivity: Sensitivity) -> float:
         return sensitivity.l1
 
-    def event(self, slots: int = 1) -> LaplaceEvent:
-        return LaplaceEvent(self.noise_multiplier, slots)
+    def std(self, dimension: int) -> float:
+        return math.sqrt(2.0)

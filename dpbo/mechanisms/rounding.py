@@ -33,14 +33,10 @@ class SymmetricLaw:
     """A continuous law symmetric about zero, by the inverse of its cdf at p in (0, 1/2].
 
     Args:
-        name: as in the ledger.
-        std: standard deviation at scale 1.
         quantile: float inverse cdf of an array, -inf at 0.
         exact: the same for one mpmath number, at mpmath's working precision.
     """
 
-    name: str
-    std: float
     quantile: Callable[[NDArray[np.float64]], Any]
     exact: Callable[[mpmath.mpf], mpmath.mpf]
 
@@ -58,7 +54,7 @@ def rounded(law: SymmetricLaw, fractions: NDArray[np.float64], scale: NDArray[np
     if len(words) != len(fractions):
         raise InputError("entropy", len(words), f"a source of as many words as it is asked for ({len(fractions)})")
     negative, k = (words >> np.uint64(63)).astype(bool), words & np.uint64((1 << 63) - 1)
-    near, far = _ends(law, k)  # near zero, far from zero: both negative, |near| <= |far|
+    near, far = ends_of(law, k)  # near zero, far from zero: both negative, |near| <= |far|
     low = np.where(negative, far, -near) * scale + (fractions + 0.5) - _SLACK
     high = np.where(negative, near, -far) * scale + (fractions + 0.5) + _SLACK
     with np.errstate(invalid="ignore"):
@@ -70,7 +66,7 @@ def rounded(law: SymmetricLaw, fractions: NDArray[np.float64], scale: NDArray[np
     return lattice
 
 
-def _ends(law: SymmetricLaw, k: NDArray[np.uint64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def ends_of(law: SymmetricLaw, k: NDArray[np.uint64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Outward bounds of the inverse cdf over [k, k+1]/2^64: (the one nearer zero, the one further away); -inf where k = 0."""
     below = np.nextafter(np.ldexp(k.astype(np.float64), -64), 0.0)
     above = np.nextafter(np.ldexp((k + np.uint64(1)).astype(np.float64), -64), 1.0)

@@ -3,3 +3,4 @@ from .clipped import ClippedScores as ClippedScores
 from .clipped import ClippedSum as ClippedSum
 from .quantile import QuantileUtilities as QuantileUtilities
 from .query import Query as Query
+from .sampled import PoissonSampled as PoissonSampled

@@ -7,12 +7,13 @@ It is public and frozen: a callable, public numbers, opaque handles; never a pri
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
+from dpbo.events import Event
 from dpbo.privacy import Adjacency, Sensitivity
 
 
@@ -27,6 +28,7 @@ class View(Protocol):
         units: number of units, private under ADD_OR_REMOVE_ONE.
         public_units: number of units where the adjacency makes it public (REPLACE_ONE), else None.
         can_take: whether `take(positions)` can pick single records.
+        sampled: a fresh sample of the units, each taken by itself with probability `rate`; `public_units` stays that of all.
     """
 
     @property
@@ -44,6 +46,7 @@ class View(Protocol):
     @property
     def can_take(self) -> bool: ...
     def take(self, positions: torch.Tensor) -> Any: ...
+    def sampled(self, rate: float) -> View: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +82,22 @@ class Query(abc.ABC):
     @abc.abstractmethod
     def public_inputs(self) -> dict[str, Any]:
         """The numbers this query takes on trust from its user, as JSON values, for the ledger and the statement."""
+
+    def scale(self, adjacency: Adjacency) -> Sensitivity:
+        """What a noise multiplier multiplies: the sensitivity, except where the event counts otherwise."""
+        return self.sensitivity(adjacency)
+
+    def charged(self, event: Event, adjacency: Adjacency) -> Event:
+        """The event of this question's release, given the mechanism's own."""
+        return event
+
+    def variance_within(self, units: int | None) -> Sequence[float] | float:
+        """Public bound on the variance that the published value has before any noise, as from sampling."""
+        return 0.0
+
+    def data_assumptions(self) -> Mapping[str, str]:
+        """Name -> what must hold of the data for `sensitivity` to be true. With any, the release is conditional."""
+        return {}
 
     def prepare(self) -> Any:
         """The public part of the work (fitting a model), done before any private record is touched."""

@@ -11,3 +11,4 @@ from .replaying import replay as replay
 from .selection_contract import SelectionContract as SelectionContract
 from .statistics import assert_law as assert_law
 from .statistics import assert_not_law as assert_not_law
+from .vector_contract import VectorContract as VectorContract

@@ -3,6 +3,7 @@
 import concurrent.futures
 import multiprocessing
 
+from dpbo.accounting.costs import Cost
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded
 from dpbo.events import GaussianEvent
@@ -23,7 +24,7 @@ def test_four_processes_share_one_budget(tmp_path):
     with concurrent.futures.ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
         entries = [entry for part in pool.map(charge_until_refused, [url] * 4) for entry in part]
     ledger = Ledger(url, BIRTH)
-    assert ledger.verify().total == 1
+    assert ledger.verify().total == Cost.of(1)
     assert sorted(entries) == list(range(1, 101)), "mu^2 = 1/100 each, so exactly a hundred fit, each with an entry of its own"
 
 

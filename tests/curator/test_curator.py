@@ -530,7 +530,7 @@ def test_slots_and_costs_below_one_are_refused(tmp_path):
     curator = make()
     for slots in (0, -24):
         with pytest.raises(InputError, match="slots"):
-            curator.reserve("refund", NOISE, slots=slots, terms={})
+            curator.reserve("refund", NOISE.event(), slots=slots, terms={})
         with pytest.raises(InputError, match="slots"):
             NOISE.event(slots)
     for multiplier in (0.0, float("inf"), float("nan"), -1.0):

@@ -37,7 +37,7 @@ def test_logging_is_the_applications_own():
 import logging, warnings
 warnings.simplefilter("ignore")
 import dpbo
-from dpbo.integrations import load_opacus
+from dpbo.loading import load_opacus
 root = logging.getLogger()
 before = (list(root.handlers), root.level)
 assert load_opacus().PrivacyEngine and load_opacus("opacus.accountants").RDPAccountant
@@ -50,7 +50,7 @@ print(before == (list(root.handlers), root.level), len(root.handlers))
 def test_every_lazy_name_resolves():
     code = """
 import dpbo, importlib
-names = ("accounting", "curator", "integrations", "mechanisms", "queries", "testing")
+names = ("accounting", "curator", "mechanisms", "queries", "testing")
 for package in (dpbo, *(importlib.import_module("dpbo." + name) for name in names)):
     for name in dir(package):
         getattr(package, name)

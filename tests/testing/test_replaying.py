@@ -9,6 +9,7 @@ import torch
 
 from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective
 from dpbo.demo import correct, fit, search, split
+from dpbo.events import GaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.testing import replay
@@ -107,7 +108,7 @@ def a_name_with_a_number_in_it(curator, records):
 
 def a_plan_that_is_never_used(curator, records):
     PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=6, budget_share=0.9)(GRID.reshape(-1, 1))
-    curator.reserve("spare", GaussianMechanism(1000.0), slots=1 + int(records.max() > 10), terms={})
+    curator.reserve("spare", GaussianEvent(1000.0), slots=1 + int(records.max() > 10), terms={})
 
 
 class PrivateQuanta(ClippedMean):

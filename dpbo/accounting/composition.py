@@ -1,0 +1,143 @@
+"""What a list of events fixed in advance guarantees together: the least of four valid bounds.
+
+    pure sum        epsilons add (Dwork, McSherry, Nissim & Smith 2006); the only bound at delta = 0
+    merged GDP      mu^2 adds (Dong, Roth & Su 2022, Corollary 3.3); exact where all are Gaussian
+    PLD             the composed loss distribution (pld.py), all Gaussians merged into one first
+    Renyi           divergences add at each order, read at the best one (rdp.py)
+
+The minimum is valid because nothing is chosen by the data: every bound holds for the same fixed list. Adaptive histories have filters.
+
+    compose([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 150)], delta=1e-6).epsilon
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from dpbo.accounting import gdp, pld, profiles, rdp
+from dpbo.accounting.pairs import GaussianPair, Pair, pair_of
+from dpbo.errors import InputError
+from dpbo.events import Event, ExponentialEvent, GaussianEvent, PoissonGaussianEvent
+
+_ORDERS = 1.0 + np.exp(np.linspace(math.log(0.02), math.log(1e5), 80))
+_FAST, _FINE = 1e-4, 1e-6
+_MANY = 4  # so many exponential choices may be cheaper as Gaussians
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Four bounds on epsilon at `delta`, infinite where one does not apply; `mu` of Gaussian DP where all events have one."""
+
+    delta: float
+    pure: float
+    gdp: float
+    pld: float
+    rdp: float
+    mu: float | None
+
+    @property
+    def epsilon(self) -> float:
+        """The least of the bounds."""
+        return min(self.pure, self.gdp, self.pld, self.rdp)
+
+
+def compose(events: Sequence[Event], *, delta: float, refine: bool = False) -> Composition:
+    """What these events guarantee together, whatever their order; fixed before the first release.
+
+    Args:
+        events: in units of one relation; Poisson-sampled ones must all name the same.
+        delta: in [0, 1).
+        refine: a hundred times finer loss distribution, for a report.
+    """
+    if not isinstance(delta, (int, float)) or not 0.0 <= delta < 1.0:
+        raise InputError("delta", delta, "in [0, 1)")
+    relations = {event.relation for event in events if isinstance(event, PoissonGaussianEvent)}
+    if len(relations) > 1:
+        raise InputError("events", sorted(relations), "of one relation", "See dpbo.accounting.convert.")
+    return _composed(merged(events), float(delta), refine)
+
+
+def merged(events: Sequence[Event]) -> tuple[Event, ...]:
+    """Equal events as one of all their slots, in a fixed order, so that equal plans are composed once."""
+    slots: collections.Counter[Event] = collections.Counter()
+    for event in events:
+        slots[event.repeated(1)] += event.slots
+    return tuple(sorted((event.repeated(count) for event, count in slots.items()), key=repr))
+
+
+@functools.lru_cache(maxsize=256)
+def _composed(events: tuple[Event, ...], delta: float, refine: bool) -> Composition:
+    total, mu = _pure(events), _mu(events)
+    if not events or delta == 0.0:
+        bound = total if events else 0.0
+        return Composition(delta, bound, bound if not events else math.inf, math.inf, math.inf, mu if events else 0.0)
+    by_mu = math.inf if mu is None else gdp.epsilon_at(mu, delta)
+    return Composition(delta, total, by_mu, _pld(events, delta, _FINE if refine else _FAST), _rdp(events, delta), mu)
+
+
+def _pure(events: tuple[Event, ...]) -> float:
+    parts = [profiles.pure(event) for event in events]
+    return math.inf if None in parts else rounded_up(sum((part for part in parts if part is not None), Fraction(0)))
+
+
+def _mu(events: tuple[Event, ...]) -> float | None:
+    parts = [profiles.mu_squared(event) for event in events]
+    return None if None in parts else root_up(sum((part for part in parts if part is not None), Fraction(0)))
+
+
+def _rdp(events: tuple[Event, ...], delta: float) -> float:
+    curves = [profiles.renyi_curve(event, _ORDERS) for event in events]
+    if any(curve is None for curve in curves):
+        return math.inf
+    return max(float((sum(curve for curve in curves if curve is not None) + rdp.conversions(_ORDERS, delta)).min()), 0.0) * (1 + 1e-12)
+
+
+def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:
+    """The least over two pairs for the exponential mechanism, the larger over the two directions of add or remove."""
+    choices = sum(event.slots for event in events if isinstance(event, ExponentialEvent))
+    directions = {False} | {True for event in events if isinstance(event, PoissonGaussianEvent)}
+    bounds = []
+    for as_gaussian in {False, choices >= _MANY}:
+        sides = [_pairs(events, as_gaussian, reverse) for reverse in directions]
+        if all(side is not None for side in sides):
+            bounds.append(max(pld.epsilon(side, delta, inflation=inflation) for side in sides if side is not None))
+    return min(bounds, default=math.inf)
+
+
+def _pairs(events: tuple[Event, ...], as_gaussian: bool, reverse: bool) -> dict[Pair, int] | None:
+    """A dominating pair for each event with its slots, all Gaussians as one; None where an event has none."""
+    mu_squared, pairs = Fraction(0), collections.Counter[Pair]()
+    for event in events:
+        if isinstance(event, GaussianEvent) or (as_gaussian and isinstance(event, ExponentialEvent)):
+            part = profiles.mu_squared(event)
+            if part is None:
+                return None
+            mu_squared += part
+            continue
+        pure = profiles.pure(event.repeated(1))
+        pair = pair_of(event, reverse=reverse, pure=None if pure is None else float(pure))
+        if pair is None:
+            return None
+        pairs[pair] += event.slots
+    return {**pairs, **({GaussianPair(root_up(mu_squared)): 1} if mu_squared else {})}
+
+
+def rounded_up(exact: Fraction) -> float:
+    """The least float that is not below."""
+    value = float(exact)
+    return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
+
+
+def root_up(square: Fraction) -> float:
+    """The square root, as a float that is not below it."""
+    root = math.sqrt(square)
+    while Fraction(root) ** 2 < square:
+        root = math.nextafter(root, math.inf)
+    return root

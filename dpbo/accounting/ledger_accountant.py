@@ -1,0 +1,183 @@
+"""DP-SGD steps and dpbo releases in one history, as an Opacus accountant.
+
+    engine.accountant = LedgerAccountant(curator, noise_multiplier=1.1, steps=300)      # before engine.make_private(...)
+    engine.accountant = LedgerAccountant()                                              # no ledger: what Opacus itself would count
+
+Bound to a curator, `make_private` reserves the planned steps in its ledger, because Opacus calls its accountant after the noise was added;
+each step then takes a slot, and a step beyond the plan raises before the noised gradient is used. Opacus' noise multiplier is the standard
+deviation over the norm bound of one record's gradient, as a PoissonGaussianEvent has it, so no conversion is needed under either relation.
+That the loader really samples records by themselves is attested by the caller, and the ledger says so.
+"""
+
+from __future__ import annotations
+
+import collections
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from dpbo.accounting.composition import compose
+from dpbo.accounting.relations import convert
+from dpbo.errors import InputError, LedgerError
+from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
+from dpbo.loading import load_opacus
+from dpbo.privacy import Adjacency, require_count, require_positive
+
+IAccountant: Any = load_opacus("opacus.accountants").IAccountant
+Step = tuple[float, float, int]  # noise multiplier, sample rate, how often: Opacus' own entry
+
+
+class Bound(Protocol):
+    """What the accountant needs of a curator."""
+
+    @property
+    def adjacency(self) -> Adjacency: ...
+    @property
+    def ledger(self) -> Any: ...
+    def reserve(self, name: str, event: Event, *, slots: int, terms: Mapping[str, Any]) -> Event: ...
+    def statement(self, *, delta: float | None = None) -> Any: ...
+
+
+class LedgerAccountant(IAccountant):
+    """An `opacus.accountants.IAccountant`.
+
+    Args:
+        curator: owner of the training records and of the ledger; omitted, the accountant counts for itself, under add-or-remove-one.
+        noise_multiplier, steps: what will be trained with, and for how many steps; required with a curator.
+        name: of the plan in the ledger; the same name and terms resume it.
+
+    Raises:
+        InputError: an argument outside its range, or a unit of several records (Opacus clips records).
+    """
+
+    def __init__(
+        self, curator: Bound | None = None, *, noise_multiplier: float | None = None, steps: int | None = None, name: str = "dp-sgd"
+    ) -> None:
+        self._id, self._curator, self._name = uuid.uuid4().hex, curator, name
+        self._runs: dict[str, list[Step]] = {self._id: []}
+        self._releases: dict[str, Event] = {}
+        self._counting = False
+        self._planned: Step | None = None
+        if curator is not None:
+            if curator.ledger.birth["grouped"]:
+                raise InputError("unit", curator.ledger.birth["unit"], "one record", "Opacus clips and samples single records.")
+            multiplier = require_positive("noise_multiplier", noise_multiplier)
+            self._planned = multiplier, 0.0, require_count("steps", steps)
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """The name under which Opacus knows this accountant."""
+        return "dpbo"
+
+    def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
+        """What `make_private` attaches to the optimizer; bound to a curator, it reserves the plan now."""
+        if self._curator is not None and self._planned is not None:
+            multiplier, _, steps = self._planned
+            event = self._event(multiplier, sample_rate)
+            self._curator.reserve(self._name, event, slots=steps, terms={"attested": "Poisson", "sample_rate": float(sample_rate)})
+            self._planned = multiplier, float(sample_rate), steps
+        return super().get_optimizer_hook_fn(sample_rate)
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """One step of DP-SGD. Raises BudgetExceeded beyond the plan, InputError where it is not the planned one."""
+        self._counting = True
+        if self._curator is not None:
+            self._require_planned(noise_multiplier, sample_rate)
+            self._charge(self._event(noise_multiplier, sample_rate), self._id, self._name)
+        _append(self._runs[self._id], (float(noise_multiplier), float(sample_rate), 1))
+
+    def add(self, event: Event) -> None:
+        """One more release on the same records, in units of add-or-remove-one. A curator's own releases need no adding."""
+        if self._curator is not None:
+            raise InputError("event", event.mechanism, "released by the curator itself, which charges the same ledger")
+        self._counting = True
+        self._releases[uuid.uuid4().hex] = event
+
+    def get_epsilon(self, delta: float, *, refine: bool = True, **_: Any) -> float:
+        """Epsilon at delta: of the history so far, as with Opacus; bound to a curator, the guarantee of the whole ledger."""
+        if self._curator is not None:
+            epsilon = self._curator.statement(delta=delta).guarantee.epsilon
+            return float("inf") if epsilon is None else float(epsilon)
+        steps = [self._event(multiplier, rate).repeated(count) for multiplier, rate, count in self.history]
+        return compose([*steps, *self._releases.values()], delta=delta, refine=refine).epsilon
+
+    @property
+    def history(self) -> list[Step]:
+        """Every step, of all runs, as Opacus lists them."""
+        return [step for run in self._runs.values() for step in run]
+
+    @history.setter
+    def history(self, steps: list[Step]) -> None:
+        """Opacus tries noise multipliers on accountants of its own; one that has counted never forgets."""
+        if self._counting or self._curator is not None:
+            raise LedgerError("a history that has begun can only grow; use load_state_dict, which merges, or a fresh LedgerAccountant.")
+        self._runs = {self._id: [(float(multiplier), float(rate), int(count)) for multiplier, rate, count in steps]}
+
+    def __len__(self) -> int:
+        return sum(count for *_, count in self.history)
+
+    def state_dict(self, destination: Any = None) -> dict[str, Any]:
+        """For a checkpoint: Opacus' fields, and each run's steps and each release under their ids."""
+        state: dict[str, Any] = collections.OrderedDict() if destination is None else destination
+        releases = {key: event.to_json() for key, event in self._releases.items()}
+        state.update(history=self.history, mechanism=self.mechanism(), runs=dict(self._runs), releases=releases)
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Merge a checkpoint: what is not known yet is added (bound: charged to the ledger); nothing is ever taken away."""
+        if state_dict.get("mechanism") != self.mechanism() or "runs" not in state_dict:
+            raise InputError("state_dict", state_dict.get("mechanism"), "one that a LedgerAccountant wrote")
+        if self._curator is not None and state_dict["releases"]:
+            raise InputError("state_dict", "with releases", "of steps alone, for an accountant bound to a curator")
+        self._counting = True
+        for run, steps in state_dict["runs"].items():
+            known = sum(count for *_, count in self._runs.get(run, []))
+            for step in _after(steps, self._in_ledger(run) if self._curator is not None else known):
+                if self._curator is not None:
+                    self._charge(self._event(*step[:2]).repeated(step[2]), run, None)
+            if sum(count for *_, count in steps) > known:
+                self._runs[run] = [(float(m), float(q), int(count)) for m, q, count in steps]
+        self._releases.update({key: event_from_json(body) for key, body in state_dict["releases"].items()})
+
+    def _event(self, noise_multiplier: float, sample_rate: float) -> Event:
+        """One step, in the relation of the ledger or in Opacus' own."""
+        relation = Adjacency.ADD_OR_REMOVE_ONE if self._curator is None else self._curator.adjacency
+        if sample_rate >= 1.0:
+            return convert(GaussianEvent(float(noise_multiplier)), Adjacency.ADD_OR_REMOVE_ONE, relation)
+        return PoissonGaussianEvent(float(noise_multiplier), rate=float(sample_rate), relation=relation.value)
+
+    def _require_planned(self, noise_multiplier: float, sample_rate: float) -> None:
+        planned = (self._planned or (0.0, 0.0, 0))[:2]
+        if (float(noise_multiplier), float(sample_rate)) != planned:
+            raise InputError("noise_multiplier, sample_rate", (noise_multiplier, sample_rate), f"as reserved, {planned}",
+                             "Give make_private what the accountant was planned for.")  # fmt: skip
+
+    def _charge(self, event: Event, run: str, plan: str | None) -> None:
+        assert self._curator is not None
+        self._curator.ledger.charge(self._name, event, {"attested": "Poisson", "run": run}, plan)
+
+    def _in_ledger(self, run: str) -> int:
+        """Steps of a run that the ledger knows."""
+        assert self._curator is not None
+        charges = (record.body for record in self._curator.ledger.records() if record.kind == "charge" and record.body.get("run") == run)
+        return sum(event_from_json(body["event"]).slots for body in charges)
+
+
+def _append(steps: list[Step], step: Step) -> None:
+    if steps and steps[-1][:2] == step[:2]:
+        step = (*step[:2], steps.pop()[2] + step[2])
+    steps.append(step)
+
+
+def _after(steps: list[Step], known: int) -> list[Step]:
+    """What comes after the first `known` steps."""
+    rest = []
+    for multiplier, rate, count in steps:
+        fresh = max(count - known, 0)
+        known = max(known - count, 0)
+        if fresh:
+            rest.append((float(multiplier), float(rate), fresh))
+    return rest
+
+
+load_opacus("opacus.accountants").register_accountant(LedgerAccountant.mechanism(), LedgerAccountant, force=True)

@@ -1,0 +1,121 @@
+"""A plan fixed before the first release: every event it will ever charge, composed by the least of all valid bounds.
+
+    Planned([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 5)])       30 Gaussian slots and 5 choices, nothing else
+
+Nothing about the list may depend on the data; in which order, and on which questions, its slots are spent may depend on what was released.
+A slot's output is a randomised image of a draw from its dominating pair, and the draws of all slots are independent, so whatever is seen in
+whatever order, or never asked, is post-processing of all of them at once; Renyi divergences add at each order in any case (Feldman & Zrnic
+2021). So each bound holds for the plan, and so does the least, which is true of no minimum over filters.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Self
+
+from dpbo.accounting.composition import Composition, compose, merged
+from dpbo.accounting.costs import Cost
+from dpbo.accounting.filters import Accounting, EventKind
+from dpbo.errors import InputError
+from dpbo.events import Event, NotPrivateEvent, event_from_json
+from dpbo.privacy import Budget
+from dpbo.statement import Guarantee
+
+_ROUNDING = 1e-9  # another machine may round the composition differently; the statement prints the bound itself
+_PRECISION = 1e-7
+
+
+@dataclass(frozen=True)
+class Planned(Accounting):
+    """The events of a whole study. Costs are slots of each event; the guarantee is that of all of them.
+
+    Args:
+        events: what will be released, each with its number of slots; equal ones are added up.
+    """
+
+    events: tuple[Event, ...]
+    unit: ClassVar[str] = "slots"
+    cap_is_budget: ClassVar[bool] = False
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        if not events or not all(isinstance(event, Event) and not isinstance(event, NotPrivateEvent) for event in events):
+            raise InputError("events", type(events).__name__, "one event or more of dpbo.events", "For example GaussianEvent(10.0, 30).")
+        object.__setattr__(self, "events", merged(events))
+        compose(self.events, delta=0.0)  # refuses mixed relations
+
+    @property
+    def name(self) -> str:
+        return f"Planned({json.dumps([event.to_json() for event in self.events], sort_keys=True, separators=(',', ':'))})"
+
+    @classmethod
+    def read(cls, name: str) -> Self:
+        """The plan that `name` names."""
+        return cls([event_from_json(body) for body in json.loads(name.removeprefix("Planned(").removesuffix(")"))])
+
+    def price(self, event: Event) -> Cost | None:
+        if isinstance(event, NotPrivateEvent):
+            return Cost.of(*(0 for _ in self.events))
+        same = [event.repeated(1) == planned.repeated(1) for planned in self.events]
+        return Cost.of(*(event.slots * here for here in same)) if any(same) else None
+
+    def cap(self, budget: Budget) -> Cost:
+        bound = self.composition(budget.delta or 0.0, refine=False)
+        reached, allowed = (bound.epsilon, budget.epsilon) if budget.epsilon is not None else (bound.mu, budget.mu)
+        if reached is None or allowed is None or reached > allowed * (1 + _ROUNDING):
+            unit = "epsilon" if budget.epsilon is not None else "mu"
+            got = "has no mu" if reached is None else f"reaches {unit} {reached:.6g}"
+            raise InputError("events", got, f"within the budget's {unit} {allowed:g}", "Plan fewer slots or more noise; see calibrate.")
+        return Cost.of(*(event.slots for event in self.events))
+
+    def guarantee(self, cost: Cost, delta: float | None) -> Guarantee:
+        used = [event.repeated(int(slots)) for event, slots in zip(self.events, cost.parts, strict=True) if slots]
+        bound = compose(used, delta=delta or 0.0, refine=True)
+        pure = delta is None and math.isinf(bound.epsilon)
+        return Guarantee(bound.mu, None if pure else bound.epsilon, None if pure else (delta or 0.0))
+
+    def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
+        """That of the planned event of this kind which has so many slots; the plan fixed it."""
+        fitting = [event for event in self.events if kind(event.noise_multiplier, 1) == event.repeated(1) and event.slots >= slots]
+        return min(fitting, key=lambda event: event.slots).noise_multiplier if fitting else None
+
+    def composition(self, delta: float, *, refine: bool = True) -> Composition:
+        """The bounds on the whole plan."""
+        return compose(self.events, delta=delta, refine=refine)
+
+    def least_beside(self, budget: Budget, kind: EventKind, slots: int, share: Fraction) -> float:
+        """The least multiplier with which so many slots of `kind` fit the budget beside everything planned, to 7 digits."""
+        if share != 1:
+            raise InputError("share", float(share), "1 beside a plan", "What else is released is what the plan lists.")
+
+        def fits(multiplier: float) -> bool:
+            try:
+                Planned([*self.events, kind(multiplier, slots)]).cap(_strict(budget))
+            except InputError:
+                return False
+            return True
+
+        self.cap(_strict(budget))
+        high = 1.0
+        while not fits(high):
+            high *= 2.0
+            if high > 1e12:
+                raise InputError("budget", budget.epsilon or budget.mu, "larger than what the plan takes alone")
+        low = high / 2.0
+        while fits(low):
+            low /= 2.0
+        while high / low > 1 + _PRECISION:
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if fits(middle) else (middle, high)
+        return high
+
+
+def _strict(budget: Budget) -> Budget:
+    """The budget without the room for rounding."""
+    less = 1 - 2 * _ROUNDING
+    if budget.mu is not None:
+        return Budget.gdp(budget.mu * less, delta=budget.delta)
+    return Budget((budget.epsilon or 0.0) * less, budget.delta)

@@ -1,0 +1,183 @@
+"""The privacy loss distribution of many events, composed by one Fourier transform an event, with every error on the safe side.
+
+Each loss is split between its two neighbours on a common grid so that both its P- and its Q-mass are kept: the hockey-stick curve becomes
+the chord through its values at the grid points, so it only rises (Doroshenko et al. 2022), and the loss's variance grows by about h^2/6.
+Masses are tilted by e^(lambda loss) before the transform, so that the tail where delta is read off carries the relative precision of
+float64; what the finite window cuts off (Chernoff), what lies beyond each grid, and the transform's rounding are added to delta.
+
+With k slots and loss variance V in all, the grid h = sqrt(6 a V / k) inflates the variance by the share a, and about 800 sqrt(k) points
+(a = 1e-4) hold 16 standard deviations: k = 1,000 takes 26,000 points, an event one transform of those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
+from scipy.optimize import minimize_scalar
+
+from dpbo.accounting.pairs import Pair
+
+Array = NDArray[np.float64]
+_CUT = 35.0  # what the window cuts off is below e^-35 of the tilted mass
+_TAIL = 1e-4  # share of delta given to what lies beyond the grids
+_FURTHEST = 600.0  # losses beyond this are left to the other bounds
+_MOST_POINTS = 1 << 22
+_ROUNDING = 2.0**-51
+
+
+@dataclass(frozen=True)
+class _Discrete:
+    """One pair on the grid: P-mass at `first`, `first + 1`, ... times h, and P-mass at an infinite loss."""
+
+    first: int
+    masses: Array
+    infinite: float
+    count: int
+
+
+def epsilon(pairs: Mapping[Pair, int], delta: float, *, inflation: float = 1e-4) -> float:
+    """Smallest epsilon that these pairs, each so many times, have at this delta > 0: an upper bound, or infinite.
+
+    Args:
+        inflation: share by which discretisation may inflate the loss's variance; smaller is tighter and slower.
+    """
+    total = sum(pairs.values())
+    step = _step(pairs, total, inflation)
+    if step == 0.0:
+        return 0.0
+    tail = _TAIL * delta / total
+    if any(pair.span(tail)[1] > _FURTHEST or pair.span(tail)[0] < -_FURTHEST for pair in pairs):
+        return math.inf
+    parts = [_discretised(pair, count, step, tail) for pair, count in pairs.items()]
+    return _read(_Tilted(parts, step, delta), delta)
+
+
+def _step(pairs: Mapping[Pair, int], total: int, inflation: float) -> float:
+    variance = sum(pair.variance() * count for pair, count in pairs.items())
+    return max(math.sqrt(6 * inflation * variance / total), 40 * math.sqrt(variance) / _MOST_POINTS)
+
+
+def _discretised(pair: Pair, count: int, step: float, tail: float) -> _Discrete:
+    low, high = pair.span(tail)
+    first, last = math.floor(low / step), math.ceil(high / step) + 1
+    edges = step * np.arange(first, last + 1, dtype=np.float64)
+    p, q = pair.masses(edges)
+    scaled = q * np.exp(edges[:-1])  # the mean of e^(edge - loss) in the cell, times p
+    right = np.clip((p - scaled) / -math.expm1(-step), 0.0, p)
+    masses = np.zeros(len(edges))
+    masses[:-1] += p - right
+    masses[1:] += right
+    for loss, mass in pair.atoms():
+        cell = math.floor(loss / step)
+        share = -math.expm1(cell * step - loss) / -math.expm1(-step)
+        masses[cell - first] += mass * (1 - share)
+        masses[cell - first + 1] += mass * share
+    infinite = pair.beyond(float(edges[-1]))
+    masses[0] += max(1.0 - infinite - masses.sum(), 0.0)  # what lies below the grid moves up to its end
+    return _Discrete(first, masses, infinite, count)
+
+
+class _Tilted:
+    """All pairs under the tilt that makes the wanted tail typical: log moments, and the window that holds the composition."""
+
+    def __init__(self, parts: list[_Discrete], step: float, delta: float) -> None:
+        self.parts, self.step = parts, step
+        self.counts = np.array([part.count for part in parts], dtype=np.float64)
+        self._starts = np.cumsum([0, *(len(part.masses) for part in parts[:-1])])
+        self._losses = step * np.concatenate([part.first + np.arange(len(part.masses)) for part in parts])
+        self._masses = np.concatenate([part.masses for part in parts])
+        self._ends = {sign: reach.reduceat(self._losses, self._starts) for sign, reach in ((1.0, np.maximum), (-1.0, np.minimum))}
+        self._lengths = np.diff([*self._starts, len(self._losses)])
+        spread = math.sqrt(self.moments(0.0)[2])
+        ends = math.log(1e-3 / spread), math.log(2 * math.sqrt(-2 * math.log(delta)) / spread)  # twice a Gaussian's best
+
+        def chernoff(log_tilt: float) -> float:
+            return (self.log_moment(math.exp(log_tilt)) - math.log(delta)) * math.exp(-log_tilt)
+
+        self.tilt = math.exp(minimize_scalar(chernoff, bounds=ends, method="bounded", options={"xatol": 0.05}).x)
+        self.level, self.mean, variance = self.moments(self.tilt)
+        self.deviation = math.sqrt(max(variance, step**2))
+
+    def moments(self, tilt: float) -> tuple[float, float, float]:
+        """log M, mean and variance of the composed loss under the tilt."""
+        weights, level = self._weights(tilt)
+        sums = [np.add.reduceat(weights * power, self._starts) for power in (1.0, self._losses, self._losses**2)]
+        means = sums[1] / sums[0]
+        return float(self.counts @ (np.log(sums[0]) + level)), float(self.counts @ means), float(self.counts @ (sums[2] / sums[0] - means**2))
+
+    def log_moment(self, tilt: float) -> float:
+        """log M alone."""
+        weights, level = self._weights(tilt)
+        return float(self.counts @ (np.log(np.add.reduceat(weights, self._starts)) + level))
+
+    def half_width(self) -> float:
+        """Distance from the mean beyond which less than e^-_CUT of the tilted mass lies, on either side, by Chernoff."""
+        widths = []
+        for sign in (1.0, -1.0):
+            tried = [(self.log_moment(self.tilt + sign * t) - self.level - sign * t * self.mean + _CUT) / t
+                     for t in np.array([2.0, 4.0, 8.0, 16.0]) / self.deviation]  # fmt: skip
+            widths.append(min(tried))
+        return max(widths)
+
+    def spectrum(self, points: int) -> NDArray[np.complex128]:
+        """The composition's transform, on a circle of so many grid points."""
+        product = np.ones(points // 2 + 1, dtype=np.complex128)
+        weights, _ = self._weights(self.tilt)
+        for part, start, length in zip(self.parts, self._starts, self._lengths, strict=True):
+            tilted = weights[start : start + length]
+            places = (part.first + np.arange(length)) % points
+            one = rfft(np.bincount(places, tilted / tilted.sum(), points))
+            product *= one if part.count == 1 else one**part.count
+        return product
+
+    def _weights(self, tilt: float) -> tuple[Array, Array]:
+        """Masses times e^(tilt (loss - end)), and tilt * end, with each part's end such that no exponent is positive."""
+        ends = self._ends[math.copysign(1.0, tilt)]
+        return self._masses * np.exp(tilt * (self._losses - np.repeat(ends, self._lengths))), tilt * ends
+
+
+def _read(tilted: _Tilted, delta: float) -> float:
+    """The crossing of the composed curve, errors included, with delta; the curve is linear in e^epsilon between grid points."""
+    step, half = tilted.step, tilted.half_width()
+    points = next_fast_len(2 * math.ceil(half / step) + 2, real=True)
+    if points > 2 * _MOST_POINTS:
+        return math.inf
+    spectrum = tilted.spectrum(points)
+    first = round(tilted.mean / step) - points // 2
+    places = first + np.arange(points)
+    composed = np.maximum(irfft(spectrum, points)[places % points], 0.0)
+    rounding = _ROUNDING * math.log2(points) * float(np.abs(spectrum).mean()) * (2 + float(tilted.counts.sum()))
+    losses = step * places
+    wanted = losses >= tilted.mean - 8 * tilted.deviation - 8 / tilted.tilt
+    losses, composed = losses[wanted], composed[wanted] + rounding
+    untilted = composed * np.exp(-tilted.tilt * (losses - losses[0]))
+    exponent = tilted.level - tilted.tilt * float(losses[0])
+    if exponent > 700.0:
+        return math.inf
+    scale = math.exp(exponent)
+    above = _after(untilted) - np.exp(losses - losses[0]) * _after(untilted * np.exp(losses[0] - losses))
+    cut = math.exp(-_CUT) * np.exp(-tilted.tilt * (losses - losses[0]))
+    infinite = sum(part.infinite * part.count for part in tilted.parts)
+    curve = scale * (above * (1 + 1e-9) + cut) + infinite
+    return _crossing(losses, curve, delta)
+
+
+def _crossing(losses: Array, curve: Array, delta: float) -> float:
+    below = np.flatnonzero(curve <= delta)
+    if len(below) == 0:
+        return math.inf
+    j = int(below[0])
+    if j == 0 or losses[j] <= 0.0:
+        return max(float(losses[j]), 0.0)
+    share = (curve[j - 1] - delta) / (curve[j - 1] - curve[j])
+    return max(float(losses[j - 1] + math.log1p(share * math.expm1(losses[j] - losses[j - 1]))), 0.0) * (1 + 1e-12)
+
+
+def _after(values: Array) -> Array:
+    """Sum of everything after each place."""
+    return np.concatenate([np.cumsum(values[::-1])[::-1][1:], [0.0]])

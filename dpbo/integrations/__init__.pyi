@@ -1,1 +1,0 @@
-from .opacus import load_opacus as load_opacus

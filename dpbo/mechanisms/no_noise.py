@@ -1,0 +1,49 @@
+"""No noise: the exact answer, so that a non-private baseline runs the same code path. No privacy whatever.
+
+The ledger keeps the release as an event that no budget pays for, and every later statement says "not bounded".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbo.errors import InputError
+from dpbo.events import NotPrivateEvent
+from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseLaw, Published
+from dpbo.privacy import Sensitivity
+
+
+@dataclass(frozen=True)
+class NoNoise(Mechanism):
+    """Publishes the exact lattice sum.
+
+    Args:
+        allow_not_private: must be True: whoever writes it says that these records need no protection.
+    """
+
+    allow_not_private: bool = False
+
+    def __post_init__(self) -> None:
+        if self.allow_not_private is not True:
+            raise InputError("allow_not_private", self.allow_not_private, "True, to publish exact answers", "They are not private.")
+
+    def event(self, slots: int = 1) -> NotPrivateEvent:
+        return NotPrivateEvent(slots=slots)
+
+    def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseLaw:
+        return NoiseLaw(self.event().mechanism, (0.0,) * len(quanta), (0.0,) * len(quanta), tuple(quanta))
+
+    def publish(self, drawn: NDArray[np.int64], law: Any, affine: Affine) -> Published:
+        offset, gain = affine
+        value = np.asarray(offset) + drawn * np.asarray(law.grid) * gain
+        return value, np.zeros_like(value)
+
+    def _sample(
+        self, numerators: Sequence[int] | NDArray[np.int64], quanta: Sequence[float], law: Any, entropy: Entropy
+    ) -> NDArray[np.int64]:
+        return np.asarray(numerators, dtype=np.int64)

@@ -1,0 +1,153 @@
+"""Means over a Poisson sample: under the contract with everybody in it, and with a sample its law, its cost and its variance."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom, chisquare
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo.accounting import Planned, RDPFilter, compose
+from dpbo.curator.records import PrivateView
+from dpbo.errors import InputError
+from dpbo.events import GaussianEvent, PoissonGaussianEvent
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
+from dpbo.queries import ClippedMean, ClippedSum, PoissonSampled
+from dpbo.testing import SumContract
+from dpbo.testing.statistics import LEVEL
+
+
+class TestSampledMean(SumContract):
+    """At rate 1 the sample is everybody, so exact answers can be compared."""
+
+    covers = PoissonSampled
+
+    def query(self, score):
+        return PoissonSampled(ClippedMean(score, score_range=(0.0, 10.0), divisor=7.0), rate=1.0)
+
+
+class TestSampledMeanOfGroups(TestSampledMean):
+    metrics = 2
+
+    def query(self, score):
+        return PoissonSampled(ClippedMean(score, score_range=[(0.0, 1.0), (-5.0, 3.0)], divisor=7.0, max_records_per_unit=3), rate=1.0)
+
+
+def mean(rate=0.25, **settings):
+    return PoissonSampled(ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0), **settings), rate=rate)
+
+
+def records(n=1000):
+    return torch.linspace(0, 1, n, dtype=torch.float64).unsqueeze(1)
+
+
+def make(data, adjacency=Adjacency.REPLACE_ONE, **settings):
+    terms = {"budget": Budget(8.0, 1e-5), "accounting": RDPFilter(8.0), "unit": PrivacyUnit("record"), **settings}
+    return Curator(data, adjacency=adjacency, **terms)
+
+
+def test_units_are_taken_by_themselves_and_anew():
+    """Sizes are binomial, every unit and every pair comes as often as it should, and no two samples are alike."""
+    view = PrivateView.of(torch.arange(40), PrivacyUnit("record"), units_are_public=True)
+    samples = [set(view.sampled(0.25).records.tolist()) for _ in range(4000)]
+    sizes = np.bincount([len(s) for s in samples], minlength=41)
+    expected = 4000 * binom(40, 0.25).pmf(np.arange(41))
+    likely = expected > 5
+    assert chisquare([*sizes[likely], sizes[~likely].sum()], [*expected[likely], expected[~likely].sum()]).pvalue > LEVEL
+    units = np.array([sum(i in s for s in samples) for i in range(40)])
+    assert np.abs(units - 1000).max() < 6 * np.sqrt(4000 * 0.25 * 0.75)
+    for i, j in itertools.combinations(range(8), 2):
+        assert abs(sum({i, j} <= s for s in samples) - 250) < 6 * np.sqrt(4000 / 16)
+
+
+def test_all_rows_of_a_unit_come_together():
+    labels = np.arange(300) % 60
+    view = PrivateView.of((torch.arange(300), labels.copy()), PrivacyUnit("patient", groups=labels), units_are_public=True)
+    sample = view.sampled(0.3)
+    _, taken = sample.records
+    counts = np.bincount(taken, minlength=60)
+    assert set(counts.tolist()) == {0, 5}
+    assert sample.units == (counts > 0).sum() == len(sample.rows)
+    assert (np.bincount(sample.groups) == 5).all()
+    assert all(len(set(taken[sample.groups == unit])) == 1 for unit in range(sample.units))
+
+
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
+def test_it_is_charged_as_a_sampled_gaussian_of_that_relation(adjacency):
+    curator = make(records(), adjacency)
+    release = curator.release(mean(divisor=1000.0), GaussianMechanism(1.5))
+    assert release.event == PoissonGaussianEvent(1.5, rate=0.25, relation=adjacency.value)
+    assert release.law.std[0] == pytest.approx(1.5 * 0.5)  # M times half the range, under either relation
+    assert str(curator.statement().spent)
+    assert "sample_rate 0.25" in str(curator.statement())
+
+
+def test_sampling_costs_less_than_everybody_and_replacing_less_than_twice():
+    removed, moved = (PoissonGaussianEvent(1.1, 16, rate=0.125, relation=r) for r in ("add-or-remove-one", "replace-one"))
+    everybody, sampled, replaced = (compose([event], delta=1e-5).epsilon for event in (GaussianEvent(1.1, 16), removed, moved))
+    doubled = compose([GaussianEvent(1.1 / 2, 16)], delta=1e-5).epsilon
+    assert sampled < replaced < everybody < doubled
+    assert replaced < 2 * sampled
+
+
+def test_the_published_variance_covers_noise_and_sampling():
+    data = (torch.arange(500) % 2).double().unsqueeze(1)  # the worst case: every score at an end of the range
+    curator = make(data, budget=Budget(1e6, 1e-5))
+    releases = [curator.release(mean(), NoNoise(allow_not_private=True)) for _ in range(400)]
+    values = np.array([r.value.item() for r in releases])
+    bound = releases[0].variance.item()
+    assert bound == pytest.approx(0.75 / 0.25 / 500 * 0.25)
+    assert values.var() == pytest.approx(bound, rel=0.35)
+    assert values.mean() == pytest.approx(0.5, abs=5 * np.sqrt(bound / 400))
+
+
+def test_other_noise_and_mixed_batches_are_refused():
+    curator = make(records())
+    with pytest.raises(InputError, match="GaussianMechanism"):
+        curator.release(mean(), LaplaceMechanism(5.0))
+    handles = [curator.evaluate(mean()), curator.evaluate(ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0)))]
+    with pytest.raises(InputError, match="charged alike"):
+        curator.release_all(handles, GaussianMechanism(5.0))
+    assert curator.ledger.head().kind == "birth"
+    with pytest.raises(InputError, match="GDPFilter"):
+        make(records(), accounting=None).release(mean(), GaussianMechanism(5.0))
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.5, float("nan"), 1])
+def test_a_rate_outside_its_range_is_refused(rate):
+    with pytest.raises(InputError, match="rate"):
+        mean(rate)
+
+
+def test_only_means_and_only_sliceable_records():
+    with pytest.raises(InputError, match="ClippedMean"):
+        PoissonSampled(ClippedSum(lambda _, r: r, score_range=(0.0, 1.0)), rate=0.5)  # type: ignore[arg-type]
+
+    class Opaque:
+        def __len__(self):
+            return 5
+
+    with pytest.raises(InputError, match="sliced"):
+        make(Opaque()).evaluate(mean())
+
+
+def test_an_objective_over_samples_keeps_its_plan():
+    curator = make(records(2000))
+    objective = PrivateObjective(curator, lambda x, r: (r[:, 0] - x[0]).abs(), score_range=(0.0, 1.0), evaluations=5, sample_rate=0.5)
+    Y, Yvar = objective(torch.tensor([[0.0], [1.0]], dtype=torch.float64))
+    assert Y.shape == Yvar.shape == (2, 1)
+    assert torch.allclose(Yvar, (objective.noise_std**2).expand(2, 1))
+    assert (Y - 0.5).abs().max() < 6 * objective.noise_std.max()
+    assert objective.remaining == 3
+    with pytest.raises(InputError, match="Planned"):
+        PrivateObjective(make(records(), accounting=None), lambda x, r: r, score_range=(0.0, 1.0), evaluations=5, sample_rate=0.5)
+    event = PoissonGaussianEvent(6.0, 5, rate=0.5, relation="replace-one")
+    planned = make(records(), accounting=Planned([event, GaussianEvent(20.0)]))
+    objective = PrivateObjective(planned, lambda x, r: r[:, 0], score_range=(0.0, 1.0), evaluations=5, sample_rate=0.5)
+    assert objective.noise_multiplier == 6.0
+
+
+def test_the_relation_of_a_plan_must_be_the_ledgers():
+    with pytest.raises(InputError, match="relation"):
+        make(records(), accounting=Planned([PoissonGaussianEvent(6.0, rate=0.5, relation="add-or-remove-one")]))
