@@ -21,6 +21,13 @@ def test_benchmark_smoke(name, tmp_path):
     assert result["figures"]
 
 
+def test_a_planted_leak_is_found_by_every_instrument_and_an_honest_score_by_none():
+    from examples.check_your_objective import honest, leaking, verdicts
+
+    assert [verdict.startswith("LEAK") for _, verdict in verdicts(honest)] == [False] * 3
+    assert [verdict.startswith("LEAK") for _, verdict in verdicts(leaking)] == [True] * 3
+
+
 def test_f1_over_a_gp_of_jointly_released_cells():
     from examples.f1_from_cells import tune
 

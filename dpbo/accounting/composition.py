@@ -28,7 +28,6 @@ from dpbo.events import Event, ExponentialEvent, GaussianEvent, PoissonGaussianE
 
 _ORDERS = 1.0 + np.exp(np.linspace(math.log(0.02), math.log(1e5), 80))
 _FAST, _FINE = 1e-4, 1e-6
-_MANY = 4  # so many exponential choices may be cheaper as Gaussians
 
 
 @dataclass(frozen=True)
@@ -100,15 +99,17 @@ def _rdp(events: tuple[Event, ...], delta: float) -> float:
 
 
 def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:
-    """The least over two pairs for the exponential mechanism, the larger over the two directions of add or remove."""
-    choices = sum(event.slots for event in events if isinstance(event, ExponentialEvent))
+    """The larger over the two directions of add or remove; infinite where an event has no pair."""
+    as_gaussian = _many_choices(tuple(event for event in events if isinstance(event, ExponentialEvent)), delta)
     directions = {False} | {True for event in events if isinstance(event, PoissonGaussianEvent)}
-    bounds = []
-    for as_gaussian in {False, choices >= _MANY}:
-        sides = [_pairs(events, as_gaussian, reverse) for reverse in directions]
-        if all(side is not None for side in sides):
-            bounds.append(max(pld.epsilon(side, delta, inflation=inflation) for side in sides if side is not None))
-    return min(bounds, default=math.inf)
+    sides = [_pairs(events, as_gaussian, reverse) for reverse in directions]
+    return max(math.inf if side is None else pld.epsilon(side, delta, inflation=inflation) for side in sides)
+
+
+def _many_choices(choices: tuple[Event, ...], delta: float) -> bool:
+    """Whether the exponential mechanism's choices together cost less as Gaussians than as randomised responses; both dominate them."""
+    mu = _mu(choices)
+    return mu is not None and gdp.epsilon_at(mu, delta) < _pure(choices)
 
 
 def _pairs(events: tuple[Event, ...], as_gaussian: bool, reverse: bool) -> dict[Pair, int] | None:

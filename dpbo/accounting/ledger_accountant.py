@@ -38,7 +38,7 @@ class Bound(Protocol):
     def statement(self, *, delta: float | None = None) -> Any: ...
 
 
-class LedgerAccountant(IAccountant):
+class LedgerAccountant(IAccountant):  # type: ignore[misc]
     """An `opacus.accountants.IAccountant`.
 
     Args:

@@ -107,8 +107,9 @@ class _Tilted:
         """log M, mean and variance of the composed loss under the tilt."""
         weights, level = self._weights(tilt)
         sums = [np.add.reduceat(weights * power, self._starts) for power in (1.0, self._losses, self._losses**2)]
-        means = sums[1] / sums[0]
-        return float(self.counts @ (np.log(sums[0]) + level)), float(self.counts @ means), float(self.counts @ (sums[2] / sums[0] - means**2))
+        means, squares = sums[1] / sums[0], sums[2] / sums[0]
+        logs = np.log(sums[0]) + level
+        return float(self.counts @ logs), float(self.counts @ means), float(self.counts @ (squares - means**2))
 
     def log_moment(self, tilt: float) -> float:
         """log M alone."""

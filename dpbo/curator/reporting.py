@@ -19,10 +19,13 @@ _ASSUMPTIONS = {
     "timing-not-observed": "nobody who must not see the records times evaluations or releases",
     "score-total": "the score never fails on private records; it did at least once, and the operator saw that it did",
 }
-_NOT_PROTECTED = (
-    "records that models were trained on, and the models: the caller declares them public or protected by other means",
-    "search inputs (the points x and their range)",
-)
+_INPUTS = "search inputs (the points x and their range)"
+_MODELS = "records that models were trained on, and the models: the caller declares them public or protected by other means"
+_NOT_PROTECTED = {
+    "training": ("records of other roles", "models, unless every step of their training is charged here", _INPUTS),
+    "validation": (_MODELS, _INPUTS),
+    "candidate": (_MODELS, _INPUTS),
+}
 
 
 def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int | None = None) -> Statement:
@@ -41,7 +44,7 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         units=units,
         adjacency=birth["adjacency"],
         role=birth["role"],
-        not_protected=_NOT_PROTECTED,
+        not_protected=_NOT_PROTECTED[birth["role"]],
         guarantee=guarantee,
         lines=_lines(guarantee, protected, assumed, conditions),
         spent=_guarantee(ledger, _charged(chain, ledger), at),

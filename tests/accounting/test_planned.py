@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
-from dpbo.accounting import PureFilter, Planned, calibrate, compose
+from dpbo.accounting import Planned, PureFilter, calibrate, compose
 from dpbo.accounting.known import accounting_named
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, NotPrivateEvent, PoissonGaussianEvent
@@ -22,9 +22,7 @@ PLAN = Planned([GaussianEvent(8.0, 3), ExponentialEvent(4.0, 2), LaplaceEvent(5.
 
 def make(accounting=PLAN, budget=None, **settings):
     budget = budget or Budget(6.0, 1e-6)
-    return Curator(
-        RECORDS, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=budget, accounting=accounting, **settings
-    )
+    return Curator(RECORDS, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=budget, accounting=accounting, **settings)
 
 
 def test_each_event_has_its_own_slots():

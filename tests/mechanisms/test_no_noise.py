@@ -1,6 +1,7 @@
 """No noise: exact answers on the same path, and a statement that says so."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.queries import ClippedMean
 
-SETTINGS = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(1.0, 1e-6)}
+SETTINGS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(1.0, 1e-6)}
 RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
 MEAN = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
 
@@ -18,7 +19,7 @@ MEAN = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
 def test_it_has_to_be_asked_for_in_so_many_words():
     for wrong in (False, None, 1, "yes"):
         with pytest.raises(InputError, match="allow_not_private"):
-            NoNoise(allow_not_private=wrong)
+            NoNoise(allow_not_private=wrong)  # type: ignore[arg-type]
 
 
 def test_the_answer_is_exact_and_nothing_is_guaranteed(tmp_path):

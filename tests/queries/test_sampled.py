@@ -66,6 +66,8 @@ def test_all_rows_of_a_unit_come_together():
     view = PrivateView.of((torch.arange(300), labels.copy()), PrivacyUnit("patient", groups=labels), units_are_public=True)
     sample = view.sampled(0.3)
     _, taken = sample.records
+    assert sample.rows is not None
+    assert sample.groups is not None
     counts = np.bincount(taken, minlength=60)
     assert set(counts.tolist()) == {0, 5}
     assert sample.units == (counts > 0).sum() == len(sample.rows)

@@ -1,0 +1,80 @@
+"""Every sampler's law beside OpenDP's, a library written and proven by others."""
+
+from typing import Any
+
+import numpy as np
+import opendp.prelude as dp
+import pytest
+from scipy.stats import chi2_contingency, ks_2samp
+
+from dpbo.accounting import profiles
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.privacy import Sensitivity
+from dpbo.testing import SeededEntropy
+from dpbo.testing.statistics import LEVEL
+
+DRAWS, SCALE = 20_000, 400.0
+
+
+@pytest.fixture(autouse=True)
+def _contrib():
+    dp.enable_features("contrib")
+
+
+def ours(mechanism, draws=DRAWS):
+    """Noise of scale 1 from so many independent coordinates."""
+    law = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [2.0**-30])
+    many = type(law)(law.name, law.scale * draws, law.std * draws, law.grid * draws)
+    return mechanism._sample(np.zeros(draws, np.int64), [2.0**-30] * draws, many, SeededEntropy(1)) * law.grid[0] / law.scale[0]
+
+
+def theirs(make, distance):
+    """Integer noise of scale 400, smoothed over its unit and divided."""
+    domain = dp.vector_domain(dp.atom_domain(T=int))
+    noise = np.array(make(domain, distance, scale=SCALE)([0] * DRAWS), dtype=float)
+    return (noise + np.random.default_rng(0).uniform(-0.5, 0.5, DRAWS)) / SCALE
+
+
+def agree(a, b):
+    assert ks_2samp(a, b).pvalue > LEVEL
+    assert ks_2samp(1.3 * a, b).pvalue <= LEVEL, "the comparison has no power"
+
+
+def test_gaussian():
+    agree(ours(GaussianMechanism(2.0)), theirs(dp.m.make_gaussian, dp.l2_distance(T=float)))
+
+
+def test_laplace():
+    agree(ours(LaplaceMechanism(2.0)), theirs(dp.m.make_laplace, dp.l1_distance(T=int)))
+
+
+def test_l2_laplace_in_one_dimension_and_its_direction():
+    law = L2LaplaceMechanism(2.0).law(Sensitivity(1.0, 1.0, 1.0), [2.0**-30])
+    entropy = SeededEntropy(2)
+    one = [L2LaplaceMechanism(2.0)._sample(np.zeros(1, np.int64), [2.0**-30], law, entropy)[0] for _ in range(8000)]
+    agree(np.array(one) * law.grid[0] / law.scale[0], theirs(dp.m.make_laplace, dp.l1_distance(T=int)))
+    three = L2LaplaceMechanism(2.0).law(Sensitivity(3.0, 1.0, 1.0, (1.0,) * 3), [2.0**-30] * 3)
+    drawn = np.array([L2LaplaceMechanism(2.0)._sample(np.zeros(3, np.int64), [2.0**-30] * 3, three, entropy) for _ in range(8000)])
+    normal = theirs(dp.m.make_gaussian, dp.l2_distance(T=float))[: 3 * 6000].reshape(-1, 3)
+    directions = [x[:, 0] / np.linalg.norm(x, axis=1) for x in (drawn.astype(float), normal)]
+    assert ks_2samp(*directions).pvalue > LEVEL
+
+
+@pytest.mark.parametrize(
+    ("kind", "measure"),
+    [(PermuteAndFlipMechanism, dp.max_divergence), (ExponentialMechanism, dp.zero_concentrated_divergence)],
+)
+def test_choices(kind, measure):
+    """Scores 0, -1, -3, -6 of sensitivity 1 at epsilon 1: the same frequencies, and the same cost."""
+    choose = dp.m.make_noisy_max(dp.vector_domain(dp.atom_domain(T=int)), dp.linf_distance(T=int), measure(), scale=2.0)
+    scores = [0, -1, -3, -6]
+    reference = np.bincount([choose(scores) for _ in range(8000)], minlength=4)
+    mechanism, quantum = kind.of(1.0), 2.0**-20
+    law = mechanism.law(Sensitivity(4.0, 2.0, 1.0), [quantum] * 4)
+    entropy, utilities = SeededEntropy(3), np.array(scores, dtype=np.int64) << 20
+    drawn = np.bincount([int(mechanism._sample(utilities, [quantum], law, entropy)[0]) for _ in range(8000)], minlength=4)
+    assert chi2_contingency([reference, drawn]).pvalue > LEVEL
+    flat = np.bincount([int(mechanism._sample(utilities // 2, [quantum], law, entropy)[0]) for _ in range(8000)], minlength=4)
+    assert chi2_contingency([reference, flat]).pvalue <= LEVEL, "the comparison has no power"
+    cost: Any = profiles.pure if kind is PermuteAndFlipMechanism else profiles.rho
+    assert float(cost(mechanism.event())) == pytest.approx(choose.map(1), rel=1e-9)
