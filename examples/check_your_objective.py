@@ -78,7 +78,7 @@ def attack(score: Score, runs: int = 3000) -> float:
 def verdicts(score: Score) -> Iterator[tuple[str, str]]:
     """What each instrument says of a score."""
     records, neighbour = neighbours(stand_in())
-    settings = {"unit": UNIT, "adjacency": RELATION, "budget": Budget(3.0, 1e-6)}
+    settings: dict[str, Any] = {"unit": UNIT, "adjacency": RELATION, "budget": Budget(3.0, 1e-6)}
     tests: dict[str, Callable[[], Any]] = {
         "check_per_record": lambda: check_per_record(score, torch.zeros(1, dtype=torch.float64), records),
         "replay": lambda: replay(search(score), records, neighbour, **settings),

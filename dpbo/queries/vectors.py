@@ -1,0 +1,76 @@
+"""From one real vector a unit to an exact sum of clipped integer vectors.
+
+A unit's vector is a public linear map of its numbers, g = W y. Rows are taken in chunks of one fixed shape, padded with zeros, so that the bits
+of a unit's vector depend on its own numbers alone (a matrix product's bits depend on its shape, not on other rows). Each vector is scaled
+to length B in floats, truncated toward zero to whole multiples of a power-of-two quantum q, and then clipped exactly in integers: with
+K = floor(B / q), coordinates saturate at K, and where the exact squared length passes K^2, k becomes k K / r truncated, r >= sqrt(sum k^2)
+whole. So every length is at most K q <= B, whatever the floats did. A vector that is not finite counts as zero.
+
+Sizes: q is the least power of two with (B/q)^2 d <= 2^60, at most B/q = 2^28, so squares and products fit int64, and so do sums over 2^33 units.
+Cost: 2 n N d flops in the product; every other pass is over n d numbers, chunk by chunk in cache. Extra memory: a few chunks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+_ROWS = {"cpu": 4096}  # a multiple of 16
+_DEVICE_ROWS = 1 << 16
+_BITS = 28
+_HUGE = 1e100
+_SHORTER = 1.0 - 2.0**-40  # float scaling ends just inside, so that integer clipping is the exception
+
+
+def quantum_of(clip: float, dimension: int) -> float:
+    """q, from public numbers."""
+    bits = min(_BITS, (60 - math.ceil(math.log2(dimension))) // 2)
+    return math.ldexp(1.0, math.frexp(clip)[1] - bits)
+
+
+def clipped_sum(columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float) -> torch.Tensor:
+    """Sum over units of clip(W y) in multiples of the quantum: int64 of shape `d`.
+
+    Args:
+        columns: N tensors of shape `units`, y_j of every unit.
+        weights: W, `d x N`, float64.
+        clip, quantum: B and q.
+    """
+    units, device = len(columns[0]), columns[0].device
+    rows, d = _ROWS.get(device.type, _DEVICE_ROWS), len(weights)
+    W = torch.zeros(max(d, 2), len(columns), dtype=torch.float64, device=device)  # one row would take another product's path
+    W[:d] = weights
+    buffer = torch.zeros(len(columns), rows, dtype=torch.float64, device=device)
+    total = torch.zeros(d, dtype=torch.int64, device=device)
+    for start in range(0, units, rows):
+        count = min(rows, units - start)
+        for row, column in zip(buffer, columns, strict=True):
+            row[:count].copy_(column[start : start + count])
+        buffer[:, count:] = 0.0
+        total += _clipped((W @ buffer)[:d, :count], clip, quantum).sum(1)
+    return total
+
+
+def _clipped(g: torch.Tensor, clip: float, quantum: float) -> torch.Tensor:
+    """Columns as whole multiples of the quantum, of squared length at most floor(B/q)^2: `d x units`, int64."""
+    most = math.floor(clip / quantum)
+    length = g.square().sum(0).sqrt_()
+    if not bool((length < _HUGE).all()):  # NaN, infinite, or squares that overflow
+        g, length = _tamed(g)
+    scale = (clip * _SHORTER / length).clamp_(max=1.0).div_(quantum)
+    k = (g * scale).trunc_().clamp_(-most, most).to(torch.int64)
+    squares = k.square().sum(0)
+    if bool((squares > most * most).any()):
+        root = squares.to(torch.float64).sqrt().to(torch.int64) + 2  # never below the true root
+        k = torch.where(squares > most * most, torch.div(k * most, root, rounding_mode="trunc"), k)
+    return k
+
+
+def _tamed(g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same directions with lengths of at most _HUGE, and zero for what is not finite."""
+    largest = g.abs().amax(0)
+    finite = largest.isfinite()
+    g = torch.where(finite, g / largest.clamp(min=1.0), 0.0) * largest.clamp(1.0, _HUGE).nan_to_num(1.0)
+    return g, g.square().sum(0).sqrt()
