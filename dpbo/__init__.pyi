@@ -1,5 +1,7 @@
 from . import accounting as accounting
+from . import acquisition as acquisition
 from . import mechanisms as mechanisms
+from . import models as models
 from . import queries as queries
 from . import testing as testing
 from .curator import Curator as Curator

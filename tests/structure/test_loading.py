@@ -50,7 +50,7 @@ print(before == (list(root.handlers), root.level), len(root.handlers))
 def test_every_lazy_name_resolves():
     code = """
 import dpbo, importlib
-names = ("accounting", "curator", "mechanisms", "queries", "testing")
+names = ("accounting", "acquisition", "curator", "mechanisms", "models", "queries", "testing")
 for package in (dpbo, *(importlib.import_module("dpbo." + name) for name in names)):
     for name in dir(package):
         getattr(package, name)

@@ -1,0 +1,213 @@
+"""Choosing the points to evaluate next around theta, in milliseconds.
+
+With no history a closed-form design is returned as it is. Otherwise it is turned and stretched along the gradient's posterior covariance
+(what is known well needs less room) and improved by L-BFGS on the analytic gradient, in whitened coordinates; nothing passes through
+autograd. Two instances: `choose_points` for a given number of points, `adaptive_points` for a given trace (DP-GIBO's Algorithm 2).
+
+A step costs one value and gradient (see trace.py, 15 MFLOP at N = 400, b = 34, d = 33) and moves about 1.5 MB, all of it in cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor
+
+from dpbo.acquisition import designs
+from dpbo.acquisition.trace import GradientTrace
+from dpbo.errors import InputError
+from dpbo.models.derivatives import Derivatives, Scaled, require_float64
+from dpbo.models.gradient_posterior import GradientPosterior
+from dpbo.models.radial import Radial
+from dpbo.privacy import require_count, require_positive
+
+_STEPS = 60
+_CLOSE = 1e-6  # relative decrease below which a step ends the search
+_STRETCH = 0.25  # power of the covariance's eigenvalues; 0, 1/4 and 1/2 were tried, 1/4 needs the fewest steps
+
+
+def choose_points(
+    posterior: GradientPosterior,
+    theta: Tensor,
+    b: int,
+    *,
+    bounds: Tensor | None = None,
+    start: Tensor | None = None,
+    steps: int = _STEPS,
+    restarts: int = 1,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """b points that leave the gradient at theta as certain as can be, `b x d`.
+
+    Args:
+        posterior: kernel, noise and history, of one run.
+        theta: where the gradient is wanted, `d`.
+        b: how many points.
+
+    Keyword args:
+        bounds: lower and upper ends, `2 x d`; theta lies between them.
+        start: a design to improve, `b x d`, e.g. the previous one moved by theta's last step; taken if it beats the stretched design.
+        steps: most L-BFGS iterations.
+        restarts: how many rotations to start from; the best end is returned. Local optima differ by a few per cent.
+        generator: source of the rotations, on the CPU; needed for more than one, without it there is none.
+
+    Raises:
+        InputError: an argument out of range, of another shape, or not float64.
+    """
+    _require(posterior, theta, b, bounds, start)
+    if require_count("restarts", restarts) > 1 and generator is None:
+        raise InputError("generator", None, "a torch.Generator when restarts > 1", "For example torch.Generator().manual_seed(0).")
+    trace, box = GradientTrace(posterior, theta), _box(theta, bounds)
+    starts = [_design(trace, b, generator) for _ in range(restarts)]
+    if _settled(posterior, b, len(theta)) and start is None and torch.equal(_reflect(starts[0], box), starts[0]):
+        return starts[0]
+    starts = [_reflect(Z, box) for Z in starts]
+    if start is not None:
+        starts[0] = _least(trace, [starts[0], _reflect(start, box)])
+    return _least(trace, [_improve(trace, Z, box, require_count("steps", steps)) for Z in starts])
+
+
+def adaptive_points(
+    posterior: GradientPosterior,
+    theta: Tensor,
+    tolerance: float,
+    most: int | None = None,
+    *,
+    bounds: Tensor | None = None,
+    steps: int = _STEPS,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The fewest points that bring the trace down to `tolerance`, `b x d` (DP-GIBO, arXiv 2502.06044, Algorithm 2).
+
+    The least trace falls with b, so b is found by doubling and halving. It depends on points alone and leaks nothing. If the history
+    already suffices, none (`0 x d`); if `most` points do not, `most` of them.
+
+    Args:
+        posterior, theta: as in `choose_points`.
+        tolerance: the trace aimed at, above 0, in units of y^2 / x^2.
+        most: at most so many; d + 1 by default, more are never needed without noise.
+
+    Keyword args:
+        bounds, steps, generator: as in `choose_points`.
+
+    Raises:
+        InputError: as in `choose_points`.
+    """
+    goal = require_positive("tolerance", tolerance)
+    most = len(theta) + 1 if most is None else require_count("most", most)
+    _require(posterior, theta, most, bounds, None)
+    trace = GradientTrace(posterior, theta)
+    if float(trace.prior) <= goal:
+        return theta.new_empty(0, len(theta))
+
+    def attempt(b: int) -> tuple[Tensor, bool]:
+        Z = choose_points(posterior, theta, b, bounds=bounds, steps=steps, generator=generator)
+        return Z, float(trace.value(Z)) <= goal
+
+    short, b = 0, 1
+    best, reached = attempt(b)
+    while not reached and b < most:
+        short, b = b, min(2 * b, most)
+        best, reached = attempt(b)
+    while reached and b - short > 1:
+        middle = (short + b) // 2
+        Z, enough = attempt(middle)
+        short, b, best = (short, middle, Z) if enough else (middle, b, best)
+    return best
+
+
+def _radial(kernel: Derivatives) -> tuple[Radial, float] | None:
+    """The radial kernel and its variance, if it is one."""
+    if isinstance(kernel, Scaled) and isinstance(kernel.base, Radial):
+        return kernel.base, float(kernel.scale)
+    return (kernel, 1.0) if isinstance(kernel, Radial) else None
+
+
+def _settled(posterior: GradientPosterior, b: int, d: int) -> bool:
+    """Whether the closed form needs no improvement."""
+    return len(posterior) == 0 and _radial(posterior.derivatives) is not None and b in (d + 1, 2 * d)
+
+
+def _lengths(kernel: Derivatives, theta: Tensor) -> Tensor:
+    """The scale on which the kernel changes in each coordinate, `d`: its length-scales, or sqrt(variance / gradient's variance)."""
+    radial = _radial(kernel)
+    if radial is not None:
+        return radial[0].lengthscale.flatten().expand(len(theta))
+    slopes = kernel.prior(theta).diagonal()
+    return (kernel.variances(theta.unsqueeze(0)) / slopes.clamp_min(1e-12 * slopes.max())).sqrt()
+
+
+def _design(trace: GradientTrace, b: int, generator: torch.Generator | None) -> Tensor:
+    """The closed form for b points, turned, and stretched along what the history leaves unknown."""
+    theta, posterior, d = trace.theta, trace.posterior, len(trace.theta)
+    unit = designs.directions(b, d).to(theta.device)
+    if generator is not None:
+        unit = unit @ designs.rotation(d, generator).to(theta.device)
+    lengths = _lengths(posterior.derivatives, theta)
+    if len(posterior):
+        unit = unit @ _stretch(lengths.unsqueeze(-1) * posterior.covariance(theta) * lengths)
+    return theta + _radius(trace, unit * lengths) * unit * lengths
+
+
+def _stretch(covariance: Tensor) -> Tensor:
+    """The eigenvectors of the whitened covariance as rows, each shortened by a power of its eigenvalue, `d x d`."""
+    eigenvalues, vectors = torch.linalg.eigh(covariance)
+    return (eigenvalues.clamp_min(0.0) / eigenvalues[-1]).pow(_STRETCH).unsqueeze(-1) * vectors.mT
+
+
+def _radius(trace: GradientTrace, steps: Tensor) -> float:
+    """The closed form's radius; for a kernel without one, the best of a grid, tried at once."""
+    posterior, (b, d) = trace.posterior, steps.shape
+    radial = _radial(posterior.derivatives)
+    if radial is not None:
+        return designs.radius(radial[0], b, d, posterior.noise / radial[1] + posterior.jitter)
+    radii = torch.logspace(-3.0, 0.0, 25, dtype=steps.dtype, device=steps.device)
+    return float(radii[trace.value(trace.theta + radii[:, None, None] * steps).argmin()])
+
+
+def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int) -> Tensor:
+    """L-BFGS from Z within the box, `b x d`."""
+    theta, lengths = trace.theta, _lengths(trace.posterior.derivatives, trace.theta)
+    unit = float(trace.value(Z))  # so that the tolerance is relative
+
+    def place(u: NDArray[np.float64]) -> Tensor:
+        return theta + torch.from_numpy(u).to(theta.device).view_as(Z) * lengths
+
+    def objective(u: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        alpha, slope = trace.value_and_gradient(place(u))
+        return float(alpha) / unit, (slope * lengths / unit).cpu().numpy().ravel()
+
+    u = ((Z - theta) / lengths).cpu().numpy().ravel()
+    ends = ((box - theta) / lengths).cpu().numpy()
+    limits = np.broadcast_to(ends[:, None, :], (2, *Z.shape)).reshape(2, -1).T if np.isfinite(ends).any() else None
+    options = {"maxiter": steps, "ftol": _CLOSE, "gtol": 0.0}
+    best = minimize(objective, u, jac=True, method="L-BFGS-B", bounds=limits, options=options).x
+    return place(best).clamp(box[0], box[1])
+
+
+def _least(trace: GradientTrace, candidates: list[Tensor]) -> Tensor:
+    return min(candidates, key=lambda Z: float(trace.value(Z)))
+
+
+def _box(theta: Tensor, bounds: Tensor | None) -> Tensor:
+    return theta.new_tensor([[-float("inf")], [float("inf")]]).expand(2, len(theta)) if bounds is None else bounds
+
+
+def _reflect(Z: Tensor, box: Tensor) -> Tensor:
+    """Z mirrored at the ends it crosses: clamping alone would lay points upon each other in a corner."""
+    Z = torch.where(box[0] > Z, 2.0 * box[0] - Z, torch.where(box[1] < Z, 2.0 * box[1] - Z, Z))
+    return Z.clamp(box[0], box[1])
+
+
+def _require(posterior: GradientPosterior, theta: Tensor, b: int, bounds: Tensor | None, start: Tensor | None) -> None:
+    require_count("b", b)
+    if posterior.batch_shape or require_float64("theta", theta).dim() != 1:
+        raise InputError("theta", tuple(theta.shape), "of shape d, with the posterior of one run", "Choose for one run after the other.")
+    if start is not None and require_float64("start", start).shape != (b, len(theta)):
+        raise InputError("start", tuple(start.shape), f"of shape ({b}, {len(theta)})")
+    if bounds is None:
+        return
+    if require_float64("bounds", bounds).shape != (2, len(theta)) or not bool(((bounds[0] <= theta) & (theta <= bounds[1])).all()):
+        raise InputError("bounds", tuple(bounds.shape), f"of shape (2, {len(theta)}), lower ends first, with theta between them")

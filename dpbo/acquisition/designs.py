@@ -1,0 +1,99 @@
+"""Designs that are best, or nearly so, when nothing is known yet: no optimisation, one number to find.
+
+With an empty history and a radial kernel (variance 1, whitened coordinates, relative noise s2), symmetric designs around theta decouple
+the coordinates, and one radius r is left. With phi and kappa the kernel's profile and kappa(0) + s2 - kappa the variance of a contrast:
+    regular simplex, b = d + 1:   phi(0) - c r^2 phi(r)^2 / (kappa(0) + s2 - kappa(sqrt(2c) r)),   c = (d + 1)/d,   a coordinate
+    +-r e_j,         b = 2 d:     phi(0) - 2 r^2 phi(r)^2 / (kappa(0) + s2 - kappa(2 r)).
+For RBF the minima are near (s2 / (c (1 - c/2)))^(1/4) and (1.5 s2)^(1/6). Theta itself is not sampled. Derived for this package; it
+reproduces the optimum that 1000 Adam steps of DP-GIBO's acquisition (arXiv 2502.06044) reach.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from dpbo.models.radial import Radial
+
+Share = Callable[[float], float]
+
+
+def simplex(d: int) -> Tensor:
+    """The d + 1 unit vectors of a regular simplex centred at 0, `d + 1 x d`."""
+    corner = math.sqrt(1.0 + 1.0 / d) * torch.eye(d, dtype=torch.float64) - (math.sqrt(d + 1.0) + 1.0) * d**-1.5
+    return torch.cat([corner, torch.full((1, d), d**-0.5, dtype=torch.float64)])
+
+
+def central(d: int) -> Tensor:
+    """The 2 d vectors e_1, -e_1, e_2, ..., `2 d x d`."""
+    unit = torch.eye(d, dtype=torch.float64)
+    return torch.stack([unit, -unit], dim=1).reshape(2 * d, d)
+
+
+def directions(b: int, d: int) -> Tensor:
+    """b vectors of about unit length, `b x d`, for any b.
+
+    Up to d + 1 the first b corners of the simplex; up to 2 d - 1 its corners and the first of their reflections; from 2 d on the
+    central design and, twice as far out, the directions of the b - 2 d that are left.
+    """
+    if b <= d + 1:
+        return simplex(d)[:b]
+    if b < 2 * d:
+        return torch.cat([simplex(d), -simplex(d)[: b - d - 1]])
+    if b == 2 * d:
+        return central(d)
+    return torch.cat([central(d), 2.0 * directions(b - 2 * d, d)])
+
+
+def rotation(d: int, generator: torch.Generator) -> Tensor:
+    """A uniformly random orthogonal matrix, `d x d`: the QR of Gaussians, signs fixed (Mezzadri 2007)."""
+    Q, R = torch.linalg.qr(torch.randn(d, d, dtype=torch.float64, generator=generator))
+    return Q * R.diagonal().sign()
+
+
+def simplex_share(kernel: Radial, d: int, s2: float) -> Share:
+    """radius -> variance left a coordinate by the simplex, in whitened units."""
+    c = (d + 1) / d
+    return lambda r: _left(kernel, c * r * r, r * r, 2.0 * c * r * r, s2)
+
+
+def central_share(kernel: Radial, s2: float) -> Share:
+    """radius -> variance left a coordinate by the central design, in whitened units."""
+    return lambda r: _left(kernel, 2.0 * r * r, r * r, 4.0 * r * r, s2)
+
+
+def simplex_radius(kernel: Radial, d: int, s2: float) -> float:
+    """The simplex's best radius in length-scales."""
+    c = (d + 1) / d
+    guess = 1.0 if d == 1 else (s2 / (c * (1.0 - 0.5 * c))) ** 0.25  # on a line the simplex is the central design
+    return _best(simplex_share(kernel, d, s2), guess if d > 1 else _central_guess(s2))
+
+
+def central_radius(kernel: Radial, s2: float) -> float:
+    """The central design's best radius in length-scales."""
+    return _best(central_share(kernel, s2), _central_guess(s2))
+
+
+def radius(kernel: Radial, b: int, d: int, s2: float) -> float:
+    """The radius for `directions(b, d)`: the central design's from b = 2 d on, else the simplex's."""
+    return central_radius(kernel, s2) if b >= 2 * d else simplex_radius(kernel, d, s2)
+
+
+def _central_guess(s2: float) -> float:
+    return float((1.5 * s2) ** (1.0 / 6.0))
+
+
+def _left(kernel: Radial, signal: float, near: float, far: float, s2: float) -> float:
+    """phi(0) - signal phi(near)^2 / (kappa(0) + s2 - kappa(far)); near and far are squared distances."""
+    kappa, phi, _ = kernel.profile(torch.tensor([0.0, near, far], dtype=torch.float64))
+    return float(phi[0] - signal * phi[1] ** 2 / (kappa[0] + s2 - kappa[2]))
+
+
+def _best(share: Share, guess: float) -> float:
+    """The minimiser of `share`, sought on a logarithmic scale around `guess`."""
+    span = (math.log(guess) - 4.0, math.log(guess) + 4.0)
+    return math.exp(minimize_scalar(lambda t: share(math.exp(t)), bounds=span, method="bounded", options={"xatol": 1e-5}).x)

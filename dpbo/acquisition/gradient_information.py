@@ -1,0 +1,78 @@
+"""How much a batch of points would tell about the gradient at theta: the acquisition function of GIBO and DP-GIBO.
+
+The value is minus the trace of the gradient's posterior covariance at theta after observing the batch, so larger is better and 0
+means that the gradient is known. It depends on where points lie, never on what was seen there, hence on nothing private.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.utils.transforms import t_batch_mode_transform
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from dpbo.acquisition.trace import GradientTrace
+from dpbo.errors import InputError
+from dpbo.models.derivatives import require_float64
+from dpbo.models.gradient_posterior import GradientPosterior
+
+
+class _Value(torch.autograd.Function):
+    """-alpha(X) with its analytic gradient, computed in the same pass."""
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, trace: GradientTrace) -> Tensor:
+        if not ctx.needs_input_grad[0]:
+            return -trace.value(X)
+        alpha, slope = trace.value_and_gradient(X)
+        ctx.save_for_backward(slope)
+        return -alpha
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (slope,) = ctx.saved_tensors
+        return -grad[..., None, None] * slope, None
+
+
+class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
+    """-trace of the posterior covariance of the gradient at theta, in units of the model's y^2 / x^2; larger is better.
+
+    Args:
+        model: a `GradientPosterior`, or a GPyTorch regression model with one noise variance (its training inputs are the history).
+        theta: where the gradient is wanted, `d`.
+
+    Raises:
+        InputError: theta is not float64, or the model's points have different noise.
+
+    Pending points join the history. Source: DP-GIBO, arXiv 2502.06044, Algorithm 1.
+    """
+
+    def __init__(self, model: Any, theta: Tensor) -> None:
+        super().__init__(model)
+        self.theta = require_float64("theta", theta)
+        self._history = model if isinstance(model, GradientPosterior) else _history(model)
+        self._trace = GradientTrace(self._history, theta)
+
+    @t_batch_mode_transform()  # type: ignore[untyped-decorator]
+    def forward(self, X: Tensor) -> Tensor:
+        """The value for X, `batch_shape x q x d`, as `batch_shape`."""
+        return _Value.apply(require_float64("X", X), self._trace)  # type: ignore[no-untyped-call]
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:  # noqa: N802
+        """Count X_pending (`m x d`) as observed; None forgets it."""
+        super().set_X_pending(X_pending)
+        history = self._history if self.X_pending is None else self._history.conditioned_on(self.X_pending)
+        self._trace = GradientTrace(history, self.theta)
+
+
+def _history(model: Any) -> GradientPosterior:
+    noise = model.likelihood.noise.detach()
+    if not bool((noise == noise.flatten()[0]).all()):
+        raise InputError("model", model, "a model with one noise variance", "Pass a GradientPosterior with the noise you mean.")
+    posterior = GradientPosterior(model.covar_module, float(noise.flatten()[0]))
+    posterior.append(model.train_inputs[0])
+    return posterior

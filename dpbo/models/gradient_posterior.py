@@ -1,0 +1,122 @@
+"""The gradient of a Gaussian process at a point, given noisy values elsewhere: linear weights and a covariance.
+
+The posterior mean of the gradient is W (y - mean) with W = dk(theta, X)/dtheta (K + D)^-1, and its covariance does not depend on y
+(DP-GIBO, arXiv 2502.06044, Algorithm 1). So one W serves every person's losses at once, and everything here is public: points only.
+
+D = noise I + jitter diag(k(x, x)): the same in the acquisition and in the weights, or the design would trust what the weights do not.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpbo.errors import InputError
+from dpbo.models.derivatives import Derivatives, require_float64
+from dpbo.models.factor import GrowingFactor
+from dpbo.models.kernels import derivatives
+from dpbo.privacy import require_positive
+
+_BLOCK = 128  # least rows of storage
+_DRIFT = 1e-12  # relative backward error; times a condition of 1e6, what the jitter leaves, it is 1e-6 in the weights
+
+
+class GradientPosterior:
+    """A kernel and the points observed so far.
+
+    Args:
+        kernel: a GPyTorch kernel in float64, or `Derivatives`. Public: never fitted on private values.
+        noise: variance of the observation noise, 0 or more, in units of y^2.
+
+    Keyword args:
+        mean: public prior mean of y; posterior gradients are weights(theta) @ (y - mean).
+        jitter: variance added to each point as a share of its prior variance, above 0. Smaller than 1e-6 lets rounding
+            and the error of the interpolation take over.
+
+    Raises:
+        InputError: an argument out of range, or not float64.
+    """
+
+    def __init__(self, kernel: Any, noise: float, *, mean: float = 0.0, jitter: float = 1e-6) -> None:
+        self.derivatives = kernel if isinstance(kernel, Derivatives) else derivatives(kernel)
+        self.noise = 0.0 if noise == 0 else require_positive("noise", noise)
+        self.jitter, self.mean = require_positive("jitter", jitter), float(mean)
+        self._factor = GrowingFactor()
+        self._X: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self._factor.size
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of the independent runs, empty before the first point."""
+        return torch.Size() if self._X is None else self._X.shape[:-2]
+
+    @property
+    def factor(self) -> Tensor:
+        """Lower Cholesky factor of K + D, `batch_shape x N x N`."""
+        return self._factor.matrix
+
+    def points(self, like: Tensor) -> Tensor:
+        """The observed X, `batch_shape x N x d`; before the first point, none of `like`'s (`... x d`) kind."""
+        return like.new_empty(0, like.shape[-1]) if self._X is None else self._X[..., : len(self), :]
+
+    def append(self, X: Tensor) -> None:
+        """Observe at X, `batch_shape x b x d`, too: N^2 b flops. A factor that has drifted is made afresh.
+
+        Raises:
+            InputError: X is not float64, not finite or of another shape, or noise and jitter are too small for it.
+        """
+        self._require_points(X)
+        old = self.points(X)
+        cross, block = self.derivatives.value(old, X), self.noisy(X, self.derivatives.value(X, X))
+        self._keep(X)
+        self._factor.append(cross, block)
+        if self._factor.drift() > _DRIFT:
+            everything = self.points(X)
+            self._factor.restart(self.noisy(everything, self.derivatives.value(everything, everything)))
+
+    def conditioned_on(self, X: Tensor) -> GradientPosterior:
+        """A copy that has observed X, `batch_shape x b x d`, as well; this one is left as it is."""
+        twin = copy.copy(self)
+        twin._factor = self._factor.copy()
+        twin._X = None if self._X is None else self._X.clone()
+        twin.append(X)
+        return twin
+
+    def weights(self, theta: Tensor) -> Tensor:
+        """W, `batch_shape x d x N`: the posterior mean of the gradient at theta (`batch_shape x d`) is W @ (y - mean)."""
+        return torch.linalg.solve_triangular(self.factor.mT, self.whitened_cross(theta), upper=True).mT
+
+    def covariance(self, theta: Tensor) -> Tensor:
+        """Posterior covariance of the gradient at theta (`batch_shape x d`), `batch_shape x d x d`."""
+        A = self.whitened_cross(theta)
+        return self.derivatives.prior(theta) - A.mT @ A
+
+    def noisy(self, X: Tensor, K: Tensor) -> Tensor:
+        """K + D for the covariance K of X, `... x b x b`."""
+        return K + torch.diag_embed(self.noise + self.jitter * self.derivatives.variances(X))
+
+    def whitened_cross(self, theta: Tensor) -> Tensor:
+        """L^-1 (dk(theta, X)/dtheta)^T, `batch_shape x N x d`; its Gram matrix is the variance the points explain."""
+        require_float64("theta", theta)
+        cross = self.derivatives.gradient(theta, self.points(theta)).mT
+        return torch.linalg.solve_triangular(self.factor, cross, upper=False)
+
+    def _keep(self, X: Tensor) -> None:
+        old, new = len(self), len(self) + X.shape[-2]
+        if self._X is None or new > self._X.shape[-2]:
+            grown = X.new_empty(*X.shape[:-2], max(_BLOCK, 2 * new), X.shape[-1])
+            grown[..., :old, :] = self.points(X)
+            self._X = grown
+        self._X[..., old:new, :] = X
+
+    def _require_points(self, X: Tensor) -> None:
+        require_float64("X", X)
+        if X.dim() < 2 or (self._X is not None and (X.shape[:-2], X.shape[-1]) != (self._X.shape[:-2], self._X.shape[-1])):
+            raise InputError("X", tuple(X.shape), "of shape batch_shape x b x d, as the points before it")
+        if not bool(X.isfinite().all()):
+            raise InputError("X", "not finite", "finite")
