@@ -182,7 +182,7 @@ def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int) -> Tensor
     u = ((Z - theta) / lengths).cpu().numpy().ravel()
     ends = ((box - theta) / lengths).cpu().numpy()
     limits = np.broadcast_to(ends[:, None, :], (2, *Z.shape)).reshape(2, -1).T if np.isfinite(ends).any() else None
-    options = {"maxiter": steps, "ftol": _CLOSE, "gtol": 0.0}
+    options = {"maxiter": steps, "maxcor": 5, "ftol": _CLOSE, "gtol": 0.0}
     best = minimize(objective, u, jac=True, method="L-BFGS-B", bounds=limits, options=options).x
     return place(best).clamp(box[0], box[1])
 

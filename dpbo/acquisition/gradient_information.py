@@ -55,6 +55,7 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
         super().__init__(model)
         self.theta = require_float64("theta", theta)
         self._history = model if isinstance(model, GradientPosterior) else _history(model)
+        self.X_pending: Tensor | None = None
         self._trace = GradientTrace(self._history, theta)
 
     @t_batch_mode_transform()  # type: ignore[untyped-decorator]

@@ -26,7 +26,7 @@ class GradientTrace:
 
     def __init__(self, posterior: GradientPosterior, theta: Tensor) -> None:
         self.posterior, self.theta = posterior, theta
-        self.X, self.L = posterior.points(theta).contiguous(), posterior.factor.contiguous()
+        self.X, self.L = posterior.points(theta).contiguous(), posterior.factor(theta).contiguous()
         self.A = posterior.whitened_cross(theta)
         before = posterior.derivatives.prior(theta).diagonal(dim1=-2, dim2=-1).sum(-1)
         self.prior = before - self.A.square().sum((-2, -1))
@@ -40,7 +40,7 @@ class GradientTrace:
         alpha, V, P, (pull_cross, pull_block, pull_gradient) = self._parts(Z)
         Q = P @ P.mT
         C = torch.linalg.solve_triangular(self.L.mT, (self.A - V @ P) @ P.mT, upper=True)
-        Q = Q + torch.diag_embed(self.posterior.jitter * Q.diagonal(dim1=-2, dim2=-1))  # D moves with k(z, z)
+        Q.diagonal(dim1=-2, dim2=-1).mul_(1.0 + self.posterior.jitter)  # D moves with k(z, z)
         return alpha, 2.0 * (pull_cross(C) + pull_block(Q) - pull_gradient(P.mT))
 
     def _parts(self, Z: Tensor) -> tuple[Tensor, Tensor, Tensor, tuple[Pull, Pull, Pull]]:

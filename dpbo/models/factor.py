@@ -48,11 +48,6 @@ class GrowingFactor:
         L, v, Av = self.matrix, self._probe[: self.size], self._product[..., : self.size, :]
         return float((L @ (L.mT @ v) - Av).abs().max() / Av.abs().max())
 
-    def restart(self, A: Tensor) -> None:
-        """Factorise A (`... x N x N`) afresh."""
-        self.size = 0
-        self.append(A[..., :0, :], A)
-
     def copy(self) -> GrowingFactor:
         """An independent copy."""
         twin = GrowingFactor()

@@ -11,6 +11,7 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms.outcome import Standardize
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from linear_operator import to_linear_operator
 from torch import Tensor
 
 from dpbo.errors import InputError
@@ -71,6 +72,7 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
 
 
 def _normal(mean: Tensor, covariance: Tensor, X: Tensor) -> MultivariateNormal:
+    lazy = to_linear_operator(covariance)  # a dense one is factorised at birth, and gradients of a polynomial are degenerate
     if X.shape[-1] == 1:
-        return MultivariateNormal(mean.squeeze(-1), covariance)
-    return MultitaskMultivariateNormal(mean.reshape(*mean.shape[:-2], *X.shape[-2:]), covariance)
+        return MultivariateNormal(mean.squeeze(-1), lazy)
+    return MultitaskMultivariateNormal(mean.reshape(*mean.shape[:-2], *X.shape[-2:]), lazy)

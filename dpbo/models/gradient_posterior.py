@@ -55,14 +55,13 @@ class GradientPosterior:
         """Shape of the independent runs, empty before the first point."""
         return torch.Size() if self._X is None else self._X.shape[:-2]
 
-    @property
-    def factor(self) -> Tensor:
-        """Lower Cholesky factor of K + D, `batch_shape x N x N`."""
-        return self._factor.matrix
-
     def points(self, like: Tensor) -> Tensor:
         """The observed X, `batch_shape x N x d`; before the first point, none of `like`'s (`... x d`) kind."""
         return like.new_empty(0, like.shape[-1]) if self._X is None else self._X[..., : len(self), :]
+
+    def factor(self, like: Tensor) -> Tensor:
+        """Lower Cholesky factor of K + D, `batch_shape x N x N`; before the first point, an empty one of `like`'s kind."""
+        return like.new_empty(0, 0) if self._X is None else self._factor.matrix
 
     def append(self, X: Tensor) -> None:
         """Observe at X, `batch_shape x b x d`, too: N^2 b flops. A factor that has drifted is made afresh.
@@ -74,10 +73,13 @@ class GradientPosterior:
         old = self.points(X)
         cross, block = self.derivatives.value(old, X), self.noisy(X, self.derivatives.value(X, X))
         self._keep(X)
-        self._factor.append(cross, block)
-        if self._factor.drift() > _DRIFT:
-            everything = self.points(X)
-            self._factor.restart(self.noisy(everything, self.derivatives.value(everything, everything)))
+        try:
+            self._factor.append(cross, block)
+            sound = self._factor.drift() < _DRIFT
+        except InputError:  # either hopeless, which a fresh factorisation says again, or drifted
+            sound = False
+        if not sound:
+            self._factor = self._fresh(torch.cat([old.expand(*X.shape[:-2], -1, -1), X], dim=-2))
 
     def conditioned_on(self, X: Tensor) -> GradientPosterior:
         """A copy that has observed X, `batch_shape x b x d`, as well; this one is left as it is."""
@@ -89,7 +91,7 @@ class GradientPosterior:
 
     def weights(self, theta: Tensor) -> Tensor:
         """W, `batch_shape x d x N`: the posterior mean of the gradient at theta (`batch_shape x d`) is W @ (y - mean)."""
-        return torch.linalg.solve_triangular(self.factor.mT, self.whitened_cross(theta), upper=True).mT
+        return torch.linalg.solve_triangular(self.factor(theta).mT, self.whitened_cross(theta), upper=True).mT
 
     def covariance(self, theta: Tensor) -> Tensor:
         """Posterior covariance of the gradient at theta (`batch_shape x d`), `batch_shape x d x d`."""
@@ -98,13 +100,21 @@ class GradientPosterior:
 
     def noisy(self, X: Tensor, K: Tensor) -> Tensor:
         """K + D for the covariance K of X, `... x b x b`."""
-        return K + torch.diag_embed(self.noise + self.jitter * self.derivatives.variances(X))
+        noisy = K.clone()
+        noisy.diagonal(dim1=-2, dim2=-1).add_(self.derivatives.variances(X), alpha=self.jitter).add_(self.noise)
+        return noisy
 
     def whitened_cross(self, theta: Tensor) -> Tensor:
         """L^-1 (dk(theta, X)/dtheta)^T, `batch_shape x N x d`; its Gram matrix is the variance the points explain."""
         require_float64("theta", theta)
         cross = self.derivatives.gradient(theta, self.points(theta)).mT
-        return torch.linalg.solve_triangular(self.factor, cross, upper=False)
+        return torch.linalg.solve_triangular(self.factor(theta), cross, upper=False)
+
+    def _fresh(self, X: Tensor) -> GrowingFactor:
+        A = self.noisy(X, self.derivatives.value(X, X))
+        factor = GrowingFactor()
+        factor.append(A[..., :0, :], A)
+        return factor
 
     def _keep(self, X: Tensor) -> None:
         old, new = len(self), len(self) + X.shape[-2]

@@ -31,8 +31,8 @@ class Radial(Derivatives):
         # measured from the mean of Z: whoever asks for the pull has Z close together, and |u|^2 + |v|^2 - 2uv cancels far from 0
         centre = Z.mean(-2, keepdim=True)
         U, V = (X - centre) / self.lengthscale, (Z - centre) / self.lengthscale
-        r2 = (U * U).sum(-1).unsqueeze(-1) + (V * V).sum(-1).unsqueeze(-2) - 2.0 * (U @ V.mT)
-        kappa, phi, _ = self.profile(r2.clamp_min(0.0))
+        r2 = (V @ U.mT).mul_(-2.0).add_((U * U).sum(-1).unsqueeze(-2)).add_((V * V).sum(-1, keepdim=True))
+        kappa, phi, _ = self.profile(r2.clamp_min_(0.0).mT)  # m x n in memory: the columns that LAPACK wants
 
         def pull(C: Tensor) -> Tensor:
             weights = (C * phi).mT
@@ -59,7 +59,7 @@ class RBF(Radial):
 
     @staticmethod
     def profile(r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        kappa = torch.exp(-0.5 * r2)
+        kappa = (-0.5 * r2).exp_()
         return kappa, kappa, kappa
 
 

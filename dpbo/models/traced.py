@@ -32,6 +32,8 @@ class Traced(Derivatives):
             return self.kernel(X, torch.cat([Z, Z[..., :1, :] + 1.0], dim=-2)).to_dense()[..., :-1]
 
     def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        if X.shape[-2] == 0:  # GPyTorch centres distances at the mean of X
+            return Z.new_zeros(*Z.shape[:-2], 0, Z.shape[-2]), lambda _: torch.zeros_like(Z)
         K, vjp = torch.func.vjp(lambda z: self._dense(X, z), Z)[:2]
         return K, lambda C: vjp(C.expand(K.shape))[0]
 
@@ -40,7 +42,8 @@ class Traced(Derivatives):
         return G, lambda P: vjp(P.expand(G.shape))[0]
 
     def _by_theta(self, theta: Tensor, Z: Tensor) -> Tensor:
-        row, vjp = torch.func.vjp(lambda x: self._dense(x, Z), theta.unsqueeze(-2))[:2]
+        rows = theta.unsqueeze(-2) + torch.zeros_like(Z.sum(-2, keepdim=True))  # one theta a run of Z
+        row, vjp = torch.func.vjp(lambda x: self._dense(x, Z), rows)[:2]
         m = row.shape[-1]
         units = torch.eye(m, dtype=Z.dtype, device=Z.device).view(m, *(1 for _ in row.shape[:-1]), m).expand(m, *row.shape)
         return torch.func.vmap(vjp)(units)[0].squeeze(-2).movedim(0, -1)

@@ -49,6 +49,8 @@ print(before == (list(root.handlers), root.level), len(root.handlers))
 
 def test_every_lazy_name_resolves():
     code = """
+import warnings
+warnings.filterwarnings("ignore", category=DeprecationWarning, module="(torch|linear_operator)")  # theirs, as in pyproject.toml
 import dpbo, importlib
 names = ("accounting", "acquisition", "curator", "mechanisms", "models", "queries", "testing")
 for package in (dpbo, *(importlib.import_module("dpbo." + name) for name in names)):
