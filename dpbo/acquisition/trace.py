@@ -37,18 +37,19 @@ class GradientTrace:
 
     def value_and_gradient(self, Z: Tensor) -> tuple[Tensor, Tensor]:
         """alpha(Z) and d alpha / dZ for Z `... x b x d`."""
-        alpha, V, P, (pull_cross, pull_block, pull_gradient) = self._parts(Z)
+        alpha, V, P, pull_values, pull_gradient = self._parts(Z)
         Q = P @ P.mT
         C = torch.linalg.solve_triangular(self.L.mT, (self.A - V @ P) @ P.mT, upper=True)
         Q.diagonal(dim1=-2, dim2=-1).mul_(1.0 + self.posterior.jitter)  # D moves with k(z, z)
-        return alpha, 2.0 * (pull_cross(C) + pull_block(Q) - pull_gradient(P.mT))
+        return alpha, 2.0 * (pull_values(torch.cat([C, Q], dim=-2)) - pull_gradient(P.mT))
 
-    def _parts(self, Z: Tensor) -> tuple[Tensor, Tensor, Tensor, tuple[Pull, Pull, Pull]]:
-        kernel = self.posterior.derivatives
-        cross, pull_cross = kernel.values(self.X, Z)
-        block, pull_block = kernel.values(Z, Z)
+    def _parts(self, Z: Tensor) -> tuple[Tensor, Tensor, Tensor, Pull, Pull]:
+        kernel, N = self.posterior.derivatives, self.X.shape[-2]
+        # k(X, Z) and k(Z, Z) in one go; by symmetry the pull on the second's columns is half its derivative, as on the first's
+        rows = torch.cat([self.X.expand(*Z.shape[:-2], -1, -1), Z], dim=-2)
+        K, pull_values = kernel.values(rows, Z)
         G, pull_gradient = kernel.gradients(self.theta, Z)
-        V = torch.linalg.solve_triangular(self.L, cross, upper=False)
+        V = torch.linalg.solve_triangular(self.L, K[..., :N, :], upper=False)
         R = G.mT - V.mT @ self.A
-        P = torch.cholesky_solve(R, cholesky(self.posterior.noisy(Z, block) - V.mT @ V))
-        return self.prior - (P * R).sum((-2, -1)), V, P, (pull_cross, pull_block, pull_gradient)
+        P = torch.cholesky_solve(R, cholesky(self.posterior.noisy(Z, K[..., N:, :]) - V.mT @ V))
+        return self.prior - (P * R).sum((-2, -1)), V, P, pull_values, pull_gradient
