@@ -44,7 +44,7 @@ def adam(history, theta, b, steps=1000):
 def test_as_good_as_a_thousand_adam_steps(name, b):
     history, theta = posterior(name), 0.1 * torch.randn(D, dtype=DOUBLE)
     reference = value(history, theta, adam(history, theta, b))
-    Z = choose_points(history, theta, b, steps=200, restarts=3, generator=torch.Generator().manual_seed(0))
+    Z = choose_points(history, theta, b, steps=200, close=1e-6, restarts=3, generator=torch.Generator().manual_seed(0))
     assert Z.shape == (b, D)
     assert value(history, theta, Z) <= 1.03 * reference
 
@@ -84,7 +84,7 @@ def test_bounds_are_respected_and_cost_little(n):
 
 def test_a_good_start_is_used():
     history, theta = posterior(), torch.zeros(D, dtype=DOUBLE)
-    good = choose_points(history, theta, D + 1, steps=200)
+    good = choose_points(history, theta, D + 1, steps=200, close=1e-9)
     assert value(history, theta, choose_points(history, theta, D + 1, start=good, steps=1)) <= value(history, theta, good)
     bad = choose_points(history, theta, D + 1, start=good + 10.0, steps=5)
     assert torch.equal(bad, choose_points(history, theta, D + 1, steps=5))
@@ -131,6 +131,8 @@ def test_what_is_refused():
         choose_points(history, theta, 2, restarts=2)
     with pytest.raises(InputError, match="steps"):
         choose_points(history, theta, 2, steps=0)
+    with pytest.raises(InputError, match="close"):
+        choose_points(history, theta, 2, close=0.0)
     with pytest.raises(InputError, match="tolerance"):
         adaptive_points(history, theta, 0.0)
     runs = GradientPosterior(KERNELS["rbf"](D), 1e-3)

@@ -24,7 +24,7 @@ def test_a_quadratic_is_solved():
 
 
 def test_a_curved_valley_costs_no_more_than_scipy_twice():
-    calls = []
+    calls: list[np.ndarray] = []
     found = minimise(counted(rosen, rosen_der, calls), np.full(6, -1.0), -INFINITE, INFINITE, steps=500, close=0.0)
     theirs = minimize(rosen, np.full(6, -1.0), jac=rosen_der, method="L-BFGS-B", options={"ftol": 0.0, "gtol": 1e-8})
     assert rosen(found) < 1e-10 or rosen(found) <= theirs.fun + 1e-10
@@ -33,7 +33,8 @@ def test_a_curved_valley_costs_no_more_than_scipy_twice():
 
 @pytest.mark.parametrize(("lower", "upper"), [(-0.5, 0.5), (0.2, 0.9), (0.0, np.inf)])
 def test_the_box_holds_at_every_call_and_at_the_minimum(lower, upper):
-    weights, centre, calls = np.arange(1.0, 7.0), np.linspace(-1.0, 1.0, 6), []
+    weights, centre = np.arange(1.0, 7.0), np.linspace(-1.0, 1.0, 6)
+    calls: list[np.ndarray] = []
     objective = counted(lambda x: weights @ (x - centre) ** 2, lambda x: 2.0 * weights * (x - centre), calls)
     found = minimise(objective, np.full(6, 0.3), np.full(6, lower), np.full(6, upper), steps=100, close=0.0)
     np.testing.assert_allclose(found, np.clip(centre, lower, upper), atol=1e-7)
