@@ -16,8 +16,8 @@ from dpbo.acquisition import designs
 from dpbo.acquisition.lbfgs import Vector, minimise
 from dpbo.acquisition.trace import GradientTrace
 from dpbo.errors import InputError
-from dpbo.models.derivatives import Derivatives, Scaled, require_float64
 from dpbo.models.gradient_posterior import GradientPosterior
+from dpbo.models.kernel_derivatives import Derivatives, Scaled, require_float64
 from dpbo.models.radial import Radial
 from dpbo.privacy import require_count, require_positive
 

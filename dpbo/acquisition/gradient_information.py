@@ -16,8 +16,8 @@ from torch.autograd.function import once_differentiable
 
 from dpbo.acquisition.trace import GradientTrace
 from dpbo.errors import InputError
-from dpbo.models.derivatives import require_float64
 from dpbo.models.gradient_posterior import GradientPosterior
+from dpbo.models.kernel_derivatives import require_float64
 
 
 class _Value(torch.autograd.Function):
@@ -46,7 +46,7 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
         theta: where the gradient is wanted, `d`.
 
     Raises:
-        InputError: theta is not float64, or the model's points have different noise.
+        InputError: theta is not float64, or the model has several outcomes, an input transform, or points of different noise.
 
     Pending points join the history. Source: DP-GIBO, arXiv 2502.06044, Algorithm 1.
     """
@@ -71,9 +71,12 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
 
 
 def _history(model: Any) -> GradientPosterior:
+    remedy = "Pass a GradientPosterior with the kernel, noise and points you mean."
+    if model.num_outputs != 1 or getattr(model, "input_transform", None) is not None:
+        raise InputError("model", model, "of one outcome and without input transform", remedy)
     noise = model.likelihood.noise.detach()
     if not bool((noise == noise.flatten()[0]).all()):
-        raise InputError("model", model, "a model with one noise variance", "Pass a GradientPosterior with the noise you mean.")
+        raise InputError("model", model, "of one noise variance", remedy)
     posterior = GradientPosterior(model.covar_module, float(noise.flatten()[0]))
     posterior.append(model.train_inputs[0])
     return posterior

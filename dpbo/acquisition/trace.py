@@ -12,9 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dpbo.models.derivatives import Pull
 from dpbo.models.factor import cholesky
 from dpbo.models.gradient_posterior import GradientPosterior
+from dpbo.models.kernel_derivatives import Pull
 
 
 class GradientTrace:

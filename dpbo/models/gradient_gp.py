@@ -15,8 +15,8 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 
 from dpbo.errors import InputError
-from dpbo.models.derivatives import require_float64
 from dpbo.models.factor import cholesky
+from dpbo.models.kernel_derivatives import require_float64
 from dpbo.models.kernels import derivatives
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from dpbo.errors import InputError
-from dpbo.models.derivatives import Derivatives, require_float64
 from dpbo.models.factor import GrowingFactor
+from dpbo.models.kernel_derivatives import Derivatives, require_float64
 from dpbo.models.kernels import derivatives
 from dpbo.privacy import require_positive
 
@@ -70,6 +70,8 @@ class GradientPosterior:
             InputError: X is not float64, not finite or of another shape, or noise and jitter are too small for it.
         """
         self._require_points(X)
+        if X.shape[-2] == 0:
+            return
         old = self.points(X)
         cross, block = self.derivatives.value(old, X), self.noisy(X, self.derivatives.value(X, X))
         self._keep(X)

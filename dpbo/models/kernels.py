@@ -6,7 +6,7 @@ from typing import Any
 
 from gpytorch.kernels import AdditiveKernel, MaternKernel, PolynomialKernel, RBFKernel, ScaleKernel
 
-from dpbo.models.derivatives import Derivatives, Scaled, Sum, require_float64
+from dpbo.models.kernel_derivatives import Derivatives, Scaled, Sum, require_float64
 from dpbo.models.quadratic import Quadratic
 from dpbo.models.radial import RBF, Matern52
 from dpbo.models.traced import Traced

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dpbo.models.derivatives import Derivatives, Pull
+from dpbo.models.kernel_derivatives import Derivatives, Pull
 
 
 class Quadratic(Derivatives):

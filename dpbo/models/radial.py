@@ -13,7 +13,7 @@ import abc
 import torch
 from torch import Tensor
 
-from dpbo.models.derivatives import Derivatives, Pull
+from dpbo.models.kernel_derivatives import Derivatives, Pull
 
 
 class Radial(Derivatives):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpbo.errors import InputError
-from dpbo.models.derivatives import Derivatives, Pull
+from dpbo.models.kernel_derivatives import Derivatives, Pull
 
 _NUDGE = 1e-4  # of the distance scale; a smooth kernel's mixed derivative moves by its square
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from botorch.models.transforms.input import Normalize
 from botorch.optim import optimize_acqf
 
 from dpbo.acquisition import GradientInformation
@@ -116,6 +117,9 @@ def test_what_is_refused():
     uneven = GradientGP(X, X[:, :1], train_Yvar=torch.linspace(0.1, 1.0, N, dtype=DOUBLE).unsqueeze(-1))
     with pytest.raises(InputError, match="one noise variance"):
         GradientInformation(uneven, theta)
+    for model in (GradientGP(X, X[:, :2]), GradientGP(X, X[:, :1], input_transform=Normalize(d=D))):
+        with pytest.raises(InputError, match="one outcome"):
+            GradientInformation(model, theta)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")

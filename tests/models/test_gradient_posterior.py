@@ -123,6 +123,15 @@ def test_conditioning_leaves_the_original_alone():
     assert torch.equal(more.points(theta), X)
 
 
+def test_no_points_change_nothing():
+    posterior, none = GradientPosterior(KERNELS["rbf"](D), NOISE), torch.empty(0, D, dtype=DOUBLE)
+    posterior.append(none)
+    assert len(posterior) == 0
+    posterior.append(torch.randn(2, D, dtype=DOUBLE))
+    posterior.append(none)
+    assert len(posterior) == 2
+
+
 def test_storage_grows_beyond_its_block():
     kernel, X = KERNELS["rbf"](D), torch.randn(300, D, dtype=DOUBLE)
     posterior = GradientPosterior(kernel, 0.1)
