@@ -1,8 +1,8 @@
 """Choosing the points to evaluate next around theta, in milliseconds.
 
-With no history a closed-form design is returned as it is. Otherwise it is turned and stretched along the gradient's posterior covariance
-(what is known well needs less room) and improved by L-BFGS on the analytic gradient, in whitened coordinates; nothing passes through
-autograd. Two instances: `choose_points` for a given number of points, `adaptive_points` for a given trace (DP-GIBO's Algorithm 2).
+With no history a closed-form design is returned as it is. Otherwise the start (see starting.py) is improved by L-BFGS on the analytic
+gradient, in whitened coordinates; nothing passes through autograd. Two instances: `choose_points` for a given number of points,
+`adaptive_points` for a given trace (DP-GIBO's Algorithm 2).
 
 A step costs one value and gradient (see trace.py, 15 MFLOP at N = 400, b = 34, d = 33) and moves about 1.5 MB, all of it in cache.
 """
@@ -12,18 +12,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dpbo.acquisition import designs
 from dpbo.acquisition.lbfgs import Vector, minimise
+from dpbo.acquisition.starting import is_final, lengths_at, starting_design
 from dpbo.acquisition.trace import GradientTrace
 from dpbo.errors import InputError
 from dpbo.models.gradient_posterior import GradientPosterior
-from dpbo.models.kernel_derivatives import Derivatives, Scaled, require_float64
-from dpbo.models.radial import Radial
+from dpbo.models.kernel_derivatives import require_float64
 from dpbo.privacy import require_count, require_positive
 
 _STEPS = 60
 _CLOSE = 1e-4  # costs about 0.5 % of the trace and saves up to half of the time against 1e-6
-_STRETCH = 0.25  # power of the covariance's eigenvalues; 0, 1/4 and 1/2 were tried, 1/4 needs the fewest steps
 
 
 def choose_points(
@@ -57,16 +55,18 @@ def choose_points(
         InputError: an argument out of range, of another shape, or not float64.
     """
     _require(posterior, theta, b, bounds, start)
+    require_count("steps", steps)
+    require_positive("close", close)
     if require_count("restarts", restarts) > 1 and generator is None:
         raise InputError("generator", None, "a torch.Generator when restarts > 1", "For example torch.Generator().manual_seed(0).")
     trace, box = GradientTrace(posterior, theta), _box(theta, bounds)
-    starts = [_design(trace, b, generator) for _ in range(restarts)]
-    if _settled(posterior, b, len(theta)) and start is None and torch.equal(_reflect(starts[0], box), starts[0]):
+    starts = [starting_design(trace, b, generator) for _ in range(restarts)]
+    inside = [_reflect(Z, box) for Z in starts]
+    if start is None and is_final(posterior, b, len(theta)) and torch.equal(inside[0], starts[0]):
         return starts[0]
-    starts = [_reflect(Z, box) for Z in starts]
     if start is not None:
-        starts[0] = _least(trace, [starts[0], _reflect(start, box)])
-    return _least(trace, [_improve(trace, Z, box, require_count("steps", steps), close) for Z in starts])
+        inside[0] = _least(trace, [inside[0], _reflect(start, box)])
+    return _least(trace, [_improve(trace, Z, box, steps, close) for Z in inside])
 
 
 def adaptive_points(
@@ -95,9 +95,9 @@ def adaptive_points(
     Raises:
         InputError: as in `choose_points`.
     """
+    _require(posterior, theta, 1, bounds, None)
     goal = require_positive("tolerance", tolerance)
     most = len(theta) + 1 if most is None else require_count("most", most)
-    _require(posterior, theta, most, bounds, None)
     trace = GradientTrace(posterior, theta)
     if float(trace.prior) <= goal:
         return theta.new_empty(0, len(theta))
@@ -118,59 +118,10 @@ def adaptive_points(
     return best
 
 
-def _radial(kernel: Derivatives) -> tuple[Radial, float] | None:
-    """The radial kernel and its variance, if it is one."""
-    if isinstance(kernel, Scaled) and isinstance(kernel.base, Radial):
-        return kernel.base, float(kernel.scale)
-    return (kernel, 1.0) if isinstance(kernel, Radial) else None
-
-
-def _settled(posterior: GradientPosterior, b: int, d: int) -> bool:
-    """Whether the closed form needs no improvement."""
-    return len(posterior) == 0 and _radial(posterior.derivatives) is not None and b in (d + 1, 2 * d)
-
-
-def _lengths(kernel: Derivatives, theta: Tensor) -> Tensor:
-    """The scale on which the kernel changes in each coordinate, `d`: its length-scales, or sqrt(variance / gradient's variance)."""
-    radial = _radial(kernel)
-    if radial is not None:
-        return radial[0].lengthscale.flatten().expand(len(theta))
-    slopes = kernel.prior(theta).diagonal()
-    return (kernel.variances(theta.unsqueeze(0)) / slopes.clamp_min(1e-12 * slopes.max())).sqrt()
-
-
-def _design(trace: GradientTrace, b: int, generator: torch.Generator | None) -> Tensor:
-    """The closed form for b points, turned, and stretched along what the history leaves unknown."""
-    theta, posterior, d = trace.theta, trace.posterior, len(trace.theta)
-    unit = designs.directions(b, d).to(theta.device)
-    if generator is not None:
-        unit = unit @ designs.rotation(d, generator).to(theta.device)
-    lengths = _lengths(posterior.derivatives, theta)
-    if len(posterior):
-        unit = unit @ _stretch(lengths.unsqueeze(-1) * posterior.covariance(theta) * lengths)
-    return theta + _radius(trace, unit * lengths) * unit * lengths
-
-
-def _stretch(covariance: Tensor) -> Tensor:
-    """The eigenvectors of the whitened covariance as rows, each shortened by a power of its eigenvalue, `d x d`."""
-    eigenvalues, vectors = torch.linalg.eigh(covariance)
-    return (eigenvalues.clamp_min(0.0) / eigenvalues[-1]).pow(_STRETCH).unsqueeze(-1) * vectors.mT
-
-
-def _radius(trace: GradientTrace, steps: Tensor) -> float:
-    """The closed form's radius; for a kernel without one, the best of a grid, tried at once."""
-    posterior, (b, d) = trace.posterior, steps.shape
-    radial = _radial(posterior.derivatives)
-    if radial is not None:
-        return designs.radius(radial[0], b, d, posterior.noise / radial[1] + posterior.jitter)
-    radii = torch.logspace(-3.0, 0.0, 25, dtype=steps.dtype, device=steps.device)
-    return float(radii[trace.value(trace.theta + radii[:, None, None] * steps).argmin()])
-
-
 def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: float) -> Tensor:
     """L-BFGS from Z within the box, `b x d`."""
-    theta, lengths = trace.theta, _lengths(trace.posterior.derivatives, trace.theta)
-    unit = float(trace.value(Z))  # so that the tolerance is relative
+    theta, lengths = trace.theta, lengths_at(trace.posterior.derivatives, trace.theta)
+    unit = max(abs(float(trace.value(Z))), 1e-300)  # makes `close` relative; where all is known, rounding may leave 0 or less
 
     def place(u: Vector) -> Tensor:
         return theta + torch.from_numpy(u).to(theta.device).view_as(Z) * lengths
@@ -182,7 +133,7 @@ def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: fl
 
     lower, upper = ((end - theta) / lengths for end in box)
     u, lower, upper = (part.expand_as(Z).cpu().numpy().ravel() for part in ((Z - theta) / lengths, lower, upper))
-    return place(minimise(objective, u, lower, upper, steps=steps, close=require_positive("close", close))).clamp(box[0], box[1])
+    return place(minimise(objective, u, lower, upper, steps=steps, close=close)).clamp(box[0], box[1])
 
 
 def _least(trace: GradientTrace, candidates: list[Tensor]) -> Tensor:

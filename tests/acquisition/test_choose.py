@@ -73,6 +73,14 @@ def test_kernels_without_a_closed_form_start_from_a_grid(name):
     assert value(history, theta, Z) < 0.2 * float(GradientTrace(history, theta).prior)
 
 
+def test_nothing_left_to_learn():
+    """40 points determine a quadratic in 3 dimensions: the trace is rounding, and the points must still be distinct and finite."""
+    history, theta = posterior("poly2", n=40, noise=0.0), torch.zeros(D, dtype=DOUBLE)
+    Z = choose_points(history, theta, D + 1)
+    assert bool(Z.isfinite().all())
+    assert float(torch.pdist(Z).min()) > 1e-6
+
+
 @pytest.mark.parametrize("n", [0, 8])
 def test_bounds_are_respected_and_cost_little(n):
     history, theta = posterior(n=n), torch.full((D,), 0.999, dtype=DOUBLE)
