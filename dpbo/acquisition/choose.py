@@ -122,14 +122,15 @@ def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: fl
     """L-BFGS from Z within the box, `b x d`."""
     theta, lengths = trace.theta, lengths_at(trace.posterior.derivatives, trace.theta)
     unit = max(abs(float(trace.value(Z))), 1e-300)  # makes `close` relative; where all is known, rounding may leave 0 or less
+    per_unit = lengths / unit
 
     def place(u: Vector) -> Tensor:
-        return theta + torch.from_numpy(u).to(theta.device).view_as(Z) * lengths
+        return torch.addcmul(theta, torch.from_numpy(u).to(theta.device).view_as(Z), lengths)
 
     @torch.inference_mode()  # the search's many small operations cost a tenth less unwatched
     def objective(u: Vector) -> tuple[float, Vector]:
         alpha, slope = trace.value_and_gradient(place(u))
-        return float(alpha) / unit, (slope * (lengths / unit)).cpu().numpy().ravel()
+        return float(alpha) / unit, (slope * per_unit).cpu().numpy().ravel()
 
     lower, upper = ((end - theta) / lengths for end in box)
     u, lower, upper = (part.expand_as(Z).cpu().numpy().ravel() for part in ((Z - theta) / lengths, lower, upper))

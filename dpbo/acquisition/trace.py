@@ -45,7 +45,7 @@ class GradientTrace:
 
     def _parts(self, Z: Tensor) -> tuple[Tensor, Tensor, Tensor, Pull, Pull]:
         kernel, N = self.posterior.derivatives, self.X.shape[-2]
-        # k(X, Z) and k(Z, Z) in one go; by symmetry the pull on the second's columns is half its derivative, as on the first's
+        # k(X, Z) and k(Z, Z) in one go: k is symmetric, so moving both points of the second does twice what the pull says
         rows = torch.cat([self.X.expand(*Z.shape[:-2], -1, -1), Z], dim=-2)
         K, pull_values = kernel.values(rows, Z)
         G, pull_gradient = kernel.gradients(self.theta, Z)

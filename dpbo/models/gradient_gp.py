@@ -26,6 +26,8 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
     def gradient_posterior(self, X: Tensor) -> GPyTorchPosterior:
         """The joint posterior of the gradient at X (`batch_shape x q x d`), in the units of Y over those of X.
 
+        Hyperparameters count as constants: nothing differentiates through it to them.
+
         Returns:
             a posterior with mean `batch_shape x q x d`: over d tasks, or one where d = 1.
 
@@ -41,9 +43,10 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
     def _gradient_moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean `... x q d x 1` and covariance `... x q d x q d`, coordinates of a point together, before the outcome transform."""
         train, kernel = self.train_inputs[0], derivatives(self.covar_module)
-        at_train = self.forward(train)
-        L = cholesky(self.likelihood(at_train, train).covariance_matrix)
-        residual = (self.train_targets - at_train.mean).unsqueeze(-1)
+        with torch.no_grad():  # hyperparameters are constants here, as in `derivatives`
+            at_train = self.forward(train)
+            L = cholesky(self.likelihood(at_train, train).covariance_matrix)
+            residual = (self.train_targets - at_train.mean).unsqueeze(-1)
         rows = X.unbind(-2)
         cross = torch.cat([kernel.gradient(x, train) for x in rows], dim=-2)  # ... x q d x n
         prior = torch.cat([kernel.mixed(x, X).movedim(-3, -2).flatten(-2) for x in rows], dim=-2)
