@@ -1,9 +1,11 @@
 from . import accounting as accounting
 from . import acquisition as acquisition
+from . import algorithms as algorithms
 from . import mechanisms as mechanisms
 from . import models as models
 from . import queries as queries
 from . import testing as testing
+from .algorithms import DPGIBO as DPGIBO
 from .curator import Curator as Curator
 from .curator import Source as Source
 from .errors import BudgetExceeded as BudgetExceeded

@@ -7,6 +7,7 @@ release = curator.release(handle, GaussianMechanism(20.0))                   # c
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -257,7 +258,14 @@ class Curator(Opaque):
         query.require_public(self.adjacency)
         if self._mutated:
             raise PrivateFailure(_FAILURES["mutated"])
-        return Job(query, self.__view, self._example)
+        kept = tuple(self._kept(handle) for handle in query.handles())
+        return Job(query, dataclasses.replace(self.__view, kept=kept), self._example)
+
+    def _kept(self, handle: Handle) -> Any:
+        _, answer = self._answer(handle)
+        if answer.kept is None:
+            raise InputError("earlier", handle, "handles of answers that were kept")
+        return answer.kept
 
     def _accept(self, query: Query, details: Mapping[str, Any], outcome: IntegerSum | Failure) -> Handle:
         if isinstance(outcome, Failure):

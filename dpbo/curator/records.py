@@ -53,6 +53,7 @@ class PrivateView:
     groups: torch.Tensor | None = field(repr=False)
     rows: torch.Tensor | None = field(repr=False)
     public_units: int | None
+    kept: tuple[Any, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, records: Any, unit: PrivacyUnit, *, units_are_public: bool) -> PrivateView:
@@ -86,11 +87,13 @@ class PrivateView:
 
     def __getstate__(self) -> dict[str, Any]:
         """For workers: tensors travel as bytes, never as shared memory that a worker could write to."""
-        return {**vars(self), "held": self.held if isinstance(self.held, Source) else _mapped(self.held, _packed)}
+        held = self.held if isinstance(self.held, Source) else _mapped(self.held, _packed)
+        return {**vars(self), "held": held, "kept": _mapped(self.kept, _packed)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
-            object.__setattr__(self, name, _mapped(value, _unpacked) if name == "held" and not isinstance(value, Source) else value)
+            packed = name in ("held", "kept") and not isinstance(value, Source)
+            object.__setattr__(self, name, _mapped(value, _unpacked) if packed else value)
 
     @property
     def units(self) -> int:

@@ -27,6 +27,7 @@ class View(Protocol):
         rows: number of records of each unit (int64), or None when each record is a unit.
         units: number of units, private under ADD_OR_REMOVE_ONE.
         public_units: number of units where the adjacency makes it public (REPLACE_ONE), else None.
+        kept: what each of the question's `handles()` left with the curator, in that order.
         can_take: whether `take(positions)` can pick single records.
         sampled: a fresh sample of the units, each taken by itself with probability `rate`; `public_units` stays that of all.
     """
@@ -44,6 +45,8 @@ class View(Protocol):
     @property
     def public_units(self) -> int | None: ...
     @property
+    def kept(self) -> Sequence[Any]: ...
+    @property
     def can_take(self) -> bool: ...
     def take(self, positions: torch.Tensor) -> Any: ...
     def sampled(self, rate: float) -> View: ...
@@ -51,10 +54,14 @@ class View(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class IntegerSum:
-    """An exact answer: `numerators * quanta`, with int64 numerators and public power-of-two quanta. Private until noised."""
+    """An exact answer: `numerators * quanta`, with int64 numerators and public power-of-two quanta. Private until noised.
+
+    `kept` stays with the curator for later questions and never leaves it.
+    """
 
     numerators: torch.Tensor = field(repr=False)
     quanta: tuple[float, ...]
+    kept: Any = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +113,10 @@ class Query(abc.ABC):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         """Try the question on `count` public stand-in records; raises ScoreError where it cannot work."""
         return None
+
+    def handles(self) -> Sequence[Any]:
+        """Handles of earlier answers that this question builds on."""
+        return ()
 
     def require_public(self, adjacency: Adjacency) -> None:
         """Raises InputError where this relation needs a public number that was not given."""

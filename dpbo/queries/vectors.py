@@ -1,12 +1,12 @@
 """From one real vector a unit to an exact sum of clipped integer vectors.
 
-A unit's vector is a public linear map of its numbers, g = W y. Rows are taken in chunks of one fixed shape, padded with zeros, so that the bits
-of a unit's vector depend on its own numbers alone (a matrix product's bits depend on its shape, not on other rows). Each vector is scaled
-to length B in floats, truncated toward zero to whole multiples of a power-of-two quantum q, and then clipped exactly in integers: with
-K = floor(B / q), coordinates saturate at K, and where the exact squared length passes K^2, k becomes k K / r truncated, r >= sqrt(sum k^2)
-whole. So every length is at most K q <= B, whatever the floats did. A vector that is not finite counts as zero.
+A unit's vector is a public linear map of its numbers, g = W y. Units are taken in chunks of one fixed shape, padded with zeros, so that
+the bits of a unit's vector depend on its own numbers alone (a matrix product's bits depend on its shape, not on what stands beside). Each
+vector is scaled to length B in floats, truncated toward zero to whole multiples of a power-of-two quantum q, and then clipped exactly in
+integers: with K = floor(B / q), coordinates saturate at K, and where the exact squared length passes K^2, k becomes k K / r truncated,
+with a whole r >= sqrt(sum k^2). So every length is at most K q <= B, whatever the floats did. A vector that is not finite counts as zero.
 
-Sizes: q is the least power of two with (B/q)^2 d <= 2^60, at most B/q = 2^28, so squares and products fit int64, and so do sums over 2^33 units.
+Sizes: q is a power of two with (B/q)^2 d <= 2^62 and B/q <= 2^28, so squares and products fit int64, and so do sums over 2^33 units.
 Cost: 2 n N d flops in the product; every other pass is over n d numbers, chunk by chunk in cache. Extra memory: a few chunks.
 """
 
@@ -26,22 +26,26 @@ _SHORTER = 1.0 - 2.0**-40  # float scaling ends just inside, so that integer cli
 
 def quantum_of(clip: float, dimension: int) -> float:
     """q, from public numbers."""
-    bits = min(_BITS, (60 - math.ceil(math.log2(dimension))) // 2)
+    bits = min(_BITS, (62 - math.ceil(math.log2(dimension))) // 2)
     return math.ldexp(1.0, math.frexp(clip)[1] - bits)
 
 
-def clipped_sum(columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float) -> torch.Tensor:
-    """Sum over units of clip(W y) in multiples of the quantum: int64 of shape `d`.
+def clipped_sum(
+    columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float, offset: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Sum over units of clip(W y - offset) in multiples of the quantum: int64 of shape `d`.
 
     Args:
         columns: N tensors of shape `units`, y_j of every unit.
         weights: W, `d x N`, float64.
         clip, quantum: B and q.
+        offset: the same for every unit, `d`.
     """
     units, device = len(columns[0]), columns[0].device
     rows, d = _ROWS.get(device.type, _DEVICE_ROWS), len(weights)
     W = torch.zeros(max(d, 2), len(columns), dtype=torch.float64, device=device)  # one row would take another product's path
     W[:d] = weights
+    shift = torch.zeros(d, 1, dtype=torch.float64, device=device) if offset is None else offset.to(device).unsqueeze(1)
     buffer = torch.zeros(len(columns), rows, dtype=torch.float64, device=device)
     total = torch.zeros(d, dtype=torch.int64, device=device)
     for start in range(0, units, rows):
@@ -49,7 +53,7 @@ def clipped_sum(columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: fl
         for row, column in zip(buffer, columns, strict=True):
             row[:count].copy_(column[start : start + count])
         buffer[:, count:] = 0.0
-        total += _clipped((W @ buffer)[:d, :count], clip, quantum).sum(1)
+        total += _clipped((W @ buffer)[:d, :count] - shift, clip, quantum).sum(1)
     return total
 
 

@@ -52,7 +52,7 @@ def test_every_lazy_name_resolves():
 import warnings
 warnings.filterwarnings("ignore", category=DeprecationWarning, module="(torch|linear_operator)")  # theirs, as in pyproject.toml
 import dpbo, importlib
-names = ("accounting", "acquisition", "curator", "mechanisms", "models", "queries", "testing")
+names = ("accounting", "acquisition", "algorithms", "curator", "mechanisms", "models", "queries", "testing")
 for package in (dpbo, *(importlib.import_module("dpbo." + name) for name in names)):
     for name in dir(package):
         getattr(package, name)

@@ -1,0 +1,196 @@
+"""Clipped gradients under the query contract, their exact clipping, and what earlier answers leave with the curator."""
+
+import concurrent.futures
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.errors import InputError, PrivateFailure
+from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.queries import ClippedGradient
+from dpbo.queries.vectors import clipped_sum, quantum_of
+from dpbo.testing import SumContract
+
+EXACT = NoNoise(allow_not_private=True)
+
+
+def column(x, records):
+    """The loss at a point is one column of the records."""
+    return records[:, int(x[0])]
+
+
+class TestGradient(SumContract):
+    covers = ClippedGradient
+    metrics = 3
+
+    def query(self, score):
+        X = torch.arange(3, dtype=torch.float64).unsqueeze(1)
+        W = torch.tensor([[1.0, 0.5, -0.2], [0.3, 1.0, 0.4]], dtype=torch.float64)
+        return ClippedGradient(lambda x, r: column(x, score(None, r)), X, weights=W, clip=0.7, divisor=7.0, loss_range=(-6.0, 10.0))
+
+
+class TestSlope(SumContract):
+    """One dimension, one point, a clip that is no power of two."""
+
+    covers = ClippedGradient
+
+    def query(self, score):
+        X, W = torch.zeros(1, 1, dtype=torch.float64), torch.tensor([[3.0]], dtype=torch.float64)
+        return ClippedGradient(lambda x, r: column(x, score(None, r)), X, weights=W, clip=1.3e-3, loss_range=(-1.0, 1.0))
+
+
+def reference(Y, W, clip):
+    """The mean that the paper writes, in floats."""
+    g = Y @ W.T
+    return (g * (clip / g.norm(dim=1, keepdim=True)).clamp(max=1.0)).mean(0)
+
+
+def make(records, **settings):
+    terms = {"unit": PrivacyUnit("user"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1.0), **settings}
+    return Curator(records, **terms)
+
+
+@pytest.mark.parametrize(("n", "N", "d"), [(1, 1, 1), (7, 4, 3), (4096, 11, 10), (4097, 34, 33), (10_000, 2, 200)])
+def test_it_is_the_papers_mean_of_clipped_gradients(n, N, d):
+    generator = torch.Generator().manual_seed(n)
+    Y, W = (torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in ((n, N), (d, N)))
+    for clip in (0.1 * math.sqrt(N * d), 100.0 * math.sqrt(N * d)):
+        X = torch.arange(N, dtype=torch.float64).unsqueeze(1)
+        release = make(Y).release(ClippedGradient(column, X, weights=W, clip=clip), EXACT)
+        assert torch.allclose(release.value, reference(Y, W, clip), atol=2 * clip * 2.0**-24)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 300), st.integers(1, 70), st.floats(1e-6, 1e6), st.floats(-300, 300), st.integers(0, 2**32))
+def test_no_vector_is_ever_longer_than_the_clip(n, d, clip, magnitude, seed):
+    """In exact integers, for numbers of any size, with some that are not finite."""
+    rng = np.random.default_rng(seed)
+    Y = torch.from_numpy(rng.normal(size=(3, n)) * 10.0**magnitude)
+    Y[:, rng.integers(0, n)] = float(rng.choice([math.nan, math.inf, -math.inf, 1e308, 5e-324]))
+    W, quantum = torch.from_numpy(rng.normal(size=(d, 3))), quantum_of(clip, d)
+    for i in range(min(n, 5)):
+        one = clipped_sum([y[i : i + 1] for y in Y], W, clip, quantum)
+        assert sum(int(k) ** 2 for k in one.tolist()) <= (clip / quantum) ** 2
+    whole = clipped_sum(list(Y), W, clip, quantum)
+    parts = [clipped_sum([y[i : i + 1] for y in Y], W, clip, quantum) for i in range(n)]
+    assert whole.tolist() == torch.stack(parts).sum(0).tolist()
+
+
+@pytest.mark.parametrize(("N", "d"), [(1, 1), (11, 10), (34, 33), (257, 64)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_one_unit_changes_no_others_bits(N, d, threads):
+    """Replacing, removing and moving a unit across a chunk's edge: everybody else's integers stay."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        n, clip = 4097, 1.0
+        generator = torch.Generator().manual_seed(N)
+        Y = torch.randn(N, n, dtype=torch.float64, generator=generator)
+        W = torch.randn(d, N, dtype=torch.float64, generator=generator)
+        quantum = quantum_of(clip, d)
+        whole, last = (clipped_sum(list(part), W, clip, quantum) for part in (Y, Y[:, -1:].contiguous()))
+        without = clipped_sum([y[:-1] for y in Y], W, clip, quantum)
+        first_gone = clipped_sum([y[1:] for y in Y], W, clip, quantum)
+        first = clipped_sum([y[:1] for y in Y], W, clip, quantum)
+        order = torch.randperm(n, generator=generator)
+        assert (without + last).tolist() == whole.tolist()
+        assert (first_gone + first).tolist() == whole.tolist()
+        assert clipped_sum(list(Y[:, order]), W, clip, quantum).tolist() == whole.tolist()
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_no_unit_changes_anothers_bits():
+    generator = torch.Generator().manual_seed(0)
+    Y = torch.randn(34, 70_000, dtype=torch.float64, generator=generator).cuda()
+    W = torch.randn(33, 34, dtype=torch.float64, generator=generator).cuda()
+    quantum = quantum_of(1.0, 33)
+    whole, last = (clipped_sum(list(part), W, 1.0, quantum) for part in (Y, Y[:, -1:].contiguous()))
+    assert (clipped_sum([y[:-1] for y in Y], W, 1.0, quantum) + last).tolist() == whole.tolist()
+    replaced = Y.clone()
+    replaced[:, 5] = math.nan
+    assert (clipped_sum(list(replaced), W, 1.0, quantum) + clipped_sum(list(Y[:, 5:6]), W, 1.0, quantum)).tolist() == whole.tolist()
+
+
+def test_a_loss_that_is_not_finite_silences_its_whole_unit():
+    Y = torch.ones(10, 3, dtype=torch.float64)
+    Y[4, 1], Y[7, 2] = math.nan, math.inf
+    X, W = torch.arange(3, dtype=torch.float64).unsqueeze(1), torch.ones(1, 3, dtype=torch.float64)
+    assert make(Y).release(ClippedGradient(column, X, weights=W, clip=1.0), EXACT).value.item() == pytest.approx(0.8)
+    labels = np.arange(10) // 2
+    grouped = make(Y, unit=PrivacyUnit("patient", groups=labels))
+    query = ClippedGradient(column, X, weights=W, clip=1.0, loss_range=(-2.0, 2.0))
+    assert grouped.release(query, EXACT).value.item() == pytest.approx(0.6)
+    with pytest.raises(InputError, match="loss_range"):
+        grouped.release(ClippedGradient(column, X, weights=W, clip=1.0), EXACT)
+
+
+def test_sensitivity_and_variance():
+    query = ClippedGradient(column, torch.zeros(1, 1).double(), weights=torch.ones(4, 1).double(), clip=0.5, divisor=50.0)
+    assert query.sensitivity(Adjacency.REPLACE_ONE).l2 == 1.0
+    assert query.sensitivity(Adjacency.ADD_OR_REMOVE_ONE).l2 == 0.5
+    for adjacency, std in ((Adjacency.REPLACE_ONE, 8 / 50), (Adjacency.ADD_OR_REMOVE_ONE, 4 / 50)):
+        curator = make(torch.zeros(50, 1).double(), adjacency=adjacency)
+        assert curator.release(query, GaussianMechanism(8.0)).variance.sqrt().tolist() == pytest.approx([std] * 4)
+    with pytest.raises(InputError, match="divisor"):
+        make(torch.zeros(50, 1).double(), adjacency=Adjacency.ADD_OR_REMOVE_ONE).evaluate(dataclasses.replace(query, divisor=None))
+
+
+def test_earlier_losses_stay_with_the_curator_and_are_used_again():
+    Y = torch.randn(30, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    W = torch.randn(2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    X = torch.arange(5, dtype=torch.float64).unsqueeze(1)
+    curator = make(Y)
+    first = curator.evaluate(ClippedGradient(column, X[:3], weights=W[:, :3], clip=1.0, keep=True))
+    second = ClippedGradient(column, X[3:], weights=W, clip=1.0, earlier=[first])
+    assert torch.allclose(curator.release(second, EXACT).value, reference(Y, W, 1.0), atol=1e-6)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        again = curator.submit(second, pool).result()
+    assert torch.equal(curator.release(again, EXACT).value, curator.release(curator.evaluate(second), EXACT).value)
+    with pytest.raises(InputError, match="kept"):
+        curator.evaluate(dataclasses.replace(second, earlier=[again]))
+    with pytest.raises(InputError, match="this curator"):
+        make(Y).evaluate(second)
+    with pytest.raises(InputError, match="N = 5"):
+        curator.evaluate(dataclasses.replace(second, weights=torch.ones(2, 4, dtype=torch.float64)))
+
+
+def test_a_loss_that_fails_is_confined_or_refused():
+    def fussy(x, records):
+        if bool((records > 100).any()):
+            raise ValueError("too large")
+        return records[:, 0]
+
+    data = torch.ones(20, 1, dtype=torch.float64)
+    data[3] = 1000.0
+    query = ClippedGradient(fussy, torch.zeros(1, 1).double(), weights=torch.ones(1, 1).double(), clip=1.0)
+    assert make(data).release(query, EXACT).value.item() == pytest.approx(0.95)
+    with pytest.raises(PrivateFailure):
+        make(torch.full((20, 1), 1000.0).double()).evaluate(query)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("clip", {"clip": 0.0}),
+        ("clip", {"clip": math.nan}),
+        ("weights", {"weights": torch.ones(2, 1).double()}),
+        ("weights", {"weights": torch.ones(2, 3)}),
+        ("X", {"X": torch.ones(3).double()}),
+        ("X", {"X": torch.full((3, 1), math.nan).double()}),
+        ("divisor", {"divisor": 0.0}),
+        ("loss_range", {"loss_range": (1.0, 0.0)}),
+        ("loss", {"loss": None}),
+    ],
+)
+def test_bad_input_is_named(name, change):
+    query = ClippedGradient(column, torch.ones(3, 1).double(), weights=torch.ones(2, 3).double(), clip=1.0)
+    with pytest.raises(InputError, match=name):
+        dataclasses.replace(query, **change)
