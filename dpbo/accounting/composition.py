@@ -78,7 +78,8 @@ def _composed(events: tuple[Event, ...], delta: float, refine: bool) -> Composit
         bound = total if events else 0.0
         return Composition(delta, bound, bound if not events else math.inf, math.inf, math.inf, mu if events else 0.0)
     by_mu = math.inf if mu is None else gdp.epsilon_at(mu, delta)
-    return Composition(delta, total, by_mu, _pld(events, delta, _FINE if refine else _FAST), _rdp(events, delta), mu)
+    grids = (_FAST, _FINE) if refine else (_FAST,)
+    return Composition(delta, total, by_mu, min(_pld(events, delta, grid) for grid in grids), _rdp(events, delta), mu)
 
 
 def _pure(events: tuple[Event, ...]) -> float:

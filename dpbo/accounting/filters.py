@@ -21,6 +21,8 @@ from dpbo.events import Event, NotPrivateEvent
 from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
 
+_ANOTHER_MACHINE = 1 + Fraction(1, 10**9)
+
 EventKind = Callable[..., Event]  # of (noise_multiplier, slots): an event's class, or a partial of one that needs more
 
 
@@ -43,6 +45,10 @@ class Accounting(abc.ABC):
     @abc.abstractmethod
     def cap(self, budget: Budget) -> Cost:
         """What the budget holds. Raises InputError where this accounting cannot serve it."""
+
+    @abc.abstractmethod
+    def may_hold(self, cap: Cost, budget: Budget) -> bool:
+        """Whether a ledger of this budget may have been born with this cap, on a machine that rounds differently."""
 
     @abc.abstractmethod
     def guarantee(self, cost: Cost, delta: float | None) -> Guarantee:
@@ -85,6 +91,9 @@ class Filter(Accounting):
 
     def cap(self, budget: Budget) -> Cost:
         return Cost.of(self.holds(budget))
+
+    def may_hold(self, cap: Cost, budget: Budget) -> bool:
+        return len(cap.parts) == 1 and cap <= self.cap(budget) * _ANOTHER_MACHINE
 
     def guarantee(self, cost: Cost, delta: float | None) -> Guarantee:
         return self.reading(cost.parts[0], delta)

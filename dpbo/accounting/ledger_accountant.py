@@ -6,7 +6,10 @@
 Bound to a curator, `make_private` reserves the planned steps in its ledger, because Opacus calls its accountant after the noise was added;
 each step then takes a slot, and a step beyond the plan raises before the noised gradient is used. Opacus' noise multiplier is the standard
 deviation over the norm bound of one record's gradient, as a PoissonGaussianEvent has it, so no conversion is needed under either relation.
-That the loader really samples records by themselves is attested by the caller, and the ledger says so.
+
+What dpbo cannot see is attested by the caller, and the statement says so (assumption `dpsgd-attested`): that the loader holds each
+protected record once and samples records by themselves, and that nobody can predict torch's generator, from which Opacus draws its noise,
+in floats. A generator that was seeded voids the statement where it can be noticed.
 """
 
 from __future__ import annotations
@@ -18,12 +21,15 @@ from typing import Any, Protocol
 
 from dpbo.accounting.composition import compose
 from dpbo.accounting.relations import convert
-from dpbo.errors import InputError, LedgerError
+from dpbo.errors import InputError, LedgerError, OpacityError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
 from dpbo.loading import load_opacus
 from dpbo.privacy import Adjacency, require_count, require_positive
 
 IAccountant: Any = load_opacus("opacus.accountants").IAccountant
+_ATTESTED = "dpsgd-attested"
+_SMALL_SEED = 1 << 32  # torch seeds itself with 53 bits; people do not
+
 Step = tuple[float, float, int]  # noise multiplier, sample rate, how often: Opacus' own entry
 
 
@@ -74,9 +80,25 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         if self._curator is not None and self._planned is not None:
             multiplier, _, steps = self._planned
             event = self._event(multiplier, sample_rate)
+            self._curator.ledger.note("assume", _ATTESTED)
             self._curator.reserve(self._name, event, slots=steps, terms={"attested": "Poisson", "sample_rate": float(sample_rate)})
             self._planned = multiplier, float(sample_rate), steps
-        return super().get_optimizer_hook_fn(sample_rate)
+        count = super().get_optimizer_hook_fn(sample_rate)
+
+        def hook(optimizer: Any) -> None:
+            self._watch(optimizer)
+            count(optimizer)
+
+        return hook
+
+    def _watch(self, optimizer: Any) -> None:
+        """Void the statement where Opacus' noise can be repeated: a generator was given, or torch's own was seeded by a small number."""
+        import torch
+
+        secure = getattr(optimizer, "secure_mode", False)
+        seeded = getattr(optimizer, "generator", None) is not None or torch.initial_seed() < _SMALL_SEED
+        if self._curator is not None and seeded and not secure:
+            self._curator.ledger.note("void", "DP-SGD noise came from a generator that was seeded")
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """One step of DP-SGD. Raises BudgetExceeded beyond the plan, InputError where it is not the planned one."""
@@ -120,24 +142,36 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         """For a checkpoint: Opacus' fields, and each run's steps and each release under their ids."""
         state: dict[str, Any] = collections.OrderedDict() if destination is None else destination
         releases = {key: event.to_json() for key, event in self._releases.items()}
-        state.update(history=self.history, mechanism=self.mechanism(), runs=dict(self._runs), releases=releases)
+        runs = {run: list(steps) for run, steps in self._runs.items()}
+        state.update(history=self.history, mechanism=self.mechanism(), runs=runs, releases=releases)
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Merge a checkpoint: what is not known yet is added (bound: charged to the ledger); nothing is ever taken away."""
+        """Merge a checkpoint: what is not known yet is added (bound: charged to the ledger); nothing is ever taken away.
+
+        Raises:
+            InputError: not a LedgerAccountant's state. LedgerError: it tells another story of a run that is known here.
+        """
         if state_dict.get("mechanism") != self.mechanism() or "runs" not in state_dict:
             raise InputError("state_dict", state_dict.get("mechanism"), "one that a LedgerAccountant wrote")
         if self._curator is not None and state_dict["releases"]:
             raise InputError("state_dict", "with releases", "of steps alone, for an accountant bound to a curator")
         self._counting = True
-        for run, steps in state_dict["runs"].items():
-            known = sum(count for *_, count in self._runs.get(run, []))
-            for step in _after(steps, self._in_ledger(run) if self._curator is not None else known):
-                if self._curator is not None:
-                    self._charge(self._event(*step[:2]).repeated(step[2]), run, None)
-            if sum(count for *_, count in steps) > known:
-                self._runs[run] = [(float(m), float(q), int(count)) for m, q, count in steps]
+        for run, told in state_dict["runs"].items():
+            steps = [(float(multiplier), float(rate), int(count)) for multiplier, rate, count in told]
+            if self._curator is not None:
+                self._charge_rest(run, steps)
+            self._runs[run] = _longer(self._runs.get(run, []), steps)
         self._releases.update({key: event_from_json(body) for key, body in state_dict["releases"].items()})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy is another run: what both count from here on is counted twice, not once."""
+        if state["_curator"] is not None:
+            raise OpacityError("an accountant that is bound to a curator cannot be copied: its steps are charged where they are taken.")
+        self.__dict__.update(state)
+        self._runs = {run: list(steps) for run, steps in self._runs.items()}
+        self._id = uuid.uuid4().hex
+        self._runs[self._id] = []
 
     def _event(self, noise_multiplier: float, sample_rate: float) -> Event:
         """One step, in the relation of the ledger or in Opacus' own."""
@@ -156,11 +190,14 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         assert self._curator is not None
         self._curator.ledger.charge(self._name, event, {"attested": "Poisson", "run": run}, plan)
 
-    def _in_ledger(self, run: str) -> int:
-        """Steps of a run that the ledger knows."""
+    def _charge_rest(self, run: str, steps: list[Step]) -> None:
+        """Charge what the ledger does not know of a run. Raises LedgerError where it knows something else."""
         assert self._curator is not None
         charges = (record.body for record in self._curator.ledger.records() if record.kind == "charge" and record.body.get("run") == run)
-        return sum(event_from_json(body["event"]).slots for body in charges)
+        known = [(event.repeated(1), event.slots) for event in (event_from_json(body["event"]) for body in charges)]
+        told = [(self._event(multiplier, rate), count) for multiplier, rate, count in steps]
+        for event, count in _rest(known, told):
+            self._charge(event.repeated(count), run, None)
 
 
 def _append(steps: list[Step], step: Step) -> None:
@@ -169,15 +206,27 @@ def _append(steps: list[Step], step: Step) -> None:
     steps.append(step)
 
 
-def _after(steps: list[Step], known: int) -> list[Step]:
-    """What comes after the first `known` steps."""
-    rest = []
-    for multiplier, rate, count in steps:
-        fresh = max(count - known, 0)
-        known = max(known - count, 0)
-        if fresh:
-            rest.append((float(multiplier), float(rate), fresh))
-    return rest
+def _longer(known: list[Step], told: list[Step]) -> list[Step]:
+    """Whichever of two stories of one run goes on from the other."""
+    fresh = _rest([((m, q), count) for m, q, count in known], [((m, q), count) for m, q, count in told])
+    whole = list(known)
+    for (multiplier, rate), count in fresh:
+        _append(whole, (multiplier, rate, count))
+    return whole
+
+
+def _rest(known: list[tuple[Any, int]], told: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+    """What `told` adds to `known`; nothing where it is the shorter. Raises LedgerError where neither goes on from the other."""
+    left, ahead = [list(part) for part in known], [list(part) for part in told]
+    while left and ahead:
+        if left[0][0] != ahead[0][0]:
+            raise LedgerError("the checkpoint tells another story of a run that is known here; nothing was loaded.")
+        both = min(left[0][1], ahead[0][1])
+        for story in (left, ahead):
+            story[0][1] -= both
+            if not story[0][1]:
+                story.pop(0)
+    return [(what, count) for what, count in ahead]
 
 
 load_opacus("opacus.accountants").register_accountant(LedgerAccountant.mechanism(), LedgerAccountant, force=True)

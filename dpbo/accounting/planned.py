@@ -25,7 +25,7 @@ from dpbo.events import Event, NotPrivateEvent, event_from_json
 from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
 
-_ROUNDING = 1e-9  # another machine may round the composition differently; the statement prints the bound itself
+_ROUNDING = 1e-6  # another machine may round the composition differently; the statement prints the bound itself
 _PRECISION = 1e-7
 
 
@@ -71,6 +71,9 @@ class Planned(Accounting):
             raise InputError("events", got, f"within the budget's {unit} {allowed:g}", "Plan fewer slots or more noise; see calibrate.")
         return Cost.of(*(event.slots for event in self.events))
 
+    def may_hold(self, cap: Cost, budget: Budget) -> bool:
+        return cap == Cost.of(*(event.slots for event in self.events))  # what they guarantee is composed anew in every statement
+
     def guarantee(self, cost: Cost, delta: float | None) -> Guarantee:
         used = [event.repeated(int(slots)) for event, slots in zip(self.events, cost.parts, strict=True) if slots]
         bound = compose(used, delta=delta or 0.0, refine=True)
@@ -115,7 +118,7 @@ class Planned(Accounting):
 
 def _strict(budget: Budget) -> Budget:
     """The budget without the room for rounding."""
-    less = 1 - 2 * _ROUNDING
+    less = 1 - 1e-9
     if budget.mu is not None:
         return Budget.gdp(budget.mu * less, delta=budget.delta)
     return Budget((budget.epsilon or 0.0) * less, budget.delta)

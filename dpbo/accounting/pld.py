@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import minimize_scalar
+from scipy.signal import lfilter
 
 from dpbo.accounting.pairs import Pair
 
@@ -27,6 +28,7 @@ _CUT = 35.0  # what the window cuts off is below e^-35 of the tilted mass
 _TAIL = 1e-4  # share of delta given to what lies beyond the grids
 _FURTHEST = 600.0  # losses beyond this are left to the other bounds
 _MOST_POINTS = 1 << 22
+_LARGEST_EXPONENT = 600.0  # beyond it float64 cannot hold the tail's mass beside the tilt
 _ROUNDING = 2.0**-51
 
 
@@ -47,19 +49,19 @@ def epsilon(pairs: Mapping[Pair, int], delta: float, *, inflation: float = 1e-4)
         inflation: share by which discretisation may inflate the loss's variance; smaller is tighter and slower.
     """
     total = sum(pairs.values())
-    step = _step(pairs, total, inflation)
-    if step == 0.0:
-        return 0.0
     tail = _TAIL * delta / total
-    if any(pair.span(tail)[1] > _FURTHEST or pair.span(tail)[0] < -_FURTHEST for pair in pairs):
-        return math.inf
-    parts = [_discretised(pair, count, step, tail) for pair, count in pairs.items()]
-    return _read(_Tilted(parts, step, delta), delta)
-
-
-def _step(pairs: Mapping[Pair, int], total: int, inflation: float) -> float:
+    spans = [pair.span(tail) for pair in pairs]
     variance = sum(pair.variance() * count for pair, count in pairs.items())
-    return max(math.sqrt(6 * inflation * variance / total), 40 * math.sqrt(variance) / _MOST_POINTS)
+    if variance == 0.0:
+        return 0.0
+    if max(max(abs(end) for end in span) for span in spans) > _FURTHEST:
+        return math.inf
+    step = max(math.sqrt(6 * inflation * variance / total), max(high - low for low, high in spans) / _MOST_POINTS)
+    while True:
+        tilted = _Tilted([_discretised(pair, count, step, tail) for pair, count in pairs.items()], step, delta)
+        if tilted.points() <= _MOST_POINTS:
+            return _read(tilted, delta)
+        step *= 2.0
 
 
 def _discretised(pair: Pair, count: int, step: float, tail: float) -> _Discrete:
@@ -93,7 +95,7 @@ class _Tilted:
         self._masses = np.concatenate([part.masses for part in parts])
         self._ends = {sign: reach.reduceat(self._losses, self._starts) for sign, reach in ((1.0, np.maximum), (-1.0, np.minimum))}
         self._lengths = np.diff([*self._starts, len(self._losses)])
-        spread = math.sqrt(self.moments(0.0)[2])
+        spread = max(math.sqrt(max(self.moments(0.0)[2], 0.0)), step)
         ends = math.log(1e-3 / spread), math.log(2 * math.sqrt(-2 * math.log(delta)) / spread)  # twice a Gaussian's best
 
         def chernoff(log_tilt: float) -> float:
@@ -115,6 +117,10 @@ class _Tilted:
         """log M alone."""
         weights, level = self._weights(tilt)
         return float(self.counts @ (np.log(np.add.reduceat(weights, self._starts)) + level))
+
+    def points(self) -> int:
+        """How many grid points the window takes."""
+        return next_fast_len(2 * math.ceil(self.half_width() / self.step) + 2, real=True)
 
     def half_width(self) -> float:
         """Distance from the mean beyond which less than e^-_CUT of the tilted mass lies, on either side, by Chernoff."""
@@ -144,24 +150,21 @@ class _Tilted:
 
 def _read(tilted: _Tilted, delta: float) -> float:
     """The crossing of the composed curve, errors included, with delta; the curve is linear in e^epsilon between grid points."""
-    step, half = tilted.step, tilted.half_width()
-    points = next_fast_len(2 * math.ceil(half / step) + 2, real=True)
-    if points > 2 * _MOST_POINTS:
-        return math.inf
+    step, points = tilted.step, tilted.points()
     spectrum = tilted.spectrum(points)
     first = round(tilted.mean / step) - points // 2
     places = first + np.arange(points)
     composed = np.maximum(irfft(spectrum, points)[places % points], 0.0)
     rounding = _ROUNDING * math.log2(points) * float(np.abs(spectrum).mean()) * (2 + float(tilted.counts.sum()))
-    losses = step * places
+    losses = step * places.astype(np.float64)
     wanted = losses >= tilted.mean - 8 * tilted.deviation - 8 / tilted.tilt
     losses, composed = losses[wanted], composed[wanted] + rounding
-    untilted = composed * np.exp(-tilted.tilt * (losses - losses[0]))
     exponent = tilted.level - tilted.tilt * float(losses[0])
-    if exponent > 700.0:
+    if exponent - math.log(delta) > _LARGEST_EXPONENT:
         return math.inf
     scale = math.exp(exponent)
-    above = _after(untilted) - np.exp(losses - losses[0]) * _after(untilted * np.exp(losses[0] - losses))
+    untilted = composed * np.exp(-tilted.tilt * (losses - losses[0]))
+    above = np.maximum(_after(untilted) - _discounted(untilted, step), 0.0)
     cut = math.exp(-_CUT) * np.exp(-tilted.tilt * (losses - losses[0]))
     infinite = sum(part.infinite * part.count for part in tilted.parts)
     curve = scale * (above * (1 + 1e-9) + cut) + infinite
@@ -182,3 +185,9 @@ def _crossing(losses: Array, curve: Array, delta: float) -> float:
 def _after(values: Array) -> Array:
     """Sum of everything after each place."""
     return np.concatenate([np.cumsum(values[::-1])[::-1][1:], [0.0]])
+
+
+def _discounted(values: Array, step: float) -> Array:
+    """The same with what lies k steps further discounted by e^(-k step): T_j = e^-step (T_{j+1} + v_{j+1}); nothing overflows."""
+    decay = math.exp(-step)
+    return lfilter([0.0, decay], [1.0, -decay], values[::-1])[::-1]

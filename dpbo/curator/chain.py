@@ -79,13 +79,14 @@ class _Books:
         self._accounting, self._cap = accounting, cap
         self._total, self._used = cap.nothing, dict[str, int]()
         self._plans = dict[str, Record]()
-        self._open = dict[int, int]()
+        self._open, self._relation = dict[int, int](), ""
 
     def after(self, record: Record) -> dict[str, Any]:
         """The state this record ought to carry. Raises ValueError where it could not have been written."""
         match record.kind:
             case "birth":
                 _require(record.seq == 0)
+                self._relation = record.body["adjacency"]
             case "reserve":
                 _require(record.name not in self._plans)
                 self._plans[record.name], self._used[record.name] = record, 0
@@ -111,6 +112,7 @@ class _Books:
         _require(event == event_from_json(reserved["event"]).repeated(event.slots) and self._used[plan] <= reserved["slots"])
 
     def _pay(self, event: Event) -> None:
+        _require(getattr(event, "relation", self._relation) == self._relation)
         self._total += self._accounting.cost(event)
         _require(self._total <= self._cap)
 

@@ -9,9 +9,9 @@ A charge stands whatever happens next. A charge without a value is a lost releas
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,7 +26,6 @@ from dpbo.events import Event, PoissonGaussianEvent, event_from_json
 from dpbo.privacy import Budget, require_count
 
 SCHEMA = 1
-_ANOTHER_MACHINE = 1 + Fraction(1, 10**9)
 
 
 class Ledger:
@@ -68,7 +67,7 @@ class Ledger:
         self.budget = Budget.from_json(first.body["budget"])
         self.accounting: Accounting = accounting_named(first.body["accounting"])
         self.cap = Cost.read(first.body["cap"])  # kept: another machine's root finder may end a float away
-        if not self.cap <= _cap(first.body) * _ANOTHER_MACHINE:
+        if not self.accounting.may_hold(self.cap, self.budget):
             raise LedgerCorrupt("the ledger states a cap above its budget.")
 
     def reserve(self, name: str, event: Event, slots: int, terms: Mapping[str, Any]) -> Event:
@@ -229,7 +228,8 @@ def _require_same(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
 def _require_same_plan(name: str, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> Event:
     kept, given = event_from_json(stored["event"]), event_from_json(wanted["event"])
     close = math.isclose(kept.noise_multiplier, given.noise_multiplier, rel_tol=1e-9)
-    events = {"event": (kept, kept if close and type(kept) is type(given) else given), "evaluations": (stored["slots"], wanted["slots"])}
+    same = close and dataclasses.replace(given, noise_multiplier=kept.noise_multiplier) == kept
+    events = {"event": (kept, kept if same else given), "evaluations": (stored["slots"], wanted["slots"])}
     terms = {term: (stored["terms"].get(term), value) for term, value in wanted["terms"].items()}
     for term, (old, new) in {**events, **terms}.items():
         if old != new:

@@ -17,6 +17,8 @@ from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, format_up
 _ASSUMPTIONS = {
     "score-per-record": "one unit's records change no other unit's score, nor any record; dpbo.testing.check_per_record tests it",
     "timing-not-observed": "nobody who must not see the records times evaluations or releases",
+    "dpsgd-attested": "the training loader holds each protected record once and samples records by themselves (Poisson), and nobody can "
+    "predict torch's generator, from which Opacus draws its noise in floating point",
     "score-total": "the score never fails on private records; it did at least once, and the operator saw that it did",
 }
 _INPUTS = "search inputs (the points x and their range)"
@@ -47,7 +49,9 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         not_protected=_NOT_PROTECTED[birth["role"]],
         guarantee=guarantee,
         lines=_lines(guarantee, protected, assumed, conditions),
-        spent=_guarantee(ledger, _charged(chain, ledger), at),
+        spent=Guarantee.none()
+        if any(r.kind == "charge" and _is_exact(r) for r in chain)
+        else _guarantee(ledger, _charged(chain, ledger), at),
         reserved=_guarantee(ledger, chain[-1].total, at),
         assumptions={**assumed, **conditions},
         public_inputs=_declared(chain),

@@ -6,8 +6,8 @@ mean of a Gaussian process's gradient, where W comes from points and kernel alon
 Sensitivity, in l2: a unit contributes one vector of length at most B that depends on its own records alone (assumption
 `score-per-record`). REPLACE_ONE: 2B, reached by opposite vectors; ADD_OR_REMOVE_ONE: B. So linf is the same, l1 sqrt(d) times it.
 
-Losses are minimised, so nothing is maximised here: a record whose loss is not finite, at any of the points, contributes the zero vector, and
-so does its unit. With `loss_range` losses are clipped to it, and a unit's are the means of its records', on its lattice.
+Losses are minimised, so there is no worst one to fall to: a record whose loss is not finite at any of the points makes its unit contribute
+the zero vector. With `loss_range` losses are clipped to it, and a unit's are the means of its records', on its lattice.
 """
 
 from __future__ import annotations

@@ -179,6 +179,42 @@ def test_exact_answers_are_bounded_by_nothing():
     assert compose([L2LaplaceEvent(2.0)], delta=1e-5).epsilon == pytest.approx(0.5, rel=1e-3)
 
 
+@pytest.mark.parametrize(("size", "slots", "delta"), [(1.0, 20_000, 1e-3), (1.0, 20_000, 0.5), (2.0, 20_000, 1e-3), (0.5, 100_000, 0.3)])
+def test_huge_losses_stay_above_the_exact_binomial(size, slots, delta):
+    """k randomised responses: the loss is size times (2 successes - k), so delta(epsilon) is a sum of binomial tails."""
+    from scipy.stats import binom
+
+    def exact(at):
+        successes = np.arange(max(0, math.floor((at / size + slots) / 2) + 1), slots + 1)
+        losses = size * (2 * successes - slots)
+        return float((binom(slots, 1 / (1 + math.exp(-size))).pmf(successes) * -np.expm1(np.minimum(at - losses, 0.0))).sum())
+
+    bound = epsilon({ResponsePair(size): slots}, delta)
+    assert exact(bound) <= delta * (1 + 1e-6)
+    assert exact(bound * 0.995) > delta
+
+
+def test_refined_bounds_are_never_looser_and_sampled_plans_of_any_shape_are_read():
+    for sigma, slots, rate, delta in ((1.0, 20_000, 1e-3, 1e-6), (0.5, 50, 1e-3, 1e-8), (0.3, 10, 1e-4, 1e-5)):
+        event = PoissonGaussianEvent(sigma, slots, rate=rate, relation=ADD)
+        fast, fine = (compose([event], delta=delta, refine=refine) for refine in (False, True))
+        assert fine.epsilon <= fast.epsilon <= fine.epsilon * 1.001
+
+
+def test_a_small_renyi_divergence_keeps_its_digits():
+    """Against 50-digit quadrature: 1.09158e-14 at sigma 1/2, rate 1e-8, order 2, replace-one."""
+    from dpbo.accounting.poisson import renyi
+
+    assert renyi(0.5, 1e-8, REPLACE, np.array([2.0]))[0] == pytest.approx(1.09158e-14, rel=1e-4)
+    assert renyi(0.05, 0.1, ADD, np.array([64.0]))[0] <= 64 / (2 * 0.05**2)
+
+
+def test_large_epsilons_need_no_large_grid():
+    for event in (ExponentialEvent(2 / 100, 2), L2LaplaceEvent(1 / 100, 20)):
+        bound = compose([event], delta=1e-6)
+        assert bound.pld == pytest.approx(bound.pure, rel=1e-6)
+
+
 def test_losses_out_of_reach_are_left_to_the_other_bounds():
     bound = compose([GaussianEvent(0.02)], delta=1e-5)
     assert bound.pld == math.inf

@@ -10,7 +10,7 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import GDPFilter, LedgerAccountant, Planned, RDPFilter, compose
-from dpbo.errors import BudgetExceeded, InputError, LedgerError
+from dpbo.errors import BudgetExceeded, InputError, LedgerError, OpacityError
 from dpbo.events import GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 from dpbo.loading import load_opacus
 from dpbo.mechanisms import GaussianMechanism
@@ -107,8 +107,8 @@ def test_bound_to_a_curator_steps_are_planned_first_and_share_its_ledger(tmp_pat
     accountant = LedgerAccountant(curator, noise_multiplier=SIGMA, steps=6)
     engine, model, optimizer = train(accountant, 4)
     kinds = [record.kind for record in curator.ledger.records()]
-    assert kinds == ["birth", "reserve", *["charge"] * 4]
-    assert curator.ledger.records()[2].body["attested"] == "Poisson"
+    assert [kind for kind in kinds if kind not in ("assume", "void")] == ["birth", "reserve", *["charge"] * 4]
+    assert curator.ledger.head().body["attested"] == "Poisson"
     curator.release(ClippedMean(lambda _, r: r[0].argmax(1) == r[1], score_range=(0.0, 1.0)), GaussianMechanism(10.0))
     whole = compose(curator.accounting.events, delta=1e-5, refine=True).epsilon
     assert engine.get_epsilon(1e-5) == curator.statement().guarantee.epsilon == whole
@@ -193,6 +193,48 @@ def test_steps_of_a_checkpoint_are_charged_once_to_the_ledger_that_loads_it():
         bound.load_state_dict(alone.state_dict())
     with pytest.raises(InputError, match="curator itself"):
         bound.add(GaussianEvent(10.0))
+
+
+def test_a_copy_counts_for_itself_and_other_stories_are_refused():
+    import copy
+
+    first = LedgerAccountant()
+    first.history = [(1.0, 0.01, 100)]
+    second = copy.deepcopy(first)
+    for _ in range(40):
+        first.step(noise_multiplier=1.0, sample_rate=0.01)
+        second.step(noise_multiplier=0.5, sample_rate=0.01)
+    first.load_state_dict(second.state_dict())
+    assert sorted(first.history) == [(0.5, 0.01, 40), (1.0, 0.01, 140)]
+    forged = {**first.state_dict(), "runs": {run: [(9.0, 0.01, 500)] for run in first.state_dict()["runs"]}}
+    with pytest.raises(LedgerError, match="another story"):
+        first.load_state_dict(forged)
+    next(iter(first.state_dict()["runs"].values())).clear()
+    assert len(first) == 180, "a state is a copy"
+    bound = LedgerAccountant(make(steps=6), noise_multiplier=SIGMA, steps=4)
+    bound.get_optimizer_hook_fn(RATE)
+    for _ in range(2):
+        bound.step(noise_multiplier=SIGMA, sample_rate=RATE)
+    story = bound.state_dict()
+    with pytest.raises(LedgerError, match="another story"):
+        bound.load_state_dict({**story, "runs": {run: [(0.1, 1.0, 5)] for run in story["runs"]}})
+    with pytest.raises(OpacityError):
+        copy.deepcopy(bound)
+
+
+def test_what_cannot_be_seen_is_named_and_a_seed_voids_the_statement():
+    curator = make()
+    state = torch.get_rng_state()
+    torch.seed()
+    train(LedgerAccountant(curator, noise_multiplier=SIGMA, steps=6), 1)
+    statement = curator.statement()
+    assert "dpsgd-attested" in statement.assumptions
+    assert "each protected record once" in str(statement)
+    assert not statement.void
+    torch.manual_seed(7)
+    train(LedgerAccountant(curator, noise_multiplier=SIGMA, steps=6), 1)
+    assert "seeded" in curator.statement().void
+    torch.set_rng_state(state)
 
 
 def test_groups_and_unplanned_steps_are_refused():

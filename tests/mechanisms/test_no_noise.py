@@ -30,6 +30,7 @@ def test_the_answer_is_exact_and_nothing_is_guaranteed(tmp_path):
     assert (release.variance.item(), noised.variance.item() > 0) == (0.0, True)
     statement = Curator(RECORDS, **SETTINGS, dataset="d", ledger=str(tmp_path / "l.db")).statement()
     assert "exact answers" in statement.void
+    assert str(statement.spent) == "not bounded"
     assert str(statement).startswith("VOID")
     assert str(statement.guarantee) == "not bounded"
     assert [line.split(",")[0] for line in statement.lines] == ["not bounded", "(1.000", "not bounded"]

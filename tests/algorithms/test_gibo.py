@@ -1,0 +1,280 @@
+"""DP-GIBO: it finds what it should, spends what it says, resumes without a second noise, and looks at nothing it may not see."""
+
+import concurrent.futures
+import dataclasses
+import math
+from typing import Any
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+
+from dpbo import DPGIBO, Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
+from dpbo.accounting import Planned, PureFilter
+from dpbo.algorithms import PAPER, RECOMMENDED
+from dpbo.errors import InputError, LedgerMismatch
+from dpbo.events import GaussianEvent
+from dpbo.mechanisms import NoNoise
+from dpbo.objective import NoiseWarning
+from dpbo.testing import SeededEntropy, audit, reachable, replay
+
+EXACT = NoNoise(allow_not_private=True)
+D = 4
+
+
+def users(n=400, seed=0):
+    return 0.3 + 0.4 * torch.rand(n, D, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def distance(x, records):
+    return ((records - x) ** 2).sum(1)
+
+
+def box(d=D, low=0.0, high=1.0):
+    return torch.tensor([[low] * d, [high] * d], dtype=torch.float64)
+
+
+def make(records=None, **settings):
+    terms: dict[str, Any] = {"unit": PrivacyUnit("user"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(2.0, delta=1e-5)}
+    return Curator(users() if records is None else records, **{**terms, **settings})
+
+
+def gibo(curator, **changes):
+    terms: dict[str, Any] = {"bounds": box(), "budget": 1.0, "iterations": 12, "batch_size": D + 1, "clip": 1.0,
+                             "start": torch.full((D,), 0.05, dtype=torch.float64)}  # fmt: skip
+    return DPGIBO(curator, changes.pop("loss", distance), **{**terms, **changes})
+
+
+@pytest.mark.parametrize("settings", [RECOMMENDED, dataclasses.replace(RECOMMENDED, history=True, radius=None),
+                                      dataclasses.replace(PAPER, learning_rate=0.2)], ids=["recommended", "history", "paper"])  # fmt: skip
+def test_it_walks_to_the_minimum_and_says_what_it_spent(settings):
+    curator = make()
+    search = gibo(curator, settings=settings)
+    result = search.run()
+    best = users().mean(0)
+    assert (result.x - best).abs().max() < 0.12
+    assert result.iterates.shape == (13, D)
+    assert search.remaining == 0
+    assert str(result.statement().guarantee).endswith("2.000-GDP")
+    assert "dpgibo: evaluations 12" in str(result.statement())
+    with pytest.raises(BudgetExceeded):
+        search.tell(search.ask(), search.evaluate(search.ask()))
+
+
+def test_without_noise_it_is_the_same_search_and_exact():
+    curator = make()
+    result = gibo(curator, budget=EXACT, iterations=40).run()
+    assert (result.x - users().mean(0)).abs().max() < 1e-2
+    assert result.rho == 0.0
+    assert str(curator.statement().guarantee) == "not bounded"
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "factor", "divisor"), [(Adjacency.REPLACE_ONE, 2.0, None), (Adjacency.ADD_OR_REMOVE_ONE, 1.0, 400.0)]
+)
+def test_the_noise_is_what_the_paper_states(adjacency, factor, divisor):
+    """2 B sqrt(T) / (n mu) a coordinate under replace-one, half of it under add-or-remove; rho is its length over B."""
+    search = gibo(make(adjacency=adjacency), clip=0.7, divisor=divisor, budget=Budget.gdp(0.5))
+    assert search.noise_std == pytest.approx(factor * 0.7 * math.sqrt(12) / (400 * 0.5))
+    assert search.rho == pytest.approx(search.noise_std * math.sqrt(D) / 0.7)
+
+
+def test_the_released_gradients_carry_exactly_this_noise():
+    exact = gibo(make(), budget=EXACT, iterations=1, loss=lambda x, r: r[:, 0] * 0).run().gradients
+    assert exact.abs().max() == 0
+    noisy = gibo(make(), iterations=400, loss=lambda x, r: r[:, 0] * 0)
+    assert noisy.run().gradients.std().item() == pytest.approx(noisy.noise_std, rel=0.1)
+
+
+def test_gradients_are_those_of_the_mean_loss_per_box_width():
+    """Far inside the clip: the release is the gradient of the mean, in box widths; with x's own units, per unit."""
+    wide = torch.tensor([[-3.0] * D, [5.0] * D], dtype=torch.float64)
+    start = torch.full((D,), 0.8, dtype=torch.float64)
+    slope = (2 * (start - users())).mean(0)
+    for unit_box, scale in ((True, 8.0), (False, 1.0)):
+        settings = dataclasses.replace(RECOMMENDED, unit_box=unit_box, radius=0.01)
+        search = gibo(make(), bounds=wide, start=start, budget=EXACT, clip=1e3, iterations=1, settings=settings, loss=distance)
+        assert torch.allclose(search.run().gradients[0], scale * slope, rtol=2e-2, atol=2e-2)
+
+
+def test_points_stay_in_the_box_also_in_its_corner():
+    search = gibo(make(), start=torch.zeros(D, dtype=torch.float64), iterations=3, loss=lambda x, r: (r * 0).sum(1) + x.sum())
+    for _ in range(3):
+        X = search.ask()
+        assert X.shape == (D + 1, D)
+        assert bool(((X >= 0) & (X <= 1)).all())
+        assert len(torch.unique(X, dim=0)) == D + 1
+        search.tell(X, search.evaluate(X))
+    assert search.theta.max() < 0.2
+
+
+def test_step_by_step_on_an_executor_and_out_of_turn():
+    search = gibo(make())
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        X = search.ask()
+        assert torch.equal(X, search.ask())
+        again, future = search.evaluate(X), search.evaluate(X, executor=pool)  # evaluating is free and may be repeated
+        theta = search.tell(X, future)
+    assert search.remaining == 11
+    assert torch.equal(theta, search.theta)
+    with pytest.raises(InputError, match="ask"):
+        search.tell(X, again)
+    with pytest.raises(InputError, match="ask"):
+        search.evaluate(X)
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_a_run_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path, history):
+    settings = dataclasses.replace(RECOMMENDED, history=history)
+    terms = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    first = gibo(make(**terms), settings=settings)
+    for _ in range(5):
+        first.tell(first.ask(), first.evaluate(first.ask()))
+    state, asked = first.state_dict(), first.ask()
+    again = gibo(make(**terms), settings=settings)
+    assert again.remaining == 7
+    assert torch.equal(again.result().iterates, first.result().iterates)
+    assert torch.equal(again.ask(), asked)
+    again.load_state_dict(state)
+    final = again.run()
+    assert len(final.gradients) == 12
+    assert [r.kind for r in again.curator.ledger.records()].count("charge") == 12
+    assert torch.equal(gibo(make(**terms), settings=settings).result().iterates, final.iterates)
+    with pytest.raises(LedgerMismatch):
+        gibo(make(**terms), settings=settings, clip=2.0)
+    with pytest.raises(LedgerMismatch):
+        again.load_state_dict({"name": "dpgibo", "gradients": [[0.0] * D]})
+
+
+def test_algorithm_two_takes_as_few_points_as_it_needs():
+    """With history a tolerance is met by fewer and fewer points, never more than the batch."""
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = 1.0
+    settings = dataclasses.replace(RECOMMENDED, history=True, radius=None, jitter=5e-6)
+    search = gibo(make(), settings=settings, tolerance=0.5, kernel=kernel, budget=EXACT, iterations=6)
+    sizes = []
+    for _ in range(6):
+        X = search.ask()
+        sizes.append(len(X))
+        search.tell(X, search.evaluate(X))
+    assert max(sizes) <= D + 1
+    assert sizes[-1] < sizes[0] <= D + 1
+
+
+def test_noisy_losses_and_other_optimizers():
+    generator = torch.Generator().manual_seed(3)
+
+    def noisy(x, records):
+        return distance(x, records) + 0.01 * torch.randn(len(records), generator=generator, dtype=torch.float64)
+
+    settings = dataclasses.replace(RECOMMENDED, optimizer=torch.optim.Adam, learning_rate=0.05, radius=0.2)
+    result = gibo(make(), loss=noisy, noise=1e-4, settings=settings, iterations=30).run()
+    assert (result.x - users().mean(0)).abs().max() < 0.15
+
+
+def test_users_of_many_rows_count_once():
+    records = users(300)
+    labels = np.arange(300) // 3
+    curator = make(records, unit=PrivacyUnit("patient", groups=labels))
+    result = gibo(curator, loss_range=(0.0, 4.0), budget=EXACT, iterations=40).run()
+    assert (result.x - records.mean(0)).abs().max() < 2e-2
+
+
+def test_the_accounting_may_be_a_plan_or_refuse():
+    plan = Planned([GaussianEvent(9.0, 12), GaussianEvent(30.0)])
+    search = gibo(make(accounting=plan, budget=Budget(4.0, 1e-5)))
+    assert search.noise_std == pytest.approx(9.0 * 2 / 400)
+    with pytest.raises(InputError, match="Gaussian"):
+        gibo(make(accounting=PureFilter(), budget=Budget(4.0, 0.0)))
+
+
+def test_a_run_that_cannot_work_says_so():
+    with pytest.warns(NoiseWarning, match="hardly"):
+        gibo(make(users(20)), budget=Budget.gdp(0.2))
+
+
+def test_the_callback_sees_what_is_public():
+    seen = []
+    gibo(make(), iterations=3, callback=lambda search: seen.append((search.remaining, search.theta))).run()
+    assert [left for left, _ in seen] == [2, 1, 0]
+
+
+def run_search(curator, _records):
+    return gibo(curator).run().iterates
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_replay_on_neighbours_asks_the_same_and_moves_within_the_sensitivity(history):
+    neighbour = users()
+    neighbour[7] = torch.tensor([5.0, -3.0, math.nan, 1e9])
+
+    def run(curator, _records):
+        return gibo(curator, settings=dataclasses.replace(RECOMMENDED, history=history)).run().iterates
+
+    terms: dict[str, Any] = {"unit": PrivacyUnit("user"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(2.0)}
+    assert len(replay(run, users(), neighbour, **terms)) == 12
+
+
+def opposite(sign):
+    """Losses whose gradients are all zero but one unit's, which is as long as the clip and points one way."""
+    return torch.tensor([[0.0]] * 9 + [[sign * 100.0]], dtype=torch.float64)
+
+
+def worst_case(which, seed, iterations, mu):
+    def slope(x, records):
+        return records[:, 0] * x[0]
+
+    curator = Curator(opposite(1.0 if which else -1.0), unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE,
+                      budget=Budget.gdp(mu), entropy=SeededEntropy(seed))  # fmt: skip
+    return DPGIBO(curator, slope, bounds=box(1), budget=1.0, iterations=iterations, batch_size=2, clip=1.0)
+
+
+@pytest.mark.dpbo_audit
+@pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")
+def test_one_step_and_a_whole_run_are_as_private_as_they_say_and_no_more():
+    """The pair's clipped gradients differ by 2 B at every step. One step: its one number. A run: the sum, its likelihood ratio."""
+    steps = worst_case(0, 1, 2000, 3.0 * math.sqrt(2000)), worst_case(1, 2, 2000, 3.0 * math.sqrt(2000))
+    gradients = [search.run().gradients[:, 0].numpy() for search in steps]
+    used = [0, 0]
+
+    def one(which, count):
+        used[which] += count
+        return gradients[which][used[which] - count : used[which]]
+
+    found = audit(one, runs=1000)
+    assert 0.9 * reachable(3.0, 1000) <= found.mu <= 3.0
+
+    def whole(which, count):
+        return np.array([worst_case(which, 10 + which + 2 * i, 4, 4.0).run().gradients[:, 0].sum().item() for i in range(count)])
+
+    totals = [whole(which, 500) for which in (0, 1)]
+    used = [0, 0]
+
+    def run(which, count):
+        used[which] += count
+        return totals[which][used[which] - count : used[which]]
+
+    assert 0.9 * reachable(4.0, 250) <= audit(run, runs=250).mu <= 4.0
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("bounds", {"bounds": torch.ones(2, 3)}),
+        ("bounds", {"bounds": torch.ones(2, 3).double()}),
+        ("iterations", {"iterations": 0}),
+        ("batch_size", {"batch_size": 0}),
+        ("clip", {"clip": -1.0}),
+        ("start", {"start": torch.full((D,), 2.0).double()}),
+        ("start", {"start": torch.zeros(D)}),
+        ("budget_share", {"budget": 1.5}),
+        ("loss", {"loss": "squared"}),
+        ("divisor", {"divisor": 0.5}),
+    ],
+)
+def test_bad_input_is_named_and_charges_nothing(name, change):
+    curator = make()
+    with pytest.raises(InputError, match=name):
+        gibo(curator, **change)
+    assert curator.ledger.head().kind == "birth"
