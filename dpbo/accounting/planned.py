@@ -63,13 +63,20 @@ class Planned(Accounting):
         return Cost.of(*(event.slots * here for here in same)) if any(same) else None
 
     def cap(self, budget: Budget) -> Cost:
-        bound = self.composition(budget.delta or 0.0, refine=False)
-        reached, allowed = (bound.epsilon, budget.epsilon) if budget.epsilon is not None else (bound.mu, budget.mu)
-        if reached is None or allowed is None or reached > allowed * (1 + _ROUNDING):
-            unit = "epsilon" if budget.epsilon is not None else "mu"
+        if not self.fits(budget, room=_ROUNDING):
+            bound = self.composition(budget.delta or 0.0, refine=False)
+            unit, reached = ("epsilon", bound.epsilon) if budget.epsilon is not None else ("mu", bound.mu)
             got = "has no mu" if reached is None else f"reaches {unit} {reached:.6g}"
-            raise InputError("events", got, f"within the budget's {unit} {allowed:g}", "Plan fewer slots or more noise; see calibrate.")
+            allowed = f"within the budget's {unit} {budget.epsilon or budget.mu:g}"
+            raise InputError("events", got, allowed, "Plan fewer slots or more noise; see calibrate.")
         return Cost.of(*(event.slots for event in self.events))
+
+    def fits(self, budget: Budget, *, room: float = 0.0) -> bool:
+        """Whether the plan keeps the budget, or passes it by no more than the share `room`."""
+        bound = self.composition(budget.delta or 0.0, refine=False)
+        if budget.epsilon is not None:
+            return bound.epsilon <= budget.epsilon * (1 + room)
+        return bound.mu is not None and budget.mu is not None and bound.mu <= budget.mu * (1 + room)
 
     def may_hold(self, cap: Cost, budget: Budget) -> bool:
         return cap == Cost.of(*(event.slots for event in self.events))  # what they guarantee is composed anew in every statement
@@ -95,13 +102,9 @@ class Planned(Accounting):
             raise InputError("share", float(share), "1 beside a plan", "What else is released is what the plan lists.")
 
         def fits(multiplier: float) -> bool:
-            try:
-                Planned([*self.events, kind(multiplier, slots)]).cap(_strict(budget))
-            except InputError:
-                return False
-            return True
+            return Planned([*self.events, kind(multiplier, slots)]).fits(budget)
 
-        self.cap(_strict(budget))
+        self.cap(budget)
         high = 1.0
         while not fits(high):
             high *= 2.0
@@ -114,11 +117,3 @@ class Planned(Accounting):
             middle = math.sqrt(low * high)
             low, high = (low, middle) if fits(middle) else (middle, high)
         return high
-
-
-def _strict(budget: Budget) -> Budget:
-    """The budget without the room for rounding."""
-    less = 1 - 1e-9
-    if budget.mu is not None:
-        return Budget.gdp(budget.mu * less, delta=budget.delta)
-    return Budget((budget.epsilon or 0.0) * less, budget.delta)

@@ -49,9 +49,7 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         not_protected=_NOT_PROTECTED[birth["role"]],
         guarantee=guarantee,
         lines=_lines(guarantee, protected, assumed, conditions),
-        spent=Guarantee.none()
-        if any(r.kind == "charge" and _is_exact(r) for r in chain)
-        else _guarantee(ledger, _charged(chain, ledger), at),
+        spent=_spent(ledger, chain, at),
         reserved=_guarantee(ledger, chain[-1].total, at),
         assumptions={**assumed, **conditions},
         public_inputs=_declared(chain),
@@ -100,6 +98,11 @@ def _guarantee(ledger: Ledger, cost: Cost, delta: float | None) -> Guarantee:
     if bound.epsilon is None or stated is None or not ledger.accounting.cap_is_budget:
         return bound
     return dataclasses.replace(bound, epsilon=min(bound.epsilon, stated))
+
+
+def _spent(ledger: Ledger, chain: list[Record], delta: float | None) -> Guarantee:
+    exact = any(record.kind == "charge" and _is_exact(record) for record in chain)
+    return Guarantee.none() if exact else _guarantee(ledger, _charged(chain, ledger), delta)
 
 
 def _charged(chain: list[Record], ledger: Ledger) -> Cost:
