@@ -107,8 +107,15 @@ def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
         raise _WrongShape
 
 
+def tensor_of(result: Any) -> torch.Tensor:
+    """What a score returned, as one tensor: a tensor, an array, a list, or an iterator of batches of those."""
+    if isinstance(result, Iterator):
+        return torch.cat([tensor_of(batch) for batch in result])
+    return result.detach() if isinstance(result, torch.Tensor) else _as_tensor(np.asarray(result))
+
+
 def _as_rows(batch: Any, metrics: int) -> torch.Tensor:
-    scores = batch.detach() if isinstance(batch, torch.Tensor) else _as_tensor(np.asarray(batch))
+    scores = tensor_of(batch)
     if scores.dtype not in _DTYPES:
         raise _WrongShape
     rows = scores.unsqueeze(1) if scores.ndim == 1 and metrics == 1 else scores

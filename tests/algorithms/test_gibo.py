@@ -12,7 +12,7 @@ import torch
 
 from dpbo import DPGIBO, Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
 from dpbo.accounting import Planned, PureFilter
-from dpbo.algorithms import PAPER, RECOMMENDED
+from dpbo.algorithms import PAPER, RECOMMENDED, choose_clip, choose_start
 from dpbo.errors import InputError, LedgerMismatch
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import NoNoise
@@ -256,6 +256,26 @@ def test_one_step_and_a_whole_run_are_as_private_as_they_say_and_no_more():
         return totals[which][used[which] - count : used[which]]
 
     assert 0.9 * reachable(4.0, 250) <= audit(run, runs=250).mu <= 4.0
+
+
+def test_a_start_is_chosen_privately_among_public_candidates():
+    curator = make()
+    candidates = torch.tensor([[0.05] * D, [0.5] * D, [0.95] * D], dtype=torch.float64)
+    start = choose_start(curator, distance, candidates, loss_range=(0.0, 4.0), budget_share=0.1)
+    assert start.tolist() == [0.5] * D
+    search = gibo(curator, start=start, budget=0.9)
+    search.run()
+    assert curator.ledger.verify().total <= curator.ledger.cap
+    with pytest.raises(BudgetExceeded):
+        choose_start(curator, distance, candidates, loss_range=(0.0, 4.0), budget_share=0.1)
+
+
+def test_a_clip_is_chosen_privately_near_the_quantile_of_gradient_lengths():
+    curator = make(budget=Budget.gdp(20.0))
+    start = torch.full((D,), 0.05, dtype=torch.float64)
+    true = float((2 * (start - users())).norm(dim=1).quantile(0.9))
+    candidates = [0.1 * true, 0.5 * true, 0.99 * true, 3 * true, 10 * true]
+    assert choose_clip(curator, distance, bounds=box(), candidates=candidates, budget_share=0.5, start=start) == candidates[2]
 
 
 @pytest.mark.parametrize(

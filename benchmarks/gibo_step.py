@@ -1,0 +1,136 @@
+"""One iteration of DP-GIBO: choosing b points and turning every user's losses into a private gradient.
+
+Flops of an iteration at d = 33, b = 34, N = 400: 16 M for each of some dozens of values and gradients of the acquisition, 2 n N d = 143 M
+for n = 5,000 users' gradients (one product, never a solve a user). The acquisition value reached is set against 1,000 Adam steps on the same
+acquisition, as the authors' code takes them. At n = 10^6 users and 256 points the whole query is set against the bare product L @ W.
+
+    python -m benchmarks.gibo_step [--smoke] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from gpytorch.kernels import RBFKernel
+
+from benchmarks.harness import interleaved, options, ratio, record, table
+from benchmarks.overhead import peak_memory
+from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.acquisition import choose_points
+from dpbo.acquisition.trace import GradientTrace
+from dpbo.models import GradientPosterior
+from dpbo.queries import ClippedGradient
+
+JITTER = 5e-6
+
+
+def walked(d: int, b: int, N: int, seed: int) -> tuple[GradientPosterior, torch.Tensor]:
+    """A posterior over the designs of earlier iterations along a random walk, and where it is now."""
+    generator = torch.Generator().manual_seed(seed)
+    kernel = RBFKernel().double()
+    kernel.lengthscale = 1.0
+    posterior, theta = GradientPosterior(kernel, 0.0, jitter=JITTER), torch.zeros(d, dtype=torch.float64)
+    while len(posterior) < N:
+        Z = choose_points(posterior, theta, min(b, N - len(posterior)), steps=10, generator=generator)
+        posterior.append(Z)
+        theta = theta + 0.1 * torch.randn(d, dtype=torch.float64, generator=generator) / d**0.5
+    return posterior, theta
+
+
+def by_adam(posterior: GradientPosterior, theta: torch.Tensor, b: int, steps: int, seed: int) -> float:
+    """The trace that so many Adam steps from near theta reach."""
+    trace, d = GradientTrace(posterior, theta), len(theta)
+    generator = torch.Generator().manual_seed(seed)
+    Z = torch.nn.Parameter(theta + 1e-5 * torch.randn(b, d, dtype=torch.float64, generator=generator) / d**0.5)
+    optimizer = torch.optim.Adam([Z], lr=1e-2)
+    for _ in range(steps):
+        Z.grad = trace.value_and_gradient(Z.detach())[1]
+        optimizer.step()
+    return float(trace.value(Z.detach()))
+
+
+def iteration(posterior: GradientPosterior, theta: torch.Tensor, losses: torch.Tensor, b: int, **how: Any) -> float:
+    """Choose, append, weigh, and all users' gradients; returns the trace reached."""
+    Z = choose_points(posterior, theta, b, **how)
+    after = posterior.conditioned_on(Z)
+    gradients = losses @ after.weights(theta).mT
+    assert gradients.shape[1] == len(theta)
+    return float(GradientTrace(posterior, theta).value(Z))
+
+
+def seconds(work: Callable[[], Any], repetitions: int) -> float:
+    """Median, after one warm-up."""
+    (times,) = interleaved(work, repetitions=repetitions)
+    return statistics.median(times)
+
+
+def steps(smoke: bool, seed: int) -> list[list[Any]]:
+    """A row for each size: milliseconds and trace over Adam's, quick and careful."""
+    sizes = [(4, 5, 20, 100)] if smoke else [(10, 11, 0, 4500), (10, 11, 100, 4500), (10, 11, 400, 4500),
+                                             (33, 34, 0, 5000), (33, 34, 100, 5000), (33, 34, 400, 5000)]  # fmt: skip
+    rows = []
+    for d, b, N, n in sizes:
+        posterior, theta = walked(d, b, N, seed)
+        losses = torch.rand(n, N + b, dtype=torch.float64)
+        reference, repetitions = by_adam(posterior, theta, b, 50 if smoke else 1000, seed), 2 if smoke else 5
+        row: list[Any] = [f"d={d}, b={b}, N={N}, n={n}", reference]
+        for how in ({}, {"steps": 100, "close": 1e-5, "restarts": 2}):
+            generators = [torch.Generator().manual_seed(seed + 1 + i) for i in range(3)]
+            reached = [iteration(posterior, theta, losses, b, generator=g, **how) for g in generators]
+            time_of = seconds(lambda: iteration(posterior, theta, losses, b, generator=generators[0], **how), repetitions)  # noqa: B023
+            row += [1e3 * time_of, statistics.mean(reached) / reference]
+        rows.append(row)
+    return rows
+
+
+def inside(_seed: int = 0) -> float:
+    """Milliseconds of a whole iteration of DPGIBO without history, with query, ledger, noise and step: d = 33."""
+    d, records = 33, torch.rand(5000, 33, dtype=torch.float64)
+    curator = Curator(records, unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0))
+    bounds = torch.tensor([[0.0] * d, [1.0] * d], dtype=torch.float64)
+    search = DPGIBO(curator, lambda x, r: r[:, 0] * x[0], bounds=bounds, budget=1.0, iterations=40, batch_size=d + 1, clip=1.0)
+    start = time.perf_counter()
+    search.run()
+    return 1e3 * (time.perf_counter() - start) / 40
+
+
+def million(smoke: bool) -> tuple[float, float, float, float]:
+    """(query, product, ratio, extra MiB) at n = 10^6 users, 256 points, d = 33: the curator's evaluation against L @ W."""
+    n, N, d = (20_000, 16, 5) if smoke else (1_000_000, 256, 33)
+    columns = torch.rand(N, n, dtype=torch.float64)
+    W = torch.randn(d, N, dtype=torch.float64) / N**0.5
+    curator = Curator(tuple(columns), unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0))
+    X = torch.arange(N, dtype=torch.float64).unsqueeze(1)
+    query = ClippedGradient(lambda x, r: r[int(x[0])], X, weights=W, clip=1.0)
+    extra = peak_memory(lambda: curator.evaluate(query))
+    L = columns.T.contiguous()
+    whole, product = interleaved(lambda: curator.evaluate(query), lambda: L @ W.T, repetitions=2 if smoke else 7)
+    return statistics.median(whole), statistics.median(product), ratio(whole, product), extra
+
+
+def main() -> None:
+    """Print both tables."""
+    chosen = options(__doc__)
+    torch.manual_seed(chosen.seed)
+    cores = torch.get_num_threads()
+    torch.set_num_threads(1)
+    rows = steps(chosen.smoke, chosen.seed)
+    whole = inside()
+    header = ["one iteration, one core", "trace by Adam", "ms", "trace / Adam's", "ms, careful", "trace / Adam's, careful"]
+    print(table(header, rows))
+    print(f"\na whole iteration of DPGIBO without history, d = 33, ledger in memory: {whole:.1f} ms\n")
+    torch.set_num_threads(max(cores, 1 if chosen.smoke else 2))
+    query, product, times, extra = million(chosen.smoke)
+    print(table(["n = 10^6, 256 points, d = 33, 2 cores", "seconds", "times L @ W", "extra MiB"],
+                [["clipped gradient query", query, times, extra], ["L @ W alone", product, 1.0, 0.0]]))  # fmt: skip
+    figures = {"steps": {row[0]: row[1:] for row in rows}, "whole_iteration_ms": whole,
+               "query_s": query, "product_s": product, "ratio": times, "extra_mib": extra}  # fmt: skip
+    record("gibo_step", figures, chosen)
+
+
+if __name__ == "__main__":
+    main()
