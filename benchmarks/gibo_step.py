@@ -1,8 +1,8 @@
 """One iteration of DP-GIBO: choosing b points and turning every user's losses into a private gradient.
 
 Flops of an iteration at d = 33, b = 34, N = 400: 16 M for each of some dozens of values and gradients of the acquisition, 2 n N d = 143 M
-for n = 5,000 users' gradients (one product, never a solve a user). The acquisition value reached is set against 1,000 Adam steps on the same
-acquisition, as the authors' code takes them. At n = 10^6 users and 256 points the whole query is set against the bare product L @ W.
+for n = 5,000 users' gradients (one product, never a solve a user). The acquisition value reached is set against 1,000 Adam steps on the
+same acquisition, as the authors' code takes them. At n = 10^6 users and 256 points the whole query is set against the bare product L @ W.
 
     python -m benchmarks.gibo_step [--smoke] [--json FILE]
 """

@@ -38,8 +38,8 @@ people = measured(PEOPLE)
 
 # %% [markdown]
 # ## The loss of one person
-# x holds ten logarithms of length-scales. A person's loss is the squared error of the prediction for that person alone: nobody else's record
-# enters, which is the assumption `score-per-record`. It is tested on public stand-ins before anything touches the protected records.
+# x holds ten logarithms of length-scales. A person's loss is the squared error of the prediction for that person alone: nobody else's
+# record enters, which is the assumption `score-per-record`. It is tested on public stand-ins before anything touches the protected records.
 
 
 # %%

@@ -10,10 +10,10 @@ NOTEBOOKS = sorted((pathlib.Path(__file__).parents[1] / "notebooks").glob("*.py"
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook(path, monkeypatch):
-    import matplotlib
+    import matplotlib.pyplot as plt
 
-    matplotlib.use("Agg")
+    plt.switch_backend("Agg")
     monkeypatch.setenv("DPBO_SMALL", "1")
     assert path.read_text().startswith("# %% [markdown]")
     runpy.run_path(str(path))
-    matplotlib.pyplot.close("all")
+    plt.close("all")
