@@ -61,8 +61,10 @@ def _clipped(g: torch.Tensor, clip: float, quantum: float) -> torch.Tensor:
     """Columns as whole multiples of the quantum, of squared length at most floor(B/q)^2: `d x units`, int64."""
     most = math.floor(clip / quantum)
     length = g.square().sum(0).sqrt_()
-    if not bool((length < _HUGE).all()):  # NaN, infinite, or squares that overflow
-        g, length = _tamed(g)
+    wild = ~(length < _HUGE)  # NaN, infinite, or squares that overflow
+    if bool(wild.any()):  # a branch for time alone: whoever is not wild keeps every bit
+        g = torch.where(wild, _tamed(g), g)
+        length = torch.where(wild, g.square().sum(0).sqrt(), length)
     scale = (clip * _SHORTER / length).clamp_(max=1.0).div_(quantum)
     k = (g * scale).trunc_().clamp_(-most, most).to(torch.int64)
     squares = k.square().sum(0)
@@ -72,9 +74,8 @@ def _clipped(g: torch.Tensor, clip: float, quantum: float) -> torch.Tensor:
     return k
 
 
-def _tamed(g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same directions with lengths of at most _HUGE, and zero for what is not finite."""
+def _tamed(g: torch.Tensor) -> torch.Tensor:
+    """The same directions with lengths of at most about _HUGE, and zero for what is not finite."""
     largest = g.abs().amax(0)
     finite = largest.isfinite()
-    g = torch.where(finite, g / largest.clamp(min=1.0), 0.0) * largest.clamp(1.0, _HUGE).nan_to_num(1.0)
-    return g, g.square().sum(0).sqrt()
+    return torch.where(finite, g / torch.where(finite, largest, 1.0).clamp(min=1.0), 0.0) * largest.clamp(1.0, _HUGE).nan_to_num(1.0)

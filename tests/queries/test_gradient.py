@@ -106,6 +106,19 @@ def test_one_unit_changes_no_others_bits(N, d, threads):
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("wild", [math.nan, math.inf, 1e300, -1e308])
+def test_a_wild_unit_changes_no_others_bits(wild):
+    """Whatever path one unit takes, its neighbours keep theirs: their numbers lie on the lattice, where one lost bit is one whole step."""
+    generator = torch.Generator().manual_seed(11)
+    W, clip = torch.eye(3, dtype=torch.float64), 1.0
+    quantum = quantum_of(clip, 3)
+    Y = torch.randint(-(2**26), 2**26, (3, 1000), generator=generator).double() * quantum
+    calm, loud = Y.clone(), Y.clone()
+    calm[:, 17], loud[:, 17] = 0.0, wild
+    alone = clipped_sum([y[17:18] for y in loud], W, clip, quantum)
+    assert (clipped_sum(list(calm), W, clip, quantum) + alone).tolist() == clipped_sum(list(loud), W, clip, quantum).tolist()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_no_unit_changes_anothers_bits():
     generator = torch.Generator().manual_seed(0)
