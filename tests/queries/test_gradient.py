@@ -110,7 +110,7 @@ def test_one_unit_changes_no_others_bits(N, d, threads):
 def test_a_wild_unit_changes_no_others_bits(wild):
     """Whatever path one unit takes, its neighbours keep theirs: their numbers lie on the lattice, where one lost bit is one whole step."""
     generator = torch.Generator().manual_seed(11)
-    W, clip = torch.eye(3, dtype=torch.float64), 1.0
+    W, clip = torch.eye(3, dtype=torch.float64), 1000.0
     quantum = quantum_of(clip, 3)
     Y = torch.randint(-(2**26), 2**26, (3, 1000), generator=generator).double() * quantum
     calm, loud = Y.clone(), Y.clone()
