@@ -25,7 +25,7 @@ from dpbo.events import ExponentialEvent
 from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.models.gradient_posterior import GradientPosterior
 from dpbo.privacy import require_range
-from dpbo.queries.clipped import ClippedSum
+from dpbo.queries.candidates import CandidateScores
 from dpbo.queries.gradient import Loss
 from dpbo.queries.quantile import QuantileUtilities
 from dpbo.queries.scoring import tensor_of
@@ -42,11 +42,7 @@ def choose_start(
         InputError: an argument outside its range. BudgetExceeded: the share is not left.
     """
     lower, upper = require_range("loss_range", loss_range)
-
-    def gains(_: Any, records: Any) -> torch.Tensor:
-        return -torch.stack([tensor_of(loss(x, records)) for x in candidates], dim=1)
-
-    query = ClippedSum(gains, score_range=[(-upper, -lower)] * len(candidates))
+    query = CandidateScores(lambda x, records: -tensor_of(loss(x, records)), list(candidates), score_range=(-upper, -lower))
     chosen = curator.release(query, _mechanism(curator, budget_share))
     return candidates[int(chosen.value)].clone()
 

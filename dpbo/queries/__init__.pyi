@@ -1,3 +1,4 @@
+from .candidates import CandidateScores as CandidateScores
 from .clipped import ClippedMean as ClippedMean
 from .clipped import ClippedScores as ClippedScores
 from .clipped import ClippedSum as ClippedSum

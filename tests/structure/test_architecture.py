@@ -68,7 +68,7 @@ def _uses(path, *names):
 
 def test_only_the_curator_evaluates_queries_and_draws_noise():
     allowed = {
-        "_evaluate": {"curator/evaluation.py", "testing/query_contract.py", "queries/sampled.py"},
+        "_evaluate": {"curator/evaluation.py", "testing/query_contract.py", "queries/candidates.py", "queries/sampled.py"},
         "_sample": {"curator/curator.py", *(f"testing/{kind}_contract.py" for kind in ("mechanism", "selection", "vector"))},
     }
     for name, homes in allowed.items():
