@@ -36,7 +36,7 @@ from dpbo.queries.query import Query
 from dpbo.queries.sampled import PoissonSampled
 from dpbo.queries.scoring import Score
 
-_BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}|"  # no times: how long a score takes may depend on the records
+BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}|"  # no times: how long a score takes may depend on the records
 
 
 class NoiseWarning(UserWarning):
@@ -100,7 +100,7 @@ class PrivateObjective:
         self._mechanism = planned if isinstance(planned, NoNoise) else type(planned)(event.noise_multiplier)
         self.noise_std = self._noise_std(self._mechanism)
         done = evaluations - self.remaining
-        self._bar = tqdm(total=evaluations, initial=done, desc=name, disable=None, delay=0.1, bar_format=_BAR)
+        self._bar = tqdm(total=evaluations, initial=done, desc=name, disable=None, delay=0.1, bar_format=BAR)
         self._warn_of_noise(mean)
 
     @property

@@ -30,12 +30,12 @@ from dpbo.algorithms.gibo_points import GIBOPoints
 from dpbo.algorithms.gibo_settings import RECOMMENDED, GIBOSettings
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
-from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
+from dpbo.errors import BudgetExceeded, InputError, LedgerError, LedgerMismatch, LedgerUnavailable, ReleaseLost
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.models.gradient_posterior import GradientPosterior
-from dpbo.objective import NoiseWarning
+from dpbo.objective import BAR, NoiseWarning
 from dpbo.privacy import Budget, require_count
 from dpbo.queries.gradient import ClippedGradient, Loss
 from dpbo.statement import Statement
@@ -129,6 +129,9 @@ class DPGIBO:
         self._iterates, self._gradients = [self._theta.detach().clone()], list[torch.Tensor]()
         self._earlier = list[Handle]()
         self._asked: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._telling: Handle | None = None
+        self._offered = set[ClippedGradient]()
+        self._used = curator.ledger.head().used[name]
         self._resume()
         self._warn()
 
@@ -143,11 +146,11 @@ class DPGIBO:
         return self.iterations - self.curator.ledger.head().used.get(self.name, 0)
 
     def run(self) -> GIBOResult:
-        """All iterations that are left."""
-        with tqdm(total=self.iterations, initial=len(self._gradients), desc=self.name, disable=None, delay=0.1) as bar:
-            while self.remaining:
+        """All iterations that are left, after one that could not be stored earlier."""
+        with tqdm(total=self.iterations, initial=len(self._gradients), desc=self.name, disable=None, delay=0.1, bar_format=BAR) as bar:
+            while self._telling is not None or self.remaining:
                 X = self.ask()
-                self.tell(X, self.evaluate(X))
+                self.tell(X, self._telling if self._telling is not None else self.evaluate(X))
                 bar.update()
         return self.result()
 
@@ -159,6 +162,7 @@ class DPGIBO:
         """A handle of the clipped mean gradient (its Future, on an executor), for `tell`. Free; may be retried."""
         self._require_asked(X)
         query = self._query(*self._proposed(), tuple(self._earlier))
+        self._offered.add(query)
         details = {"theta": self.theta.tolist()}
         if executor is not None:
             return self.curator.submit(query, executor, **details)
@@ -167,15 +171,24 @@ class DPGIBO:
     def tell(self, X: torch.Tensor, handle: Handle | Future[Handle]) -> torch.Tensor:
         """Release the gradient behind the handle and take one step; returns the new theta, `d`.
 
+        A handle that was charged but could not be stored is finished first, in place of the one given: it answers the same question.
+
         Raises:
-            BudgetExceeded: all iterations are used up; nothing was charged.
+            BudgetExceeded: all iterations are used up. LedgerError: another process took a step. Either way nothing was charged.
         """
-        if not self.remaining:
-            raise BudgetExceeded(1, 0, self.iterations, "slots", f"the next iteration of {self.name!r}")
         self._require_asked(X)
         ready = handle.result() if isinstance(handle, Future) else handle
-        (release,) = self.curator.release_all([ready], self._mechanism, name=self.name, plan=self.name)
-        self._advance(release.value, ready)
+        if not isinstance(ready, Handle) or ready.query not in self._offered:
+            raise InputError("handle", ready, "one that evaluate() gave for these points")
+        self._telling = self._telling or ready
+        try:
+            (release,) = self.curator.release_all([self._telling], self._mechanism, name=self.name, plan=self.name, used=self._used)
+        except (BudgetExceeded, LedgerError, ReleaseLost) as refusal:
+            if not isinstance(refusal, LedgerUnavailable):
+                self._telling = None
+            raise
+        self._used += 1
+        self._advance(release.value, self._telling)
         if self._callback is not None:
             self._callback(self)
         return self.theta
@@ -212,10 +225,11 @@ class DPGIBO:
         with torch.no_grad():
             self._theta.clamp_(*self._frame.box)
         self._iterates.append(self._theta.detach().clone())
-        self._gradients.append(gradient)
+        self._gradients.append(gradient.clone())
         if handle is not None and self.settings.history:
             self._earlier.append(handle)
-        self._asked = None
+        self._asked, self._telling = None, None
+        self._offered.clear()
 
     def _proposed(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self._asked is None:
@@ -274,6 +288,10 @@ class DPGIBO:
 
 
 def _described(kernel: Any) -> str:
-    """A kernel's kind and numbers, for the ledger."""
+    """A kernel's parts, their settings and their numbers, for the ledger."""
+    parts = []
+    for path, module in kernel.named_modules():
+        settings = {k: v for k, v in vars(module).items() if isinstance(v, (int, float, str)) and not k.startswith("_") and k != "training"}
+        parts.append(f"{path}:{module.__class__.__name__}{settings}")
     numbers = {name: value.detach().flatten().tolist() for name, value in kernel.state_dict().items() if isinstance(value, torch.Tensor)}
-    return f"{kernel.__class__.__name__} {numbers}"
+    return f"{' '.join(parts)} {numbers}"

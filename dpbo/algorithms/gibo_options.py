@@ -28,23 +28,36 @@ from dpbo.privacy import require_range
 from dpbo.queries.candidates import CandidateScores
 from dpbo.queries.gradient import Loss
 from dpbo.queries.quantile import QuantileUtilities
+from dpbo.queries.query import Query
 from dpbo.queries.scoring import tensor_of
+from dpbo.queries.vectors import lengths
+
+_TIE = 4.0  # noise scales between neighbours of equal merit: the lower is 50 times likelier
 
 
 def choose_start(
-    curator: Curator, loss: Loss, candidates: torch.Tensor, *, loss_range: tuple[float, float], budget_share: float
+    curator: Curator,
+    loss: Loss,
+    candidates: torch.Tensor,
+    *,
+    loss_range: tuple[float, float],
+    budget_share: float,
+    name: str = "choose start",
 ) -> torch.Tensor:
     """The public candidate (of `k x d`) with the smallest total loss, chosen privately; `d`.
 
-    A unit counts by its mean clipped loss, so the utilities' sensitivity is the loss range's width under REPLACE_ONE.
+    A unit counts by its mean clipped loss, so the utilities' sensitivity is the loss range's width under REPLACE_ONE. Asked again under the
+    same name and terms, it gives what the ledger holds.
 
     Raises:
         InputError: an argument outside its range. BudgetExceeded: the share is not left.
     """
     lower, upper = require_range("loss_range", loss_range)
-    query = CandidateScores(lambda x, records: -tensor_of(loss(x, records)), list(candidates), score_range=(-upper, -lower))
-    chosen = curator.release(query, _mechanism(curator, budget_share))
-    return candidates[int(chosen.value)].clone()
+    query = CandidateScores(
+        lambda x, records: -tensor_of(loss(x.clone(), records)).double(), list(candidates), score_range=(-upper, -lower)
+    )
+    chosen = _chosen(curator, query, _mechanism(curator, budget_share), name, {"candidates": candidates.tolist()})
+    return candidates[chosen].clone()
 
 
 def choose_clip(
@@ -59,10 +72,12 @@ def choose_clip(
     kernel: Kernel | None = None,
     settings: GIBOSettings = RECOMMENDED,
     seed: int = 0,
+    name: str = "choose clip",
 ) -> float:
     """One of increasing public candidates, near the quantile of the units' gradient lengths at the start, chosen privately.
 
-    A unit of several records counts by the mean of their gradients' lengths. Arguments as in DPGIBO.
+    Of candidates that are equally good (all beyond the longest gradient), the lowest: a clip too large is noise for nothing. A unit of
+    several records counts by the mean of their gradients' lengths. Arguments as in DPGIBO; asked again, it gives what the ledger holds.
     """
     frame = Frame(require_bounds(bounds), settings.unit_box)
     posterior = GradientPosterior(kernel if kernel is not None else RBFKernel().double(), 0.0, jitter=settings.jitter)
@@ -70,12 +85,22 @@ def choose_clip(
     Z, weights = points.propose(frame.inward(require_start(start, frame.bounds)), 0)
     X = frame.outward(Z)
 
-    def lengths(_: Any, records: Any) -> torch.Tensor:
-        losses = torch.stack([tensor_of(loss(x, records)).double() for x in X], dim=1)
-        return (losses @ weights.mT).norm(dim=1)
+    def of_units(_: Any, records: Any) -> torch.Tensor:
+        return lengths([tensor_of(loss(x.clone(), records)).double() for x in X], weights)
 
-    query = QuantileUtilities(lengths, candidates=candidates, quantile=quantile)
-    return float(candidates[int(curator.release(query, _mechanism(curator, budget_share)).value)])
+    mechanism = _mechanism(curator, budget_share)
+    query = QuantileUtilities(of_units, candidates=candidates, quantile=quantile, step_cost=_TIE * mechanism.noise_multiplier)
+    return float(candidates[_chosen(curator, query, mechanism, name, {"quantile": quantile})])
+
+
+def _chosen(curator: Curator, query: Query, mechanism: ExponentialMechanism, name: str, terms: dict[str, Any]) -> int:
+    """The index that the plan `name` of one slot released, now or earlier."""
+    event = curator.reserve(name, mechanism.event(), slots=1, terms={**query.public_inputs(), **terms})
+    known = curator.ledger.values(name)
+    if known:
+        return int(known[0]["value"][0])
+    same = ExponentialMechanism(event.noise_multiplier)
+    return int(curator.release_all([curator.evaluate(query)], same, name=name, plan=name)[0].value)
 
 
 def _mechanism(curator: Curator, budget_share: float) -> ExponentialMechanism:

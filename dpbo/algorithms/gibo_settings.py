@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from dpbo.errors import InputError
+
 _NOISY = 0.2  # rho above which smaller steps and a longer average pay (paired simulations on six tasks)
 
 
@@ -39,6 +41,15 @@ class GIBOSettings:
     def step_size(self, rho: float) -> float:
         """The learning rate for this noise."""
         return self.learning_rate if self.learning_rate is not None else 0.1 if rho > _NOISY else 0.2
+
+    def __post_init__(self) -> None:
+        tried = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        tried.grad = torch.zeros_like(tried)
+        try:
+            self.optimizer([tried], lr=1.0).step()  # type: ignore[call-arg]
+        except TypeError:
+            name = getattr(self.optimizer, "__name__", type(self.optimizer).__name__)
+            raise InputError("optimizer", name, "a class of torch.optim that steps on a gradient, as Adagrad") from None
 
     def averaged(self, rho: float, iterations: int) -> int:
         """How many of the last iterates make up the result."""

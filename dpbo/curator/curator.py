@@ -140,7 +140,10 @@ class Curator(Opaque):
         return self._accept(query, details, self._job(query)())
 
     def submit(self, query: Query, executor: Executor, **details: Any) -> Future[Handle]:
-        """`evaluate` on any executor: a future of a handle. Only clipped integer sums come back from the worker."""
+        """`evaluate` on any executor: a future of a handle.
+
+        Clipped integer sums come back from the worker, and the raw losses of questions that keep them for later ones.
+        """
         job = self._job(query)
         promised: Future[Handle] = Future()
 
@@ -164,17 +167,18 @@ class Curator(Opaque):
         return self.release_all([handle], mechanism)[0]
 
     def release_all(
-        self, handles: Sequence[Handle], mechanism: Mechanism, *, name: str = "release", plan: str | None = None
+        self, handles: Sequence[Handle], mechanism: Mechanism, *, name: str = "release", plan: str | None = None, used: int | None = None
     ) -> tuple[Release, ...]:
         """Release several answers as one ledger entry of so many slots, each with the noise of a release of its own.
 
         Slots are independent and charged as so many; Gaussians of noise_multiplier M are together exactly mu-GDP, mu^2 = slots / M^2.
+        With `used`, a plan that has used another number of slots refuses, uncharged (LedgerError): somebody else took a step.
         """
         with self._lock:
             self._store_drawn()
             fresh = list(dict.fromkeys(handle for handle in handles if handle not in self._delivered))
             if fresh:
-                self._release_fresh(fresh, mechanism, name, plan)
+                self._release_fresh(fresh, mechanism, name, plan, used)
             return tuple(_delivered(self._delivered[handle]) for handle in handles)
 
     def reserve(self, name: str, event: Event, *, slots: int, terms: Mapping[str, Any]) -> Event:
@@ -189,21 +193,21 @@ class Curator(Opaque):
         self._write_notes()
         return compose_statement(self.ledger, delta=delta, units=self.units)
 
-    def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None) -> None:
+    def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None, used: int | None) -> None:
         laws = [self._law(handle, mechanism) for handle in handles]
         event = self._event(handles, mechanism)
         self._require_allowed(handles)
         self._write_notes()
-        entry = self._charge(handles, name, event, plan)
+        entry = self._charge(handles, name, event, plan, used)
         self._delivered.update(dict.fromkeys(handles))  # from here on each is charged: delivered once, or lost
         releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]
         self._drawn.append((entry, name, list(zip(handles, releases, strict=True))))
         self._store_drawn()
 
-    def _charge(self, handles: Sequence[Handle], name: str, event: Event, plan: str | None) -> int:
+    def _charge(self, handles: Sequence[Handle], name: str, event: Event, plan: str | None, used: int | None) -> int:
         slots = [self._described(handle) for handle in handles]
         try:
-            return self.ledger.charge(name, event, {"units": self.units, "slots": slots}, plan)
+            return self.ledger.charge(name, event, {"units": self.units, "slots": slots}, plan, used=used)
         except LedgerUnavailable as error:
             if error.uncertain and self._may_be_charged(handles[0]):
                 self._delivered.update(dict.fromkeys(handles))

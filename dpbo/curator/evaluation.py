@@ -1,7 +1,7 @@
 """One evaluation, as a picklable job for this process or a worker: fit in the open, then score inside.
 
-A worker belongs to the trusted side. What it sends back is a message of clipped integer sums, never a score and never noise, so a
-job that dies or runs twice costs nothing.
+A worker belongs to the trusted side. What it sends back is a message of clipped integer sums, with the raw losses where a question keeps
+them for later ones, and never noise, so a job that dies or runs twice costs nothing.
 """
 
 from __future__ import annotations

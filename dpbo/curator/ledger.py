@@ -85,10 +85,11 @@ class Ledger:
             _append(connection, head, "reserve", name, {**body, "state": state})
         return event
 
-    def charge(self, name: str, event: Event, details: Mapping[str, Any], plan: str | None = None) -> int:
+    def charge(self, name: str, event: Event, details: Mapping[str, Any], plan: str | None = None, *, used: int | None = None) -> int:
         """Charge one release before its noise is drawn; returns the entry's number once the charge is durable.
 
-        With `plan` it takes event.slots of what that plan reserved, else its cost from the budget.
+        With `plan` it takes event.slots of what that plan reserved, else its cost from the budget. With `used`, only if the plan has
+        used exactly so many slots before: for runs in which every release builds on the last.
         """
         with self.storage.writing() as connection:
             if plan is None:
@@ -96,6 +97,8 @@ class Ledger:
                 state = {"total": str(total), "used": head.used}
             else:
                 head = self._head(connection)
+                if used is not None and head.used.get(plan) != used:
+                    raise LedgerError(f"another process took a step of the plan {plan!r}; nothing was charged. Open the run anew to go on.")
                 state = _with_slots(head, _plan(connection, plan), plan, event)
             body = {"event": event.to_json(), "plan": plan, **details, "state": state}
             return _append(connection, head, "charge", name, body).seq

@@ -101,6 +101,11 @@ class PrivateView:
         return self.count if self.rows is None else len(self.rows)
 
     @property
+    def device(self) -> torch.device:
+        """Of the first tensor among the records."""
+        return next((part.device for part in leaves(self._own()) if isinstance(part, torch.Tensor)), torch.device("cpu"))
+
+    @property
     def can_take(self) -> bool:
         """Whether single records can be taken out."""
         return all(_is_array(part) or hasattr(part, "iloc") or isinstance(part, list) for part in leaves(self._own()))

@@ -35,6 +35,6 @@ def _derivatives(kernel: Any) -> Derivatives:
         return RBF(kernel.lengthscale.detach())
     if kind is MaternKernel and kernel.nu == 2.5:
         return Matern52(kernel.lengthscale.detach())
-    if kind is PolynomialKernel and int(kernel.power) == 2:
+    if kind is PolynomialKernel and float(kernel.power) == 2.0:
         return Quadratic(kernel.offset.detach())
     return Traced(kernel)

@@ -13,7 +13,7 @@ the zero vector. With `loss_range` losses are clipped to it, and a unit's are th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,8 +59,9 @@ class ClippedGradient(Query):
     def __post_init__(self) -> None:
         scoring.require_callable("loss", self.loss)
         object.__setattr__(self, "clip", require_positive("clip", self.clip, 1e-100, 1e100))
-        _require_matrix("X", self.X)
-        _require_matrix("weights", self.weights)
+        for name in ("X", "weights"):
+            _require_matrix(name, getattr(self, name))
+            object.__setattr__(self, name, getattr(self, name).detach().clone())
         if self.weights.shape[1] < len(self.X):
             raise InputError("weights", tuple(self.weights.shape), f"of shape d x N with N at least the {len(self.X)} points of X")
         if self.divisor is not None:
@@ -97,7 +98,7 @@ class ClippedGradient(Query):
         }
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
-        scoring.try_on(self.loss, self.X[0], example, 1, count, lambda pieces: torch.cat([piece[:, 0] for piece in pieces]))
+        scoring.try_on(self.loss, self.X[0].clone(), example, 1, count, lambda pieces: torch.cat([piece[:, 0] for piece in pieces]))
 
     def quanta(self) -> tuple[float, ...]:
         """The public lattice of the released sum."""
@@ -109,7 +110,7 @@ class ClippedGradient(Query):
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         fresh: list[torch.Tensor] = []
         for x in self.X:
-            column = scoring.over_records(self.loss, x, view, 1, lambda pieces: self._column(pieces, view))
+            column = scoring.over_records(self.loss, x.clone(), view, 1, lambda pieces: self._column(pieces, view))
             if isinstance(column, Failure):
                 return column
             fresh.append(column)
@@ -121,8 +122,7 @@ class ClippedGradient(Query):
 
     def _column(self, pieces: Iterable[torch.Tensor], view: View) -> torch.Tensor:
         """Each unit's loss at one point, float64; NaN where one of its records has none."""
-        parts = [piece[:, 0] for piece in pieces]
-        losses = parts[0] if len(parts) == 1 else torch.cat([*parts, torch.zeros(0, dtype=torch.float64)])
+        losses = _collected(pieces, view)
         if self.loss_range is None:
             if view.groups is not None:
                 raise InputError("loss_range", None, "a public pair (lower, upper) where units are groups of records")
@@ -133,6 +133,24 @@ class ClippedGradient(Query):
         broken = ~losses.isfinite()
         means[broken if view.groups is None else view.groups[broken]] = torch.nan
         return means
+
+
+def _collected(pieces: Iterable[torch.Tensor], view: View) -> torch.Tensor:
+    """One column of all records on the records' device: a copy, because a loss may use its buffer again, but for a view of the records."""
+    parts, device = [], view.device
+    for piece in pieces:
+        own = device.type == piece.device.type and piece.untyped_storage().data_ptr() in _storages(view.records)
+        parts.append(piece[:, 0] if own else piece[:, 0].to(device, torch.float64, copy=True))
+    if not parts:
+        return torch.zeros(0, dtype=torch.float64, device=device)
+    return parts[0] if len(parts) == 1 else torch.cat([part.to(torch.float64) for part in parts])
+
+
+def _storages(records: Any) -> set[int]:
+    """Where the records' tensors lie in memory; a score that writes there is found by their versions."""
+    if isinstance(records, (tuple, Mapping)):
+        return {place for part in (records.values() if isinstance(records, Mapping) else records) for place in _storages(part)}
+    return {records.untyped_storage().data_ptr()} if isinstance(records, torch.Tensor) else set()
 
 
 def _require_matrix(name: str, value: Any) -> None:

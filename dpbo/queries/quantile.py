@@ -1,7 +1,7 @@
 """How good each of N public values is as a quantile of a score over units: utilities for a private choice, for example of a clip bound.
 
 A unit counts by the mean of its records' scores, truncated to the lattice as everywhere. With q = a/b and c_j the number of units below
-candidate j, the utility is -|b c_j - a n| / b: zero at the best place.
+candidate j, the utility is -|b c_j - a n| / b: zero at the best place (less a public j * step_cost, which no record moves).
 
 Sensitivity of each utility. REPLACE_ONE: n stays, c_j moves by at most 1: at most 1. ADD_OR_REMOVE_ONE: b c_j - a n moves by b - a or
 by -a: at most max(q, 1 - q). So linf is that, for all candidates alike; l2 and l1 are sqrt(N) and N times it.
@@ -36,12 +36,14 @@ class QuantileUtilities(Query):
         subject: what is scored.
         candidates: increasing public numbers, two or more; scores beyond the first and last count as those.
         quantile: in (0, 1), as the fraction it is written as.
+        step_cost: public utility taken off for every place further up, so that of equally good candidates the lower is chosen.
     """
 
     score: scoring.Score
     subject: Any = field(default=None, repr=False)
     candidates: Sequence[float] = field(kw_only=True)
     quantile: float = field(kw_only=True)
+    step_cost: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         scoring.require_callable("score", self.score)
@@ -50,6 +52,8 @@ class QuantileUtilities(Query):
             raise InputError("candidates", values, "two or more increasing finite numbers")
         if not isinstance(self.quantile, float) or not 0.0 < self.quantile < 1.0 or self._share().denominator > _FINE:
             raise InputError("quantile", self.quantile, "in (0, 1), a decimal of at most six digits")
+        if not isinstance(self.step_cost, float) or not 0.0 <= self.step_cost <= 1e6:
+            raise InputError("step_cost", self.step_cost, "a float from 0 to 1e6")
         object.__setattr__(self, "candidates", tuple(values))
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
@@ -68,7 +72,7 @@ class QuantileUtilities(Query):
         return (0.0,) * len(self.candidates), 1.0
 
     def public_inputs(self) -> dict[str, Any]:
-        return {"candidates": list(self.candidates), "quantile": self.quantile}
+        return {"candidates": list(self.candidates), "quantile": self.quantile, "step_cost": self.step_cost}
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         scoring.try_on(self.score, subject, example, 1, count, lambda pieces: unit_means(pieces, self._grid(count), None, None))
@@ -90,7 +94,8 @@ class QuantileUtilities(Query):
         below = torch.searchsorted(means.sort().values, torch.tensor(steps, device=means.device)).cpu()
         share = self._share()
         numerators = -(share.denominator * below - share.numerator * units).abs()
-        return IntegerSum(numerators * (_FINE // share.denominator), (1.0 / _FINE,) * len(steps))
+        cost = round(self.step_cost * _FINE) * torch.arange(len(steps))
+        return IntegerSum(numerators * (_FINE // share.denominator) - cost, (1.0 / _FINE,) * len(steps))
 
     def _share(self) -> Fraction:
         return Fraction(str(self.quantile))

@@ -28,6 +28,7 @@ class View(Protocol):
         units: number of units, private under ADD_OR_REMOVE_ONE.
         public_units: number of units where the adjacency makes it public (REPLACE_ONE), else None.
         kept: what each of the question's `handles()` left with the curator, in that order.
+        device: where the records are, or the CPU; public.
         can_take: whether `take(positions)` can pick single records.
         sampled: a fresh sample of the units, each taken by itself with probability `rate`; `public_units` stays that of all.
     """
@@ -46,6 +47,8 @@ class View(Protocol):
     def public_units(self) -> int | None: ...
     @property
     def kept(self) -> Sequence[Any]: ...
+    @property
+    def device(self) -> torch.device: ...
     @property
     def can_take(self) -> bool: ...
     def take(self, positions: torch.Tensor) -> Any: ...

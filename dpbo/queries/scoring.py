@@ -71,7 +71,8 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Ten
         padded = torch.full((view.count,), int(kept[0]))
         padded[kept] = kept
         try:
-            part = torch.cat([p.to("cpu", torch.float64) for p in _pieces(score(subject, view.take(padded)), view.count, metrics)])
+            pieces = _pieces(score(subject, view.take(padded)), view.count, metrics)
+            part = torch.cat([piece.to("cpu", torch.float64, copy=True) for piece in pieces])  # a score may use its buffer again
             scores[kept], failed = part[kept], failed - (last - first)
         except KeyboardInterrupt:
             return Failure("interrupted")
@@ -110,7 +111,7 @@ def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
 def tensor_of(result: Any) -> torch.Tensor:
     """What a score returned, as one tensor: a tensor, an array, a list, or an iterator of batches of those."""
     if isinstance(result, Iterator):
-        return torch.cat([tensor_of(batch) for batch in result])
+        return torch.cat([tensor_of(batch).clone() for batch in result])  # a score may use its buffer again
     return result.detach() if isinstance(result, torch.Tensor) else _as_tensor(np.asarray(result))
 
 

@@ -13,7 +13,7 @@ Cost: 2 n N d flops in the product; every other pass is over n d numbers, chunk 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -41,20 +41,31 @@ def clipped_sum(
         clip, quantum: B and q.
         offset: the same for every unit, `d`.
     """
-    units, device = len(columns[0]), columns[0].device
-    rows, d = _ROWS.get(device.type, _DEVICE_ROWS), len(weights)
+    total = torch.zeros(len(weights), dtype=torch.int64, device=columns[0].device)
+    for vectors, count in _products(columns, weights, offset):
+        total += _clipped(vectors, clip, quantum)[:, :count].sum(1)
+    return total
+
+
+def lengths(columns: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
+    """|W y| of every unit, `units`; each from its own numbers alone, as above."""
+    return torch.cat([vectors.square().sum(0).sqrt()[:count] for vectors, count in _products(columns, weights, None)])
+
+
+def _products(columns: Sequence[torch.Tensor], weights: torch.Tensor, offset: torch.Tensor | None) -> Iterator[tuple[torch.Tensor, int]]:
+    """(W y - offset of one full chunk, `d x rows`, how many of its columns are units): every operation on it has one fixed shape."""
+    units, device, d = len(columns[0]), columns[0].device, len(weights)
+    rows = _ROWS.get(device.type, _DEVICE_ROWS)
     W = torch.zeros(max(d, 2), len(columns), dtype=torch.float64, device=device)  # one row would take another product's path
     W[:d] = weights
     shift = torch.zeros(d, 1, dtype=torch.float64, device=device) if offset is None else offset.to(device).unsqueeze(1)
     buffer = torch.zeros(len(columns), rows, dtype=torch.float64, device=device)
-    total = torch.zeros(d, dtype=torch.int64, device=device)
     for start in range(0, units, rows):
         count = min(rows, units - start)
         for row, column in zip(buffer, columns, strict=True):
             row[:count].copy_(column[start : start + count])
         buffer[:, count:] = 0.0
-        total += _clipped((W @ buffer)[:d, :count] - shift, clip, quantum).sum(1)
-    return total
+        yield (W @ buffer)[:d] - shift, count
 
 
 def _clipped(g: torch.Tensor, clip: float, quantum: float) -> torch.Tensor:

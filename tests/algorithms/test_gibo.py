@@ -13,10 +13,11 @@ import torch
 from dpbo import DPGIBO, Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
 from dpbo.accounting import Planned, PureFilter
 from dpbo.algorithms import PAPER, RECOMMENDED, choose_clip, choose_start
-from dpbo.errors import InputError, LedgerMismatch
+from dpbo.errors import InputError, LedgerError, LedgerMismatch, LedgerUnavailable
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import NoNoise
 from dpbo.objective import NoiseWarning
+from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy, audit, reachable, replay
 
 EXACT = NoNoise(allow_not_private=True)
@@ -147,6 +148,74 @@ def test_a_run_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path
         again.load_state_dict({"name": "dpgibo", "gradients": [[0.0] * D]})
 
 
+def failing_once(curator, monkeypatch, at):
+    """The ledger cannot store the value of one charge, once."""
+    honest, left = curator.ledger.store, [at]
+
+    def store(*arguments):
+        left[0] -= 1
+        if left[0] == 0:
+            raise LedgerUnavailable("the disk is full")
+        return honest(*arguments)
+
+    monkeypatch.setattr(curator.ledger, "store", store)
+
+
+@pytest.mark.parametrize("at", [2, 4])
+def test_a_value_that_could_not_be_stored_is_finished_and_nothing_is_paid_twice(tmp_path, monkeypatch, at):
+    terms = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    curator = make(**terms)
+    search = gibo(curator, iterations=4)
+    failing_once(curator, monkeypatch, at)
+    with pytest.raises(LedgerUnavailable):
+        search.run()
+    result = search.run()
+    assert len(result.gradients) == 4
+    assert [r.kind for r in curator.ledger.records()].count("charge") == 4
+    assert torch.equal(gibo(make(**terms), iterations=4).result().iterates, result.iterates)
+
+
+def test_a_second_process_is_refused_uncharged_and_resumes_rightly(tmp_path):
+    terms = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    first, second = gibo(make(**terms)), gibo(make(**terms))
+    handle = second.evaluate(second.ask())
+    first.tell(first.ask(), first.evaluate(first.ask()))
+    with pytest.raises(LedgerError, match="another process"):
+        second.tell(second.ask(), handle)
+    assert first.remaining == 11
+    again = gibo(make(**terms))
+    assert torch.equal(again.theta, first.theta)
+    again.run()
+
+
+def test_only_handles_of_this_question_are_told():
+    curator = make()
+    search = gibo(curator)
+    X = search.ask()
+    old = search.evaluate(X)
+    search.tell(X, search.evaluate(X))
+    foreign = curator.evaluate(ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0)))
+    for handle in (old, foreign):
+        with pytest.raises(InputError, match="handle"):
+            search.tell(search.ask(), handle)
+    assert search.remaining == 11
+
+
+def test_terms_tell_kernels_apart(tmp_path):
+    terms = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    kernels = [
+        gpytorch.kernels.ScaleKernel(base).double() for base in (gpytorch.kernels.RBFKernel(), gpytorch.kernels.MaternKernel(nu=2.5))
+    ]
+    gibo(make(**terms), kernel=kernels[0])
+    with pytest.raises(LedgerMismatch, match="kernel"):
+        gibo(make(**terms), kernel=kernels[1])
+
+
+def test_an_optimizer_that_asks_for_more_than_a_gradient_is_refused():
+    with pytest.raises(InputError, match="optimizer"):
+        dataclasses.replace(RECOMMENDED, optimizer=torch.optim.LBFGS)
+
+
 def test_algorithm_two_takes_as_few_points_as_it_needs():
     """With history a tolerance is met by fewer and fewer points, never more than the batch."""
     kernel = gpytorch.kernels.RBFKernel().double()
@@ -266,8 +335,19 @@ def test_a_start_is_chosen_privately_among_public_candidates():
     search = gibo(curator, start=start, budget=0.9)
     search.run()
     assert curator.ledger.verify().total <= curator.ledger.cap
+    before = curator.ledger.head().seq
+    again = choose_start(curator, distance, candidates, loss_range=(0.0, 4.0), budget_share=0.1)
+    assert (again.tolist(), curator.ledger.head().seq) == (start.tolist(), before), "asked again it costs nothing"
     with pytest.raises(BudgetExceeded):
-        choose_start(curator, distance, candidates, loss_range=(0.0, 4.0), budget_share=0.1)
+        choose_start(curator, distance, candidates, loss_range=(0.0, 4.0), budget_share=0.1, name="another")
+
+
+def test_a_start_by_zero_one_losses_of_small_integers():
+    def wrong(x, records):
+        return (records[:, 0] > x[0]).to(torch.uint8)
+
+    candidates = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
+    assert choose_start(make(), wrong, candidates, loss_range=(0.0, 1.0), budget_share=0.5)[0] == 1.0
 
 
 def test_a_clip_is_chosen_privately_near_the_quantile_of_gradient_lengths():
@@ -276,6 +356,9 @@ def test_a_clip_is_chosen_privately_near_the_quantile_of_gradient_lengths():
     true = float((2 * (start - users())).norm(dim=1).quantile(0.9))
     candidates = [0.1 * true, 0.5 * true, 0.99 * true, 3 * true, 10 * true]
     assert choose_clip(curator, distance, bounds=box(), candidates=candidates, budget_share=0.5, start=start) == candidates[2]
+    far = [0.1 * true, 1.2 * true, 3 * true, 30 * true, 300 * true]
+    chosen = [choose_clip(make(), distance, bounds=box(), candidates=far, budget_share=0.5, start=start) for _ in range(8)]
+    assert chosen.count(far[1]) >= 6, "of clips that cut nobody, the lowest"
 
 
 @pytest.mark.parametrize(

@@ -163,11 +163,11 @@ def test_a_commit_without_an_answer_is_never_drawn_again(monkeypatch):
     """The charge went through but its confirmation was lost: the handle is burnt; a charge that did not go through leaves it whole."""
     charge = Ledger.charge
 
-    def answer_lost(self, *arguments):
-        charge(self, *arguments)
+    def answer_lost(self, *arguments, **named):
+        charge(self, *arguments, **named)
         raise LedgerUnavailable("connection lost", uncertain=True)
 
-    def refused(self, *arguments):
+    def refused(self, *arguments, **named):
         raise LedgerUnavailable("connection lost", uncertain=True)
 
     curator = make()

@@ -119,6 +119,56 @@ def test_a_wild_unit_changes_no_others_bits(wild):
     assert (clipped_sum(list(calm), W, clip, quantum) + alone).tolist() == clipped_sum(list(loud), W, clip, quantum).tolist()
 
 
+def test_a_removed_unit_leaves_every_other_ones_length_as_it_was():
+    """4,095 units against 4,096: clipped lengths are summed in one fixed shape, wherever the last unit stands."""
+    numbers = [10.760967930952122, -5.493870409268653, 4.796100944628616, -3.83102110441581, 0.9765046270726674]
+    clip = 0.7499999980328573
+    quantum, W = quantum_of(clip, 5), torch.eye(5, dtype=torch.float64)
+    sums = [clipped_sum([torch.full((n,), x, dtype=torch.float64) for x in numbers], W, clip, quantum) for n in (4095, 4096)]
+    one = clipped_sum([torch.tensor([x], dtype=torch.float64) for x in numbers], W, clip, quantum)
+    assert (sums[1] - sums[0]).tolist() == one.tolist()
+    for n in (1, 17, 4070, 4094):
+        whole = clipped_sum([torch.full((n,), x, dtype=torch.float64) for x in numbers], W, clip, quantum)
+        assert whole.tolist() == (n * one).tolist()
+
+
+@pytest.mark.parametrize("raising", [False, True])
+def test_a_loss_that_uses_its_buffer_again_speaks_for_each_record_alone(raising):
+    buffer = torch.empty(5, dtype=torch.float64)
+
+    def batched(x, records):
+        if raising and bool((records > 50).any()):
+            raise ValueError("too large")
+        for start in range(0, len(records), 5):
+            torch.mul(records[start : start + 5, 0], x[0], out=buffer)
+            yield buffer
+
+    def whole(x, records):
+        return torch.mul(records[:, 0], x[0], out=torch.empty(0, dtype=torch.float64))
+
+    data = torch.linspace(-1, 1, 400, dtype=torch.float64).unsqueeze(1)
+    if raising:
+        data[7] = 100.0
+    X, W = torch.tensor([[1.0], [2.0]], dtype=torch.float64), torch.tensor([[0.5, 0.25]], dtype=torch.float64)
+    expected = torch.where(data > 50, 0.0, data).clamp(-0.5, 0.5).mean()
+    for loss in (batched,) if raising else (batched, whole):
+        value = make(data).release(ClippedGradient(loss, X, weights=W, clip=0.5), EXACT).value.item()
+        assert value == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_a_loss_that_writes_into_x_moves_nothing():
+    def writing(x, records):
+        losses = records[:, 0] * x[0]
+        x.zero_()
+        return losses
+
+    X, W = torch.tensor([[1.0], [2.0]], dtype=torch.float64), torch.tensor([[0.5, 0.25]], dtype=torch.float64)
+    data = torch.full((10, 1), 0.3, dtype=torch.float64)
+    query = ClippedGradient(writing, X, weights=W, clip=1.0)
+    X.zero_()
+    assert make(data).release(query, EXACT).value.item() == pytest.approx(0.3)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_no_unit_changes_anothers_bits():
     generator = torch.Generator().manual_seed(0)
