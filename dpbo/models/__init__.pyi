@@ -1,4 +1,12 @@
+from .datasets import DataSetKernel as DataSetKernel
+from .datasets import chain as chain
+from .datasets import hamming as hamming
+from .datasets import matern52 as matern52
+from .datasets import over_data_sets as over_data_sets
+from .datasets import squared_exponential as squared_exponential
+from .finite import FiniteGP as FiniteGP
 from .gradient_gp import GradientGP as GradientGP
 from .gradient_posterior import GradientPosterior as GradientPosterior
+from .information import information_gain_bound as information_gain_bound
 from .kernel_derivatives import Derivatives as Derivatives
 from .kernels import derivatives as derivatives

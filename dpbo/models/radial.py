@@ -24,6 +24,11 @@ class Radial(Derivatives):
 
     @staticmethod
     @abc.abstractmethod
+    def kappa_(r2: Tensor, scratch: Tensor) -> None:
+        """Turn squared whitened distances into k in place; `scratch` is of the same shape. For rows over very many points."""
+
+    @staticmethod
+    @abc.abstractmethod
     def profile(r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(kappa, phi, psi) at squared whitened distances."""
 
@@ -58,6 +63,10 @@ class RBF(Radial):
     """exp(-r^2/2)."""
 
     @staticmethod
+    def kappa_(r2: Tensor, scratch: Tensor) -> None:  # noqa: ARG004
+        r2.mul_(-0.5).exp_()
+
+    @staticmethod
     def profile(r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         kappa = (-0.5 * r2).exp_()
         return kappa, kappa, kappa
@@ -65,6 +74,12 @@ class RBF(Radial):
 
 class Matern52(Radial):
     """(1 + a + a^2/3) e^-a at a = sqrt(5) r, twice differentiable."""
+
+    @staticmethod
+    def kappa_(r2: Tensor, scratch: Tensor) -> None:
+        a = r2.mul_(5.0).sqrt_()
+        torch.mul(a, 1.0 / 3.0, out=scratch).add_(1.0).mul_(a).add_(1.0)
+        a.neg_().exp_().mul_(scratch)
 
     @staticmethod
     def profile(r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,1 @@
+"""Differentially Private Bayesian Optimization (Kusner, Gardner, Garnett and Weinberger 2015)."""

@@ -1,0 +1,248 @@
+"""A Gaussian process over a finite candidate set, whose posterior at every candidate is kept up to date.
+
+Observing x_t adds one row to an incremental Cholesky factor: v = (k(x_t, .) - V^T V_t) / s with s^2 = s_t^2(x_t) + noise; then
+mean += v z and variance -= v^2, where z = (y - mean(x_t)) / s. Nothing is factorised anew and no n x n matrix is formed.
+Two instances: GP-UCB over 40,000 candidates at well under a millisecond a step, and a greedy bound on the information gain.
+
+Cost of observation t over n candidates in d dimensions, for each run: 2 n t flops for V^T V_t, 2 n d for the kernel's row, 6 n for the
+rest. Bytes: 8 n t of V are read once, which is what takes the time, and about 80 n of vectors that stay in cache. Storage: 8 n t.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from gpytorch.distributions import MultivariateNormal
+from linear_operator import to_linear_operator
+from torch import Tensor
+
+from dpbo.errors import InputError
+from dpbo.models.kernel_derivatives import require_float64
+from dpbo.models.rows import rows_of
+from dpbo.privacy import require_count, require_positive
+
+_CACHED = 1 << 16  # numbers of a vector over candidates that are worked on together: 0.5 MB, so a step's few vectors stay in cache
+
+
+class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
+    """A GP posterior over candidates, for one run or a batch of independent runs.
+
+    Args:
+        candidates: `n x d`, shared by all runs, or `batch_shape x n x d`; float64.
+        kernel: one GPyTorch kernel in float64 for all runs, copied. Public: never fitted on private values.
+        noise: variance of an observation, above 0, in units of y^2.
+
+    Keyword args:
+        mean: public prior mean.
+        batch_shape: of independent runs that share the candidates; empty for one run.
+        capacity: observations for which room is made at first; it doubles when full.
+
+    Raises:
+        InputError: an argument is not float64, not finite, or out of range.
+        UnsupportedError: the kernel has a batch of hyper-parameters.
+    """
+
+    _V: Tensor
+    _indices: Tensor
+    _scales: Tensor
+    _innovations: Tensor
+    _mean: Tensor
+    _variance: Tensor
+    _scratch: Tensor
+
+    def __init__(
+        self, candidates: Tensor, kernel: Any, noise: float, *, mean: float = 0.0, batch_shape: Sequence[int] = (), capacity: int = 64
+    ) -> None:
+        super().__init__()
+        _require_candidates(candidates)
+        if len(kernel.batch_shape):
+            raise UnsupportedError("FiniteGP takes one kernel for all runs; make one model for each kernel.")
+        self.noise, self.prior_mean = require_positive("noise", noise), float(mean)
+        self._batch_shape = _broadcast(candidates.shape[:-2], torch.Size(batch_shape))
+        own = candidates if candidates.dim() == 2 else candidates.expand(*self._batch_shape, -1, -1).flatten(0, -3)
+        self.register_buffer("candidates", candidates)
+        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+        self._runs, self._rows, self.num_observations = self._batch_shape.numel(), rows_of(kernel, own), 0
+        variance = self._rows.diagonal().detach().expand(self._runs, -1).clone()
+        self.register_buffer("_variance", variance)
+        self.register_buffer("_mean", torch.full_like(variance, self.prior_mean))
+        together = max(1, _CACHED // variance.shape[-1]) if variance.device.type == "cpu" else self._runs
+        # kept, because memory that is given back and taken again costs more in page faults than the arithmetic on it
+        self.register_buffer("_scratch", torch.empty_like(variance[:together]))
+        self._make_room(require_count("capacity", capacity))
+
+    @property
+    def mean(self) -> Tensor:
+        """Posterior mean at the candidates, `batch_shape x n`: a view that later observations change."""
+        return self._mean.view(*self._batch_shape, -1)
+
+    @property
+    def variance(self) -> Tensor:
+        """Posterior variance at the candidates, without noise, `batch_shape x n`: a view that later observations change."""
+        return self._variance.view(*self._batch_shape, -1)
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of the independent runs."""
+        return self._batch_shape
+
+    @property
+    def num_outputs(self) -> int:
+        """1: one value a candidate."""
+        return 1
+
+    @property
+    def observed(self) -> Tensor:
+        """The observed points, `batch_shape x t x d`."""
+        return self.candidates_at(self._indices[:, : self.num_observations].view(*self._batch_shape, -1))
+
+    def candidates_at(self, index: Tensor) -> Tensor:
+        """The candidates at indices `batch_shape x k`, as `batch_shape x k x d`."""
+        if self.candidates.dim() == 2:
+            return self.candidates[index]
+        d = self.candidates.shape[-1]
+        return self.candidates.expand(*self._batch_shape, -1, -1).gather(-2, index.unsqueeze(-1).expand(*index.shape, d))
+
+    @torch.no_grad()
+    def argmax_upper(self, beta: float) -> Tensor:
+        """The index of the largest mean + sqrt(beta variance), the first of equals, for each run: `batch_shape`."""
+        root, best = math.sqrt(beta), []
+        for runs in self._slices():
+            upper = torch.sqrt(self._variance[runs], out=self._scratch[: len(self._variance[runs])])
+            best.append(upper.mul_(root).add_(self._mean[runs]).max(-1).indices)
+        return torch.cat(best).view(self._batch_shape)
+
+    @torch.no_grad()
+    def observe(self, index: int | Tensor, value: float | Tensor) -> None:
+        """Learn that the candidate at `index` showed `value`, for each run (`batch_shape`, or one number for all).
+
+        Raises:
+            InputError: an index is no candidate's, or a value is not finite.
+        """
+        index, value = self._checked(index, value)
+        t = self.num_observations
+        if t == self._V.shape[-2]:
+            self._make_room(2 * t)
+        self._indices[:, t] = index
+        for runs in self._slices():
+            self._learn(runs, t, index[runs], value[runs])
+        self.num_observations = t + 1
+
+    def posterior(
+        self, X: Tensor, output_indices: list[int] | None = None, observation_noise: bool | Tensor = False, posterior_transform: Any = None
+    ) -> GPyTorchPosterior:
+        """The joint posterior at any X, `... x q x d`, whose leading dimensions broadcast with `batch_shape`; differentiable in X.
+
+        Raises:
+            InputError: X is not float64.
+            UnsupportedError: another output than 0 is asked for, or noise of another size than the model's.
+        """
+        require_float64("X", X)
+        if output_indices not in (None, [0]) or not isinstance(observation_noise, bool):
+            raise UnsupportedError("FiniteGP has one output, and one noise for all observations.")
+        mean, covariance = self._moments(X)
+        if observation_noise:
+            covariance = covariance + self.noise * torch.eye(X.shape[-2], dtype=X.dtype, device=X.device)
+        posterior = GPyTorchPosterior(MultivariateNormal(mean, to_linear_operator(covariance)))
+        return posterior if posterior_transform is None else posterior_transform(posterior)
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
+        """Refused: only candidates are observed, by `observe`."""
+        raise UnsupportedError("FiniteGP observes candidates, by observe(index, value); copy.deepcopy it first to keep this one.")
+
+    def subset_output(self, idcs: list[int]) -> Model:
+        """Refused: there is one output."""
+        raise UnsupportedError("FiniteGP has one output.")
+
+    def _slices(self) -> Iterator[slice]:
+        """The runs in slices whose vectors over candidates fit into a cache together; on a device, all of them at once."""
+        step = len(self._scratch)
+        return (slice(start, start + step) for start in range(0, self._runs, step))
+
+    def _learn(self, runs: slice, t: int, index: Tensor, value: Tensor) -> None:
+        mean, variance, row, at = self._mean[runs], self._variance[runs], self._V[runs, t], index.unsqueeze(-1)
+        scale = (variance.gather(-1, at) + self.noise).sqrt_()
+        innovation = (value.unsqueeze(-1) - mean.gather(-1, at)).div_(scale)
+        self._rows.write(runs, index, row, self._scratch[: len(index)])
+        _subtract(row, self._V[runs, :t], index)
+        row.div_(scale)
+        mean.addcmul_(row, innovation)
+        variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)  # rounding may leave -1e-17 where all is known
+        self._scales[runs, t], self._innovations[runs, t] = scale.squeeze(-1), innovation.squeeze(-1)
+
+    def _moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean `... x q` and covariance `... x q x q`. Points of dimensions beyond the runs' become columns of one solve."""
+        q, d = X.shape[-2:]
+        shape = _broadcast(X.shape[:-2], self._batch_shape)
+        X = X.expand(*shape, q, d)
+        prior = self.kernel(X).to_dense()
+        if self.num_observations == 0:
+            return torch.full_like(X[..., 0], self.prior_mean), prior
+        own = shape[len(shape) - len(self._batch_shape) :]
+        columns = X.reshape(-1, *own, q, d).movedim(0, -3).flatten(-3, -2)
+        cross = self.kernel(self.observed.expand(*own, -1, d), columns).to_dense()
+        A = torch.linalg.solve_triangular(self._factor(), cross, upper=False)
+        A = A.unflatten(-1, (-1, q)).movedim(-2, 0).reshape(*shape, -1, q)
+        z = self._innovations[:, : self.num_observations].view(*self._batch_shape, -1, 1)
+        return self.prior_mean + (A.mT @ z).squeeze(-1), prior - A.mT @ A
+
+    def _factor(self) -> Tensor:
+        """L, `batch_shape x t x t`, lower with L L^T = K + noise I: its entries lie in V at the observed candidates."""
+        t = self.num_observations
+        at = self._indices[:, None, :t].expand(-1, t, -1)
+        L = self._V[:, :t].gather(-1, at).mT.tril(-1) + torch.diag_embed(self._scales[:, :t])
+        return L.view(*self._batch_shape, t, t)
+
+    def _checked(self, index: int | Tensor, value: float | Tensor) -> tuple[Tensor, Tensor]:
+        like, n = self._mean, self._mean.shape[-1]
+        index = torch.as_tensor(index, device=like.device).expand(self._batch_shape).reshape(-1)
+        value = torch.as_tensor(value, dtype=like.dtype, device=like.device).expand(self._batch_shape).reshape(-1)
+        if index.is_floating_point() or bool(((index < 0) | (index >= n)).any()):
+            raise InputError("index", "out of range", f"whole numbers from 0 to {n - 1}")
+        if not bool(value.isfinite().all()):
+            raise InputError("value", "not finite", "finite")
+        return index.long(), value
+
+    def _make_room(self, capacity: int) -> None:
+        n, t = self._mean.shape[-1], self.num_observations
+        V = _room(self._mean, self._runs, capacity, n)
+        scales, innovations = self._mean.new_empty(2, self._runs, capacity)
+        indices = torch.empty_like(scales, dtype=torch.long)
+        for name, grown in (("_V", V), ("_scales", scales), ("_innovations", innovations), ("_indices", indices)):
+            if t:
+                grown[:, :t] = getattr(self, name)
+            self.register_buffer(name, grown)
+
+
+def _subtract(row: Tensor, past: Tensor, index: Tensor) -> None:
+    """row -= V^T V_index: rows `b x n`, V `b x t x n`, one index (`b`) a run."""
+    if len(row) == 1:  # three times as fast as a product of matrices at t = 10
+        row[0].addmv_(past[0].mT, past[0, :, index[0]], alpha=-1.0)
+        return
+    weights = past.gather(-1, index[:, None, None].expand(-1, past.shape[1], 1)).mT
+    row.unsqueeze(-2).baddbmm_(weights, past, alpha=-1.0)
+
+
+def _broadcast(first: torch.Size, second: torch.Size) -> torch.Size:
+    return torch.broadcast_shapes(first, second)  # type: ignore[no-untyped-call]
+
+
+def _room(like: Tensor, *shape: int) -> Tensor:
+    """Memory for numbers like those of `like`. On a CPU by numpy, which asks for huge pages: faults take a tenth of a run otherwise."""
+    return torch.from_numpy(np.empty(shape)) if like.device.type == "cpu" else like.new_empty(shape)
+
+
+def _require_candidates(candidates: Tensor) -> None:
+    require_float64("candidates", candidates)
+    if candidates.dim() < 2 or 0 in candidates.shape:
+        raise InputError("candidates", tuple(candidates.shape), "of shape n x d or batch_shape x n x d, not empty")
+    if not bool(candidates.isfinite().all()):
+        raise InputError("candidates", "not finite", "finite")
