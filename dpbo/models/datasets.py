@@ -9,6 +9,7 @@ Two instances of the differences: `hamming` counts them in given public data set
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -100,9 +101,10 @@ def over_data_sets(data_sets: DataSetKernel, candidates: Any, dimension: int) ->
     for name, kernel in (("data_sets", data_sets), ("candidates", candidates)):
         if kernel.active_dims is not None:
             raise InputError(name, kernel, "without active_dims", "They are set here.")
-    data_sets.register_buffer("active_dims", torch.tensor([0]))
-    candidates.register_buffer("active_dims", torch.arange(1, 1 + require_count("dimension", dimension)))
-    return data_sets * candidates
+    first, second = copy.deepcopy(data_sets), copy.deepcopy(candidates)  # whose columns are set, not the caller's
+    first.register_buffer("active_dims", torch.tensor([0]))
+    second.register_buffer("active_dims", torch.arange(1, 1 + require_count("dimension", dimension)))
+    return first * second
 
 
 def _fixed(kind: Any, lengthscale: float | Tensor, **settings: Any) -> Any:

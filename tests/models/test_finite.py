@@ -135,7 +135,7 @@ def test_many_observations_of_one_candidate_stay_sound():
 def test_what_is_refused():
     candidates = torch.rand(N, D, dtype=DOUBLE)
     model = FiniteGP(candidates, squared_exponential(0.5), NOISE)
-    for index in (-1, N, 0.5):
+    for index in (-1, N, torch.tensor(0.5)):
         with pytest.raises(InputError, match="index"):
             model.observe(index, 0.0)
     with pytest.raises(InputError, match="value"):
