@@ -115,6 +115,13 @@ def require_count(name: str, value: Any, least: int = 1) -> int:
     return value
 
 
+def require_probability(name: str, value: Any) -> float:
+    """`value` as a float if it is strictly between 0 and 1, else InputError."""
+    if not _is_number(value) or not 0.0 < float(value) < 1.0:
+        raise InputError(name, value, "in (0, 1)")
+    return float(value)
+
+
 def require_range(name: str, value: Any) -> tuple[float, float]:
     """`value` as (lower, upper), at most 1e100 from zero and at least 1e-100 apart, else InputError."""
     allowed = "a pair (lower, upper) of numbers with lower < upper, within 1e100 of zero and at least 1e-100 apart"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dpbo.errors import InputError
 from dpbo.models.finite import FiniteGP
-from dpbo.privacy import require_count, require_positive
+from dpbo.privacy import require_count, require_positive, require_probability
 
 Schedule = Callable[[int], float]
 """beta_t for the choice of the t-th observation, t = 1, 2, ..."""
@@ -35,7 +35,7 @@ class SrinivasFinite:
 
     def __post_init__(self) -> None:
         require_count("count", self.count)
-        _require_probability("delta", self.delta)
+        require_probability("delta", self.delta)
 
     def __call__(self, t: int) -> float:
         return 2.0 * math.log(self.count * require_count("t", t) ** 2 * math.pi**2 / (6.0 * self.delta))
@@ -64,7 +64,7 @@ class SrinivasCompact:
         require_count("dimension", self.dimension)
         for name in ("side", "a", "b"):
             require_positive(name, getattr(self, name))
-        _require_probability("delta", self.delta)
+        require_probability("delta", self.delta)
         if 4.0 * self.dimension * self.a <= self.delta:
             raise InputError("a", self.a, "above delta / (4 d)", "A larger a only weakens the assumption.")
 
@@ -81,7 +81,7 @@ def kusner_beta(count: int, delta: float, *, constants: str = "corrected") -> Sr
     "paper": 2 log(count t^2 pi^2 / (3 delta)), a confidence of 1 - delta/2. "corrected": 2 log(2 count t^2 pi^2 / (3 delta)),
     a confidence of 1 - delta/4, so that the four events of Theorem 3 together fail with probability delta [derived].
     """
-    _require_probability("delta", delta)
+    require_probability("delta", delta)
     shares = {"paper": 2.0, "corrected": 4.0}
     if constants not in shares:
         raise InputError("constants", constants, "'paper' or 'corrected'")
@@ -109,8 +109,3 @@ def argmax_ucb(model: FiniteGP, schedule: Schedule) -> Tensor:
 
 def _observations(model: Any) -> int:
     return model.num_observations if isinstance(model, FiniteGP) else int(model.train_inputs[0].shape[-2])
-
-
-def _require_probability(name: str, value: float) -> None:
-    if not isinstance(value, float) or not 0.0 < value < 1.0:
-        raise InputError(name, value, "in (0, 1)")

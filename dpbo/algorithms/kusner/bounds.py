@@ -20,7 +20,7 @@ import math
 
 from dpbo.acquisition.ucb import kusner_beta
 from dpbo.errors import InputError
-from dpbo.privacy import require_count, require_positive
+from dpbo.privacy import require_count, require_positive, require_probability
 
 
 def neighbour_gap(*, count: int, kappa: float, delta: float, share: float) -> float:
@@ -76,8 +76,9 @@ def mean_regret(*, observations: int, noise: float, gamma: float, beta: float) -
 def noise_gap(*, observations: int, noise: float, delta: float, constants: str = "corrected") -> float:
     """q: how much the noise of both best observations can add to the difference of the best values.
 
-    "paper": sigma sqrt(8 log(3/delta)), a bound for one noise of each data set; it fails, because the best of T observations carries a
-    noise near the maximum of T. "corrected": 2 sigma sqrt(2 log(8 T / delta)), failing with probability delta / 4 [derived].
+    "paper": sigma sqrt(8 log(3/delta)), a bound for one noise of each data set (the workshop prints 4 for 8); it fails, because the best
+    of T observations carries a noise near the maximum of T. "corrected": 2 sigma sqrt(2 log(8 T / delta)), failing with probability
+    delta / 4 [derived].
     """
     require_probability("delta", delta)
     many = 3.0 if is_paper(constants) else 8.0 * require_count("observations", observations)
@@ -152,13 +153,6 @@ def is_paper(constants: str) -> bool:
     if constants not in ("paper", "corrected"):
         raise InputError("constants", constants, "'paper' or 'corrected'")
     return constants == "paper"
-
-
-def require_probability(name: str, value: float) -> float:
-    """`value` if it is in (0, 1), else InputError."""
-    if not isinstance(value, float) or not 0.0 < value < 1.0:
-        raise InputError(name, value, "a float in (0, 1)")
-    return value
 
 
 def _not_negative(name: str, value: float) -> float:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 
 from dpbo.acquisition.ucb import SrinivasCompact
-from dpbo.algorithms.kusner.bounds import mean_regret, neighbour_gap, noise_gap, require_probability, theorem_1
+from dpbo.algorithms.kusner.bounds import mean_regret, neighbour_gap, noise_gap, theorem_1
 from dpbo.errors import InputError
-from dpbo.privacy import require_count, require_positive
+from dpbo.privacy import require_count, require_positive, require_probability
 
 
 def grid_choice_sensitivity(*, points: int, dimension: int, kappa: float, delta: float) -> float:
