@@ -5,8 +5,9 @@ Both choose the identical indices, which is asserted. Beside them, 50 runs in on
 factor (0.4 GB here); the fraction of read bandwidth is that over the time, beside a plain sum over as large an array, in the same run.
 
 One run's factor (16 MB) stays in the processor's outer cache, 50 runs' factors (800 MB) come from memory in each step, at half the
-bandwidth or less: over 40,000 candidates a batch on one core is no faster than single runs, whatever the order of its work. A loop of
-products over runs, a batched product, blocks of candidates, and huge pages were tried. Over few candidates it saves the calls.
+bandwidth or less: reading alone then takes a run of the batch 33 ms, more than 0.7 of a whole single run, so that 0.7 is out of one
+core's reach. A product a run, a batched product, blocks of candidates, huge pages and kept memory were tried; the best is what runs.
+Over few candidates a batch saves the calls.
 
     python -m benchmarks.finite_gp [--smoke] [--json FILE]
 """
@@ -37,10 +38,15 @@ def values_of(candidates: Tensor, runs: int, seed: int) -> Tensor:
     return torch.sin(8.0 * candidates[:, 0] + phases[:, 0]) * torch.cos(6.0 * candidates[:, 1] + phases[:, 1])
 
 
-def by_finite_gp(candidates: Tensor, kernel: Any, values: Tensor, steps: int) -> Tensor:
-    """The indices chosen, `steps x runs`; values are `runs x n`."""
-    model = FiniteGP(candidates, kernel, NOISE, batch_shape=values.shape[:1], capacity=steps)
-    schedule, index = SrinivasFinite(count=len(candidates), delta=DELTA), torch.zeros(len(values), dtype=torch.long)
+def model_of(candidates: Tensor, kernel: Any, runs: int, steps: int) -> FiniteGP:
+    """So many independent runs over the same candidates."""
+    return FiniteGP(candidates, kernel, NOISE, batch_shape=(runs,), capacity=steps)
+
+
+def by_finite_gp(model: FiniteGP, values: Tensor, steps: int) -> Tensor:
+    """The indices chosen from the start, `steps x runs`; values are `runs x n`."""
+    model.forget()
+    schedule, index = SrinivasFinite(count=values.shape[-1], delta=DELTA), torch.zeros(len(values), dtype=torch.long)
     chosen = [index]
     for _ in range(steps - 1):
         model.observe(index, values.gather(1, index.unsqueeze(1)).squeeze(1))
@@ -72,13 +78,13 @@ def bandwidth(numbers: int) -> float:
 
 def batch_against_singles(candidates: Tensor, kernel: Any, runs: int, steps: int, repetitions: int) -> tuple[float, float]:
     """Seconds a run of a batch, and the median ratio to single ones; the same indices, which is asserted."""
-    values = values_of(candidates, runs, 1)
+    values, one, many = values_of(candidates, runs, 1), model_of(candidates, kernel, 1, steps), model_of(candidates, kernel, runs, steps)
 
     def singles() -> Tensor:
-        return torch.cat([by_finite_gp(candidates, kernel, values[run : run + 1], steps) for run in range(runs)], dim=1)
+        return torch.cat([by_finite_gp(one, values[run : run + 1], steps) for run in range(runs)], dim=1)
 
     def batch() -> Tensor:
-        return by_finite_gp(candidates, kernel, values, steps)
+        return by_finite_gp(many, values, steps)
 
     assert torch.equal(batch(), singles()), "a batch and single runs choose alike"
     together, alone = interleaved(batch, singles, repetitions=repetitions)
@@ -94,12 +100,12 @@ def main() -> None:
     closed, called = squared_exponential(LENGTH), RQKernel().double()
     called.lengthscale = LENGTH
     values = values_of(candidates, 1, chosen.seed)
-    assert torch.equal(by_finite_gp(candidates, closed, values, steps), by_botorch(candidates, closed, values, steps))
-    ours, theirs = interleaved(
-        lambda: by_finite_gp(candidates, closed, values, steps),
-        lambda: by_botorch(candidates, closed, values, steps),
-        repetitions=repetitions,
-    )
+
+    def one_run() -> Tensor:
+        return by_finite_gp(model_of(candidates, closed, 1, steps), values, steps)
+
+    assert torch.equal(one_run(), by_botorch(candidates, closed, values, steps))
+    ours, theirs = interleaved(one_run, lambda: by_botorch(candidates, closed, values, steps), repetitions=repetitions)
     faster, seconds, read = ratio(theirs, ours), statistics.median(ours), 4.0 * n * steps * (steps - 1)
     few = min(1_000, n)
     batches = {

@@ -70,10 +70,11 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         own = candidates if candidates.dim() == 2 else candidates.expand(*self._batch_shape, -1, -1).flatten(0, -3)
         self.register_buffer("candidates", candidates)
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self._runs, self._rows, self.num_observations = self._batch_shape.numel(), rows_of(kernel, own), 0
-        variance = self._rows.diagonal().detach().expand(self._runs, -1).clone()
+        self._runs, self._rows = self._batch_shape.numel(), rows_of(kernel, own)
+        variance = candidates.new_empty(self._runs, candidates.shape[-2])
         self.register_buffer("_variance", variance)
-        self.register_buffer("_mean", torch.full_like(variance, self.prior_mean))
+        self.register_buffer("_mean", torch.empty_like(variance))
+        self.forget()
         together = max(1, _CACHED // variance.shape[-1]) if variance.device.type == "cpu" else self._runs
         # kept, because memory that is given back and taken again costs more in page faults than the arithmetic on it
         self.register_buffer("_scratch", torch.empty_like(variance[:together]))
@@ -119,6 +120,13 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
             upper = torch.sqrt(self._variance[runs], out=self._scratch[: len(self._variance[runs])])
             best.append(upper.mul_(root).add_(self._mean[runs]).max(-1).indices)
         return torch.cat(best).view(self._batch_shape)
+
+    @torch.no_grad()
+    def forget(self) -> None:
+        """Drop all observations and keep the memory: for the next of many runs. Views taken before show the prior, too."""
+        self.num_observations = 0
+        self._mean.fill_(self.prior_mean)
+        self._variance.copy_(self._rows.diagonal())
 
     @torch.no_grad()
     def observe(self, index: int | Tensor, value: float | Tensor) -> None:

@@ -132,6 +132,20 @@ def test_many_observations_of_one_candidate_stay_sound():
     assert abs(float(model.mean[3]) - 1.0) < 1e-6
 
 
+def test_forgetting_starts_anew():
+    candidates = torch.rand(N, D, dtype=DOUBLE)
+    model, indices, values = observed(matern52(0.4), candidates, (3,))
+    mean, variance = model.mean.clone(), model.variance.clone()
+    model.forget()
+    assert model.num_observations == 0
+    assert torch.equal(model.mean, torch.full((3, N), MEAN, dtype=DOUBLE))
+    assert torch.equal(model.variance, torch.ones(3, N, dtype=DOUBLE))
+    for t in range(T):
+        model.observe(indices[..., t], values[..., t])
+    assert torch.equal(model.mean, mean)
+    assert torch.equal(model.variance, variance)
+
+
 def test_what_is_refused():
     candidates = torch.rand(N, D, dtype=DOUBLE)
     model = FiniteGP(candidates, squared_exponential(0.5), NOISE)
