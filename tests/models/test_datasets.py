@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpbo.errors import InputError
-from dpbo.models import DataSetKernel, chain, hamming, matern52, over_data_sets, squared_exponential
+from dpbo.models import DataSetKernel, FiniteGP, chain, hamming, matern52, over_data_sets, squared_exponential
 
 DOUBLE, THETA = torch.float64, 4.0
 
@@ -94,3 +94,14 @@ def test_what_is_refused():
     ):
         with pytest.raises(InputError):
             make()
+
+
+def test_over_a_finite_gp():
+    """Candidates of two neighbouring data sets at once: what is seen of one is believed of the other, damped by kappa."""
+    kernel, x = over_data_sets(DataSetKernel(chain(2), THETA), matern52(0.3), 1), torch.linspace(0.0, 1.0, 9, dtype=DOUBLE)
+    candidates = torch.stack([torch.arange(2.0, dtype=DOUBLE).repeat_interleave(9), x.repeat(2)], dim=-1)
+    model = FiniteGP(candidates, kernel, 1e-2)
+    for index in (1, 5, 7):
+        model.observe(index, 1.0)
+    torch.testing.assert_close(model.mean[9:], math.exp(-1 / THETA) * model.mean[:9])
+    torch.testing.assert_close(model.posterior(candidates.unsqueeze(-2)).mean[:, 0, 0], model.mean)
