@@ -45,7 +45,7 @@ class ClippedScores(Query):
         fit: if given, the score gets `fit(subject)`; it runs in the open and must touch no protected record.
         weights: 1e-6 to 1e6, one a metric: a metric of twice the weight gets half the noise relative to its range.
         max_records_per_unit: a unit counts as its mean times min(this, its rows). 1: every unit counts alike.
-        worst: the end of the range where NaN and failures fall, "lower" for scores that are maximised.
+        worst: where NaN and failures fall: the "lower" end of the range, for scores that are maximised, the "upper" one, or a number.
     """
 
     score: scoring.Score
@@ -54,7 +54,7 @@ class ClippedScores(Query):
     fit: Any = field(default=None, kw_only=True)
     weights: Sequence[float] | None = field(default=None, kw_only=True)
     max_records_per_unit: int = field(default=1, kw_only=True)
-    worst: str = field(default="lower", kw_only=True)
+    worst: str | float = field(default="lower", kw_only=True)
     ranges: tuple[tuple[float, float], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -64,8 +64,8 @@ class ClippedScores(Query):
         object.__setattr__(self, "ranges", _ranges(self.score_range))
         object.__setattr__(self, "weights", _weights(self.weights, self.metrics))
         require_count("max_records_per_unit", self.max_records_per_unit)
-        if self.worst not in ("lower", "upper"):
-            raise InputError("worst", self.worst, "'lower' or 'upper'")
+        if self.worst not in ("lower", "upper") and not _inside(self.worst, self.ranges):
+            raise InputError("worst", self.worst, "'lower', 'upper', or a number inside every range")
 
     @abc.abstractmethod
     def origins(self) -> tuple[float, ...]:
@@ -126,6 +126,10 @@ class ClippedScores(Query):
             case Adjacency.ADD_OR_REMOVE_ONE:
                 return k * max(abs(a), abs(b))
         raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE for clipped scores")
+
+
+def _inside(value: Any, ranges: Sequence[tuple[float, float]]) -> bool:
+    return isinstance(value, (int, float)) and all(lower <= value <= upper for lower, upper in ranges)
 
 
 def _rounded_up(exact: Fraction) -> float:

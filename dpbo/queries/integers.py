@@ -38,10 +38,11 @@ class Lattice:
     worst: int
 
     @classmethod
-    def over(cls, lower: float, upper: float, *, origin: float, worst: str, units: int | None, repeats: int = 1) -> Lattice:
+    def over(cls, lower: float, upper: float, *, origin: float, worst: str | float, units: int | None, repeats: int = 1) -> Lattice:
         """The finest grid that cannot overflow for this many units (None: private), each counting up to `repeats` times.
 
-        The ends are rounded inward, so (high - low) * quantum <= upper - lower holds exactly.
+        Non-finite scores count as `worst`: the "lower" or the "upper" end, or a number between them. The ends are rounded inward, so
+        (high - low) * quantum <= upper - lower holds exactly.
         """
         below, above = Fraction(lower) - Fraction(origin), Fraction(upper) - Fraction(origin)
         spare = math.ceil(math.log2((MOST_UNITS if units is None else units) * repeats))
@@ -49,7 +50,8 @@ class Lattice:
         low, high = math.ceil(below / Fraction(quantum)), math.floor(above / Fraction(quantum))
         if low >= high or quantum < 1e-290 or abs(origin) / quantum > 1e290:
             raise InputError("score_range", (lower, upper), "wide enough to be resolved in float64", "Rescale the score.")
-        return cls(origin, quantum, low, high, low if worst == "lower" else high)
+        falls = {"lower": low, "upper": high}.get(worst) if isinstance(worst, str) else _step_of(worst, origin, quantum)
+        return cls(origin, quantum, low, high, min(max(falls if falls is not None else high, low), high))
 
 
 def quantise(scores: torch.Tensor, grid: Lattice, out: torch.Tensor) -> torch.Tensor:
@@ -129,6 +131,10 @@ def _chunks(pieces: Iterable[torch.Tensor]) -> Iterable[tuple[torch.Tensor, torc
             buffer = torch.empty(size, dtype=torch.float64, device=piece.device)
         for chunk in piece.split(size):
             yield chunk, buffer
+
+
+def _step_of(value: float, origin: float, quantum: float) -> int:
+    return int((Fraction(value) - Fraction(origin)) / Fraction(quantum))
 
 
 def _power_of_two(value: Fraction) -> float:

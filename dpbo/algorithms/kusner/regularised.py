@@ -1,0 +1,139 @@
+"""Kusner et al.'s Algorithm 3 as one question: the best validation value of regularised models. Pure DP, without any prior.
+
+    query = RegularisedBest(loss, fit=fit, grid=grid, lipschitz=0.5, bound=1.0, at_zero=0.5, records=1000)
+    release = curator.release(query, LaplaceMechanism(1 / epsilon))
+
+Public training records give w_l = fit(l) for every l of a public grid, in the open. Protected records give f_V(w) = -mean loss(w, z).
+Released is max f_V over the visited l, with Laplace noise for the sensitivity of lipschitz.py: Theorem 7 where GP-UCB chooses which l to
+visit by what it saw; a far smaller one, min(g*, 2L/lmin)/m, where all of the grid is visited, because then records move values alone.
+Losses are clipped to [0, g*] and summed in integers, as everywhere; one that is not finite, or fails, counts as the loss at w = 0, which
+the theorem covers. That the loss is L-Lipschitz in w for every record there could be, the same for all records at w = 0, and that fit is
+exact up to `gap`, are the caller's word (in the statement: declared public).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+
+from dpbo.acquisition.ucb import argmax_ucb, kusner_beta
+from dpbo.algorithms.kusner import lipschitz
+from dpbo.errors import InputError
+from dpbo.models.finite import FiniteGP
+from dpbo.privacy import Adjacency, Sensitivity, require_count, require_positive
+from dpbo.queries.clipped import ClippedMean
+from dpbo.queries.query import Failure, IntegerSum, Query, View
+from dpbo.queries.scoring import tensor_of
+
+_DELTA = 0.1  # of the search's confidence alone: no guarantee rests on it
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Visit `observations` of the grid by GP-UCB over log l, gains scaled to [-1, 1]; what it costs is Theorem 7's first term."""
+
+    kernel: Kernel
+    noise: float
+    observations: int
+
+
+@dataclass(frozen=True, eq=False)
+class RegularisedBest(Query):
+    """The best value -mean loss over the grid.
+
+    Args:
+        loss: `loss(w, records)`, one number in [0, bound] a record. Records must be normalised inside it where that needs |x| <= 1.
+        fit: `fit(l) -> w`, the minimiser of (l/2)|w|^2 + mean training loss, which is convex and 1-Lipschitz in w; public records alone.
+        grid: regularisations l, above 0, increasing.
+        lipschitz: L.
+        bound: g*.
+        at_zero: the loss of every record at w = 0, in [0, bound].
+        records: m, the public number of protected records.
+        gap: how far above its minimum a solver may leave the objective.
+        adaptive: how to search; omitted, all of the grid is visited.
+        constants: "corrected", or "paper", whose second term is too small by a factor 2 unless lmax >= 2 lmin.
+    """
+
+    loss: Callable[[Any, Any], Any]
+    fit: Callable[[float], Any] = field(kw_only=True)
+    grid: Sequence[float] = field(kw_only=True)
+    lipschitz: float = field(kw_only=True)
+    bound: float = field(kw_only=True)
+    at_zero: float = field(kw_only=True)
+    records: int = field(kw_only=True)
+    gap: float = field(default=0.0, kw_only=True)
+    adaptive: Adaptive | None = field(default=None, kw_only=True)
+    constants: str = field(default="corrected", kw_only=True)
+
+    def __post_init__(self) -> None:
+        grid = [require_positive("grid", regularisation) for regularisation in self.grid]
+        if not grid or any(a >= b for a, b in itertools.pairwise(grid)):
+            raise InputError("grid", grid, "increasing numbers above 0")
+        self._mean(None)
+        if self.adaptive is not None:
+            require_count("observations", self.adaptive.observations)
+        self.moves()
+
+    def moves(self) -> float:
+        """How far the best value moves when one record is replaced."""
+        shared = {"least": self.grid[0], "lipschitz": self.lipschitz, "bound": self.bound, "records": self.records, "gap": self.gap}
+        if self.adaptive is None:
+            return lipschitz.fixed_grid(**shared)  # type: ignore[arg-type]
+        return lipschitz.theorem_7(most=self.grid[-1], constants=self.constants, **shared)  # type: ignore[arg-type]
+
+    def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
+        if adjacency is not Adjacency.REPLACE_ONE:
+            raise InputError("adjacency", adjacency, "REPLACE_ONE", "The theorem compares data sets of one size.")
+        quantum = self._mean(None).lattices(self.records)[0].quantum
+        total = (self.moves() * self.records + 2 * self.records * quantum) * (1 + 1e-12)  # truncation moves each sum by a quantum a unit
+        return Sensitivity(total, total, total)
+
+    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+        return self._mean(None).affine(self.records)
+
+    def public_inputs(self) -> dict[str, Any]:
+        shared = {"lipschitz": self.lipschitz, "bound": self.bound, "at_zero": self.at_zero, "records": self.records, "gap": self.gap}
+        visited = len(self.grid) if self.adaptive is None else self.adaptive.observations
+        return {**shared, "least": self.grid[0], "most": self.grid[-1], "visited": visited, "constants": self.constants}
+
+    def prepare(self) -> Any:
+        return [self.fit(regularisation) for regularisation in self.grid]
+
+    def probe(self, example: Any, count: int, subject: Any) -> None:
+        self._mean(None).probe(example, count, subject[0])
+
+    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+        if view.public_units != self.records or view.groups is not None:
+            raise InputError("records", self.records, "the public number of units, each one record")
+        mean = self._mean(None)
+        best: IntegerSum | None = None
+        model, schedule = self._model(), kusner_beta(len(self.grid), _DELTA)
+        for turn in range(len(self.grid) if model is None else self.adaptive.observations):  # type: ignore[union-attr]
+            index = turn if model is None else int(argmax_ucb(model, schedule))
+            answer = mean._evaluate(view, subject[index])
+            if isinstance(answer, Failure):
+                return answer
+            if best is None or int(answer.numerators) > int(best.numerators):
+                best = answer
+            if model is not None:
+                model.observe(index, 2 * int(answer.numerators) * answer.quanta[0] / (self.records * self.bound))
+        assert best is not None, "the grid is not empty"
+        return best
+
+    def _model(self) -> FiniteGP | None:
+        if self.adaptive is None:
+            return None
+        points = torch.tensor([[math.log(regularisation)] for regularisation in self.grid], dtype=torch.float64)
+        return FiniteGP(points, self.adaptive.kernel, self.adaptive.noise)
+
+    def _mean(self, w: Any) -> ClippedMean:
+        def value(model: Any, records: Any) -> torch.Tensor:
+            return -tensor_of(self.loss(model, records))
+
+        return ClippedMean(value, w, score_range=(-self.bound, 0.0), worst=-self.at_zero)
