@@ -17,13 +17,14 @@ from typing import Any, NoReturn
 import torch
 
 from dpbo.accounting.filters import Accounting, GDPFilter
+from dpbo.curator.deliveries import Deliveries
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.evaluation import Job
 from dpbo.curator.handle import Handle, Opaque
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
-from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure, ReleaseLost
+from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
@@ -81,8 +82,6 @@ class Curator(Opaque):
         chosen.cap(budget)  # refuses a budget the filter cannot serve
         self.__view = PrivateView.of(records, unit, units_are_public=adjacency is Adjacency.REPLACE_ONE)
         self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = weakref.WeakKeyDictionary()
-        self._delivered: weakref.WeakKeyDictionary[Handle, Release | None] = weakref.WeakKeyDictionary()
-        self._drawn: list[tuple[int, str, list[tuple[Handle, Release]]]] = []
         self._unnoted: list[tuple[str, str]] = []
         self._mutated = False
         self._lock = threading.RLock()
@@ -92,6 +91,7 @@ class Curator(Opaque):
         self._entropy, self._allow_conditional = entropy, allow_conditional
         self._adjacency, self._budget, self._accounting = adjacency, budget, chosen
         self._ledger = Ledger(ledger, _birth(unit, adjacency, budget, dataset, chosen, role))
+        self._deliveries = Deliveries(self._ledger)
         if entropy is not system_entropy:
             self.ledger.note("void", "noise came from a source that can be repeated")
 
@@ -175,11 +175,10 @@ class Curator(Opaque):
         With `used`, a plan that has used another number of slots refuses, uncharged (LedgerError): somebody else took a step.
         """
         with self._lock:
-            self._store_drawn()
-            fresh = list(dict.fromkeys(handle for handle in handles if handle not in self._delivered))
-            if fresh:
+            self._deliveries.store()
+            if fresh := self._deliveries.fresh(handles):
                 self._release_fresh(fresh, mechanism, name, plan, used)
-            return tuple(_delivered(self._delivered[handle]) for handle in handles)
+            return tuple(map(self._deliveries.of, handles))
 
     def reserve(self, name: str, event: Event, *, slots: int, terms: Mapping[str, Any]) -> Event:
         """Take the cost of `slots` times `event` from the budget now, under a name that later sessions can resume.
@@ -199,10 +198,10 @@ class Curator(Opaque):
         self._require_allowed(handles)
         self._write_notes()
         entry = self._charge(handles, name, event, plan, used)
-        self._delivered.update(dict.fromkeys(handles))  # from here on each is charged: delivered once, or lost
+        self._deliveries.charged(handles)
         releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]
-        self._drawn.append((entry, name, list(zip(handles, releases, strict=True))))
-        self._store_drawn()
+        self._deliveries.drawn(entry, name, list(zip(handles, releases, strict=True)))
+        self._deliveries.store()
 
     def _charge(self, handles: Sequence[Handle], name: str, event: Event, plan: str | None, used: int | None) -> int:
         slots = [self._described(handle) for handle in handles]
@@ -210,7 +209,7 @@ class Curator(Opaque):
             return self.ledger.charge(name, event, {"units": self.units, "slots": slots}, plan, used=used)
         except LedgerUnavailable as error:
             if error.uncertain and self._may_be_charged(handles[0]):
-                self._delivered.update(dict.fromkeys(handles))
+                self._deliveries.charged(handles)
             raise
 
     def _law(self, handle: Handle, mechanism: Mechanism) -> Law:
@@ -242,14 +241,6 @@ class Curator(Opaque):
             return self.ledger.charged(handle.id)
         except LedgerUnavailable:
             return True
-
-    def _store_drawn(self) -> None:
-        """Store what was drawn and hand it over. If the ledger cannot be written, it stays here until the next release."""
-        while self._drawn:
-            entry, name, pairs = self._drawn[0]
-            self.ledger.store(entry, name, [_stored(*pair) for pair in pairs])
-            self._delivered.update(pairs)
-            self._drawn.pop(0)
 
     def _draw(self, handle: Handle, law: Law, mechanism: Mechanism, event: Event, entry: int) -> Release:
         query, answer = self._answer(handle)
@@ -304,19 +295,6 @@ class Curator(Opaque):
 
     def __repr__(self) -> str:
         return f"<Curator of {self.ledger.birth['dataset'] or 'unnamed'} records, {self.adjacency.value}: opaque>"
-
-
-def _delivered(release: Release | None) -> Release:
-    if release is None:
-        raise ReleaseLost("this handle was charged but its value was never delivered, and it is never drawn twice. Evaluate again: "
-                          "a new handle is a new release with a charge of its own.")  # fmt: skip
-    return release
-
-
-def _stored(handle: Handle, release: Release) -> dict[str, Any]:
-    numbers = {"value": release.value.tolist(), "variance": release.variance.tolist()}
-    lattice = [str(k) for k in release.lattice]
-    return {"handle": handle.id, **numbers, "law": release.law.to_json(), "lattice": lattice, "details": handle.details}
 
 
 def _require_terms(unit: Any, adjacency: Any, budget: Any, dataset: str | None, ledger: str | None, role: str) -> None:
