@@ -15,13 +15,15 @@ from importlib.metadata import version
 from typing import Any
 
 
-def options(description: str | None) -> argparse.Namespace:
-    """The command line of a benchmark."""
+def options(description: str | None, extend: Callable[[argparse.ArgumentParser], object] | None = None) -> argparse.Namespace:
+    """The command line of a benchmark; `extend` adds options of its own."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--smoke", action="store_true", help="a tiny version, to see that it runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the figures with date, machine and versions")
     parser.add_argument("--plot", type=pathlib.Path, metavar="DIR", help="write pictures where the benchmark has any")
+    if extend is not None:
+        extend(parser)
     return parser.parse_args()
 
 

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-NAMES = sorted(p.stem for p in (pathlib.Path(__file__).parents[1] / "benchmarks").glob("*.py") if p.stem not in ("__init__", "harness"))
+HELPERS = ("__init__", "harness", "paired", "peers", "dpgibo_problems", "dpgibo_experiments")
+NAMES = sorted(p.stem for p in (pathlib.Path(__file__).parents[1] / "benchmarks").glob("*.py") if p.stem not in HELPERS)
 
 
 @pytest.mark.parametrize("name", NAMES)
