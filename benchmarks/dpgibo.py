@@ -14,7 +14,9 @@ are made) was fixed on seeds 100 to 119; figures are for seeds 0, 1, ...
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
+import pathlib
 import statistics
 import time
 from collections.abc import Callable
@@ -23,7 +25,7 @@ from typing import Any, NamedTuple
 from benchmarks import dpgibo_problems as problems
 from benchmarks.dpgibo_experiments import EXPERIMENTS, FULL, SMOKE, Replication, Sizes, as_columns, huber, location, machine, noisy, tuning
 from benchmarks.harness import options, record, table
-from benchmarks.paired import Difference, band, difference
+from benchmarks.paired import Difference, band, difference, picture
 
 Columns = dict[str, list[float]]
 
@@ -40,6 +42,11 @@ def below(claim: str, a: list[float], b: list[float]) -> Finding:
     """The claim that a is below b."""
     gap = difference(a, b)
     return Finding(claim, str(gap), True if gap.better else "in the mean" if gap.mean < 0 else False)
+
+
+def said(holds: bool | str) -> str:
+    """For the table."""
+    return holds if isinstance(holds, str) else "yes" if holds else "NO"
 
 
 def findings_of_location(losses: Columns, extra: Columns) -> list[Finding]:
@@ -156,10 +163,7 @@ def report(title: str, runs: list[Replication], findings: Callable[[Columns, Col
             for name, (low, middle, high) in bands.items()]  # fmt: skip
     print(f"\n{title}\n\n" + table(("method", "rho", "median loss", "10 %", "90 %", "mean"), rows))
     claims = [*findings(losses, extra), *common_findings(losses)]
-    print(
-        "\n"
-        + table(("finding", "measured", "holds"), [(c.claim, c.measured, {True: "yes", False: "NO"}.get(c.holds, c.holds)) for c in claims])
-    )
+    print("\n" + table(("finding", "measured", "holds"), [(c.claim, c.measured, said(c.holds)) for c in claims]))
     behind = stuck(losses, first)
     if behind:
         print("\nNot below random search:\n" + table(("settings", "seed", "mu 1", "mu inf", "random"), behind))
@@ -192,6 +196,8 @@ def run(name: str, sizes: Sizes, seeds: range, smoke: bool) -> dict[str, Any]:
             print(f"\n4.4 on {source} is SKIPPED: {missing}")
             figures[source] = f"skipped: {missing}"
             continue
+        if source == "CT slices":
+            sizes = dataclasses.replace(sizes, train_svm=500, users_svm=5000)
         title = f"4.4 SVM on {'made-up data' if smoke else source}: validation loss"
         figures[source] = report(
             title, _replicate(name, functools.partial(machine, table=made), sizes, seeds), findings_of_machine, seeds.start
@@ -220,6 +226,15 @@ def _extend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replications", type=int, metavar="R", help="paired replications (10)")
 
 
+def _pictures(folder: pathlib.Path, figures: dict[str, Any], before: str = "") -> None:
+    """One for each experiment that ran; 4.4 has one a data set."""
+    for name, figure in figures.items():
+        if isinstance(figure, dict) and "losses" in figure:
+            picture(folder, f"dpgibo {before}{name}", f"{before}{name}: true loss, median and 10/90 % band", figure["losses"])
+        elif isinstance(figure, dict):
+            _pictures(folder, figure, f"{name} ")
+
+
 def main() -> None:
     """Print tables and findings of the chosen experiments."""
     chosen = options(__doc__, _extend)
@@ -229,6 +244,8 @@ def main() -> None:
     sizes = SMOKE if chosen.smoke else FULL
     figures = {name: run(name, sizes, seeds, chosen.smoke) for name in names}
     print(f"\n{time.perf_counter() - begun:.0f} s in all, {count} paired replications")
+    if chosen.plot is not None:
+        _pictures(chosen.plot, figures)
     record("dpgibo", {"seconds": time.perf_counter() - begun, "replications": count, **figures}, chosen)
 
 

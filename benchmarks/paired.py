@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -50,6 +51,18 @@ def band(values: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def ratio_of_means(a: Sequence[float], b: Sequence[float]) -> float:
-    """mean(a) / mean(b)."""
-    return statistics.fmean(a) / statistics.fmean(b)
+def picture(folder: pathlib.Path, name: str, title: str, losses: Losses) -> None:
+    """Median and 10/90 % band of each method, as a PNG in the folder."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 0.8 + 0.3 * len(losses)), layout="constrained")
+    axes = figure.subplots()
+    for row, values in enumerate(losses.values()):
+        low, middle, high = band(values)
+        axes.plot([low, high], [row, row], color="tab:blue")
+        axes.plot([middle], [row], "o", color="tab:blue")
+    axes.set_yticks(range(len(losses)), list(losses))
+    axes.invert_yaxis()
+    axes.set_xlabel(title)
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / f"{name}.png", dpi=120)
