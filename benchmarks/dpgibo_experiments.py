@@ -62,6 +62,7 @@ class Sizes:
     steps_svm: int = 15
     levels: tuple[float, ...] = LEVELS
     peer_levels: tuple[float, ...] = (0.05, 0.2, 1.0)
+    peers_of_descents: bool = True
 
     @property
     def evaluations(self) -> int:
@@ -120,7 +121,7 @@ def location(seed: int, sizes: Sizes) -> Replication:
         if math.isinf(mu):
             done.extra["bias"] = _bias(problem, result)
             done.extra["noise, mu 0.5"] = 2 * math.sqrt(steps * d) / (len(problem.records) * 0.5)
-    _peers(done, problem, 3 * steps, 15, seed, (0.5, 2.0))
+    _peers(done, problem, 3 * steps, 15, seed, (0.5, 2.0) if sizes.peers_of_descents else ())
     done.losses["start"] = problem.value(problem.start)
     return done
 
@@ -137,7 +138,7 @@ def huber(seed: int, sizes: Sizes) -> Replication:
     done.losses["DP-GD, mu 1"] = problem.value(path[-1])
     for t in (max(steps // 20, 1), steps // 2, steps):
         done.extra[f"GIBO at {t}"], done.extra[f"DP-GD at {t}"] = problem.value(result.iterates[t]), problem.value(path[t])
-    _peers(done, problem, 2 * steps, 8, seed, (1.0,))
+    _peers(done, problem, 2 * steps, 8, seed, (1.0,) if sizes.peers_of_descents else ())
     done.losses["start"] = problem.value(problem.start)
     return done
 

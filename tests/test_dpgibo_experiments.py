@@ -17,7 +17,7 @@ from benchmarks.dpgibo_experiments import HUBER_STEP, SMOKE, gibo, huber, locati
 from benchmarks.paired import difference
 from dpbo.algorithms import RECOMMENDED
 
-SMALL = dataclasses.replace(SMOKE, steps_41=50, steps_42=60)
+SMALL = dataclasses.replace(SMOKE, steps_41=90, steps_42=60, peers_of_descents=False)
 
 
 def test_the_normal_location_is_found_and_better_with_less_privacy():
@@ -39,9 +39,9 @@ def test_without_gradients_it_is_hardly_worse_than_noisy_gradient_descent():
     assert max(mean["GIBO paper, mu 1"], mean["GIBO recommended, mu 1"]) < 0.2 * mean["start"]
 
 
-def test_noisy_gradient_descent_without_noise_ends_at_the_optimum():
+def test_noisy_gradient_descent_with_hardly_any_noise_ends_at_the_optimum():
     problem = problems.huber_regression(100)
-    path = peers.gradient_descent(problem, 1e3, 0, 80, clip=2.0, step=HUBER_STEP)
+    path = peers.gradient_descent(problem, 100.0, 0, 80, clip=2.0, step=HUBER_STEP)
     assert problem.value(path[-1]) < 1e-3
     assert path.shape == (81, 4)
 
