@@ -48,7 +48,7 @@ class GIBOPoints:
         if self._tolerance is not None:
             Z = adaptive_points(self._posterior, theta, self._tolerance, self._batch_size, bounds=self._box, generator=generator)
             return Z if len(Z) else theta.unsqueeze(0)  # all is known: one point keeps the loop going
-        if self._settings.radius is not None and not len(self._posterior):
+        if self._settings.radius is not None and not len(self._posterior) and self._posterior.noise == 0:
             return self._stencil(theta, self._settings.radius, generator)
         settings: dict[str, Any] = {"bounds": self._box, "start": self._moved(theta), "generator": generator}
         return choose_points(self._posterior, theta, self._batch_size, **settings)

@@ -16,6 +16,7 @@ from dpbo.algorithms import PAPER, RECOMMENDED, choose_clip, choose_start
 from dpbo.errors import InputError, LedgerError, LedgerMismatch, LedgerUnavailable
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import NoNoise
+from dpbo.models.gradient_posterior import GradientPosterior
 from dpbo.objective import NoiseWarning
 from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy, audit, reachable, replay
@@ -359,6 +360,21 @@ def test_a_clip_is_chosen_privately_near_the_quantile_of_gradient_lengths():
     far = [0.1 * true, 1.2 * true, 3 * true, 30 * true, 300 * true]
     chosen = [choose_clip(make(), distance, bounds=box(), candidates=far, budget_share=0.5, start=start) for _ in range(8)]
     assert chosen.count(far[1]) >= 6, "of clips that cut nobody, the lowest"
+
+
+def test_where_losses_are_noisy_the_points_lie_further_apart():
+    """A fixed small radius would drown the differences in the losses' noise, and the clip's noise in the shrunken gradient."""
+
+    def variance_left(noise, radius):
+        search = gibo(make(), noise=noise, settings=dataclasses.replace(RECOMMENDED, radius=radius))
+        posterior = GradientPosterior(gpytorch.kernels.RBFKernel().double(), noise)
+        return (search.ask() - search.theta).norm(dim=1), posterior.conditioned_on(search.ask()).covariance(search.theta).trace()
+
+    exact, _ = variance_left(0.0, 0.04)
+    assert exact.max() < 0.09, "as asked for; pulled inside the box as a whole"
+    noisy, left = variance_left(0.01, 0.04)
+    assert noisy.min() > 0.09
+    assert left == pytest.approx(variance_left(0.01, None)[1])
 
 
 @pytest.mark.parametrize(
