@@ -27,7 +27,10 @@ from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.testing import SeededEntropy
 
 SHORTEST, LONGEST = 0.05, 5.0
-CRIME = ("communities_crime/communities_crime.npz", "the unnormalised Communities and Crime data (UCI 211), as X, violent_crimes_per_100k")
+CRIME = (
+    "communities_crime/communities_crime.npz",
+    "the unnormalised Communities and Crime data (UCI 211), as arrays X (NaN where missing) and violent_crimes_per_100k",
+)
 SLICES = ("ct_slice/slice_localization_data.csv", "the CT slice localisation data (UCI 206), unzipped: 53,500 rows of 386 columns")
 
 

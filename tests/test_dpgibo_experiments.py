@@ -102,6 +102,19 @@ def test_a_missing_file_is_named_with_what_to_download(monkeypatch, tmp_path):
         problems.ct_slices()
 
 
+def test_the_slices_are_read_as_the_repository_publishes_them(monkeypatch, tmp_path):
+    """A header, then patient, 384 features and the position."""
+    file = tmp_path / problems.SLICES[0]
+    file.parent.mkdir()
+    row = ",".join(["7", *["0.25"] * 384, "21.5"])
+    file.write_text("\n".join([",".join(f"c{i}" for i in range(386)), row, row]) + "\n")
+    monkeypatch.setenv("DPBO_DATA", str(tmp_path))
+    X, y = problems.ct_slices()
+    assert X.shape == (2, 384)
+    assert set(X.flatten().tolist()) == {0.25}
+    assert y.tolist() == [21.5, 21.5]
+
+
 def test_paired_intervals_are_those_of_the_t_test():
     a, b = [1.0, 2.5, 3.0, 4.2], [1.5, 2.0, 4.0, 5.0]
     interval = stats.ttest_rel(a, b).confidence_interval(0.95)
