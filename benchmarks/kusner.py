@@ -1,0 +1,296 @@
+"""Kusner et al.'s releases beside the sound alternative: what their theorems promise, what is measured, what each budget buys.
+
+Functions are drawn from GP(0, k1 (x) k2), k2 squared exponential on a grid of [0, 1]^2, k1(V, V') = 0.99 for neighbours; 30 noisy
+observations by GP-UCB; delta = 0.1. Units are the prior's standard deviation.
+
+(a) Coverage of the sensitivities by pairs (f, f') of the prior, and the noise maximum that the paper's q forgets.
+(b) What is lost at the released candidate and value, beside Theorems 2, 4 and 6 (a = log 20, so that e^-a = 0.05).
+(c) The same functions as means of m per-record scores in [0, 1], clipped at 5 deviations: the exponential mechanism and permute-and-flip
+    on all candidates, sensitivity 1/m, without any assumption. Laws are drawn by numpy; one table goes through the curator.
+(d) Algorithm 3 on breast cancer and Adult (DPBO_DATA), exactly under its assumptions, and Theorem 8.
+
+    python -m benchmarks.kusner [--smoke] [--seed N] [--json FILE] [--plot DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import beta as beta_law
+from scipy.stats import norm
+from torch import Tensor
+
+from benchmarks import kusner_problems as problems
+from benchmarks import kusner_tuning as tuning
+from benchmarks.harness import options, record, table
+from benchmarks.kusner_problems import DELTA, KAPPA, NOISE, OBSERVATIONS, REACH
+from dpbo.algorithms.kusner import KusnerSearch, bounds
+from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.mechanisms.mechanism import Mechanism
+from dpbo.models import information_gain_bound, squared_exponential
+from dpbo.queries import CandidateScores
+from dpbo.queries.query import Query
+
+Figures = dict[str, Any]
+A = math.log(20.0)
+EPSILONS = (0.1, 1.0, 10.0, 100.0)
+CONSTANTS = ("paper", "corrected")
+
+
+def sensitivities(count: int, constants: str) -> dict[str, float]:
+    """Theorems 1, 3 and 5; the last with Omega = 0, as all candidates are evaluated."""
+    shared: dict[str, Any] = {"count": count, "kappa": KAPPA, "delta": DELTA, "constants": constants}
+    return {
+        "1": bounds.theorem_1(observations=OBSERVATIONS, **shared),
+        "3": bounds.theorem_3(observations=OBSERVATIONS, noise=NOISE, gamma=gamma_of(count), **shared),
+        "5": bounds.theorem_5(regret=0.0, **shared),
+    }
+
+
+def gamma_of(count: int) -> float:
+    """The data-independent bound on the information gain."""
+    return information_gain_bound(problems.grid_of(count), squared_exponential(problems.LENGTH), NOISE, OBSERVATIONS)
+
+
+def losses(pairs: problems.Pairs, scale: dict[str, float], sizes: tuple[int, ...], generator: torch.Generator) -> dict[str, Tensor]:
+    """What each release loses on each function, by 'quantity, epsilon'."""
+    f, mean = pairs.functions[0], pairs.means[0]
+    top, best, found = f.amax(1), pairs.observed[0].amax(1), {}
+    found["uniform"] = top - f.mean(1)
+    for epsilon in EPSILONS:
+        chosen = _chosen(mean, epsilon / (2 * scale["1"]), generator, flip=False)
+        found[f"mu, {epsilon:g}"] = mean.amax(1) - _at(mean, chosen)
+        found[f"x, {epsilon:g}"] = top - _at(f, chosen)
+        found[f"v, {epsilon:g}"] = (best + _laplace(best, scale["3"] / epsilon, generator) - top).abs()
+        found[f"v2, {epsilon:g}"] = _laplace(top, scale["5"] / epsilon, generator).abs()
+        for m in sizes:
+            utilities = problems.level(f)
+            for name, flip in (("EM", False), ("PF", True)):
+                index = _chosen(utilities, epsilon * m / 2, generator, flip=flip)
+                found[f"{name} {m}, {epsilon:g}"] = top - _at(f, index)
+            half = _at(f, _chosen(utilities, epsilon * m / 4, generator, flip=True))
+            found[f"value {m}, {epsilon:g}"] = (half + _laplace(top, 2 * REACH / (m * epsilon / 2), generator) - top).abs()
+    return found
+
+
+def _at(values: Tensor, index: Tensor) -> Tensor:
+    return values.gather(1, index.unsqueeze(1)).squeeze(1)
+
+
+def _chosen(utilities: Tensor, rate: float, generator: torch.Generator, *, flip: bool) -> Tensor:
+    """The exponential mechanism (Gumbel noise) or permute-and-flip (exponential noise), each as report-noisy-max."""
+    noise = torch.empty_like(utilities).exponential_(generator=generator)
+    return (rate * utilities + (noise if flip else -noise.log())).argmax(1)
+
+
+def _laplace(like: Tensor, scale: float, generator: torch.Generator) -> Tensor:
+    one, other = (torch.empty_like(like).exponential_(generator=generator) for _ in range(2))
+    return scale * (one - other)
+
+
+def sampled(count: int, runs: int, sizes: tuple[int, ...], seed: int) -> dict[str, dict[str, Tensor]]:
+    """Everything of (a) to (c) over so many pairs, a few at a time."""
+    generator, scale = torch.Generator().manual_seed(seed), sensitivities(count, "corrected")
+    some = min(runs, max(20, 500_000 // count))
+    apart, lost, noise = [], [], []
+    for _ in range(-(-runs // some)):
+        pairs = problems.searched_pairs(count, some, generator)
+        apart.append(pairs.apart())
+        noise.append({"best": pairs.noise_at_best()})
+        lost.append(losses(pairs, scale, sizes, generator))
+    return {name: {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+            for name, parts in (("apart", apart), ("lost", lost), ("noise", noise))}  # fmt: skip
+
+
+def coverage(counts: dict[int, int], samples: dict[int, Any]) -> Figures:
+    """(a): how far the releases' raw values move, against the sensitivities."""
+    rows = []
+    for count in counts:
+        paper, corrected = (sensitivities(count, constants) for constants in CONSTANTS)
+        for theorem, moved in samples[count]["apart"].items():
+            covered = [int((moved <= bound[theorem]).sum()) for bound in (paper, corrected)]
+            least = _at_least(covered[1], len(moved))
+            assert least >= 1 - DELTA or len(moved) < 100, f"Theorem {theorem} covers {covered[1]} of {len(moved)}"
+            tail = float(moved.quantile(0.95))
+            shares = [share / len(moved) for share in covered]
+            rows.append([f"{count:,}", theorem, paper[theorem], corrected[theorem], *shares, least, tail, float(moved.max())])
+    header = [
+        "candidates",
+        "theorem",
+        "paper's",
+        "corrected",
+        "paper's covers",
+        "corrected covers",
+        "95 % sure above",
+        "95 % move",
+        "largest",
+    ]
+    print(
+        f"(a) sensitivities: promised coverage {1 - DELTA:g}; {', '.join(f'{n:,}' for n in counts.values())} pairs\n" + table(header, rows)
+    )
+    return {"coverage": _named(header, rows)}
+
+
+def _at_least(hits: int, of: int) -> float:
+    """One-sided Clopper-Pearson bound at 95 %."""
+    return float(beta_law.ppf(0.05, hits, of - hits + 1)) if hits else 0.0
+
+
+def noise_maximum(samples: dict[int, Any]) -> Figures:
+    """(a): each best observation's noise must stay below q / 2, else the proof of Theorem 3 has no q. Exact on a flat function."""
+    rows: list[list[Any]] = []
+    for observations in (OBSERVATIONS, 50, 500):
+        fails = []
+        for constants in CONSTANTS:
+            half = bounds.noise_gap(observations=observations, noise=NOISE, delta=DELTA, constants=constants) / 2
+            fails.append(1 - float(norm.cdf(half / NOISE**0.5)) ** (2 * observations))
+        rows.append([f"flat f, T = {observations} (exact)", DELTA / 3, fails[0], DELTA / 4, fails[1]])
+        assert fails[0] > DELTA / 3
+        assert fails[1] <= DELTA / 4
+    for count, sample in samples.items():
+        halves = [bounds.noise_gap(observations=OBSERVATIONS, noise=NOISE, delta=DELTA, constants=c) / 2 for c in CONSTANTS]
+        over = [float((sample["noise"]["best"] > half).double().mean()) for half in halves]
+        rows.append([f"prior, {count:,} candidates, T = {OBSERVATIONS}", DELTA / 3, over[0], DELTA / 4, over[1]])
+    header = ["noise above q/2 at a best observation", "paper's may fail", "paper's fails", "corrected may fail", "corrected fails"]
+    print("\n(a) the noise maximum\n" + table(header, rows))
+    return {"noise maximum": _named(header, rows)}
+
+
+def utility(samples: dict[int, Any]) -> Figures:
+    """(b): losses against the bounds of Theorems 2, 4 and 6."""
+    rows = []
+    for count, sample in samples.items():
+        for epsilon in EPSILONS:
+            row: list[Any] = [f"{count:,}", f"{epsilon:g}"]
+            for name, bound, allowed in _promises(count, epsilon):
+                lost = sample["lost"][f"{name}, {epsilon:g}"]
+                over = float((lost > bound).double().mean())
+                assert over <= allowed + 3 * (allowed / len(lost)) ** 0.5, f"{name} at {epsilon}: {over} above its bound"
+                row += [bound, float(lost.quantile(0.95)), over]
+            rows.append(row)
+    header = ["candidates", "epsilon"]
+    for theorem, what in ((2, "mu_T lost"), (4, "v - f*"), (6, "v - f*")):
+        header += [f"Theorem {theorem}", f"95 % of {what} ({theorem})", f"above {theorem}"]
+    print(f"\n(b) the theorems may fail with probability 0.05, {DELTA + 0.05:g}, {DELTA + 0.05:g}\n" + table(header, rows))
+    return {"utility": _named(header, rows)}
+
+
+def _promises(count: int, epsilon: float) -> list[tuple[str, float, float]]:
+    """(quantity, bound, probability with which it may fail)."""
+    shared: dict[str, Any] = {"count": count, "kappa": KAPPA, "delta": DELTA, "epsilon": epsilon, "a": A}
+    second = bounds.theorem_2(count=count, sensitivity=sensitivities(count, "corrected")["1"], epsilon=epsilon, a=A)
+    fourth = bounds.theorem_4(observations=OBSERVATIONS, noise=NOISE, gamma=gamma_of(count), **shared)
+    sixth = bounds.theorem_6(regret=0.0, **shared)
+    return [("mu", second, 0.05), ("v", fourth, DELTA + 0.05), ("v2", sixth, DELTA + 0.05)]
+
+
+def scales(counts: dict[int, int], sizes: tuple[int, ...]) -> Figures:
+    """(c): how far one record moves what the choice is made by: Theorem 1 whatever m is, or (b - a)/m."""
+    rows = []
+    for count in counts:
+        shared: dict[str, Any] = {"count": count, "observations": OBSERVATIONS, "delta": DELTA}
+        first, limit = (bounds.theorem_1(kappa=kappa, **shared) for kappa in (KAPPA, 1.0))
+        rows.append([f"{count:,}", first, limit, *(2 * REACH / m for m in sizes), math.ceil(2 * REACH / limit)])
+    header = [
+        "candidates",
+        f"Theorem 1, kappa = {KAPPA}",
+        "kappa = 1",
+        *(f"per-record scores, m = {m:,}" for m in sizes),
+        "better from m =",
+    ]
+    print("\n(c) sensitivities of the choice in prior deviations\n" + table(header, rows))
+    return {"scales": _named(header, rows)}
+
+
+def side_by_side(samples: dict[int, Any], sizes: tuple[int, ...]) -> Figures:
+    """(c): the same candidate and value from Algorithm 1 and from bounded per-record scores."""
+    choices, values = [], []
+    for count, sample in samples.items():
+        lost = {name: float(loss.median()) for name, loss in sample["lost"].items()}
+        for epsilon in EPSILONS:
+            at = f", {epsilon:g}"
+            scores = [lost[f"{name} {m}{at}"] for m in sizes for name in ("EM", "PF")]
+            choices.append([f"{count:,}", f"{epsilon:g}", lost["uniform"], lost["x" + at], *scores])
+            values.append([f"{count:,}", f"{epsilon:g}", lost["v" + at], lost["v2" + at], *(lost[f"value {m}{at}"] for m in sizes)])
+    header = ["candidates", "epsilon", "uniform choice", "Algorithm 1", *(f"{name}, m = {m:,}" for m in sizes for name in ("EM", "PF"))]
+    other = ["candidates", "epsilon", "Algorithm 1", "Algorithm 2, Omega = 0", *(f"PF and Laplace, m = {m:,}" for m in sizes)]
+    print(
+        "\n(c) f* - f(released candidate), medians; Algorithm 1 under the prior alone, the others for all data\n" + table(header, choices)
+    )
+    print("\n(c) |released value - f*|, medians; the last columns spend half on the choice\n" + table(other, values))
+    return {"choices": _named(header, choices), "values": _named(other, values)}
+
+
+def through_the_curator(count: int, m: int, times: int, seed: int) -> Figures:
+    """(c): one function, its m records, and real releases of all three."""
+    f = problems.draws(count, 1, torch.Generator().manual_seed(seed))[0]
+    grid, heights = problems.grid_of(count), problems.level(f)
+
+    def gain(x: Tensor, records: Tensor) -> float:
+        mean = (records < heights[problems.index_in(count, x)]).double().mean()
+        return float(2 * REACH * (mean - 0.5))
+
+    terms: dict[str, Any] = {"kernel": squared_exponential(problems.LENGTH), "noise": NOISE, "observations": OBSERVATIONS}
+    search = KusnerSearch(gain, grid, kappa=KAPPA, delta=DELTA, value_range=(-REACH, REACH), **terms)
+    scores = CandidateScores(lambda height, records: records < height, heights.tolist(), score_range=(0.0, 1.0))
+    curator, rows = problems.curator_of(problems.thresholds(m), conditional=True), []
+    for epsilon in EPSILONS:
+        exponential, flip = ExponentialMechanism.of(epsilon), PermuteAndFlipMechanism.of(epsilon)
+        asked: list[tuple[Query, Mechanism]] = [(search.best(), exponential), (scores, exponential), (scores, flip)]
+        indices = [[int(curator.release(*pair).value) for _ in range(times)] for pair in asked]
+        value = [float(curator.release(search.value(), LaplaceMechanism(1 / epsilon)).value) for _ in range(times)]
+        lost = [float((f.max() - f[index]).mean()) for index in indices]
+        rows.append([f"{epsilon:g}", *lost, float(np.median(np.abs(np.array(value) - float(f.max()))))])
+    header = ["epsilon", "Algorithm 1, mean f* - f", "EM", "PF", "Algorithm 1's value, median error"]
+    print(f"\n(c) through the curator: {count:,} candidates, m = {m:,}, {times} releases each\n" + table(header, rows))
+    return {"through the curator": _named(header, rows)}
+
+
+def picture(samples: dict[int, Any], sizes: tuple[int, ...], chosen: argparse.Namespace) -> None:
+    """Loss of the released candidate by epsilon, where --plot asks for it."""
+    if chosen.plot is None:
+        return
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(samples), figsize=(4.5 * len(samples), 3.5), sharey=True, squeeze=False)
+    for axis, (count, sample) in zip(axes[0], samples.items(), strict=True):
+        for name, label in (("x", "Algorithm 1"), *((f"PF {m}", f"permute-and-flip, m = {m:,}") for m in sizes)):
+            axis.plot(EPSILONS, [float(sample["lost"][f"{name}, {epsilon:g}"].mean()) for epsilon in EPSILONS], "o-", label=label)
+        axis.axhline(float(sample["lost"]["uniform"].mean()), color="grey", linestyle=":", label="uniform choice")
+        axis.set(xscale="log", xlabel="epsilon", title=f"{count:,} candidates")
+    axes[0, 0].set_ylabel("mean f* - f(released)")
+    axes[0, 0].legend(fontsize=7)
+    chosen.plot.mkdir(parents=True, exist_ok=True)
+    figure.savefig(chosen.plot / "kusner.png", dpi=150, bbox_inches="tight")
+
+
+def _named(header: list[str], rows: list[list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def main() -> None:
+    """Print the four parts."""
+    chosen = options(__doc__)
+    torch.set_num_threads(1)
+    counts = {100: 120} if chosen.smoke else {100: 2_000, 1_000: 1_000, 10_000: 300}
+    sizes = (1_000,) if chosen.smoke else (1_000, 10_000, 100_000)
+    samples = {count: sampled(count, runs, sizes, chosen.seed) for count, runs in counts.items()}
+    figures = coverage(counts, samples) | noise_maximum(samples) | utility(samples)
+    figures |= scales(counts, sizes) | side_by_side(samples, sizes)
+    figures |= through_the_curator(100, 1_000, 2 if chosen.smoke else 40, chosen.seed)
+    census = None if chosen.smoke else tuning.adult()
+    for problem in (tuning.breast_cancer(), census):
+        figures |= {} if problem is None else {problem.name: tuning.tune(problem, EPSILONS[:3], 3 if chosen.smoke else 40, A)}
+    if census is None:
+        print("\n(d) Adult: SKIPPED,", "smoke" if chosen.smoke else f"no adult/adult.csv.gz in DPBO_DATA={os.environ.get('DPBO_DATA')}")
+    picture(samples, sizes, chosen)
+    record("kusner", figures, chosen)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What `benchmarks.kusner` measures on: pairs of neighbouring functions drawn from the prior, and records that carry them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.accounting import PureFilter
+from dpbo.acquisition.ucb import argmax_ucb, kusner_beta
+from dpbo.models import FiniteGP, squared_exponential
+
+SIDES = {100: (10, 10), 1_000: (25, 40), 10_000: (100, 100)}
+LENGTH, NOISE, KAPPA, DELTA, OBSERVATIONS = 0.2, 0.01, 0.99, 0.1, 30
+REACH = 5.0  # gains are clipped to [-REACH, REACH], prior deviations; per-record scores in [0, 1] are f / (2 REACH) + 1/2
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """GP-UCB on noisy f and on noisy f', runs x ...: functions, posterior means, observations and their noises; 0 is V, 1 is V'."""
+
+    functions: tuple[Tensor, Tensor]
+    means: tuple[Tensor, Tensor]
+    observed: tuple[Tensor, Tensor]
+    noises: tuple[Tensor, Tensor]
+
+    def noise_at_best(self) -> Tensor:
+        """The larger of the noises (in size) that the two best observations carry: `runs`."""
+        both = [n.gather(1, v.argmax(1, keepdim=True)).abs() for v, n in zip(self.observed, self.noises, strict=True)]
+        return torch.cat(both, dim=1).amax(1)
+
+    def apart(self) -> dict[str, Tensor]:
+        """How far V and V' are apart in what Theorems 1, 3 and 5 (all candidates evaluated, Omega = 0) bound."""
+        tops = [f.amax(1) for f in self.functions]
+        best = [v.amax(1) for v in self.observed]
+        return {
+            "1": (self.means[0] - self.means[1]).abs().amax(1),
+            "3": (best[0] - best[1]).abs(),
+            "5": (tops[0] - tops[1]).abs(),
+        }
+
+
+def grid_of(count: int) -> Tensor:
+    """A public grid of [0, 1]^2 with `count` points."""
+    return torch.cartesian_prod(*(torch.linspace(0, 1, side, dtype=torch.float64) for side in SIDES[count]))
+
+
+def index_in(count: int, x: Tensor) -> int:
+    """Which point of that grid x is."""
+    rows, columns = SIDES[count]
+    return round(float(x[0]) * (rows - 1)) * columns + round(float(x[1]) * (columns - 1))
+
+
+def draws(count: int, runs: int, generator: torch.Generator) -> Tensor:
+    """So many functions of GP(0, k2) on the grid, `runs x count`: the kernel is a product over the axes, and so is its root."""
+    roots = []
+    for side in SIDES[count]:
+        axis = torch.linspace(0, 1, side, dtype=torch.float64)
+        values, vectors = torch.linalg.eigh((-0.5 * (axis[:, None] - axis).square() / LENGTH**2).exp())
+        roots.append(vectors * values.clamp_min(0).sqrt())
+    white = torch.randn(runs, *SIDES[count], generator=generator, dtype=torch.float64)
+    return (roots[0] @ white @ roots[1].mT).flatten(1)
+
+
+def neighbours(count: int, runs: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """f and f' with k1(V, V') = KAPPA."""
+    first, other = draws(count, runs, generator), draws(count, runs, generator)
+    return first, KAPPA * first + (1 - KAPPA**2) ** 0.5 * other
+
+
+def searched_pairs(count: int, runs: int, generator: torch.Generator) -> Pairs:
+    """Algorithm 1's search on both functions of each pair."""
+    functions = neighbours(count, runs, generator)
+    model = FiniteGP(grid_of(count), squared_exponential(LENGTH), NOISE, batch_shape=(runs,), capacity=OBSERVATIONS)
+    found = [_searched(model, f, generator) for f in functions]
+    means, observed, noises = zip(*found, strict=True)
+    return Pairs(functions, means, observed, noises)
+
+
+def _searched(model: FiniteGP, f: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    model.forget()
+    schedule = kusner_beta(f.shape[1], DELTA)
+    noise = NOISE**0.5 * torch.randn(len(f), OBSERVATIONS, generator=generator, dtype=torch.float64)
+    observed = torch.empty_like(noise)
+    for t in range(OBSERVATIONS):
+        index = argmax_ucb(model, schedule)
+        observed[:, t] = f.gather(1, index.unsqueeze(1)).squeeze(1) + noise[:, t]
+        model.observe(index, observed[:, t])
+    return model.mean.clone(), observed, noise
+
+
+def thresholds(records: int) -> Tensor:
+    """Records whose 0/1 scores average to any level in [0, 1] up to 1/(2 m): record i scores 1 where it lies below the level."""
+    return (torch.arange(records, dtype=torch.float64) + 0.5) / records
+
+
+def level(f: Tensor) -> Tensor:
+    """The mean per-record score that stands for the gain f."""
+    return (f / (2 * REACH) + 0.5).clamp(0, 1)
+
+
+def curator_of(records: Any, *, conditional: bool = False) -> Curator:
+    """A budget nothing here exhausts: releases on made-up or published records."""
+    return Curator(
+        records,
+        unit=PrivacyUnit("record"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget(1e6, 0.0),
+        accounting=PureFilter(),
+        allow_conditional=conditional,
+    )
