@@ -27,15 +27,15 @@ from dpbo.models import squared_exponential
 
 Floats = NDArray[np.float64]
 TOLERANCE = 1e-10  # of the gradient's norm at a minimiser
-WIDE, NARROW = np.geomspace(1e-3, 1.0, 16).tolist(), np.geomspace(0.9, 1.0, 8).tolist()
+WIDE, NARROW = np.geomspace(1e-5, 1.0, 21).tolist(), np.geomspace(0.9, 1.0, 8).tolist()
 ADAPTIVE = Adaptive(squared_exponential(1.0), 1e-2, 5)
-PLANS = {"1e-3 ... 1, whole grid": (WIDE, None), "1e-3 ... 1, adaptive": (WIDE, ADAPTIVE), "0.9 ... 1, adaptive": (NARROW, ADAPTIVE)}
+PLANS = {"1e-5 ... 1, whole grid": (WIDE, None), "1e-5 ... 1, adaptive": (WIDE, ADAPTIVE), "0.9 ... 1, adaptive": (NARROW, ADAPTIVE)}
 HEADER = [
     "l",
     "epsilon",
     "sensitivity",
     "paper's",
-    "best of 1e-3 ... 1",
+    "best of 1e-5 ... 1",
     "found",
     "one release",
     "95 % off what was found",
