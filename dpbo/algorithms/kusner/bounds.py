@@ -112,7 +112,7 @@ def theorem_4(
 ) -> float:
     """|released value - f(x*)| with probability 1 - (delta + e^-a), for Laplace noise of scale theorem_3 / epsilon.
 
-    noise term + Omega/T + a theorem_3 / epsilon. The noise term is sigma sqrt(8 log(1/delta)) in "paper", which fails as q does;
+    noise term + Omega/T + a theorem_3 / epsilon. The noise term is sigma sqrt(8 log(1/delta)) in "paper", which fails for large T;
     "corrected" is the workshop's sigma sqrt(2 log(2 T / delta')) with delta' = 3/4 delta beside the regret's delta/4 [derived].
     """
     shared = {"count": count, "observations": observations, "noise": noise, "gamma": gamma, "delta": delta, "constants": constants}

@@ -34,10 +34,6 @@ from dpbo.queries.scoring import require_callable
 
 Gain = Callable[[torch.Tensor, Any], float]
 _STEP = 2.0**-30
-_PRIOR = {
-    "gp-prior": "for the declared k1, k2 and noise, the gain's values on all neighbouring data sets are a draw of that Gaussian process; "
-    "with probability delta over such draws, or for any other function, nothing is promised"
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +120,12 @@ class KusnerSearch:
 class _Conditional(Query):
     """A question whose sensitivity rests on the prior."""
 
+    search: KusnerSearch
+
     def data_assumptions(self) -> Mapping[str, str]:
-        return _PRIOR
+        text = ("for the declared k1, k2 and noise, the gain's values on all neighbouring data sets are a draw of that Gaussian process; with "
+                f"probability {self.search.delta:g} over such draws, or for any other function, nothing is promised")  # fmt: skip
+        return {"gp-prior": text}
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return (0.0,), 1.0
