@@ -123,8 +123,8 @@ class _Conditional(Query):
     search: KusnerSearch
 
     def data_assumptions(self) -> Mapping[str, str]:
-        text = ("for the declared k1, k2 and noise, the gain's values on all neighbouring data sets are a draw of that Gaussian process; with "
-                f"probability {self.search.delta:g} over such draws, or for any other function, nothing is promised")  # fmt: skip
+        text = ("for the declared k1, k2 and noise, the gain's values on all neighbouring data sets are a draw of that Gaussian process; "
+                f"with probability {self.search.delta:g} over such draws, or for any other function, nothing is promised")  # fmt: skip
         return {"gp-prior": text}
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
