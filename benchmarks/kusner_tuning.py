@@ -141,10 +141,10 @@ def question(problem: Tuning, grid: list[float], how: Adaptive | None) -> Regula
 
 def tune(problem: Tuning, epsilons: tuple[float, ...], times: int, a: float) -> list[dict[str, Any]]:
     """Print and return what curator.release gives beside Theorem 8 (which bounds the distance from what the search found)."""
-    curator, truth, rows = curator_of(problem.validation), problem.true_best(WIDE), []
+    curator, truth, rows = curator_of(problem.validation, conditional=True), problem.true_best(WIDE), []
     for name, (grid, how) in PLANS.items():
         query = question(problem, grid, how)
-        found = float(curator_of(problem.validation).release(query, NoNoise(allow_not_private=True)).value)
+        found = float(curator_of(problem.validation, conditional=True).release(query, NoNoise(allow_not_private=True)).value)
         shared: dict[str, Any] = {"least": grid[0], "most": grid[-1], "lipschitz": 0.5, "bound": 1.0, "records": problem.records}
         papers = "" if how is None else lipschitz.theorem_7(constants="paper", **shared)
         for epsilon in epsilons:

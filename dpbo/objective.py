@@ -150,7 +150,7 @@ class PrivateObjective:
         return f"<PrivateObjective {self.name!r}: {self.evaluations} evaluations, noise {self.noise_std.tolist()} each>"
 
     def _mean(self, x: torch.Tensor | None) -> ClippedMean:
-        return ClippedMean(self._score, x, **self._settings)
+        return ClippedMean(self._score, None if x is None else x.clone(), **self._settings)
 
     def _query(self, x: torch.Tensor | None) -> Query:
         return self._mean(x) if self._sample_rate is None else PoissonSampled(self._mean(x), rate=self._sample_rate)

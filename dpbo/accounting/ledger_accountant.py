@@ -25,6 +25,7 @@ from dpbo.errors import InputError, LedgerError, OpacityError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
 from dpbo.loading import load_opacus
 from dpbo.privacy import Adjacency, require_count, require_positive
+from dpbo.statement import NOT_BOUNDED
 
 IAccountant: Any = load_opacus("opacus.accountants").IAccountant
 _ATTESTED = "dpsgd-attested"
@@ -116,10 +117,14 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._releases[uuid.uuid4().hex] = event
 
     def get_epsilon(self, delta: float, *, refine: bool = True, **_: Any) -> float:
-        """Epsilon at delta: of the history so far, as with Opacus; bound to a curator, the guarantee of the whole ledger."""
+        """Epsilon at delta: of the history so far, as with Opacus; bound to a curator, the guarantee of the whole ledger.
+
+        Infinite where a release rests on data assumptions, or was exact.
+        """
         if self._curator is not None:
-            epsilon = self._curator.statement(delta=delta).guarantee.epsilon
-            return float("inf") if epsilon is None else float(epsilon)
+            statement = self._curator.statement(delta=delta)
+            bounded = statement.guarantee.epsilon is not None and not statement.lines[0].startswith(NOT_BOUNDED)
+            return float(statement.guarantee.epsilon) if bounded else float("inf")
         steps = [self._event(multiplier, rate).repeated(count) for multiplier, rate, count in self.history]
         return compose([*steps, *self._releases.values()], delta=delta, refine=refine).epsilon
 

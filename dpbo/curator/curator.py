@@ -92,6 +92,8 @@ class Curator(Opaque):
         self._adjacency, self._budget, self._accounting = adjacency, budget, chosen
         self._ledger = Ledger(ledger, _birth(unit, adjacency, budget, dataset, chosen, role))
         self._deliveries = Deliveries(self._ledger)
+        if allow_conditional:
+            self.ledger.note("assume", "conditional-allowed")
         if entropy is not system_entropy:
             self.ledger.note("void", "noise came from a source that can be repeated")
 

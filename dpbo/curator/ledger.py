@@ -99,6 +99,7 @@ class Ledger:
                 head = self._head(connection)
                 if used is not None and head.used.get(plan) != used:
                     raise LedgerError(f"another process took a step of the plan {plan!r}; nothing was charged. Open the run anew to go on.")
+                _require_declared(_plan(connection, plan), details)
                 state = _with_slots(head, _plan(connection, plan), plan, event)
             body = {"event": event.to_json(), "plan": plan, **details, "state": state}
             return _append(connection, head, "charge", name, body).seq
@@ -189,6 +190,15 @@ def _with_slots(head: Record, reserved: Record | None, plan: str, event: Event) 
     if used + event.slots > slots:
         raise BudgetExceeded(event.slots, slots - used, slots, "slots", f"the release for the plan {plan!r}")
     return {"total": str(head.total), "used": {**head.used, plan: used + event.slots}}
+
+
+def _require_declared(reserved: Record | None, details: Mapping[str, Any]) -> None:
+    """A plan's statement must have told from the start under which data assumptions it will release."""
+    declared = {} if reserved is None else reserved.body["terms"].get("assumptions", {})
+    asked = {name for slot in details.get("slots", []) for name in slot.get("assumptions", {})}
+    if not asked <= set(declared):
+        remedy = "Reserve it with terms={'assumptions': dict(query.data_assumptions())}."
+        raise InputError("plan", ", ".join(sorted(asked)), "reserved for releases under these data assumptions", remedy)
 
 
 def _append(connection: sa.Connection, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:

@@ -19,6 +19,7 @@ _ASSUMPTIONS = {
     "timing-not-observed": "nobody who must not see the records times evaluations or releases",
     "dpsgd-attested": "the training loader holds each protected record once and samples records by themselves (Poisson), and nobody can "
     "predict torch's generator, from which Opacus draws its noise in floating point",
+    "conditional-allowed": "none yet, but this ledger lets releases happen that rest on data assumptions: after one, not all are bounded",
     "score-total": "the score never fails on private records; it did at least once, and the operator saw that it did",
 }
 _INPUTS = "search inputs (the points x and their range)"
@@ -55,7 +56,7 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         public_inputs=_declared(chain),
         entries=len(chain),
         head=chain[-1].hash,
-        meaning=_meaning(guarantee, birth, units),
+        meaning=_meaning(guarantee, birth, units, conditions),
     )
 
 
@@ -73,9 +74,10 @@ def _lines(guarantee: Guarantee, protected: Guarantee, assumed: dict[str, str], 
 
 
 def _conditions(chain: list[Record]) -> dict[str, str]:
-    """The data assumptions of everything charged."""
+    """The data assumptions of everything reserved or charged."""
     slots = [slot for record in chain if record.kind == "charge" for slot in record.body.get("slots", [])]
-    return {name: text for slot in slots for name, text in slot.get("assumptions", {}).items()}
+    plans = [record.body["terms"] for record in chain if record.kind == "reserve"]
+    return {name: text for holder in (*plans, *slots) for name, text in (holder.get("assumptions") or {}).items()}
 
 
 def _is_exact(record: Record) -> bool:
@@ -122,10 +124,11 @@ def _declared(chain: list[Record]) -> dict[str, dict[str, Any]]:
     return {**plans, **terms}
 
 
-def _meaning(guarantee: Guarantee, birth: dict[str, Any], units: int | None) -> tuple[str, ...]:
+def _meaning(guarantee: Guarantee, birth: dict[str, Any], units: int | None, conditions: dict[str, str]) -> tuple[str, ...]:
     rate = format_up(100 * true_positive_rate(guarantee, 0.01), 2)
     change = "is in the data" if birth["adjacency"] == Adjacency.ADD_OR_REMOVE_ONE.value else "had these records rather than others"
-    test = f"whoever tests whether one {birth['unit']} {change}, with 1 % false alarms, is right about at most {rate} % of them."
+    only = f"only under {', '.join(conditions)}: " if conditions else ""
+    test = f"{only}whoever tests whether one {birth['unit']} {change}, with 1 % false alarms, is right about at most {rate} % of them."
     if guarantee.delta is not None and units is not None and guarantee.delta > 1 / units:
         return (test, f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record.")
     return (test,)

@@ -29,6 +29,7 @@ from dpbo.models.kernel_derivatives import require_float64
 from dpbo.models.rows import rows_of
 from dpbo.privacy import require_count, require_positive
 
+_LEAST_NOISE = 1e-12
 _CACHED = 1 << 16  # numbers of a vector over candidates that are worked on together: 0.5 MB, so a step's few vectors stay in cache
 
 
@@ -78,6 +79,8 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         together = max(1, _CACHED // variance.shape[-1]) if variance.device.type == "cpu" else self._runs
         # kept, because memory that is given back and taken again costs more in page faults than the arithmetic on it
         self.register_buffer("_scratch", torch.empty_like(variance[:together]))
+        if self.noise < _LEAST_NOISE * float(variance.max()):
+            raise InputError("noise", noise, f"at least {_LEAST_NOISE:g} of the prior variance", "Below it float64 loses the posterior.")
         self._make_room(require_count("capacity", capacity))
 
     @property

@@ -11,6 +11,7 @@ scores is needed. On m units the choice at epsilon loses at most (2 D / (epsilon
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ class CandidateScores(Query):
 
     Args:
         score: `score(candidate, records)`, or `score(fit(candidate), records)`; one number a record, maximised.
-        candidates: what is chosen from, two or more; fixed without looking at the data.
+        candidates: what is chosen from, one or more; fixed without looking at the data.
         score_range: public (lower, upper) of a record's score.
         fit: if given, run on each candidate in the open; it must touch no protected record.
     """
@@ -57,7 +58,7 @@ class CandidateScores(Query):
         return {"candidates": len(self.candidates), "score_range": list(self._mean(None).ranges[0])}
 
     def prepare(self) -> Any:
-        return [self._mean(candidate).prepare() for candidate in self.candidates]
+        return [self._mean(copy.deepcopy(candidate)).prepare() for candidate in self.candidates]  # a score may write into what it gets
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self._mean(None).probe(example, count, subject[0])

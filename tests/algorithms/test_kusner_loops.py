@@ -117,13 +117,17 @@ def people(n, seed=0):
 
 
 @pytest.mark.parametrize("adaptive", [None, Adaptive(kernel(1.0), 1e-2, 3)])
-def test_the_best_value_is_found_and_unconditional(adaptive):
+def test_the_best_value_is_found_and_unconditional_over_the_whole_grid(adaptive):
     data = people(200)
     data[:, 1] = data[:, 0].sign()
-    curator = make(data, allow_conditional=False)
+    conditional = adaptive is not None
+    curator = make(data, allow_conditional=conditional)
     truth = max(float(-ramp(hinge_fit(l), data).mean()) for l in (0.5, 1.0, 2.0, 4.0))  # noqa: E741
     assert curator.release(best(200, adaptive=adaptive), EXACT).value.item() == pytest.approx(truth, abs=1e-6 if adaptive is None else 0.1)
-    release = make(data, allow_conditional=False).release(best(200, adaptive=adaptive), LaplaceMechanism(1.0))
+    release = make(data, allow_conditional=conditional).release(best(200, adaptive=adaptive), LaplaceMechanism(1.0))
+    if conditional:
+        with pytest.raises(InputError, match="loss-lipschitz"):
+            make(data, allow_conditional=False).release(best(200, adaptive=adaptive), LaplaceMechanism(1.0))
     expected = lipschitz.fixed_grid if adaptive is None else lambda **k: lipschitz.theorem_7(most=4.0, **k)
     assert release.law.scale[0] / 200 == pytest.approx(expected(least=0.5, lipschitz=0.5, bound=1.0, records=200), rel=1e-6)
 
@@ -140,7 +144,7 @@ def test_no_neighbour_moves_the_best_value_further_than_declared(adaptive, least
         other = data.clone()
         other[0] = torch.tensor([[1.0, -data[0, 1]], [math.nan, 1.0], [-1e30, 1.0], [0.0, 1.0]], dtype=torch.float64)[trial % 4]
         query = best(m, grid=grid, adaptive=adaptive)
-        values = [float(make(d, allow_conditional=False).release(query, EXACT).value) for d in (data, other)]
+        values = [float(make(d).release(query, EXACT).value) for d in (data, other)]
         assert abs(values[0] - values[1]) <= query.sensitivity(Adjacency.REPLACE_ONE).l1 / m * (1 + 1e-9)
 
 
@@ -162,6 +166,7 @@ def test_replay_on_neighbours_passes():
     other[3] = torch.tensor([1.0, -1.0])
     terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(10.0, 0.0)}
     terms["accounting"] = PureFilter()
+    terms["allow_conditional"] = True
     for adaptive in (None, Adaptive(kernel(1.0), 1e-2, 3)):
         steps = replay(lambda c, _: c.release(best(50, adaptive=adaptive), LaplaceMechanism(1.0)).value, data, other, **terms)  # noqa: B023
         assert len(steps) == 1
@@ -181,3 +186,73 @@ def test_bad_terms_are_named(name, change):
 def test_the_number_of_records_is_checked():
     with pytest.raises(InputError, match="records"):
         make(people(20), allow_conditional=False).evaluate(best(10))
+
+
+@pytest.mark.parametrize("cause", ["a huge record", "a fit that is too long", "a loss that differs at zero"])
+def test_over_the_whole_grid_no_broken_promise_breaks_the_sensitivity(cause):
+    """The clip holds what the caller promised: without it each of these moved the value ten times too far."""
+    data = torch.tensor([[1.0]] * 5, dtype=torch.float64)
+    other = data.clone()
+    data[0], other[0] = 1e6, -1e6
+
+    def loss(w, records):
+        z = records[:, 0]
+        return torch.sigmoid(5 * z) if cause == "a loss that differs at zero" else (0.5 - 0.5 * z * w).clamp(0, 1)
+
+    def fit(regularisation):
+        return (100.0 if cause == "a fit that is too long" else 1.0) / regularisation
+
+    query = RegularisedBest(loss, fit=fit, grid=[10.0, 20.0], lipschitz=0.5, bound=1.0, at_zero=0.5, records=5)
+    values = [float(make(d, allow_conditional=False).release(query, EXACT).value) for d in (data, other)]
+    assert abs(values[0] - values[1]) <= query.sensitivity(Adjacency.REPLACE_ONE).l1 / 5 * (1 + 1e-9)
+    assert query.sensitivity(Adjacency.REPLACE_ONE).l1 == pytest.approx(0.1, rel=1e-6)
+
+
+def test_an_interrupted_or_writing_gain_lets_nothing_out():
+    def interrupted(x, records):
+        secret = records.clone()
+        raise KeyboardInterrupt(str(secret))
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        make().evaluate(search(gain=interrupted).best())
+    assert not str(caught.value)
+    frames, traceback = [], caught.value.__traceback__
+    while traceback is not None:
+        frames.append(traceback.tb_frame.f_code.co_name)
+        traceback = traceback.tb_next
+    assert "interrupted" not in frames
+
+    def writing(x, records):
+        x -= records.mean()
+        return 0.0
+
+    plan = search(gain=writing)
+    before = plan.candidates.clone()
+    make().release(plan.value(), EXACT)
+    assert torch.equal(plan.candidates, before)
+
+
+def test_kernels_of_another_variance_and_vanishing_noise_are_refused():
+    from gpytorch.kernels import ScaleKernel
+
+    scaled = ScaleKernel(kernel()).double()
+    scaled.outputscale = 100.0
+    with pytest.raises(InputError, match="variance 1"):
+        search(kernel=scaled)
+    with pytest.raises(InputError, match="noise"):
+        search(noise=1e-20)
+
+
+def test_a_plan_must_say_from_the_start_what_it_rests_on():
+    question, mechanism = search().best(), ExponentialMechanism.of(1.0)
+    curator = make()
+    curator.reserve("quiet", mechanism.event(), slots=1, terms={})
+    handle = curator.evaluate(question)
+    with pytest.raises(InputError, match="gp-prior"):
+        curator.release_all([handle], mechanism, name="quiet", plan="quiet")
+    assert "conditional-allowed" in curator.statement().assumptions
+    curator.reserve("open", mechanism.event(), slots=1, terms={"assumptions": dict(question.data_assumptions())})
+    statement = curator.statement()
+    assert statement.lines[0] == "not bounded"
+    assert statement.meaning[0].startswith("only under gp-prior")
+    curator.release_all([handle], mechanism, name="open", plan="open")

@@ -64,10 +64,13 @@ class KusnerSearch:
 
     def __post_init__(self) -> None:
         require_callable("gain", self.gain)
+        object.__setattr__(self, "candidates", self.candidates.detach().clone())
         require_count("observations", self.observations)
         object.__setattr__(self, "value_range", require_range("value_range", self.value_range))
         bounds.theorem_1(**self._numbers())  # refuses what no theorem covers
-        FiniteGP(self.candidates, self.kernel, self.noise)
+        prior = FiniteGP(self.candidates, self.kernel, self.noise).variance
+        if not bool(((prior - 1.0).abs() < 1e-9).all()):
+            raise InputError("kernel", type(self.kernel).__name__, "of variance 1 at every candidate", "Scale the gain instead.")
 
     def best(self) -> KusnerBest:
         """Algorithm 1's question for x~: release it by ExponentialMechanism."""
@@ -94,7 +97,7 @@ class KusnerSearch:
         values = []
         for _ in range(self.observations):
             index = int(argmax_ucb(model, schedule))
-            values.append(self._gain(self.candidates[index], view.records))
+            values.append(self._gain(self.candidates[index].clone(), view.records))
             model.observe(index, values[-1])
         return model, values
 
@@ -147,8 +150,7 @@ class KusnerBest(_Conditional):
         return self.search.public_inputs()
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
-        model, _ = self.search.run(view)
-        return _on_lattice(model.mean)
+        return _confined(lambda: self.search.run(view)[0].mean)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,8 +168,11 @@ class KusnerValue(_Conditional):
         return {**self.search.public_inputs(), "moves at most": self.moved}
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
-        _, values = self.search.run(view)
-        return _on_lattice(torch.tensor([values[-1] if self.last else max(values)], dtype=torch.float64))
+        def released() -> torch.Tensor:
+            _, values = self.search.run(view)
+            return torch.tensor([values[-1] if self.last else max(values)], dtype=torch.float64)
+
+        return _confined(released)
 
 
 def _moving(bound: float, count: int, adjacency: Adjacency) -> Sensitivity:
@@ -176,6 +181,17 @@ def _moving(bound: float, count: int, adjacency: Adjacency) -> Sensitivity:
         raise InputError("adjacency", adjacency, "REPLACE_ONE", "The theorems compare data sets of one size.")
     linf = bound + _STEP
     return Sensitivity(linf * count, linf * math.sqrt(count) * (1 + 1e-15), linf, (1.0,) * count)
+
+
+def _confined(search: Callable[[], torch.Tensor]) -> IntegerSum | Failure:
+    """The search's numbers on the lattice; whatever it raises stays inside, with its frames."""
+    try:
+        values = search()
+    except KeyboardInterrupt:
+        return Failure("interrupted")
+    except BaseException:  # whatever it is, it is private
+        return Failure("exception")
+    return _on_lattice(values) if bool(values.isfinite().all()) else Failure("exception")
 
 
 def _on_lattice(values: torch.Tensor) -> IntegerSum:

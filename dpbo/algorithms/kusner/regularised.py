@@ -4,18 +4,23 @@
     release = curator.release(query, LaplaceMechanism(1 / epsilon))
 
 Public training records give w_l = fit(l) for every l of a public grid, in the open. Protected records give f_V(w) = -mean loss(w, z).
-Released is max f_V over the visited l, with Laplace noise for the sensitivity of lipschitz.py: Theorem 7 where GP-UCB chooses which l to
-visit by what it saw; a far smaller one, min(g*, 2L/lmin)/m, where all of the grid is visited, because then records move values alone.
-Losses are clipped to [0, g*] and summed in integers, as everywhere; one that is not finite, or fails, counts as the loss at w = 0, which
-the theorem covers. That the loss is L-Lipschitz in w for every record there could be, the same for all records at w = 0, and that fit is
-exact up to `gap`, are the caller's word (in the statement: declared public).
+Released is max f_V over the visited l, with Laplace noise.
+
+Whole grid (the default): which l are visited depends on nothing, so one record moves each f_V by the width of its loss's range over m, and
+the maximum by no more. At w_l a loss that is L-Lipschitz and `at_zero` at w = 0 lies within L r of that, r = 1/l + sqrt(2 gap / l), and in
+[0, g*]; it is clipped to that, in integers, and counts as `at_zero` where it is not finite or fails. So the sensitivity min(g*, 2 L r_lmin)
+holds by construction, whatever the loss or fit do: pure DP, no assumption.
+
+Adaptive: GP-UCB chooses which l to visit by what it saw, and Theorem 7's far larger first term rests on the loss being finite and
+L-Lipschitz in w, between all visited w, for every record there could be. Nothing can enforce that record by record, so it is a data
+assumption (`loss-lipschitz`), and the release is conditional.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +36,10 @@ from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 from dpbo.queries.scoring import tensor_of
 
+_LIPSCHITZ = {
+    "loss-lipschitz": "the validation loss is finite and L-Lipschitz in the model's weights, between all models of the grid, for every "
+    "record there could be"
+}
 _DELTA = 0.1  # of the search's confidence alone: no guarantee rests on it
 
 
@@ -87,11 +96,16 @@ class RegularisedBest(Query):
             return lipschitz.fixed_grid(**shared)  # type: ignore[arg-type]
         return lipschitz.theorem_7(most=self.grid[-1], constants=self.constants, **shared)  # type: ignore[arg-type]
 
+    def data_assumptions(self) -> Mapping[str, str]:
+        return {} if self.adaptive is None else _LIPSCHITZ
+
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         if adjacency is not Adjacency.REPLACE_ONE:
             raise InputError("adjacency", adjacency, "REPLACE_ONE", "The theorem compares data sets of one size.")
         quantum = self._mean(None).lattices(self.records)[0].quantum
-        total = (self.moves() * self.records + 2 * self.records * quantum) * (1 + 1e-12)  # truncation moves each sum by a quantum a unit
+        truncated = 2 * quantum * (1 if self.adaptive is None else self.records)  # of one record's loss; of every record's, at two w
+        widest = max(upper - lower for lower, upper in map(self._range, self.grid))
+        total = ((widest if self.adaptive is None else self.moves() * self.records) + truncated) * (1 + 1e-12)
         return Sensitivity(total, total, total)
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
@@ -103,7 +117,7 @@ class RegularisedBest(Query):
         return {**shared, "least": self.grid[0], "most": self.grid[-1], "visited": visited, "constants": self.constants}
 
     def prepare(self) -> Any:
-        return [self.fit(regularisation) for regularisation in self.grid]
+        return [(self.fit(regularisation), *self._range(regularisation)) for regularisation in self.grid]
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self._mean(None).probe(example, count, subject[0])
@@ -133,7 +147,13 @@ class RegularisedBest(Query):
         return FiniteGP(points, self.adaptive.kernel, self.adaptive.noise)
 
     def _mean(self, w: Any) -> ClippedMean:
-        def value(model: Any, records: Any) -> torch.Tensor:
-            return -tensor_of(self.loss(model, records))
+        def value(fitted: Any, records: Any) -> torch.Tensor:
+            model, lower, upper = fitted
+            return -tensor_of(self.loss(model, records)).to(torch.float64).clamp(lower, upper)
 
         return ClippedMean(value, w, score_range=(-self.bound, 0.0), worst=-self.at_zero)
+
+    def _range(self, regularisation: float) -> tuple[float, float]:
+        """Where the theorem has every loss at w_l."""
+        reach = self.lipschitz * (1.0 / regularisation + math.sqrt(2.0 * self.gap / regularisation))
+        return max(self.at_zero - reach, 0.0), min(self.at_zero + reach, self.bound)
