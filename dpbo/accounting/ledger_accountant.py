@@ -19,6 +19,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import torch
+
 from dpbo.accounting.composition import compose
 from dpbo.accounting.relations import convert
 from dpbo.errors import InputError, LedgerError, OpacityError
@@ -63,7 +65,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._id, self._curator, self._name = uuid.uuid4().hex, curator, name
         self._runs: dict[str, list[Step]] = {self._id: []}
         self._releases: dict[str, Event] = {}
-        self._counting = False
+        self._counting, self._voided = False, False
         self._planned: Step | None = None
         if curator is not None:
             if curator.ledger.birth["grouped"]:
@@ -94,12 +96,11 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
 
     def _watch(self, optimizer: Any) -> None:
         """Void the statement where Opacus' noise can be repeated: a generator was given, or torch's own was seeded by a small number."""
-        import torch
-
         secure = getattr(optimizer, "secure_mode", False)
         seeded = getattr(optimizer, "generator", None) is not None or torch.initial_seed() < _SMALL_SEED
-        if self._curator is not None and seeded and not secure:
+        if self._curator is not None and seeded and not secure and not self._voided:
             self._curator.ledger.note("void", "DP-SGD noise came from a generator that was seeded")
+            self._voided = True  # said once: a note is a transaction, and this runs at every step
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """One step of DP-SGD. Raises BudgetExceeded beyond the plan, InputError where it is not the planned one."""

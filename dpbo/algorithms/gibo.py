@@ -30,7 +30,7 @@ from dpbo.algorithms.gibo_points import GIBOPoints
 from dpbo.algorithms.gibo_settings import RECOMMENDED, GIBOSettings
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
-from dpbo.errors import BudgetExceeded, InputError, LedgerError, LedgerMismatch, LedgerUnavailable, ReleaseLost
+from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, PrivacyError
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.no_noise import NoNoise
@@ -183,9 +183,10 @@ class DPGIBO:
         self._telling = self._telling or ready
         try:
             (release,) = self.curator.release_all([self._telling], self._mechanism, name=self.name, plan=self.name, used=self._used)
-        except (BudgetExceeded, LedgerError, ReleaseLost) as refusal:
-            if not isinstance(refusal, LedgerUnavailable):
-                self._telling = None
+        except LedgerUnavailable:  # it may be charged: the next tell finishes it
+            raise
+        except PrivacyError:
+            self._telling = None
             raise
         self._used += 1
         self._advance(release.value, self._telling)

@@ -114,6 +114,10 @@ class PrivateView:
         """The records at these positions, in the same container."""
         return _mapped(self.records, lambda part: _rows(part, positions))
 
+    def storages(self) -> frozenset[int]:
+        """Where the records' tensors lie in memory."""
+        return frozenset(part.untyped_storage().data_ptr() for part in leaves(self._own()) if isinstance(part, torch.Tensor))
+
     def sampled(self, rate: float) -> PrivateView:
         """A fresh Poisson sample of the units, by the system's entropy; its rows in record order."""
         taken = torch.from_numpy(bernoulli(self.units, rate))

@@ -13,7 +13,7 @@ the zero vector. With `loss_range` losses are clipped to it, and a unit's are th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,8 +109,9 @@ class ClippedGradient(Query):
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         fresh: list[torch.Tensor] = []
+        own = view.storages()
         for x in self.X:
-            column = scoring.over_records(self.loss, x.clone(), view, 1, lambda pieces: self._column(pieces, view))
+            column = scoring.over_records(self.loss, x.clone(), view, 1, lambda pieces: self._column(pieces, view, own))
             if isinstance(column, Failure):
                 return column
             fresh.append(column)
@@ -120,9 +121,9 @@ class ClippedGradient(Query):
         total = clipped_sum(columns, self.weights, self.clip, self.quanta()[0], self.center * self.weights.sum(1))
         return IntegerSum(total.cpu(), self.quanta(), tuple(fresh) if self.keep else None)
 
-    def _column(self, pieces: Iterable[torch.Tensor], view: View) -> torch.Tensor:
+    def _column(self, pieces: Iterable[torch.Tensor], view: View, own: frozenset[int]) -> torch.Tensor:
         """Each unit's loss at one point, float64; NaN where one of its records has none."""
-        losses = _collected(pieces, view)
+        losses = _collected(pieces, view.device, own)
         if self.loss_range is None:
             if view.groups is not None:
                 raise InputError("loss_range", None, "a public pair (lower, upper) where units are groups of records")
@@ -135,22 +136,15 @@ class ClippedGradient(Query):
         return means
 
 
-def _collected(pieces: Iterable[torch.Tensor], view: View) -> torch.Tensor:
+def _collected(pieces: Iterable[torch.Tensor], device: torch.device, own: frozenset[int]) -> torch.Tensor:
     """One column of all records on the records' device: a copy, because a loss may use its buffer again, but for a view of the records."""
-    parts, device = [], view.device
+    parts = []
     for piece in pieces:
-        own = device.type == piece.device.type and piece.untyped_storage().data_ptr() in _storages(view.records)
-        parts.append(piece[:, 0] if own else piece[:, 0].to(device, torch.float64, copy=True))
+        lent = device.type == piece.device.type and piece.untyped_storage().data_ptr() in own
+        parts.append(piece[:, 0] if lent else piece[:, 0].to(device, torch.float64, copy=True))
     if not parts:
         return torch.zeros(0, dtype=torch.float64, device=device)
     return parts[0] if len(parts) == 1 else torch.cat([part.to(torch.float64) for part in parts])
-
-
-def _storages(records: Any) -> set[int]:
-    """Where the records' tensors lie in memory; a score that writes there is found by their versions."""
-    if isinstance(records, (tuple, Mapping)):
-        return {place for part in (records.values() if isinstance(records, Mapping) else records) for place in _storages(part)}
-    return {records.untyped_storage().data_ptr()} if isinstance(records, torch.Tensor) else set()
 
 
 def _require_matrix(name: str, value: Any) -> None:

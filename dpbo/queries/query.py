@@ -30,6 +30,7 @@ class View(Protocol):
         kept: what each of the question's `handles()` left with the curator, in that order.
         device: where the records are, or the CPU; public.
         can_take: whether `take(positions)` can pick single records.
+        storages: where the records' tensors lie in memory; a score that writes there is found by their versions.
         sampled: a fresh sample of the units, each taken by itself with probability `rate`; `public_units` stays that of all.
     """
 
@@ -52,6 +53,7 @@ class View(Protocol):
     @property
     def can_take(self) -> bool: ...
     def take(self, positions: torch.Tensor) -> Any: ...
+    def storages(self) -> frozenset[int]: ...
     def sampled(self, rate: float) -> View: ...
 
 
