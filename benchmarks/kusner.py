@@ -9,8 +9,10 @@ observations by GP-UCB; delta = 0.1. Units are the prior's standard deviation.
     on all candidates, sensitivity 1/m, without any assumption. Laws are drawn by torch; one table goes through the curator.
 (d) Algorithm 3 on breast cancer and Adult (DPBO_DATA), exactly under its assumptions, and Theorem 8. Clamping to [-1, 0] would be free.
 
+(e) Where each candidate costs a fit: a search on noised values and a choice among its best, beside a choice among as many at random.
+
 Algorithm 1 is for gains that are no mean of bounded scores, where a promise under the prior is enough and epsilon is 100 or more; (c) for
-means of bounded scores, from two records on; Algorithm 3 for the value alone, on its whole grid rather than adaptively.
+means of bounded scores, from two records on, or (e) where fits are dear; Algorithm 3 for the value alone, on its whole grid.
 
     python -m benchmarks.kusner [--smoke] [--seed N] [--json FILE] [--plot DIR]
 """
@@ -32,16 +34,19 @@ from benchmarks import kusner_problems as problems
 from benchmarks import kusner_tuning as tuning
 from benchmarks.harness import options, record, table
 from benchmarks.kusner_problems import DELTA, KAPPA, NOISE, OBSERVATIONS, REACH
+from dpbo.algorithms import search_then_choose
 from dpbo.algorithms.kusner import KusnerSearch, bounds
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.models import information_gain_bound, squared_exponential
+from dpbo.privacy import Budget
 from dpbo.queries import CandidateScores
 from dpbo.queries.query import Query
 
 Figures = dict[str, Any]
 A = math.log(20.0)
 EPSILONS = (0.1, 1.0, 10.0, 100.0)
+SEARCH: dict[str, Any] = {"evaluations": 30, "finalists": 16}
 CONSTANTS = ("paper", "corrected")
 
 
@@ -254,6 +259,35 @@ def through_the_curator(count: int, m: int, times: int, seed: int) -> Figures:
     return {"through the curator": _named(header, rows)}
 
 
+def costly(count: int, sizes: tuple[int, ...], functions: int, seed: int) -> Figures:
+    """(e): where each candidate costs a fit. A search and a choice, the choice alone on as many random candidates, and on all of them."""
+    drawn = problems.draws(count, functions, torch.Generator().manual_seed(seed + 1))
+    grid, fits, rows = problems.grid_of(count), SEARCH["evaluations"] + SEARCH["finalists"], []
+    for m, epsilon in ((m, epsilon) for m in sizes for epsilon in EPSILONS[1:3]):
+        lost = np.array([_costly_losses(f, grid, m, epsilon, fits, seed + turn) for turn, f in enumerate(drawn)])
+        rows.append([f"{m:,}", f"{epsilon:g}", *lost.mean(0), *(lost.std(0) / math.sqrt(max(1, functions - 1)))])
+    arms = [f"search then choose, {fits} fits", f"PF on {fits} at random", f"PF on all {count:,}"]
+    header = ["m", "epsilon", *arms, *(f"SE of {name}" for name in ("the first", "the second", "the third"))]
+    print(f"\n(e) mean f* - f(chosen), {count:,} candidates, {functions} functions\n" + table(header, rows))
+    return {"costly": _named(header, rows)}
+
+
+def _costly_losses(f: Tensor, grid: Tensor, m: int, epsilon: float, fits: int, seed: int) -> list[float]:
+    heights, budget = problems.level(f), Budget(epsilon, 0.0)
+
+    def score(x: Tensor, records: Tensor) -> Tensor:
+        return records < heights[problems.index_in(len(grid), x)]
+
+    def best_of(candidates: Tensor) -> int:
+        question = CandidateScores(score, list(candidates), score_range=(0.0, 1.0))
+        return int(problems.curator_of(problems.thresholds(m), budget).release(question, PermuteAndFlipMechanism.of(epsilon)).value)
+
+    private = problems.curator_of(problems.thresholds(m), budget)
+    searched = search_then_choose(private, score, grid, score_range=(0.0, 1.0), seed=seed, **SEARCH)
+    some = torch.randperm(len(grid), generator=torch.Generator().manual_seed(seed))[:fits]
+    return [float(f.max() - f[index]) for index in (searched.index, int(some[best_of(grid[some])]), best_of(grid))]
+
+
 def picture(samples: dict[int, Any], sizes: tuple[int, ...], chosen: argparse.Namespace) -> None:
     """Loss of the released candidate by epsilon, where --plot asks for it."""
     if chosen.plot is None:
@@ -277,7 +311,7 @@ def _named(header: list[str], rows: list[list[Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Print the four parts."""
+    """Print the five parts."""
     chosen = options(__doc__)
     torch.set_num_threads(1)
     counts = {100: 120} if chosen.smoke else {100: 2_000, 1_000: 1_000, 10_000: 300}
@@ -286,6 +320,7 @@ def main() -> None:
     figures = coverage(counts, samples) | noise_maximum(samples) | utility(samples)
     figures |= scales(counts, sizes) | side_by_side(samples, sizes)
     figures |= through_the_curator(100, 1_000, 2 if chosen.smoke else 40, chosen.seed)
+    figures |= costly(100 if chosen.smoke else 1_000, sizes[:2], 1 if chosen.smoke else 20, chosen.seed)
     census = None if chosen.smoke else tuning.adult()
     for problem in (tuning.breast_cancer(), census):
         figures |= {} if problem is None else {problem.name: tuning.tune(problem, EPSILONS[:3], 3 if chosen.smoke else 40, A)}

@@ -102,13 +102,13 @@ def level(f: Tensor) -> Tensor:
     return (f / (2 * REACH) + 0.5).clamp(0, 1)
 
 
-def curator_of(records: Any, *, conditional: bool = False) -> Curator:
-    """A budget nothing here exhausts: releases on made-up or published records."""
+def curator_of(records: Any, budget: Budget | None = None, *, conditional: bool = False) -> Curator:
+    """Of made-up or published records; by default with a budget that nothing here exhausts."""
     return Curator(
         records,
         unit=PrivacyUnit("record"),
         adjacency=Adjacency.REPLACE_ONE,
-        budget=Budget(1e6, 0.0),
+        budget=budget or Budget(1e6, 0.0),
         accounting=PureFilter(),
         allow_conditional=conditional,
     )

@@ -142,7 +142,8 @@ print(f"utilities may move by {moved:.1f} prior deviations; Theorem 2: the choic
 # %% [markdown]
 # ## The right one for the choice: bounded scores, no prior
 # Let every patient contribute a number in [0, 1] to every candidate. Then one patient moves a mean by at most 1/m, for all data sets
-# there could be, and permute-and-flip chooses with epsilon = 1. No search is needed: the candidates are public, and fits are free.
+# there could be, and permute-and-flip chooses with epsilon = 1. No search is needed: the candidates are public, and fits are free. (Where
+# they are dear, `dpbo.algorithms.search_then_choose` searches on noised values and chooses among the best.)
 
 
 # %%

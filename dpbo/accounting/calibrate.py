@@ -47,10 +47,10 @@ def calibrate(
     return multiplier
 
 
-def exact_share(share: float | Fraction) -> Fraction:
+def exact_share(share: float | Fraction, name: str = "budget_share") -> Fraction:
     """A share as the decimal the user wrote (0.9 is 9/10, not the float next to it), in (0, 1]."""
     finite = isinstance(share, (int, float, Fraction)) and math.isfinite(share)
     value = Fraction(str(share)) if finite else Fraction(0)
     if not 0 < value <= 1:
-        raise InputError("budget_share", share, "in (0, 1]")
+        raise InputError(name, share, "in (0, 1]")
     return value

@@ -12,12 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from botorch.acquisition import UpperConfidenceBound
 from torch import Tensor
 
 from dpbo.errors import InputError
 from dpbo.models.finite import FiniteGP
 from dpbo.privacy import require_count, require_positive, require_probability
+from dpbo.queries.candidates import CandidateScores
+from dpbo.queries.scoring import Score
+
+_CHUNK = 4096  # candidates whose bounds are computed together
 
 Schedule = Callable[[int], float]
 """beta_t for the choice of the t-th observation, t = 1, 2, ..."""
@@ -100,6 +105,28 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]  # BoTorch carries no a
 
     def __init__(self, model: Any, schedule: Schedule) -> None:
         super().__init__(model, beta=schedule(_observations(model) + 1))
+
+    def argmax_query(
+        self, score: Score, candidates: Tensor, *, score_range: tuple[float, float], finalists: int = 16, fit: Any = None
+    ) -> CandidateScores:
+        """The question which of the `finalists` candidates with the largest bounds scores best over all units.
+
+        The model ranks (it has seen released values only, so the finalists are public), the records decide: release it by a selection
+        mechanism, which gives an index into the query's own `candidates`, best bound first. Few finalists cost few fits, and lose less
+        to the choice's noise, which grows with the logarithm of their number.
+
+        Args:
+            score, score_range, fit: as in `CandidateScores`; x is a candidate, float64 of shape `d`.
+            candidates: `n x d`, float64, public.
+        """
+        kept = candidates[self.best_of(candidates, require_count("finalists", finalists))]
+        return CandidateScores(score, list(kept), score_range=score_range, fit=fit)
+
+    @torch.no_grad()
+    def best_of(self, candidates: Tensor, count: int) -> Tensor:
+        """Indices of the (at most) `count` candidates, of `n x d`, with the largest bounds: largest first, the first of equals before."""
+        bounds = torch.cat([self(chunk.unsqueeze(-2)) for chunk in torch.split(candidates, _CHUNK)])
+        return bounds.sort(descending=True, stable=True).indices[:count]
 
 
 def argmax_ucb(model: FiniteGP, schedule: Schedule) -> Tensor:

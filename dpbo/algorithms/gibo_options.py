@@ -16,13 +16,13 @@ import torch
 from gpytorch.kernels import Kernel, RBFKernel
 
 from dpbo.accounting.calibrate import exact_share
+from dpbo.algorithms import choices
 from dpbo.algorithms.gibo_frame import Frame, require_bounds, require_start
 from dpbo.algorithms.gibo_points import GIBOPoints
 from dpbo.algorithms.gibo_settings import RECOMMENDED, GIBOSettings
 from dpbo.curator.curator import Curator
-from dpbo.errors import InputError
-from dpbo.events import ExponentialEvent
 from dpbo.mechanisms.exponential import ExponentialMechanism
+from dpbo.mechanisms.selection import SelectionMechanism
 from dpbo.models.gradient_posterior import GradientPosterior
 from dpbo.privacy import require_range
 from dpbo.queries.candidates import CandidateScores
@@ -93,20 +93,10 @@ def choose_clip(
     return float(candidates[_chosen(curator, query, mechanism, name, {"quantile": quantile})])
 
 
-def _chosen(curator: Curator, query: Query, mechanism: ExponentialMechanism, name: str, terms: dict[str, Any]) -> int:
-    """The index that the plan `name` of one slot released, now or earlier."""
-    event = curator.reserve(name, mechanism.event(), slots=1, terms={**query.public_inputs(), **terms})
-    known = curator.ledger.values(name)
-    if known:
-        return int(known[0]["value"][0])
-    same = ExponentialMechanism(event.noise_multiplier)
-    return int(curator.release_all([curator.evaluate(query)], same, name=name, plan=name)[0].value)
+def _chosen(curator: Curator, query: Query, mechanism: SelectionMechanism, name: str, terms: dict[str, Any]) -> int:
+    same = choices.reserve(curator, mechanism, name, {**query.public_inputs(), **terms})
+    return choices.make(curator, query, same, name)
 
 
-def _mechanism(curator: Curator, budget_share: float) -> ExponentialMechanism:
-    """The exponential mechanism that this share of the cap pays for."""
-    available = curator.ledger.cap * exact_share(budget_share)
-    multiplier = curator.accounting.multiplier(ExponentialEvent, 1, available)
-    if multiplier is None:
-        raise InputError("accounting", curator.accounting.name, "one that can pay for a private choice")
-    return ExponentialMechanism(multiplier)
+def _mechanism(curator: Curator, budget_share: float) -> SelectionMechanism:
+    return choices.affordable(curator, ExponentialMechanism, exact_share(budget_share))

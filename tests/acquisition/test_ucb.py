@@ -10,9 +10,13 @@ from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from gpytorch.means import ZeroMean
 
+from dpbo.accounting import PureFilter
 from dpbo.acquisition import GPUCB, SrinivasCompact, SrinivasFinite, argmax_ucb, kusner_beta
+from dpbo.curator import Curator
 from dpbo.errors import InputError
+from dpbo.mechanisms import PermuteAndFlipMechanism
 from dpbo.models import FiniteGP, matern52, squared_exponential
+from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 
 DOUBLE, NOISE = torch.float64, 1e-2
 
@@ -103,6 +107,27 @@ def test_over_a_finite_gp_through_botorchs_optimisers():
     X, value = optimize_acqf(acquisition, bounds, q=1, num_restarts=3, raw_samples=16, options={"seed": 1})
     assert bool(((X >= 0.0) & (X <= 1.0)).all())
     assert float(value) >= float(acquisition(candidates.unsqueeze(-2)).max()) - 1e-9
+
+
+def test_its_argmax_as_a_private_question():
+    candidates, schedule = torch.rand(90, 2, dtype=DOUBLE), SrinivasFinite(count=90, delta=0.1)
+    model = FiniteGP(candidates, squared_exponential(0.4), NOISE)
+    for index in range(5):
+        model.observe(index, wave(candidates[index]))
+    acquisition = GPUCB(model, schedule)
+    upper = acquisition(candidates.unsqueeze(-2))
+    query = acquisition.argmax_query(lambda x, records: (x.sum() - records).abs(), candidates, score_range=(0.0, 2.0), finalists=7)
+    assert torch.equal(torch.stack(list(query.candidates)), candidates[upper.argsort(descending=True)[:7]]), "the best bound first"
+    assert query.sensitivity(Adjacency.REPLACE_ONE).linf == 2.0
+    records = torch.rand(300, dtype=DOUBLE)
+    curator = Curator(
+        records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(20.0, 0.0), accounting=PureFilter()
+    )
+    chosen = int(curator.release(query, PermuteAndFlipMechanism.of(20.0)).value)
+    means = torch.stack([(x.sum() - records).abs().clamp(0, 2).mean() for x in query.candidates])
+    assert means[chosen] >= means.max() - 0.05
+    with pytest.raises(InputError, match="finalists"):
+        acquisition.argmax_query(lambda x, records: records, candidates, score_range=(0.0, 1.0), finalists=0)
 
 
 @pytest.mark.parametrize("finite", [False, True])

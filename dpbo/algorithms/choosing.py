@@ -1,0 +1,138 @@
+"""BO on privately noised values, then one private choice among the best: for candidates too costly to score one and all.
+
+    chosen = search_then_choose(curator, score, candidates, score_range=(0.0, 1.0), evaluations=30, fit=train)
+
+Most of the budget buys `evaluations` noised mean scores, at which GP-UCB looks; the rest buys one choice by permute-and-flip among the
+`finalists` that then have the largest bounds, on their exact mean scores. The search sees released values alone, so its finalists are
+public, and the choice is not fooled by a lucky noise. Where all n candidates can be scored, `CandidateScores` over all of them is better:
+its whole budget goes into one choice, which loses (2 D / (epsilon m)) (log n + a) at most, and nothing is lost to the search.
+
+No data assumption enters. Source: GP-UCB over noised observations is ordinary BO; the last step is McSherry & Talwar 2007.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from gpytorch.mlls import ExactMarginalLogLikelihood
+
+from dpbo.accounting.calibrate import exact_share
+from dpbo.acquisition.ucb import GPUCB, SrinivasFinite
+from dpbo.algorithms import choices
+from dpbo.curator.curator import Curator
+from dpbo.errors import InputError
+from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
+from dpbo.objective import PrivateObjective
+from dpbo.privacy import require_count, require_range
+from dpbo.queries.candidates import CandidateScores
+from dpbo.queries.scoring import Score
+
+_DELTA = 0.1  # of GP-UCB's confidence
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """What was chosen; everything in it is released or public.
+
+    Attributes:
+        index: of the candidate.
+        x: the candidate itself, `d`.
+        finalists: indices among which the last step chose, best bound first.
+        X, Y, Yvar: the search's observations: `t x d`, `t x 1`, `t x 1`.
+    """
+
+    index: int
+    x: torch.Tensor
+    finalists: tuple[int, ...]
+    X: torch.Tensor
+    Y: torch.Tensor
+    Yvar: torch.Tensor
+
+
+def search_then_choose(
+    curator: Curator,
+    score: Score,
+    candidates: torch.Tensor,
+    *,
+    score_range: tuple[float, float],
+    evaluations: int,
+    finalists: int = 16,
+    fit: Any = None,
+    initial: int = 8,
+    search_share: float = 0.8,
+    budget_share: float = 1,
+    seed: int = 0,
+    name: str = "search then choose",
+) -> Chosen:
+    """A private search and a private choice under one budget; resumed from the ledger under its name.
+
+    Args:
+        curator: owner of the records.
+        score, score_range, fit: as in `PrivateObjective`; maximised.
+        candidates: `n x d`, float64, public.
+        evaluations: noised mean scores that the search releases.
+        finalists: candidates that are scored for the last choice.
+        initial: evaluations at random candidates before GP-UCB looks.
+        budget_share: part of the curator's budget that both take together.
+        search_share: part of it that the search takes, in (0, 1); the choice takes what is left.
+        seed: of the random candidates, never of the noise.
+
+    Raises:
+        InputError: an argument outside its range. BudgetExceeded: the budget is not left. ReleaseLost: the choice was charged by a process
+        that died before it could deliver.
+    """
+    _require_candidates(candidates)
+    require_count("finalists", finalists), require_count("initial", initial)
+    whole, share = exact_share(budget_share), exact_share(search_share, "search_share")
+    if share == 1:
+        raise InputError("search_share", search_share, "below 1", "The rest pays for the choice.")
+    choice = choices.affordable(curator, PermuteAndFlipMechanism, whole * (1 - share))
+    objective = PrivateObjective(
+        curator, score, score_range=score_range, evaluations=evaluations, fit=fit, name=f"{name}: search", budget_share=whole * share
+    )
+    terms = {"score_range": list(require_range("score_range", score_range)), "finalists": finalists, "candidates": len(candidates)}
+    choice = choices.reserve(curator, choice, f"{name}: choice", terms)
+    model = _searched(objective, candidates, initial, seed)
+    best = GPUCB(model, _schedule(candidates)).best_of(candidates, finalists)
+    query = CandidateScores(score, list(candidates[best]), score_range=score_range, fit=fit)
+    choices.make(curator, query, choice, f"{name}: choice", finalists=best.tolist())
+    known = choices.made(curator, f"{name}: choice") or {}
+    chosen_from = known["details"]["finalists"]
+    index = chosen_from[int(known["value"][0])]
+    return Chosen(index, candidates[index].clone(), tuple(chosen_from), *objective.history())
+
+
+def _searched(objective: PrivateObjective, candidates: torch.Tensor, initial: int, seed: int) -> SingleTaskGP:
+    """The model of all released values, after as many more as the plan has left."""
+    order = torch.randperm(len(candidates), generator=torch.Generator().manual_seed(seed))
+    while objective.remaining:
+        X, Y, Yvar = objective.history()
+        if len(X) < initial:
+            index = int(order[len(X) % len(candidates)])
+        else:
+            index = int(GPUCB(_fitted(X, Y, Yvar), _schedule(candidates)).best_of(candidates, 1))
+        objective(candidates[index : index + 1])
+    return _fitted(*objective.history())
+
+
+def _schedule(candidates: torch.Tensor) -> SrinivasFinite:
+    return SrinivasFinite(count=len(candidates), delta=_DELTA)
+
+
+def _fitted(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
+    """BoTorch's usual GP on released values of known noise."""
+    model = SingleTaskGP(X, Y, Yvar, input_transform=Normalize(X.shape[1]), outcome_transform=Standardize(1))
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    return model
+
+
+def _require_candidates(candidates: Any) -> None:
+    if not isinstance(candidates, torch.Tensor) or candidates.ndim != 2 or len(candidates) < 2 or candidates.dtype != torch.float64:
+        raise InputError("candidates", type(candidates).__name__, "a float64 tensor of shape n x d, two rows or more", "Use .double().")
+    if not bool(candidates.isfinite().all()):
+        raise InputError("candidates", "with NaN or infinite entries", "finite")
