@@ -14,6 +14,7 @@ from .objective import PrivateObjective as PrivateObjective
 from .privacy import Adjacency as Adjacency
 from .privacy import Budget as Budget
 from .privacy import PrivacyUnit as PrivacyUnit
+from .privacy import RowChange as RowChange
 from .privacy import Sensitivity as Sensitivity
 from .release import Release as Release
 from .space import Space as Space

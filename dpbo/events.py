@@ -21,6 +21,7 @@ class Event:
     noise_multiplier: float
     slots: int = 1
     mechanism: ClassVar[str]
+    free: ClassVar[bool] = False  # exact, so charged nothing: no budget could pay
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise_multiplier, float) or not 0.0 < self.noise_multiplier < math.inf:
@@ -87,16 +88,28 @@ class PoissonGaussianEvent(Event):
 
 
 @dataclass(frozen=True)
-class NotPrivateEvent(Event):
-    """Exact answers: no noise, no guarantee. Charged nothing, because no budget could pay; the statement says "not bounded"."""
+class ExactEvent(Event):
+    """Exact answers: no noise."""
 
     noise_multiplier: float = 0.0
-    mechanism: ClassVar[str] = "none"
+    free: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.noise_multiplier != 0.0:
             raise InputError("noise_multiplier", self.noise_multiplier, "0 for a release without noise")
         _require_slots(self.slots)
+
+
+class NotPrivateEvent(ExactEvent):
+    """Without any guarantee; the statement says "not bounded"."""
+
+    mechanism = "none"
+
+
+class DeclassifiedEvent(ExactEvent):
+    """Declared to need no protection: free under that declaration, which is a named data assumption."""
+
+    mechanism = "declassified"
 
 
 def _require_slots(slots: Any) -> None:
@@ -108,6 +121,7 @@ _KINDS: dict[str, type[Event]] = {
     kind.mechanism: kind
     for kind in (
         GaussianEvent, LaplaceEvent, L2LaplaceEvent, ExponentialEvent, PermuteAndFlipEvent, PoissonGaussianEvent, NotPrivateEvent,
+        DeclassifiedEvent,
     )
 }  # fmt: skip
 

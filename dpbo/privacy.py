@@ -20,12 +20,35 @@ class Adjacency(enum.Enum):
 
     REPLACE_ONE: one unit's records are replaced by any others; the number of units is public.
     ADD_OR_REMOVE_ONE: one unit is added or removed; the number of units is private.
-    BOUNDED_ROW_CHANGE: one row moves by a bounded norm (PO-GP-UCB's relation), protecting less than a whole row.
+    BOUNDED_ROW_CHANGE: REPLACE_ONE only for rows that lie within a bounded distance (PO-GP-UCB's relation), protecting less than a whole
+        row; see `RowChange`.
     """
 
     REPLACE_ONE = "replace-one"
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
     BOUNDED_ROW_CHANGE = "bounded-row-change"
+
+    @property
+    def replaces(self) -> bool:
+        """Whether neighbours have the same number of units, which is then public: all that holds of REPLACE_ONE holds."""
+        return self is not Adjacency.ADD_OR_REMOVE_ONE
+
+
+@dataclass(frozen=True)
+class RowChange:
+    """How far a row may move under BOUNDED_ROW_CHANGE: whatever else of a record may change at will, its row moves by at most `norm`.
+
+    Args:
+        norm: in l2, in the units of the table that the curator holds.
+        diameter: of the public set that rows lie in, in the same units; the statement says how small `norm` is beside it.
+    """
+
+    norm: float
+    diameter: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "diameter", require_positive("diameter", self.diameter, 1e-100, 1e100))
+        object.__setattr__(self, "norm", require_positive("norm", self.norm, self.diameter * 2.0**-24, self.diameter))
 
 
 @dataclass(frozen=True)
@@ -92,12 +115,15 @@ class Sensitivity:
 
     `scale` gives the coordinates' units: coordinate j of the vector is measured in multiples of `scale[j]`, at most 1, so that
     the bounds hold for `vector / scale`. A query with one unit for everything has scale 1.
+    With `block`, the vector is a table: neighbours differ in one block of so many successive coordinates, for which the bounds hold, and
+    `scale` has one entry a coordinate of a block.
     """
 
     l1: float
     l2: float
     linf: float
     scale: tuple[float, ...] = (1.0,)
+    block: int | None = None
 
 
 def require_positive(name: str, value: Any, least: float = 0.0, most: float = math.inf) -> float:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """One released vector of m numbers.
+    """One released vector of m numbers, or a table of n rows.
 
     Attributes:
-        value: float64, shape `m`; of a selection, the index that was chosen.
-        variance: of the noise alone, float64, shape `m`; known, not estimated. Empty for a selection.
-        lattice: what was drawn, in whole numbers: the same value as multiples of `law.grid`, or the index.
+        value: float64, shape `m` (`n x m` of a table); of a selection, the index that was chosen.
+        variance: of the noise alone, float64, shape `m`, the same for every row; known, not estimated. Empty for a selection.
+        lattice: what was drawn, in whole numbers, row after row: the same value as multiples of `law.grid`, or the index.
         law: of what was drawn.
         event: what the ledger was charged for the whole joint release.
         entry: number of the ledger entry; values released jointly share one.

@@ -54,6 +54,7 @@ class Statement:
         spent: bookkeeping, not a guarantee: what the charges so far cost.
         assumptions: name -> what must hold.
         public_inputs: what the user declared without looking at the data, by plan.
+        radius: under BOUNDED_ROW_CHANGE, how far a row may move, and what share of the diameter that is; else "".
         entries, head: number of ledger records and the hash of the newest one.
     """
 
@@ -74,6 +75,7 @@ class Statement:
     entries: int
     head: str
     meaning: tuple[str, ...]
+    radius: str = ""
 
     def voided(self, reason: str) -> Statement:
         """The same statement, void for one more reason."""
@@ -105,9 +107,10 @@ class Statement:
         private = " (their number is private)" if self.adjacency == Adjacency.ADD_OR_REMOVE_ONE.value else ""
         count = f" ({self.units} of them, a public number)" if self.units is not None else private
         name = f" {self.dataset!r}" if self.dataset else ""
+        radius = f": {self.radius}" if self.radius else ""
         inputs = [f"{plan}: {_terms(terms)}" for plan, terms in self.public_inputs.items()]
         return [
-            ("Protected", f"each {self.unit} of the {self.role} records{name}{count}, under {self.adjacency}"),
+            ("Protected", f"each {self.unit} of the {self.role} records{name}{count}, under {self.adjacency}{radius}"),
             ("Not protected", "; ".join(self.not_protected)),
             ("Guarantee", str(self.guarantee)),
             *zip(("  all releases, unconditionally", "  unconditional releases alone", "  all releases, under the assumptions"),

@@ -17,7 +17,7 @@ from dpbo.accounting import gdp, profiles, rdp
 from dpbo.accounting.composition import root_up, rounded_up
 from dpbo.accounting.costs import Cost
 from dpbo.errors import InputError
-from dpbo.events import Event, NotPrivateEvent
+from dpbo.events import Event
 from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
 
@@ -86,7 +86,7 @@ class Filter(Accounting):
         """The guarantee of this total."""
 
     def price(self, event: Event) -> Cost | None:
-        toll = Fraction(0) if isinstance(event, NotPrivateEvent) else self.toll(event)
+        toll = Fraction(0) if event.free else self.toll(event)
         return None if toll is None else Cost.of(toll)
 
     def cap(self, budget: Budget) -> Cost:

@@ -21,7 +21,7 @@ from dpbo.accounting.composition import Composition, compose, merged
 from dpbo.accounting.costs import Cost
 from dpbo.accounting.filters import Accounting, EventKind
 from dpbo.errors import InputError
-from dpbo.events import Event, NotPrivateEvent, event_from_json
+from dpbo.events import Event, event_from_json
 from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
 
@@ -42,7 +42,7 @@ class Planned(Accounting):
     cap_is_budget: ClassVar[bool] = False
 
     def __init__(self, events: Sequence[Event]) -> None:
-        if not events or not all(isinstance(event, Event) and not isinstance(event, NotPrivateEvent) for event in events):
+        if not events or not all(isinstance(event, Event) and not event.free for event in events):
             raise InputError("events", type(events).__name__, "one event or more of dpbo.events", "For example GaussianEvent(10.0, 30).")
         object.__setattr__(self, "events", merged(events))
         compose(self.events, delta=0.0)  # refuses mixed relations
@@ -57,7 +57,7 @@ class Planned(Accounting):
         return cls([event_from_json(body) for body in json.loads(name.removeprefix("Planned(").removesuffix(")"))])
 
     def price(self, event: Event) -> Cost | None:
-        if isinstance(event, NotPrivateEvent):
+        if event.free:
             return Cost.of(*(0 for _ in self.events))
         same = [event.repeated(1) == planned.repeated(1) for planned in self.events]
         return Cost.of(*(event.slots * here for here in same)) if any(same) else None

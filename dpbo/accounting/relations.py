@@ -13,7 +13,7 @@ import dataclasses
 from typing import TypeVar
 
 from dpbo.errors import InputError
-from dpbo.events import Event, NotPrivateEvent, PoissonGaussianEvent
+from dpbo.events import Event, PoissonGaussianEvent
 from dpbo.privacy import Adjacency
 
 E = TypeVar("E", bound=Event)
@@ -21,7 +21,7 @@ E = TypeVar("E", bound=Event)
 
 def convert(event: E, given: Adjacency, wanted: Adjacency) -> E:
     """The event of a release made for the relation `given`, as it counts under `wanted`. Raises InputError where nothing follows."""
-    if given is wanted or isinstance(event, NotPrivateEvent):
+    if given is wanted or event.free:
         return event
     if (given, wanted) != (Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE):
         raise InputError("wanted", wanted, "REPLACE_ONE, from ADD_OR_REMOVE_ONE", "No other conversion holds.")

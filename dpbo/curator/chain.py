@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,8 +53,18 @@ class Record:
         return Cost.read(self.body["state"]["total"])
 
     @property
+    def parallel(self) -> bool:
+        """Of a reservation: whether its slots are those of each part of the records."""
+        return self.body.get("parallel", False) is True
+
+    @property
+    def parts(self) -> list[int]:
+        """Of a charge under a parallel plan: the part that each slot is about."""
+        return [slot["part"] for slot in self.body["slots"]]
+
+    @property
     def used(self) -> dict[str, int]:
-        """Slots charged so far, for each plan."""
+        """Slots charged so far, for each plan; of a parallel one, those of the part that was asked most often."""
         return dict(self.body["state"]["used"])
 
 
@@ -79,6 +90,7 @@ class _Books:
         self._accounting, self._cap = accounting, cap
         self._total, self._used = cap.nothing, dict[str, int]()
         self._plans = dict[str, Record]()
+        self._parts = dict[str, Counter[int]]()
         self._open, self._relation = dict[int, int](), ""
 
     def after(self, record: Record) -> dict[str, Any]:
@@ -89,7 +101,7 @@ class _Books:
                 self._relation = record.body["adjacency"]
             case "reserve":
                 _require(record.name not in self._plans)
-                self._plans[record.name], self._used[record.name] = record, 0
+                self._plans[record.name], self._used[record.name], self._parts[record.name] = record, 0, Counter()
                 self._pay(event_from_json(record.body["event"]).repeated(record.body["slots"]))
             case "charge":
                 self._charge(record)
@@ -108,7 +120,11 @@ class _Books:
         if plan is None:
             return self._pay(event)
         reserved = self._plans[plan].body
-        self._used[plan] += event.slots
+        if self._plans[plan].parallel:
+            self._parts[plan].update(record.parts)
+            self._used[plan] = max(self._parts[plan].values())
+        else:
+            self._used[plan] += event.slots
         _require(event == event_from_json(reserved["event"]).repeated(event.slots) and self._used[plan] <= reserved["slots"])
 
     def _pay(self, event: Event) -> None:

@@ -27,7 +27,7 @@ from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
-from dpbo.privacy import Adjacency, Budget, PrivacyUnit
+from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
 from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
 from dpbo.statement import Statement
@@ -48,13 +48,14 @@ class Curator(Opaque):
         records: a tensor, array, DataFrame, a (nested) tuple or dict of them, anything with `len` that the score understands, or a
             `Source`.
         unit: who is protected; with `groups=` all records of one label together.
-        adjacency: REPLACE_ONE (the number of units is public) or ADD_OR_REMOVE_ONE.
+        adjacency: REPLACE_ONE (the number of units is public), ADD_OR_REMOVE_ONE, or BOUNDED_ROW_CHANGE with its `row_change`.
         budget: the cap on everything this ledger ever releases.
         dataset: name of what is protected; required with `ledger`. Two studies on one data set share one ledger and add up.
         ledger: file name or SQLAlchemy URL. Omitted: in memory, and the statement begins "this process only".
         accounting: the filter that guards the cap, or `Planned` with every event there will be.
         role: what these records are for: "validation", "training" or "candidate".
         example: a few public records of the same form, on which a score is tried first. Omitted: zeros, for tensors and arrays.
+        row_change: how far a row moves under BOUNDED_ROW_CHANGE.
         allow_conditional: whether questions may be released whose sensitivity rests on assumptions about the data.
         entropy: source of noise. Anything but the default voids the statement; for tests.
 
@@ -74,13 +75,15 @@ class Curator(Opaque):
         accounting: Accounting | None = None,
         role: str = "validation",
         example: Any = None,
+        row_change: RowChange | None = None,
         allow_conditional: bool = False,
         entropy: Entropy = system_entropy,
     ) -> None:
         chosen = accounting if accounting is not None else GDPFilter()
         _require_terms(unit, adjacency, budget, dataset, ledger, role)
+        _require_row_change(row_change, adjacency, unit)
         chosen.cap(budget)  # refuses a budget the filter cannot serve
-        self.__view = PrivateView.of(records, unit, units_are_public=adjacency is Adjacency.REPLACE_ONE)
+        self.__view = PrivateView.of(records, unit, units_are_public=adjacency.replaces)
         self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = weakref.WeakKeyDictionary()
         self._unnoted: list[tuple[str, str]] = []
         self._mutated = False
@@ -89,8 +92,9 @@ class Curator(Opaque):
             count_records(example)
         self._example = example if example is not None else self.__view.zeros()
         self._entropy, self._allow_conditional = entropy, allow_conditional
-        self._adjacency, self._budget, self._accounting = adjacency, budget, chosen
-        self._ledger = Ledger(ledger, _birth(unit, adjacency, budget, dataset, chosen, role))
+        self._adjacency, self._budget, self._accounting, self._row_change = adjacency, budget, chosen, row_change
+        birth = _birth(unit, adjacency, budget, dataset, chosen, role)
+        self._ledger = Ledger(ledger, birth if row_change is None else {**birth, "row_change": dataclasses.asdict(row_change)})
         self._deliveries = Deliveries(self._ledger)
         if allow_conditional:
             self.ledger.note("assume", "conditional-allowed")
@@ -182,12 +186,14 @@ class Curator(Opaque):
                 self._release_fresh(fresh, mechanism, name, plan, used)
             return tuple(map(self._deliveries.of, handles))
 
-    def reserve(self, name: str, event: Event, *, slots: int, terms: Mapping[str, Any]) -> Event:
+    def reserve(self, name: str, event: Event, *, slots: int, terms: Mapping[str, Any], parallel: bool = False) -> Event:
         """Take the cost of `slots` times `event` from the budget now, under a name that later sessions can resume.
 
+        A parallel plan releases answers that each depend on one record alone (`Query.touches`), and at most so many for any one:
+        neighbours differ in one record, so all its releases together cost what those of one record do.
         Returns the event of one slot: this one, or what an earlier session reserved under this name and these terms.
         """
-        return self.ledger.reserve(name, event, slots, terms)
+        return self.ledger.reserve(name, event, slots, terms, parallel=parallel)
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
@@ -236,7 +242,8 @@ class Curator(Opaque):
         query, _ = self._answer(handle)
         asked = {"query": type(query).__name__, "public": query.public_inputs(), "details": handle.details}
         conditions = dict(query.data_assumptions())
-        return {"handle": handle.id, **asked, **({"assumptions": conditions} if conditions else {})}
+        part = {} if query.touches() is None else {"part": query.touches()}
+        return {"handle": handle.id, **asked, **part, **({"assumptions": conditions} if conditions else {})}
 
     def _may_be_charged(self, handle: Handle) -> bool:
         try:
@@ -249,10 +256,12 @@ class Curator(Opaque):
         drawn = mechanism._sample(answer.numerators.numpy(), answer.quanta, law, self._entropy)
         value, variance = map(torch.from_numpy, mechanism.publish(drawn, law, query.affine(self.units)))
         variance = variance + torch.as_tensor(query.variance_within(self.units), dtype=torch.float64)
-        return Release(value, variance, tuple(drawn.tolist()), law, event, entry)
+        return Release(value, variance, tuple(drawn.reshape(-1).tolist()), law, event, entry)
 
     def _job(self, query: Query) -> Job:
         query.require_public(self.adjacency)
+        if query.relation() not in (None, self._row_change):
+            raise InputError("row_change", query.relation(), f"the curator's own, {self._row_change}", "One ledger has one relation.")
         if self._mutated:
             raise PrivateFailure(_FAILURES["mutated"])
         kept = tuple(self._kept(handle) for handle in query.handles())
@@ -302,14 +311,24 @@ class Curator(Opaque):
 def _require_terms(unit: Any, adjacency: Any, budget: Any, dataset: str | None, ledger: str | None, role: str) -> None:
     if not isinstance(unit, PrivacyUnit):
         raise InputError("unit", unit, "a PrivacyUnit", "For example PrivacyUnit('record').")
-    if not isinstance(adjacency, Adjacency) or adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
-        raise InputError("adjacency", adjacency, "Adjacency.REPLACE_ONE or Adjacency.ADD_OR_REMOVE_ONE")
+    if not isinstance(adjacency, Adjacency):
+        raise InputError("adjacency", adjacency, "an Adjacency", "For example Adjacency.REPLACE_ONE.")
     if not isinstance(budget, Budget):
         raise InputError("budget", budget, "a Budget", "For example Budget(epsilon=3.0, delta=1e-6).")
     if ledger is not None and not dataset:
         raise InputError("dataset", dataset, "the name of what is protected, with a persistent ledger")
     if not isinstance(role, str) or role not in ROLES:
         raise InputError("role", role, f"one of {ROLES}")
+
+
+def _require_row_change(row_change: Any, adjacency: Adjacency, unit: PrivacyUnit) -> None:
+    bounded = adjacency is Adjacency.BOUNDED_ROW_CHANGE
+    if bounded and not isinstance(row_change, RowChange):
+        raise InputError("row_change", row_change, "a RowChange under BOUNDED_ROW_CHANGE", "For example RowChange(1.0, diameter=50.0).")
+    if not bounded and row_change is not None:
+        raise InputError("row_change", row_change, f"omitted under {adjacency.name}", "Use Adjacency.BOUNDED_ROW_CHANGE.")
+    if bounded and unit.groups is not None:
+        raise InputError("groups", "labels", "omitted under BOUNDED_ROW_CHANGE", "A row is a record there; use REPLACE_ONE for groups.")
 
 
 def _birth(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,12 +71,14 @@ class Ledger:
         if not self.accounting.may_hold(self.cap, self.budget):
             raise LedgerCorrupt("the ledger states a cap above its budget.")
 
-    def reserve(self, name: str, event: Event, slots: int, terms: Mapping[str, Any]) -> Event:
+    def reserve(self, name: str, event: Event, slots: int, terms: Mapping[str, Any], *, parallel: bool = False) -> Event:
         """Take `slots` times `event` from the budget for the plan `name`, or find that plan again if its terms are the same.
 
+        A parallel plan has so many slots for each part of the records (`Curator.reserve`).
         Returns the event that is reserved. Recomputed on another machine it may differ in its last digits; the first one stands.
         """
         body = {"event": event.to_json(), "slots": require_count("slots", slots), "terms": dict(terms)}
+        body |= {"parallel": True} if parallel else {}
         with self.storage.writing() as connection:
             known = _plan(connection, name)
             if known is not None:
@@ -99,8 +102,10 @@ class Ledger:
                 head = self._head(connection)
                 if used is not None and head.used.get(plan) != used:
                     raise LedgerError(f"another process took a step of the plan {plan!r}; nothing was charged. Open the run anew to go on.")
-                _require_declared(_plan(connection, plan), details)
-                state = _with_slots(head, _plan(connection, plan), plan, event)
+                reserved = _plan(connection, plan)
+                _require_declared(reserved, details)
+                taken = _parts(connection, plan) if reserved is not None and reserved.parallel else None
+                state = _with_slots(head, reserved, plan, event, details, taken)
             body = {"event": event.to_json(), "plan": plan, **details, "state": state}
             return _append(connection, head, "charge", name, body).seq
 
@@ -181,15 +186,33 @@ def _plan(connection: sa.Connection, name: str) -> Record | None:
     return _read_one(connection, (table.c.kind == "reserve") & (table.c.name == name))
 
 
-def _with_slots(head: Record, reserved: Record | None, plan: str, event: Event) -> dict[str, Any]:
+def _parts(connection: sa.Connection, plan: str) -> Counter[int]:
+    """How often each part was charged under a parallel plan."""
+    rows = connection.execute(sa.select(table).where(table.c.kind == "charge"))
+    charges = (Record.stored(*row) for row in rows)
+    return Counter(part for record in charges if record.body["plan"] == plan for part in record.parts)
+
+
+def _with_slots(
+    head: Record, reserved: Record | None, plan: str, event: Event, details: Mapping[str, Any], taken: Counter[int] | None
+) -> dict[str, Any]:
+    """The state after this charge; `taken` by part, for a parallel plan."""
     if reserved is None:
         raise InputError("plan", plan, "the name of a plan that was reserved")
     if event != event_from_json(reserved.body["event"]).repeated(event.slots):
         raise InputError("mechanism", event, f"the one reserved for the plan {plan!r}")
     used, slots = head.used[plan], reserved.body["slots"]
-    if used + event.slots > slots:
-        raise BudgetExceeded(event.slots, slots - used, slots, "slots", f"the release for the plan {plan!r}")
-    return {"total": str(head.total), "used": {**head.used, plan: used + event.slots}}
+    if taken is None:
+        after = used + event.slots
+    else:
+        parts = Counter(slot.get("part") for slot in details.get("slots", []))
+        if None in parts or sum(parts.values()) != event.slots:
+            raise InputError("plan", plan, "used for questions about one part of the records each", "See Query.touches.")
+        after = max(used, *(taken[part] + count for part, count in parts.items()))
+        used = max(taken[part] for part in parts)
+    if after > slots:
+        raise BudgetExceeded(after - used, slots - used, slots, "slots", f"the release for the plan {plan!r}")
+    return {"total": str(head.total), "used": {**head.used, plan: after}}
 
 
 def _require_declared(reserved: Record | None, details: Mapping[str, Any]) -> None:
@@ -242,7 +265,8 @@ def _require_same_plan(name: str, stored: Mapping[str, Any], wanted: Mapping[str
     kept, given = event_from_json(stored["event"]), event_from_json(wanted["event"])
     close = math.isclose(kept.noise_multiplier, given.noise_multiplier, rel_tol=1e-9)
     same = close and dataclasses.replace(given, noise_multiplier=kept.noise_multiplier) == kept
-    events = {"event": (kept, kept if same else given), "evaluations": (stored["slots"], wanted["slots"])}
+    events: dict[str, tuple[Any, Any]] = {"event": (kept, kept if same else given), "evaluations": (stored["slots"], wanted["slots"])}
+    events["parallel"] = stored.get("parallel", False), wanted.get("parallel", False)
     terms = {term: (stored["terms"].get(term), value) for term, value in wanted["terms"].items()}
     for term, (old, new) in {**events, **terms}.items():
         if old != new:

@@ -22,6 +22,11 @@ _ASSUMPTIONS = {
     "conditional-allowed": "none yet, but this ledger lets releases happen that rest on data assumptions: after one, not all are bounded",
     "score-total": "the score never fails on private records; it did at least once, and the operator saw that it did",
 }
+_CHANGES = {
+    Adjacency.REPLACE_ONE: "had these records rather than others",
+    Adjacency.ADD_OR_REMOVE_ONE: "is in the data",
+    Adjacency.BOUNDED_ROW_CHANGE: "had its own row rather than another in reach",
+}
 _INPUTS = "search inputs (the points x and their range)"
 _MODELS = "records that models were trained on, and the models: the caller declares them public or protected by other means"
 _NOT_PROTECTED = {
@@ -57,7 +62,16 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         entries=len(chain),
         head=chain[-1].hash,
         meaning=_meaning(guarantee, birth, units, conditions),
+        radius=_radius(birth),
     )
+
+
+def _radius(birth: dict[str, Any]) -> str:
+    """Of a bounded row change, in words."""
+    if "row_change" not in birth:
+        return ""
+    norm, diameter = birth["row_change"]["norm"], birth["row_change"]["diameter"]
+    return f"a row moves by at most {norm:g}, which is {format_up(100 * norm / diameter, 3)} % of the diameter {diameter:g}"
 
 
 def _lines(guarantee: Guarantee, protected: Guarantee, assumed: dict[str, str], conditions: dict[str, str]) -> tuple[str, str, str]:
@@ -108,8 +122,13 @@ def _spent(ledger: Ledger, chain: list[Record], delta: float | None) -> Guarante
 
 
 def _charged(chain: list[Record], ledger: Ledger) -> Cost:
-    charges = (event_from_json(record.body["event"]) for record in chain if record.kind == "charge")
-    return sum(map(ledger.accounting.cost, charges), ledger.cap.nothing)
+    """Of a parallel plan, what the part that was asked most often cost."""
+    parallel = {record.name: record for record in chain if record.kind == "reserve" and record.parallel}
+    charges = [record for record in chain if record.kind == "charge" and record.body["plan"] not in parallel]
+    events = [event_from_json(record.body["event"]) for record in charges]
+    used = {name: slots for name, slots in chain[-1].used.items() if name in parallel and slots}
+    events += [event_from_json(parallel[name].body["event"]).repeated(slots) for name, slots in used.items()]
+    return sum(map(ledger.accounting.cost, events), ledger.cap.nothing)
 
 
 def _assumed(chain: list[Record]) -> dict[str, str]:
@@ -118,7 +137,11 @@ def _assumed(chain: list[Record]) -> dict[str, str]:
 
 
 def _declared(chain: list[Record]) -> dict[str, dict[str, Any]]:
-    plans = {record.name: {"evaluations": record.body["slots"], **record.body["terms"]} for record in chain if record.kind == "reserve"}
+    plans = {
+        record.name: {"evaluations of each row" if record.parallel else "evaluations": record.body["slots"], **record.body["terms"]}
+        for record in chain
+        if record.kind == "reserve"
+    }
     loose = [slot for r in chain if r.kind == "charge" and r.body["plan"] is None for slot in r.body.get("slots", [])]
     terms = {f"release {i + 1}": {"query": slot["query"], **slot["public"]} for i, slot in enumerate(loose)}
     return {**plans, **terms}
@@ -126,9 +149,12 @@ def _declared(chain: list[Record]) -> dict[str, dict[str, Any]]:
 
 def _meaning(guarantee: Guarantee, birth: dict[str, Any], units: int | None, conditions: dict[str, str]) -> tuple[str, ...]:
     rate = format_up(100 * true_positive_rate(guarantee, 0.01), 2)
-    change = "is in the data" if birth["adjacency"] == Adjacency.ADD_OR_REMOVE_ONE.value else "had these records rather than others"
+    change = _CHANGES[Adjacency(birth["adjacency"])]
     only = f"only under {', '.join(conditions)}: " if conditions else ""
-    test = f"{only}whoever tests whether one {birth['unit']} {change}, with 1 % false alarms, is right about at most {rate} % of them."
+    told = [f"{only}whoever tests whether one {birth['unit']} {change}, with 1 % false alarms, is right about at most {rate} % of them."]
+    if "row_change" in birth:
+        times = birth["row_change"]["diameter"] / birth["row_change"]["norm"]
+        told += [f"A row that moves k times as far may show k times as much (pure epsilon, or mu, times k), up to k = {times:g}."]
     if guarantee.delta is not None and units is not None and guarantee.delta > 1 / units:
-        return (test, f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record.")
-    return (test,)
+        told += [f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record."]
+    return tuple(told)

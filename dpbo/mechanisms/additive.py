@@ -3,6 +3,9 @@
 Law: released_j = h_j round((S_j q_j + N_j) / h_j) with N_j of scale noise_multiplier * sensitivity * scale_j, rounded up, where
 S_j q_j is the query's exact sum and the sensitivity is taken in the mechanism's own norm. The grid h_j is a power of two with scale / h_j
 in [2^20, 2^21), made from public numbers only. Before rounding this is the textbook mechanism; rounding is post-processing.
+
+A table whose neighbours differ in one row (Sensitivity.block) gets noise row by row. All other rows have the same law under both, so the
+guarantee is that of one row, whatever their number; for independent coordinates nothing changes, for vector noise each row is a vector.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from fractions import Fraction
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +53,7 @@ class AdditiveMechanism(Mechanism):
 
     @abc.abstractmethod
     def noise(self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy) -> NDArray[np.int64]:
-        """floor(fraction_j + N_j + 1/2), exactly; fractions in [0, 1) and scales in units of the result."""
+        """floor(fraction_j + N_j + 1/2), exactly; fractions in [0, 1), `d` or `rows x d`, and scales, `d`, in units of the result."""
 
     def event(self, slots: int = 1) -> Event:
         return self.kind(self.noise_multiplier, slots)
@@ -57,7 +61,7 @@ class AdditiveMechanism(Mechanism):
     def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseLaw:
         scale = tuple(self.noise_multiplier * self.norm(sensitivity) * unit * _ROUND_UP for unit in sensitivity.scale)
         std = self.std(len(scale))
-        law = NoiseLaw(self.kind.mechanism, scale, tuple(s * std for s in scale), tuple(_grid(s) for s in scale))
+        law = NoiseLaw(self.kind.mechanism, scale, tuple(s * std for s in scale), tuple(_grid(s) for s in scale), sensitivity.block)
         reachable = all(_SMALLEST < s < 1 / _SMALLEST for s in (*sensitivity.scale, *scale))
         if not reachable or not all(0 < shift <= 53 for shift in _shifts(quanta, law.grid)):
             raise InputError("noise_multiplier", self.noise_multiplier, "such that noise and clipping fit one 64-bit lattice",
@@ -72,9 +76,22 @@ class AdditiveMechanism(Mechanism):
         self, numerators: Sequence[int] | NDArray[np.int64], quanta: Sequence[float], law: Any, entropy: Entropy
     ) -> NDArray[np.int64]:
         exact, shift = np.asarray(numerators, dtype=np.int64), _shifts(quanta, law.grid)
+        if law.block is not None:
+            exact = exact.reshape(-1, law.block)
         whole = exact >> shift
         fractions = np.ldexp((exact - (whole << shift)).astype(np.float64), -shift)  # below 2^53 units: exact
         return whole + self.noise(fractions, np.asarray(law.scale) / np.asarray(law.grid), entropy)
+
+
+@dataclass(frozen=True)
+class PureNoise(AdditiveMechanism):
+    """Noise that is pure epsilon = 1 / noise_multiplier."""
+
+    @classmethod
+    def of(cls, epsilon: float) -> Self:
+        """The mechanism of this pure epsilon: noise_multiplier 1 / epsilon, rounded up."""
+        multiplier = 1.0 / require_positive("epsilon", epsilon)
+        return cls(multiplier if 1 / Fraction(multiplier) <= Fraction(epsilon) else math.nextafter(multiplier, math.inf))
 
 
 @dataclass(frozen=True)
@@ -84,7 +101,8 @@ class IndependentNoise(AdditiveMechanism):
     law_of_noise: ClassVar[SymmetricLaw]
 
     def noise(self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy) -> NDArray[np.int64]:
-        return rounded(self.law_of_noise, fractions, scale, entropy)
+        flat, wide = fractions.reshape(-1), np.broadcast_to(scale, fractions.shape).reshape(-1)
+        return rounded(self.law_of_noise, flat, wide, entropy).reshape(fractions.shape)
 
 
 def _grid(scale: float) -> float:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dpbo.errors import InputError
 from dpbo.events import Event, L2LaplaceEvent
-from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.mechanisms.additive import PureNoise
 from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.rounding import ends_of
@@ -36,7 +36,7 @@ _WIDEN = 2.0**-40  # far above the relative error of a sum of a million logarith
 
 
 @dataclass(frozen=True)
-class L2LaplaceMechanism(AdditiveMechanism):
+class L2LaplaceMechanism(PureNoise):
     """Noise of density exp(-|x|_2 / b), b = `noise_multiplier` times the l2 sensitivity."""
 
     kind: ClassVar[type[Event]] = L2LaplaceEvent
@@ -49,20 +49,43 @@ class L2LaplaceMechanism(AdditiveMechanism):
         return math.sqrt(dimension + 1)
 
     def noise(self, fractions: Floats, scale: Floats, entropy: Entropy) -> NDArray[np.int64]:
-        draw = _Draw.first(len(fractions), entropy)
-        low, high = draw.sizes()
-        ends = np.sort([draw.signs * scale * low, draw.signs * scale * high], axis=0) + (fractions + 0.5)
+        rows = fractions.reshape(-1, fractions.shape[-1])
+        words = _words(2 * rows.size, entropy).reshape(len(rows), -1)
+        low, high = _sizes(words)
+        signed = _signs(words) * scale
+        ends = np.sort([signed * low, signed * high], axis=0) + (rows + 0.5)
         slack = 2.0**-20 + np.abs(ends).max(axis=0) * 2.0**-50
         with np.errstate(invalid="ignore"):
             result, other = np.floor(ends[0] - slack), np.floor(ends[1] + slack)
-        if np.isfinite(other).all() and (result == other).all():
-            return result.astype(np.int64)
-        return draw.decided(fractions.tolist(), scale.tolist(), entropy)
+            known = (np.isfinite(other) & (result == other)).all(axis=1)
+        lattice = np.where(known[:, None], result, 0.0).astype(np.int64)
+        for i in np.flatnonzero(~known):
+            lattice[i] = _Draw.of(words[i]).decided(rows[i].tolist(), scale.tolist(), entropy)
+        return lattice.reshape(fractions.shape)
+
+
+def _sizes(words: NDArray[np.uint64]) -> tuple[Floats, Floats]:
+    """Bounds on |N_j| / b of each row from 64 bits: the radius times |z_j| over the length of z. Infinite or NaN where a number is 0."""
+    uniforms, normals = np.split(words, 2, axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below, above = (np.ldexp(uniforms.astype(np.float64) + end, -64) for end in (0.0, 1.0))
+        near, far = (np.abs(end) for end in ends_of(NORMAL, normals & np.uint64(_LAST)))
+        shortest = -np.log(np.minimum(above, 1.0)).sum(axis=1, keepdims=True) * (1 - _WIDEN) / (_length(far) * (1 + _WIDEN))
+        longest = -np.log(below).sum(axis=1, keepdims=True) * (1 + _WIDEN) / (_length(near) * (1 - _WIDEN))
+        return shortest * near, longest * far
+
+
+def _length(vectors: Floats) -> Floats:
+    return np.sqrt((vectors**2).sum(axis=1, keepdims=True))
+
+
+def _signs(words: NDArray[np.uint64]) -> Floats:
+    return np.where(np.split(words, 2, axis=1)[1] > np.uint64(_LAST), -1.0, 1.0)
 
 
 @dataclass(frozen=True)
 class _Draw:
-    """What is known so far: uniforms in [k, k+1] / 2^bits, one for the radius and one for a half normal a coordinate, and signs."""
+    """What is known so far of one row: uniforms in [k, k+1] / 2^bits, for the radius and for a half normal a coordinate, and signs."""
 
     uniforms: list[int]
     normals: list[int]
@@ -70,27 +93,17 @@ class _Draw:
     bits: int = 64
 
     @classmethod
-    def first(cls, dimension: int, entropy: Entropy) -> _Draw:
-        words = _words(2 * dimension, entropy)
-        signs = np.array([-1.0 if word > _LAST else 1.0 for word in words[dimension:]])
-        return cls(words[:dimension], [word & _LAST for word in words[dimension:]], signs)
+    def of(cls, words: NDArray[np.uint64]) -> _Draw:
+        """From a row's first words."""
+        uniforms, normals = np.split(words, 2)
+        return cls(uniforms.tolist(), (normals & np.uint64(_LAST)).tolist(), _signs(words[None])[0])
 
     def refined(self, entropy: Entropy) -> _Draw:
         """With 64 more bits in every number."""
-        more = _words(2 * len(self.signs), entropy)
+        more = _words(2 * len(self.signs), entropy).tolist()
         known = [*self.uniforms, *self.normals]
         longer = [(k << 64) | word for k, word in zip(known, more, strict=True)]
         return _Draw(longer[: len(self.signs)], longer[len(self.signs) :], self.signs, self.bits + 64)
-
-    def sizes(self) -> tuple[Floats, Floats]:
-        """Bounds on |N_j| / b from 64 bits: the radius times |z_j| over the length of z. Infinite or NaN where a number is 0."""
-        uniforms, normals = (np.array(k, dtype=np.uint64) for k in (self.uniforms, self.normals))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            below, above = (np.ldexp(uniforms.astype(np.float64) + end, -64) for end in (0.0, 1.0))
-            radius = -np.log(np.minimum(above, 1.0)).sum() * (1 - _WIDEN), -np.log(below).sum() * (1 + _WIDEN)
-            near, far = (np.abs(end) for end in ends_of(NORMAL, normals))
-            length = np.sqrt((near**2).sum()) * (1 - _WIDEN), np.sqrt((far**2).sum()) * (1 + _WIDEN)
-            return radius[0] * near / length[1], radius[1] * far / length[0]
 
     def decided(self, fractions: list[float], scale: list[float], entropy: Entropy) -> NDArray[np.int64]:
         """The same draw with more and more bits, in intervals of rising precision."""
@@ -103,7 +116,7 @@ class _Draw:
                 return np.array(result, dtype=np.int64)
 
     def _exact_sizes(self) -> list[tuple[Any, Any]]:
-        """`sizes` at mpmath's working precision."""
+        """`_sizes` at mpmath's working precision."""
         whole = mpmath.mpf(1 << self.bits)
         radius = [-sum(mpmath.log((k + end) / whole) for k in self.uniforms) for end in (1, 0)]
         z = [[-NORMAL.exact((k + end) / whole) for k in self.normals] for end in (1, 0)]
@@ -122,8 +135,8 @@ class _Draw:
         return floors
 
 
-def _words(count: int, entropy: Entropy) -> list[int]:
-    words = np.frombuffer(entropy(_WORD * count), dtype="<u8").tolist()
+def _words(count: int, entropy: Entropy) -> NDArray[np.uint64]:
+    words = np.frombuffer(entropy(_WORD * count), dtype="<u8")
     if len(words) != count:
         raise InputError("entropy", len(words), f"a source of as many words as it is asked for ({count})")
     return words

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbo.events import Event, LaplaceEvent
-from dpbo.mechanisms.additive import IndependentNoise
+from dpbo.mechanisms.additive import IndependentNoise, PureNoise
 from dpbo.mechanisms.rounding import SymmetricLaw
 from dpbo.privacy import Sensitivity
 
@@ -30,7 +30,7 @@ LAPLACE = SymmetricLaw(_quantile, lambda p: mpmath.log(2 * p))
 
 
 @dataclass(frozen=True)
-class LaplaceMechanism(IndependentNoise):
+class LaplaceMechanism(IndependentNoise, PureNoise):
     """Laplace noise whose scale is `noise_multiplier` times the l1 sensitivity."""
 
     law_of_noise: ClassVar[SymmetricLaw] = LAPLACE

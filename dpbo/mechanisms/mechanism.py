@@ -32,16 +32,21 @@ class Law(Protocol):
 
 @dataclass(frozen=True)
 class NoiseLaw:
-    """The public law of one released vector: per coordinate its scale parameter, standard deviation and release grid."""
+    """The public law of one released vector: per coordinate its scale parameter, standard deviation and release grid.
+
+    With `block` the vector is a table of rows of so many coordinates, each row with noise of its own of this law.
+    """
 
     name: str
     scale: tuple[float, ...]
     std: tuple[float, ...]
     grid: tuple[float, ...]
+    block: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For the ledger."""
-        return {"name": self.name, "scale": list(self.scale), "std": list(self.std), "grid": list(self.grid)}
+        numbers = {"name": self.name, "scale": list(self.scale), "std": list(self.std), "grid": list(self.grid)}
+        return numbers if self.block is None else {**numbers, "block": self.block}
 
 
 class Mechanism(abc.ABC):

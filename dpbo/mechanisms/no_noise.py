@@ -36,14 +36,14 @@ class NoNoise(Mechanism):
         return NotPrivateEvent(slots=slots)
 
     def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseLaw:
-        return NoiseLaw(self.event().mechanism, (0.0,) * len(quanta), (0.0,) * len(quanta), tuple(quanta))
+        return NoiseLaw(self.event().mechanism, (0.0,) * len(quanta), (0.0,) * len(quanta), tuple(quanta), sensitivity.block)
 
     def publish(self, drawn: NDArray[np.int64], law: Any, affine: Affine) -> Published:
         offset, gain = affine
-        value = np.asarray(offset) + drawn * np.asarray(law.grid) * gain
-        return value, np.zeros_like(value)
+        return np.asarray(offset) + drawn * np.asarray(law.grid) * gain, np.zeros(len(law.grid))
 
     def _sample(
         self, numerators: Sequence[int] | NDArray[np.int64], quanta: Sequence[float], law: Any, entropy: Entropy
     ) -> NDArray[np.int64]:
-        return np.asarray(numerators, dtype=np.int64)
+        exact = np.asarray(numerators, dtype=np.int64)
+        return exact if law.block is None else exact.reshape(-1, law.block)

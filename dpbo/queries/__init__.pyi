@@ -3,6 +3,8 @@ from .clipped import ClippedMean as ClippedMean
 from .clipped import ClippedScores as ClippedScores
 from .clipped import ClippedSum as ClippedSum
 from .gradient import ClippedGradient as ClippedGradient
+from .outcome import RowOutcome as RowOutcome
 from .quantile import QuantileUtilities as QuantileUtilities
 from .query import Query as Query
+from .rows import RowTable as RowTable
 from .sampled import PoissonSampled as PoissonSampled

@@ -6,7 +6,7 @@ truncated, clipped), a unit's records are averaged toward zero, and units are su
 Sensitivity of the released sum. Metric j has range [a_j, b_j], measured from an origin o_j. A unit contributes t times its records'
 mean, truncated toward zero, where t = min(k, rows) and k = max_records_per_unit: a number between k(a_j - o_j) and k(b_j - o_j), or
 down to a_j - o_j (up to b_j - o_j) when the range lies above (below) the origin. It depends on that unit's records alone (assumption
-`score-per-record`), so neighbours differ by at most
+`score-per-record`), so neighbours (those of BOUNDED_ROW_CHANGE are some of REPLACE_ONE's) differ by at most
     REPLACE_ONE:        D_j = k (b_j - a_j) + (k - 1) gap_j,  gap_j = distance of the range from the origin (0 for every mean)
     ADD_OR_REMOVE_ONE:  D_j = k max(|a_j - o_j|, |b_j - o_j|).
 In the weighted coordinates w_j sum_j / D_j they differ by at most w_j in each, hence by sum w (l1), |w|_2 (l2), max w (linf). For
@@ -121,11 +121,10 @@ class ClippedScores(Query):
     def _width(self, adjacency: Adjacency, lower: float, upper: float, origin: float) -> Fraction:
         a, b, k = Fraction(lower) - Fraction(origin), Fraction(upper) - Fraction(origin), self.max_records_per_unit
         match adjacency:
-            case Adjacency.REPLACE_ONE:
+            case Adjacency.REPLACE_ONE | Adjacency.BOUNDED_ROW_CHANGE:
                 return k * (b - a) + (k - 1) * max(a, -b, Fraction(0))
             case Adjacency.ADD_OR_REMOVE_ONE:
                 return k * max(abs(a), abs(b))
-        raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE for clipped scores")
 
 
 def _inside(value: Any, ranges: Sequence[tuple[float, float]]) -> bool:
@@ -175,7 +174,7 @@ class ClippedMean(ClippedScores):
         return tuple(lower + (upper - lower) / 2 for lower, upper in self.ranges)
 
     def require_public(self, adjacency: Adjacency) -> None:
-        if self.divisor is None and (adjacency is not Adjacency.REPLACE_ONE or self.max_records_per_unit > 1):
+        if self.divisor is None and (not adjacency.replaces or self.max_records_per_unit > 1):
             remedy = "The number of units is private there; give a number fixed without looking at the data."
             raise InputError("divisor", None, "a public number under this adjacency or with max_records_per_unit > 1", remedy)
 

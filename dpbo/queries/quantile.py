@@ -59,12 +59,10 @@ class QuantileUtilities(Query):
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         share = self._share()
         match adjacency:
-            case Adjacency.REPLACE_ONE:
+            case Adjacency.REPLACE_ONE | Adjacency.BOUNDED_ROW_CHANGE:
                 most = 1.0
             case Adjacency.ADD_OR_REMOVE_ONE:
                 most = math.nextafter(float(max(share, 1 - share)), math.inf)
-            case _:
-                raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE")
         count = len(self.candidates)
         return Sensitivity(most * count, most * math.sqrt(count) * (1 + 1e-15), most, (1.0,) * count)
 

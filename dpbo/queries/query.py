@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from dpbo.events import Event
-from dpbo.privacy import Adjacency, Sensitivity
+from dpbo.privacy import Adjacency, RowChange, Sensitivity
 
 
 class View(Protocol):
@@ -26,11 +26,12 @@ class View(Protocol):
         groups: unit index of each record (int64, shape `n`), or None when each record is a unit.
         rows: number of records of each unit (int64), or None when each record is a unit.
         units: number of units, private under ADD_OR_REMOVE_ONE.
-        public_units: number of units where the adjacency makes it public (REPLACE_ONE), else None.
+        public_units: number of units where the adjacency makes it public (all but ADD_OR_REMOVE_ONE), else None.
         kept: what each of the question's `handles()` left with the curator, in that order.
         device: where the records are, or the CPU; public.
         can_take: whether `take(positions)` can pick single records.
         storages: where the records' tensors lie in memory; a score that writes there is found by their versions.
+        only: the view of one record alone.
         sampled: a fresh sample of the units, each taken by itself with probability `rate`; `public_units` stays that of all.
     """
 
@@ -55,6 +56,7 @@ class View(Protocol):
     def take(self, positions: torch.Tensor) -> Any: ...
     def storages(self) -> frozenset[int]: ...
     def sampled(self, rate: float) -> View: ...
+    def only(self, row: int) -> View: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +112,14 @@ class Query(abc.ABC):
     def data_assumptions(self) -> Mapping[str, str]:
         """Name -> what must hold of the data for `sensitivity` to be true. With any, the release is conditional."""
         return {}
+
+    def relation(self) -> RowChange | None:
+        """For which BOUNDED_ROW_CHANGE alone `sensitivity` holds; None where a record may change at will."""
+        return None
+
+    def touches(self) -> int | None:
+        """The one unit on whose record alone the answer depends; None where it depends on all. For parallel plans."""
+        return None
 
     def prepare(self) -> Any:
         """The public part of the work (fitting a model), done before any private record is touched."""

@@ -8,6 +8,7 @@ from .per_record import check_per_record as check_per_record
 from .query_contract import QueryContract as QueryContract
 from .query_contract import SumContract as SumContract
 from .replaying import replay as replay
+from .row_contract import RowContract as RowContract
 from .selection_contract import SelectionContract as SelectionContract
 from .statistics import assert_law as assert_law
 from .statistics import assert_not_law as assert_not_law

@@ -714,7 +714,7 @@ def test_torchs_and_numpys_seeds_do_not_touch_the_noise():
     [
         ({"unit": "record"}, "unit"),
         ({"adjacency": "replace"}, "adjacency"),
-        ({"adjacency": Adjacency.BOUNDED_ROW_CHANGE}, "adjacency"),
+        ({"adjacency": Adjacency.BOUNDED_ROW_CHANGE}, "row_change"),
         ({"budget": 3.0}, "budget"),
         ({"budget": Budget(1.0, 0.0)}, "delta"),
         ({"role": "everything"}, "role"),

@@ -11,7 +11,7 @@ import dpbo
 from dpbo.algorithms.kusner import RegularisedBest
 from dpbo.mechanisms import Mechanism, NoNoise
 from dpbo.queries import Query
-from dpbo.testing import MechanismContract, QueryContract, SelectionContract, VectorContract
+from dpbo.testing import MechanismContract, QueryContract, RowContract, SelectionContract, VectorContract
 
 ROOT = pathlib.Path(dpbo.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -72,6 +72,8 @@ def test_only_the_curator_evaluates_queries_and_draws_noise():
         "_evaluate": {
             "curator/evaluation.py",
             "testing/query_contract.py",
+            "testing/row_contract.py",
+            "queries/outcome.py",
             "queries/candidates.py",
             "queries/sampled.py",
             "algorithms/kusner/regularised.py",
@@ -105,7 +107,7 @@ def _shipped(cls):
 
 
 @pytest.mark.parametrize(
-    ("base", "contracts"), [(Query, [QueryContract]), (Mechanism, [MechanismContract, SelectionContract, VectorContract])]
+    ("base", "contracts"), [(Query, [QueryContract, RowContract]), (Mechanism, [MechanismContract, SelectionContract, VectorContract])]
 )
 def test_every_query_and_mechanism_is_under_contract(base, contracts):
     for path in (pathlib.Path(__file__).parents[1]).rglob("test_*.py"):

@@ -1,0 +1,161 @@
+"""A table of rows, each released for itself: the candidates of outsourced Bayesian optimisation.
+
+    table = RowTable(center=(0.0, 0.0), radius=25.0, row_change=RowChange(1.0, diameter=50.0))
+    Z = curator.release(table, L2LaplaceMechanism(1 / 3.0)).value           # n x d; pure epsilon = 3 for a row that moves by at most 1
+
+Row x becomes z = A^T P(x - c), where P is the projection onto the ball of radius R and A a d x k matrix (the identity where it is left
+out), all public, and then whole multiples of a power-of-two quantum q, rounded down.
+
+Sensitivity, in l2, of the one row that differs (`Sensitivity.block`); all others are the same, so it does not grow with n:
+    REPLACE_ONE: |A| 2 R.     BOUNDED_ROW_CHANGE: |A| r, r = row_change.norm.
+P projects onto a convex set, so it is 1-Lipschitz, and its image has diameter 2 R. |A| is the spectral norm of this very matrix: it holds
+for every pair of rows, however A was drawn without the data. Added are what float64 does to P and A, at most (d + 16) 2^-50 R |A|_F for
+each of the two rows, and the lattice: a coordinate's distance grows by at most q, the row's by sqrt(k) q.
+A row that is not finite counts as the centre. Centre, radius and A are public constants or come from releases of their own.
+
+Source: the relation is PO-GP-UCB's (Kharkovskii, Dai & Low 2020, Definition 1). Projection, then noise: Kenthapadi et al. 2013, with the
+spectral norm in the place of their largest row norm, which is for changes of one coordinate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dpbo.errors import InputError
+from dpbo.privacy import Adjacency, RowChange, Sensitivity, require_positive
+from dpbo.queries import scoring
+from dpbo.queries.query import Failure, IntegerSum, Query, View
+
+_BITS = 34  # log2 of the sensitivity over the quantum
+_UP = 1 + 2.0**-40
+
+
+@dataclass(frozen=True, eq=False)
+class RowTable(Query):
+    """Every record's row; released, a table `n x k` in the order of the records.
+
+    Args:
+        center: c, `d`, public.
+        radius: R of the public ball, in the rows' units.
+        row_change: the curator's, under BOUNDED_ROW_CHANGE; its diameter must be at least 2 R.
+        projection: A, `d x k`, float64, public.
+        table: key or position of the table among records that are a dict or a tuple; omitted, the records are the table.
+    """
+
+    center: Sequence[float]
+    radius: float
+    row_change: RowChange | None = field(default=None, kw_only=True)
+    projection: torch.Tensor | None = field(default=None, kw_only=True)
+    table: Any = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "center", _numbers("center", self.center))
+        object.__setattr__(self, "radius", require_positive("radius", self.radius, 1e-100, 1e100))
+        if self.projection is not None:
+            object.__setattr__(self, "projection", _matrix(self.projection, len(self.center)))
+        if self.row_change is not None and self.row_change.diameter < 2 * self.radius:
+            raise InputError("radius", self.radius, f"at most half the diameter {self.row_change.diameter:g} of row_change")
+
+    @property
+    def dimension(self) -> int:
+        """k, numbers in a released row."""
+        return len(self.center) if self.projection is None else self.projection.shape[1]
+
+    def spectral_norm(self) -> float:
+        """|A|, rounded up."""
+        return 1.0 if self.projection is None else float(torch.linalg.matrix_norm(self.projection, 2)) * _UP
+
+    def moves(self, adjacency: Adjacency) -> float:
+        """How far a row's true z moves, before float64 and the lattice."""
+        match adjacency:
+            case Adjacency.REPLACE_ONE:
+                return self.spectral_norm() * 2 * self.radius
+            case Adjacency.BOUNDED_ROW_CHANGE if self.row_change is not None:
+                return self.spectral_norm() * self.row_change.norm
+        raise InputError("adjacency", adjacency, "REPLACE_ONE, or BOUNDED_ROW_CHANGE with the query's row_change")
+
+    def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
+        k = self.dimension
+        most = self.moves(adjacency)
+        wobble = 2 * (len(self.center) + 16) * 2.0**-50 * self.radius * self._frobenius()
+        l2 = (most + wobble + math.sqrt(k) * self._quantum(most)) * _UP
+        return Sensitivity(l2 * math.sqrt(k) * _UP, l2, l2, (1.0,) * k, k)
+
+    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+        return self._center().tolist(), 1.0
+
+    def public_inputs(self) -> dict[str, Any]:
+        shown: dict[str, Any] = {"center": list(self.center), "radius": self.radius}
+        if self.projection is not None:
+            shown |= {"projection": list(self.projection.shape), "spectral norm": self.spectral_norm()}
+        return shown
+
+    def relation(self) -> RowChange | None:
+        return self.row_change
+
+    def probe(self, example: Any, count: int, subject: Any) -> None:
+        scoring.try_on(self._rows, None, example, len(self.center), count, lambda pieces: [self._mapped(piece) for piece in pieces])
+
+    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+        if view.groups is not None:
+            raise InputError("groups", "labels", "omitted: a released row is one record", "Give each unit one row.")
+        quantum = self._quantum(self.moves(Adjacency.REPLACE_ONE if self.row_change is None else Adjacency.BOUNDED_ROW_CHANGE))
+
+        def reduce(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
+            return torch.cat([(self._mapped(piece) / quantum).floor_().to(torch.int64).cpu() for piece in pieces])
+
+        found = scoring.over_records(self._rows, None, view, len(self.center), reduce)
+        return found if isinstance(found, Failure) else IntegerSum(found.reshape(-1), (quantum,) * self.dimension)
+
+    def _rows(self, _: Any, records: Any) -> Any:
+        return records if self.table is None else records[self.table]
+
+    def _mapped(self, rows: torch.Tensor) -> torch.Tensor:
+        """z of each row, `n x k`, float64."""
+        v = rows.to(torch.float64) - torch.tensor(self.center, dtype=torch.float64, device=rows.device)
+        v = torch.where(v.isfinite().all(1, keepdim=True), v, 0.0)
+        largest = v.abs().amax(1, keepdim=True).clamp_min(1e-300)
+        unit = v / largest
+        length = unit.norm(dim=1, keepdim=True)  # from 1 to sqrt(d), or 0: nothing overflows before it is compared
+        z = torch.where(largest * length > self.radius, unit / length * self.radius, v)
+        return z if self.projection is None else z @ self.projection.to(z.device)
+
+    def _quantum(self, most: float) -> float:
+        quantum = math.ldexp(1.0, math.frexp(most)[1] - _BITS)
+        if self.radius * self._frobenius() / quantum > 2.0**61:
+            raise InputError("row_change", self.row_change, "at least 2^-24 of the radius")
+        return quantum
+
+    def _frobenius(self) -> float:
+        k = self.dimension
+        return math.sqrt(k) if self.projection is None else float(self.projection.norm()) * _UP
+
+    def _center(self) -> torch.Tensor:
+        center = torch.tensor(self.center, dtype=torch.float64)
+        return center if self.projection is None else center @ self.projection
+
+
+def _numbers(name: str, value: Any) -> tuple[float, ...]:
+    values = value.tolist() if isinstance(value, torch.Tensor) else value
+    try:
+        numbers = tuple(float(number) for number in values)
+    except (TypeError, ValueError):
+        numbers = ()
+    if not numbers or not all(abs(number) <= 1e100 for number in numbers):
+        raise InputError(name, type(value).__name__, "one number or more, each within 1e100 of zero")
+    return numbers
+
+
+def _matrix(projection: Any, dimension: int) -> torch.Tensor:
+    if not isinstance(projection, torch.Tensor) or projection.ndim != 2 or projection.dtype != torch.float64:
+        raise InputError("projection", type(projection).__name__, "a float64 tensor of shape d x k", "Use .double().")
+    if projection.shape[0] != dimension or projection.shape[1] < 1 or not bool(projection.isfinite().all()):
+        raise InputError("projection", tuple(projection.shape), f"finite, of shape {dimension} x k")
+    if not 1e-100 < float(projection.abs().max()) < 1e100:
+        raise InputError("projection", tuple(projection.shape), "with a largest entry between 1e-100 and 1e100")
+    return projection.detach().clone().cpu()

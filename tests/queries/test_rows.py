@@ -1,0 +1,280 @@
+"""Row tables and outcomes: their contracts, noise row by row, and releases through the curator."""
+
+import pytest
+import torch
+from scipy import stats
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
+from dpbo.accounting import PureFilter
+from dpbo.errors import BudgetExceeded, InputError
+from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, NoNoise
+from dpbo.queries import ClippedMean, RowOutcome, RowTable
+from dpbo.testing import RowContract, assert_law, assert_not_law
+
+DOUBLE = torch.float64
+CHANGE = RowChange(1.0, diameter=50.0)
+SHEAR = torch.tensor([[1.0, 0.3, 2.0], [-2.0, 0.1, 0.5]], dtype=DOUBLE)
+
+
+class TestTable(RowContract):
+    covers = RowTable
+
+    def query(self, row_change, row):
+        return RowTable((0.0, 0.0), 5.0, row_change=row_change)
+
+
+class TestProjectedTable(RowContract):
+    covers = RowTable
+
+    def query(self, row_change, row):
+        return RowTable((0.0, 0.0), 5.0, row_change=row_change, projection=SHEAR)
+
+
+class TestShiftedTableOfManyColumns(RowContract):
+    covers = RowTable
+    width = 4
+
+    def query(self, row_change, row):
+        return RowTable((1e-3, 0.7, -0.1, 2.0), 5.0, row_change=row_change)
+
+
+class TestOutcome(RowContract):
+    covers = RowOutcome
+
+    def query(self, row_change, row):
+        return RowOutcome(lambda records: 100.0 * records[0, 0], row=row, value_range=(-2.0, 5.0))
+
+
+def curator(records, **changed):
+    terms = {"unit": PrivacyUnit("row"), "budget": Budget(8.0, 0.0), "accounting": PureFilter(), "role": "candidate",
+             "adjacency": Adjacency.BOUNDED_ROW_CHANGE, "row_change": CHANGE}  # fmt: skip
+    return Curator(records, **{**terms, **changed})
+
+
+def rows_of(n, d, seed=0):
+    X = torch.randn(n, d, dtype=DOUBLE, generator=torch.Generator().manual_seed(seed))
+    return 20.0 * X / X.norm(dim=1).max()
+
+
+def test_every_row_gets_noise_of_its_own_whose_length_has_the_law_of_a_row():
+    X = rows_of(4000, 3)
+    release = curator(X).release(RowTable((0.0,) * 3, 25.0, row_change=CHANGE), L2LaplaceMechanism.of(2.0))
+    noise = (release.value - X).norm(dim=1).numpy()
+    assert release.value.shape == (4000, 3)
+    assert_law(noise, stats.gamma(3, scale=0.5).cdf)
+    assert_not_law(1.3 * noise, stats.gamma(3, scale=0.5).cdf)
+    assert release.variance.tolist() == pytest.approx([4 / 4] * 3)
+    assert abs(float(torch.corrcoef((release.value - X)[:2000].flatten().view(2, -1))[0, 1])) < 0.1
+
+
+def test_the_gaussian_is_that_of_one_row_however_many_there_are():
+    X = rows_of(5000, 2)
+    laws = [
+        curator(X[:n], budget=Budget(3.0, 1e-6), accounting=None)
+        .release(RowTable((0.0, 0.0), 25.0, row_change=CHANGE), GaussianMechanism(2.0))
+        .law
+        for n in (10, 5000)
+    ]
+    assert laws[0] == laws[1]
+    assert laws[0].scale == pytest.approx((2.0, 2.0))
+
+
+def test_under_replacement_the_whole_ball_is_hidden():
+    X = rows_of(500, 2)
+    table = RowTable((1.0, 0.0), 25.0)
+    release = curator(X, adjacency=Adjacency.REPLACE_ONE, row_change=None).release(table, L2LaplaceMechanism.of(4.0))
+    assert release.law.scale == pytest.approx((50.0 / 4.0,) * 2)
+
+
+def test_rows_beyond_the_ball_are_drawn_onto_it_and_broken_ones_to_the_centre():
+    X = torch.tensor([[1e308, 0.0], [3.0, 4.0], [float("nan"), 0.0], [0.0, -float("inf")], [1.0, 30.0]], dtype=DOUBLE)
+    exact = curator(X).release(RowTable((1.0, 0.0), 25.0, row_change=CHANGE), NoNoise(allow_not_private=True)).value
+    wanted = torch.tensor([[26.0, 0.0], [3.0, 4.0], [1.0, 0.0], [1.0, 0.0], [1.0, 25.0]], dtype=DOUBLE)
+    torch.testing.assert_close(exact, wanted, atol=1e-7, rtol=0)
+
+
+def test_a_projection_is_charged_for_its_spectral_norm():
+    projected = RowTable((0.0, 0.0), 25.0, row_change=CHANGE, projection=SHEAR).sensitivity(Adjacency.BOUNDED_ROW_CHANGE).l2
+    assert projected == pytest.approx(float(torch.linalg.matrix_norm(SHEAR, 2)))
+    assert projected > float(SHEAR.norm(dim=1).max()), "more than Kenthapadi's largest row norm"
+
+
+def test_float32_tables_in_a_dict():
+    X = rows_of(50, 2).float()
+    table = RowTable((0.0, 0.0), 25.0, row_change=CHANGE, table="rows")
+    exact = curator({"rows": X, "other": torch.zeros(50)}).release(table, NoNoise(allow_not_private=True)).value
+    torch.testing.assert_close(exact, X.double(), atol=1e-8, rtol=0)
+
+
+def test_the_ledger_gives_the_table_back(tmp_path):
+    url = str(tmp_path / "l.db")
+    made = curator(rows_of(30, 2), dataset="d", ledger=url)
+    made.reserve("rows", L2LaplaceMechanism.of(2.0).event(), slots=1, terms={})
+    handle = made.evaluate(RowTable((0.0, 0.0), 25.0, row_change=CHANGE))
+    (release,) = made.release_all([handle], L2LaplaceMechanism.of(2.0), name="rows", plan="rows")
+    (stored,) = curator(rows_of(30, 2), dataset="d", ledger=url).ledger.values("rows")
+    assert stored["value"] == release.value.tolist()
+    assert len(stored["lattice"]) == 60
+
+
+def test_the_statement_says_how_far_a_row_may_move():
+    text = str(curator(rows_of(30, 2)).statement())
+    assert "a row moves by at most 1, which is 2.00 % of the diameter 50" in text
+    assert "up to k = 50" in text
+
+
+def test_centre_and_scale_may_come_from_charged_releases():
+    X = rows_of(3000, 2) + 3.0
+    private = curator(X, row_change=RowChange(1.0, diameter=80.0))
+    center = private.release(ClippedMean(lambda _, r: r, score_range=[(-40.0, 40.0)] * 2), LaplaceMechanism.of(1.0)).value
+    table = RowTable(center, 25.0, row_change=RowChange(1.0, diameter=80.0))
+    private.release(table, L2LaplaceMechanism.of(2.0))
+    assert torch.allclose(center, X.mean(0), atol=1.0)
+    assert float(private.ledger.head().total.parts[0]) == pytest.approx(3.0)
+
+
+def outcome(records):
+    return records["y"]
+
+
+def tabled(n=6, **changed):
+    X = rows_of(n, 2)
+    made = curator({"rows": X, "y": torch.arange(n, dtype=DOUBLE) / n}, **changed)
+    made.reserve("y", LaplaceMechanism.of(1.0).event(), slots=2, terms={"value_range": [0.0, 1.0]}, parallel=True)
+    return made
+
+
+def ask(private, *rows):
+    handles = [private.evaluate(RowOutcome(outcome, row=row, value_range=(0.0, 1.0))) for row in rows]
+    return private.release_all(handles, LaplaceMechanism.of(1.0), name="y", plan="y")
+
+
+def test_distinct_rows_compose_in_parallel_and_repeats_do_not():
+    private = tabled()
+    total = private.ledger.head().total
+    for row in range(6):
+        ask(private, row)
+    ask(private, 3)
+    assert private.ledger.head().total == total, "reserved: twice any one row"
+    assert private.ledger.head().used == {"y": 2}
+    with pytest.raises(BudgetExceeded):
+        ask(private, 3)
+    ask(private, 4)
+    private.ledger.verify()
+    assert "evaluations of each row 2" in str(private.statement())
+    assert "charged so far (2.000, 0.0)-DP" in str(private.statement())
+
+
+def test_a_batch_counts_every_row_it_is_about():
+    private = tabled()
+    ask(private, 1, 1, 2)
+    with pytest.raises(BudgetExceeded):
+        ask(private, 2, 2)
+    with pytest.raises(BudgetExceeded):
+        ask(private, 5, 5, 5)
+    ask(private, 2)
+    private.ledger.verify()
+
+
+def test_a_parallel_plan_refuses_questions_about_everybody():
+    private = tabled()
+    handle = private.evaluate(ClippedMean(lambda _, r: r["y"], score_range=(0.0, 1.0)))
+    with pytest.raises(InputError, match="touches"):
+        private.release_all([handle], LaplaceMechanism.of(1.0), name="y", plan="y")
+    assert private.ledger.head().used == {"y": 0}
+
+
+def test_an_ordinary_plan_adds_up_over_rows():
+    private = tabled()
+    private.reserve("serial", LaplaceMechanism.of(1.0).event(), slots=2, terms={})
+    for row in (0, 1):
+        handle = private.evaluate(RowOutcome(outcome, row=row, value_range=(0.0, 1.0)))
+        private.release_all([handle], LaplaceMechanism.of(1.0), name="serial", plan="serial")
+    with pytest.raises(BudgetExceeded):
+        private.release_all(
+            [private.evaluate(RowOutcome(outcome, row=2, value_range=(0.0, 1.0)))], LaplaceMechanism.of(1.0), name="serial", plan="serial"
+        )
+
+
+def test_a_chain_whose_parts_were_changed_does_not_hold():
+    from dpbo.accounting.known import accounting_named
+    from dpbo.curator.chain import Record, replay
+    from dpbo.errors import LedgerCorrupt
+
+    private = tabled()
+    for row in (0, 1, 0):
+        ask(private, row)
+    chain, forged = private.ledger.records(), list[Record]()
+    for record in chain:
+        body = record.body
+        if record.kind == "charge":
+            body = {**body, "slots": [{**slot, "part": 0} for slot in body["slots"]]}
+        forged.append(Record.following(forged[-1] if forged else None, record.kind, record.name, body))
+    replay(chain, accounting_named("PureFilter"), private.ledger.cap)
+    with pytest.raises(LedgerCorrupt):
+        replay(forged, accounting_named("PureFilter"), private.ledger.cap)
+
+
+def test_declassified_outcomes_are_exact_and_conditional():
+    X = rows_of(6, 2)
+    reason = "returns of finished loans are published"
+    query = RowOutcome(lambda records: records["y"], row=2, value_range=(0.0, 1.0), declassified=reason)
+    records = {"rows": X, "y": torch.arange(6, dtype=DOUBLE) / 8}
+    refused = curator(records)
+    with pytest.raises(InputError, match="outcomes-declassified"):
+        refused.release(query, NoNoise(allow_not_private=True))
+    private = curator(records, allow_conditional=True)
+    private.release(RowTable((0.0, 0.0), 25.0, row_change=CHANGE, table="rows"), L2LaplaceMechanism.of(3.0))
+    assert float(private.release(query, NoNoise(allow_not_private=True)).value) == 0.25
+    statement = private.statement()
+    assert statement.lines[0] == "not bounded"
+    assert statement.lines[1].startswith("(8.000, 0.0)-DP")
+    assert reason in str(statement)
+    assert not statement.void
+    with pytest.raises(InputError, match="declassified"):
+        private.release(query, LaplaceMechanism.of(1.0))
+    with pytest.raises(InputError, match="declassified"):
+        private.release(RowOutcome(lambda records: 0.0, row=2, value_range=(0.0, 1.0)), NoNoise(allow_not_private=True))
+
+
+def test_an_outcome_that_fails_counts_as_the_worst_and_says_nothing():
+    def failing(records):
+        raise RuntimeError(f"secret {records}")
+
+    for broken in (failing, lambda records: "text", lambda records: [1.0, 2.0], lambda records: float("inf"), lambda records: None):
+        private = curator(rows_of(5, 2))
+        query = RowOutcome(broken, row=1, value_range=(-3.0, 1.0), declassified="a test")
+        private = curator(rows_of(5, 2), allow_conditional=True)
+        assert float(private.release(query, NoNoise(allow_not_private=True)).value) == -3.0
+        assert "score-total" not in str(private.statement())
+
+
+def test_what_is_refused():
+    for make in (
+        lambda: RowChange(0.0, diameter=1.0),
+        lambda: RowChange(2.0, diameter=1.0),
+        lambda: RowChange(1e-9, diameter=1.0),
+        lambda: RowTable((), 1.0),
+        lambda: RowTable((float("nan"),), 1.0),
+        lambda: RowTable((0.0,), -1.0),
+        lambda: RowTable((0.0,), 30.0, row_change=CHANGE),
+        lambda: RowTable((0.0,), 1.0, projection=SHEAR),
+        lambda: RowTable((0.0, 0.0), 1.0, projection=SHEAR.float()),
+        lambda: RowTable((0.0, 0.0), 1.0, projection=torch.zeros(2, 2, dtype=DOUBLE)),
+        lambda: RowTable((0.0, 0.0), 1.0).sensitivity(Adjacency.ADD_OR_REMOVE_ONE),
+        lambda: RowTable((0.0, 0.0), 1.0).sensitivity(Adjacency.BOUNDED_ROW_CHANGE),
+        lambda: RowOutcome(outcome, row=-1, value_range=(0.0, 1.0)),
+        lambda: RowOutcome(outcome, row=1, value_range=(1.0, 0.0)),
+        lambda: RowOutcome(outcome, row=1, value_range=(0.0, 1.0), declassified=" "),
+        lambda: RowOutcome(outcome, row=1, value_range=(0.0, 1.0)).sensitivity(Adjacency.ADD_OR_REMOVE_ONE),
+        lambda: curator(rows_of(5, 2), row_change=None),
+        lambda: curator(rows_of(5, 2), adjacency=Adjacency.REPLACE_ONE),
+        lambda: curator(rows_of(5, 2), unit=PrivacyUnit("p", groups=[0, 0, 1, 1, 2])),
+        lambda: curator(rows_of(5, 2)).evaluate(RowTable((0.0, 0.0), 25.0, row_change=RowChange(2.0, diameter=50.0))),
+        lambda: curator(rows_of(5, 2)).evaluate(RowOutcome(outcome, row=5, value_range=(0.0, 1.0))),
+        lambda: curator(
+            rows_of(5, 2), adjacency=Adjacency.REPLACE_ONE, row_change=None, unit=PrivacyUnit("p", groups=[0, 0, 1, 1, 2])
+        ).evaluate(RowOutcome(outcome, row=1, value_range=(0.0, 1.0))),
+    ):
+        with pytest.raises(InputError):
+            make()
