@@ -261,7 +261,7 @@ def through_the_curator(count: int, m: int, times: int, seed: int) -> Figures:
 
 def costly(count: int, sizes: tuple[int, ...], functions: int, seed: int) -> Figures:
     """(e): where each candidate costs a fit. A search and a choice, the choice alone on as many random candidates, and on all of them."""
-    drawn = problems.draws(count, functions, torch.Generator().manual_seed(seed + 1))
+    drawn = problems.draws(count, functions, torch.Generator().manual_seed(seed + 2))
     grid, fits, rows = problems.grid_of(count), SEARCH["evaluations"] + SEARCH["finalists"], []
     for m, epsilon in ((m, epsilon) for m in sizes for epsilon in EPSILONS[1:3]):
         lost = np.array([_costly_losses(f, grid, m, epsilon, fits, seed + turn) for turn, f in enumerate(drawn)])

@@ -22,17 +22,15 @@ from botorch.models.transforms import Normalize, Standardize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo.accounting.calibrate import exact_share
-from dpbo.acquisition.ucb import GPUCB, SrinivasFinite
+from dpbo.acquisition.ucb import GPUCB
 from dpbo.algorithms import choices
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.objective import PrivateObjective
-from dpbo.privacy import require_count, require_range
+from dpbo.privacy import require_count, require_positive, require_range
 from dpbo.queries.candidates import CandidateScores
 from dpbo.queries.scoring import Score
-
-_DELTA = 0.1  # of GP-UCB's confidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +62,7 @@ def search_then_choose(
     finalists: int = 16,
     fit: Any = None,
     initial: int = 8,
+    beta: float = 7.0,
     search_share: float = 0.8,
     budget_share: float = 1,
     seed: int = 0,
@@ -77,6 +76,8 @@ def search_then_choose(
         candidates: `n x d`, float64, public.
         evaluations: noised mean scores that the search releases.
         finalists: candidates that are scored for the last choice.
+        beta: GP-UCB looks at mean + sqrt(beta) sd. The theorems' growing schedules, 30 and more here, explore for too long where
+            evaluations are few.
         initial: evaluations at random candidates before GP-UCB looks.
         budget_share: part of the curator's budget that both take together.
         search_share: part of it that the search takes, in (0, 1); the choice takes what is left.
@@ -87,7 +88,9 @@ def search_then_choose(
         that died before it could deliver.
     """
     _require_candidates(candidates)
-    require_count("finalists", finalists), require_count("initial", initial)
+    require_count("finalists", finalists)
+    require_count("initial", initial)
+    require_positive("beta", beta)
     whole, share = exact_share(budget_share), exact_share(search_share, "search_share")
     if share == 1:
         raise InputError("search_share", search_share, "below 1", "The rest pays for the choice.")
@@ -97,8 +100,7 @@ def search_then_choose(
     )
     terms = {"score_range": list(require_range("score_range", score_range)), "finalists": finalists, "candidates": len(candidates)}
     choice = choices.reserve(curator, choice, f"{name}: choice", terms)
-    model = _searched(objective, candidates, initial, seed)
-    best = GPUCB(model, _schedule(candidates)).best_of(candidates, finalists)
+    best = _searched(objective, candidates, initial, beta, seed).best_of(candidates, finalists)
     query = CandidateScores(score, list(candidates[best]), score_range=score_range, fit=fit)
     choices.make(curator, query, choice, f"{name}: choice", finalists=best.tolist())
     known = choices.made(curator, f"{name}: choice") or {}
@@ -107,28 +109,21 @@ def search_then_choose(
     return Chosen(index, candidates[index].clone(), tuple(chosen_from), *objective.history())
 
 
-def _searched(objective: PrivateObjective, candidates: torch.Tensor, initial: int, seed: int) -> SingleTaskGP:
-    """The model of all released values, after as many more as the plan has left."""
+def _searched(objective: PrivateObjective, candidates: torch.Tensor, initial: int, beta: float, seed: int) -> GPUCB:
+    """The bounds after as many more released values as the plan has left."""
     order = torch.randperm(len(candidates), generator=torch.Generator().manual_seed(seed))
     while objective.remaining:
         X, Y, Yvar = objective.history()
-        if len(X) < initial:
-            index = int(order[len(X) % len(candidates)])
-        else:
-            index = int(GPUCB(_fitted(X, Y, Yvar), _schedule(candidates)).best_of(candidates, 1))
-        objective(candidates[index : index + 1])
-    return _fitted(*objective.history())
+        index = order[len(X) % len(order)] if len(X) < initial else _bounds(X, Y, Yvar, beta).best_of(candidates, 1)
+        objective(candidates[index].reshape(1, -1))
+    return _bounds(*objective.history(), beta)
 
 
-def _schedule(candidates: torch.Tensor) -> SrinivasFinite:
-    return SrinivasFinite(count=len(candidates), delta=_DELTA)
-
-
-def _fitted(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
-    """BoTorch's usual GP on released values of known noise."""
+def _bounds(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, beta: float) -> GPUCB:
+    """Of BoTorch's usual GP on released values of known noise."""
     model = SingleTaskGP(X, Y, Yvar, input_transform=Normalize(X.shape[1]), outcome_transform=Standardize(1))
     fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-    return model
+    return GPUCB(model, lambda _: beta)
 
 
 def _require_candidates(candidates: Any) -> None:

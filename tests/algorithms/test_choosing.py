@@ -104,6 +104,7 @@ def test_nothing_but_releases_steers_it():
 @pytest.mark.parametrize(
     "changed",
     [{"search_share": 1.0}, {"search_share": 0.0}, {"budget_share": 1.5}, {"evaluations": 0}, {"finalists": 0}, {"initial": 0},
+     {"beta": -1.0},
      {"score_range": (1.0, 0.0)}, {"score_range": (0.0, float("nan"))}],
     ids=str,
 )  # fmt: skip
