@@ -24,6 +24,7 @@ from dpbo.curator.handle import Handle, Opaque
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
+from dpbo.curator.terms import birth, require_row_change, require_terms
 from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
@@ -32,7 +33,6 @@ from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
 from dpbo.statement import Statement
 
-ROLES = ("validation", "training", "candidate")
 _FAILURES = {
     "shape": "The score did not return one row of real numbers a record, on private records, beyond single units.",
     "exception": "The score failed on private records, beyond single units. Let it return NaN for records it cannot take.",
@@ -80,8 +80,8 @@ class Curator(Opaque):
         entropy: Entropy = system_entropy,
     ) -> None:
         chosen = accounting if accounting is not None else GDPFilter()
-        _require_terms(unit, adjacency, budget, dataset, ledger, role)
-        _require_row_change(row_change, adjacency, unit)
+        require_terms(unit, adjacency, budget, dataset, ledger, role)
+        require_row_change(row_change, adjacency, unit)
         chosen.cap(budget)  # refuses a budget the filter cannot serve
         self.__view = PrivateView.of(records, unit, units_are_public=adjacency.replaces)
         self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = weakref.WeakKeyDictionary()
@@ -93,8 +93,7 @@ class Curator(Opaque):
         self._example = example if example is not None else self.__view.zeros()
         self._entropy, self._allow_conditional = entropy, allow_conditional
         self._adjacency, self._budget, self._accounting, self._row_change = adjacency, budget, chosen, row_change
-        birth = _birth(unit, adjacency, budget, dataset, chosen, role)
-        self._ledger = Ledger(ledger, birth if row_change is None else {**birth, "row_change": dataclasses.asdict(row_change)})
+        self._ledger = Ledger(ledger, birth(unit, adjacency, budget, dataset, chosen, role, row_change))
         self._deliveries = Deliveries(self._ledger)
         if allow_conditional:
             self.ledger.note("assume", "conditional-allowed")
@@ -306,40 +305,3 @@ class Curator(Opaque):
 
     def __repr__(self) -> str:
         return f"<Curator of {self.ledger.birth['dataset'] or 'unnamed'} records, {self.adjacency.value}: opaque>"
-
-
-def _require_terms(unit: Any, adjacency: Any, budget: Any, dataset: str | None, ledger: str | None, role: str) -> None:
-    if not isinstance(unit, PrivacyUnit):
-        raise InputError("unit", unit, "a PrivacyUnit", "For example PrivacyUnit('record').")
-    if not isinstance(adjacency, Adjacency):
-        raise InputError("adjacency", adjacency, "an Adjacency", "For example Adjacency.REPLACE_ONE.")
-    if not isinstance(budget, Budget):
-        raise InputError("budget", budget, "a Budget", "For example Budget(epsilon=3.0, delta=1e-6).")
-    if ledger is not None and not dataset:
-        raise InputError("dataset", dataset, "the name of what is protected, with a persistent ledger")
-    if not isinstance(role, str) or role not in ROLES:
-        raise InputError("role", role, f"one of {ROLES}")
-
-
-def _require_row_change(row_change: Any, adjacency: Adjacency, unit: PrivacyUnit) -> None:
-    bounded = adjacency is Adjacency.BOUNDED_ROW_CHANGE
-    if bounded and not isinstance(row_change, RowChange):
-        raise InputError("row_change", row_change, "a RowChange under BOUNDED_ROW_CHANGE", "For example RowChange(1.0, diameter=50.0).")
-    if not bounded and row_change is not None:
-        raise InputError("row_change", row_change, f"omitted under {adjacency.name}", "Use Adjacency.BOUNDED_ROW_CHANGE.")
-    if bounded and unit.groups is not None:
-        raise InputError("groups", "labels", "omitted under BOUNDED_ROW_CHANGE", "A row is a record there; use REPLACE_ONE for groups.")
-
-
-def _birth(
-    unit: PrivacyUnit, adjacency: Adjacency, budget: Budget, dataset: str | None, accounting: Accounting, role: str
-) -> dict[str, Any]:
-    return {
-        "dataset": dataset or "",
-        "unit": unit.name,
-        "grouped": unit.groups is not None,
-        "adjacency": adjacency.value,
-        "budget": budget.to_json(),
-        "accounting": accounting.name,
-        "role": role,
-    }

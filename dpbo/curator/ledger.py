@@ -113,8 +113,8 @@ class Ledger:
         """Keep what was drawn for a charge, one value a slot. Said twice, it is kept once: the first commit may have gone unanswered."""
         with self.storage.writing() as connection:
             head = self._head(connection)
-            later = sa.select(table).where((table.c.seq > entry) & (table.c.kind == "value") & (table.c.name == name))
-            if not any(Record.stored(*row).body["entry"] == entry for row in connection.execute(later)):
+            later = _read(connection, (table.c.seq > entry) & (table.c.kind == "value") & (table.c.name == name))
+            if not any(record.body["entry"] == entry for record in later):
                 _append(connection, head, "value", name, {"entry": entry, "values": list(values), "state": head.body["state"]})
 
     def note(self, kind: str, text: str) -> None:
@@ -130,9 +130,17 @@ class Ledger:
 
     def values(self, plan: str) -> list[dict[str, Any]]:
         """Every value released under a plan, a slot each, in the order of release."""
-        chain = self.records()
-        entries = {record.seq for record in chain if record.kind == "charge" and record.body["plan"] == plan}
-        return [value for r in chain if r.kind == "value" and r.body["entry"] in entries for value in r.body["values"]]
+        with self.storage.reading() as connection:
+            charges = _charges(connection, plan)
+            named = table.c.name.in_({record.name for record in charges})
+            stored = _read(connection, (table.c.kind == "value") & named)
+        entries = {record.seq for record in charges}
+        return [value for record in stored if record.body["entry"] in entries for value in record.body["values"]]
+
+    def charges(self, plan: str) -> list[Record]:
+        """Every charge under a plan, oldest first."""
+        with self.storage.reading() as connection:
+            return _charges(connection, plan)
 
     def head(self) -> Record:
         """The newest record."""
@@ -142,7 +150,7 @@ class Ledger:
     def records(self) -> list[Record]:
         """The whole chain, oldest first."""
         with self.storage.reading() as connection:
-            return [Record.stored(*row) for row in connection.execute(sa.select(table).order_by(table.c.seq))]
+            return _read(connection, sa.true())
 
     def verified(self) -> list[Record]:
         """The whole chain, every hash and total recomputed. Raises LedgerCorrupt where a record does not follow from the last."""
@@ -188,9 +196,7 @@ def _plan(connection: sa.Connection, name: str) -> Record | None:
 
 def _parts(connection: sa.Connection, plan: str) -> Counter[int]:
     """How often each part was charged under a parallel plan."""
-    rows = connection.execute(sa.select(table).where(table.c.kind == "charge"))
-    charges = (Record.stored(*row) for row in rows)
-    return Counter(part for record in charges if record.body["plan"] == plan for part in record.parts)
+    return Counter(part for record in _charges(connection, plan) for part in record.parts)
 
 
 def _with_slots(
@@ -229,6 +235,15 @@ def _append(connection: sa.Connection, head: Record | None, kind: str, name: str
     row = {"seq": record.seq, "kind": kind, "name": name, "body": dump(record.body), "previous": record.previous, "hash": record.hash}
     connection.execute(table.insert().values(row))
     return record
+
+
+def _charges(connection: sa.Connection, plan: str) -> list[Record]:
+    return [record for record in _read(connection, table.c.kind == "charge") if record.body["plan"] == plan]
+
+
+def _read(connection: sa.Connection, where: sa.ColumnElement[bool]) -> list[Record]:
+    """These records, oldest first."""
+    return [Record.stored(*row) for row in connection.execute(sa.select(table).where(where).order_by(table.c.seq))]
 
 
 def _read_one(connection: sa.Connection, where: sa.ColumnElement[bool]) -> Record | None:

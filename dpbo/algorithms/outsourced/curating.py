@@ -1,0 +1,177 @@
+"""The curator's side of outsourced Bayesian optimisation: a table of rows, released once, and outcomes, one row at a time.
+
+    rows = release_rows(curator, RowTable(center, radius, row_change=change), L2LaplaceMechanism.of(3.0))
+    outcomes = Outcomes(curator, outcome, value_range=(0.0, 1.0), budget_share=0.25)
+    answer = outcomes.value(17, request="8c1f...")        # the same request again gives the same answer, also after a crash
+
+Both are plans in the curator's ledger, so what was drawn once is read from there ever after. Outcomes of distinct rows compose in parallel;
+a row is answered `repeats` times at most.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from dpbo.accounting.calibrate import exact_share
+from dpbo.curator.curator import Curator
+from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
+from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.mechanisms.gaussian import GaussianMechanism
+from dpbo.mechanisms.laplace import LaplaceMechanism
+from dpbo.mechanisms.mechanism import Mechanism
+from dpbo.mechanisms.no_noise import NoNoise
+from dpbo.privacy import require_count
+from dpbo.queries.outcome import RowOutcome
+from dpbo.queries.rows import RowTable
+
+_LAWS: tuple[type[AdditiveMechanism], ...] = (GaussianMechanism, LaplaceMechanism)
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedRows:
+    """A released table; public.
+
+    Attributes:
+        Z: `n x k`.
+        variance: of the noise of each released coordinate, the same for all.
+        law: of the noise, as the ledger has it.
+    """
+
+    Z: torch.Tensor
+    variance: float
+    law: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One outcome; public. `variance` is that of the noise alone."""
+
+    row: int
+    value: float
+    variance: float
+
+
+def release_rows(curator: Curator, table: RowTable, mechanism: AdditiveMechanism, *, name: str = "rows") -> ReleasedRows:
+    """The table, released now or, under the same name and terms, earlier.
+
+    Raises:
+        BudgetExceeded: more than is left. ReleaseLost: it was charged, but what was drawn is lost. LedgerMismatch: other terms.
+    """
+    event = curator.reserve(name, mechanism.event(), slots=1, terms=table.public_inputs())
+    known = curator.ledger.values(name)
+    if not known:
+        if curator.ledger.head().used[name]:
+            raise ReleaseLost(
+                f"the table {name!r} was charged but never delivered, and it is never drawn twice. Release under another name."
+            )
+        same = type(mechanism)(event.noise_multiplier)
+        curator.release_all([curator.evaluate(table)], same, name=name, plan=name, used=0)
+        known = curator.ledger.values(name)
+    Z = torch.tensor(known[0]["value"], dtype=torch.float64)
+    return ReleasedRows(Z, max(known[0]["variance"]), known[0]["law"])
+
+
+class Outcomes:
+    """Answers about single rows, by a plan of the ledger.
+
+    Args:
+        curator: owner of the records.
+        outcome: `outcome(records)`, a number, from the one record it gets in the records' own container.
+        value_range: public (lower, upper) of an outcome.
+        budget_share: part of the budget that protects each row's outcomes; the less noisy of Gaussian and Laplace is taken.
+        declassified: instead of a share, why outcomes need no protection; needs `allow_conditional=True` of the curator.
+        repeats: how often a row may be asked.
+        limit: how many answers there are in all; omitted, no limit but `repeats` of each row.
+        name: the plan's name in the ledger; the same name and terms resume it.
+
+    Raises:
+        InputError: an argument outside its range. BudgetExceeded: the share is not left. LedgerMismatch: the name belongs to another plan.
+    """
+
+    def __init__(
+        self,
+        curator: Curator,
+        outcome: Callable[[Any], Any],
+        *,
+        value_range: tuple[float, float],
+        budget_share: float | Fraction | None = None,
+        declassified: str | None = None,
+        repeats: int = 1,
+        limit: int | None = None,
+        name: str = "outcomes",
+    ) -> None:
+        if (budget_share is None) is (declassified is None):
+            raise InputError("budget_share", budget_share, "given, or `declassified` with the reason, and not both")
+        self.curator, self.name, self.repeats = curator, name, require_count("repeats", repeats)
+        self.limit = None if limit is None else require_count("limit", limit)
+        self._asked: dict[str, Any] = {"outcome": outcome, "value_range": value_range, "declassified": declassified}
+        self._lock = threading.Lock()
+        query = self._query(0)
+        planned = NoNoise(allow_not_private=True) if budget_share is None else self._planned(query, exact_share(budget_share))
+        event = query.charged(planned.event(), curator.adjacency)
+        terms = {**query.public_inputs(), "limit": limit, "assumptions": dict(query.data_assumptions())}
+        kept = curator.reserve(name, event, slots=repeats, terms=terms, parallel=True)
+        self.mechanism: Mechanism = type(planned)(kept.noise_multiplier) if isinstance(planned, AdditiveMechanism) else planned
+        law = self.mechanism.law(query.scale(curator.adjacency), query.quanta())
+        self.variance = float(self.mechanism.publish(torch.zeros(1, dtype=torch.int64).numpy(), law, query.affine(1))[1][0])
+
+    def value(self, row: int, *, request: str) -> Answer:
+        """The outcome of a row. `request` names this question: asked again by the same name, it gives the same answer and costs nothing.
+
+        Raises:
+            InputError: no such row, or a name that was used for another row. BudgetExceeded: the row, or the whole plan, was asked as
+            often as is allowed; nothing was charged. ReleaseLost: the answer to this request was charged, but what was drawn is lost.
+        """
+        if not isinstance(request, str) or not 0 < len(request) <= 200:
+            raise InputError("request", request, "a word of at most 200 letters")
+        with self._lock:
+            earlier = self._earlier(request)
+            if earlier is None:
+                self._require_left()
+                handle = self.curator.evaluate(self._query(row), row=row, request=request)
+                self.curator.release_all([handle], self.mechanism, name=self.name, plan=self.name)
+                earlier = self._earlier(request)
+        if earlier is None or earlier.row != row:
+            raise InputError("request", request, "a name of its own for each question", "This one was used for another row.")
+        return earlier
+
+    def history(self) -> list[Answer]:
+        """Everything answered so far, by this process or earlier ones."""
+        return [_answer(value) for value in self.curator.ledger.values(self.name)]
+
+    def _earlier(self, request: str) -> Answer | None:
+        for value in self.curator.ledger.values(self.name):
+            if value["details"]["request"] == request:
+                return _answer(value)
+        if any(slot["details"]["request"] == request for slot in self._charged()):
+            raise ReleaseLost("this question was charged but its answer was never delivered, and it is never drawn twice.")
+        return None
+
+    def _charged(self) -> list[dict[str, Any]]:
+        return [slot for record in self.curator.ledger.charges(self.name) for slot in record.body["slots"]]
+
+    def _require_left(self) -> None:
+        if self.limit is not None and (done := len(self._charged())) >= self.limit:
+            raise BudgetExceeded(1, self.limit - done, self.limit, "answers", f"the plan {self.name!r}")
+
+    def _query(self, row: int) -> RowOutcome:
+        return RowOutcome(row=row, **self._asked)
+
+    def _planned(self, query: RowOutcome, share: Fraction) -> AdditiveMechanism:
+        """The least noisy law that the accounting can pay for."""
+        accounting, available = self.curator.accounting, self.curator.ledger.cap * share
+        priced = ((law, accounting.multiplier(law.kind, self.repeats, available)) for law in _LAWS)
+        laws = [law(multiplier) for law, multiplier in priced if multiplier is not None]
+        if not laws:
+            raise InputError("accounting", accounting.name, "one that can pay for Gaussian or Laplace noise")
+        return min(laws, key=lambda law: law.noise_multiplier * law.std(1))
+
+
+def _answer(stored: dict[str, Any]) -> Answer:
+    return Answer(stored["details"]["row"], stored["value"][0], stored["variance"][0])
