@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import torch
 
 from dpbo.accounting.calibrate import exact_share
+from dpbo.algorithms.outsourced.released import Answer, ReleasedRows
 from dpbo.curator.curator import Curator
 from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
 from dpbo.mechanisms.additive import AdditiveMechanism
@@ -31,30 +31,6 @@ from dpbo.queries.outcome import RowOutcome
 from dpbo.queries.rows import RowTable
 
 _LAWS: tuple[type[AdditiveMechanism], ...] = (GaussianMechanism, LaplaceMechanism)
-
-
-@dataclass(frozen=True, eq=False)
-class ReleasedRows:
-    """A released table; public.
-
-    Attributes:
-        Z: `n x k`.
-        variance: of the noise of each released coordinate, the same for all.
-        law: of the noise, as the ledger has it.
-    """
-
-    Z: torch.Tensor
-    variance: float
-    law: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One outcome; public. `variance` is that of the noise alone."""
-
-    row: int
-    value: float
-    variance: float
 
 
 def release_rows(curator: Curator, table: RowTable, mechanism: AdditiveMechanism, *, name: str = "rows") -> ReleasedRows:
@@ -74,7 +50,7 @@ def release_rows(curator: Curator, table: RowTable, mechanism: AdditiveMechanism
         curator.release_all([curator.evaluate(table)], same, name=name, plan=name, used=0)
         known = curator.ledger.values(name)
     Z = torch.tensor(known[0]["value"], dtype=torch.float64)
-    return ReleasedRows(Z, max(known[0]["variance"]), known[0]["law"])
+    return ReleasedRows(Z, max(known[0]["variance"]), known[0]["law"], table.projection)
 
 
 class Outcomes:
