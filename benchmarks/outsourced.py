@@ -5,7 +5,7 @@ Simple regret of 50 runs after T answers (and a random first one), by GP-UCB ove
 functions at l = 1.25 as the paper prints, and at l = 5, which gives regrets of the size that the paper prints; loans, property prices
 (a stand-in of 2,362 projects) and Branin in standard deviations of their values. Each row is asked once by every method. Real data need
 DPBO_DATA. What private means here: one row moves by a norm of at most 1, a fiftieth of the largest possible diameter; answers count as not
-sensitive. Scaling of the rows and hyper-parameters by maximum likelihood (800 random rows) use the data, as in the paper.
+sensitive. Scaling of the rows and hyper-parameters by maximum likelihood (1,500 random rows) use the data, as in the paper.
 
 (a) Regrets by epsilon. (b) The paper's tables: regrets by r; * marks the largest tested r with sigma_min >= omega.
 (c) What the kernel of rows known with noise is worth. (d) Who knows d + 1 rows reads the others. (e) Times.

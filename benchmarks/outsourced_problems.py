@@ -24,7 +24,7 @@ from torch import Tensor
 from dpbo.models import squared_exponential
 
 Floats = NDArray[np.float64]
-NORM, EXACT = 25.0, 1e-5  # largest norm of a row; the paper's sigma_n^2 of the synthetic data
+NORM, EXACT, SUBSET = 25.0, 1e-5, 1_500  # largest norm of a row; the paper's sigma_n^2 of the synthetic data; rows of a likelihood
 SYNTHETIC: dict[str, Any] = {
     "epsilons": (1.1, 0.9, 0.0),
     "r": 10,
@@ -147,7 +147,7 @@ def property_prices(count: int, steps: int, seed: int) -> Problem | None:
 def _fitted(name: str, X: Tensor, y: Tensor, steps: int, seed: int, settings: dict[str, Any]) -> Problem:
     """Values in their standard deviations, hyper-parameters by maximum likelihood on a random subset; answers are exact."""
     values = (y - y.mean()) / y.std()
-    subset = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))[:800]
+    subset = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))[:SUBSET]
     lengthscale, outputscale, noise = most_likely(X[subset], values[subset])
     return Problem(name, X, values.unsqueeze(0), lengthscale, outputscale, max(noise, EXACT), 0.0, steps, **settings)
 
@@ -158,7 +158,7 @@ def most_likely(X: Tensor, y: Tensor) -> tuple[float, float, float]:
     With K = Q diag(s) Q^T and w = Q^T y, the likelihood at noise ratio c is greatest for the output scale mean(w^2 / (s + c)).
     """
     ratios, found = torch.logspace(-6, 3, 91, dtype=torch.float64), []
-    for lengthscale in torch.logspace(math.log10(0.4), math.log10(25.0), 19, dtype=torch.float64).tolist():
+    for lengthscale in torch.logspace(math.log10(0.4), math.log10(25.0), 13, dtype=torch.float64).tolist():
         s, Q = torch.linalg.eigh((-0.5 * torch.cdist(X, X).square() / lengthscale**2).exp())
         spread = s.clamp_min(0.0) + ratios.unsqueeze(-1)
         scales = ((Q.mT @ y).square() / spread).mean(-1)
