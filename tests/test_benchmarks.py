@@ -7,7 +7,20 @@ import sys
 
 import pytest
 
-HELPERS = ("__init__", "harness", "paired", "peers", "dpgibo_problems", "dpgibo_experiments", "kusner_problems", "kusner_tuning")
+HELPERS = (
+    "__init__",
+    "harness",
+    "paired",
+    "peers",
+    "dpgibo_problems",
+    "dpgibo_experiments",
+    "kusner_problems",
+    "kusner_tuning",
+    "outsourced_problems",
+    "outsourced_releases",
+    "outsourced_search",
+    "outsourced_pictures",
+)
 NAMES = sorted(p.stem for p in (pathlib.Path(__file__).parents[1] / "benchmarks").glob("*.py") if p.stem not in HELPERS)
 
 

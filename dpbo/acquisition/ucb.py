@@ -129,9 +129,12 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]  # BoTorch carries no a
         return bounds.sort(descending=True, stable=True).indices[:count]
 
 
-def argmax_ucb(model: FiniteGP, schedule: Schedule) -> Tensor:
-    """The index of each run's best candidate, `batch_shape`; the first of equals. 4 n flops and 32 n bytes a run."""
-    return model.argmax_upper(schedule(model.num_observations + 1))
+def argmax_ucb(model: FiniteGP, schedule: Schedule, *, exclude: Tensor | None = None) -> Tensor:
+    """The index of each run's best candidate outside `exclude` (`batch_shape x k`), `batch_shape`; the first of equals.
+
+    4 n flops and 32 n bytes a run.
+    """
+    return model.argmax_upper(schedule(model.num_observations + 1), exclude=exclude)
 
 
 def _observations(model: Any) -> int:

@@ -10,3 +10,7 @@ from .gradient_posterior import GradientPosterior as GradientPosterior
 from .information import information_gain_bound as information_gain_bound
 from .kernel_derivatives import Derivatives as Derivatives
 from .kernels import derivatives as derivatives
+from .noisy_inputs import SameRow as SameRow
+from .noisy_inputs import l2_laplace_variance as l2_laplace_variance
+from .noisy_inputs import noisy_inputs as noisy_inputs
+from .noisy_inputs import unprojected as unprojected

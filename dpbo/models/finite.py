@@ -116,12 +116,19 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         return self.candidates.expand(*self._batch_shape, -1, -1).gather(-2, index.unsqueeze(-1).expand(*index.shape, d))
 
     @torch.no_grad()
-    def argmax_upper(self, beta: float) -> Tensor:
-        """The index of the largest mean + sqrt(beta variance), the first of equals, for each run: `batch_shape`."""
+    def argmax_upper(self, beta: float, *, exclude: Tensor | None = None) -> Tensor:
+        """The index of the largest mean + sqrt(beta variance), the first of equals, for each run: `batch_shape`.
+
+        Indices `exclude`, `batch_shape x k`, are not chosen, as long as any others are left.
+        """
         root, best = math.sqrt(beta), []
+        without = None if exclude is None else exclude.expand(*self._batch_shape, -1).reshape(self._runs, -1)
         for runs in self._slices():
             upper = torch.sqrt(self._variance[runs], out=self._scratch[: len(self._variance[runs])])
-            best.append(upper.mul_(root).add_(self._mean[runs]).max(-1).indices)
+            upper.mul_(root).add_(self._mean[runs])
+            if without is not None:
+                upper.scatter_(-1, without[runs], -math.inf)
+            best.append(upper.max(-1).indices)
         return torch.cat(best).view(self._batch_shape)
 
     @torch.no_grad()

@@ -2,6 +2,7 @@
 
 The n x n matrix is never formed; a row costs O(n d). RBF and Matern-5/2 kernels keep their whitened candidates, so that a row is one
 matrix-vector product and one exponential (twenty times cheaper at n = 40,000 than through GPyTorch); every other kernel is called.
+What a sum of kernels gives each row for itself (SameRow) is added at the row's own index: candidates of equal coordinates stay two rows.
 Hyper-parameters are public constants, read once.
 """
 
@@ -13,10 +14,12 @@ from typing import Any
 
 import gpytorch
 import torch
+from gpytorch.kernels import AdditiveKernel, ScaleKernel
 from torch import Tensor
 
 from dpbo.models.kernel_derivatives import Scaled
 from dpbo.models.kernels import derivatives
+from dpbo.models.noisy_inputs import SameRow
 from dpbo.models.radial import Radial
 
 
@@ -85,18 +88,47 @@ class CalledRows(Rows):
                 out.copy_(self.kernel(points.unsqueeze(-2), candidates).to_dense().squeeze(-2))
 
 
+class OwnRows(Rows):
+    """The rows of a kernel, and a variance that each candidate has for itself alone."""
+
+    def __init__(self, shared: Rows, own: float) -> None:
+        super().__init__()
+        self.shared, self.own = shared, own
+
+    def diagonal(self) -> Tensor:
+        return self.shared.diagonal() + self.own
+
+    def write(self, runs: slice, index: Tensor, out: Tensor, scratch: Tensor) -> None:
+        self.shared.write(runs, index, out, scratch)
+        out[torch.arange(len(index), device=index.device), index] += self.own
+
+
 def rows_of(kernel: Any, candidates: Tensor) -> Rows:
     """The rows of a GPyTorch kernel in float64 over candidates, `n x d` or `B x n x d`.
 
     Raises:
         InputError: a hyper-parameter is not float64.
     """
+    if type(kernel) is AdditiveKernel and kernel.active_dims is None:
+        own = [_own(part) for part in kernel.kernels]
+        rest = [part for part, variance in zip(kernel.kernels, own, strict=True) if variance is None]
+        if 0 < len(rest) < len(own):
+            shared = rest[0] if len(rest) == 1 else AdditiveKernel(*rest)
+            return OwnRows(rows_of(shared, candidates), sum(variance for variance in own if variance is not None))
     known = derivatives(kernel)
     if isinstance(known, Radial):
         return RadialRows(known, 1.0, candidates)
     if isinstance(known, Scaled) and isinstance(known.base, Radial):
         return RadialRows(known.base, float(known.scale), candidates)
     return CalledRows(copy.deepcopy(kernel).requires_grad_(False), candidates)
+
+
+def _own(kernel: Any) -> float | None:
+    """The variance that a kernel gives each row for itself, if it gives nothing else."""
+    if type(kernel) is ScaleKernel and kernel.active_dims is None:
+        own = _own(kernel.base_kernel)
+        return None if own is None else own * float(kernel.outputscale)
+    return 1.0 if type(kernel) is SameRow and kernel.active_dims is None else None
 
 
 def _of_runs(tensor: Tensor, runs: slice, batched: int) -> Tensor:

@@ -2,6 +2,9 @@ from .auditing import Audit as Audit
 from .auditing import audit as audit
 from .auditing import reachable as reachable
 from .entropy import SeededEntropy as SeededEntropy
+from .known_rows import outside_column_space as outside_column_space
+from .known_rows import recover_rows as recover_rows
+from .known_rows import which_published as which_published
 from .ledger_contract import LedgerContract as LedgerContract
 from .mechanism_contract import MechanismContract as MechanismContract
 from .per_record import check_per_record as check_per_record

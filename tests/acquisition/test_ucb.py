@@ -160,3 +160,13 @@ def test_what_is_refused():
         acquisition.set_X_pending(torch.rand(1, 2, dtype=DOUBLE))
     with pytest.raises(AssertionError, match="q=1"):
         acquisition(torch.rand(2, 2, dtype=DOUBLE))
+
+
+@pytest.mark.parametrize("runs", [(), (3,)])
+def test_excluded_candidates_are_not_chosen(runs):
+    model = FiniteGP(torch.rand(40, 2, dtype=DOUBLE), squared_exponential(0.3), 1e-2, batch_shape=runs)
+    model.observe(7, 1.0)
+    order = (model.mean + 2.0 * model.variance.sqrt()).argsort(-1, descending=True)
+    for k in (1, 5, 39):
+        assert torch.equal(model.argmax_upper(4.0, exclude=order[..., :k]), order[..., k])
+    assert torch.equal(argmax_ucb(model, lambda t: 4.0, exclude=order[..., :2]), order[..., 2])

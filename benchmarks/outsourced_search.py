@@ -1,0 +1,99 @@
+"""Fifty searches at once: GP-UCB over released rows, and the regret after each answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks import outsourced_releases as releases
+from benchmarks.outsourced_problems import Problem
+from benchmarks.outsourced_releases import Rows
+from dpbo.acquisition import SrinivasFinite, argmax_ucb
+from dpbo.models import FiniteGP
+
+DELTA = 0.025  # delta' of Algorithm 2: half of the paper's delta_ucb
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """A problem searched `runs` times. Each method sees the same functions, first rows and answers' noise, so that differences pair.
+
+    One random row is answered before the T that GP-UCB chooses; every method asks a row once.
+    """
+
+    problem: Problem
+    runs: int
+    seed: int
+
+    def non_private(self) -> Tensor:
+        """On the true rows: simple regrets, `runs x (T + 1)`."""
+        return self._together(Rows(self.problem.X))
+
+    def random(self) -> Tensor:
+        """Rows in random order."""
+        scores = torch.rand(self.runs, len(self.problem.X), generator=self._generator(2))
+        scores.scatter_(1, self._starts().unsqueeze(1), 2.0)
+        return _regrets(self._values(), scores.topk(self.problem.steps + 1).indices)
+
+    def published(self, epsilon: float, r: int) -> Tensor:
+        """On the paper's transform, with the original kernel; a fresh projection for each run."""
+        generator = self._generator(3)
+        return self._together(*(releases.published(self.problem, epsilon, r, generator) for _ in range(self.runs)))
+
+    def sound(self, transform: str, epsilon: float, *, kernel: Callable[[Rows], Any] | None = None) -> Tensor:
+        """On rows released with noise, with the kernel of rows known with noise unless another is given; a fresh release for each run."""
+        problem, generator = self.problem, np.random.default_rng(self.seed)
+        release = [releases.released(problem.X, transform, epsilon, problem.delta, problem.r, generator) for _ in range(self.runs)]
+        if isinstance(release[0].variance, float):
+            return self._together(*release, kernel=kernel)
+        # each run's projection makes a kernel of its own
+        return torch.cat([self._searched(rows.Z, rows.kernel(problem), slice(run, run + 1)) for run, rows in enumerate(release)])
+
+    def _together(self, *rows: Rows, kernel: Callable[[Rows], Any] | None = None) -> Tensor:
+        """All runs in one batch, over their own rows or over shared ones."""
+        Z = rows[0].Z if len(rows) == 1 else torch.stack([of_run.Z for of_run in rows])
+        return self._searched(Z, rows[0].kernel(self.problem) if kernel is None else kernel(rows[0]), slice(self.runs))
+
+    def _searched(self, Z: Tensor, kernel: Any, runs: slice) -> Tensor:
+        problem, index, values = self.problem, self._starts()[runs], self._values()[runs]
+        model = FiniteGP(Z, kernel, problem.noise, batch_shape=(len(index),), capacity=problem.steps + 1)
+        noise = problem.answers**0.5 * torch.randn(self.runs, problem.steps + 1, generator=self._generator(1), dtype=torch.float64)[runs]
+        schedule, asked = SrinivasFinite(count=len(problem.X), delta=DELTA), [index]
+        for t in range(problem.steps):
+            model.observe(index, values.gather(1, index.unsqueeze(1)).squeeze(1) + noise[:, t])
+            index = argmax_ucb(model, schedule, exclude=torch.stack(asked, dim=1))
+            asked.append(index)
+        return _regrets(values, torch.stack(asked, dim=1))
+
+    def _values(self) -> Tensor:
+        return self.problem.values.expand(self.runs, -1)
+
+    def _starts(self) -> Tensor:
+        return torch.randint(len(self.problem.X), (self.runs,), generator=self._generator(0))
+
+    def _generator(self, stream: int) -> torch.Generator:
+        return torch.Generator().manual_seed(10 * self.seed + stream)
+
+
+def summary(regrets: Tensor, baseline: Tensor | None = None) -> Sequence[float]:
+    """At T: mean, its standard error, quartiles; then the mean difference to a baseline and its standard error, by run."""
+    last = regrets[:, -1]
+    found = [float(last.mean()), _error(last), *(float(last.quantile(q)) for q in (0.25, 0.5, 0.75))]
+    if baseline is None:
+        return found
+    apart = last - baseline[:, -1]
+    return [*found, float(apart.mean()), _error(apart)]
+
+
+def _regrets(values: Tensor, asked: Tensor) -> Tensor:
+    """Of values `runs x n` at indices `runs x (T + 1)`: what the best so far falls short of the best there is."""
+    return values.amax(1, keepdim=True) - values.gather(1, asked).cummax(1).values
+
+
+def _error(numbers: Tensor) -> float:
+    return float(numbers.std() / len(numbers) ** 0.5)
