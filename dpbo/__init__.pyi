@@ -1,6 +1,7 @@
 from . import accounting as accounting
 from . import acquisition as acquisition
 from . import algorithms as algorithms
+from . import integrations as integrations
 from . import mechanisms as mechanisms
 from . import models as models
 from . import queries as queries

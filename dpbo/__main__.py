@@ -1,4 +1,5 @@
-"""`python -m dpbo`: the main job on the bundled digits; `plan`: what a budget buys; `ledger`: look at a ledger."""
+"""`python -m dpbo`: the main job on the bundled digits; `plan`: what a budget buys; `ledger`: look at a ledger;
+`curate` and `model`: outsourced optimisation between two parties."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from dpbo.errors import PrivacyError
+from dpbo.integrations import outsourcing_options as outsourcing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,9 +33,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plot", metavar="FILE", help="draw convergence with noise bands and budget (needs dpbo[plots])")
     parser.add_argument("--json", metavar="FILE", help="write the result and the statement")
     parser.add_argument("--reveal-for-demo", action="store_true", help="add non-private BO and true values; voids the statement")
-    commands = parser.add_subparsers(metavar="{plan,ledger}")
+    commands = parser.add_subparsers(metavar="{plan,ledger,curate,model}")
     _plan_parser(commands.add_parser("plan", help="noise per evaluation for a number of units and a budget"))
     _ledger_parser(commands.add_parser("ledger", help="show, verify or export a ledger"))
+    outsourcing.curate_options(commands.add_parser("curate", help="release a table's rows, and serve outcomes to a modeler"))
+    outsourcing.model_options(commands.add_parser("model", help="search a released table with a curator's answers"))
     return parser
 
 

@@ -1,10 +1,10 @@
 """The modeler's end of the curator's HTTP server, and a search that survives being killed.
 
-    curator = RemoteCurator("http://127.0.0.1:8765", token)
-    best = search(modeler, curator, steps=50, journal="search.jsonl")
+    with RemoteCurator("http://127.0.0.1:8765", token) as curator:
+        answers = search(modeler, curator, steps=50, journal="search.jsonl")
 
 Each question is named and written to the journal before it is sent. Killed anywhere, the search repeats its last question by the same name,
-which the curator answers with what it drawn then. Nothing here is private, and nothing here imports the curator.
+which the curator answers with what it drew then. Nothing here is private, and nothing here imports the curator.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pathlib
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -26,7 +26,7 @@ from dpbo.privacy import require_count
 
 _GONE = (409, 410)  # this row will have no answer under this name: go on without it
 _EMPTY = 429
-_PAUSES = (0.2, 1.0, 5.0)
+_PAUSES = (0.2, 1.0, 5.0, 15.0, 30.0)
 
 
 class RemoteRefusal(PrivacyError):
@@ -43,7 +43,7 @@ class RemoteRefusal(PrivacyError):
 
 
 class RemoteCurator:
-    """A curator at a URL.
+    """A curator at a URL; a context manager, which closes the connection.
 
     Args:
         url: of its server.
@@ -53,6 +53,12 @@ class RemoteCurator:
 
     def __init__(self, url: str, token: str, *, timeout: float = 600.0) -> None:
         self._client = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=timeout, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
 
     def value(self, row: int, *, request: str) -> Answer:
         """The outcome of a row; by the same request always the same answer. Raises RemoteRefusal."""
@@ -142,16 +148,20 @@ class Journal:
         yield from (json.loads(line) for line in whole.splitlines())
 
 
-def search(modeler: Modeler, curator: RemoteCurator, *, steps: int, journal: str | os.PathLike[str]) -> list[Answer]:
+def search(
+    modeler: Modeler, curator: RemoteCurator, *, steps: int, journal: str | os.PathLike[str], minimise: bool = False
+) -> list[Answer]:
     """Ask until so many rows have been told, or the curator has no answers left; continues what the journal holds. All answers.
+
+    With `minimise` the modeler is told the values' negatives.
 
     Raises:
         RemoteRefusal: a question was refused for another reason than that its row was asked before or its answer lost.
     """
     require_count("steps", steps)
-    kept = Journal(journal)
+    kept, sign = Journal(journal), -1.0 if minimise else 1.0
     for answer in kept.told.values():
-        modeler.tell(answer.row, answer.value)
+        modeler.tell(answer.row, sign * answer.value)
     while len(kept.told) < steps:
         pending = kept.open()
         name = pending[0] if pending else kept.ask(_fresh(modeler, kept))
@@ -165,7 +175,7 @@ def search(modeler: Modeler, curator: RemoteCurator, *, steps: int, journal: str
             kept.skip(name)
             continue
         kept.tell(name, answer)
-        modeler.tell(answer.row, answer.value)
+        modeler.tell(answer.row, sign * answer.value)
     return list(kept.told.values())
 
 

@@ -3,14 +3,14 @@
     POST /value        {"row": 17, "request": "8c1f..."}   ->  {"row": 17, "value": 0.42, "variance": 0.01}
     GET  /statement                                        ->  the statement's fields
 
-Every question carries a token (`Authorization: Bearer ...`) and a name of its own: asked again by that name it gets the same answer and is
-charged once, so either side may be killed at any moment. The ledger is the log. Errors are JSON with the typed error's words: 400 malformed,
-401 no or a wrong token, 404 no such row, 409 a row asked too often or a name used twice, 410 charged but lost, 413 too long, 429 no answers
-left, 503 ledger out of reach; nothing is charged by any of them.
+Every question carries a token (`Authorization: Bearer ...`) and a name of its own: asked again by that name it gets the same answer
+and is charged once, so either side may be killed at any moment. The ledger is the log. Errors are JSON with the typed error's words: 400
+malformed, 401 no or a wrong token, 404 no such row, 409 a row asked too often or a name used twice, 410 charged but lost, 413 too long,
+429 no answers left, 503 ledger out of reach; none of them charges anything.
 
-How long an outcome takes may depend on its record, and a modeler has a clock: answers and errors leave at whole multiples of `every` seconds
-after their question, so that only an outcome slower than that shows. Transport is not encrypted here: bind to loopback, or put a TLS proxy
-in front.
+How long an outcome takes may depend on its record, and a modeler has a clock: answers and errors leave at whole multiples of `every`
+seconds after their question, so that only an outcome slower than that shows. Transport is not encrypted here: bind to loopback, or put a
+TLS proxy in front.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def unprojected(Z: Tensor, P: Tensor, variance: float) -> tuple[Tensor, Tensor]:
 
 def _taken_apart(kernel: Any) -> tuple[Any, float]:
     """The squared exponential and its scale."""
-    base, scale = (kernel.base_kernel, float(kernel.outputscale)) if type(kernel) is ScaleKernel else (kernel, 1.0)
+    base, scale = (kernel.base_kernel, float(kernel.outputscale.detach())) if type(kernel) is ScaleKernel else (kernel, 1.0)
     if type(base) is not RBFKernel or base.active_dims is not None or len(kernel.batch_shape):
         allowed = "an RBFKernel or a ScaleKernel of one, over all dimensions, without a batch"
         raise InputError("kernel", type(base).__name__, allowed, "For other kernels the expectation has no such form.")

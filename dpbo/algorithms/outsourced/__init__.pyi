@@ -1,4 +1,13 @@
+from .curating import Outcomes as Outcomes
+from .curating import release_rows as release_rows
 from .modeler import Modeler as Modeler
 from .published import PublishedRows as PublishedRows
 from .published import published_omega as published_omega
 from .published import published_transform as published_transform
+from .released import Answer as Answer
+from .released import ReleasedRows as ReleasedRows
+from .released import read_release as read_release
+from .released import write_release as write_release
+from .row_noise import RowNoise as RowNoise
+from .row_noise import random_projection as random_projection
+from .row_noise import row_noises as row_noises

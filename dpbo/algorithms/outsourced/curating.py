@@ -91,7 +91,8 @@ class Outcomes:
         query = self._query(0)
         planned = NoNoise(allow_not_private=True) if budget_share is None else self._planned(query, exact_share(budget_share))
         event = query.charged(planned.event(), curator.adjacency)
-        terms = {**query.public_inputs(), "limit": limit, "assumptions": dict(query.data_assumptions())}
+        declared = dict(query.data_assumptions())
+        terms = {**query.public_inputs(), "limit": limit, **({"assumptions": declared} if declared else {})}
         kept = curator.reserve(name, event, slots=repeats, terms=terms, parallel=True)
         self.mechanism: Mechanism = type(planned)(kept.noise_multiplier) if isinstance(planned, AdditiveMechanism) else planned
         law = self.mechanism.law(query.scale(curator.adjacency), query.quanta())

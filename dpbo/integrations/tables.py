@@ -1,0 +1,77 @@
+"""A table of numbers from a file: csv, csv.gz, npz or parquet. What is no number becomes NaN, and no error shows a cell."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpbo.errors import InputError
+
+
+def read_columns(path: str | os.PathLike[str], columns: Sequence[str]) -> torch.Tensor:
+    """The named columns, `n x len(columns)`, float64.
+
+    Of an npz file, `columns` name its arrays, `n` or `n x k` each.
+
+    Raises:
+        InputError: no such file, no such column, or a format that is not known.
+    """
+    file = pathlib.Path(path)
+    reader = next((read for ending, read in _READERS.items() if file.name.endswith(ending)), None)
+    if reader is None:
+        raise InputError("DATA", file.name, f"a file that ends in {', '.join(_READERS)}")
+    if not file.is_file():
+        raise InputError("DATA", str(file), "a file that exists")
+    try:
+        return torch.from_numpy(reader(file, list(columns)))
+    except KeyError as missing:
+        raise InputError("columns", str(missing.args[0]), "a column of the table") from None
+    except Exception as error:  # whatever it is, it may show a record
+        raise InputError("DATA", file.name, f"a table that can be read (reading it failed: {type(error).__name__})") from None
+
+
+def _csv(file: pathlib.Path, columns: list[str]) -> Any:
+    opened: Callable[..., Any] = gzip.open if file.name.endswith(".gz") else open
+    with opened(file, "rt", newline="") as lines:
+        reader = csv.DictReader(lines)
+        _require(columns, reader.fieldnames or [])
+        return np.array([[_number(row[name]) for name in columns] for row in reader], dtype=np.float64).reshape(-1, len(columns))
+
+
+def _npz(file: pathlib.Path, columns: list[str]) -> Any:
+    with np.load(file, allow_pickle=False) as arrays:
+        _require(columns, arrays.files)
+        parts = [np.asarray(arrays[name], dtype=np.float64) for name in columns]
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+
+
+def _parquet(file: pathlib.Path, columns: list[str]) -> Any:
+    import pandas as pd
+
+    table = pd.read_parquet(file)
+    _require(columns, table.columns)
+    return table[columns].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float64)
+
+
+def _require(columns: Sequence[str], known: Any) -> None:
+    for name in columns:
+        if name not in list(known):
+            raise KeyError(name)
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text) if text else math.nan
+    except ValueError:
+        return math.nan
+
+
+_READERS: dict[str, Callable[[pathlib.Path, list[str]], Any]] = {".csv": _csv, ".csv.gz": _csv, ".npz": _npz, ".parquet": _parquet}

@@ -1,0 +1,199 @@
+"""The curator's server, asked over a socket: what it answers, what it refuses, what it never says."""
+
+import contextlib
+import json
+import logging
+import math
+import threading
+import time
+
+import httpx
+import pytest
+import torch
+import uvicorn
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.accounting import PureFilter
+from dpbo.algorithms.outsourced import Outcomes
+from dpbo.errors import InputError
+from dpbo.integrations import application
+from dpbo.mechanisms.laplace import LaplaceMechanism
+
+TOKEN = "a token of enough letters"
+HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+SECRET = 0.123456789
+
+
+def outcomes(outcome=lambda records: records["y"], **changed):
+    records = {"rows": torch.zeros(6, 2, dtype=torch.float64), "y": torch.full((6,), SECRET, dtype=torch.float64)}
+    curator = Curator(
+        records,
+        unit=PrivacyUnit("row"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget(4.0, 0.0),
+        accounting=PureFilter(),
+        role="candidate",
+    )
+    return Outcomes(curator, outcome, value_range=(0.0, 1.0), budget_share=0.5, **changed)
+
+
+@contextlib.contextmanager
+def served(app):
+    """A real server on a port of its own."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", access_log=False))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as web:
+            yield web
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def client():
+    """A client with the token, of a server that ends with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def of(asked, **changed):
+            web = stack.enter_context(served(application(asked, token=TOKEN, **{"every": 0.001, **changed})))
+            web.headers.update(HEADERS)
+            return web
+
+        yield of
+
+
+def ask(web, row, request="q", **changed):
+    return web.post("/value", json={"row": row, "request": request}, **changed)
+
+
+def test_a_row_is_answered_once_and_the_same_question_again_for_free(client):
+    asked = outcomes()
+    web = client(asked)
+    first = ask(web, 3, "one")
+    assert first.status_code == 200
+    head = asked.curator.ledger.head().seq
+    assert ask(web, 3, "one").json() == first.json()
+    assert asked.curator.ledger.head().seq == head
+    assert first.json()["row"] == 3
+    assert first.json()["variance"] == pytest.approx(2 / 2.0**2)
+    assert first.json()["value"] != SECRET
+    assert asked.history()[0].value == first.json()["value"]
+
+
+def test_the_statement(client):
+    told = client(outcomes()).get("/statement").json()
+    assert told["adjacency"] == "replace-one"
+    assert told["guarantee"]["epsilon"] == 4.0
+
+
+MALFORMED = [b"", b"row", b"[]", b"3", b"{}", b'{"row": 1}', b'{"row": 1, "request": 2}', b'{"row": true, "request": "a"}',
+             b'{"row": 1.0, "request": "a"}', b'{"row": "1", "request": "a"}', b'{"row": 1, "request": "a", "more": 0}', b"\xff\xfe",
+             b"[" * 4000, b'{"row": 1e400, "request": "a"}', b'{"row": 1, "request": ""}', b'{"row": 1, "request": null}']  # fmt: skip
+
+
+def refusals():
+    yield from ((lambda web, body=body: web.post("/value", content=body), (400, 409)) for body in MALFORMED)
+    yield lambda web: web.post("/value", content=b"x" * 5000), (413,)
+    yield lambda web: ask(web, 6), (404,)
+    yield lambda web: ask(web, -1), (404,)
+    yield lambda web: ask(web, 10**30), (404,)
+    yield lambda web: ask(web, 2, "x" * 201), (409,)
+    yield lambda web: ask(web, 2, headers={"Authorization": ""}), (401,)
+    yield lambda web: ask(web, 2, headers={"Authorization": "Bearer another token of letters"}), (401,)
+    yield lambda web: ask(web, 2, headers={"Authorization": b"Bearer \xff\xfe"}), (401,)
+    yield lambda web: web.get("/statement", headers={"Authorization": ""}), (401,)
+    yield lambda web: web.get("/value"), (405,)
+    yield lambda web: web.post("/statement"), (405,)
+    yield lambda web: web.get("/other"), (404,)
+    yield lambda web: ask(web, 0, "another name"), (409,)  # a repeated row
+    yield lambda web: ask(web, 1, "first"), (409,)  # a name that was another row's
+
+
+@pytest.mark.parametrize(("question", "status"), list(refusals()))
+def test_what_is_refused_is_refused_clearly_and_charges_nothing(client, question, status):
+    asked = outcomes()
+    web = client(asked)
+    assert ask(web, 0, "first").status_code == 200
+    before = asked.curator.ledger.head().hash
+    reply = question(web)
+    assert reply.status_code in status
+    assert str(SECRET) not in reply.text
+    assert asked.curator.ledger.head().hash == before
+
+
+def test_without_any_header_nothing_is_told():
+    with served(application(outcomes(), token=TOKEN)) as web:
+        assert web.get("/statement").status_code == 401
+
+
+def test_the_limit_of_answers(client):
+    web = client(outcomes(limit=2))
+    assert [ask(web, row, f"{row}").status_code for row in range(3)] == [200, 200, 429]
+    assert ask(web, 0, "0").status_code == 200, "what was answered is told again"
+
+
+def test_rows_may_be_asked_as_often_as_was_planned(client):
+    web = client(outcomes(repeats=2))
+    assert [ask(web, 4, f"{turn}").status_code for turn in range(3)] == [200, 200, 409]
+
+
+def test_an_answer_that_was_charged_and_lost_is_gone(client, monkeypatch):
+    asked = outcomes()
+    web = client(asked)
+
+    def dies(*_):
+        raise RuntimeError(f"the disk holds {SECRET}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LaplaceMechanism, "_sample", dies)
+        assert ask(web, 1, "lost").status_code == 500
+    assert ask(web, 1, "lost").status_code == 410
+    assert ask(web, 1, "new").status_code == 409, "its row's one answer is spent"
+    assert ask(web, 2, "other").status_code == 200
+
+
+def test_a_failing_outcome_is_the_worst_one_and_no_word_of_it_gets_out(client, caplog, monkeypatch):
+    def failing(records):
+        raise RuntimeError(f"patient {SECRET}")
+
+    with caplog.at_level(logging.DEBUG):
+        reply = ask(client(outcomes(failing)), 1)
+    assert reply.status_code == 200
+    assert abs(reply.json()["value"]) < 20
+
+    asked = outcomes()
+    monkeypatch.setattr(asked, "value", lambda *_, **__: failing(None))
+    with caplog.at_level(logging.DEBUG):
+        broken = ask(client(asked), 1)
+    assert broken.status_code == 500
+    assert "RuntimeError" in caplog.text
+    assert str(SECRET) not in broken.text + caplog.text
+
+
+def test_replies_leave_at_whole_multiples_of_a_public_time(client):
+    web = client(outcomes(), every=0.4)
+    for question in (lambda: ask(web, 1), lambda: ask(web, 99), lambda: web.post("/value", content=b"")):
+        start = time.monotonic()
+        question()
+        waited = (time.monotonic() - start) / 0.4
+        assert waited >= 1.0 - 1e-3
+        assert waited - math.floor(waited + 1e-3) < 0.5, "soon after the multiple"
+
+
+def test_short_tokens_and_times_are_refused():
+    for wrong in ({"token": "short"}, {"token": TOKEN, "every": 0.0}, {"token": 7}):
+        with pytest.raises(InputError):
+            application(outcomes(), **wrong)
+
+
+def test_the_protocol_is_plain_enough_for_any_client(client):
+    reply = client(outcomes()).request(
+        "POST", "/value", content=json.dumps({"request": "a", "row": 2}), headers={"Content-Type": "text/plain"}
+    )
+    assert isinstance(reply, httpx.Response)
+    assert reply.status_code == 200
