@@ -1,0 +1,239 @@
+"""The curator's side: the least noisy law, rows released once, answers by name, and audits that reach what is claimed."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
+from dpbo.accounting import GDPFilter, PureFilter
+from dpbo.algorithms.outsourced import Outcomes, random_projection, release_rows, row_noises
+from dpbo.curator.records import PrivateView
+from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, ReleaseLost
+from dpbo.events import L2LaplaceEvent
+from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
+from dpbo.queries import RowTable
+from dpbo.queries.query import IntegerSum
+from dpbo.testing import SeededEntropy, audit, reachable, replay
+
+DOUBLE = torch.float64
+CHANGE = RowChange(1.0, diameter=50.0)
+
+
+def rows_of(n, d=2, seed=0):
+    X = torch.randn(n, d, dtype=DOUBLE, generator=torch.Generator().manual_seed(seed))
+    return 20.0 * X / X.norm(dim=1).max()
+
+
+def terms(**changed):
+    given: dict[str, Any] = {"unit": PrivacyUnit("row"), "budget": Budget(4.0, 0.0), "accounting": PureFilter(), "role": "candidate",
+             "adjacency": Adjacency.BOUNDED_ROW_CHANGE, "row_change": CHANGE}  # fmt: skip
+    return {**given, **changed}
+
+
+def curator(n=40, **changed):
+    X = rows_of(n)
+    return Curator({"rows": X, "y": X[:, 0].sigmoid()}, **terms(**changed))
+
+
+def table(**changed):
+    return RowTable((0.0, 0.0), 25.0, row_change=CHANGE, table="rows", **changed)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "dimension", "laplace", "gaussian"),
+    [(1.0, 1e-5, 2, 2.45, 5.28), (1.0, 1e-5, 3, 3.46, 6.46), (math.exp(1.1), 1e-5, 2, 0.815, 1.96), (math.exp(2.9), 1e-5, 3, 0.191, 0.540),
+     (math.exp(2.8), 1e-4, 2, 0.149, 0.440)],
+)  # fmt: skip
+def test_the_sheets_table_of_noise(epsilon, delta, dimension, laplace, gaussian):
+    """Root mean squares of a row's noise, to the printed digits."""
+    best, other = row_noises(dimension, budget=Budget(epsilon, delta), moves=1.0)
+    assert isinstance(best.mechanism, L2LaplaceMechanism)
+    assert isinstance(other.mechanism, GaussianMechanism)
+    for found, printed in ((best, laplace), (other, gaussian)):
+        assert math.sqrt(found.variance * dimension) == pytest.approx(printed, rel=5e-3)
+
+
+def test_the_least_noisy_law_depends_on_the_dimension():
+    kinds = [type(row_noises(d, budget=Budget(1.0, 1e-5), moves=1.0)[0].mechanism) for d in (2, 12, 13, 40)]
+    assert kinds == [L2LaplaceMechanism, L2LaplaceMechanism, GaussianMechanism, GaussianMechanism]
+
+
+def test_a_projection_wins_where_dimensions_are_many_and_the_kernel_long():
+    ways = row_noises(200, budget=Budget(3.0, 1e-5), moves=1.0, projections=[10], lengthscale=20.0)
+    assert ways[0].projection is not None
+    assert ways[0].dimension == 10
+    assert ways[0].kept(20.0) > next(way for way in ways if way.projection is None).kept(20.0)
+    assert "projection onto 10" in str(ways[0])
+
+
+def test_projections_keep_distances_on_average_and_their_norm_is_known():
+    X = torch.randn(2, 60, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    ratios = []
+    for seed in range(300):
+        A = random_projection(60, 8, seed=seed)
+        assert float(torch.linalg.matrix_norm(A, 2)) == pytest.approx(math.sqrt(60 / 8))
+        ratios.append(float(((X[0] - X[1]) @ A).norm() / (X[0] - X[1]).norm()) ** 2)
+    assert np.mean(ratios) == pytest.approx(1.0, abs=5 * float(np.std(ratios)) / math.sqrt(300))
+    assert torch.equal(random_projection(60, 8, seed=3), random_projection(60, 8, seed=3))
+
+
+def test_projected_rows_keep_the_claim_of_their_mechanism():
+    A = random_projection(2, 1, seed=0)
+    way = next(w for w in row_noises(2, budget=Budget(4.0, 1e-5), moves=1.0, projections=[1]) if w.projection is not None)
+    assert way.projection is not None
+    assert torch.equal(way.projection, A)
+    released = release_rows(curator(accounting=way.accounting, budget=Budget(4.0, 0.0)), table(projection=A), way.mechanism)
+    assert released.Z.shape == (40, 1)
+    assert released.variance == pytest.approx(way.variance)
+
+
+def test_rows_are_drawn_once_whoever_asks_again(tmp_path):
+    kept = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    first = release_rows(curator(**kept), table(), L2LaplaceMechanism.of(2.0))
+    again = release_rows(curator(**kept), table(), L2LaplaceMechanism.of(2.0))
+    assert torch.equal(first.Z, again.Z)
+    assert len(curator(**kept).ledger.charges("rows")) == 1
+    with pytest.raises(LedgerMismatch):
+        release_rows(curator(**kept), table(), L2LaplaceMechanism.of(1.0))
+    with pytest.raises(LedgerMismatch):
+        release_rows(curator(**kept), RowTable((0.0, 0.0), 20.0, row_change=CHANGE, table="rows"), L2LaplaceMechanism.of(2.0))
+    with pytest.raises(BudgetExceeded):
+        release_rows(curator(**kept), table(), L2LaplaceMechanism.of(3.0), name="another")
+
+
+def test_rows_that_were_charged_and_lost_are_not_drawn_again(monkeypatch):
+    private = curator()
+
+    def dies(*_):
+        raise RuntimeError("the process died")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(L2LaplaceMechanism, "_sample", dies)
+        with pytest.raises(RuntimeError):
+            release_rows(private, table(), L2LaplaceMechanism.of(2.0))
+    with pytest.raises(ReleaseLost, match="another name"):
+        release_rows(private, table(), L2LaplaceMechanism.of(2.0))
+
+
+def answers(private, **changed):
+    return Outcomes(private, lambda records: records["y"], **{"value_range": (0.0, 1.0), "budget_share": 0.5, **changed})
+
+
+def test_distinct_rows_cost_what_one_does():
+    private = curator()
+    asked = answers(private)
+    for row in range(40):
+        assert asked.value(row, request=f"{row}").row == row
+    assert float(private.ledger.head().total.parts[0]) == 2.0
+    assert asked.variance == asked.history()[0].variance == pytest.approx(2 / 2.0**2)
+    with pytest.raises(BudgetExceeded):
+        asked.value(0, request="again")
+    residues = np.array([a.value for a in asked.history()]) - rows_of(40)[:, 0].sigmoid().numpy()
+    assert abs(residues.mean()) < 5 * math.sqrt(asked.variance / 40)
+
+
+def test_repeats_share_the_budget():
+    assert answers(curator(), repeats=4).variance == pytest.approx(2 / 0.5**2)
+
+
+def test_the_less_noisy_law_is_taken():
+    assert isinstance(answers(curator()).mechanism, LaplaceMechanism)
+    gaussian = answers(curator(budget=Budget(0.5, 1e-2), accounting=GDPFilter()))
+    assert isinstance(gaussian.mechanism, GaussianMechanism)
+
+
+def test_an_answer_has_one_name(tmp_path):
+    kept = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    first = answers(curator(**kept)).value(7, request="a")
+    assert answers(curator(**kept)).value(7, request="a") == first
+    with pytest.raises(InputError, match="request"):
+        answers(curator(**kept)).value(8, request="a")
+    with pytest.raises(InputError, match="request"):
+        answers(curator(**kept)).value(8, request="")
+    assert len(curator(**kept).ledger.charges("outcomes")) == 1
+
+
+def test_declassified_answers_are_exact_free_and_said_to_be_so():
+    private = curator(allow_conditional=True)
+    release_rows(private, table(), L2LaplaceMechanism.of(4.0))
+    exact = answers(private, budget_share=None, declassified="they are printed in the newspaper")
+    assert exact.value(3, request="a").value == pytest.approx(float(rows_of(40)[3, 0].sigmoid()), abs=1e-9)
+    assert exact.variance == 0.0
+    statement = private.statement()
+    assert statement.lines[0] == "not bounded"
+    assert statement.lines[2].startswith("(4.000, 0.0)-DP")
+    assert "newspaper" in str(statement)
+    with pytest.raises(InputError, match="allow_conditional"):
+        answers(curator(), budget_share=None, declassified="because").value(1, request="a")
+
+
+def test_nothing_but_releases_steers_what_is_answered():
+    neighbour = rows_of(40)
+    neighbour[5] += 0.7
+
+    def run(private, _):
+        released, asked = release_rows(private, table(), L2LaplaceMechanism.of(2.0)), answers(private)
+        return released.Z, [asked.value(row, request=f"{row}") for row in (5, 1, 9)]
+
+    records = [{"rows": X, "y": X[:, 0].sigmoid()} for X in (rows_of(40), neighbour)]
+    replay(run, records[0], records[1], **terms(), entropy=SeededEntropy(1))
+
+
+def test_what_is_refused_before_anything_is_reserved():
+    refused: list[dict[str, Any]] = [
+        {"budget_share": None}, {"declassified": "because"}, {"budget_share": 2.0}, {"repeats": 0}, {"limit": 0}, {"value_range": (1.0, 0.0)}
+    ]  # fmt: skip
+    for wrong in refused:
+        private = curator()
+        with pytest.raises(InputError):
+            answers(private, **wrong)
+        assert private.ledger.head().seq == 0
+    ways: list[dict[str, Any]] = [{"moves": 0.0}, {"projections": [3]}, {"lengthscale": -1.0}, {"dimension": 0}]
+    for way in ways:
+        with pytest.raises(InputError):
+            row_noises(**{"dimension": 2, "budget": Budget(1.0, 1e-5), "moves": 1.0, **way})
+
+
+RUNS = 1_000_000
+
+
+@pytest.mark.parametrize("kind", ["l2-laplace", "gaussian", "projected"])
+def test_a_million_rows_audit_the_claim_for_one(kind):
+    """A table of equal rows is as many independent runs; its neighbour has all rows moved by the relation's radius. N = 10^6 a side."""
+    A = random_projection(2, 1, seed=4) if kind == "projected" else None
+    mechanism = L2LaplaceMechanism.of(1.0) if kind == "l2-laplace" else GaussianMechanism(1.0)
+    query = RowTable((0.0, 0.0), 25.0, row_change=CHANGE, projection=A)
+    entropy = SeededEntropy(8)
+    direction = torch.tensor([0.6, 0.8], dtype=DOUBLE) if A is None else A[:, 0] / A[:, 0].norm()
+
+    def draw(which, count):
+        X = (which * direction).expand(count, 2)
+        view = PrivateView.of(X, PrivacyUnit("row"), units_are_public=True)
+        answer = query._evaluate(view, None)
+        assert isinstance(answer, IntegerSum)
+        law = mechanism.law(query.sensitivity(Adjacency.BOUNDED_ROW_CHANGE), answer.quanta)
+        drawn = mechanism._sample(answer.numerators.numpy(), answer.quanta, law, entropy)
+        return drawn * np.array(law.grid)
+
+    def ratio(Z):
+        end = (direction if A is None else direction @ A).numpy()
+        return np.linalg.norm(Z, axis=1) - np.linalg.norm(Z - end, axis=1)
+
+    if kind == "l2-laplace":
+        found = audit(draw, runs=RUNS, statistic=ratio, delta=0.0)
+        assert 0.9 <= found.epsilon(0.0) <= 1.0
+    else:
+        found = audit(draw, runs=RUNS)
+        assert 0.9 <= found.mu <= 1.0
+        assert found.mu >= 0.98 * reachable(1.0, RUNS)
+
+
+def test_events_of_rows_and_answers_survive_the_ledger():
+    private = curator()
+    release_rows(private, table(), L2LaplaceMechanism.of(2.0))
+    answers(private).value(1, request="a")
+    private.ledger.verify()
+    assert private.ledger.charges("rows")[0].body["event"] == L2LaplaceEvent(0.5).to_json()
