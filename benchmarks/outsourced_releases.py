@@ -36,7 +36,7 @@ class Rows:
 
 
 def published(problem: Problem, epsilon: float, r: int, generator: torch.Generator) -> Rows:
-    """PO-GP-UCB's Z, turned into d coordinates where it has more columns: it has rank d, no distance changes, and searches take less time."""
+    """PO-GP-UCB's Z, turned into d coordinates where it has more columns: it has rank d, no distance changes, and searches are faster."""
     made = published_transform(problem.X, epsilon=epsilon, delta=problem.delta, r=r, generator=generator, allow_not_private=True)
     d = problem.X.shape[1]
     return Rows(made.Z if r <= d else made.Z @ torch.linalg.eigh(made.Z.mT @ made.Z).eigenvectors[:, -d:])
