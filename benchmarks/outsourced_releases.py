@@ -13,12 +13,17 @@ import torch
 from torch import Tensor
 
 from benchmarks.outsourced_problems import Problem
-from dpbo.accounting.gdp import mu_within
-from dpbo.algorithms.outsourced import published_transform
-from dpbo.models import l2_laplace_variance, noisy_inputs, unprojected
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
+from dpbo.accounting import GDPFilter, PureFilter, calibrate
+from dpbo.accounting.filters import Accounting
+from dpbo.algorithms.outsourced import published_transform, release_rows
+from dpbo.mechanisms import AdditiveMechanism, GaussianMechanism, L2LaplaceMechanism
+from dpbo.models import noisy_inputs, unprojected
+from dpbo.queries import RowTable
 
 SOUND = ("l2-Laplace", "Gaussian", "projection + Gaussian")
 PUBLISHED = "published, NOT PRIVATE"
+CHANGE = RowChange(1.0, diameter=50.0 * (1 + 1e-9))  # rows scaled to norm 25 may end a rounding above it
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,31 +41,37 @@ class Rows:
 
 
 def published(problem: Problem, epsilon: float, r: int, generator: torch.Generator) -> Rows:
-    """PO-GP-UCB's Z, turned into d coordinates where it has more columns: its rank is d, no distance changes, searches are faster."""
+    """PO-GP-UCB's Z, turned into d coordinates where it has more columns: it has rank d, no distance changes, and searches are faster."""
     made = published_transform(problem.X, epsilon=epsilon, delta=problem.delta, r=r, generator=generator, allow_not_private=True)
     d = problem.X.shape[1]
     return Rows(made.Z if r <= d else made.Z @ torch.linalg.eigh(made.Z.mT @ made.Z).eigenvectors[:, -d:])
 
 
 def released(X: Tensor, transform: str, epsilon: float, delta: float, k: int, generator: np.random.Generator) -> Rows:
-    """PLACEHOLDER for releases by a curator: noise of the same laws by numpy, not from a curator's entropy, and charged to no ledger.
+    """A curator's release of these rows, charged to a ledger of their own and drawn from the system's entropy.
 
     Args:
         X: `n x d`.
         transform: one of SOUND.
         epsilon, delta: for one row that moves by a norm of at most 1; l2-Laplace needs no delta.
         k: columns of the projection, iid N(0, 1/k), published with the rows.
-        generator: of everything random.
+        generator: of the projection.
     """
-    n, d = X.shape
-    if transform == "l2-Laplace":
-        direction = generator.standard_normal((n, d))
-        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-        noise = direction * generator.gamma(d, 1 / epsilon, size=(n, 1))
-        return Rows(X + torch.from_numpy(noise), l2_laplace_variance(d, 1 / epsilon))
-    deviation = 1 / mu_within(epsilon, delta)
-    if transform == "Gaussian":
-        return Rows(X + torch.from_numpy(deviation * generator.standard_normal((n, d))), deviation**2)
-    P = torch.from_numpy(generator.standard_normal((d, k)) / k**0.5)
-    deviation *= float(torch.linalg.matrix_norm(P, 2))  # how far a move of norm 1 reaches after P
-    return Rows(*unprojected(X @ P + torch.from_numpy(deviation * generator.standard_normal((n, k))), P, deviation**2))
+    d, pure = X.shape[1], transform == "l2-Laplace"
+    projection = torch.from_numpy(generator.standard_normal((d, k)) / k**0.5) if transform == "projection + Gaussian" else None
+    accounting: Accounting = PureFilter() if pure else GDPFilter()
+    budget = Budget(epsilon, 0.0 if pure else delta)
+    curator = Curator(
+        X,
+        unit=PrivacyUnit("row"),
+        adjacency=Adjacency.BOUNDED_ROW_CHANGE,
+        row_change=CHANGE,
+        budget=budget,
+        accounting=accounting,
+        role="candidate",
+    )
+    law: type[AdditiveMechanism] = L2LaplaceMechanism if pure else GaussianMechanism
+    mechanism = law(calibrate(budget, releases=1, accounting=accounting, event=law.kind))
+    table = RowTable((0.0,) * d, CHANGE.diameter / 2, row_change=CHANGE, projection=projection)
+    sent = release_rows(curator, table, mechanism)
+    return Rows(sent.Z, sent.variance) if projection is None else Rows(*unprojected(sent.Z, projection, sent.variance))

@@ -183,9 +183,8 @@ def test_nothing_but_releases_steers_what_is_answered():
 
 
 def test_what_is_refused_before_anything_is_reserved():
-    refused: list[dict[str, Any]] = [
-        {"budget_share": None}, {"declassified": "because"}, {"budget_share": 2.0}, {"repeats": 0}, {"limit": 0}, {"value_range": (1.0, 0.0)}
-    ]  # fmt: skip
+    refused: list[dict[str, Any]] = [{"budget_share": None}, {"declassified": "because"}, {"budget_share": 2.0}]
+    refused += [{"repeats": 0}, {"limit": 0}, {"value_range": (1.0, 0.0)}]
     for wrong in refused:
         private = curator()
         with pytest.raises(InputError):
