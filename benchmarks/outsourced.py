@@ -13,7 +13,8 @@ sensitive. Scaling of the rows and hyper-parameters by maximum likelihood (1,500
 What to expect. At l = 5 the paper's pattern: regret falls with r and is flat near *; beyond it, where singular values are raised, it is
 three times as large (with --runs 400 the values at r >= 8 up to * are equal within two standard errors). At that l and epsilon = e^1.1
 rows with l2-Laplace noise cost nothing that 50 runs can tell; they stay useful while the noise is shorter than l. At l = 1.25 nothing finds
-the maximum in 50 answers. The cheapest property is an outlier that location does not tell of: no method beats random search in the end.
+the maximum in 50 answers. The cheapest property is an outlier that location does not tell of: after T answers even the true rows
+are no better than random search, and those tables order nothing.
 
     python -m benchmarks.outsourced [--smoke] [--seed N] [--json FILE] [--plot DIR] [--runs N]
 """
