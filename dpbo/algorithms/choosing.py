@@ -6,6 +6,8 @@ Most of the budget buys `evaluations` noised mean scores, at which GP-UCB looks;
 `finalists` that then have the largest bounds, on their exact mean scores. The search sees released values alone, so its finalists are
 public, and the choice is not fooled by a lucky noise. Where all n candidates can be scored, `CandidateScores` over all of them is better:
 its whole budget goes into one choice, which loses (2 D / (epsilon m)) (log n + a) at most, and nothing is lost to the search.
+Of 1,000 candidates, 46 fits each, mean loss in prior deviations (`benchmarks.kusner`): with 10,000 records at epsilon 1 the search 0.001, a
+private choice among 46 at random 0.28, one among all 0.0007; with 1,000 records at epsilon 1 the search is no better than random.
 
 No data assumption enters. Source: GP-UCB over noised observations is ordinary BO; the last step is McSherry & Talwar 2007.
 """
