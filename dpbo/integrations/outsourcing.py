@@ -39,7 +39,8 @@ def curate(options: argparse.Namespace) -> None:
     table = RowTable(
         (0.0,) * len(options.columns), options.radius, row_change=_row_change(options), projection=chosen.projection, table="rows"
     )
-    released = release_rows(curator, table, chosen.mechanism)
+    scaled = {"columns": options.columns, "taken off": options.center, "divided by": options.scale}
+    released = release_rows(curator, table, chosen.mechanism, terms=scaled)
     share = {"declassified": options.declassify} if options.declassify else {"budget_share": options.outcome_share}
     outcomes = Outcomes(curator, _outcome, value_range=(lower, upper), repeats=options.repeats, limit=options.limit, **share)
     facts = {name: getattr(options, name) for name in ("columns", "center", "scale", "radius", "row_change", "repeats", "limit")}

@@ -11,7 +11,7 @@ a row is answered `repeats` times at most.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -33,13 +33,18 @@ from dpbo.queries.rows import RowTable
 _LAWS: tuple[type[AdditiveMechanism], ...] = (GaussianMechanism, LaplaceMechanism)
 
 
-def release_rows(curator: Curator, table: RowTable, mechanism: AdditiveMechanism, *, name: str = "rows") -> ReleasedRows:
+def release_rows(
+    curator: Curator, table: RowTable, mechanism: AdditiveMechanism, *, name: str = "rows", terms: Mapping[str, Any] | None = None
+) -> ReleasedRows:
     """The table, released now or, under the same name and terms, earlier.
+
+    Args:
+        terms: more public JSON values that the ledger shall hold to, such as how the curator's table was scaled.
 
     Raises:
         BudgetExceeded: more than is left. ReleaseLost: it was charged, but what was drawn is lost. LedgerMismatch: other terms.
     """
-    event = curator.reserve(name, mechanism.event(), slots=1, terms=table.public_inputs())
+    event = curator.reserve(name, mechanism.event(), slots=1, terms={**table.public_inputs(), **(terms or {})})
     known = curator.ledger.values(name)
     if not known:
         if curator.ledger.head().used[name]:
