@@ -113,19 +113,20 @@ class Outcomes:
         if not isinstance(request, str) or not 0 < len(request) <= 200:
             raise InputError("request", request, "a word of at most 200 letters")
         with self._lock:
-            earlier = self._earlier(request)
-            if earlier is None:
-                self._require_left()
-                handle = self.curator.evaluate(self._query(row), row=row, request=request)
-                self.curator.release_all([handle], self.mechanism, name=self.name, plan=self.name)
-                earlier = self._earlier(request)
-        if earlier is None or earlier.row != row:
+            answer = self._earlier(request) or self._fresh(row, request)
+        if answer.row != row:
             raise InputError("request", request, "a name of its own for each question", "This one was used for another row.")
-        return earlier
+        return answer
 
     def history(self) -> list[Answer]:
         """Everything answered so far, by this process or earlier ones."""
         return [_answer(value) for value in self.curator.ledger.values(self.name)]
+
+    def _fresh(self, row: int, request: str) -> Answer:
+        self._require_left()
+        handle = self.curator.evaluate(self._query(row), row=row, request=request)
+        (release,) = self.curator.release_all([handle], self.mechanism, name=self.name, plan=self.name)
+        return Answer(row, float(release.value), float(release.variance))
 
     def _earlier(self, request: str) -> Answer | None:
         for value in self.curator.ledger.values(self.name):
