@@ -41,7 +41,7 @@ from benchmarks.outsourced_pictures import picture
 from benchmarks.outsourced_releases import PUBLISHED, SOUND
 from benchmarks.outsourced_search import Experiment, summary
 from dpbo.acquisition import SrinivasFinite, argmax_ucb
-from dpbo.algorithms.outsourced import published_omega
+from dpbo.algorithms.outsourced import po_gp_ucb_omega
 from dpbo.models import FiniteGP
 from dpbo.testing import recover_rows
 
@@ -92,7 +92,7 @@ def _epsilon(problem: problems.Problem, name: str, log_epsilon: float | None) ->
     if log_epsilon is None:
         return "", "nothing" if name == "non-private" else "no look at the rows"
     if name == PUBLISHED:
-        inflated = _sigma_min(problem) < published_omega(epsilon=math.exp(log_epsilon), delta=problem.delta, r=problem.r)
+        inflated = _sigma_min(problem) < po_gp_ucb_omega(epsilon=math.exp(log_epsilon), delta=problem.delta, r=problem.r)
         return f"e^{log_epsilon:g}, {'else' if inflated else 'if'}", "nothing"
     return f"e^{log_epsilon:g}", "epsilon" if name == "l2-Laplace" else f"epsilon, delta = {problem.delta:g}"
 
@@ -112,7 +112,7 @@ def by_r(experiment: Experiment) -> Figures:
     found: Figures = {}
     for log_epsilon, printed in problem.tables.items():
         epsilon = math.exp(log_epsilon)
-        within = [r for r in printed if least >= published_omega(epsilon=epsilon, delta=problem.delta, r=r)]
+        within = [r for r in printed if least >= po_gp_ucb_omega(epsilon=epsilon, delta=problem.delta, r=r)]
         regrets = {r: experiment.published(epsilon, r) for r in printed}
         star = max(within, default=None)
         rows: list[list[Any]] = []

@@ -16,7 +16,7 @@ from benchmarks.outsourced_problems import Problem
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import GDPFilter, PureFilter, calibrate
 from dpbo.accounting.filters import Accounting
-from dpbo.algorithms.outsourced import published_transform, release_rows
+from dpbo.algorithms.outsourced import po_gp_ucb_transform, release_rows
 from dpbo.mechanisms import AdditiveMechanism, GaussianMechanism, L2LaplaceMechanism
 from dpbo.models import noisy_inputs, unprojected
 from dpbo.queries import RowTable
@@ -42,7 +42,7 @@ class Rows:
 
 def published(problem: Problem, epsilon: float, r: int, generator: torch.Generator) -> Rows:
     """PO-GP-UCB's Z, turned into d coordinates where it has more columns: it has rank d, no distance changes, and searches are faster."""
-    made = published_transform(problem.X, epsilon=epsilon, delta=problem.delta, r=r, generator=generator, allow_not_private=True)
+    made = po_gp_ucb_transform(problem.X, epsilon=epsilon, delta=problem.delta, r=r, generator=generator, allow_not_private=True)
     d = problem.X.shape[1]
     return Rows(made.Z if r <= d else made.Z @ torch.linalg.eigh(made.Z.mT @ made.Z).eigenvectors[:, -d:])
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from dpbo.errors import PrivacyError
-from dpbo.integrations import outsourcing_options as outsourcing
+from dpbo.integrations.commands import curate_options, model_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,8 +36,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="{plan,ledger,curate,model}")
     _plan_parser(commands.add_parser("plan", help="noise per evaluation for a number of units and a budget"))
     _ledger_parser(commands.add_parser("ledger", help="show, verify or export a ledger"))
-    outsourcing.curate_options(commands.add_parser("curate", help="release a table's rows, and serve outcomes to a modeler"))
-    outsourcing.model_options(commands.add_parser("model", help="search a released table with a curator's answers"))
+    curate_options(commands.add_parser("curate", help="release a table's rows, and serve outcomes to a modeler"))
+    model_options(commands.add_parser("model", help="search a released table with a curator's answers"))
     return parser
 
 

@@ -21,7 +21,7 @@ class Event:
     noise_multiplier: float
     slots: int = 1
     mechanism: ClassVar[str]
-    free: ClassVar[bool] = False  # exact, so charged nothing: no budget could pay
+    free: ClassVar[bool] = False  # exact, so that no budget could pay: charged nothing
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise_multiplier, float) or not 0.0 < self.noise_multiplier < math.inf:

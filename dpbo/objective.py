@@ -52,7 +52,7 @@ class PrivateObjective:
             a float64 tensor of shape `d`.
         score_range: public (lower, upper) of a record's score, or one pair a metric; scores beyond are clipped.
         evaluations: how many points x this plan may release.
-        fit: `fit(x) -> model`; touches no protected record. Where it raises, nothing is charged.
+        fit: `fit(x) -> model`; part no protected record. Where it raises, nothing is charged.
         name: the plan's name in the ledger; the same name and terms resume it.
         budget_share: part of the budget (of mu^2) this plan takes. 1 leaves nothing for a final separate release.
         weights, max_records_per_unit, divisor, worst: as in `ClippedMean`.

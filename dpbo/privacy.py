@@ -41,14 +41,18 @@ class RowChange:
     Args:
         norm: in l2, in the units of the table that the curator holds.
         diameter: of the public set that rows lie in, in the same units; the statement says how small `norm` is beside it.
+        table: key or position of that table among records that are a dict or a tuple; omitted, the records are the table.
     """
 
     norm: float
     diameter: float
+    table: str | int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "diameter", require_positive("diameter", self.diameter, 1e-100, 1e100))
         object.__setattr__(self, "norm", require_positive("norm", self.norm, self.diameter * 2.0**-24, self.diameter))
+        if not isinstance(self.table, (str, int, type(None))) or isinstance(self.table, bool):
+            raise InputError("table", type(self.table).__name__, "a key, a position, or None")
 
 
 @dataclass(frozen=True)

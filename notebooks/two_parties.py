@@ -19,7 +19,7 @@ import torch
 
 import dpbo
 from dpbo.accounting import PureFilter
-from dpbo.algorithms.outsourced import Modeler, Outcomes, published_transform, read_release, release_rows, row_noises, write_release
+from dpbo.algorithms.outsourced import Modeler, Outcomes, po_gp_ucb_transform, read_release, release_rows, row_noises, write_release
 from dpbo.models import noisy_inputs, squared_exponential
 from dpbo.queries import RowTable
 from dpbo.testing import recover_rows
@@ -45,7 +45,7 @@ print(f"best response {response.max():.2f}, average {response.mean():.2f}")
 # The paper's transform claims epsilon = 3 at delta = 1e-5. Suppose four of the patients work for the modeler and know their own values:
 
 # %%
-broken = published_transform(patients, epsilon=3.0, delta=1e-5, r=10, generator=generator, allow_not_private=True)
+broken = po_gp_ucb_transform(patients, epsilon=3.0, delta=1e-5, r=10, generator=generator, allow_not_private=True)
 insiders = [0, 1, 2, 3]
 recovered = recover_rows(broken.Z, patients[insiders], insiders)
 worst = float((recovered - patients).abs().max())
@@ -53,13 +53,13 @@ print(f"all {PATIENTS} patients recovered from four known ones, largest error {w
 
 # %% [markdown]
 # The theorem behind it is false whenever there are more rows than columns: every column of the table lies in a space that the true rows
-# span, and z_i - z_j is (x_i - x_j) times one matrix for all. No choice of its constants helps (`published_transform` says why).
+# span, and z_i - z_j is (x_i - x_j) times one matrix for all. No choice of its constants helps (`po_gp_ucb_transform` says why).
 #
 # ## The sound way
 # Each row is released for itself, with noise for one row's move; the number of rows does not matter. Which noise is least?
 
 # %%
-move = dpbo.RowChange(1.0, diameter=50.0)
+move = dpbo.RowChange(1.0, diameter=50.0, table="rows")
 for way in row_noises(3, budget=dpbo.Budget(3.0, 1e-5), moves=move.norm):
     print(way, f"(keeps {way.kept(LENGTH):.0%} of the rows' correlation)")
 
@@ -97,7 +97,7 @@ def released(curator: dpbo.Curator, folder: str, *, declassified: bool) -> Outco
     """Rows and statement into a folder for the modeler; what is returned answers questions."""
     share = 1.0 if declassified else 0.5
     way = row_noises(3, budget=curator.budget, moves=move.norm, accounting=curator.accounting, share=share)[0]
-    rows = release_rows(curator, RowTable((0.0, 0.0, 0.0), 25.0, row_change=move, table="rows"), way.mechanism)
+    rows = release_rows(curator, RowTable((0.0, 0.0, 0.0), 25.0, row_change=move), way.mechanism)
     how: Any = {"declassified": "responses are published in the study's register"} if declassified else {"budget_share": 0.5}
     outcomes = Outcomes(curator, lambda records: records["response"], value_range=(0.0, 1.0), **how)
     write_release(folder, rows, {"outcome_variance": outcomes.variance}, curator.statement())

@@ -1,5 +1,5 @@
-from .choosing import Chosen as Chosen
-from .choosing import search_then_choose as search_then_choose
+from .finalists import Chosen as Chosen
+from .finalists import search_then_choose as search_then_choose
 from .gibo import DPGIBO as DPGIBO
 from .gibo import GIBOResult as GIBOResult
 from .gibo_options import choose_clip as choose_clip

@@ -16,7 +16,7 @@ import torch
 from gpytorch.kernels import Kernel, RBFKernel
 
 from dpbo.accounting.calibrate import exact_share
-from dpbo.algorithms import choices
+from dpbo.algorithms import one_choice
 from dpbo.algorithms.gibo_frame import Frame, require_bounds, require_start
 from dpbo.algorithms.gibo_points import GIBOPoints
 from dpbo.algorithms.gibo_settings import RECOMMENDED, GIBOSettings
@@ -94,9 +94,9 @@ def choose_clip(
 
 
 def _chosen(curator: Curator, query: Query, mechanism: SelectionMechanism, name: str, terms: dict[str, Any]) -> int:
-    same = choices.reserve(curator, mechanism, name, {**query.public_inputs(), **terms})
-    return choices.make(curator, query, same, name)
+    same = one_choice.reserve(curator, mechanism, name, {**query.public_inputs(), **terms})
+    return int(one_choice.make(curator, query, same, name)["value"][0])
 
 
 def _mechanism(curator: Curator, budget_share: float) -> SelectionMechanism:
-    return choices.affordable(curator, ExponentialMechanism, exact_share(budget_share))
+    return one_choice.affordable(curator, ExponentialMechanism, exact_share(budget_share))

@@ -121,8 +121,10 @@ class _Books:
             return self._pay(event)
         reserved = self._plans[plan].body
         if self._plans[plan].parallel:
+            _require(all(map(is_part, record.parts)) and record.body["units"] == reserved["terms"].get("records"))
             self._parts[plan].update(record.parts)
             self._used[plan] = max(self._parts[plan].values())
+            _require(reserved["limit"] is None or self._parts[plan].total() <= reserved["limit"])
         else:
             self._used[plan] += event.slots
         _require(event == event_from_json(reserved["event"]).repeated(event.slots) and self._used[plan] <= reserved["slots"])
@@ -131,6 +133,11 @@ class _Books:
         _require(getattr(event, "relation", self._relation) == self._relation)
         self._total += self._accounting.cost(event)
         _require(self._total <= self._cap)
+
+
+def is_part(part: Any) -> bool:
+    """Whether this names a record's place."""
+    return isinstance(part, int) and not isinstance(part, bool) and part >= 0
 
 
 def _require(holds: bool) -> None:

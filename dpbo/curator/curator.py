@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, NoReturn
 
@@ -185,14 +185,26 @@ class Curator(Opaque):
                 self._release_fresh(fresh, mechanism, name, plan, used)
             return tuple(map(self._deliveries.of, handles))
 
-    def reserve(self, name: str, event: Event, *, slots: int, terms: Mapping[str, Any], parallel: bool = False) -> Event:
+    def reserve(
+        self, name: str, event: Event, *, slots: int, terms: Mapping[str, Any], parallel: bool = False, limit: int | None = None
+    ) -> Event:
         """Take the cost of `slots` times `event` from the budget now, under a name that later sessions can resume.
 
-        A parallel plan releases answers that each depend on one record alone (`Query.touches`), and at most so many for any one:
-        neighbours differ in one record, so all its releases together cost what those of one record do.
+        A parallel plan releases answers that each depend on one record alone (`Query.part`), and at most so many for any one:
+        neighbours differ in one record, so all its releases together cost what those of one record do. Records are known by their places,
+        hence the assumption `records-keep-their-places`. `limit`: answers of a parallel plan in all.
         Returns the event of one slot: this one, or what an earlier session reserved under this name and these terms.
+
+        Raises:
+            InputError: terms with data assumptions that this curator does not allow, or a parallel plan whose places mean nothing.
         """
-        return self.ledger.reserve(name, event, slots, terms, parallel=parallel)
+        self._require_conditions(terms.get("assumptions") or {})
+        if not parallel:
+            return self.ledger.reserve(name, event, slots, terms)
+        if self.units is None or self.ledger.birth["grouped"]:
+            raise InputError("parallel", True, "False where units are groups, or their number is private", "A part is one record there.")
+        self.ledger.note("assume", "records-keep-their-places")
+        return self.ledger.reserve(name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit)
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
@@ -232,7 +244,10 @@ class Curator(Opaque):
         return events[0]
 
     def _require_allowed(self, handles: Sequence[Handle]) -> None:
-        conditions = sorted({name for handle in handles for name in self._answer(handle)[0].data_assumptions()})
+        self._require_conditions({name for handle in handles for name in self._answer(handle)[0].data_assumptions()})
+
+    def _require_conditions(self, names: Iterable[str]) -> None:
+        conditions = sorted(names)
         if conditions and not self._allow_conditional:
             raise InputError("allow_conditional", False, f"True for a guarantee that rests on {', '.join(conditions)}",
                              "The statement then says what holds without them.")  # fmt: skip
@@ -241,7 +256,7 @@ class Curator(Opaque):
         query, _ = self._answer(handle)
         asked = {"query": type(query).__name__, "public": query.public_inputs(), "details": handle.details}
         conditions = dict(query.data_assumptions())
-        part = {} if query.touches() is None else {"part": query.touches()}
+        part = {} if query.part() is None else {"part": query.part()}
         return {"handle": handle.id, **asked, **part, **({"assumptions": conditions} if conditions else {})}
 
     def _may_be_charged(self, handle: Handle) -> bool:
@@ -259,8 +274,10 @@ class Curator(Opaque):
 
     def _job(self, query: Query) -> Job:
         query.require_public(self.adjacency)
-        if query.relation() not in (None, self._row_change):
-            raise InputError("row_change", query.relation(), f"the curator's own, {self._row_change}", "One ledger has one relation.")
+        if query.needs_row_change() not in (None, self._row_change):
+            raise InputError(
+                "row_change", query.needs_row_change(), f"the curator's own, {self._row_change}", "One ledger has one relation."
+            )
         if self._mutated:
             raise PrivateFailure(_FAILURES["mutated"])
         kept = tuple(self._kept(handle) for handle in query.handles())

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from dpbo.accounting.costs import Cost
 from dpbo.accounting.filters import Accounting
 from dpbo.accounting.known import accounting_named
-from dpbo.curator.chain import Record, dump, replay
+from dpbo.curator.chain import Record, dump, is_part, replay
 from dpbo.curator.storage import Storage, table
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerError, LedgerMismatch
 from dpbo.events import Event, PoissonGaussianEvent, event_from_json
@@ -71,14 +71,16 @@ class Ledger:
         if not self.accounting.may_hold(self.cap, self.budget):
             raise LedgerCorrupt("the ledger states a cap above its budget.")
 
-    def reserve(self, name: str, event: Event, slots: int, terms: Mapping[str, Any], *, parallel: bool = False) -> Event:
+    def reserve(
+        self, name: str, event: Event, slots: int, terms: Mapping[str, Any], *, parallel: bool = False, limit: int | None = None
+    ) -> Event:
         """Take `slots` times `event` from the budget for the plan `name`, or find that plan again if its terms are the same.
 
-        A parallel plan has so many slots for each part of the records (`Curator.reserve`).
+        A parallel plan has so many slots for each part of the records (`Curator.reserve`), and at most `limit` in all.
         Returns the event that is reserved. Recomputed on another machine it may differ in its last digits; the first one stands.
         """
         body = {"event": event.to_json(), "slots": require_count("slots", slots), "terms": dict(terms)}
-        body |= {"parallel": True} if parallel else {}
+        body |= {"parallel": True, "limit": limit} if parallel else {}
         with self.storage.writing() as connection:
             known = _plan(connection, name)
             if known is not None:
@@ -105,6 +107,8 @@ class Ledger:
                 reserved = _plan(connection, plan)
                 _require_declared(reserved, details)
                 taken = _parts(connection, plan) if reserved is not None and reserved.parallel else None
+                if reserved is not None and taken is not None:
+                    _require_records(reserved, details)
                 state = _with_slots(head, reserved, plan, event, details, taken)
             body = {"event": event.to_json(), "plan": plan, **details, "state": state}
             return _append(connection, head, "charge", name, body).seq
@@ -212,8 +216,10 @@ def _with_slots(
         after = used + event.slots
     else:
         parts = Counter(slot.get("part") for slot in details.get("slots", []))
-        if None in parts or sum(parts.values()) != event.slots:
-            raise InputError("plan", plan, "used for questions about one part of the records each", "See Query.touches.")
+        if not all(map(is_part, parts)) or sum(parts.values()) != event.slots:
+            raise InputError("plan", plan, "used for questions about one part of the records each", "See Query.part.")
+        if (limit := reserved.body["limit"]) is not None and taken.total() + event.slots > limit:
+            raise BudgetExceeded(event.slots, limit - taken.total(), limit, "answers", f"the plan {plan!r}")
         after = max(used, *(taken[part] + count for part, count in parts.items()))
         used = max(taken[part] for part in parts)
     if after > slots:
@@ -228,6 +234,12 @@ def _require_declared(reserved: Record | None, details: Mapping[str, Any]) -> No
     if not asked <= set(declared):
         remedy = "Reserve it with terms={'assumptions': dict(query.data_assumptions())}."
         raise InputError("plan", ", ".join(sorted(asked)), "reserved for releases under these data assumptions", remedy)
+
+
+def _require_records(reserved: Record, details: Mapping[str, Any]) -> None:
+    """Slots of a parallel plan are those of the records' places: another number of records has other places."""
+    if (promised := reserved.body["terms"].get("records")) != details.get("units"):
+        raise LedgerMismatch("records", promised, details.get("units"), "Give the records that the plan was made for, in their order.")
 
 
 def _append(connection: sa.Connection, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:
@@ -281,7 +293,8 @@ def _require_same_plan(name: str, stored: Mapping[str, Any], wanted: Mapping[str
     close = math.isclose(kept.noise_multiplier, given.noise_multiplier, rel_tol=1e-9)
     same = close and dataclasses.replace(given, noise_multiplier=kept.noise_multiplier) == kept
     events: dict[str, tuple[Any, Any]] = {"event": (kept, kept if same else given), "evaluations": (stored["slots"], wanted["slots"])}
-    events["parallel"] = stored.get("parallel", False), wanted.get("parallel", False)
+    for term in ("parallel", "limit"):
+        events[term] = stored.get(term), wanted.get(term)
     terms = {term: (stored["terms"].get(term), value) for term, value in wanted["terms"].items()}
     for term, (old, new) in {**events, **terms}.items():
         if old != new:

@@ -130,8 +130,8 @@ class PrivateView:
         return PrivateView(_mapped(self.records, lambda part: _rows(part, positions)), len(positions), groups, rows, self.public_units)
 
     def only(self, row: int) -> PrivateView:
-        """One record alone, whatever its unit; that it is one is public."""
-        return PrivateView(self.take(torch.tensor([row])), 1, None, None, 1)
+        """One record alone, copied, so that whoever writes into it changes nothing; that it is one is public."""
+        return PrivateView(copy.deepcopy(self.take(torch.tensor([row]))), 1, None, None, 1)
 
     def zeros(self) -> Any | None:
         """`PROBED` zero records of the same kind; None where zeros mean nothing (DataFrames, labels, unknown containers)."""

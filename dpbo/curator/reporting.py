@@ -10,7 +10,7 @@ from dpbo.accounting.membership import true_positive_rate
 from dpbo.curator.chain import Record
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError
-from dpbo.events import NotPrivateEvent, event_from_json
+from dpbo.events import DeclassifiedEvent, event_from_json
 from dpbo.privacy import Adjacency
 from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, format_up
 
@@ -20,12 +20,13 @@ _ASSUMPTIONS = {
     "dpsgd-attested": "the training loader holds each protected record once and samples records by themselves (Poisson), and nobody can "
     "predict torch's generator, from which Opacus draws its noise in floating point",
     "conditional-allowed": "none yet, but this ledger lets releases happen that rest on data assumptions: after one, not all are bounded",
+    "records-keep-their-places": "whenever this ledger is opened, every record stands where it stood: answers are counted by place",
     "score-total": "the score never fails on private records; it did at least once, and the operator saw that it did",
 }
 _CHANGES = {
     Adjacency.REPLACE_ONE: "had these records rather than others",
     Adjacency.ADD_OR_REMOVE_ONE: "is in the data",
-    Adjacency.BOUNDED_ROW_CHANGE: "had its own row rather than another in reach",
+    Adjacency.BOUNDED_ROW_CHANGE: "lies in one place rather than another in reach",
 }
 _INPUTS = "search inputs (the points x and their range)"
 _MODELS = "records that models were trained on, and the models: the caller declares them public or protected by other means"
@@ -39,7 +40,8 @@ _NOT_PROTECTED = {
 def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int | None = None) -> Statement:
     """The statement of everything this ledger may ever release. `units`: their public number, else that of the newest charge."""
     chain, birth = ledger.verified(), ledger.birth
-    at, assumed, conditions = _delta(ledger, delta), _assumed(chain), _conditions(chain)
+    at, conditions = _delta(ledger, delta), _conditions(chain)
+    assumed = {name: text for name, text in _assumed(chain).items() if not (conditions and name == "conditional-allowed")}
     exact = any(record.kind in ("charge", "reserve") and _is_exact(record) for record in chain)
     protected = _guarantee(ledger, ledger.cap, at)
     guarantee = Guarantee.none() if exact else protected
@@ -71,7 +73,8 @@ def _radius(birth: dict[str, Any]) -> str:
     if "row_change" not in birth:
         return ""
     norm, diameter = birth["row_change"]["norm"], birth["row_change"]["diameter"]
-    return f"a row moves by at most {norm:g}, which is {format_up(100 * norm / diameter, 3)} % of the diameter {diameter:g}"
+    table = "" if birth["row_change"]["table"] is None else f" of {birth['row_change']['table']!r}"
+    return f"a row{table} moves by at most {norm:g}, which is {format_up(100 * norm / diameter, 3)} % of the diameter {diameter:g}"
 
 
 def _lines(guarantee: Guarantee, protected: Guarantee, assumed: dict[str, str], conditions: dict[str, str]) -> tuple[str, str, str]:
@@ -91,11 +94,18 @@ def _conditions(chain: list[Record]) -> dict[str, str]:
     """The data assumptions of everything reserved or charged."""
     slots = [slot for record in chain if record.kind == "charge" for slot in record.body.get("slots", [])]
     plans = [record.body["terms"] for record in chain if record.kind == "reserve"]
-    return {name: text for holder in (*plans, *slots) for name, text in (holder.get("assumptions") or {}).items()}
+    found: dict[str, list[str]] = {}
+    for name, text in (pair for holder in (*plans, *slots) for pair in (holder.get("assumptions") or {}).items()):
+        found.setdefault(name, []).append(text)
+    return {name: "; also: ".join(dict.fromkeys(texts)) for name, texts in found.items()}
 
 
 def _is_exact(record: Record) -> bool:
-    return isinstance(event_from_json(record.body["event"]), NotPrivateEvent)
+    """Whether it publishes what no guarantee covers: exact answers, but for those that a named assumption declassifies."""
+    event = event_from_json(record.body["event"])
+    held = [record.body["terms"]] if record.kind == "reserve" else record.body.get("slots", [])
+    declared = isinstance(event, DeclassifiedEvent) and held and all(holder.get("assumptions") for holder in held)
+    return event.free and not declared
 
 
 def _delta(ledger: Ledger, delta: float | None) -> float | None:
@@ -137,14 +147,17 @@ def _assumed(chain: list[Record]) -> dict[str, str]:
 
 
 def _declared(chain: list[Record]) -> dict[str, dict[str, Any]]:
-    plans = {
-        record.name: {"evaluations of each row" if record.parallel else "evaluations": record.body["slots"], **record.body["terms"]}
-        for record in chain
-        if record.kind == "reserve"
-    }
+    plans = {record.name: {**_counted(record), **record.body["terms"]} for record in chain if record.kind == "reserve"}
     loose = [slot for r in chain if r.kind == "charge" and r.body["plan"] is None for slot in r.body.get("slots", [])]
     terms = {f"release {i + 1}": {"query": slot["query"], **slot["public"]} for i, slot in enumerate(loose)}
     return {**plans, **terms}
+
+
+def _counted(reserved: Record) -> dict[str, Any]:
+    """How many releases a plan has, in words for its reader."""
+    if not reserved.parallel:
+        return {"evaluations": reserved.body["slots"]}
+    return {"evaluations of each row": reserved.body["slots"], "in all at most": reserved.body["limit"] or "all rows"}
 
 
 def _meaning(guarantee: Guarantee, birth: dict[str, Any], units: int | None, conditions: dict[str, str]) -> tuple[str, ...]:

@@ -21,12 +21,11 @@ import httpx
 
 from dpbo.algorithms.outsourced.modeler import Modeler
 from dpbo.algorithms.outsourced.released import Answer
-from dpbo.errors import PrivacyError
+from dpbo.errors import BudgetExceeded, PrivacyError
 from dpbo.privacy import require_count
 
-_GONE = (409, 410)  # this row will have no answer under this name: go on without it
 _EMPTY = 429
-_PAUSES = (0.2, 1.0, 5.0, 15.0, 30.0)
+_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 class RemoteRefusal(PrivacyError):
@@ -35,10 +34,12 @@ class RemoteRefusal(PrivacyError):
     Attributes:
         status: HTTP status, or 0 where the curator could not be reached.
         kind: name of the error there.
+        gone: whether that row will have no answer (its own were given before, or one was lost), and the search goes on without it.
     """
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         self.status, self.kind = status, kind
+        self.gone = status == 410 or (status == 409 and kind == BudgetExceeded.__name__)
         super().__init__(f"the curator answered {status}: {message}" if status else message)
 
 
@@ -72,10 +73,10 @@ class RemoteCurator:
     def _told(self, method: str, path: str, **content: Any) -> dict[str, Any]:
         reply = self._reply(method, path, **content)
         try:
-            told = reply.json()
-        except ValueError:
+            told = dict(reply.json())
+        except (ValueError, TypeError):
             told = {}
-        if reply.status_code != 200 or not isinstance(told, dict):
+        if reply.status_code != 200 or not told:
             raise RemoteRefusal(reply.status_code, str(told.get("error", "")), str(told.get("message", "no reason given")))
         return told
 
@@ -151,7 +152,7 @@ class Journal:
 def search(
     modeler: Modeler, curator: RemoteCurator, *, steps: int, journal: str | os.PathLike[str], minimise: bool = False
 ) -> list[Answer]:
-    """Ask until so many rows have been told, or the curator has no answers left; continues what the journal holds. All answers.
+    """Ask until so many rows have been told, or no row or answer is left; continues what the journal holds. All answers.
 
     With `minimise` the modeler is told the values' negatives.
 
@@ -162,26 +163,20 @@ def search(
     kept, sign = Journal(journal), -1.0 if minimise else 1.0
     for answer in kept.told.values():
         modeler.tell(answer.row, sign * answer.value)
-    while len(kept.told) < steps:
-        pending = kept.open()
-        name = pending[0] if pending else kept.ask(_fresh(modeler, kept))
+    for name in kept.skipped:
+        modeler.skip(kept.asked[name])
+    while len(kept.told) < steps and (kept.open() or modeler.left):
+        name = next(iter(kept.open()), None) or kept.ask(modeler.ask())
         try:
             answer = curator.value(kept.asked[name], request=name)
         except RemoteRefusal as refusal:
             if refusal.status == _EMPTY:
                 break
-            if refusal.status not in _GONE:
+            if not refusal.gone:
                 raise
             kept.skip(name)
+            modeler.skip(kept.asked[name])
             continue
         kept.tell(name, answer)
         modeler.tell(answer.row, sign * answer.value)
     return list(kept.told.values())
-
-
-def _fresh(modeler: Modeler, kept: Journal) -> int:
-    """The next row that was not skipped."""
-    skipped = {kept.asked[name] for name in kept.skipped}
-    while (row := modeler.ask()) in skipped:
-        pass  # it stays pending there, and so is not proposed again
-    return row

@@ -12,6 +12,7 @@ import os
 import pathlib
 import secrets
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -30,21 +31,20 @@ from dpbo.models.noisy_inputs import noisy_inputs
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
 from dpbo.queries.rows import RowTable
 
+_TABLE = "rows"  # among the records that the curator holds
+
 
 def curate(options: argparse.Namespace) -> None:
     """Release the rows, or find them released; write the folder; serve."""
-    lower, upper = options.outcome_range
+    token = _token(options.token_file) if options.serve is not None else ""
     curator = _curator(options)
-    chosen = _noise(options, curator)
+    chosen, outcomes = _noise(options, curator), _outcomes(options, curator)
     table = RowTable(
-        (0.0,) * len(options.columns), options.radius, row_change=_row_change(options), projection=chosen.projection, table="rows"
+        (0.0,) * len(options.columns), options.radius, row_change=_row_change(options), projection=chosen.projection, table=_TABLE
     )
-    scaled = {"columns": options.columns, "taken off": options.center, "divided by": options.scale}
-    released = release_rows(curator, table, chosen.mechanism, terms=scaled)
-    share = {"declassified": options.declassify} if options.declassify else {"budget_share": options.outcome_share}
-    outcomes = Outcomes(curator, _outcome, value_range=(lower, upper), repeats=options.repeats, limit=options.limit, **share)
+    released = release_rows(curator, table, chosen.mechanism, name=f"rows {options.name}".strip(), terms=_scaled(options))
     facts = {name: getattr(options, name) for name in ("columns", "center", "scale", "radius", "row_change", "repeats", "limit")}
-    facts["outcome"] = {"range": [lower, upper], "variance": outcomes.variance, "declassified": options.declassify}
+    facts["outcome"] = {"range": options.outcome_range, "variance": outcomes.variance, "declassified": options.declassify}
     statement = curator.statement()
     write_release(options.out, released, facts, statement)
     print(f"{chosen}\n{statement}\nreleased {len(released.Z)} rows into {options.out}")
@@ -52,7 +52,7 @@ def curate(options: argparse.Namespace) -> None:
         from dpbo.integrations.serving import serve
 
         print(f"answering at http://{options.host}:{options.serve}", flush=True)
-        serve(outcomes, token=_token(options.token_file), host=options.host, port=options.serve, every=options.every)
+        serve(outcomes, token=token, host=options.host, port=options.serve, every=options.every)
 
 
 def model(options: argparse.Namespace) -> None:
@@ -71,8 +71,31 @@ def model(options: argparse.Namespace) -> None:
     )
     with RemoteCurator(options.curator, pathlib.Path(options.token_file).read_text().strip()) as curator:
         answers = search(modeler, curator, steps=options.steps, journal=options.journal, minimise=options.minimise)
+    if not answers:
+        print("no answers")
+        return
     expected, best = _recommended(modeler, answers)
     print(f"{len(answers)} answers; by all of them row {best} is best: expected {-expected if options.minimise else expected:.4g}")
+
+
+def _outcomes(options: argparse.Namespace, curator: Curator) -> Outcomes:
+    share = {"declassified": options.declassify} if options.declassify else {"budget_share": options.outcome_share}
+    return Outcomes(
+        curator,
+        _outcome,
+        value_range=tuple(options.outcome_range),
+        repeats=options.repeats,
+        limit=options.limit,
+        worst=options.missing,
+        terms={"outcome": options.outcome},
+        name=f"outcomes {options.name}".strip(),
+        **share,
+    )
+
+
+def _scaled(options: argparse.Namespace) -> dict[str, Any]:
+    """How the curator's table comes from the file: the units in which rows move."""
+    return {"columns": options.columns, "taken off": options.center, "divided by": options.scale}
 
 
 def _recommended(modeler: Modeler, answers: Sequence[Answer]) -> tuple[float, int]:
@@ -87,7 +110,7 @@ def _curator(options: argparse.Namespace) -> Curator:
         raise InputError("scale", tuple(scale.tolist()), "above 0")
     change = _row_change(options)
     return Curator(
-        {"rows": (X - center) / scale, "outcome": read_columns(options.data, [options.outcome])[:, 0]},
+        {_TABLE: (X - center) / scale, "outcome": read_columns(options.data, [options.outcome])[:, 0]},
         unit=PrivacyUnit("row"),
         adjacency=Adjacency.REPLACE_ONE if change is None else Adjacency.BOUNDED_ROW_CHANGE,
         row_change=change,
@@ -106,10 +129,18 @@ def _noise(options: argparse.Namespace, curator: Curator) -> RowNoise:
         budget=curator.budget,
         moves=options.row_change if options.row_change is not None else 2 * options.radius,
         accounting=curator.accounting,
-        share=1 if options.declassify else 1 - exact_share(options.outcome_share, "outcome-share"),
+        share=1 if options.declassify else _rest(options.outcome_share),
         projections=options.projections,
         lengthscale=options.length_scale,
     )[0]
+
+
+def _rest(share: float) -> Fraction:
+    """Of the budget, for the rows."""
+    rest = 1 - exact_share(share, "outcome-share")
+    if rest == 0:
+        raise InputError("outcome-share", share, "below 1", "The rest pays for the rows.")
+    return rest
 
 
 def _accounting(options: argparse.Namespace) -> Accounting:
@@ -117,7 +148,7 @@ def _accounting(options: argparse.Namespace) -> Accounting:
 
 
 def _row_change(options: argparse.Namespace) -> RowChange | None:
-    return None if options.row_change is None else RowChange(options.row_change, diameter=2 * options.radius)
+    return None if options.row_change is None else RowChange(options.row_change, diameter=2 * options.radius, table=_TABLE)
 
 
 def _constants(name: str, given: Sequence[float] | None, X: torch.Tensor, default: float) -> torch.Tensor:
@@ -146,4 +177,6 @@ def _token(path: str | None) -> str:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as made:
             made.write(secrets.token_urlsafe(32))
+    if file.stat().st_mode & 0o077:
+        raise InputError("token-file", str(file), "readable by its owner alone", f"chmod 600 {file}")
     return file.read_text().strip()

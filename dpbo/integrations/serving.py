@@ -6,11 +6,12 @@
 Every question carries a token (`Authorization: Bearer ...`) and a name of its own: asked again by that name it gets the same answer
 and is charged once, so either side may be killed at any moment. The ledger is the log. Errors are JSON with the typed error's words: 400
 malformed, 401 no or a wrong token, 404 no such row, 409 a row asked too often or a name used twice, 410 charged but lost, 413 too long,
-429 no answers left, 503 ledger out of reach; none of them charges anything.
+429 no answers left, 503 ledger out of reach or too many questions waiting; none of them charges anything.
 
-How long an outcome takes may depend on its record, and a modeler has a clock: answers and errors leave at whole multiples of `every`
-seconds after their question, so that only an outcome slower than that shows. Transport is not encrypted here: bind to loopback, or put a
-TLS proxy in front.
+How long an outcome takes may depend on its record, and a modeler has a clock. So whatever passes the door (token, form) waits in one line,
+one question is worked on at a time, and each takes a whole number of periods of `every` seconds, one where it can: only an outcome slower
+than a period shows. Failures on private records give a status alone. Transport is not encrypted here: bind to loopback, or put a TLS proxy
+in front. One process serves a ledger.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import hmac
 import json
 import logging
 import math
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.applications import Starlette
@@ -29,12 +31,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dpbo.algorithms.outsourced.curating import Outcomes
-from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, ReleaseLost
+from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, ReleaseLost
 from dpbo.privacy import require_positive
 
 _LONGEST = 4096
+_LONGEST_LINE = 100
 _LOG = logging.getLogger(__name__)
-_REPLIES: tuple[tuple[type[PrivacyError], int], ...] = ((ReleaseLost, 410), (LedgerUnavailable, 503))
 
 
 class _Refused(Exception):
@@ -51,7 +53,7 @@ def application(outcomes: Outcomes, *, token: str, every: float = 0.1) -> Starle
     Args:
         outcomes: what is asked about.
         token: of 16 letters or more; whoever has it may ask.
-        every: seconds; replies about rows leave at whole multiples of it.
+        every: seconds of a period; at most one answer leaves in each.
 
     Raises:
         InputError: an argument outside its range.
@@ -60,18 +62,46 @@ def application(outcomes: Outcomes, *, token: str, every: float = 0.1) -> Starle
         raise InputError("token", "too short", "of 16 letters or more", "For example secrets.token_urlsafe().")
     require_positive("every", every)
 
+    line = _Line(every)
+
     async def value(request: Request) -> Response:
-        loop = asyncio.get_running_loop()
-        start = loop.time()
-        reply = await _replied(request, token, lambda: _value(request, outcomes))
-        elapsed = loop.time() - start
-        await asyncio.sleep(math.ceil(elapsed / every) * every - elapsed)
-        return reply
+        async def asked() -> Any:
+            row, name = _question(await _body(request))
+            return await line.through(lambda: vars(outcomes.value(row, request=name)))
+
+        return await _replied(request, token, asked)
 
     async def statement(request: Request) -> Response:
-        return await _replied(request, token, lambda: _statement(outcomes))
+        return await _replied(request, token, lambda: line.through(lambda: json.loads(outcomes.curator.statement().to_json())))
 
     return Starlette(routes=[Route("/value", value, methods=["POST"]), Route("/statement", statement, methods=["GET"])])
+
+
+class _Line:
+    """One piece of work at a time, each a whole number of periods long, whatever it does."""
+
+    def __init__(self, every: float) -> None:
+        self._every, self._turn, self._waiting = every, asyncio.Lock(), 0
+
+    async def through(self, work: Callable[[], Any]) -> Any:
+        """What `work` returns or raises, at the end of its periods."""
+        if self._waiting >= _LONGEST_LINE:
+            raise _Refused(503, "too many questions are waiting; ask again later")
+        self._waiting += 1
+        try:
+            return await asyncio.shield(self._worked(work))  # who hangs up does not move the line
+        finally:
+            self._waiting -= 1
+
+    async def _worked(self, work: Callable[[], Any]) -> Any:
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            start = loop.time()
+            try:
+                return await run_in_threadpool(work)
+            finally:
+                elapsed = loop.time() - start
+                await asyncio.sleep(math.ceil(elapsed / self._every) * self._every - elapsed)
 
 
 def serve(outcomes: Outcomes, *, token: str, host: str = "127.0.0.1", port: int = 8765, every: float = 0.1) -> None:
@@ -81,7 +111,7 @@ def serve(outcomes: Outcomes, *, token: str, host: str = "127.0.0.1", port: int 
     uvicorn.run(application(outcomes, token=token, every=every), host=host, port=port, log_level="warning", access_log=False)
 
 
-async def _replied(request: Request, token: str, answer: Any) -> Response:
+async def _replied(request: Request, token: str, answer: Callable[[], Awaitable[Any]]) -> Response:
     """What `answer` gives, or the error's reply: no traceback, which would hold private frames, reaches anybody."""
     try:
         _require_token(request, token)
@@ -90,21 +120,13 @@ async def _replied(request: Request, token: str, answer: Any) -> Response:
         return _error(refused.status, "Refused", str(refused))
     except ClientDisconnect:
         return _error(400, "Refused", "the question broke off")
-    except PrivacyError as error:
+    except LedgerUnavailable:
+        return _error(503, "LedgerUnavailable", "the ledger is out of reach; ask again later by the same name")
+    except (InputError, BudgetExceeded, ReleaseLost) as error:
         return _error(_status(error), type(error).__name__, str(error))
     except Exception as error:  # whatever it is, it may be private
         _LOG.error("a question failed inside: %s", type(error).__name__)
         return _error(500, "Failed", "the question failed inside; the operator's log has the kind of failure")
-
-
-async def _value(request: Request, outcomes: Outcomes) -> dict[str, Any]:
-    row, name = _question(await _body(request))
-    answer = await run_in_threadpool(outcomes.value, row, request=name)
-    return {"row": answer.row, "value": answer.value, "variance": answer.variance}
-
-
-async def _statement(outcomes: Outcomes) -> Any:
-    return json.loads((await run_in_threadpool(outcomes.curator.statement)).to_json())
 
 
 def _require_token(request: Request, token: str) -> None:
@@ -135,12 +157,12 @@ def _question(body: bytes) -> tuple[int, str]:
     return row, name
 
 
-def _status(error: PrivacyError) -> int:
+def _status(error: InputError | BudgetExceeded | ReleaseLost) -> int:
     if isinstance(error, InputError):
         return {"row": 404, "request": 409}.get(error.parameter, 400)
     if isinstance(error, BudgetExceeded):
         return 429 if error.unit == "answers" else 409
-    return next((status for kind, status in _REPLIES if isinstance(error, kind)), 500)
+    return 410
 
 
 def _error(status: int, kind: str, message: str) -> Response:

@@ -2,9 +2,10 @@
 
     query = RowOutcome(outcome, row=17, value_range=(0.0, 1.0))          # released with noise, or declassified
 
-The answer depends on record i alone (`touches`), clipped to a public range [a, b]. Whatever that record is replaced by, and so also when
-its row moves by little, the answer moves by at most b - a, in every norm: sensitivity b - a. Another record's change moves nothing, so
-the outcomes of distinct rows compose in parallel: a plan `parallel=True` costs what one row's outcomes do.
+The answer depends on record i alone (`part`; that `outcome` looks at nothing else is the assumption `score-per-record`), clipped to a
+public range [a, b]. Whatever that record is replaced by, and so also when its row moves by little, the answer moves by at most b - a, in
+every norm: sensitivity b - a. Another record's change moves nothing, so the outcomes of distinct rows compose in parallel: a plan
+`parallel=True` costs what one row's outcomes do.
 
 Declassified, the outcomes are published exact and charged nothing, because the curator declares that they need no protection. That is a
 data assumption (`outcomes-declassified`): the release is conditional, and the statement says what remains without it.
@@ -12,8 +13,6 @@ data assumption (`outcomes-declassified`): the release is conditional, and the s
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +24,10 @@ from dpbo.events import DeclassifiedEvent, Event, NotPrivateEvent
 from dpbo.privacy import Adjacency, Sensitivity, require_count, require_range
 from dpbo.queries import scoring
 from dpbo.queries.clipped import ClippedMean
+from dpbo.queries.integers import sum_records
 from dpbo.queries.query import Failure, IntegerSum, Query, View
+
+_NOTHING = torch.tensor([torch.nan], dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,18 +35,20 @@ class RowOutcome(Query):
     """The outcome of record `row`.
 
     Args:
-        outcome: `outcome(records)`, a number, from the one record it gets in the records' own container; whatever fails counts as `a`. It
-            is never tried on stand-in records, because it may be an experiment.
+        outcome: `outcome(records)`, a number, from a copy of the one record in the records' own container. It is called once, and never on
+            stand-in records, because it may be an experiment.
         row: position of the record, from 0.
         value_range: public (a, b).
         declassified: why outcomes need no protection, in a sentence for the statement; then release it by
             `NoNoise(allow_not_private=True)`. Omitted, they are protected.
+        worst: what counts where there is no number: the "lower" end, the "upper" one, or a number inside.
     """
 
     outcome: Callable[[Any], Any]
     row: int = field(kw_only=True)
     value_range: tuple[float, float] = field(kw_only=True)
     declassified: str | None = field(default=None, kw_only=True)
+    worst: str | float = field(default="lower", kw_only=True)
 
     def __post_init__(self) -> None:
         scoring.require_callable("outcome", self.outcome)
@@ -73,9 +77,9 @@ class RowOutcome(Query):
         return self._mean().affine(1)
 
     def public_inputs(self) -> dict[str, Any]:
-        return {"value_range": list(self.value_range)}
+        return {"value_range": list(self.value_range), "worst": self.worst}
 
-    def touches(self) -> int | None:
+    def part(self) -> int | None:
         return self.row
 
     def quanta(self) -> tuple[float, ...]:
@@ -87,21 +91,17 @@ class RowOutcome(Query):
             raise InputError("groups", "labels", "omitted: an outcome is one record's", "Give each unit one row.")
         if view.public_units is None or self.row >= view.public_units:
             raise InputError("row", self.row, f"below the number of records, {view.public_units}")
-        alone = view.only(self.row)
-        found = self._mean()._evaluate(alone, None)
-        if isinstance(found, Failure) and found.kind != "interrupted":  # whatever it is, it is this record's own
-            return self._mean(_nothing)._evaluate(alone, None)
-        return found
+        if not view.can_take:
+            raise InputError("records", "a container without single records", "tensors, arrays, DataFrames or lists of samples")
+        try:
+            value = scoring.tensor_of(self.outcome(view.only(self.row).records)).reshape(-1).to(torch.float64)
+        except KeyboardInterrupt:
+            return Failure("interrupted")
+        except BaseException:  # whatever it is, it is this record's own
+            value = _NOTHING
+        grids = self._mean().lattices(1)
+        return IntegerSum(sum_records([(value if len(value) == 1 else _NOTHING).reshape(1, 1).cpu()], grids), self.quanta())
 
-    def _mean(self, outcome: Callable[[Any], Any] | None = None) -> ClippedMean:
-        measured = outcome if outcome is not None else self.outcome
-        return ClippedMean(functools.partial(_one, measured), score_range=self.value_range, divisor=1.0)
-
-
-def _one(outcome: Callable[[Any], Any], _: Any, records: Any) -> torch.Tensor:
-    """What `outcome` says of the one record, a number or a sequence of one."""
-    return scoring.tensor_of(outcome(records)).reshape(-1)
-
-
-def _nothing(_: Any) -> float:
-    return math.nan
+    def _mean(self) -> ClippedMean:
+        """What lattice, sensitivity and published value are taken from: the mean over one record."""
+        return ClippedMean(lambda _, records: self.outcome(records), score_range=self.value_range, divisor=1.0, worst=self.worst)

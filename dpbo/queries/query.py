@@ -113,11 +113,11 @@ class Query(abc.ABC):
         """Name -> what must hold of the data for `sensitivity` to be true. With any, the release is conditional."""
         return {}
 
-    def relation(self) -> RowChange | None:
+    def needs_row_change(self) -> RowChange | None:
         """For which BOUNDED_ROW_CHANGE alone `sensitivity` holds; None where a record may change at will."""
         return None
 
-    def touches(self) -> int | None:
+    def part(self) -> int | None:
         """The one unit on whose record alone the answer depends; None where it depends on all. For parallel plans."""
         return None
 

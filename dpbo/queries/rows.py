@@ -4,7 +4,8 @@
     Z = curator.release(table, L2LaplaceMechanism(1 / 3.0)).value           # n x d; pure epsilon = 3 for a row that moves by at most 1
 
 Row x becomes z = A^T P(x - c), where P is the projection onto the ball of radius R and A a d x k matrix (the identity where it is left
-out), all public, and then whole multiples of a power-of-two quantum q, rounded down.
+out), all public, and then whole multiples of a power-of-two quantum q, rounded down. Published is z with its noise plus A^T c, so that
+without a projection it is in the rows' own coordinates.
 
 Sensitivity, in l2, of the one row that differs (`Sensitivity.block`); all others are the same, so it does not grow with n:
     REPLACE_ONE: |A| 2 R.     BOUNDED_ROW_CHANGE: |A| r, r = row_change.norm.
@@ -19,6 +20,7 @@ spectral norm in the place of their largest row norm, which is for changes of on
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +34,7 @@ from dpbo.queries import scoring
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 
 _BITS = 34  # log2 of the sensitivity over the quantum
+_WHOLE = 1 << 53  # whole numbers beyond count as this: float64 does not tell them apart
 _UP = 1 + 2.0**-40
 
 
@@ -44,7 +47,7 @@ class RowTable(Query):
         radius: R of the public ball, in the rows' units.
         row_change: the curator's, under BOUNDED_ROW_CHANGE; its diameter must be at least 2 R.
         projection: A, `d x k`, float64, public.
-        table: key or position of the table among records that are a dict or a tuple; omitted, the records are the table.
+        table: key or position of the table among records that are a dict or a tuple; omitted, that of row_change, or the records.
     """
 
     center: Sequence[float]
@@ -58,6 +61,8 @@ class RowTable(Query):
         object.__setattr__(self, "radius", require_positive("radius", self.radius, 1e-100, 1e100))
         if self.projection is not None:
             object.__setattr__(self, "projection", _matrix(self.projection, len(self.center)))
+        if self.row_change is not None and self.table not in (None, self.row_change.table):
+            raise InputError("table", self.table, f"the one of row_change, {self.row_change.table!r}", "The relation is about that table.")
         if self.row_change is not None and self.row_change.diameter < 2 * self.radius:
             raise InputError("radius", self.radius, f"at most half the diameter {self.row_change.diameter:g} of row_change")
 
@@ -90,12 +95,10 @@ class RowTable(Query):
         return self._center().tolist(), 1.0
 
     def public_inputs(self) -> dict[str, Any]:
-        shown: dict[str, Any] = {"center": list(self.center), "radius": self.radius}
-        if self.projection is not None:
-            shown |= {"projection": list(self.projection.shape), "spectral norm": self.spectral_norm()}
-        return shown
+        table = {} if self.table is None else {"table": self.table}
+        return {**table, "center": list(self.center), "radius": self.radius, **self._described()}
 
-    def relation(self) -> RowChange | None:
+    def needs_row_change(self) -> RowChange | None:
         return self.row_change
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
@@ -112,12 +115,20 @@ class RowTable(Query):
         found = scoring.over_records(self._rows, None, view, len(self.center), reduce)
         return found if isinstance(found, Failure) else IntegerSum(found.reshape(-1), (quantum,) * self.dimension)
 
+    def _described(self) -> dict[str, Any]:
+        if self.projection is None:
+            return {}
+        digest = hashlib.sha256(self.projection.contiguous().numpy().tobytes()).hexdigest()
+        return {"projection": [*self.projection.shape, digest]}
+
     def _rows(self, _: Any, records: Any) -> Any:
-        return records if self.table is None else records[self.table]
+        key = self.table if self.row_change is None else self.row_change.table
+        return records if key is None else records[key]
 
     def _mapped(self, rows: torch.Tensor) -> torch.Tensor:
         """z of each row, `n x k`, float64."""
-        v = rows.to(torch.float64) - torch.tensor(self.center, dtype=torch.float64, device=rows.device)
+        exact = rows if rows.is_floating_point() or rows.dtype is torch.bool else rows.clamp(-_WHOLE, _WHOLE)
+        v = exact.to(torch.float64) - torch.tensor(self.center, dtype=torch.float64, device=rows.device)
         v = torch.where(v.isfinite().all(1, keepdim=True), v, 0.0)
         largest = v.abs().amax(1, keepdim=True).clamp_min(1e-300)
         unit = v / largest

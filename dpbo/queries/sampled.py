@@ -45,7 +45,7 @@ class PoissonSampled(Query):
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         bound = self.scale(adjacency)
-        times = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
+        times = 2.0 if adjacency.replaces else 1.0
         return Sensitivity(times * bound.l1, times * bound.l2, times * bound.linf, bound.scale)
 
     def scale(self, adjacency: Adjacency) -> Sensitivity:
@@ -74,6 +74,8 @@ class PoissonSampled(Query):
         return {**self.query.public_inputs(), "sample_rate": self.rate}
 
     def require_public(self, adjacency: Adjacency) -> None:
+        if adjacency is Adjacency.BOUNDED_ROW_CHANGE:
+            raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE for sampled means")
         self.query.require_public(adjacency)
 
     def prepare(self) -> Any:

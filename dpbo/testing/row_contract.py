@@ -77,7 +77,7 @@ class RowContract(abc.ABC):
         one, other = before.numerators.tolist(), after.numerators.tolist()
         require_within(one, other, before.quanta, declared, "the answer")
         block = declared.block or len(one)
-        own = {changed} if declared.block else {0} if query.touches() == changed else set[int]()
+        own = {changed} if declared.block else {0} if query.part() == changed else set[int]()
         assert {i // block for i, (x, y) in enumerate(zip(one, other, strict=True)) if x != y} <= own, "another row's answer moved"
 
     def _row(self) -> st.SearchStrategy[Row]:

@@ -19,7 +19,7 @@ from dpbo.queries.query import IntegerSum
 from dpbo.testing import SeededEntropy, audit, reachable, replay
 
 DOUBLE = torch.float64
-CHANGE = RowChange(1.0, diameter=50.0)
+CHANGE = RowChange(1.0, diameter=50.0, table="rows")
 
 
 def rows_of(n, d=2, seed=0):
@@ -39,7 +39,7 @@ def curator(n=40, **changed):
 
 
 def table(**changed):
-    return RowTable((0.0, 0.0), 25.0, row_change=CHANGE, table="rows", **changed)
+    return RowTable((0.0, 0.0), 25.0, row_change=CHANGE, **changed)
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,33 @@ def test_the_least_noisy_law_depends_on_the_dimension():
     assert kinds == [L2LaplaceMechanism, L2LaplaceMechanism, GaussianMechanism, GaussianMechanism]
 
 
-def test_a_projection_wins_where_dimensions_are_many_and_the_kernel_long():
-    ways = row_noises(200, budget=Budget(3.0, 1e-5), moves=1.0, projections=[10], lengthscale=20.0)
-    assert ways[0].projection is not None
-    assert ways[0].dimension == 10
-    assert ways[0].kept(20.0) > next(way for way in ways if way.projection is None).kept(20.0)
-    assert "projection onto 10" in str(ways[0])
+def test_a_projection_pays_for_l2_laplace_noise_of_many_dimensions_and_never_for_the_gaussian():
+    pure = row_noises(300, budget=Budget(3.0, 0.0), moves=1.0, accounting=PureFilter(), projections=[30, 100], lengthscale=50.0)
+    plain = next(way for way in pure if way.projection is None)
+    assert pure[0].projection is not None
+    assert pure[0].error(50.0) < 0.8 * plain.error(50.0)
+    assert f"projection onto {pure[0].dimension}" in str(pure[0])
+    assert (
+        row_noises(300, budget=Budget(3.0, 0.0), moves=1.0, accounting=PureFilter(), projections=[30], lengthscale=1e6)[0].projection
+        is None
+    )
+    gaussian = row_noises(300, budget=Budget(3.0, 1e-5), moves=1.0, accounting=GDPFilter(), projections=[30, 100, 299], lengthscale=100.0)
+    assert next(way.dimension for way in gaussian if isinstance(way.mechanism, GaussianMechanism)) == 300
+
+
+def test_the_error_of_distances_is_that_of_released_rows():
+    """Two rows a length-scale apart, many releases: the squared distance less its noise, against the formula."""
+    for way in row_noises(6, budget=Budget(6.0, 1e-5), moves=1.0, projections=[3], lengthscale=4.0):
+        if isinstance(way.mechanism, GaussianMechanism):
+            k, deviation, estimates = way.dimension, math.sqrt(way.variance), []
+            x = 4.0 * torch.nn.functional.normalize(torch.ones(6, dtype=DOUBLE), dim=0)
+            generator = torch.Generator().manual_seed(0)
+            for seed in range(4000):
+                A = torch.eye(6, dtype=DOUBLE) if way.projection is None else random_projection(6, 3, seed=seed)
+                z = x @ A + math.sqrt(2) * deviation * torch.randn(k, dtype=DOUBLE, generator=generator)
+                estimates.append(float(z.square().sum()) / 16 - 2 * k * way.variance / 16)
+            assert np.std(estimates) == pytest.approx(way.error(4.0), rel=0.1)
+            assert np.mean(estimates) == pytest.approx(1.0, abs=5 * way.error(4.0) / math.sqrt(4000))
 
 
 def test_projections_keep_distances_on_average_and_their_norm_is_known():
@@ -82,7 +103,7 @@ def test_projections_keep_distances_on_average_and_their_norm_is_known():
 
 def test_projected_rows_keep_the_claim_of_their_mechanism():
     A = random_projection(2, 1, seed=0)
-    way = next(w for w in row_noises(2, budget=Budget(4.0, 1e-5), moves=1.0, projections=[1]) if w.projection is not None)
+    way = next(w for w in row_noises(2, budget=Budget(4.0, 1e-5), moves=1.0, projections=[1], lengthscale=5.0) if w.projection is not None)
     assert way.projection is not None
     assert torch.equal(way.projection, A)
     released = release_rows(curator(accounting=way.accounting, budget=Budget(4.0, 0.0)), table(projection=A), way.mechanism)
@@ -99,7 +120,7 @@ def test_rows_are_drawn_once_whoever_asks_again(tmp_path):
     with pytest.raises(LedgerMismatch):
         release_rows(curator(**kept), table(), L2LaplaceMechanism.of(1.0))
     with pytest.raises(LedgerMismatch):
-        release_rows(curator(**kept), RowTable((0.0, 0.0), 20.0, row_change=CHANGE, table="rows"), L2LaplaceMechanism.of(2.0))
+        release_rows(curator(**kept), RowTable((0.0, 0.0), 20.0, row_change=CHANGE), L2LaplaceMechanism.of(2.0))
     with pytest.raises(BudgetExceeded):
         release_rows(curator(**kept), table(), L2LaplaceMechanism.of(3.0), name="another")
 
@@ -156,6 +177,42 @@ def test_an_answer_has_one_name(tmp_path):
     assert len(curator(**kept).ledger.charges("outcomes")) == 1
 
 
+def test_an_outcome_is_not_looked_at_where_its_row_has_no_answer_left():
+    looked = []
+
+    def outcome(records):
+        looked.append(1)
+        return 0.5
+
+    asked = Outcomes(curator(), outcome, value_range=(0.0, 1.0), budget_share=0.5, limit=2)
+    asked.value(1, request="a")
+    for request in ("b", "c"):
+        with pytest.raises(BudgetExceeded):
+            asked.value(1, request=request)
+    asked.value(2, request="d")
+    with pytest.raises(BudgetExceeded, match="answers"):
+        asked.value(3, request="e")
+    assert len(looked) == 2
+
+
+def test_a_missing_outcome_counts_as_the_end_that_was_chosen():
+    private = curator(allow_conditional=True)
+    asked = Outcomes(private, lambda records: None, value_range=(0.0, 1.0), declassified="a test", worst="upper")
+    assert asked.value(0, request="a").value == pytest.approx(1.0)
+
+
+def test_rows_of_another_table_or_projection_are_not_taken_for_these(tmp_path):
+    kept = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    release_rows(curator(**kept), table(), L2LaplaceMechanism.of(2.0), terms={"divided by": [1.0, 2.0]})
+    for changed in (
+        lambda: release_rows(curator(**kept), table(), L2LaplaceMechanism.of(2.0), terms={"divided by": [2.0, 1.0]}),
+        lambda: release_rows(curator(n=39, **kept), table(), L2LaplaceMechanism.of(2.0), terms={"divided by": [1.0, 2.0]}),
+        lambda: release_rows(curator(**kept), table(projection=torch.eye(2, dtype=DOUBLE)), L2LaplaceMechanism.of(2.0), terms={}),
+    ):
+        with pytest.raises(LedgerMismatch):
+            changed()
+
+
 def test_declassified_answers_are_exact_free_and_said_to_be_so():
     private = curator(allow_conditional=True)
     release_rows(private, table(), L2LaplaceMechanism.of(4.0))
@@ -167,7 +224,7 @@ def test_declassified_answers_are_exact_free_and_said_to_be_so():
     assert statement.lines[2].startswith("(4.000, 0.0)-DP")
     assert "newspaper" in str(statement)
     with pytest.raises(InputError, match="allow_conditional"):
-        answers(curator(), budget_share=None, declassified="because").value(1, request="a")
+        answers(curator(), budget_share=None, declassified="because")
 
 
 def test_nothing_but_releases_steers_what_is_answered():
@@ -190,7 +247,13 @@ def test_what_is_refused_before_anything_is_reserved():
         with pytest.raises(InputError):
             answers(private, **wrong)
         assert private.ledger.head().seq == 0
-    ways: list[dict[str, Any]] = [{"moves": 0.0}, {"projections": [3]}, {"lengthscale": -1.0}, {"dimension": 0}]
+    ways: list[dict[str, Any]] = [
+        {"moves": 0.0},
+        {"projections": [3], "lengthscale": 1.0},
+        {"projections": [1]},
+        {"lengthscale": -1.0},
+        {"dimension": 0},
+    ]
     for way in ways:
         with pytest.raises(InputError):
             row_noises(**{"dimension": 2, "budget": Budget(1.0, 1e-5), "moves": 1.0, **way})
@@ -204,7 +267,7 @@ def test_a_million_rows_audit_the_claim_for_one(kind):
     """A table of equal rows is as many independent runs; its neighbour has all rows moved by the relation's radius. N = 10^6 a side."""
     A = random_projection(2, 1, seed=4) if kind == "projected" else None
     mechanism = L2LaplaceMechanism.of(1.0) if kind == "l2-laplace" else GaussianMechanism(1.0)
-    query = RowTable((0.0, 0.0), 25.0, row_change=CHANGE, projection=A)
+    query = RowTable((0.0, 0.0), 25.0, row_change=RowChange(1.0, diameter=50.0), projection=A)
     entropy = SeededEntropy(8)
     direction = torch.tensor([0.6, 0.8], dtype=DOUBLE) if A is None else A[:, 0] / A[:, 0].norm()
 

@@ -15,7 +15,7 @@ import uvicorn
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
 from dpbo.algorithms.outsourced import Outcomes
-from dpbo.errors import InputError
+from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure
 from dpbo.integrations import application
 from dpbo.mechanisms.laplace import LaplaceMechanism
 
@@ -175,9 +175,50 @@ def test_a_failing_outcome_is_the_worst_one_and_no_word_of_it_gets_out(client, c
     assert str(SECRET) not in broken.text + caplog.text
 
 
+def test_what_no_typed_error_covers_is_told_by_a_status_alone(client, monkeypatch):
+    asked = outcomes()
+    web = client(asked)
+    for failure in (PrivateFailure("The private records were changed in place."), LedgerUnavailable("at /home/them/private.db")):
+
+        def failing(*_, failure=failure, **__):
+            raise failure
+
+        monkeypatch.setattr(asked, "value", failing)
+        reply = ask(web, 1)
+        assert reply.status_code in (500, 503)
+        assert "private" not in reply.text
+
+
+def test_nobody_learns_from_the_statement_how_long_an_outcome_takes(client):
+    """Slow outcomes and many repeats behind them: the statement takes whole periods, too, and answers come one a period."""
+
+    def slow(records):
+        time.sleep(0.15)
+        return 0.5
+
+    web = client(outcomes(slow), every=0.4)
+    took = {}
+
+    def timed(name, question):
+        start = time.monotonic()
+        question()
+        took[name] = (time.monotonic() - start) / 0.4
+
+    threads = [threading.Thread(target=timed, args=(f"row {row}", lambda row=row: ask(web, row, f"{row}"))) for row in range(2)]
+    threads += [threading.Thread(target=timed, args=("statement", lambda: web.get("/statement")))]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    assert took["statement"] > 2.5, "behind both answers"
+    for periods in took.values():
+        assert (periods + 0.3) % 1.0 < 0.6, took
+
+
 def test_replies_leave_at_whole_multiples_of_a_public_time(client):
     web = client(outcomes(), every=0.4)
-    for question in (lambda: ask(web, 1), lambda: ask(web, 99), lambda: web.post("/value", content=b"")):
+    for question in (lambda: ask(web, 1), lambda: ask(web, 99), lambda: web.get("/statement")):
         start = time.monotonic()
         question()
         waited = (time.monotonic() - start) / 0.4

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpbo.__main__ import main
 from dpbo.algorithms.outsourced import read_release
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
@@ -24,7 +25,7 @@ from dpbo.integrations import RemoteCurator, RemoteRefusal
 from dpbo.integrations.asking import Journal
 from dpbo.integrations.tables import read_columns
 
-ROWS, STEPS, KILLS, BETWEEN = 150, 70, 6, 6
+ROWS, STEPS, KILLS, BETWEEN = 150, 50, 4, 6
 
 
 @pytest.fixture
@@ -158,6 +159,27 @@ def test_the_release_holds_what_the_modeler_needs_and_nothing_private(place):
     assert (place / "token").stat().st_mode & 0o077 == 0, "for its owner alone"
     names = sorted(file.name for file in (place / "release").iterdir())
     assert names == ["release.json", "rows.npz", "statement.json", "statement.txt"]
+
+
+def test_other_columns_or_units_are_refused_under_the_same_ledger(place, monkeypatch):
+    monkeypatch.chdir(place)
+
+    def curate(*changed, code):
+        options = {"--columns": ["a", "b"], "--scale": ["1", "2"], "--outcome": ["y"], "--outcome-range": ["0", "1"]}
+        options |= {changed[0]: list(changed[1:])} if changed else {}
+        flat = [word for name, values in options.items() for word in (name, *values)]
+        rest = ["--radius", "15", "--row-change", "1", "--epsilon", "8", "--dataset", "test", "--ledger", "private.db", "--out", "release"]
+        assert main(["curate", "table.csv", *flat, *rest]) == code
+
+    curate("--outcome-range", "1", "0", code=1)
+    assert Ledger.existing(str(place / "private.db")).head().kind == "birth", "refused before anything was reserved"
+    curate(code=0)
+    before = (place / "release" / "release.json").read_bytes(), Ledger.existing(str(place / "private.db")).head().hash
+    for changed in (("--scale", "2", "1"), ("--columns", "b", "a"), ("--outcome", "a")):
+        curate(*changed, code=1)
+    (place / "table.csv").write_text("".join((place / "table.csv").read_text().splitlines(keepends=True)[:-5]))
+    curate(code=1)
+    assert ((place / "release" / "release.json").read_bytes(), Ledger.existing(str(place / "private.db")).head().hash) == before
 
 
 def test_a_journal_cut_off_in_a_line_goes_on_from_the_line_before(tmp_path):

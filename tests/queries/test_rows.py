@@ -6,13 +6,18 @@ from scipy import stats
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import PureFilter
-from dpbo.errors import BudgetExceeded, InputError
+from dpbo.curator.records import PrivateView
+from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
+from dpbo.events import DeclassifiedEvent
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, NoNoise
-from dpbo.queries import ClippedMean, RowOutcome, RowTable
+from dpbo.queries import ClippedMean, PoissonSampled, RowOutcome, RowTable
+from dpbo.queries.query import IntegerSum
 from dpbo.testing import RowContract, assert_law, assert_not_law
+from dpbo.testing.distances import require_within
 
 DOUBLE = torch.float64
 CHANGE = RowChange(1.0, diameter=50.0)
+OF_ROWS = RowChange(1.0, diameter=50.0, table="rows")
 SHEAR = torch.tensor([[1.0, 0.3, 2.0], [-2.0, 0.1, 0.5]], dtype=DOUBLE)
 
 
@@ -101,8 +106,8 @@ def test_a_projection_is_charged_for_its_spectral_norm():
 
 def test_float32_tables_in_a_dict():
     X = rows_of(50, 2).float()
-    table = RowTable((0.0, 0.0), 25.0, row_change=CHANGE, table="rows")
-    exact = curator({"rows": X, "other": torch.zeros(50)}).release(table, NoNoise(allow_not_private=True)).value
+    table = RowTable((0.0, 0.0), 25.0, row_change=OF_ROWS)
+    exact = curator({"rows": X, "other": torch.zeros(50)}, row_change=OF_ROWS).release(table, NoNoise(allow_not_private=True)).value
     torch.testing.assert_close(exact, X.double(), atol=1e-8, rtol=0)
 
 
@@ -131,6 +136,113 @@ def test_centre_and_scale_may_come_from_charged_releases():
     private.release(table, L2LaplaceMechanism.of(2.0))
     assert torch.allclose(center, X.mean(0), atol=1.0)
     assert float(private.ledger.head().total.parts[0]) == pytest.approx(3.0)
+
+
+def test_whole_numbers_that_float64_does_not_tell_apart_stay_within_the_sensitivity():
+    change = RowChange(2.0, diameter=2000.0)
+    table = RowTable((2.0**60,), 1000.0, row_change=change)
+    near = RowTable((float(2**53 - 10),), 1000.0, row_change=change)
+    for query, base in ((table, 2**60 + 127), (near, 2**53 - 1), (near, 2**53 + 1)):
+        views = [PrivateView.of(torch.tensor([[base + step]]), PrivacyUnit("row"), units_are_public=True) for step in (0, 2)]
+        one, other = (query._evaluate(view, None) for view in views)
+        assert isinstance(one, IntegerSum)
+        assert isinstance(other, IntegerSum)
+        declared = query.sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
+        require_within(one.numerators.tolist(), other.numerators.tolist(), one.quanta, declared, "the row")
+
+
+def test_the_relation_is_about_one_table():
+    records = {"rows": rows_of(5, 2), "salary": rows_of(5, 2, seed=1)}
+    private = curator(records, row_change=OF_ROWS)
+    with pytest.raises(InputError, match="row_change"):
+        private.evaluate(RowTable((0.0, 0.0), 25.0, row_change=RowChange(1.0, diameter=50.0, table="salary")))
+    with pytest.raises(InputError, match="table"):
+        RowTable((0.0, 0.0), 25.0, row_change=OF_ROWS, table="salary")
+    assert "a row of 'rows' moves by at most 1" in str(private.statement())
+
+
+def test_projections_are_told_apart_by_their_digest():
+    first, second = (RowTable((0.0, 0.0), 1.0, projection=A).public_inputs() for A in (SHEAR, SHEAR + 1e-12))
+    assert first["projection"][:2] == second["projection"][:2] == [2, 3]
+    assert first != second
+
+
+def test_other_records_do_not_take_the_places_of_a_parallel_plan(tmp_path):
+    kept = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    ask(tabled(**kept), 1)
+    assert "records-keep-their-places" in tabled(**kept).statement().assumptions
+    with pytest.raises(LedgerMismatch, match="records"):
+        tabled(n=5, **kept)
+    fewer = curator({"rows": rows_of(5, 2), "y": torch.zeros(5, dtype=DOUBLE)}, **kept)
+    with pytest.raises(LedgerMismatch, match="records"):
+        ask(fewer, 2)
+
+
+def test_a_limit_holds_over_all_who_charge(tmp_path):
+    kept = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    several = [curator({"rows": rows_of(6, 2), "y": torch.zeros(6, dtype=DOUBLE)}, **kept) for _ in range(2)]
+    for private in several:
+        private.reserve("y", LaplaceMechanism.of(1.0).event(), slots=2, terms={}, parallel=True, limit=2)
+    ask(several[0], 1)
+    ask(several[1], 2)
+    with pytest.raises(BudgetExceeded, match="answers"):
+        ask(several[0], 3)
+    several[0].ledger.verify()
+
+
+def test_parallel_plans_need_public_places():
+    for terms in (
+        {"adjacency": Adjacency.ADD_OR_REMOVE_ONE},
+        {"adjacency": Adjacency.REPLACE_ONE, "unit": PrivacyUnit("p", groups=[0, 0, 1])},
+    ):
+        private = curator(rows_of(3, 2), row_change=None, **terms)
+        with pytest.raises(InputError, match="parallel"):
+            private.reserve("y", LaplaceMechanism.of(1.0).event(), slots=1, terms={}, parallel=True)
+
+
+class Careless(ClippedMean):
+    """Says that its exact answer is free, and not why."""
+
+    def charged(self, event, adjacency):
+        return DeclassifiedEvent(slots=event.slots)
+
+
+def test_exact_answers_without_a_declared_reason_are_not_bounded():
+    private = curator(rows_of(5, 2), allow_conditional=True)
+    private.release(Careless(lambda _, r: r[:, 0], score_range=(0.0, 1.0)), NoNoise(allow_not_private=True))
+    statement = private.statement()
+    assert statement.void
+    assert statement.lines[0] == "not bounded"
+
+
+def test_every_reason_of_a_declassification_is_told():
+    private = curator(rows_of(5, 2), allow_conditional=True)
+    for reason in ("they are in a register", "their owners agreed"):
+        query = RowOutcome(lambda records: records[0, 0], row=1, value_range=(0.0, 1.0), declassified=reason)
+        private.release(query, NoNoise(allow_not_private=True))
+    told = private.statement().assumptions["outcomes-declassified"]
+    assert "they are in a register" in told
+    assert "their owners agreed" in told
+    assert "conditional-allowed" not in private.statement().assumptions
+
+
+def test_an_outcome_is_looked_at_once_and_writes_into_a_copy():
+    calls = []
+
+    def writing(records):
+        calls.append(1)
+        records[0].clamp_(max=3.0)
+        raise RuntimeError
+
+    private = curator([torch.full((2,), 5.0) for _ in range(4)])
+    private.evaluate(RowOutcome(writing, row=1, value_range=(0.0, 1.0)))
+    private.evaluate(RowOutcome(writing, row=2, value_range=(0.0, 1.0)))
+    assert len(calls) == 2
+
+
+def test_sampled_means_have_no_bounded_row_change():
+    with pytest.raises(InputError, match="adjacency"):
+        curator(rows_of(5, 2)).evaluate(PoissonSampled(ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0)), rate=0.5))
 
 
 def outcome(records):
@@ -179,7 +291,7 @@ def test_a_batch_counts_every_row_it_is_about():
 def test_a_parallel_plan_refuses_questions_about_everybody():
     private = tabled()
     handle = private.evaluate(ClippedMean(lambda _, r: r["y"], score_range=(0.0, 1.0)))
-    with pytest.raises(InputError, match="touches"):
+    with pytest.raises(InputError, match="part"):
         private.release_all([handle], LaplaceMechanism.of(1.0), name="y", plan="y")
     assert private.ledger.head().used == {"y": 0}
 
@@ -223,8 +335,8 @@ def test_declassified_outcomes_are_exact_and_conditional():
     refused = curator(records)
     with pytest.raises(InputError, match="outcomes-declassified"):
         refused.release(query, NoNoise(allow_not_private=True))
-    private = curator(records, allow_conditional=True)
-    private.release(RowTable((0.0, 0.0), 25.0, row_change=CHANGE, table="rows"), L2LaplaceMechanism.of(3.0))
+    private = curator(records, allow_conditional=True, row_change=OF_ROWS)
+    private.release(RowTable((0.0, 0.0), 25.0, row_change=OF_ROWS), L2LaplaceMechanism.of(3.0))
     assert float(private.release(query, NoNoise(allow_not_private=True)).value) == 0.25
     statement = private.statement()
     assert statement.lines[0] == "not bounded"

@@ -73,7 +73,6 @@ def test_only_the_curator_evaluates_queries_and_draws_noise():
             "curator/evaluation.py",
             "testing/query_contract.py",
             "testing/row_contract.py",
-            "queries/outcome.py",
             "queries/candidates.py",
             "queries/sampled.py",
             "algorithms/kusner/regularised.py",
@@ -91,7 +90,7 @@ def test_entropy_comes_from_one_place_and_noise_is_shaped_in_mechanisms_alone():
     public = {
         "acquisition/designs.py",  # turns a design by a seeded generator: nothing private is near it
         "algorithms/outsourced/row_noise.py",  # draws a public projection by a seeded generator
-        "algorithms/outsourced/published.py",  # a transform without privacy, refused unless its user says so: these coins protect nothing
+        "algorithms/outsourced/po_gp_ucb.py",  # a transform without privacy, refused unless its user says so: these coins protect nothing
     }
     assert users == {"curator/entropy.py"} | public
     shapers = {str(path.relative_to(ROOT)) for path in FILES if _uses(path, "ndtri", "erfinv")}

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import binom
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
-from dpbo.algorithms.outsourced import published_transform, random_projection, release_rows, row_noises
+from dpbo.algorithms.outsourced import po_gp_ucb_transform, random_projection, release_rows, row_noises
 from dpbo.errors import InputError
 from dpbo.mechanisms import L2LaplaceMechanism
 from dpbo.queries import RowTable
@@ -29,7 +29,7 @@ def grid(side=100):
 
 
 def published(X, epsilon, r=10, seed=0):
-    made = published_transform(X, epsilon=epsilon, delta=1e-5, r=r, generator=torch.Generator().manual_seed(seed), allow_not_private=True)
+    made = po_gp_ucb_transform(X, epsilon=epsilon, delta=1e-5, r=r, generator=torch.Generator().manual_seed(seed), allow_not_private=True)
     return made.Z, made.inflated
 
 

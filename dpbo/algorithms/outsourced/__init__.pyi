@@ -1,9 +1,9 @@
 from .curating import Outcomes as Outcomes
 from .curating import release_rows as release_rows
 from .modeler import Modeler as Modeler
-from .published import PublishedRows as PublishedRows
-from .published import published_omega as published_omega
-from .published import published_transform as published_transform
+from .po_gp_ucb import NotPrivateRows as NotPrivateRows
+from .po_gp_ucb import po_gp_ucb_omega as po_gp_ucb_omega
+from .po_gp_ucb import po_gp_ucb_transform as po_gp_ucb_transform
 from .released import Answer as Answer
 from .released import ReleasedRows as ReleasedRows
 from .released import read_release as read_release

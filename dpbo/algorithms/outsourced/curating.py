@@ -24,7 +24,6 @@ from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
-from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.privacy import require_count
 from dpbo.queries.outcome import RowOutcome
@@ -44,7 +43,8 @@ def release_rows(
     Raises:
         BudgetExceeded: more than is left. ReleaseLost: it was charged, but what was drawn is lost. LedgerMismatch: other terms.
     """
-    event = curator.reserve(name, mechanism.event(), slots=1, terms={**table.public_inputs(), **(terms or {})})
+    held = {**table.public_inputs(), "records": curator.units, **(terms or {})}
+    event = curator.reserve(name, mechanism.event(), slots=1, terms=held)
     known = curator.ledger.values(name)
     if not known:
         if curator.ledger.head().used[name]:
@@ -69,6 +69,8 @@ class Outcomes:
         declassified: instead of a share, why outcomes need no protection; needs `allow_conditional=True` of the curator.
         repeats: how often a row may be asked.
         limit: how many answers there are in all; omitted, no limit but `repeats` of each row.
+        worst: what counts where there is no number: the "lower" end, the "upper" one, or a number inside the range.
+        terms: more public JSON values that the ledger shall hold to.
         name: the plan's name in the ledger; the same name and terms resume it.
 
     Raises:
@@ -85,23 +87,26 @@ class Outcomes:
         declassified: str | None = None,
         repeats: int = 1,
         limit: int | None = None,
+        worst: str | float = "lower",
+        terms: Mapping[str, Any] | None = None,
         name: str = "outcomes",
     ) -> None:
         if (budget_share is None) is (declassified is None):
             raise InputError("budget_share", budget_share, "given, or `declassified` with the reason, and not both")
         self.curator, self.name, self.repeats = curator, name, require_count("repeats", repeats)
-        self.limit = None if limit is None else require_count("limit", limit)
-        self._asked: dict[str, Any] = {"outcome": outcome, "value_range": value_range, "declassified": declassified}
+        self._limit = None if limit is None else require_count("limit", limit)
+        self._asked: dict[str, Any] = {"outcome": outcome, "value_range": value_range, "declassified": declassified, "worst": worst}
         self._lock = threading.Lock()
-        query = self._query(0)
-        planned = NoNoise(allow_not_private=True) if budget_share is None else self._planned(query, exact_share(budget_share))
-        event = query.charged(planned.event(), curator.adjacency)
-        declared = dict(query.data_assumptions())
-        terms = {**query.public_inputs(), "limit": limit, **({"assumptions": declared} if declared else {})}
-        kept = curator.reserve(name, event, slots=repeats, terms=terms, parallel=True)
-        self.mechanism: Mechanism = type(planned)(kept.noise_multiplier) if isinstance(planned, AdditiveMechanism) else planned
-        law = self.mechanism.law(query.scale(curator.adjacency), query.quanta())
-        self.variance = float(self.mechanism.publish(torch.zeros(1, dtype=torch.int64).numpy(), law, query.affine(1))[1][0])
+        planned = NoNoise(allow_not_private=True) if budget_share is None else self._planned(exact_share(budget_share))
+        self.mechanism = self._reserved(planned, terms or {})
+        self._known = {value["details"]["request"]: _answer(value) for value in curator.ledger.values(name)}
+
+    @property
+    def variance(self) -> float:
+        """Of an answer's noise."""
+        any_row = self._query(0)
+        law = self.mechanism.law(any_row.scale(self.curator.adjacency), any_row.quanta())
+        return float(law.std[0]) ** 2
 
     def value(self, row: int, *, request: str) -> Answer:
         """The outcome of a row. `request` names this question: asked again by the same name, it gives the same answer and costs nothing.
@@ -113,7 +118,9 @@ class Outcomes:
         if not isinstance(request, str) or not 0 < len(request) <= 200:
             raise InputError("request", request, "a word of at most 200 letters")
         with self._lock:
-            answer = self._earlier(request) or self._fresh(row, request)
+            if request not in self._known:
+                self._known[request] = self._fresh(row, request)
+            answer = self._known[request]
         if answer.row != row:
             raise InputError("request", request, "a name of its own for each question", "This one was used for another row.")
         return answer
@@ -123,30 +130,34 @@ class Outcomes:
         return [_answer(value) for value in self.curator.ledger.values(self.name)]
 
     def _fresh(self, row: int, request: str) -> Answer:
-        self._require_left()
+        self._require_left(row, request)
         handle = self.curator.evaluate(self._query(row), row=row, request=request)
         (release,) = self.curator.release_all([handle], self.mechanism, name=self.name, plan=self.name)
         return Answer(row, float(release.value), float(release.variance))
 
-    def _earlier(self, request: str) -> Answer | None:
-        for value in self.curator.ledger.values(self.name):
-            if value["details"]["request"] == request:
-                return _answer(value)
-        if any(slot["details"]["request"] == request for slot in self._charged()):
+    def _require_left(self, row: int, request: str) -> None:
+        """Refuses before the outcome is looked at, which may take time or be an experiment; the ledger will look again."""
+        charged = [slot for record in self.curator.ledger.charges(self.name) for slot in record.body["slots"]]
+        if any(slot["details"]["request"] == request for slot in charged):
             raise ReleaseLost("this question was charged but its answer was never delivered, and it is never drawn twice.")
-        return None
+        if self._limit is not None and len(charged) >= self._limit:
+            raise BudgetExceeded(1, self._limit - len(charged), self._limit, "answers", f"the plan {self.name!r}")
+        if (done := sum(slot["part"] == row for slot in charged)) >= self.repeats:
+            raise BudgetExceeded(1, self.repeats - done, self.repeats, "slots", f"row {row} of the plan {self.name!r}")
 
-    def _charged(self) -> list[dict[str, Any]]:
-        return [slot for record in self.curator.ledger.charges(self.name) for slot in record.body["slots"]]
-
-    def _require_left(self) -> None:
-        if self.limit is not None and (done := len(self._charged())) >= self.limit:
-            raise BudgetExceeded(1, self.limit - done, self.limit, "answers", f"the plan {self.name!r}")
+    def _reserved(self, planned: AdditiveMechanism | NoNoise, terms: Mapping[str, Any]) -> AdditiveMechanism | NoNoise:
+        """The plan, and its mechanism as the ledger has it."""
+        query, curator = self._query(0), self.curator
+        declared = dict(query.data_assumptions())
+        held = {**query.public_inputs(), **terms, **({"assumptions": declared} if declared else {})}
+        event = query.charged(planned.event(), curator.adjacency)
+        kept = curator.reserve(self.name, event, slots=self.repeats, terms=held, parallel=True, limit=self._limit)
+        return planned if isinstance(planned, NoNoise) else type(planned)(kept.noise_multiplier)
 
     def _query(self, row: int) -> RowOutcome:
         return RowOutcome(row=row, **self._asked)
 
-    def _planned(self, query: RowOutcome, share: Fraction) -> AdditiveMechanism:
+    def _planned(self, share: Fraction) -> AdditiveMechanism:
         """The least noisy law that the accounting can pay for."""
         accounting, available = self.curator.accounting, self.curator.ledger.cap * share
         priced = ((law, accounting.multiplier(law.kind, self.repeats, available)) for law in _LAWS)

@@ -77,6 +77,7 @@ class Modeler:
         self._acquisition, self._repeats, self._chunk = acquisition, repeats, require_count("chunk", chunk)
         self._history: list[tuple[int, float]] = []
         self._pending: list[int] = []
+        self._skipped: set[int] = set()
         for index, y in history:
             self.tell(index, y)
 
@@ -106,6 +107,11 @@ class Modeler:
             raise InputError("history", "empty", "of at least one observation", "Tell one first.")
         return max(self._history, key=lambda pair: pair[1])
 
+    @property
+    def left(self) -> int:
+        """How many rows may be asked now."""
+        return len(self._told.candidates) - len(self._asked())
+
     def ask(self) -> int:
         """The row to look at next. Before any observation all bounds are equal, and it is row 0: tell some first rows to begin elsewhere.
 
@@ -113,7 +119,7 @@ class Modeler:
             InputError: every row was asked.
         """
         model, asked = self._model_with_pending(), self._asked()
-        if len(asked) == len(model.candidates):
+        if not self.left:
             raise InputError("repeats", False, "True once every row was asked", "Nothing is left to look at.")
         exclude = torch.tensor(asked, device=model.mean.device) if asked else None
         if self._acquisition is None or model.num_observations == 0:
@@ -139,6 +145,11 @@ class Modeler:
         """Take back what was asked and not told, where the curator will not answer any more; those rows may be asked again."""
         self._pending.clear()
 
+    def skip(self, index: int) -> None:
+        """Never ask this row again, whether it was told or not: the curator has no answer left for it."""
+        self._skipped.add(index)
+        self._pending = [row for row in self._pending if row != index]
+
     def _checked(self, index: int) -> int:
         n = len(self._told.candidates)
         if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < n:
@@ -149,7 +160,8 @@ class Modeler:
 
     def _asked(self) -> list[int]:
         """What may not be asked now."""
-        return [] if self._repeats else [*dict.fromkeys(index for index, _ in self._history), *self._pending]
+        told = [] if self._repeats else [*(index for index, _ in self._history), *self._pending]
+        return list(dict.fromkeys([*told, *self._skipped]))
 
     def _model_with_pending(self) -> FiniteGP:
         if not self._pending:

@@ -7,9 +7,13 @@ All rest on the sensitivity of one row (queries/rows.py), whatever the number of
   l2-Laplace      pure epsilon; variance (d + 1) (moves / epsilon)^2 a coordinate; best up to about d = (sigma epsilon)^2, 13 to 35 usually
   Gaussian        the analytic calibration; variance sigma^2 a coordinate
   projected       rows times A, `d x k`, then either of them: the noise is calibrated to |A|, the spectral norm of this A
-With A = sqrt(d/k) times a frame of k orthonormal columns, distances are kept on average and |A| = sqrt(d/k) exactly. The total noise
-k |A|^2 sigma^2 = d sigma^2 is then that of no projection; what is won is a smaller k, for which the rows keep more of their correlation
-(`kept`), and what is lost are the distances' own errors, about sqrt(2/k) of each.
+
+With A = sqrt(d/k) times a frame of k orthonormal columns, squared distances are kept on average, with relative variance
+2 (d - k) / (k (d + 2)), and |A| = sqrt(d/k). Projecting and adding Gaussian noise is then the same law as adding it and projecting: A^T of
+noise of covariance sigma^2 I has covariance (d/k) sigma^2 I. So it wins nothing but fewer columns. l2-Laplace noise falls with the
+dimension, (k + 1)(d/k) where (d + 1)(d/k) would be left of the unprojected: there a projection pays where d is large and the noise long.
+Which way is least noisy is judged by the modeler's use of it, the relative error of the squared distance between two rows a length-scale l
+apart: its variance is 2 (d - k)/(k (d + 2)) + 8 s^2/l^2 + 8 k s^4/l^4 for noise of variance s^2 a coordinate (Gaussian moments).
 
 Source: analytic Gaussian, Balle & Wang 2018; l2-Laplace, Hardt & Talwar 2010; projection, Kenthapadi et al. 2013.
 """
@@ -52,6 +56,12 @@ class RowNoise:
     dimension: int
     variance: float
 
+    def error(self, lengthscale: float) -> float:
+        """Relative standard error of the squared distance of two rows a length-scale apart, as above."""
+        ratio = self.variance / require_positive("lengthscale", lengthscale) ** 2
+        d, k = (self.dimension, self.dimension) if self.projection is None else self.projection.shape
+        return math.sqrt(2 * (d - k) / (k * (d + 2)) + 8 * ratio + 8 * k * ratio**2)
+
     def kept(self, lengthscale: float) -> float:
         """Share of the prior variance that released rows still share with their surroundings: (l^2 / (l^2 + 2 s^2))^(k/2)."""
         squared = require_positive("lengthscale", lengthscale) ** 2
@@ -82,28 +92,33 @@ def row_noises(
         moves: sensitivity of a row before any projection: `row_change.norm`, or 2 R under REPLACE_ONE.
         accounting: of the ledger; omitted, the rows are all it will release, and each law takes the accounting that suits it.
         share: part of the budget for the rows.
-        projections: numbers k < d of dimensions to consider.
-        lengthscale: of the modeler's kernel: "least noisy" is then by `kept`. Omitted, by total variance, which ignores projections' gain.
+        projections: numbers k < d of dimensions to consider; needs `lengthscale`, without which nothing says what they cost.
+        lengthscale: of the modeler's kernel, public: least noisy is least `error`. Omitted, least variance.
         seed: of the projections; public.
 
     Raises:
         InputError: an argument outside its range, or an accounting that pays for none.
     """
     require_count("dimension", dimension)
+    if projections and lengthscale is None:
+        raise InputError("lengthscale", None, "a number, with projections", "Leave projections out where it is not known.")
     onto = [None, *(random_projection(dimension, k, seed=seed) for k in projections)]
     found = [way for law in _LAWS for A in onto if (way := _way(law, A, dimension, budget, moves, accounting, share)) is not None]
     if not found:
         raise InputError("accounting", accounting.name if accounting else None, "one that pays for Gaussian or l2-Laplace noise")
-    return sorted(found, key=lambda way: way.variance * way.dimension if lengthscale is None else -way.kept(lengthscale))
+    return sorted(found, key=lambda way: way.variance if lengthscale is None else way.error(lengthscale))
 
 
 def random_projection(dimension: int, k: int, *, seed: int) -> torch.Tensor:
-    """sqrt(d/k) times k orthonormal columns in uniform directions, `d x k`: keeps squared distances on average; spectral norm sqrt(d/k)."""
+    """sqrt(d/k) times k orthonormal columns in uniform directions, `d x k`: keeps squared distances on average; spectral norm sqrt(d/k).
+
+    Rounded to multiples of 2^-30, so that machines whose last digits differ agree on it.
+    """
     if require_count("k", k) > require_count("dimension", dimension):
         raise InputError("k", k, f"at most the dimension {dimension}", "A projection to more dimensions only adds noise.")
     directions = torch.randn(dimension, k, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     frame, upper = torch.linalg.qr(directions)
-    return frame * upper.diagonal().sign() * math.sqrt(dimension / k)
+    return (frame * upper.diagonal().sign() * math.sqrt(dimension / k) * 2.0**30).round() / 2.0**30
 
 
 def _way(

@@ -76,6 +76,25 @@ def test_asked_again_it_costs_nothing_and_goes_on_where_it_stopped(tmp_path):
         searched(Curator(RECORDS, **terms), finalists=7)
 
 
+def test_another_search_is_not_taken_for_this_one(tmp_path):
+    terms = {**TERMS, "dataset": "d", "ledger": str(tmp_path / "ledger.db")}
+    searched(Curator(RECORDS, **terms))
+    for changed in ({"seed": 1}, {"beta": 3.0}, {"initial": 4}):
+        with pytest.raises(LedgerMismatch):
+            searched(Curator(RECORDS, **terms), **changed)
+    with pytest.raises(LedgerMismatch, match="candidates"):
+        search_then_choose(Curator(RECORDS, **terms), score, GRID + 1.0, **CALL)
+
+
+def test_where_not_all_of_it_is_left_nothing_is_reserved():
+    curator = Curator(RECORDS, **TERMS)
+    searched(curator, budget_share=0.5)
+    before = curator.ledger.head().seq
+    with pytest.raises(BudgetExceeded):
+        searched(curator, budget_share=0.6, search_share=0.5, name="more")
+    assert curator.ledger.head().seq == before
+
+
 def test_a_choice_that_was_charged_but_lost_is_not_drawn_again(monkeypatch, tmp_path):
     terms = {**TERMS, "dataset": "d", "ledger": str(tmp_path / "ledger.db")}
 

@@ -28,7 +28,7 @@ from dpbo.privacy import require_count, require_positive, require_probability
 
 
 @dataclass(frozen=True, eq=False)
-class PublishedRows:
+class NotPrivateRows:
     """What Algorithm 1 publishes, and what it never says but a reproduction wants to know. Nothing of it is private.
 
     Attributes:
@@ -44,15 +44,15 @@ class PublishedRows:
     sigma_min: float
 
 
-def published_omega(*, epsilon: float, delta: float, r: int) -> float:
+def po_gp_ucb_omega(*, epsilon: float, delta: float, r: int) -> float:
     """16 sqrt(r log(2/delta)) log(16 r/delta) / epsilon, line 5: the root covers the logarithm (it reproduces the paper's choices of r)."""
     root = math.sqrt(require_count("r", r) * math.log(2.0 / require_probability("delta", delta)))
     return 16.0 * root * math.log(16.0 * r / delta) / require_positive("epsilon", epsilon)
 
 
-def published_transform(
+def po_gp_ucb_transform(
     X: Tensor, *, epsilon: float, delta: float, r: int, generator: torch.Generator, allow_not_private: bool = False
-) -> PublishedRows:
+) -> NotPrivateRows:
     """Algorithm 1 on X. NOT PRIVATE: see above. `epsilon` and `delta` are what the paper calls so, and promise nothing.
 
     Args:
@@ -75,10 +75,10 @@ def published_transform(
     require_float64("X", X)
     if X.dim() != 2 or not 0 < X.shape[1] < X.shape[0] or not bool(X.isfinite().all()):
         raise InputError("X", tuple(X.shape), "finite, of shape n x d with n > d")
-    omega, d = published_omega(epsilon=epsilon, delta=delta, r=r), X.shape[1]
+    omega, d = po_gp_ucb_omega(epsilon=epsilon, delta=delta, r=r), X.shape[1]
     M = torch.randn(d, r, generator=generator, dtype=torch.float64).to(X.device)
     centred = X - X.mean(0)
     U, S, Vh = torch.linalg.svd(centred, full_matrices=False)
     inflated = float(S[-1]) < omega
     rows = U * (S.square() + omega**2).sqrt() @ Vh if inflated else centred
-    return PublishedRows(rows @ M / math.sqrt(r), inflated, omega, float(S[-1]))
+    return NotPrivateRows(rows @ M / math.sqrt(r), inflated, omega, float(S[-1]))

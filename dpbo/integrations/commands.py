@@ -21,6 +21,8 @@ def curate_options(parser: argparse.ArgumentParser) -> None:
     add("--outcome-range", nargs=2, type=float, required=True, metavar=("LOWER", "UPPER"), help="public; outcomes are clipped to it")
     add("--outcome-share", type=float, default=0.5, help="part of the budget that protects outcomes (default 0.5)")
     add("--declassify", metavar="REASON", help="publish exact outcomes instead, because of this; the statement repeats it")
+    add("--missing", choices=["lower", "upper"], default="lower", help="end of the range that stands for a missing outcome")
+    add("--name", default="", help="of another release from the same ledger, where one was lost")
     add("--repeats", type=int, default=1, help="how often a row may be asked (default 1)")
     add("--limit", type=int, help="answers in all")
     add("--projections", nargs="+", type=int, default=[], help="numbers of dimensions to consider projecting to")

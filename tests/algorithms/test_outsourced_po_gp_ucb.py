@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpbo.algorithms.outsourced import published_omega, published_transform
+from dpbo.algorithms.outsourced import po_gp_ucb_omega, po_gp_ucb_transform
 from dpbo.errors import InputError
 
 DOUBLE = torch.float64
@@ -20,7 +20,7 @@ def grid(side=100):
 
 
 def published(X, epsilon, r=10, delta=1e-5, seed=0):
-    return published_transform(X, epsilon=epsilon, delta=delta, r=r, generator=torch.Generator().manual_seed(seed), allow_not_private=True)
+    return po_gp_ucb_transform(X, epsilon=epsilon, delta=delta, r=r, generator=torch.Generator().manual_seed(seed), allow_not_private=True)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_the_largest_tested_r_below_sigma_min_is_the_papers(log_epsilon, tested,
     found = [r for r in tested if not published(X, math.exp(log_epsilon), r).inflated]
     assert max(found) == largest
     assert abs(published(X, 1.0).sigma_min - 1030.88) < 0.01
-    assert published_omega(epsilon=math.exp(1.1), delta=1e-5, r=10) == pytest.approx(976.1, abs=0.05)
+    assert po_gp_ucb_omega(epsilon=math.exp(1.1), delta=1e-5, r=10) == pytest.approx(976.1, abs=0.05)
 
 
 def test_the_if_branch_is_a_projection_of_the_centred_rows():
@@ -68,9 +68,9 @@ def test_what_is_refused():
     insisting: list[Any] = [False, 1, "yes"]
     for allowed in insisting:
         with pytest.raises(InputError, match="allow_not_private"):
-            published_transform(X, epsilon=1.0, delta=1e-5, r=3, generator=generator, allow_not_private=allowed)
+            po_gp_ucb_transform(X, epsilon=1.0, delta=1e-5, r=3, generator=generator, allow_not_private=allowed)
     with pytest.raises(InputError, match="allow_not_private"):
-        published_transform(X, epsilon=1.0, delta=1e-5, r=3, generator=generator)
+        po_gp_ucb_transform(X, epsilon=1.0, delta=1e-5, r=3, generator=generator)
     for wrong, name in ((X.float(), "X"), (X[:2], "X"), (X * math.inf, "X"), (X[:, 0], "X")):
         with pytest.raises(InputError, match=name):
             published(wrong, 1.0)

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from dpbo.curator.curator import Curator
-from dpbo.errors import InputError, ReleaseLost
+from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
 from dpbo.mechanisms.selection import SelectionMechanism
 from dpbo.queries.query import Query
 
@@ -23,27 +23,29 @@ def affordable(curator: Curator, law: type[SelectionMechanism], share: Fraction)
     return law(multiplier)
 
 
+def require_left(curator: Curator, share: Fraction, what: str) -> None:
+    """Raises BudgetExceeded where this share of the cap is not left, before any part of it is reserved."""
+    total, cap, wanted = curator.ledger.head().total, curator.ledger.cap, curator.ledger.cap * share
+    if not total + wanted <= cap:
+        part = (total + wanted).first_beyond(cap)
+        asked, spent, whole = (float(cost.parts[part]) for cost in (wanted, total, cap))
+        raise BudgetExceeded(asked, whole - spent, whole, curator.accounting.unit, what)
+
+
 def reserve(curator: Curator, mechanism: SelectionMechanism, name: str, terms: Mapping[str, Any]) -> SelectionMechanism:
     """The plan of one slot; its mechanism as the ledger has it."""
     return type(mechanism)(curator.reserve(name, mechanism.event(), slots=1, terms=terms).noise_multiplier)
 
 
-def made(curator: Curator, name: str) -> dict[str, Any] | None:
-    """What the ledger holds of this choice, or None where it was not made yet.
+def make(curator: Curator, query: Query, mechanism: SelectionMechanism, name: str, **details: Any) -> dict[str, Any]:
+    """What the ledger holds of this choice, made now or earlier: its `value` is the index, `details` those of the time it was made.
 
     Raises:
-        ReleaseLost: it was charged, but what was drawn is lost.
+        ReleaseLost: it was charged earlier, but what was drawn is lost.
     """
+    if curator.ledger.head().used[name] == 0:
+        curator.release_all([curator.evaluate(query, **details)], mechanism, name=name, plan=name)
     values = curator.ledger.values(name)
-    if not values and curator.ledger.head().used[name]:
+    if not values:
         raise ReleaseLost(f"the choice {name!r} was charged but never delivered, and it is never drawn twice. Choose under another name.")
-    return values[0] if values else None
-
-
-def make(curator: Curator, query: Query, mechanism: SelectionMechanism, name: str, **details: Any) -> int:
-    """The index chosen, now or earlier."""
-    known = made(curator, name)
-    if known is not None:
-        return int(known["value"][0])
-    handle = curator.evaluate(query, **details)
-    return int(curator.release_all([handle], mechanism, name=name, plan=name)[0].value)
+    return values[0]
