@@ -4,8 +4,9 @@
     DPGaussianMixture(3, budget=0.5, radius=10.0, dimension=4).fit(curator)         # spends half of a curator's budget
 
 `fit` on an array protects each row, under `adjacency`; REPLACE_ONE makes the number of rows public. Rows that are not finite count as
-nothing, because refusing them would tell that they are there. Nothing that `fit` leaves behind depends on the rows but through what was
-released: no labels of theirs, no likelihood, no convergence check. `random_state` is for starts and samples, never for noise.
+nothing, because refusing them would tell that they are there; predictions, on the caller's own rows, refuse them. Nothing that `fit` leaves
+behind depends on the rows but through what was released: no labels of theirs, no likelihood, no convergence check. `random_state` is for
+starts and samples, never for noise.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
     budget: Any
     radius: Any
     center: Any
-    adjacency: Adjacency
+    adjacency: Adjacency | str
     accounting: Any
     dimension: int | None
     vectors: Any
@@ -59,7 +60,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
         if not isinstance(cap, Budget):
             raise InputError("budget", cap, "a Budget, when fitting on an array", "For example Budget(epsilon=1.0, delta=1e-6).")
         writable = rows if rows.flags.writeable else rows.copy()
-        terms = {"unit": PrivacyUnit("record"), "adjacency": self.adjacency, "budget": cap, "accounting": self.accounting}
+        terms = {"unit": PrivacyUnit("record"), "adjacency": _relation(self.adjacency), "budget": cap, "accounting": self.accounting}
         return Curator(torch.from_numpy(writable), role="training", **terms), rows.shape[1]
 
     def _spending(self, X: Any) -> Any:
@@ -86,8 +87,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True  # the noise is fresh in every fit
-        tags.input_tags.allow_nan = True
         return tags
+
+
+def _relation(adjacency: Any) -> Adjacency:
+    """An Adjacency, also by its name: scikit-learn's defaults are plain values."""
+    try:
+        return Adjacency(adjacency)
+    except ValueError:
+        raise InputError("adjacency", adjacency, "'replace-one' or 'add-or-remove-one'") from None
 
 
 def spread(count: int, cloud: torch.Tensor) -> torch.Tensor:

@@ -56,7 +56,7 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
         center: Any = None,
         divisor: float | None = None,
         max_iter: int = 50,
-        adjacency: Adjacency = Adjacency.REPLACE_ONE,
+        adjacency: Adjacency | str = "replace-one",
         accounting: Any = None,
         dimension: int | None = None,
         vectors: Any = None,

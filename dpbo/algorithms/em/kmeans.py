@@ -52,7 +52,7 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
         radius: float | None = None,
         center: Any = None,
         max_iter: int = 7,
-        adjacency: Adjacency = Adjacency.REPLACE_ONE,
+        adjacency: Adjacency | str = "replace-one",
         accounting: Any = None,
         dimension: int | None = None,
         vectors: Any = None,

@@ -48,7 +48,7 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         shares: (q, m, c), noise weights of counts, means and second moments; None: those that make the expected likelihood lost least.
         reg_covar: least eigenvalue of a covariance, in units of the squared radius that EM works in; None: 0.05 of the frame's
             unit variance, or 1e-3 without a frame.
-        adjacency, accounting: of the curator that is made for an array.
+        adjacency, accounting: of the curator that is made for an array; "replace-one" or "add-or-remove-one", or an Adjacency.
         dimension, vectors: with a Curator, number of columns, and how records give them.
         name: the plan's name in the ledger; the same name and terms resume it.
         random_state: of start and samples, never of noise.
@@ -72,7 +72,7 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         settle: int | None = 3,
         shares: tuple[float, float, float] | None = None,
         reg_covar: float | None = None,
-        adjacency: Adjacency = Adjacency.REPLACE_ONE,
+        adjacency: Adjacency | str = "replace-one",
         accounting: Any = None,
         dimension: int | None = None,
         vectors: Any = None,
