@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-HELPERS = ("__init__", "harness", "paired", "peers", "dpgibo_problems", "dpgibo_experiments", "kusner_problems", "kusner_tuning")
+HELPERS = ("__init__", "harness", "paired", "peers", "dpgibo_problems", "dpgibo_experiments", "kusner_problems", "kusner_tuning",
+           "dpem_compositions", "dpem_paper", "dpem_peer", "dpem_pictures")  # fmt: skip
 NAMES = sorted(p.stem for p in (pathlib.Path(__file__).parents[1] / "benchmarks").glob("*.py") if p.stem not in HELPERS)
 
 

@@ -104,7 +104,7 @@ class Resolution:
 
 def chunk_rows(width: int) -> int:
     """Rows of a chunk, a public power of two, so that `width` numbers a row stay in cache."""
-    return min(_MOST_ROWS, max(256, 1 << (17 - math.ceil(math.log2(width)))))
+    return min(_MOST_ROWS, max(256, (1 << 17) >> math.ceil(math.log2(width))))
 
 
 def lattice_chunks(pieces: Iterable[torch.Tensor], ball: Ball, bits: int, rows: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -82,6 +82,10 @@ class PointSums(Query):
     def public_inputs(self) -> dict[str, Any]:
         return {"dimension": self.dimension, "radius": self.ball.radius, "norm": self.ball.norm}
 
+    def width(self) -> int:
+        """Numbers a row in work on a chunk."""
+        return len(self.units()) // self.components
+
     def resolution(self, units: int | None) -> Resolution:
         """The public steps for so many public units (None: private)."""
         return Resolution.of(int(self.degree_of().max()), self.components, units)
@@ -105,7 +109,7 @@ class PointSums(Query):
     def _total(self, pieces: Iterable[torch.Tensor], units: int | None) -> torch.Tensor:
         steps, width = self.resolution(units), len(self.units())
         total: torch.Tensor | None = None
-        for Z, alive in lattice_chunks(pieces, self.ball, steps.bits, chunk_rows(max(1, width // self.components))):
+        for Z, alive in lattice_chunks(pieces, self.ball, steps.bits, chunk_rows(self.width())):
             part = self.chunk(Z, alive, steps).to(torch.int64)
             total = part if total is None else total.add_(part)
         if total is None:

@@ -43,6 +43,9 @@ class SecondMoment(PointSums):
         i, j = torch.triu_indices(self.dimension, self.dimension)
         return torch.where(i == j, 1.0, math.sqrt(0.5)).double()
 
+    def width(self) -> int:
+        return self.dimension
+
     def degree_of(self) -> torch.Tensor:
         return torch.full((self.dimension * (self.dimension + 1) // 2,), 2)
 
