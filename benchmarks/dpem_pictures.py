@@ -10,7 +10,9 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from dpbo import Budget
 from dpbo.algorithms.em import DPGaussianMixture
+from dpbo.mechanisms import NoNoise
 
 
 def _figure(width: float, height: float) -> Figure:
