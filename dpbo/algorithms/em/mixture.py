@@ -124,6 +124,10 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         """Mean log-density of the caller's rows."""
         return float(self.score_samples(X).mean())
 
+    def log_density(self, X: torch.Tensor) -> torch.Tensor:
+        """log-density at public points, `... x d` to `...`, differentiable: for `dpbo.acquisition.prior_guided`."""
+        return density_of(self, X)
+
     def predict_proba(self, X: Any) -> Floats:
         """Responsibilities, `n x K`."""
         points = self._points(X)
