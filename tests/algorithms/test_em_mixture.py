@@ -183,6 +183,12 @@ def test_rows_that_are_not_finite_count_as_nothing_and_are_not_refused():
     )
 
 
+def test_no_records_at_all_are_as_private_as_any():
+    assert mixture(adjacency=ADD).fit(np.empty((0, 2))).statement()
+    with pytest.raises(ValueError, match="0 sample"):
+        mixture().fit(np.empty((0, 2)))
+
+
 def test_it_pickles_without_its_curator_and_keeps_its_statement():
     private = mixture().fit(blobs(500))
     twin = pickle.loads(pickle.dumps(private))
@@ -214,6 +220,10 @@ def test_bad_input_is_named(name, change):
         mixture(**change).predict(blobs(10))
 
 
-def test_a_curator_needs_a_dimension():
+def test_a_curator_needs_a_dimension_and_units_of_one_record():
     with pytest.raises(InputError, match="dimension"):
         mixture(budget=0.5).fit(make(blobs(100)))
+    grouped = make(blobs(99), unit=PrivacyUnit("patient", groups=np.arange(99) // 2))
+    with pytest.raises(InputError, match="single records"):
+        mixture(budget=0.5, dimension=2).fit(grouped)
+    assert grouped.ledger.head().used == {}, "nothing was reserved"

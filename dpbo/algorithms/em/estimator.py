@@ -53,14 +53,18 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
         if isinstance(X, Curator):
             if self.dimension is None:
                 raise InputError("dimension", None, "the number of columns, when fitting on a Curator")
+            if X.ledger.birth["grouped"]:  # before anything is reserved
+                raise InputError("unit", "groups of records", "single records", "Reduce each unit to one record first.")
             self.n_features_in_ = require_count("dimension", self.dimension)
             return X, self.n_features_in_
-        rows = validate_data(self, X, dtype=np.float64, ensure_all_finite=False)
+        relation = _relation(self.adjacency)
+        least = 1 if relation is Adjacency.REPLACE_ONE else 0  # how many there are is private otherwise
+        rows = validate_data(self, X, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=least)
         cap = Budget.gdp(1.0) if isinstance(self.budget, NoNoise) else self.budget
         if not isinstance(cap, Budget):
             raise InputError("budget", cap, "a Budget, when fitting on an array", "For example Budget(epsilon=1.0, delta=1e-6).")
         writable = rows if rows.flags.writeable else rows.copy()
-        terms = {"unit": PrivacyUnit("record"), "adjacency": _relation(self.adjacency), "budget": cap, "accounting": self.accounting}
+        terms = {"unit": PrivacyUnit("record"), "adjacency": relation, "budget": cap, "accounting": self.accounting}
         return Curator(torch.from_numpy(writable), role="training", **terms), rows.shape[1]
 
     def _spending(self, X: Any) -> Any:

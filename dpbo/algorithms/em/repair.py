@@ -27,7 +27,7 @@ class Averaged:
 
     Args:
         settle: iterations before averaging begins.
-        count: the public number of records, or None.
+        count: the public number of records, or None; those that count as nothing are shared out among the components.
     """
 
     settle: int
