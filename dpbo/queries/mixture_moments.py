@@ -32,6 +32,8 @@ from dpbo.queries.ball import Resolution, require_float64
 from dpbo.queries.features import Weights, degrees, distance_squared, features, isometry, length_squared, require_covariance, width_of
 from dpbo.queries.points import PointSums, powers
 
+_MOST_COMPONENTS = 1 << 10  # more would leave weights and records too few bits
+
 
 @dataclass(frozen=True, eq=False)
 class MixtureMoments(PointSums):
@@ -54,8 +56,8 @@ class MixtureMoments(PointSums):
             raise InputError("norm", self.ball.norm, "'l2' for mixture moments")
         width = width_of(require_covariance(self.covariance), self.dimension)
         require_float64("natural", self.natural)
-        if self.natural.ndim != 2 or self.natural.shape[1] != width or not len(self.natural):
-            raise InputError("natural", tuple(self.natural.shape), f"of shape K x {width}")
+        if self.natural.ndim != 2 or self.natural.shape[1] != width or not 1 <= len(self.natural) <= _MOST_COMPONENTS:
+            raise InputError("natural", tuple(self.natural.shape), f"of shape K x {width} with K at most {_MOST_COMPONENTS}")
         if len(self.weights) != 3:
             raise InputError("weights", self.weights, "three numbers: for counts, means and second moments")
         object.__setattr__(self, "weights", tuple(require_positive("weights", weight, 1e-3, 1e3) for weight in self.weights))

@@ -1,6 +1,7 @@
 """Moments of mixtures under the query contract: exact whole numbers, bounds that are reached, and the paper's constant broken."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from dpbo.queries import Ball, MixtureMoments
 from dpbo.queries.ball import Resolution, lattice_chunks
 from dpbo.queries.features import distance_squared, features, isometry, width_of
 from dpbo.queries.mixture_moments import responsibilities
+from dpbo.testing import SeededEntropy, audit, reachable
 from tests.queries.point_contract import PointContract
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
@@ -184,6 +186,24 @@ def test_they_are_the_moments_of_the_clipped_records(covariance):
     assert release.value.reshape(3, -1)[:, 0].sum() == 4999
 
 
+def test_an_audit_finds_nearly_all_of_what_a_release_may_leak_and_no_more():
+    """Two records that land in different components, at noise of a quarter of the sensitivity: 4-GDP."""
+
+    def curator(record, seed):
+        records = torch.tensor([[0.3, 0.1], record], dtype=torch.float64)
+        terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": REPLACE, "budget": Budget.gdp(1e4)}
+        return Curator(records, entropy=SeededEntropy(seed), **terms)
+
+    sides, query = [curator([1.0, 0.0], 0), curator([-1.0, 0.0], 1)], MixtureMoments(2, ball=Ball(1.0), natural=split(2))
+
+    def draw(which, count):
+        handles = [sides[which].evaluate(query) for _ in range(count)]
+        return torch.stack([r.value for r in sides[which].release_all(handles, GaussianMechanism(0.25))]).numpy()
+
+    found = audit(draw, runs=250)
+    assert 0.85 * reachable(4.0, 250) < found.mu <= 4.0
+
+
 def test_noise_follows_the_weights():
     X = torch.zeros(10, 2, dtype=torch.float64)
     for weights in ((1.0, 1.0, 1.0), (0.25, 0.5, 1.0)):
@@ -212,6 +232,7 @@ def test_the_resolution_leaves_room_for_every_record():
     [
         ("natural", {"natural": torch.zeros(2, 5).double()}),
         ("natural", {"natural": torch.zeros(2, 6)}),
+        ("natural", {"natural": torch.zeros(1025, 6).double()}),
         ("natural", {"natural": torch.full((2, 6), math.inf).double()}),
         ("covariance", {"covariance": "tied"}),
         ("weights", {"weights": (1.0, 1.0)}),
