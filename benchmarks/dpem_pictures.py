@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from benchmarks.dpem_compositions import COMPOSITIONS
 from dpbo import Budget
 from dpbo.algorithms.em import DPGaussianMixture
 from dpbo.mechanisms import NoNoise
@@ -29,9 +30,15 @@ def likelihoods(found: dict[str, dict[str, list[float]]], file: pathlib.Path) ->
         if "-" in values:
             axes.axhline(statistics.mean(values["-"]), color="k", lw=0.8, ls="--" if "scikit" in name else "-.", label=name)
             continue
+        law, composition = name.split(", ")[:2]
+        style: dict[str, Any] = {"color": f"C{COMPOSITIONS.index(composition)}", "ls": "-." if law == "LLG" else "-", "lw": 1.2}
+        if law == "joint":
+            style = {"color": "k" if name.endswith("plain") else "r", "lw": 3}
+        if name.endswith("paper"):
+            style |= {"ls": ":", "alpha": 0.5 if law == "LLG" else 1.0}
         x, y = [float(e) for e in values], [statistics.mean(v) for v in values.values()]
-        axes.plot(x, y, ":" if name.endswith("paper") else "-", lw=2.5 if name.startswith("joint") else 1, label=name)
-    axes.set(xscale="log", xlabel="epsilon", ylabel="test log-likelihood a record", ylim=(-26, -17))
+        axes.plot(x, y, label=f"{name} (NOT private)" if name.endswith("paper") else name, **style)
+    axes.set(xscale="log", xlabel="epsilon", ylabel="test log-likelihood a record", ylim=(-30, -17))
     axes.legend(fontsize=6, ncol=2)
     figure.savefig(file, dpi=150)
 
