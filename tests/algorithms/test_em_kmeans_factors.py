@@ -37,7 +37,7 @@ def factors(n, d, m, seed=0):
 @pytest.mark.parametrize("adjacency", list(Adjacency)[:2])
 def test_k_means_finds_the_clusters(kind, adjacency):
     X = squares()
-    found = kind(4, budget=Budget(8.0, 1e-6), radius=2.0, adjacency=adjacency, random_state=0).fit(X)
+    found = kind(4, budget=Budget.gdp(20.0), radius=2.0, adjacency=adjacency, random_state=0).fit(X)
     best = KMeans(4, n_init=3, random_state=0).fit(X)
     assert found.score(X) > 1.15 * best.score(X)
     assert found.transform(X[:7]).shape == (7, 4)

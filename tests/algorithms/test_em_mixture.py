@@ -49,13 +49,13 @@ def mixture(**changes):
 @pytest.mark.parametrize("adjacency", [REPLACE, ADD])
 def test_it_comes_close_to_the_open_fit(covariance, method, adjacency):
     X, test = blobs(), blobs(2000, seed=1)
-    private = mixture(covariance_type=covariance, method=method, adjacency=adjacency).fit(X)
+    private = mixture(covariance_type=covariance, method=method, adjacency=adjacency, budget=Budget(5.0, 1e-6)).fit(X)
     plain = GaussianMixture(2, covariance_type=covariance, random_state=0).fit(X)
     assert private.score(test) > plain.score(test) - 0.15
     assert private.covariances_.shape == plain.covariances_.shape
     assert sorted(private.weights_) == pytest.approx([1 / 3, 2 / 3], abs=0.05)
     assert (private.predict(test) == private.predict_proba(test).argmax(1)).all()
-    assert "(2.000, 1e-06)-DP" in str(private.statement())
+    assert "(5.000, 1e-06)-DP" in str(private.statement())
     rows, labels = private.sample(500)
     assert rows.shape == (500, 2)
     assert private.score(rows) > private.score(test) - 0.3
