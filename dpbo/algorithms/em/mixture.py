@@ -216,13 +216,13 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         center = torch.zeros(d, dtype=torch.float64) if ball.center is None else ball.center
         cloud = torch.from_numpy(self._generator().standard_normal((K, d))) @ root.T
         centers = _SEPARATION * cloud
-        weights, noise = torch.full((K,), 1.0 / K, dtype=torch.float64), plan.curator.units
+        weights, units = torch.full((K,), 1.0 / K, dtype=torch.float64), plan.curator.units
         near = Ball(0.75 * self._reach(d) * float(torch.linalg.eigvalsh(covariance)[-1]) ** 0.5, center=center)
         for _ in range(self.init_iter if K > 1 else 0):
             question = ClusterSums(d, ball=near, centers=centers / near.radius, vectors=self.vectors)
             value, std = _rows(plan.ask(question, "k-means"), K)
-            if noise is not None:
-                value[:, 0] += (noise - value[:, 0].sum()) / K
+            if units is not None:
+                value[:, 0] += (units - value[:, 0].sum()) / K
             counts = torch.maximum(value[:, 0], (3.0 * std[:, 0]).clamp(min=1.0))
             found = value[:, 1:] / counts.unsqueeze(1)
             centers = near.radius * found / found.norm(dim=1, keepdim=True).clamp(min=1.0)
