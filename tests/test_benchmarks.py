@@ -7,20 +7,9 @@ import sys
 
 import pytest
 
-HELPERS = (
-    "__init__",
-    "harness",
-    "paired",
-    "peers",
-    "dpgibo_problems",
-    "dpgibo_experiments",
-    "kusner_problems",
-    "kusner_tuning",
-    "outsourced_problems",
-    "outsourced_releases",
-    "outsourced_search",
-    "outsourced_pictures",
-)
+HELPERS = ("__init__", "harness", "paired", "peers", "dpgibo_problems", "dpgibo_experiments", "kusner_problems", "kusner_tuning",
+           "outsourced_problems", "outsourced_releases", "outsourced_search", "outsourced_pictures",
+           "dpem_compositions", "dpem_paper", "dpem_peer", "dpem_pictures")  # fmt: skip
 NAMES = sorted(p.stem for p in (pathlib.Path(__file__).parents[1] / "benchmarks").glob("*.py") if p.stem not in HELPERS)
 
 
@@ -51,3 +40,13 @@ def test_f1_over_a_gp_of_jointly_released_cells():
     assert charges[0].body["event"]["slots"] == 8
     assert sum(record.body["event"]["slots"] for record in charges) == 14
     assert "(3.000, 1e-06)-DP" in str(curator.statement())
+
+
+def test_what_others_released_warms_up_the_next_search():
+    from examples.warm_start import embedded_table, guided_by_teams
+
+    plain, guided, statement = guided_by_teams(tasks=8)
+    assert guided < 0.7 * plain
+    assert "(1.000, 1e-05)-DP" in str(statement)
+    wide, narrow, _ = embedded_table(runs=16)
+    assert narrow < 0.8 * wide

@@ -1,6 +1,8 @@
 from .choose import adaptive_points as adaptive_points
 from .choose import choose_points as choose_points
 from .gradient_information import GradientInformation as GradientInformation
+from .prior_guided import Prior as Prior
+from .prior_guided import prior_guided as prior_guided
 from .ucb import GPUCB as GPUCB
 from .ucb import SrinivasCompact as SrinivasCompact
 from .ucb import SrinivasFinite as SrinivasFinite

@@ -1,10 +1,14 @@
+from .ball import Ball as Ball
 from .candidates import CandidateScores as CandidateScores
 from .clipped import ClippedMean as ClippedMean
 from .clipped import ClippedScores as ClippedScores
 from .clipped import ClippedSum as ClippedSum
+from .cluster_sums import ClusterSums as ClusterSums
 from .gradient import ClippedGradient as ClippedGradient
+from .mixture_moments import MixtureMoments as MixtureMoments
 from .outcome import RowOutcome as RowOutcome
 from .quantile import QuantileUtilities as QuantileUtilities
 from .query import Query as Query
 from .rows import RowTable as RowTable
 from .sampled import PoissonSampled as PoissonSampled
+from .second_moment import SecondMoment as SecondMoment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import pickle
 import types
@@ -35,6 +36,8 @@ def _bytes(thing: Any) -> bytes:
         return _joined("code", thing.co_code, thing.co_names, *(part for part in thing.co_consts if not isinstance(part, str)))
     if isinstance(thing, partial):
         return _joined("partial", thing.func, thing.args, thing.keywords)
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        return _joined(type(thing).__qualname__, *(getattr(thing, field.name) for field in dataclasses.fields(thing)))
     if isinstance(thing, Mapping):
         return _joined("mapping", *(part for item in thing.items() for part in item))
     if isinstance(thing, (tuple, list)):

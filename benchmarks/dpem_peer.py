@@ -1,0 +1,26 @@
+"""diffprivlib's KMeans on a file of points, printed as JSON centres; for an environment of its own: it does not import beside this one's
+scikit-learn.
+
+    PEER_PYTHON -m benchmarks.dpem_peer POINTS.npy EPSILON CLUSTERS REPETITIONS
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+
+
+def main() -> None:
+    import numpy as np
+    from diffprivlib.models import KMeans
+
+    warnings.simplefilter("ignore")
+    file, epsilon, clusters, repetitions = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    X = np.load(file)
+    found = [KMeans(clusters, epsilon=epsilon, bounds=(-1.0, 1.0)).fit(X).cluster_centers_.tolist() for _ in range(repetitions)]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

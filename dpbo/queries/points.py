@@ -1,0 +1,122 @@
+"""What questions about points share: records as vectors in a public ball, sums of exact whole numbers, chunk by chunk.
+
+A record contributes one vector that depends on its own numbers and on public parameters; the sum over records is exact whatever the order,
+chunk, shard or device (ball.py). Units that are groups of records are refused: a unit's mean of whole numbers is not whole, so the exact
+sensitivities would not hold; reduce each unit to one record first.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpbo.errors import InputError
+from dpbo.privacy import Adjacency, Sensitivity, require_count
+from dpbo.queries import scoring
+from dpbo.queries.ball import MOST_DIMENSION, Ball, Resolution, chunk_rows, lattice_chunks
+from dpbo.queries.query import Failure, IntegerSum, Query, View
+
+_UP = 1.0 + 1e-15
+
+
+@dataclass(frozen=True, eq=False)
+class PointSums(Query):
+    """Sums over records of whole-number statistics of z, the record's place in the ball. Published in z's units, never divided.
+
+    Args:
+        dimension: d, public.
+        ball: where records are clipped to.
+        vectors: `vectors(records)` gives `n x d` where records are no such tensor or array themselves; each record by itself.
+    """
+
+    dimension: int
+    ball: Ball = field(kw_only=True)
+    vectors: Callable[[Any], Any] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if require_count("dimension", self.dimension) > MOST_DIMENSION:
+            raise InputError("dimension", self.dimension, f"at most {MOST_DIMENSION}")
+        if not isinstance(self.ball, Ball):
+            raise InputError("ball", type(self.ball).__name__, "a Ball")
+        self.ball.require_dimension(self.dimension)
+        if self.vectors is not None:
+            scoring.require_callable("vectors", self.vectors)
+
+    @property
+    @abc.abstractmethod
+    def components(self) -> int:
+        """K."""
+
+    @abc.abstractmethod
+    def squared(self, adjacency: Adjacency) -> tuple[float, float]:
+        """Squared l2 sensitivity of the vector whose coordinates are divided by `units`, and l1 over l2."""
+
+    @abc.abstractmethod
+    def units(self) -> torch.Tensor:
+        """What each coordinate of the answer is measured in, at most 1."""
+
+    @abc.abstractmethod
+    def degree_of(self) -> torch.Tensor:
+        """Degree in z of each coordinate of the answer; those of degree p are multiples of 2^-(weight_bits + p bits)."""
+
+    @abc.abstractmethod
+    def chunk(self, Z: torch.Tensor, alive: torch.Tensor, resolution: Resolution) -> torch.Tensor:
+        """The chunk's sum in whole numbers as float64, every partial sum below 2^53; Z `d x rows` in whole numbers."""
+
+    def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
+        if adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
+            raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE")
+        squared, times = self.squared(adjacency)
+        l2 = math.sqrt(squared) * _UP
+        return Sensitivity(l2 * times * _UP, l2, l2, tuple(self.units().tolist()))
+
+    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+        return (0.0,) * len(self.units()), 1.0
+
+    def public_inputs(self) -> dict[str, Any]:
+        return {"dimension": self.dimension, "radius": self.ball.radius, "norm": self.ball.norm}
+
+    def width(self) -> int:
+        """Numbers a row in work on a chunk."""
+        return len(self.units()) // self.components
+
+    def resolution(self, units: int | None) -> Resolution:
+        """The public steps for so many public units (None: private)."""
+        return Resolution.of(int(self.degree_of().max()), self.components, units)
+
+    def quanta(self, units: int | None) -> tuple[float, ...]:
+        """The public step of each coordinate of the answer, alike for all."""
+        return (math.ldexp(1.0, -self.resolution(units).lattice_bits),) * len(self.units())
+
+    def probe(self, example: Any, count: int, subject: Any) -> None:
+        scoring.try_on(self._rows, None, example, self.dimension, count, lambda pieces: self._total(pieces, count))
+
+    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+        if view.groups is not None:
+            raise InputError("unit", "groups of records", "single records", "Reduce each unit to one record first, for example its mean.")
+        total = scoring.over_records(self._rows, None, view, self.dimension, lambda pieces: self._total(pieces, view.public_units))
+        return total if isinstance(total, Failure) else IntegerSum(total.cpu(), self.quanta(view.public_units))
+
+    def _rows(self, _subject: Any, records: Any) -> Any:
+        return records if self.vectors is None else self.vectors(records)
+
+    def _total(self, pieces: Iterable[torch.Tensor], units: int | None) -> torch.Tensor:
+        steps, width = self.resolution(units), len(self.units())
+        total: torch.Tensor | None = None
+        for Z, alive in lattice_chunks(pieces, self.ball, steps.bits, chunk_rows(self.width())):
+            part = self.chunk(Z, alive, steps).to(torch.int64)
+            total = part if total is None else total.add_(part)
+        if total is None:
+            return torch.zeros(width, dtype=torch.int64)
+        return total << (steps.lattice_bits - steps.weight_bits - steps.bits * self.degree_of()).to(total.device)
+
+
+def powers(exponents: torch.Tensor) -> torch.Tensor:
+    """2^exponents, exactly: float64."""
+    return torch.from_numpy(np.ldexp(1.0, exponents.numpy()))

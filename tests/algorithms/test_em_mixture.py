@@ -1,0 +1,229 @@
+"""The private mixture finds what it should, spends what it says, resumes without a second noise, and looks at nothing it may not see."""
+
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.mixture import GaussianMixture
+
+from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
+from dpbo.accounting import Planned, ZCDPFilter
+from dpbo.algorithms.em import DPGaussianMixture, density_of
+from dpbo.algorithms.em.gaussians import Gaussians
+from dpbo.algorithms.em.repair import Averaged, Prior, mixture_of
+from dpbo.errors import InputError, LedgerMismatch
+from dpbo.events import GaussianEvent
+from dpbo.mechanisms import NoNoise
+from dpbo.queries.features import features
+from dpbo.testing import replay
+
+EXACT = NoNoise(allow_not_private=True)
+REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
+
+
+def blobs(n=6000, seed=0):
+    """Two well-separated Gaussians in the plane, one of them small and far from round."""
+    rng = np.random.default_rng(seed)
+    first = rng.normal(size=(2 * n // 3, 2)) * 0.5 + [2.0, 1.0]
+    second = rng.normal(size=(n // 3, 2)) @ np.array([[0.6, 0.2], [0.0, 0.2]]) + [-2.0, 0.0]
+    return np.concatenate([first, second])[rng.permutation(2 * n // 3 + n // 3)]
+
+
+def make(records, **settings):
+    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": REPLACE, "budget": Budget.gdp(2.0, delta=1e-6)}
+    return Curator(torch.as_tensor(records), **{**terms, **settings})
+
+
+def mixture(**changes):
+    terms: dict[str, Any] = {"n_components": 2, "budget": Budget(2.0, 1e-6), "radius": 6.0, "random_state": 0, **changes}
+    return DPGaussianMixture(**terms)
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag", "spherical"])
+@pytest.mark.parametrize("method", ["mle", "map"])
+@pytest.mark.parametrize("adjacency", [REPLACE, ADD])
+def test_it_comes_close_to_the_open_fit(covariance, method, adjacency):
+    X, test = blobs(), blobs(2000, seed=1)
+    private = mixture(covariance_type=covariance, method=method, adjacency=adjacency, budget=Budget(5.0, 1e-6)).fit(X)
+    plain = GaussianMixture(2, covariance_type=covariance, random_state=0).fit(X)
+    assert private.score(test) > plain.score(test) - 0.15
+    assert private.covariances_.shape == plain.covariances_.shape
+    assert sorted(private.weights_) == pytest.approx([1 / 3, 2 / 3], abs=0.05)
+    assert (private.predict(test) == private.predict_proba(test).argmax(1)).all()
+    assert "(5.000, 1e-06)-DP" in str(private.statement())
+    rows, labels = private.sample(500)
+    assert rows.shape == (500, 2)
+    assert private.score(rows) > private.score(test) - 0.3
+    assert set(labels) == {0, 1}
+
+
+def test_the_density_is_that_of_its_parameters():
+    X = blobs()
+    for covariance in ("full", "diag", "spherical"):
+        private = mixture(covariance_type=covariance, center=[0.5, 0.0]).fit(X)
+        twin = GaussianMixture(2, covariance_type=covariance)
+        twin.weights_, twin.means_, twin.covariances_ = private.weights_, private.means_, private.covariances_
+        precisions = np.linalg.inv(private.covariances_) if covariance == "full" else 1 / private.covariances_
+        twin.precisions_cholesky_ = np.linalg.cholesky(precisions) if covariance == "full" else np.sqrt(precisions)
+        assert private.score_samples(X[:50]) == pytest.approx(twin.score_samples(X[:50]), rel=1e-8)
+        points = torch.from_numpy(X[:6]).reshape(2, 3, 2).requires_grad_()
+        density_of(private, points).sum().backward()
+        assert points.grad is not None
+        assert bool(points.grad.isfinite().all())
+
+
+def test_natural_parameters_are_the_log_joint():
+    generator = torch.Generator().manual_seed(0)
+    Z = torch.randn(20, 3, dtype=torch.float64, generator=generator)
+    root = torch.randn(2, 3, 3, dtype=torch.float64, generator=generator)
+    shapes = {"full": root @ root.mT + torch.eye(3), "diag": root[:, 0].square() + 0.1, "spherical": root[:, 0, 0].abs()}
+    for kind, covariances in shapes.items():
+        some = Gaussians(torch.tensor([0.3, 0.7]).double(), root[:, 1], covariances, kind)
+        assert torch.allclose(some.natural() @ features(Z.T, 1.0, kind), some.log_joint(Z).T, rtol=1e-9)
+
+
+def test_without_noise_a_step_is_the_textbooks():
+    """MLE: weighted means and covariances. MAP: the paper's formulas, written out for one component."""
+    Z = torch.randn(400, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 0.2
+    gamma = torch.rand(2, 400, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    gamma = gamma / gamma.sum(0)
+    moments, std = gamma @ features(Z.T, 1.0, "full").T, torch.zeros(2, 6, dtype=torch.float64)
+    mle, posterior = (mixture_of(moments, std, 2, "full", 1e-6, prior) for prior in (None, Prior()))
+    for k in range(2):
+        N, mean = float(gamma[k].sum()), (gamma[k] @ Z) / gamma[k].sum()
+        C = (Z - mean).T @ (gamma[k].unsqueeze(1) * (Z - mean)) / N
+        assert torch.allclose(mle.means[k], mean)
+        assert torch.allclose(mle.covariances[k], C)
+        assert float(mle.weights[k]) == pytest.approx(N / 400)
+        expected = (0.1 * torch.eye(2) + N * C + 1.01 * N / (1.01 + N) * torch.outer(mean, mean)) / (3 + N + 2 + 2)
+        assert torch.allclose(posterior.covariances[k], expected.double())
+        assert torch.allclose(posterior.means[k], N * mean / (N + 1.01))
+        assert float(posterior.weights[k]) == pytest.approx((N + 1) / (400 + 4 - 2))
+
+
+def test_averaging_takes_off_the_noise_it_says():
+    generator = torch.Generator().manual_seed(0)
+    truth, std = torch.tensor([[600.0, 30.0], [400.0, -20.0]]).double(), torch.full((2, 2), 5.0).double()
+    ends, said = [], std
+    for _ in range(400):
+        averaged = Averaged(2, 1000)
+        for _ in range(6):
+            value, said = averaged.add(truth + 5.0 * torch.randn(2, 2, dtype=torch.float64, generator=generator), std)
+        ends.append(value)
+    off = torch.stack(ends) - truth
+    assert off.mean(0).abs().max() < 0.5
+    assert float(off[:, :, 0].std()) == pytest.approx(float(said[0, 0]), rel=0.1), "counts sum to the public number"
+    assert float(off[:, :, 1].std()) <= 1.5 * float(said[0, 1]), "the others to a mean that is noisy itself"
+
+
+def test_the_whole_plan_is_spent_and_is_what_the_budget_buys():
+    curator = make(blobs())
+    private = mixture(budget=0.5, dimension=2, max_iter=5).fit(curator)
+    slots = 5 + 3 + 2
+    assert private.noise_multiplier_ == pytest.approx(math.sqrt(slots / 0.5) / 2.0)
+    assert curator.ledger.head().used["dp-em"] == slots
+    with pytest.raises(BudgetExceeded):
+        mixture(budget=0.6, dimension=2, name="more").fit(curator)
+    for accounting in (ZCDPFilter(), Planned([GaussianEvent(12.0, 15)])):
+        assert mixture(accounting=accounting).fit(blobs(500)).statement()
+    assert "not bounded" in str(mixture(budget=EXACT).fit(blobs(500)).statement())
+
+
+class Dying(Curator):
+    """Loses its machine after so many releases."""
+
+    left = 4
+
+    def release_all(self, *arguments, **settings):
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return super().release_all(*arguments, **settings)
+
+
+def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path):
+    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": REPLACE, "budget": Budget.gdp(2.0, delta=1e-6),
+                             "dataset": "d", "ledger": str(tmp_path / "l.db")}  # fmt: skip
+    X, model = torch.from_numpy(blobs(1000)), mixture(budget=0.5, dimension=2, max_iter=5)
+    with pytest.raises(KeyboardInterrupt):
+        clone(model).fit(Dying(X, **terms))
+    first, again = (clone(model).fit(Curator(X, **terms)) for _ in range(2))
+    assert np.array_equal(first.means_, again.means_)
+    charges = [record for record in Curator(X, **terms).ledger.records() if record.kind == "charge"]
+    assert len(charges) == 10
+    assert [record.body["slots"][0]["details"]["stage"] for record in charges] == ["frame"] * 2 + ["k-means"] * 3 + ["em"] * 5
+    with pytest.raises(LedgerMismatch):
+        clone(model).set_params(radius=7.0).fit(Curator(X, **terms))
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+def test_nothing_depends_on_the_records_but_through_what_was_released(covariance):
+    X = torch.from_numpy(blobs(300))
+    neighbour = X.clone()
+    neighbour[5] = torch.tensor([math.nan, 1e9])
+
+    def run(curator, _):
+        fitted = mixture(budget=0.9, dimension=2, covariance_type=covariance).fit(curator)
+        return fitted.weights_, fitted.means_, fitted.covariances_, fitted.statement_.guarantee
+
+    steps = replay(run, X, neighbour, unit=PrivacyUnit("record"), adjacency=REPLACE, budget=Budget(1.0, 1e-5))
+    assert len(steps) == 15
+
+
+def test_rows_that_are_not_finite_count_as_nothing_and_are_not_refused():
+    X = blobs(3000)
+    X[::100] = np.nan
+    assert mixture(budget=EXACT).fit(X).score(blobs(500, seed=3)) == pytest.approx(
+        mixture(budget=EXACT).fit(blobs(3000)[1:]).score(blobs(500, seed=3)), abs=0.05
+    )
+
+
+def test_no_records_at_all_are_as_private_as_any():
+    assert mixture(adjacency=ADD).fit(np.empty((0, 2))).statement()
+    with pytest.raises(ValueError, match="0 sample"):
+        mixture().fit(np.empty((0, 2)))
+
+
+def test_it_pickles_without_its_curator_and_keeps_its_statement():
+    private = mixture().fit(blobs(500))
+    twin = pickle.loads(pickle.dumps(private))
+    assert np.array_equal(twin.score_samples(blobs(20)), private.score_samples(blobs(20)))
+    assert str(twin.statement()) == str(private.statement())
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("budget", {"budget": None}),
+        ("budget", {"budget": 0.5}),
+        ("radius", {"radius": None}),
+        ("radius", {"radius": -1.0}),
+        ("center", {"center": [0.0]}),
+        ("covariance", {"covariance_type": "tied"}),
+        ("method", {"method": "vb"}),
+        ("max_iter", {"max_iter": 0}),
+        ("n_components", {"n_components": 0}),
+        ("settle", {"settle": -1}),
+        ("reg_covar", {"reg_covar": 0.0}),
+        ("adjacency", {"adjacency": None}),
+    ],
+)
+def test_bad_input_is_named(name, change):
+    with pytest.raises(InputError, match=name):
+        mixture(**change).fit(blobs(100))
+    with pytest.raises(NotFittedError):
+        mixture(**change).predict(blobs(10))
+
+
+def test_a_curator_needs_a_dimension_and_units_of_one_record():
+    with pytest.raises(InputError, match="dimension"):
+        mixture(budget=0.5).fit(make(blobs(100)))
+    grouped = make(blobs(99), unit=PrivacyUnit("patient", groups=np.arange(99) // 2))
+    with pytest.raises(InputError, match="single records"):
+        mixture(budget=0.5, dimension=2).fit(grouped)
+    assert grouped.ledger.head().used == {}, "nothing was reserved"

@@ -1,0 +1,108 @@
+"""Second moments and cluster sums under the query contract."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.errors import InputError
+from dpbo.mechanisms import NoNoise
+from dpbo.queries import Ball, ClusterSums, SecondMoment
+from tests.queries.point_contract import PointContract
+
+REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
+EXACT = NoNoise(allow_not_private=True)
+CENTERS = torch.tensor([[0.5, 0.0], [-0.5, 0.0], [0.0, 9.0]]).double()
+
+
+class TestSecondMoment(PointContract):
+    covers, metrics = SecondMoment, 3
+
+    def query(self, score):
+        return SecondMoment(3, ball=Ball(2.0), vectors=lambda r: score(None, r))
+
+    def worst(self, adjacency):
+        rest = [[1.0, 1.0, 0.0]]
+        return [[*rest, [0, 2.0, 0]], rest + ([[1e9, 0, 0]] if adjacency is REPLACE else [])]
+
+
+class TestClusters(PointContract):
+    """Different centres and the same one are equally far apart."""
+
+    covers, metrics = ClusterSums, 2
+
+    def query(self, score):
+        return ClusterSums(2, ball=Ball(1.0), centers=CENTERS, vectors=lambda r: score(None, r))
+
+    def worst(self, adjacency):
+        return [[[1.0, 0], [0.1, 0]], [[0.1, 0]] + ([[-1.0, 0]] if adjacency is REPLACE else [])]
+
+
+class TestCube(PointContract):
+    covers, metrics = ClusterSums, 2
+
+    def query(self, score):
+        ball = Ball(3.0, norm="linf")
+        return ClusterSums(2, ball=ball, centers=CENTERS[2:], weights=(2.0, 1.0), vectors=lambda r: score(None, r))
+
+    def worst(self, adjacency):
+        return [[[3.0, 3.0], [0.1, 0]], [[0.1, 0]] + ([[-9.0, -4.0]] if adjacency is REPLACE else [])]
+
+
+def test_cluster_sensitivities_are_those_of_the_table():
+    for norm, adjacency, l1, l2 in (
+        ("l2", ADD, 1 + math.sqrt(3), math.sqrt(2)),
+        ("l2", REPLACE, 2 * (1 + math.sqrt(3)), 2.0),
+        ("linf", ADD, 4.0, 2.0),
+        ("linf", REPLACE, 8.0, math.sqrt(12)),
+    ):
+        found = ClusterSums(3, ball=Ball(1.0, norm=norm), centers=torch.eye(3).double()).sensitivity(adjacency)
+        assert (found.l1, found.l2) == pytest.approx((l1, l2))
+
+
+def make(records, adjacency=REPLACE):
+    return Curator(records, unit=PrivacyUnit("record"), adjacency=adjacency, budget=Budget.gdp(1.0))
+
+
+@pytest.mark.parametrize("adjacency", [REPLACE, ADD])
+def test_they_are_what_they_say(adjacency):
+    X = np.random.default_rng(0).normal(size=(3000, 4))
+    X[7] = math.inf
+    kept = torch.from_numpy(np.delete(X, 7, 0)) / 5.0
+    kept = kept / kept.norm(dim=1, keepdim=True).clamp(min=1.0)
+    step = 2e-4 if adjacency is ADD else 2e-5  # a private number of records leaves fewer bits
+    moment = make(X, adjacency).release(SecondMoment(4, ball=Ball(5.0)), EXACT).value
+    i, j = torch.triu_indices(4, 4)
+    assert torch.allclose(moment, (kept.T @ kept)[i, j], atol=3000 * step)
+    centers = torch.eye(4).double()[:3]
+    sums = make(X, adjacency).release(ClusterSums(4, ball=Ball(5.0), centers=centers), EXACT).value.reshape(3, 5)
+    nearest = torch.cdist(kept, centers).argmin(1)
+    for k in range(3):
+        assert abs(float(sums[k, 0]) - int((nearest == k).sum())) <= 2, "ties within a step may fall either way"
+        assert torch.allclose(sums[k, 1:], kept[nearest == k].sum(0), atol=2.0)
+    assert sums[:, 0].sum() == 2999
+
+
+@pytest.mark.parametrize("n", [1, 4095, 8193])
+def test_one_record_changes_no_others_bits(n):
+    X = torch.randn(n + 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+    for query in (
+        SecondMoment(5, ball=Ball(1.0)),
+        ClusterSums(5, ball=Ball(1.0), centers=X[:1]),
+        ClusterSums(5, ball=Ball(1.0), centers=X),
+    ):
+        whole, rest, one = (query._total([part], n + 1) for part in (X, X[1:], X[:1]))
+        assert torch.equal(rest + one, whole)
+
+
+def test_bad_input_is_named():
+    for name, change in (("centers", {"centers": torch.zeros(2, 3).double()}), ("weights", {"weights": (1.0, -1.0)}),
+                         ("dimension", {"dimension": 0})):  # fmt: skip
+        terms: dict[str, Any] = {"dimension": 2, "ball": Ball(1.0), "centers": CENTERS, **change}
+        with pytest.raises(InputError, match=name):
+            ClusterSums(**terms)
+    with pytest.raises(InputError, match="norm"):
+        SecondMoment(2, ball=Ball(1.0, norm="linf"))
