@@ -177,9 +177,7 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
 
     def _reach(self, d: int) -> float:
         """Radius of the ball in standard deviations: holds about nine tenths of a Gaussian."""
-        import os
-
-        return math.sqrt(d) + float(os.environ.get("REACH", "1"))
+        return math.sqrt(d) + 1.0
 
     def _weights(self, d: int) -> tuple[float, float, float]:
         """Noise of standard deviation s/a on a block costs w s^2/a^2 nats with w = (1, 2 d r^2, F_2 r^4)/4 in standard deviations r of the
