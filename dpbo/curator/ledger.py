@@ -141,6 +141,11 @@ class Ledger:
         entries = {record.seq for record in charges}
         return [value for record in stored if record.body["entry"] in entries for value in record.body["values"]]
 
+    def plan(self, name: str) -> Record | None:
+        """The reservation of this name."""
+        with self.storage.reading() as connection:
+            return _plan(connection, name)
+
     def charges(self, plan: str) -> list[Record]:
         """Every charge under a plan, oldest first."""
         with self.storage.reading() as connection:

@@ -146,10 +146,11 @@ class Dying(Curator):
         return super().release_all(*arguments, **settings)
 
 
-def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path):
+@pytest.mark.parametrize("seed", [0, None])
+def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path, seed):
     terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": REPLACE, "budget": Budget.gdp(2.0, delta=1e-6),
                              "dataset": "d", "ledger": str(tmp_path / "l.db")}  # fmt: skip
-    X, model = torch.from_numpy(blobs(1000)), mixture(budget=0.5, dimension=2, max_iter=5)
+    X, model = torch.from_numpy(blobs(1000)), mixture(budget=0.5, dimension=2, max_iter=5, random_state=seed)
     with pytest.raises(KeyboardInterrupt):
         clone(model).fit(Dying(X, **terms))
     first, again = (clone(model).fit(Curator(X, **terms)) for _ in range(2))
@@ -181,6 +182,14 @@ def test_rows_that_are_not_finite_count_as_nothing_and_are_not_refused():
     assert mixture(budget=EXACT).fit(X).score(blobs(500, seed=3)) == pytest.approx(
         mixture(budget=EXACT).fit(blobs(3000)[1:]).score(blobs(500, seed=3)), abs=0.05
     )
+
+
+def test_a_cell_that_is_no_number_is_not_quoted():
+    X = np.array([["1.0", "2.0"], ["3.0", "secret"]], dtype=object)
+    with pytest.raises(InputError) as refused:
+        mixture(budget=Budget(1.0, 1e-6)).fit(X)
+    assert "secret" not in str(refused.value)
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
 
 
 def test_no_records_at_all_are_as_private_as_any():

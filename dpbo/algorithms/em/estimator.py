@@ -6,11 +6,12 @@
 `fit` on an array protects each row, under `adjacency`; REPLACE_ONE makes the number of rows public. Rows that are not finite count as
 nothing, because refusing them would tell that they are there; predictions, on the caller's own rows, refuse them. Nothing that `fit` leaves
 behind depends on the rows but through what was released: no labels of theirs, no likelihood, no convergence check. `random_state` is for
-starts and samples, never for noise.
+starts and samples, never for noise; the start's seed is kept in the ledger, so that a resumed run starts where it did.
 """
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
     accounting: Any
     dimension: int | None
     vectors: Any
+    name: str
     random_state: Any
     statement_: Statement
 
@@ -59,13 +61,22 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
             return X, self.n_features_in_
         relation = _relation(self.adjacency)
         least = 1 if relation is Adjacency.REPLACE_ONE else 0  # how many there are is private otherwise
-        rows = validate_data(self, X, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=least)
+        rows = self._rows(X, least)
         cap = Budget.gdp(1.0) if isinstance(self.budget, NoNoise) else self.budget
         if not isinstance(cap, Budget):
             raise InputError("budget", cap, "a Budget, when fitting on an array", "For example Budget(epsilon=1.0, delta=1e-6).")
         writable = rows if rows.flags.writeable else rows.copy()
         terms = {"unit": PrivacyUnit("record"), "adjacency": relation, "budget": cap, "accounting": self.accounting}
         return Curator(torch.from_numpy(writable), role="training", **terms), rows.shape[1]
+
+    def _rows(self, X: Any, least: int) -> Floats:
+        """The array as float64; what cannot be read as a number is not quoted."""
+        try:
+            return validate_data(self, X, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=least)
+        except ValueError as error:
+            if "could not convert" not in str(error):
+                raise
+        raise InputError("X", type(X).__name__, "made of numbers", "A cell could not be read as one.")
 
     def _spending(self, X: Any) -> Any:
         """What the plan may spend: all of a curator of one's own."""
@@ -84,6 +95,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=np.float64, reset=False)
         return torch.from_numpy(np.array(rows))
+
+    def _seed(self, curator: Curator) -> int:
+        """Of the start: `random_state`, else what an earlier session of this plan drew, else a fresh one."""
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)
+        known = curator.ledger.plan(self.name)
+        drawn = None if known is None else known.body["terms"].get("random_state")
+        return int(self._generator().randint(1 << 31)) if drawn is None else int(drawn)
 
     def _generator(self) -> np.random.RandomState:
         return check_random_state(self.random_state)

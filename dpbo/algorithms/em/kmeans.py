@@ -76,11 +76,11 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
         K, steps = require_count("n_clusters", self.n_clusters), require_count("max_iter", self.max_iter)
         curator, d = self._opened(X)
         ball = self._ball(d, self._norm)
-        seed = self.random_state if isinstance(self.random_state, int) else None
+        seed = self._seed(curator)
         center = None if self.center is None else np.asarray(self.center).tolist()
         terms = {"n_clusters": K, "radius": self.radius, "center": center, "dimension": d, "random_state": seed}
         plan = Plan(curator, self.name, self._spending(X), steps, terms, self._law)
-        centers = spread(K, _uniform(self._generator(), d, self._norm))
+        centers = spread(K, _uniform(np.random.RandomState(seed), d, self._norm))
         for _ in range(steps):
             centers = self._step(plan, ball, centers)
         self.cluster_centers_ = ball.outward(centers).numpy()

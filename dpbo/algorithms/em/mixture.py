@@ -108,9 +108,10 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         curator, d = self._opened(X)
         ball = self._ball(d)
         slots = self.frame_iter + (self.init_iter if self.n_components > 1 else 0) + self.max_iter
-        plan = Plan(curator, self.name, self._spending(X), slots, self._terms(d))
+        seed = self._seed(curator)
+        plan = Plan(curator, self.name, self._spending(X), slots, self._terms(d, seed))
         ball, covariance = self._framed(plan, ball, d)
-        start = self._started(plan, ball, covariance, d)
+        start = self._started(plan, ball, covariance, d, np.random.RandomState(seed))
         self._mixture, self._ball_ = self._em(plan, ball, start, d), ball
         self._publish(plan)
         return self
@@ -158,7 +159,7 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         if self.reg_covar is not None:
             require_positive("reg_covar", self.reg_covar, 1e-12, 1.0)
 
-    def _terms(self, d: int) -> dict[str, Any]:
+    def _terms(self, d: int, seed: int) -> dict[str, Any]:
         names = (
             "n_components",
             "radius",
@@ -171,7 +172,6 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
             "shares",
             "reg_covar",
         )
-        seed = self.random_state if isinstance(self.random_state, int) else None
         center = None if self.center is None else np.asarray(self.center).tolist()
         return {"dimension": d, "center": center, "random_state": seed, **{name: getattr(self, name) for name in names}}
 
@@ -207,12 +207,12 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         back = torch.eye(d, dtype=torch.float64) if ball.matrix is None else torch.linalg.inv(ball.matrix)
         return ball, ball.radius**2 * back @ inner @ back.T
 
-    def _started(self, plan: Plan, ball: Ball, covariance: torch.Tensor, d: int) -> Gaussians:
+    def _started(self, plan: Plan, ball: Ball, covariance: torch.Tensor, d: int, generator: np.random.RandomState) -> Gaussians:
         """K-means in x's own metric around the frame, then one spherical Gaussian a centre, in the ball's coordinates."""
         K = self.n_components
         root = torch.linalg.cholesky(covariance)
         center = torch.zeros(d, dtype=torch.float64) if ball.center is None else ball.center
-        cloud = torch.from_numpy(self._generator().standard_normal((K, d))) @ root.T
+        cloud = torch.from_numpy(generator.standard_normal((K, d))) @ root.T
         centers = _SEPARATION * cloud
         weights, units = torch.full((K,), 1.0 / K, dtype=torch.float64), plan.curator.units
         near = Ball(0.75 * self._reach(d) * float(torch.linalg.eigvalsh(covariance)[-1]) ** 0.5, center=center)
