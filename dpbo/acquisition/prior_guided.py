@@ -16,14 +16,15 @@ from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
-from botorch.acquisition.analytic import UpperConfidenceBound
-from botorch.acquisition.monte_carlo import qUpperConfidenceBound
+from botorch.acquisition.analytic import PosteriorMean, UpperConfidenceBound
+from botorch.acquisition.monte_carlo import qSimpleRegret, qUpperConfidenceBound
 from botorch.acquisition.prior_guided import PriorGuidedAcquisitionFunction
 from torch import Tensor
 
 from dpbo.errors import InputError
 from dpbo.privacy import require_count, require_positive, require_probability
 
+_SIGNED = (UpperConfidenceBound, PosteriorMean, qUpperConfidenceBound, qSimpleRegret)  # a power of pi would turn a negative value round
 LogDensity = Callable[[Tensor], Tensor]
 
 
@@ -69,7 +70,7 @@ def prior_guided(
         beta: how many evaluations the density is worth; about a tenth of the planned ones (Hvarfner et al.).
         bounds, share: as in `Prior`.
     """
-    if isinstance(acquisition, (UpperConfidenceBound, qUpperConfidenceBound)):
+    if isinstance(acquisition, _SIGNED):
         raise InputError("acquisition", type(acquisition).__name__, "non-negative, or a logarithm", "Expected improvement, for example.")
     exponent = require_positive("beta", beta) / require_count("t", t)
     log = bool(getattr(acquisition, "_log", False))

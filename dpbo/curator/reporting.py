@@ -30,8 +30,9 @@ _CHANGES = {
 }
 _INPUTS = "search inputs (the points x and their range)"
 _MODELS = "records that models were trained on, and the models: the caller declares them public or protected by other means"
+_OTHERS = "records of other roles"
 _NOT_PROTECTED = {
-    "training": ("records of other roles", "models, unless every step of their training is charged here", _INPUTS),
+    "training": (_OTHERS, "models, unless every step of their training is charged here", _INPUTS),
     "validation": (_MODELS, _INPUTS),
     "candidate": (_MODELS, _INPUTS),
 }
@@ -40,7 +41,7 @@ _NOT_PROTECTED = {
 def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int | None = None) -> Statement:
     """The statement of everything this ledger may ever release. `units`: their public number, else that of the newest charge."""
     chain, birth = ledger.verified(), ledger.birth
-    at, conditions = _delta(ledger, delta), _conditions(chain)
+    at, conditions, roles = _delta(ledger, delta), _conditions(chain), _roles(chain)
     assumed = {name: text for name, text in _assumed(chain).items() if not (conditions and name == "conditional-allowed")}
     exact = any(record.kind in ("charge", "reserve") and _is_exact(record) for record in chain)
     protected = _guarantee(ledger, ledger.cap, at)
@@ -53,8 +54,8 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         unit=birth["unit"],
         units=units,
         adjacency=birth["adjacency"],
-        role=birth["role"],
-        not_protected=_NOT_PROTECTED[birth["role"]],
+        role=" and ".join(roles),
+        not_protected=_not_protected(roles),
         guarantee=guarantee,
         lines=_lines(guarantee, protected, assumed, conditions),
         spent=_spent(ledger, chain, at),
@@ -66,6 +67,19 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         meaning=_meaning(guarantee, birth, units, conditions),
         radius=_radius(birth),
     )
+
+
+def _roles(chain: list[Record]) -> list[str]:
+    """What the records are for: the curator's role, and what plans do with them besides."""
+    plans = [record.body["terms"] for record in chain if record.kind == "reserve"]
+    return list(dict.fromkeys([chain[0].body["role"], *(terms["role"] for terms in plans if "role" in terms)]))
+
+
+def _not_protected(roles: list[str]) -> tuple[str, ...]:
+    """Of several roles, what no one of them protects."""
+    told = dict.fromkeys(item for role in roles for item in _NOT_PROTECTED[role])
+    protected = {_MODELS} if "training" in roles else set()
+    return tuple(item for item in told if item not in protected | ({_OTHERS} if len(roles) > 1 else set()))
 
 
 def _radius(birth: dict[str, Any]) -> str:

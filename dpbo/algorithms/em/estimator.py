@@ -7,6 +7,10 @@
 nothing, because refusing them would tell that they are there; predictions, on the caller's own rows, refuse them. Nothing that `fit` leaves
 behind depends on the rows but through what was released: no labels of theirs, no likelihood, no convergence check. `random_state` is for
 starts and samples, never for noise; the start's seed is kept in the ledger, so that a resumed run starts where it did.
+
+Three things to know. Every `fit` on an array spends its budget anew, on a ledger of its own: `cross_val_score` or GridSearchCV over private
+rows spends it many times and prints exact scores; one Curator adds them up. What `predict`, `transform`, `fit_transform` and `score` say of
+private rows is exact, and the caller's to keep. Steps before this one in a pipeline, such as a scaler, are not protected.
 """
 
 from __future__ import annotations
@@ -17,8 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpbo.curator.curator import Curator
@@ -70,13 +75,20 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
         return Curator(torch.from_numpy(writable), role="training", **terms), rows.shape[1]
 
     def _rows(self, X: Any, least: int) -> Floats:
-        """The array as float64; what cannot be read as a number is not quoted."""
-        try:
-            return validate_data(self, X, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=least)
-        except ValueError as error:
-            if "could not convert" not in str(error):
-                raise
-        raise InputError("X", type(X).__name__, "made of numbers", "A cell could not be read as one.")
+        """The array as float64. Refused by its dtype and shape alone; a cell that is no number counts as NaN, as any broken record does."""
+        if issparse(X):
+            validate_data(self, X)  # scikit-learn's refusal, which quotes no cell
+        with np.errstate(all="ignore"):
+            try:
+                rows = np.asarray(X)
+            except ValueError:
+                raise InputError("X", type(X).__name__, "rows of one length") from None
+            if rows.dtype.kind not in "biufO" or rows.ndim != 2:
+                kind = "Complex data not supported." if rows.dtype.kind == "c" else "Reshape your data if it is one-dimensional."
+                raise InputError("X", f"{rows.dtype} of {rows.ndim} dimensions", "a table of real numbers, n x d", kind)
+            numbers = np.vectorize(_number, otypes=[np.float64])(rows) if rows.dtype.kind == "O" and rows.size else rows.astype(np.float64)
+        validate_data(self, X, skip_check_array=True)
+        return check_array(numbers, ensure_all_finite=False, ensure_min_samples=least, estimator=self)
 
     def _spending(self, X: Any) -> Any:
         """What the plan may spend: all of a curator of one's own."""
@@ -102,7 +114,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
             return int(self.random_state)
         known = curator.ledger.plan(self.name)
         drawn = None if known is None else known.body["terms"].get("random_state")
-        return int(self._generator().randint(1 << 31)) if drawn is None else int(drawn)
+        return int(self._generator().random_sample() * 2**31) if drawn is None else int(drawn)
 
     def _generator(self) -> np.random.RandomState:
         return check_random_state(self.random_state)
@@ -111,6 +123,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True  # the noise is fresh in every fit
         return tags
+
+
+def _number(cell: Any) -> float:
+    try:
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return np.nan
 
 
 def _relation(adjacency: Any) -> Adjacency:

@@ -85,6 +85,7 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
         if self.center is not None and curator.units is None:
             require_positive("divisor", self.divisor, 1.0)
         seed = self._seed(curator)
+        SecondMoment(d, ball=ball, vectors=self.vectors).sensitivity(curator.adjacency)  # refused, if at all, before anything is reserved
         center = None if ball.center is None else ball.center.tolist()
         terms = {"radius": self.radius, "center": center, "divisor": self.divisor, "dimension": d, "random_state": seed}
         plan = Plan(curator, self.name, self._spending(X), 1 if self.center is not None else 2, terms)

@@ -77,6 +77,8 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
         curator, d = self._opened(X)
         ball = self._ball(d, self._norm)
         seed = self._seed(curator)
+        blank = torch.zeros(K, d, dtype=torch.float64)  # what could be refused later is refused before anything is reserved
+        ClusterSums(d, ball=ball, centers=blank, vectors=self.vectors).sensitivity(curator.adjacency)
         center = None if self.center is None else np.asarray(self.center).tolist()
         terms = {"n_clusters": K, "radius": self.radius, "center": center, "dimension": d, "random_state": seed}
         plan = Plan(curator, self.name, self._spending(X), steps, terms, self._law)

@@ -2,8 +2,9 @@
 
     mixture = DPGaussianMixture(3, budget=Budget(epsilon=1.0, delta=1e-6), radius=20.0, random_state=0).fit(X)
 
-Three stages, all of fixed length and planned as one: `frame_iter` releases of mean and covariance of all records, each clipping closer
-around the last, so that the noise that follows is small beside every direction; `init_iter` steps of k-means from a public start;
+Three stages, all of fixed length and planned as one: `frame_iter` releases of mean and covariance of all records, around which the records
+are then clipped within `reach`, so that the noise that follows is small beside every direction; `init_iter` steps of k-means from a
+public start;
 `max_iter` steps of EM (mixture_moments.py), whose answers are repaired and averaged (repair.py). Every release is a Gaussian of the same
 multiplier M, so J of them are exactly sqrt(J)/M-GDP. `frame_iter=0, init_iter=0, settle=None, shares=(1, 1, 1)` is the plain algorithm in
 the ball of `radius`.
@@ -23,6 +24,7 @@ from dpbo.algorithms.em.estimator import Floats, PrivateEstimator
 from dpbo.algorithms.em.gaussians import Gaussians
 from dpbo.algorithms.em.plan import Answer, Plan
 from dpbo.algorithms.em.repair import Averaged, Prior, frame_of, mixture_of
+from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, require_count, require_positive
 from dpbo.queries.ball import Ball
@@ -30,6 +32,7 @@ from dpbo.queries.cluster_sums import ClusterSums
 from dpbo.queries.features import require_covariance, width_of
 from dpbo.queries.mixture_moments import MixtureMoments
 
+_MARGIN = 2.0  # standard deviations beyond sqrt(d)
 _SEPARATION = 0.5  # of the start's centres, in standard deviations of all records
 
 
@@ -44,6 +47,9 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         covariance_type: "full", "diag" or "spherical".
         method: "mle", or "map" with the paper's priors.
         max_iter, init_iter, frame_iter: releases of EM, of k-means before it, of the frame before that.
+        reach: radius of the ball around the frame, in standard deviations of all records; omitted, sqrt(d) + 2. What lies further is
+            clipped to it, in the frame's metric: a far cluster of less than about 1 / (1 + reach^2) of the records (8 % for d = 2, 4 %
+            for d = 10) is lost or drawn in, and heavy tails are cut. A larger reach, or frame_iter=0, keeps them, for more noise.
         settle: steps of EM before their answers are averaged; None: never.
         shares: (q, m, c), noise weights of counts, means and second moments; None: those that make the expected likelihood lost least.
         reg_covar: least eigenvalue of a covariance, in units of the squared radius that EM works in; None: 0.05 of the frame's
@@ -68,7 +74,8 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         method: str = "mle",
         max_iter: int = 10,
         init_iter: int = 3,
-        frame_iter: int = 2,
+        frame_iter: int = 1,
+        reach: float | None = None,
         settle: int | None = 3,
         shares: tuple[float, float, float] | None = None,
         reg_covar: float | None = None,
@@ -88,6 +95,7 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         self.max_iter = max_iter
         self.init_iter = init_iter
         self.frame_iter = frame_iter
+        self.reach = reach
         self.settle = settle
         self.shares = shares
         self.reg_covar = reg_covar
@@ -109,6 +117,7 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         ball = self._ball(d)
         slots = self.frame_iter + (self.init_iter if self.n_components > 1 else 0) + self.max_iter
         seed = self._seed(curator)
+        self._try_questions(curator, ball, d)
         plan = Plan(curator, self.name, self._spending(X), slots, self._terms(d, seed))
         ball, covariance = self._framed(plan, ball, d)
         start = self._started(plan, ball, covariance, d, np.random.RandomState(seed))
@@ -159,6 +168,16 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         if self.reg_covar is not None:
             require_positive("reg_covar", self.reg_covar, 1e-12, 1.0)
 
+    def _try_questions(self, curator: Curator, ball: Ball, d: int) -> None:
+        """What could be refused later is refused before anything is reserved."""
+        K, kind = self.n_components, self.covariance_type
+        self._reach(d)
+        blank = torch.zeros(K, width_of(kind, d), dtype=torch.float64)
+        MixtureMoments(d, ball=ball, natural=blank, covariance=kind, weights=self._weights(d), vectors=self.vectors).sensitivity(
+            curator.adjacency
+        )
+        ClusterSums(d, ball=ball, centers=blank[:, :1].expand(K, d).clone(), vectors=self.vectors).sensitivity(curator.adjacency)
+
     def _terms(self, d: int, seed: int) -> dict[str, Any]:
         names = (
             "n_components",
@@ -168,6 +187,7 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
             "max_iter",
             "init_iter",
             "frame_iter",
+            "reach",
             "settle",
             "shares",
             "reg_covar",
@@ -176,8 +196,8 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         return {"dimension": d, "center": center, "random_state": seed, **{name: getattr(self, name) for name in names}}
 
     def _reach(self, d: int) -> float:
-        """Radius of the ball in standard deviations: holds about nine tenths of a Gaussian."""
-        return math.sqrt(d) + 1.0
+        """Radius of the frame's ball in standard deviations of all records."""
+        return math.sqrt(d) + _MARGIN if self.reach is None else require_positive("reach", self.reach, 1.0, 1e6)
 
     def _weights(self, d: int) -> tuple[float, float, float]:
         """Noise of standard deviation s/a on a block costs w s^2/a^2 nats with w = (1, 2 d r^2, F_2 r^4)/4 in standard deviations r of the

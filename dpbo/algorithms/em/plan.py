@@ -6,10 +6,14 @@ again, finds the answers that were paid for, and goes on with the first one that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from dpbo.accounting.calibrate import exact_share
@@ -20,6 +24,31 @@ from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.privacy import Budget
 from dpbo.queries.points import PointSums
+
+
+def _plain(value: Any) -> Any:
+    """numpy's numbers and arrays, for the ledger."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no setting")
+
+
+def _digest(query: PointSums) -> str:
+    """Of everything public that was asked, to six digits, which another machine computes alike."""
+    return hashlib.sha256("\n".join(_parts(query)).encode()).hexdigest()[:16]
+
+
+def _parts(value: Any) -> Iterator[str]:
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _parts(getattr(value, field.name))
+    elif isinstance(value, torch.Tensor):
+        yield " ".join(f"{number:.5e}" for number in value.flatten().tolist())
+    elif callable(value):
+        yield getattr(value, "__qualname__", type(value).__qualname__)
+    else:
+        yield f"{value:.5e}" if isinstance(value, float) else repr(value)
+
 
 Spending = Budget | float | NoNoise | None
 
@@ -55,7 +84,8 @@ class Plan:
     ) -> None:
         self.curator, self.name, self.slots = curator, name, slots
         planned = budget if isinstance(budget, NoNoise) else mechanism(self._multiplier(budget, mechanism))
-        event = curator.reserve(name, planned.event(), slots=slots, terms={"budget": str(budget), **terms})
+        held = {"budget": str(budget), "records": curator.units, "role": "training", **terms}
+        event = curator.reserve(name, planned.event(), slots=slots, terms=json.loads(json.dumps(held, default=_plain)))
         self.mechanism = planned if isinstance(planned, NoNoise) else mechanism(event.noise_multiplier)
         self._known = curator.ledger.values(name)
         if curator.ledger.head().used[name] != len(self._known):
@@ -73,11 +103,12 @@ class Plan:
             raise BudgetExceeded(1, 0, self.slots, "slots", f"the release for {self.name!r}")
         if self._turn < len(self._known):
             known = self._known[self._turn]
-            if known["details"].get("stage") != stage:
-                raise LedgerMismatch("stage", known["details"].get("stage"), stage, "Resume with the version it began with.")
+            asked = known["details"].get("stage"), known["details"].get("question")
+            if asked != (stage, _digest(query)):
+                raise LedgerMismatch("question", asked[0], stage, "Resume with the settings and the version it began with.")
             value = torch.tensor(known["value"], dtype=torch.float64)
         else:
-            handle = self.curator.evaluate(query, stage=stage)
+            handle = self.curator.evaluate(query, stage=stage, question=_digest(query))
             (release,) = self.curator.release_all([handle], self.mechanism, name=self.name, plan=self.name, used=self._turn)
             value = release.value
         self._turn += 1

@@ -18,7 +18,8 @@ from dpbo.algorithms.em.gaussians import Gaussians, floored, outer, per, second
 from dpbo.queries.features import isometry
 
 _NOISE_ABOVE = 3.0
-_CAUTION = 4.0  # noise has moved the responsibilities, too: 1 and 16 did worse in paired trials
+_FLAT = 1e-9  # of the largest variance: flatter directions count as that flat
+_CAUTION = 4.0  # noise has moved the responsibilities, too: 1 and 16 did worse in paired trials on Life Science
 
 
 @dataclass
@@ -116,8 +117,8 @@ def frame_of(moments: torch.Tensor, std: torch.Tensor, count: float, d: int, kin
     covariance = (second(moments, d, kind) / count - outer(mean.unsqueeze(0), kind))[0]
     noise = float(std[0, -1]) / count  # of a diagonal entry; a symmetric matrix of it has spectral norm about sqrt(2 d) times that
     if kind != "full":
-        scale = covariance.clamp(noise + 1e-12, 1.0).rsqrt()
+        scale = covariance.clamp(noise + _FLAT * float(covariance.max().clamp(min=1e-300)), 1.0).rsqrt()
         return mean, torch.diag(scale.expand(d).contiguous())
     values, vectors = torch.linalg.eigh(covariance)
-    scale = values.clamp(noise * (2.0 * d) ** 0.5 + 1e-12, 1.0).rsqrt()
+    scale = values.clamp(noise * (2.0 * d) ** 0.5 + _FLAT * float(values[-1].clamp(min=1e-300)), 1.0).rsqrt()
     return mean, (vectors * scale) @ vectors.T
