@@ -15,7 +15,6 @@ No data assumption enters. Source: GP-UCB over noised observations is ordinary B
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +32,7 @@ from dpbo.errors import InputError
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import require_count, require_positive
+from dpbo.queries.digests import digest_of
 from dpbo.queries.scoring import Score
 
 
@@ -105,7 +105,7 @@ def search_then_choose(
         curator, score, score_range=score_range, evaluations=evaluations, fit=fit, name=f"{name}: search", budget_share=whole * share
     )
     settings = {"finalists": finalists, "initial": initial, "beta": beta, "seed": seed}
-    terms = {"candidates": [*candidates.shape, _digest(candidates)], **settings}
+    terms = {"candidates": [*candidates.shape, digest_of(candidates)], **settings}
     choice = one_choice.reserve(curator, choice, f"{name}: choice", terms)
     bounds = _searched(objective, candidates, initial, beta, seed)
     query = bounds.argmax_query(score, candidates, score_range=score_range, finalists=finalists, fit=fit)
@@ -131,10 +131,6 @@ def _bounds(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, beta: float) -
     model = SingleTaskGP(X, Y, Yvar, input_transform=Normalize(X.shape[1]), outcome_transform=Standardize(1))
     fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
     return GPUCB(model, lambda _: beta)
-
-
-def _digest(candidates: torch.Tensor) -> str:
-    return hashlib.sha256(candidates.contiguous().cpu().numpy().tobytes()).hexdigest()
 
 
 def _require_candidates(candidates: Any) -> None:

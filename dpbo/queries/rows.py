@@ -20,7 +20,6 @@ spectral norm in the place of their largest row norm, which is for changes of on
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ import torch
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, RowChange, Sensitivity, require_positive
 from dpbo.queries import scoring
+from dpbo.queries.digests import digest_of
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 
 _BITS = 34  # log2 of the sensitivity over the quantum
@@ -118,8 +118,7 @@ class RowTable(Query):
     def _described(self) -> dict[str, Any]:
         if self.projection is None:
             return {}
-        digest = hashlib.sha256(self.projection.contiguous().numpy().tobytes()).hexdigest()
-        return {"projection": [*self.projection.shape, digest]}
+        return {"projection": [*self.projection.shape, digest_of(self.projection)]}
 
     def _rows(self, _: Any, records: Any) -> Any:
         key = self.table if self.row_change is None else self.row_change.table
