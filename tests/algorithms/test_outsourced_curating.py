@@ -11,7 +11,7 @@ from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import GDPFilter, PureFilter
 from dpbo.algorithms.outsourced import Outcomes, random_projection, release_rows, row_noises
 from dpbo.curator.records import PrivateView
-from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, ReleaseLost
+from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable, ReleaseLost
 from dpbo.events import L2LaplaceEvent
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
 from dpbo.queries import RowTable
@@ -211,6 +211,23 @@ def test_rows_of_another_table_or_projection_are_not_taken_for_these(tmp_path):
     ):
         with pytest.raises(LedgerMismatch):
             changed()
+
+
+def test_an_answer_that_could_not_be_stored_at_once_is_told_later(monkeypatch):
+    private = curator()
+    asked = answers(private)
+    stored = private.ledger.store
+
+    def failing(*_):
+        raise LedgerUnavailable("the disk is full")
+
+    monkeypatch.setattr(private.ledger, "store", failing)
+    with pytest.raises(LedgerUnavailable):
+        asked.value(4, request="late")
+    monkeypatch.setattr(private.ledger, "store", stored)
+    asked.value(5, request="next")
+    assert asked.value(4, request="late").row == 4
+    assert len(private.ledger.charges("outcomes")) == 2
 
 
 def test_declassified_answers_are_exact_free_and_said_to_be_so():
