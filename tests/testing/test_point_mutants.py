@@ -61,4 +61,4 @@ def test_noise_drawn_anew_on_resuming_is_seen(monkeypatch, tmp_path):
 
     monkeypatch.setattr(plan.Plan, "__init__", forgetting)
     with pytest.raises(Exception, match="another process took a step"):
-        test_em_mixture.test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path)
+        test_em_mixture.test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path, 0)
