@@ -91,6 +91,8 @@ class PrivateObjective:
         self._settings = {"score_range": score_range, "fit": fit, "weights": weights, "divisor": divisor, "worst": worst,
                           "max_records_per_unit": max_records_per_unit}  # fmt: skip
         self._score, self._sample_rate, self._cells = score, sample_rate, cells
+        if cells is not None and sample_rate is not None:
+            raise InputError("sample_rate", sample_rate, "left out with cells", "The variance of sampled cells is not bounded here.")
         mean, query = self._mean(None), self._query(None)
         query.require_public(curator.adjacency)
         require_count("evaluations", evaluations)

@@ -55,6 +55,11 @@ def test_it_finds_a_good_tree_in_a_mixed_space():
     assert str(search.statement().guarantee).startswith("(3.000, 1e-06)-DP")
 
 
+@pytest.mark.parametrize("n_iter", [1, 2, 3])
+def test_the_shortest_searches(n_iter):
+    assert len(fitted(n_iter=n_iter, n_initial=1).results_["params"]) == n_iter
+
+
 def test_it_is_an_estimator_like_others():
     search = make(random_state=3)
     assert clone(search).get_params()["random_state"] == 3

@@ -68,3 +68,8 @@ def test_a_score_of_another_shape_is_found_on_public_stand_ins():
     curator = make(CELLS.reshape(5, 2))
     with pytest.raises(Exception, match="one cell a record"):
         curator.evaluate(CellMeans(lambda x, r: r, cells=3))
+
+
+def test_cells_are_not_sampled():
+    with pytest.raises(InputError, match="sample_rate"):
+        PrivateObjective(make(CELLS), lambda x, r: r, score_range=(0.0, 1.0), cells=3, evaluations=1, sample_rate=0.5)

@@ -68,7 +68,8 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
 
     Attributes:
         best_params_, best_estimator_: the recommendation, fitted on the training records.
-        best_score_, best_score_std_: its separately released score and the noise of that; None without, or where the release was lost.
+        best_score_, best_score_std_: its separately released score and the noise of that (for F1 and its like an estimate, see
+            scorings.py); None without, or where the release was lost.
         results_: configurations with released values and their noise ("bo", "gibo") or which one was chosen ("grid").
         statement_: what was guaranteed.
     """

@@ -97,11 +97,11 @@ def require_fitting(task: Task, strategy: str) -> None:
 def by_bo(task: Task) -> Found:
     """Noised observations."""
     objective = task.objective("search", task.evaluations, task.share)
-    design = task.space.sample(min(task.initial, task.evaluations), seed=task.seed)
+    design = task.space.sample(min(max(task.initial, 2), task.evaluations), seed=task.seed)  # two points make a model
     X, y, yvar = _observations(task, objective)
     while objective.remaining:
         t = len(X)
-        objective(design[t : t + 1] if t < max(len(design), 2) else next_point(task.space, X, y, yvar, seed=1000 * task.seed + t))
+        objective(design[t : t + 1] if t < len(design) else next_point(task.space, X, y, yvar, seed=1000 * task.seed + t))
         X, y, yvar = _observations(task, objective)
     mean = posterior_mean(task.space, X, y, yvar)
     told = {"released_score": y[:, 0].numpy(), "noise_std": yvar[:, 0].sqrt().numpy(), "posterior_mean": mean.numpy()}
