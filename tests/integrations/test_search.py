@@ -18,6 +18,7 @@ from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit
 from dpbo.curator import Ledger
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.integrations.tuning import strategies
+from dpbo.integrations.tuning.scorings import scoring_named
 from dpbo.integrations.tuning.strategies import public_candidates
 from dpbo.mechanisms import NoNoise
 from dpbo.space import Space
@@ -179,6 +180,17 @@ def test_why_folds_and_refit_are_refused():
         make(refit=True).fit(*TRAIN, *VALIDATION)
     with pytest.raises(InputError, match="X_val"):
         make().fit(*TRAIN, *TRAIN)
+
+
+@pytest.mark.parametrize("scoring", ["accuracy", "neg_log_loss", "balanced_accuracy", "f1", "roc_auc"])
+def test_no_model_is_worse_than_any(scoring):
+    scored = scoring_named(scoring, None, TRAIN[1])
+    numbers = torch.from_numpy(np.asarray(scored(None, VALIDATION), dtype=np.float64))
+    if scored.cells is None:
+        assert numbers.isnan().all(), "which is clipped to the worst end"
+    else:
+        shares = (numbers[:, None] == torch.arange(scored.cells)).double().mean(0, keepdim=True)
+        assert scored.observed(shares, 1e-8 * torch.ones_like(shares))[0].item() == pytest.approx(0.0, abs=1e-4)
 
 
 def test_a_fit_that_fails_is_raised_or_counts_as_worst():

@@ -18,6 +18,11 @@ def described_estimator(estimator: Any) -> str:
     return f"{type(estimator).__name__} {hashlib.sha256(repr(plain).encode()).hexdigest()[:16]}"
 
 
+def described_scoring(scoring: Any) -> str:
+    """Its name, also of the caller's own."""
+    return scoring if isinstance(scoring, str) else f"own {getattr(scoring, '__qualname__', type(scoring).__name__)}"
+
+
 def _described(spec: Any) -> str:
     if hasattr(spec, "dist"):
         return f"{spec.dist.name}{spec.args}{spec.kwds or ''}"

@@ -24,7 +24,7 @@ from dpbo.algorithms import one_choice
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.integrations.tuning import strategies, tables
-from dpbo.integrations.tuning.describing import described_estimator, described_space
+from dpbo.integrations.tuning.describing import described_estimator, described_scoring, described_space
 from dpbo.integrations.tuning.scorings import Scoring, scoring_named
 from dpbo.integrations.tuning.training import Trainer
 from dpbo.mechanisms.no_noise import NoNoise
@@ -181,7 +181,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
             raise InputError("final_share", self.final_share, "below 1", "The rest pays for the search.")
         terms = {
             "strategy": self.strategy,
-            "scoring": self.scoring if isinstance(self.scoring, str) else "the caller's own",
+            "scoring": described_scoring(self.scoring),
             "estimator": described_estimator(self.estimator),
             "space": described_space(self.param_distributions),
             "seed": self._seed(),

@@ -33,7 +33,8 @@ class Scoring:
     """One way to score.
 
     Attributes:
-        measure: `measure(model, features, labels)`, one number a record: its score, or the cell that it falls into.
+        measure: `measure(model, features, labels)`, one number a record: its score, or the cell that it falls into. Without a model it is
+            the worst cell; a record that a model cannot take falls into none.
         bounds: public range of what is maximised; without cells, of one record's score.
         cells: how many there are, or None.
         value: of shares of cells (`... x m`), what is maximised.
@@ -47,7 +48,7 @@ class Scoring:
     def __call__(self, model: Any, records: Any) -> Any:
         """The score for `PrivateObjective`: `score(model, records)`; a model that could not be fitted is worst everywhere."""
         features, labels = records
-        if model is None:
+        if model is None and self.cells is None:
             return np.full(len(labels), np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -128,8 +129,8 @@ class Correctness:
 
     def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
         own = labels[:, None] == np.asarray(self.classes)[None, :]
-        place = own.argmax(1) + len(self.classes) * ~_correct(model, features, labels)
-        return np.where(own.any(1), place, -1)
+        wrong = np.ones(len(labels), dtype=bool) if model is None else ~_correct(model, features, labels)
+        return np.where(own.any(1), own.argmax(1) + len(self.classes) * wrong, -1)
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,8 @@ class Confusion:
     positive: Any
 
     def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
-        said, true = np.asarray(model.predict(features)) == self.positive, labels == self.positive
+        true = labels == self.positive
+        said = ~true if model is None else np.asarray(model.predict(features)) == self.positive
         return np.select([said & true, said & ~true, ~said & true], [0, 1, 2], -1)
 
 
@@ -150,10 +152,12 @@ class Histogram:
     positive: Any
 
     def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
-        column = np.asarray(model.classes_).tolist().index(self.positive)
-        probability = np.asarray(model.predict_proba(features))[:, column]
-        place = np.clip(np.floor(probability * BINS), 0, BINS - 1)
-        return np.where(labels == self.positive, place, place + BINS)
+        true = labels == self.positive
+        place = np.clip(np.floor((~true if model is None else self._probability(model, features)) * BINS), 0, BINS - 1)
+        return np.where(true, place, place + BINS)
+
+    def _probability(self, model: Any, features: Any) -> Any:
+        return np.asarray(model.predict_proba(features))[:, np.asarray(model.classes_).tolist().index(self.positive)]
 
 
 def _balanced(cells: torch.Tensor) -> torch.Tensor:
