@@ -11,7 +11,10 @@ from .curator import Curator as Curator
 from .curator import Source as Source
 from .errors import BudgetExceeded as BudgetExceeded
 from .errors import PrivacyError as PrivacyError
+from .integrations import DPSearch as DPSearch
 from .objective import PrivateObjective as PrivateObjective
+from .planning import Plan as Plan
+from .planning import plan as plan
 from .privacy import Adjacency as Adjacency
 from .privacy import Budget as Budget
 from .privacy import PrivacyUnit as PrivacyUnit

@@ -8,8 +8,10 @@ import json
 import sys
 from collections.abc import Sequence
 
+from dpbo.accounting.calibrate import exact_share
 from dpbo.errors import PrivacyError
 from dpbo.integrations.commands import curate_options, model_options
+from dpbo.privacy import Budget
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,6 +50,11 @@ def _plan_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at-delta", type=float, default=1e-6)
     parser.add_argument("--points", type=int, default=30, help="evaluations in the plan")
     parser.add_argument("--share", type=float, default=0.9, help="part of the budget they take")
+    parser.add_argument("--dimension", type=int, help="add which strategy fits this many hyper-parameters, and what each costs")
+    parser.add_argument(
+        "--range", type=float, nargs=2, default=[0.0, 1.0], metavar=("LOWER", "UPPER"), help="of a record's score, for that"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw what can be told apart against the number of evaluations (needs dpbo[plots])")
 
 
 def _ledger_parser(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +76,25 @@ def _plan(options: argparse.Namespace) -> None:
     print("Standard deviation of the noise of one evaluation, in percentage points of a score in [0, 1]:")
     print(f"{options.points} evaluations, {options.share:.0%} of the budget (mu^2), delta {options.at_delta:g}, replace-one.\n")
     print(noise_table(options.units, options.epsilons, delta=options.at_delta, evaluations=options.points, budget_share=options.share))
+    if options.dimension is not None:
+        _plan_strategies(options)
+    if options.plot:
+        from dpbo.plots import plot_plan
+
+        plot_plan(options.units[0], Budget(options.epsilons[0], options.at_delta), evaluations=options.points, file=options.plot)
+
+
+def _plan_strategies(options: argparse.Namespace) -> None:
+    from dpbo.planning import plan, plans_table
+
+    terms = {"evaluations": options.points, "dimension": options.dimension, "score_range": tuple(options.range)}
+    final = None if options.share == 1 else float(1 - exact_share(options.share, "share"))
+    plans = [[plan(n, Budget(e, options.at_delta), final_share=final, **terms) for e in options.epsilons] for n in options.units]
+    if len(plans) * len(plans[0]) == 1:
+        print(f"\n{plans[0][0]}")
+    else:
+        print(f"\nWhat fits {options.dimension} hyper-parameters, and the difference of mean scores that it tells apart:\n")
+        print(plans_table(options.units, options.epsilons, plans))
 
 
 def _ledger(options: argparse.Namespace) -> None:

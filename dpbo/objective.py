@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from fractions import Fraction
 from typing import Any
@@ -31,6 +31,7 @@ from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.privacy import require_count
+from dpbo.queries.cells import CellMeans
 from dpbo.queries.clipped import ClippedMean, ScoreRange
 from dpbo.queries.query import Query
 from dpbo.queries.sampled import PoissonSampled
@@ -59,6 +60,9 @@ class PrivateObjective:
         mechanism: GaussianMechanism, or LaplaceMechanism where the curator's filter can pay for no Gaussian; omitted, the first that fits.
             `NoNoise(allow_not_private=True)` runs the same loop without privacy, as a baseline.
         sample_rate: each evaluation scores a Poisson sample of the units, taken with this probability; `PoissonSampled` says what it costs.
+        cells: the score names the one of so many cells that a record falls into; `CellMeans` releases their shares, less noisily than as
+            so many free scores. `score_range` is (0, 1) then.
+        terms: further public facts of the plan, as JSON values, for the ledger and the statement; whoever resumes it must give the same.
 
     Raises:
         InputError: an argument outside its range. BudgetExceeded: the share is not left. LedgerMismatch: the name is taken by a plan with
@@ -81,10 +85,14 @@ class PrivateObjective:
         worst: str = "lower",
         mechanism: type[AdditiveMechanism] | NoNoise | None = None,
         sample_rate: float | None = None,
+        cells: int | None = None,
+        terms: Mapping[str, Any] | None = None,
     ) -> None:
         self._settings = {"score_range": score_range, "fit": fit, "weights": weights, "divisor": divisor, "worst": worst,
                           "max_records_per_unit": max_records_per_unit}  # fmt: skip
-        self._score, self._sample_rate = score, sample_rate
+        self._score, self._sample_rate, self._cells = score, sample_rate, cells
+        if cells is not None and sample_rate is not None:
+            raise InputError("sample_rate", sample_rate, "left out with cells", "The variance of sampled cells is not bounded here.")
         mean, query = self._mean(None), self._query(None)
         query.require_public(curator.adjacency)
         require_count("evaluations", evaluations)
@@ -94,8 +102,8 @@ class PrivateObjective:
         share = exact_share(budget_share)
         planned = mechanism if isinstance(mechanism, NoNoise) else self._planned(mechanism, query, share)
         self._noise_std(planned)  # refuses what cannot be drawn before anything is reserved
-        terms = {"budget_share": str(share), **query.public_inputs()}
-        event = curator.reserve(name, query.charged(planned.event(), curator.adjacency), slots=evaluations, terms=terms)
+        stated = {**(terms or {}), "budget_share": str(share), **query.public_inputs()}
+        event = curator.reserve(name, query.charged(planned.event(), curator.adjacency), slots=evaluations, terms=stated)
         self.noise_multiplier = event.noise_multiplier
         self._mechanism = planned if isinstance(planned, NoNoise) else type(planned)(event.noise_multiplier)
         self.noise_std = self._noise_std(self._mechanism)
@@ -150,7 +158,10 @@ class PrivateObjective:
         return f"<PrivateObjective {self.name!r}: {self.evaluations} evaluations, noise {self.noise_std.tolist()} each>"
 
     def _mean(self, x: torch.Tensor | None) -> ClippedMean:
-        return ClippedMean(self._score, None if x is None else x.clone(), **self._settings)
+        subject = None if x is None else x.clone()
+        if self._cells is not None:
+            return CellMeans(self._score, subject, cells=self._cells, **self._settings)
+        return ClippedMean(self._score, subject, **self._settings)
 
     def _query(self, x: torch.Tensor | None) -> Query:
         return self._mean(x) if self._sample_rate is None else PoissonSampled(self._mean(x), rate=self._sample_rate)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import torch
 
 from dpbo.errors import InputError
+from dpbo.planning import plan
+from dpbo.privacy import Budget
 
 
 def plot_convergence(
@@ -20,13 +23,7 @@ def plot_convergence(
         file: picture to write; its ending chooses the format.
         spent_share: part of the budget that all t releases take together.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("file", str(file), "left out without matplotlib", "Install dpbo[plots].") from None
-    figure = Figure(figsize=(7.5, 5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(file)
     values, budget = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
     t = torch.arange(1, len(Y) + 1)
     y, std = Y[:, 0], Yvar[:, 0].sqrt()
@@ -37,3 +34,30 @@ def plot_convergence(
     budget.fill_between(t, 100 * spent_share * t / len(t), step="post", alpha=0.4)
     budget.set(ylabel="budget, %", xlabel="evaluation", ylim=(0, 100))
     figure.savefig(file, dpi=150)
+
+
+def plot_plan(units: int, budget: Budget, *, file: str | pathlib.Path, evaluations: int = 30) -> None:
+    """Draw what private observations and one private choice tell apart, against the number of evaluations; the planned one is marked."""
+    figure = _figure(file)
+    axes = figure.subplots()
+    counts = sorted({*(round(2 ** (i / 2)) for i in range(2, 19)), evaluations})
+    plans = [plan(units, budget, evaluations=count) for count in counts]
+    labels = {"bo": "two private observations", "grid": "two candidates of one private choice"}
+    for name, label in labels.items():
+        told = [next(s.told_apart for s in each.strategies if s.name == name) for each in plans]
+        axes.plot(counts, [float("nan") if value is None else value for value in told], label=label)
+    axes.axvline(evaluations, color="grey", lw=1, ls=":")
+    axes.set(xscale="log", yscale="log", xlabel="evaluations", ylabel="difference told apart", title=f"{units:,} units")
+    axes.legend(frameon=False)
+    figure.savefig(file, dpi=150)
+
+
+def _figure(file: str | pathlib.Path) -> Any:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("file", str(file), "left out without matplotlib", "Install dpbo[plots].") from None
+    figure = Figure(figsize=(7.5, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure

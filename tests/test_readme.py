@@ -22,6 +22,7 @@ import dpbo
 
 digits = load_digits()
 X_train, y_train, X_val, y_val = digits.data[:300], digits.target[:300], digits.data[300:], digits.target[300:]
+ids = [i // 2 for i in range(len(y_val))]
 """
 
 
@@ -38,3 +39,10 @@ def test_the_whole_loop(tmp_path, monkeypatch, capsys):
     assert "(3.000, 1e-06)-DP" in outputs[0]
     accuracy = float(outputs[0].split("} ")[1].split()[0])
     assert 0.7 < accuracy < 1.1
+
+
+def test_the_search_in_scikit_learns_words(capsys):
+    blocks = re.findall(r"```python\n(.*?)```", (pathlib.Path(__file__).parents[1] / "README.md").read_text(), flags=re.DOTALL)
+    search = next(block for block in blocks if "DPSearch" in block).replace("n_iter=30", "n_iter=10")
+    exec(compile(PREAMBLE + search, "README.md", "exec"), {})
+    assert "each patient of the validation records (749 of them" in capsys.readouterr().out

@@ -1,6 +1,8 @@
 from .choose import adaptive_points as adaptive_points
 from .choose import choose_points as choose_points
 from .gradient_information import GradientInformation as GradientInformation
+from .mixed import next_point as next_point
+from .mixed import posterior_mean as posterior_mean
 from .prior_guided import Prior as Prior
 from .prior_guided import prior_guided as prior_guided
 from .ucb import GPUCB as GPUCB

@@ -1,4 +1,4 @@
-"""dpbo beside other programs: over HTTP."""
+"""dpbo beside other programs: over HTTP, in scikit-learn's words."""
 
 import lazy_loader
 

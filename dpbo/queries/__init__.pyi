@@ -1,5 +1,6 @@
 from .ball import Ball as Ball
 from .candidates import CandidateScores as CandidateScores
+from .cells import CellMeans as CellMeans
 from .clipped import ClippedMean as ClippedMean
 from .clipped import ClippedScores as ClippedScores
 from .clipped import ClippedSum as ClippedSum

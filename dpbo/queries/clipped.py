@@ -83,7 +83,7 @@ class ClippedScores(Query):
         largest = max(units)
         l1, linf = largest * sum(weights), largest * max(weights)
         scale = tuple(float(unit / largest) for unit in units)
-        return Sensitivity(_rounded_up(l1), _root_up(largest**2 * sum(weight**2 for weight in weights)), _rounded_up(linf), scale)
+        return Sensitivity(_rounded_up(l1), root_up(largest**2 * sum(weight**2 for weight in weights)), _rounded_up(linf), scale)
 
     def prepare(self) -> Any:
         return self.subject if self.fit is None else self.fit(self.subject)
@@ -136,7 +136,8 @@ def _rounded_up(exact: Fraction) -> float:
     return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
 
 
-def _root_up(square: Fraction) -> float:
+def root_up(square: Fraction) -> float:
+    """The square root as a float, rounded up."""
     root = math.sqrt(square)
     return root if Fraction(root) ** 2 >= square else math.nextafter(root, math.inf)
 

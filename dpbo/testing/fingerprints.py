@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import pickle
 import types
 from collections.abc import Mapping
@@ -43,9 +44,24 @@ def _bytes(thing: Any) -> bytes:
     if isinstance(thing, (tuple, list)):
         return _joined(type(thing).__name__, *thing)
     try:
-        return pickle.dumps(thing)
+        return _pickled(thing)
     except Exception:
         return f"{type(thing).__module__}.{type(thing).__qualname__}".encode()
+
+
+class _Pickler(pickle.Pickler):
+    """Tensors by their content: torch's own pickle of a storage is another one every time."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, torch.Tensor) and thing.dtype is not torch.bfloat16 and thing.layout is torch.strided:
+            return torch.from_numpy, (thing.detach().cpu().contiguous().numpy(),)
+        return NotImplemented
+
+
+def _pickled(thing: Any) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(thing)
+    return buffer.getvalue()
 
 
 def _joined(*parts: Any) -> bytes:

@@ -1,0 +1,165 @@
+"""The three ways to search; each sees released values and public points only, and its plan is resumed from the ledger by name.
+
+"bo": most of the budget buys noised scores at Sobol points, then where qLogNEI looks; the point of highest posterior mean is recommended.
+"grid": it buys one choice by permute-and-flip among public candidates, on their exact mean scores, which never leave the curator.
+"gibo": it buys private gradients of every unit's own clipped loss, for continuous parameters and scores that are smooth in them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from dpbo.acquisition.mixed import next_point, posterior_mean
+from dpbo.algorithms import one_choice
+from dpbo.algorithms.gibo import DPGIBO
+from dpbo.curator.curator import Curator
+from dpbo.errors import InputError
+from dpbo.integrations.tuning.scorings import Scoring
+from dpbo.integrations.tuning.training import Trainer
+from dpbo.mechanisms.no_noise import NoNoise
+from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
+from dpbo.objective import PrivateObjective
+from dpbo.privacy import require_count
+from dpbo.queries.candidates import CandidateScores
+from dpbo.queries.scoring import tensor_of
+from dpbo.space import Space
+
+
+@dataclass(frozen=True)
+class Task:
+    """What every strategy needs. `share` is the search's part of the budget, `final_share` that of the last release, 0 for none."""
+
+    curator: Curator
+    space: Space
+    trainer: Trainer
+    scoring: Scoring
+    evaluations: int
+    initial: int
+    share: Fraction
+    final_share: Fraction
+    baseline: NoNoise | None
+    divisor: float | None
+    seed: int
+    name: str
+    terms: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+    def objective(self, part: str, evaluations: int, share: Fraction) -> PrivateObjective:
+        """Noised scores of so many points, reserved or resumed."""
+        return PrivateObjective(
+            self.curator, self.scoring, score_range=self.scoring.bounds, cells=self.scoring.cells, evaluations=evaluations,
+            fit=self.trainer,
+            name=f"{self.name}: {part}", budget_share=share, divisor=self.divisor, mechanism=self.baseline, terms=self.terms,
+        )  # fmt: skip
+
+    def final(self) -> PrivateObjective | None:
+        """The separate release of one score, from what was kept back."""
+        return self.objective("final", 1, self.final_share) if self.final_share else None
+
+
+class Found(NamedTuple):
+    """A recommended point, `d`, and what is known of the search: released values, public points."""
+
+    x: torch.Tensor
+    results: dict[str, Any]
+
+
+Strategy = Callable[[Task], Found]
+
+
+def require_fitting(task: Task, strategy: str) -> None:
+    """Raises InputError where the strategy cannot serve the task; nothing is reserved by then."""
+    if strategy != "gibo" and task.options:
+        raise InputError("strategy_options", strategy, "left out but for strategy 'gibo'")
+    if strategy != "bo" and task.scoring.cells is not None:
+        raise InputError("scoring", strategy, "a mean over records for this strategy", "F1 and its like are none: use strategy 'bo'.")
+    if strategy == "grid":
+        require_count("n_iter", task.evaluations, 2)
+        if task.baseline is not None:
+            raise InputError("budget", task.baseline, "a Budget for strategy 'grid'", "Strategy 'bo' runs without privacy, as a baseline.")
+    if strategy == "gibo":
+        d = len(task.space.names)
+        if task.space.discrete_dims or task.space.cat_dims:
+            raise InputError("strategy", strategy, "'bo' or 'grid' for a space with lists or whole numbers", "It follows gradients.")
+        if task.terms["scoring"] == "accuracy":
+            raise InputError("scoring", "accuracy", "smooth in the parameters for strategy 'gibo'", "For example 'neg_log_loss'.")
+        if task.evaluations < d + 1:
+            raise InputError("n_iter", task.evaluations, f"at least {d + 1}, the fits of one step in {d} dimensions")
+
+
+def by_bo(task: Task) -> Found:
+    """Noised observations."""
+    objective = task.objective("search", task.evaluations, task.share)
+    design = task.space.sample(min(max(task.initial, 2), task.evaluations), seed=task.seed)  # two points make a model
+    X, y, yvar = _observations(task, objective)
+    while objective.remaining:
+        t = len(X)
+        objective(design[t : t + 1] if t < len(design) else next_point(task.space, X, y, yvar, seed=1000 * task.seed + t))
+        X, y, yvar = _observations(task, objective)
+    mean = posterior_mean(task.space, X, y, yvar)
+    told = {"released_score": y[:, 0].numpy(), "noise_std": yvar[:, 0].sqrt().numpy(), "posterior_mean": mean.numpy()}
+    return Found(X[mean.argmax()], _listed(task.space, X) | told)
+
+
+def by_grid(task: Task) -> Found:
+    """One private choice."""
+    candidates, name = public_candidates(task.space, task.evaluations, task.seed), f"{task.name}: choice"
+    law = one_choice.affordable(task.curator, PermuteAndFlipMechanism, task.share)
+    choice = one_choice.reserve(task.curator, law, name, {**task.terms, "candidates": len(candidates)})
+    query = CandidateScores(task.scoring, list(candidates), score_range=task.scoring.bounds, fit=task.trainer)
+    index = int(one_choice.make(task.curator, query, choice, name)["value"][0])
+    return Found(candidates[index], _listed(task.space, candidates) | {"chosen": np.arange(len(candidates)) == index})
+
+
+def by_gibo(task: Task) -> Found:
+    """Private gradients. A step costs d + 1 fits."""
+    d = len(task.space.names)
+    lower, upper = task.scoring.bounds
+    options = {"clip": upper - lower, "batch_size": d + 1, **task.options}
+    iterations = options.pop("iterations", task.evaluations // (d + 1))
+    fitted: dict[tuple[float, ...], Any] = {}
+
+    def loss(x: torch.Tensor, records: Any) -> torch.Tensor:
+        return -tensor_of(task.scoring(fitted[tuple(x.tolist())], records)).double().reshape(-1)
+
+    gibo = DPGIBO(
+        task.curator, loss, bounds=task.space.bounds, budget=task.baseline or task.share, iterations=iterations,  # type: ignore[arg-type]
+        divisor=task.divisor, loss_range=(-upper, -lower), seed=task.seed, name=f"{task.name}: gradients", **options,
+    )  # fmt: skip
+    while gibo.remaining:
+        X = gibo.ask()
+        fitted.clear()
+        fitted.update((tuple(x.tolist()), task.trainer(x)) for x in X)  # in public: a fit that fails is nobody's secret
+        gibo.tell(X, gibo.evaluate(X))
+    result = gibo.result()
+    gradients = {"released_gradient": result.gradients.numpy(), "noise_std": np.full(len(result.gradients), gibo.noise_std)}
+    return Found(result.x, _listed(task.space, result.iterates[: len(result.gradients)]) | gradients)
+
+
+def public_candidates(space: Space, most: int, seed: int) -> torch.Tensor:
+    """All points of a space of lists that has no more than so many, else different Sobol points: `n x d`."""
+    axes = [space.discrete_dims.get(i) or space.cat_dims.get(i) for i in range(len(space.names))]
+    sizes = [len(axis) if axis else most + 1 for axis in axes]
+    if np.prod(sizes, dtype=float) <= most:
+        return torch.tensor([*itertools.product(*(axis or [] for axis in axes))], dtype=torch.float64)
+    points = dict.fromkeys(tuple(x) for x in space.sample(16 * most, seed=seed).tolist())
+    return torch.tensor([*itertools.islice(points, most)], dtype=torch.float64)
+
+
+def _observations(task: Task, objective: PrivateObjective) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    X, Y, Yvar = objective.history()
+    return (X.reshape(len(Y), len(task.space.names)), *(task.scoring.observed(Y, Yvar) if len(Y) else (Y[:, :1], Yvar[:, :1])))
+
+
+def _listed(space: Space, X: torch.Tensor) -> dict[str, Any]:
+    """The configurations, as in scikit-learn's `cv_results_`."""
+    parameters = [space.decode(x) for x in X]
+    columns = {f"param_{name}": np.array([p[name] for p in parameters], dtype=object) for name in space.names}
+    return {"params": parameters, **columns}

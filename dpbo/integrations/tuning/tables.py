@@ -1,0 +1,45 @@
+"""Which records train and which are protected: two tables, or one that is split once, by position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+from dpbo.curator.records import count_records
+from dpbo.errors import InputError
+from dpbo.privacy import Adjacency
+
+
+def split_once(X: Any, y: Any, test_size: Any, seed: int, adjacency: Adjacency) -> tuple[Any, Any, Any, Any]:
+    """(X_train, y_train, X_val, y_val) of one table. Which row goes where follows from its position, the number of rows and the seed.
+
+    So a neighbour under REPLACE_ONE, whose rows are as many, is split alike: it differs in one training row, which is not protected, or in
+    one validation row.
+    """
+    if test_size is None:
+        remedy = "Or give test_size: then one table is split once, and only its validation part is protected."
+        raise InputError("X_val", None, "the validation records, with y_val, or a Curator", remedy)
+    if not adjacency.replaces:
+        raise InputError("adjacency", adjacency, "REPLACE_ONE to split one table", "The split would show how many rows there are.")
+    trained, held, trained_y, held_y = train_test_split(X, y, test_size=test_size, random_state=seed)
+    return trained, trained_y, held, held_y
+
+
+def require_apart(X: Any, X_val: Any, groups: Any, groups_train: Any) -> None:
+    """Raises InputError where training and validation are one table, or share a unit whose labels are known on both sides."""
+    if X is X_val:
+        remedy = "Give one table and test_size, or two tables."
+        raise InputError("X_val", type(X_val).__name__, "other records than X_train", remedy)
+    if groups is None or groups_train is None:
+        return
+    if not set(np.asarray(groups).tolist()).isdisjoint(np.asarray(groups_train).tolist()):
+        remedy = "A unit whose other rows train the model is not protected. Split by group."
+        raise InputError("groups_train", type(groups_train).__name__, "without any label of `groups`", remedy)
+
+
+def first_rows(X: Any, y: Any, most: int = 5) -> tuple[Any, Any]:
+    """A few training records, on which a score is tried first."""
+    count = min(most, count_records(X if hasattr(X, "shape") else list(X)))
+    return (X.iloc[:count] if hasattr(X, "iloc") else X[:count]), (y.iloc[:count] if hasattr(y, "iloc") else y[:count])
