@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -131,7 +132,7 @@ def by_gibo(task: Task) -> Found:
 
     gibo = DPGIBO(
         task.curator, loss, bounds=task.space.bounds, budget=task.baseline or task.share, iterations=iterations,  # type: ignore[arg-type]
-        divisor=task.divisor, loss_range=(-upper, -lower), seed=task.seed, name=f"{task.name}: gradients", **options,
+        divisor=task.divisor, loss_range=(-upper, -lower), seed=task.seed, name=f"{task.name}: gradients {_digest(task.terms)}", **options,
     )  # fmt: skip
     while gibo.remaining:
         X = gibo.ask()
@@ -141,6 +142,11 @@ def by_gibo(task: Task) -> Found:
     result = gibo.result()
     gradients = {"released_gradient": result.gradients.numpy(), "noise_std": np.full(len(result.gradients), gibo.noise_std)}
     return Found(result.x, _listed(task.space, result.iterates[: len(result.gradients)]) | gradients)
+
+
+def _digest(terms: Mapping[str, Any]) -> str:
+    """DP-GIBO keeps no terms of ours, so its plan's name tells one search from another."""
+    return hashlib.sha256(repr(sorted(terms.items())).encode()).hexdigest()[:8]
 
 
 def public_candidates(space: Space, most: int, seed: int) -> torch.Tensor:
