@@ -1,6 +1,6 @@
 """What others learned privately warms up the next search, twice.
 
-(a) 600 teams each know their best setting of four hyper-parameters. A mixture of Gaussians is released on them at (1, 1e-5), each team
+(a) 3,000 teams each know their best setting of four hyper-parameters. A mixture of Gaussians is released on them at (1, 1e-5), each team
 protected, and weights expected improvement on a new task (dpbo.acquisition.prior_guided).
 (b) A table of 4,000 candidates with 40 columns, each row protected, is searched by somebody who may see only what is released: factor
 analysis at (2, 1e-5) gives a public linear map to three numbers, on which a Gaussian process sees the objective far sooner.
