@@ -11,7 +11,7 @@ a row is answered `repeats` times at most.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -119,7 +119,7 @@ class Outcomes:
             raise InputError("request", request, "a word of at most 200 letters")
         with self._lock:
             if request not in self._known:
-                self._known[request] = self._late(request) or self._fresh(row, request)
+                self._known[request] = self._answered(row, request)
             answer = self._known[request]
         if answer.row != row:
             raise InputError("request", request, "a name of its own for each question", "This one was used for another row.")
@@ -132,26 +132,27 @@ class Outcomes:
     def _stored(self) -> dict[str, Answer]:
         return {value["details"]["request"]: _answer(value) for value in self.curator.ledger.values(self.name)}
 
-    def _late(self, request: str) -> Answer | None:
+    def _answered(self, row: int, request: str) -> Answer:
+        """An answer that is not known here: charged before, or made now."""
+        charged = [slot for record in self.curator.ledger.charges(self.name) for slot in record.body["slots"]]
+        if any(slot["details"]["request"] == request for slot in charged):
+            return self._late(request)
+        self._require_left(row, charged)
+        return self._fresh(row, request)
+
+    def _late(self, request: str) -> Answer:
         """What was charged for this question before, and stored only afterwards or by another process."""
-        if not any(slot["details"]["request"] == request for slot in self._charged()):
-            return None
         if (answer := self._stored().get(request)) is None:
             raise ReleaseLost("this question was charged but its answer was never delivered, and it is never drawn twice.")
         return answer
 
-    def _charged(self) -> list[dict[str, Any]]:
-        return [slot for record in self.curator.ledger.charges(self.name) for slot in record.body["slots"]]
-
     def _fresh(self, row: int, request: str) -> Answer:
-        self._require_left(row)
         handle = self.curator.evaluate(self._query(row), row=row, request=request)
         (release,) = self.curator.release_all([handle], self.mechanism, name=self.name, plan=self.name)
         return Answer(row, float(release.value), float(release.variance))
 
-    def _require_left(self, row: int) -> None:
+    def _require_left(self, row: int, charged: Sequence[dict[str, Any]]) -> None:
         """Refuses before the outcome is looked at, which may take time or be an experiment; the ledger will look again."""
-        charged = self._charged()
         if self._limit is not None and len(charged) >= self._limit:
             raise BudgetExceeded(1, self._limit - len(charged), self._limit, "answers", f"the plan {self.name!r}")
         if (done := sum(slot["part"] == row for slot in charged)) >= self.repeats:
