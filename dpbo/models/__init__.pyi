@@ -14,3 +14,6 @@ from .noisy_inputs import SameRow as SameRow
 from .noisy_inputs import l2_laplace_variance as l2_laplace_variance
 from .noisy_inputs import noisy_inputs as noisy_inputs
 from .noisy_inputs import unprojected as unprojected
+from .observed import ModelBuilder as ModelBuilder
+from .observed import sparse_gp as sparse_gp
+from .observed import usual_gp as usual_gp

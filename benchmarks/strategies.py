@@ -1,0 +1,174 @@
+"""The public BoTorch strategies over private observations, at equal mu and equally many fits: which search when.
+
+Three problems. An SVM on digits: C and gamma, 750 protected records. A logistic regression on Adult: C, class weights, bins of the numbers
+and the rarest category kept, 5,000 protected records. Ten length-scales of a Gaussian process, 4,500 protected records. Every strategy sees
+released means only and recommends the point of highest posterior mean; a loss is the recommended point's true mean score on the protected
+records, below the best that any strategy found on that seed, in percentage points of the score's range.
+A fourth table has two objectives on digits: accuracy, released, and the SVM's size, which is public; the volume dominated by the front
+that is recommended (true accuracy), over Sobol points', the open search's and the private one's.
+
+    DPBO_DATA=... python -m benchmarks.strategies [--smoke] [--seeds 8] [--mu 1] [--seed N] [--json FILE] [--plot DIR]
+
+Without DPBO_DATA, and with --smoke, synthetic records take Adult's place and say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from botorch.utils.multi_objective.hypervolume import Hypervolume
+from botorch.utils.multi_objective.pareto import is_non_dominated
+
+from benchmarks.harness import options, record, table
+from benchmarks.paired import band, difference, picture
+from benchmarks.strategies_problems import Problem, adult_logistic, digits_svm, length_scales
+from dpbo import DPGIBO, Budget, Curator, PrivateObjective
+from dpbo.acquisition import Proposer, next_point, pareto_front, pareto_point, posterior_mean, trust_region_point
+from dpbo.mechanisms import NoNoise
+from dpbo.models import sparse_gp, usual_gp
+from dpbo.objective import NoiseWarning
+from dpbo.privacy import Adjacency, PrivacyUnit
+
+INITIAL = 8
+OPEN = "open qLogNEI"
+
+
+class Found(NamedTuple):
+    """A recommended point (`d`) and seconds outside the objective."""
+
+    x: torch.Tensor
+    seconds: float
+
+
+def observed(problem: Problem, mu: float, evaluations: int) -> PrivateObjective:
+    """The private objective; without noise where mu is infinite."""
+    curator = Curator(problem.records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(min(mu, 1e6)))
+    law = NoNoise(allow_not_private=True) if math.isinf(mu) else None
+    terms: dict[str, Any] = {"score_range": problem.score_range, "fit": problem.fit, "mechanism": law}
+    return PrivateObjective(curator, problem.score, evaluations=evaluations, **terms)
+
+
+def searched(problem: Problem, mu: float, evaluations: int, seed: int, propose: Proposer | None, model: Any = usual_gp) -> Found:
+    """Sobol points, then wherever `propose` looks; without one, Sobol points alone."""
+    objective, space = observed(problem, mu, evaluations), problem.space
+    X = space.sample(evaluations if propose is None else INITIAL, seed=seed)
+    Y, Yvar = objective(X)
+    seconds = 0.0
+    while propose is not None and objective.remaining:
+        start = time.perf_counter()
+        x = propose(space, X, Y, Yvar, seed=1000 * seed + len(X))
+        seconds += time.perf_counter() - start
+        y, yvar = objective(x)
+        X, Y, Yvar = torch.cat([X, x]), torch.cat([Y, y]), torch.cat([Yvar, yvar])
+    return Found(X[posterior_mean(space, X, Y, Yvar, model=model).argmax()], seconds)
+
+
+def descended(problem: Problem, mu: float, evaluations: int, seed: int) -> Found:
+    """DP-GIBO with its defaults: d + 1 fits a step."""
+    d = len(problem.space.names)
+    terms: dict[str, Any] = {"iterations": evaluations // (d + 1), "batch_size": d + 1, "clip": 1.0, "budget": 1.0, "seed": seed}
+    curator = Curator(problem.records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(mu))
+    loss = lambda x, records: -problem.score(problem.fit(x), records)  # noqa: E731
+    start = time.perf_counter()
+    result = DPGIBO(curator, loss, bounds=problem.space.bounds, **terms).run()
+    return Found(result.x, time.perf_counter() - start)
+
+
+def arms(problem: Problem, mu: float, evaluations: int, seed: int) -> dict[str, Callable[[], Found]]:
+    """What is compared on one problem."""
+    search = functools.partial(searched, problem, mu, evaluations, seed)
+    found: dict[str, Callable[[], Found]] = {
+        "Sobol": functools.partial(search, None),
+        "qLogNEI": functools.partial(search, next_point),
+        "TuRBO": functools.partial(search, functools.partial(trust_region_point, initial=INITIAL)),
+        OPEN: functools.partial(searched, problem, math.inf, evaluations, seed, next_point),
+    }
+    if not problem.space.cat_dims:
+        found["SAAS"] = functools.partial(search, functools.partial(next_point, model=sparse_gp), sparse_gp)
+    if problem.smooth:
+        found["DP-GIBO"] = functools.partial(descended, problem, mu, evaluations, seed)
+    return found
+
+
+def compared(problem: Problem, mu: float, evaluations: int, seed: int) -> dict[str, dict[str, float]]:
+    """Loss and seconds by strategy, on one seed."""
+    found = {name: arm() for name, arm in arms(problem, mu, evaluations, seed).items()}
+    values = {name: problem.value(result.x) for name, result in found.items()}
+    lower, upper = problem.score_range
+    scale = 100 / (upper - lower)
+    return {name: {"loss": scale * (max(values.values()) - values[name]), "seconds": found[name].seconds} for name in found}
+
+
+def fronts(problem: Problem, mu: float, evaluations: int, seed: int) -> dict[str, float]:
+    """Volume of (accuracy, -size) that the recommended front dominates, by strategy."""
+    reference = (0.5, -1.0)
+    volume, found = Hypervolume(torch.tensor(reference, dtype=torch.float64)), {}
+    for name, level in (("Sobol", mu), ("qLogNEHVI", mu), ("open qLogNEHVI", math.inf)):
+        objective, space = observed(problem, level, evaluations), problem.space
+        X = space.sample(evaluations if name == "Sobol" else INITIAL, seed=seed)
+        Y, Yvar = objective(X)
+        while objective.remaining:
+            x = pareto_point(space, X, Y, Yvar, _sizes(problem, X), reference=reference, seed=1000 * seed + len(X))
+            y, yvar = objective(x)
+            X, Y, Yvar = torch.cat([X, x]), torch.cat([Y, y]), torch.cat([Yvar, yvar])
+        kept = X[pareto_front(space, X, Y, Yvar, _sizes(problem, X))]
+        true = torch.cat([torch.tensor([[problem.value(x)] for x in kept], dtype=torch.float64), _sizes(problem, kept)], 1)
+        found[name] = float(volume.compute(true[is_non_dominated(true)]))
+    return found
+
+
+def _sizes(problem: Problem, X: torch.Tensor) -> torch.Tensor:
+    assert problem.size is not None
+    return torch.tensor([[-problem.size(x)] for x in X], dtype=torch.float64)
+
+
+def _more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--mu", type=float, default=1.0)
+
+
+def main() -> None:
+    """Print each problem's table: losses, paired differences to qLogNEI, seconds of proposing."""
+    chosen = options(__doc__, _more)
+    warnings.simplefilter("ignore", NoiseWarning)
+    seeds = range(chosen.seed, chosen.seed + (1 if chosen.smoke else chosen.seeds))
+    data = None if chosen.smoke else os.environ.get("DPBO_DATA")
+    makers: dict[str, tuple[Callable[[int], Problem], int]] = {
+        "SVM on digits": (digits_svm, 40),
+        "logistic regression on " + ("Adult" if data else "synthetic records"): (
+            functools.partial(adult_logistic, open_data=bool(data)),
+            40,
+        ),
+        "ten length-scales": (functools.partial(length_scales, small=chosen.smoke), 66),
+    }
+    figures: dict[str, Any] = {}
+    for title, (make, evaluations) in makers.items():
+        runs = []
+        for seed in seeds:
+            runs.append(compared(make(seed), chosen.mu, INITIAL + 2 if chosen.smoke else evaluations, seed))
+            print(json.dumps({title: {name: round(r["loss"], 3) for name, r in runs[-1].items()}, "seed": seed}), flush=True)
+        losses = {name: [run[name]["loss"] for run in runs] for name in runs[0]}
+        rows = [[name, sum(v) / len(v), *band(v), str(difference(v, losses["qLogNEI"])), sum(r[name]["seconds"] for r in runs) / len(runs)]
+                for name, v in losses.items()]  # fmt: skip
+        print(table((title, "mean loss", "10 %", "median", "90 %", "minus qLogNEI's", "seconds proposing"), rows), flush=True)
+        figures[title] = {"evaluations": evaluations, "losses": losses, "seconds": {n: [r[n]["seconds"] for r in runs] for n in losses}}
+        if chosen.plot:
+            picture(chosen.plot, "strategies_" + "_".join(title.split()), f"{title}: loss in points at mu = {chosen.mu:g}", losses)
+    volumes = [fronts(digits_svm(seed), chosen.mu, INITIAL + 2 if chosen.smoke else 30, seed) for seed in seeds]
+    figures["two objectives"] = {name: [v[name] for v in volumes] for name in volumes[0]}
+    rows = [[name, sum(v) / len(v), *band(v)] for name, v in figures["two objectives"].items()]
+    print(table(("digits, accuracy against size: volume of the front", "mean", "10 %", "median", "90 %"), rows))
+    record("strategies", {"mu": chosen.mu, "problems": figures}, chosen)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""TuRBO on released values: a box around the best point that grows after successes, shrinks after failures, and starts afresh when tiny.
+
+The region is a function of the values released so far, so a search resumed from its ledger finds it again. Whether a point was a success
+is read off the model's posterior means, not off the noisy values, of which the luckiest would keep the region where it is.
+Source: Eriksson et al. 2019, with one region, one point at a time, and qLogNEI inside the region for Thompson sampling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.models import SingleTaskGP
+from botorch.sampling import SobolQMCNormalSampler
+from botorch.utils.sampling import manual_seed
+
+from dpbo.acquisition.mixed import maximised
+from dpbo.models.observed import quiet, usual_gp
+from dpbo.privacy import require_count
+from dpbo.space import Space
+
+_FIRST, _MOST, _LEAST = 0.8, 1.6, 0.5**7  # side of the region, in sides of the box
+_SUCCESSES = 3  # in a row, before it doubles
+_GAIN = 1e-3  # of the spread of the means, for a success
+
+
+@dataclass(frozen=True)
+class TrustRegion:
+    """Where the search stands.
+
+    Attributes:
+        start: how many observations belong to regions that were given up.
+        length: side of the region, in sides of the box, before it is stretched by the length-scales.
+    """
+
+    start: int = 0
+    length: float = _FIRST
+
+
+def region_after(means: Sequence[float], *, dimension: int, initial: int) -> TrustRegion:
+    """The region after these observations.
+
+    Args:
+        means: posterior mean at each point, in the order of release.
+        dimension: d; max(4, d) failures in a row halve the region.
+        initial: design points at the start of each region.
+    """
+    require_count("initial", initial)
+    patience, gain = max(4, dimension), _GAIN * (max(means) - min(means)) if means else 0.0
+    start, length, wins, losses, best = 0, _FIRST, 0, 0, -math.inf
+    for place, mean in enumerate(means):
+        success, best = mean > best + gain, max(mean, best)
+        if place - start < initial:
+            continue
+        wins, losses = (wins + 1, 0) if success else (0, losses + 1)
+        if wins == _SUCCESSES:
+            length, wins = min(2 * length, _MOST), 0
+        elif losses == patience:
+            length, losses = length / 2, 0
+        if length < _LEAST:
+            start, length, wins, losses, best = place + 1, _FIRST, 0, 0, -math.inf
+    return TrustRegion(start, length)
+
+
+def trust_region_point(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, seed: int, initial: int = 8) -> torch.Tensor:
+    """The next point, `1 x d`, inside the trust region: the same values give the same point. Categories are searched whole.
+
+    Args:
+        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2; Y is maximised.
+        initial: design points that the search began with, and that a new region begins with.
+    """
+    with quiet(), manual_seed(seed):
+        means = _means(usual_gp(space, X, Y, Yvar), X)
+        region = region_after(means.tolist(), dimension=X.shape[1], initial=initial)
+        X, Y, Yvar = X[region.start :], Y[region.start :], Yvar[region.start :]
+        if len(X) < initial:
+            return space.sample(initial, seed=region.start)[len(X) : len(X) + 1]
+        gp = usual_gp(space, X, Y, Yvar)
+        bounds = region_bounds(space, X[_means(gp, X).argmax()], region.length, _stretch(space, gp))
+        sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
+        return maximised(qLogNoisyExpectedImprovement(gp, X, sampler=sampler), space, bounds)
+
+
+def region_bounds(space: Space, centre: torch.Tensor, length: float, stretch: torch.Tensor) -> torch.Tensor:
+    """`2 x d`: the part of the box within length/2 of the centre, each coordinate stretched; whole for categories.
+
+    A coordinate of steps reaches its centre's two neighbours at least.
+    """
+    lower, upper = space.bounds
+    half = length / 2 * stretch * (upper - lower)
+    for i, grid in space.discrete_dims.items():
+        half[i] = max(float(half[i]), 1.0 / max(len(grid) - 1, 1))
+    for i in space.cat_dims:
+        half[i] = upper[i] - lower[i]
+    return torch.stack([torch.maximum(lower, centre - half), torch.minimum(upper, centre + half)])
+
+
+def _means(gp: SingleTaskGP, X: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return gp.posterior(X).mean[:, 0]
+
+
+def _stretch(space: Space, gp: Any) -> torch.Tensor:
+    """Length-scales over their geometric mean, `d`; ones where categories share a kernel with the rest."""
+    if space.cat_dims:
+        return torch.ones(len(space.names), dtype=torch.float64)
+    scales = gp.covar_module.lengthscale.detach().reshape(-1)
+    return scales / scales.log().mean().exp()

@@ -1,0 +1,63 @@
+"""BoTorch's Gaussian processes on released values of known noise, over the coordinates of a `Space`."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+
+import torch
+from botorch.exceptions.errors import ModelFittingError
+from botorch.exceptions.warnings import BotorchWarning
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import MixedSingleTaskGP, SingleTaskGP
+from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
+from gpytorch.mlls import ExactMarginalLogLikelihood
+
+from dpbo.errors import InputError
+from dpbo.space import Space
+
+_LEAST = 1e-6  # of the values' variance, where their noise is nothing
+
+ModelBuilder = Callable[[Space, torch.Tensor, torch.Tensor, torch.Tensor], SingleTaskGP]
+"""A fitted model of X (`t x d`), Y and Yvar (`t x 1`)."""
+
+
+def usual_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
+    """SingleTaskGP, or MixedSingleTaskGP where there are categories; with its prior's lengths where no better ones can be found."""
+    noise = _at_least(Y, Yvar)
+    return _fitted(MixedSingleTaskGP(X, Y, [*space.cat_dims], noise) if space.cat_dims else SingleTaskGP(X, Y, noise))
+
+
+def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
+    """SAAS, for many coordinates of which few matter: four fits under its half-Cauchy prior with fixed global shrinkage, as one mixture.
+
+    The fully Bayesian form needs JAX; hand a builder of `SaasFullyBayesianSingleTaskGP` to `next_point` where that is installed.
+
+    Raises:
+        InputError: a space with categories.
+
+    Source: Eriksson & Jankowiak 2021, with maximum a posteriori fits in place of its Markov chain.
+    """
+    if space.cat_dims:
+        raise InputError("space", [space.names[i] for i in space.cat_dims], "without categories for SAAS", "Use usual_gp.")
+    return _fitted(EnsembleMapSaasSingleTaskGP(X, Y, _at_least(Y, Yvar)))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the optimisers' advice on stalled line searches and jitter, after which BoTorch tries again by itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        warnings.simplefilter("ignore", BotorchWarning)
+        yield
+
+
+def _at_least(Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:
+    return Yvar.clamp_min(_LEAST * float(Y.var().clamp_min(1e-12)))
+
+
+def _fitted(gp: SingleTaskGP) -> SingleTaskGP:
+    with torch.enable_grad(), contextlib.suppress(ModelFittingError):
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+    return gp.eval()
