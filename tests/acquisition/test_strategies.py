@@ -1,5 +1,7 @@
 """Proposals from released values: the trust region, sparse models, a second public objective; all repeatable and inside the space."""
 
+from typing import Any
+
 import pytest
 import scipy.stats
 import torch
@@ -34,7 +36,7 @@ def _allowed(space, x):
     return inside and max(near, default=0.0) < 1e-9
 
 
-PROPOSERS = {
+PROPOSERS: dict[str, Any] = {
     "qlognei": next_point,
     "trust region": trust_region_point,
     "sparse": lambda *args, seed: next_point(*args, seed=seed, model=sparse_gp),
