@@ -7,30 +7,22 @@ result. Features are the pixels and their products, standardised; on these the d
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import json
 import pathlib
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.stats
 import torch
-from botorch.acquisition.logei import qLogNoisyExpectedImprovement
-from botorch.fit import fit_gpytorch_mll
-from botorch.models import SingleTaskGP
-from botorch.optim import optimize_acqf
-from botorch.sampling import SobolQMCNormalSampler
-from botorch.utils.sampling import manual_seed
-from gpytorch.mlls import ExactMarginalLogLikelihood
 from sklearn.datasets import load_digits
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.svm import SVC
 
+from dpbo.acquisition import next_point, posterior_mean
 from dpbo.curator import Curator
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
@@ -71,31 +63,6 @@ def correct(model: Pipeline, records: Records) -> np.ndarray[Any, Any]:
     return model.predict(records[0]) == records[1]
 
 
-def fitted_gp(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
-    """BoTorch's usual GP on observations of known noise."""
-    gp = SingleTaskGP(X, Y, train_Yvar=Yvar)
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
-    return gp
-
-
-def propose(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, seed: int) -> torch.Tensor:
-    """The next point (`1 x d`) by qLogNEI."""
-    sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
-    options = {"maxiter": 50}
-    with _quiet(), manual_seed(seed):  # BoTorch's own public randomness: the same released values give the same next point
-        acquisition = qLogNoisyExpectedImprovement(fitted_gp(X, Y, Yvar), X, sampler=sampler)
-        candidate, _ = optimize_acqf(acquisition, SPACE.bounds, q=1, num_restarts=4, raw_samples=64, options=options)
-    return candidate
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the optimisers' advice on stalled line searches and jitter, after which BoTorch tries again by itself."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield
-
-
 def search(
     objective: Objective, evaluations: int, seed: int, *, initial: int = INITIAL, history: tuple[torch.Tensor, ...] | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -103,7 +70,7 @@ def search(
     design = SPACE.sample(initial, seed=seed)
     X, Y, Yvar = history if history and len(history[0]) else (design[:0], torch.empty(0, 1).double(), torch.empty(0, 1).double())
     while len(X) < evaluations:
-        x = design[len(X) : len(X) + 1] if len(X) < initial else propose(X, Y, Yvar, seed=1000 * seed + len(X))
+        x = design[len(X) : len(X) + 1] if len(X) < initial else next_point(SPACE, X, Y, Yvar, seed=1000 * seed + len(X))
         y, yvar = objective(x)
         X, Y, Yvar = torch.cat([X, x]), torch.cat([Y, y]), torch.cat([Yvar, yvar])
     return X, Y, Yvar
@@ -111,15 +78,7 @@ def search(
 
 def recommend(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:
     """The evaluated point (`d`) of highest posterior mean; the highest noisy value would be the luckiest."""
-    return X[posterior_mean(X, Y, Yvar).argmax()]
-
-
-def posterior_mean(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:
-    """What the GP thinks of the evaluated points (`t`)."""
-    with _quiet():
-        gp = fitted_gp(X, Y, Yvar)
-    with torch.no_grad():
-        return gp.posterior(X).mean[:, 0]
+    return X[posterior_mean(SPACE, X, Y, Yvar).argmax()]
 
 
 @dataclass(frozen=True)
@@ -212,7 +171,7 @@ def run(options: argparse.Namespace) -> None:
 
         _, Y, Yvar = outcome.history
         title = f"tuning an SVM at {statement.guarantee}"
-        plot_convergence(Y, Yvar, posterior_mean(*outcome.history), file=options.plot, spent_share=SEARCH_SHARE, title=title)
+        plot_convergence(Y, Yvar, posterior_mean(SPACE, *outcome.history), file=options.plot, spent_share=SEARCH_SHARE, title=title)
 
 
 def _shown(value: Any) -> str:
