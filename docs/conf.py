@@ -3,6 +3,8 @@
 import importlib
 import inspect
 import pathlib
+import re
+from typing import Any
 
 project, author, release = "dpbo", "the dpbo authors", "0.1"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -11,31 +13,61 @@ html_theme = "alabaster"
 html_theme_options = {"description": "differentially private Bayesian optimisation", "page_width": "1100px"}
 autodoc_typehints = "none"  # signatures have them
 autodoc_preserve_defaults = True
-napoleon_use_ivar = True
+autodoc_default_options = {"exclude-members": "set_fit_request, set_score_request, set_predict_request, optimizer"}  # not ours; told as an attribute
+napoleon_custom_sections = [("Keyword args", "params_style")]
 myst_heading_anchors = 3
 
 PACKAGES = (
-    "dpbo", "dpbo.curator", "dpbo.queries", "dpbo.mechanisms", "dpbo.accounting", "dpbo.models", "dpbo.acquisition", "dpbo.algorithms",
+    "dpbo.curator", "dpbo.queries", "dpbo.mechanisms", "dpbo.accounting", "dpbo.models", "dpbo.acquisition", "dpbo.algorithms",
     "dpbo.algorithms.kusner", "dpbo.algorithms.outsourced", "dpbo.algorithms.em", "dpbo.integrations", "dpbo.testing", "dpbo.events",
-    "dpbo.errors", "dpbo.plots",
+    "dpbo.errors", "dpbo.plots", "dpbo",
 )  # fmt: skip
+_PAGES = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
 
 
-def _page(package: str) -> str:
-    """A package's doc, then each public name with its own."""
+def _public(package: str) -> dict[str, Any]:
     module = importlib.import_module(package)
     names = getattr(module, "__all__", None) or [n for n, v in vars(module).items() if getattr(v, "__module__", "") == package]
-    lines = [package, "=" * len(package), "", f".. automodule:: {package}", ""]
-    for name in names:
-        value = getattr(module, name)
-        if inspect.ismodule(value) or name.startswith("_"):
-            continue
-        kind = "autoclass" if inspect.isclass(value) else "autofunction" if inspect.isroutine(value) else "autodata"
-        lines += [f".. {kind}:: {package}.{name}", *(["   :members:"] if kind == "autoclass" else []), ""]
-    return "\n".join(lines)
+    return {name: getattr(module, name) for name in names if not name.startswith("_") and not inspect.ismodule(getattr(module, name))}
 
 
-_folder = pathlib.Path(__file__).parent / "api"
-_folder.mkdir(exist_ok=True)
-for _package in PACKAGES:
-    (_folder / f"{_package}.rst").write_text(_page(_package))
+def _entry(package: str, name: str, value: Any) -> list[str]:
+    if inspect.isclass(value):
+        return [f".. autoclass:: {package}.{name}", "   :members:", ""]
+    return [f".. autofunction:: {package}.{name}", ""] if inspect.isroutine(value) else [f"``{package}.{name}`` = ``{value}``", ""]
+
+
+def _write_reference(folder: pathlib.Path) -> None:
+    """A page a package: its doc, then each public name; a name that has its doc on another page points there."""
+    folder.mkdir(exist_ok=True)
+    home: dict[int, str] = {}
+    for package in PACKAGES:
+        lines = [package, "=" * len(package), "", f".. automodule:: {package}", ""]
+        for name, value in _public(package).items():
+            if id(value) in home:
+                lines += [f"``{package}.{name}``: :obj:`{home[id(value)]}`", ""]
+            else:
+                home[id(value)] = f"{package}.{name}"
+                lines += _entry(package, name, value)
+        (folder / f"{package}.rst").write_text("\n".join(lines) + "\n")
+
+
+def _plain(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:  # noqa: ARG001 (Sphinx passes them)
+    """Our docstrings are plain text: bars and final underscores mean themselves."""
+    for i, line in enumerate(lines):
+        parts = line.split("`")
+        parts[::2] = [re.sub(r"(?<=\w)_(?!\w)", r"\\_", part.replace("|", r"\|")) for part in parts[::2]]
+        lines[i] = "`".join(parts)
+
+
+def _linked(app: Any, path: pathlib.Path, name: str, content: list[str]) -> None:  # noqa: ARG001 (Sphinx passes them)
+    """Links between files of the repository lead to the pages that hold them."""
+    for file, page in _PAGES.items():
+        content[0] = content[0].replace(f"]({file})", f"]({page})")
+
+
+def setup(app: Any) -> None:
+    """Write the reference before pages are read."""
+    _write_reference(pathlib.Path(app.srcdir) / "api")
+    app.connect("autodoc-process-docstring", _plain, priority=400)  # before napoleon
+    app.connect("include-read", _linked)
