@@ -169,7 +169,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
             best, std = min(max(score.item(), lower), upper), variance.sqrt().item()
         self.best_score_, self.best_score_std_ = best, std
         self.results_, self.best_params_ = found.results, task.space.decode(x)
-        self.best_estimator_ = task.trainer(x)
+        self.best_estimator_ = task.trainer.untouched(x)
         if self.best_estimator_ is None:
             raise InputError("error_score", self.error_score, "'raise' to see why", "The recommended configuration cannot be fitted.")
 

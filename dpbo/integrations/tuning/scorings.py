@@ -52,7 +52,7 @@ class Scoring:
             return np.full(len(labels), np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self.measure(model, features, np.asarray(labels))
+            return self.measure(model, features, _array(labels))
 
     def observed(self, Y: torch.Tensor, Yvar: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What is maximised and its variance, `t x 1` each, from released means `t x m`. Public post-processing."""
@@ -83,6 +83,11 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
             return _cells(Histogram(_positive(labels)), 2 * BINS, _auc)
     known = "'accuracy', 'neg_log_loss', 'neg_mean_squared_error', 'balanced_accuracy', 'f1', 'roc_auc'"
     raise InputError("scoring", scoring, f"{known}, or scoring(model, X, y) giving one number a record")
+
+
+def _array(labels: Any) -> NDArray[Any]:
+    """Labels that nothing converts: as one array of numpy's choice, a list's one word would turn all its numbers into words."""
+    return np.asarray(labels) if hasattr(labels, "dtype") else np.fromiter(labels, dtype=object, count=len(labels))
 
 
 def _mean(measure: Measure, ends: tuple[float, float]) -> Scoring:
