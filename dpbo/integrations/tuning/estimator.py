@@ -136,6 +136,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
             InputError: an argument outside its range. BudgetExceeded: the budget is not left. LedgerMismatch: the name is another search's.
         """
         self._refuse_what_is_not_private()
+        X_train, X_val = map(tables.sliced, (X_train, X_val))
         split = X_val is None
         if split and groups is not None:
             remedy = "A split by position would tear units apart. Split by group, and give X_val and y_val."
@@ -143,6 +144,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
         if split:
             X_train, y_train, X_val, y_val = tables.split_once(X_train, y_train, self.test_size, self._seed(), self._relation())
         tables.require_apart(X_train, X_val, groups, groups_train)
+        tables.require_alike(X_train, y_train, X_val, y_val)
         space = _space(self.param_distributions)
         trainer = Trainer(self.estimator, space, X_train, y_train, self.error_score)
         trainer.configured(space.sample(1, seed=0)[0])  # a name that the estimator lacks is found before anything is reserved
@@ -153,10 +155,11 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
         return self
 
     def _search(self, task: strategies.Task) -> None:
-        strategies.require_fitting(task, self.strategy)
-        begun = any(name.startswith(f"{self.name}: ") for name in task.curator.ledger.head().used)
-        if not begun and task.baseline is None:
-            one_choice.require_left(task.curator, task.share + task.final_share, f"the search {self.name!r}")
+        strategies.require_fitting(task)
+        if not task.begun():
+            if task.baseline is None:
+                one_choice.require_left(task.curator, task.share + task.final_share, f"the search {self.name!r}")
+            strategies.require_working(task)
         final = task.final()  # reserved first, so that whatever the search does, its share is there
         found = _STRATEGIES[self.strategy](task)
         if final is not None and final.remaining:
@@ -186,7 +189,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
             "space": described_space(self.param_distributions),
             "seed": self._seed(),
             "initial": require_count("n_initial", self.n_initial),
-            "one table, split by position": self.test_size if split else False,
+            "one table, split by position": getattr(self.test_size, "item", lambda: self.test_size)() if split else False,
         }
         baseline = self.budget if isinstance(self.budget, NoNoise) else None
         return strategies.Task(
@@ -203,7 +206,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
         unit = PrivacyUnit(self.unit, groups=groups)
         return Curator(
             (X_val, y_val), unit=unit, adjacency=self._relation(), budget=budget, dataset=self.dataset, ledger=self.ledger,
-            example=tables.first_rows(X, y),
+            example=None if y is None else tables.first_rows(X, y),
         )  # fmt: skip
 
     def _given(self, curator: Curator, groups: Any) -> Curator:
@@ -219,6 +222,8 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
             raise InputError("cv", self.cv, "None", f"{_FOLDS} Give X_val, y_val, or test_size to split once.")
         if self.refit:
             raise InputError("refit", self.refit, "False", _REFIT)
+        if not isinstance(self.name, str) or not 0 < len(self.name) <= 150:
+            raise InputError("name", self.name, "a word of at most 150 letters")
         if self.strategy not in _STRATEGIES:
             raise InputError("strategy", self.strategy, f"one of {tuple(_STRATEGIES)}", "dpbo.plan says which fits.")
 
@@ -276,7 +281,10 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
 def _space(distributions: Any) -> Space:
     if not isinstance(distributions, Mapping):
         raise InputError("param_distributions", distributions, "a dict of distributions and lists", "Search several dicts one by one.")
-    return Space(**{name: spec.tolist() if hasattr(spec, "tolist") else spec for name, spec in distributions.items()})
+    space = Space(**{name: spec.tolist() if hasattr(spec, "tolist") else spec for name, spec in distributions.items()})
+    if bool((space.bounds[0] == space.bounds[1]).all()):
+        raise InputError("param_distributions", list(space.names), "of two values or more, in one parameter at least")
+    return space
 
 
 def _explained(statement: Statement, split: bool, test_size: Any, seed: Any) -> Statement:

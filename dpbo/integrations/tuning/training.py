@@ -15,6 +15,7 @@ from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning
 
 from dpbo.errors import InputError
+from dpbo.integrations.tuning.tables import first_rows
 from dpbo.space import Space
 
 
@@ -41,6 +42,10 @@ class Trainer:
         if self._newest[0] != key:
             self._newest = (key, self._fitted(self.configured(x)))
         return self._newest[1]
+
+    def example(self) -> tuple[Any, Any] | None:
+        """A few training records; None without labels."""
+        return None if self._y is None else first_rows(self._X, self._y)
 
     def configured(self, x: torch.Tensor) -> Any:
         """The estimator at x, unfitted."""
