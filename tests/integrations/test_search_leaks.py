@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -61,3 +62,43 @@ def test_one_label_of_another_type_moves_no_other_records_score(scoring):
     for odd in ("x", 0.5, None, 2**70, (1, 2)):
         after = np.asarray(scored(model, (VALIDATION[0], [odd, *labels[1:]])), dtype=np.float64)
         assert np.array_equal(after[1:], before[1:])
+
+
+def test_warnings_on_private_records_are_muted_in_every_thread():
+    """`catch_warnings` in two threads: the first to leave gave the other one its voice back."""
+    first, second, left = threading.Event(), threading.Event(), threading.Event()
+
+    class Telling(DecisionTreeClassifier):  # type: ignore[misc]
+        def __init__(self, told=None):
+            super().__init__()
+            self.told = told
+
+        def predict(self, X):
+            self.told()
+            warnings.warn(f"unknown category {X[0, 0]}", stacklevel=2)
+            return super().predict(X)
+
+    def in_first():
+        first.set()
+        second.wait(10)
+
+    def in_second():
+        second.set()
+        left.wait(10)
+
+    scored = scoring_named("accuracy", None, TRAIN[1])
+    one, other = (Telling(told).fit(*TRAIN) for told in (in_first, in_second))
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        before = list(warnings.filters)
+        threads = [threading.Thread(target=scored, args=(model, VALIDATION)) for model in (one, other)]
+        threads[0].start()
+        first.wait(10)
+        threads[1].start()
+        threads[0].join()
+        left.set()
+        threads[1].join()
+        assert shown == []
+        assert list(warnings.filters) == before
+        warnings.warn("heard", stacklevel=1)
+        assert len(shown) == 1

@@ -10,7 +10,6 @@ Warnings that a model gives on private records are muted: they can tell of a rec
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpbo.errors import InputError
+from dpbo.integrations.tuning.quiet import quietly
 from dpbo.privacy import require_range
 
 Measure = Callable[[Any, Any, Any], Any]
@@ -50,18 +50,18 @@ class Scoring:
         features, labels = records
         if model is None and self.cells is None:
             return np.full(len(labels), np.nan)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quietly():
             return self.measure(model, features, _array(labels))
 
     def observed(self, Y: torch.Tensor, Yvar: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What is maximised and its variance, `t x 1` each, from released means `t x m`. Public post-processing."""
         if self.value is None:
             return Y, Yvar
-        cells = Y.clamp_min(_EMPTY).detach().requires_grad_()
+        cells = Y.detach().requires_grad_()
         values = self.value(cells)
         (slope,) = torch.autograd.grad(values.sum(), cells)
-        return values.detach().unsqueeze(1).clamp(*self.bounds), (slope**2 * Yvar).sum(1, keepdim=True)
+        widest = (self.bounds[1] - self.bounds[0]) ** 2  # no value is further off than that
+        return values.detach().unsqueeze(1).clamp(*self.bounds), (slope**2 * Yvar).sum(1, keepdim=True).clamp_max(widest)
 
 
 def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
@@ -165,18 +165,37 @@ class Histogram:
         return np.asarray(model.predict_proba(features))[:, np.asarray(model.classes_).tolist().index(self.positive)]
 
 
+class _AtLeast(torch.autograd.Function):
+    """max(x, _EMPTY) whose slope is taken as 1 below, too: a share that noise made small is as uncertain as any."""
+
+    @staticmethod
+    def forward(_context: Any, shares: torch.Tensor) -> torch.Tensor:
+        return shares.clamp_min(_EMPTY)
+
+    @staticmethod
+    def backward(_context: Any, *slopes: Any) -> Any:
+        return slopes[0]
+
+
+def _some(shares: torch.Tensor) -> torch.Tensor:
+    return _AtLeast.apply(shares)  # type: ignore[no-any-return,no-untyped-call]
+
+
 def _balanced(cells: torch.Tensor) -> torch.Tensor:
-    right, wrong = cells.chunk(2, -1)
+    right, wrong = _some(cells).chunk(2, -1)
     return (right / (right + wrong)).mean(-1)
 
 
 def _f1(cells: torch.Tensor) -> torch.Tensor:
-    true, false, missed = cells.unbind(-1)
+    true, false, missed = _some(cells).unbind(-1)
     return 2 * true / (2 * true + false + missed)
 
 
 def _auc(cells: torch.Tensor) -> torch.Tensor:
-    """Of a positive and another record drawn at random, how often the positive one lies in a higher bin; half where in one."""
+    """Of a positive and another record drawn at random, how often the positive one lies in a higher bin; half where in one.
+
+    Bins keep what noise put below zero: it cancels in the sums, where raising each to zero would pull the value toward a half.
+    """
     positive, other = cells.chunk(2, -1)
     below = other.cumsum(-1) - other / 2
-    return (positive * below).sum(-1) / (positive.sum(-1) * other.sum(-1))
+    return (positive * below).sum(-1) / (_some(positive.sum(-1)) * _some(other.sum(-1)))
