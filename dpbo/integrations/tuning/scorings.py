@@ -33,8 +33,8 @@ class Scoring:
     """One way to score.
 
     Attributes:
-        measure: `measure(model, features, labels)`, one number a record: its score, or the cell that it falls into. Without a model it is
-            the worst cell; a record that a model cannot take falls into none.
+        measure: `measure(model, features, labels)`, one number a record: its score, or the cell that it falls into. Without a model, and
+            for a record that the model cannot take, it is the worst cell for this label.
         bounds: public range of what is maximised; without cells, of one record's score.
         cells: how many there are, or None.
         value: of shares of cells (`... x m`), what is maximised.
@@ -52,6 +52,10 @@ class Scoring:
             return np.full(len(labels), np.nan)
         with quietly():
             return self.measure(model, features, _array(labels))
+
+    def worst_cell(self, records: Any) -> Any:
+        """The cell that counts for a record that a model cannot take: that of being wrong about it."""
+        return self(None, records)
 
     def observed(self, Y: torch.Tensor, Yvar: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What is maximised and its variance, `t x 1` each, from released means `t x m`. Public post-processing."""
@@ -146,8 +150,13 @@ class Confusion:
 
     def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
         true = labels == self.positive
-        said = ~true if model is None else np.asarray(model.predict(features)) == self.positive
+        said = ~true if model is None else _said(np.asarray(model.predict(features)), self.positive, true)
         return np.select([said & true, said & ~true, ~said & true], [0, 1, 2], -1)
+
+
+def _said(predicted: NDArray[Any], positive: Any, true: NDArray[Any]) -> Any:
+    """Whether positive was said; of NaN, the wrong thing."""
+    return np.where(predicted == predicted, predicted == positive, ~true)  # noqa: PLR0124
 
 
 @dataclass(frozen=True)
@@ -158,7 +167,8 @@ class Histogram:
 
     def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
         true = labels == self.positive
-        place = np.clip(np.floor((~true if model is None else self._probability(model, features)) * BINS), 0, BINS - 1)
+        likely = ~true if model is None else self._probability(model, features)
+        place = np.clip(np.floor(np.where(np.isnan(likely), ~true, likely) * BINS), 0, BINS - 1)
         return np.where(true, place, place + BINS)
 
     def _probability(self, model: Any, features: Any) -> Any:
