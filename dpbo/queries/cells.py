@@ -1,7 +1,7 @@
 """How many units fall into each of m cells: what F1, balanced accuracy and ROC AUC are computed from, in public, after release.
 
-A record falls into one cell or into none, also where the score fails on it; a unit contributes the shares v_j of its records in each cell, truncated toward zero on the
-lattice. So v >= 0 and |v|_1 <= 1, whatever its records are (assumption `score-per-record`).
+A record falls into one cell or into none, also where the score fails on it; a unit contributes the shares v_j of its records in each
+cell, truncated toward zero on the lattice. So v >= 0 and |v|_1 <= 1, whatever its records are (assumption `score-per-record`).
 Sensitivity of the sum. ADD_OR_REMOVE_ONE: |v|_2 <= |v|_1 <= 1, likewise linf. REPLACE_ONE: for two such vectors |v - w|_2^2 =
 |v|_2^2 + |w|_2^2 - 2 v.w <= 2, since v.w >= 0; |v - w|_1 <= 2; |v - w|_inf <= 1. Single records in two different cells reach all three.
 The box around m free scores in [0, 1] would give sqrt(m) where this gives sqrt(2).

@@ -34,10 +34,15 @@ def test_the_variance_is_that_of_a_simulation(scoring, shares, noise):
 @pytest.mark.parametrize("scoring", ["f1", "balanced_accuracy", "roc_auc"])
 def test_no_noise_is_told_to_be_wider_than_the_range(scoring):
     scored = scoring_named(scoring, None, [0, 1])
+    assert scored.cells is not None
     below = torch.full((1, scored.cells), -0.01, dtype=torch.float64)
     value, variance = scored.observed(below, torch.full_like(below, 0.01))
     assert 0.0 <= value.item() <= 1.0
     assert variance.item() == 1.0
+
+
+def protected(*records):
+    return Curator(records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(500.0))
 
 
 class Picky(DecisionTreeClassifier):  # type: ignore[misc]
@@ -59,9 +64,8 @@ def test_a_record_that_a_model_cannot_take_is_one_that_it_is_wrong_about(scoring
     """Nowhere counted, a positive record that nothing can be said of would count as rightly refused."""
     X, y = np.arange(6.0).reshape(-1, 1), np.array([0, 0, 0, 1, 1, 1])
     scored = scoring_named(scoring, None, y)
-    curator = Curator(
-        (np.append(X, [[odd]], 0), np.append(y, label)), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(500.0)
-    )
+    assert scored.cells is not None
+    curator = protected(np.append(X, [[odd]], 0), np.append(y, label))
     query = CellMeans(scored, Picky(random_state=0).fit(X, y), cells=scored.cells)
     shares = 7 * curator.release(query, GaussianMechanism(0.01)).value
     alone = scored(Picky(random_state=0).fit(X, y), (X, y))
@@ -74,10 +78,10 @@ def test_a_label_that_cannot_be_compared_moves_no_other_failing_record():
         def __eq__(self, other):
             raise ValueError
 
-        __hash__ = None
+        __hash__ = object.__hash__
 
     X, y = np.append(np.arange(6.0), [7.0, 3.0]).reshape(-1, 1), [0, 0, 0, 1, 1, 1, 1, Unequal()]
     scored = scoring_named("f1", None, [0, 1])
-    curator = Curator((X, y), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(500.0))
+    curator = protected(X, y)
     query = CellMeans(scored, Picky(random_state=0).fit(X[:6], y[:6]), cells=3)
     assert 8 * curator.release(query, GaussianMechanism(0.01)).value.numpy() == pytest.approx([3, 0, 1], abs=0.2)

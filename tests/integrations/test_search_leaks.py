@@ -29,7 +29,7 @@ class Remembering(DecisionTreeClassifier):  # type: ignore[misc]
         return super().predict(X)
 
 
-class Unique(Remembering):  # type: ignore[misc]
+class Unique(Remembering):
     """It cannot be copied."""
 
     def fit(self, X, y):
@@ -37,7 +37,7 @@ class Unique(Remembering):  # type: ignore[misc]
         return super().fit(X, y)
 
 
-class Same(Remembering):  # type: ignore[misc]
+class Same(Remembering):
     """Its copy is itself."""
 
     def __deepcopy__(self, _memo):

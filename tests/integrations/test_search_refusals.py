@@ -55,8 +55,9 @@ def test_nothing_is_reserved_for_what_cannot_work(changed, message, tmp_path):
     [
         ((*TRAIN, VALIDATION[0], VALIDATION[1][:, None]), "y_val"), ((*TRAIN, VALIDATION[0][:, :4], VALIDATION[1]), "X_val"),
         ((*TRAIN, VALIDATION[0].tolist(), VALIDATION[1]), "X_val"), ((TRAIN[0].tolist(), TRAIN[1], X.tolist(), Y), "X_val"),
+        ((*TRAIN, VALIDATION[0], VALIDATION[1].astype(str)), "y_val"),
     ],
-    ids=["column", "width", "list", "lists"],
+    ids=["column", "width", "list", "lists", "words"],
 )  # fmt: skip
 def test_a_validation_table_of_another_form_is_refused(tables, parameter, tmp_path):
     with pytest.raises(InputError, match=f"^{parameter}="):
@@ -67,17 +68,17 @@ def test_a_validation_table_of_another_form_is_refused(tables, parameter, tmp_pa
 def test_other_columns_are_refused():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X, columns=list("abcdef"))
-    with pytest.raises(InputError, match="^X_val="):
+    with pytest.raises(InputError, match=r"^X_val="):
         make().fit(frame[:300], Y[:300], frame[list("abcdfe")][300:], Y[300:])
 
 
 def test_what_would_not_be_looked_at_is_refused():
     curator = Curator(VALIDATION, unit=PrivacyUnit("p", groups=np.arange(600) // 2), adjacency=Adjacency.REPLACE_ONE, budget=BUDGET)
-    with pytest.raises(InputError, match="^groups_train="):
+    with pytest.raises(InputError, match=r"^groups_train="):
         make(budget=0.5).fit(*TRAIN, curator, groups_train=np.arange(300))
-    with pytest.raises(InputError, match="^y_val="):
+    with pytest.raises(InputError, match=r"^y_val="):
         make(budget=0.5).fit(*TRAIN, curator, VALIDATION[1])
-    with pytest.raises(InputError, match="^y_train="):
+    with pytest.raises(InputError, match=r"^y_train="):
         make(test_size=0.5).fit(X)
     assert curator.ledger.head().seq == 0
 
@@ -106,3 +107,28 @@ def test_sparse_tables_with_a_bad_record_and_a_number_of_numpys():
         search = make().fit(kind(TRAIN[0]), TRAIN[1], kind(broken), VALIDATION[1])
         assert search.best_score_ > 0.5, "the record alone counts as worst"
     assert make(test_size=np.int64(600)).fit(X, Y).statement().units == 600
+
+
+def test_features_are_those_of_the_recommended_estimator():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=list("abcdef"))
+    search = make()
+    assert not hasattr(search, "n_features_in_")
+    search.fit(frame[:300], Y[:300], frame[300:], Y[300:])
+    assert search.n_features_in_ == 6
+    assert search.feature_names_in_.tolist() == list("abcdef")
+    assert not hasattr(make().fit(*TRAIN, *VALIDATION), "feature_names_in_")
+
+
+def test_scikit_learns_own_checks():
+    """All but those that ask for what a private search must not or cannot do."""
+    from sklearn.utils.estimator_checks import check_estimator
+
+    search = DPSearch(
+        DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2, 3]}, budget=Budget.gdp(50.0), n_iter=2, n_initial=2, test_size=0.5
+    )
+    lists, columns = "a list has no type of its own", "labels are one number or word a record"
+    known = {"check_classifiers_train": lists, "check_supervised_y_2d": columns}
+    known["check_fit_score_takes_y"] = "there are two tables"
+    checks = check_estimator(search, expected_failed_checks=known, on_skip=None)
+    assert sum(check["status"] == "passed" for check in checks) > 40

@@ -10,13 +10,12 @@ are handed to a curator and steer the search through releases alone: `results_` 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Self
 
 from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.utils import get_tags
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dpbo.accounting.calibrate import exact_share
@@ -25,6 +24,7 @@ from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.integrations.tuning import strategies, tables
 from dpbo.integrations.tuning.describing import described_estimator, described_scoring, described_space
+from dpbo.integrations.tuning.recommended import Recommended
 from dpbo.integrations.tuning.scorings import Scoring, scoring_named
 from dpbo.integrations.tuning.training import Trainer
 from dpbo.mechanisms.no_noise import NoNoise
@@ -37,11 +37,7 @@ _FOLDS = "One private row in several fits and folds moves a cross-validated scor
 _REFIT = "A model trained on protected rows shows them. best_estimator_ is trained on the training records."
 
 
-def _has(name: str) -> Callable[[Any], bool]:
-    return lambda search: hasattr(getattr(search, "best_estimator_", search.estimator), name)
-
-
-class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations that mypy follows here
+class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations that mypy follows here
     """Search hyper-parameters on private validation records.
 
     Args:
@@ -241,39 +237,12 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
         check_is_fitted(self)
         return self.statement_
 
-    @property
-    def classes_(self) -> Any:
-        """Of the recommended estimator."""
-        check_is_fitted(self)
-        return self.best_estimator_.classes_
-
-    @available_if(_has("predict"))  # type: ignore[untyped-decorator]
-    def predict(self, X: Any) -> Any:
-        """By the recommended estimator."""
-        check_is_fitted(self)
-        return self.best_estimator_.predict(X)
-
-    @available_if(_has("predict_proba"))  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> Any:
-        """By the recommended estimator."""
-        check_is_fitted(self)
-        return self.best_estimator_.predict_proba(X)
-
-    @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
-    def decision_function(self, X: Any) -> Any:
-        """By the recommended estimator."""
-        check_is_fitted(self)
-        return self.best_estimator_.decision_function(X)
-
-    @available_if(_has("score"))  # type: ignore[untyped-decorator]
-    def score(self, X: Any, y: Any = None) -> Any:
-        """The recommended estimator's own score on records of the caller's: in the open, so never on the protected ones."""
-        check_is_fitted(self)
-        return self.best_estimator_.score(X, y)
-
     def __sklearn_tags__(self) -> Any:
         tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
         tags.estimator_type, tags.classifier_tags, tags.regressor_tags = own.estimator_type, own.classifier_tags, own.regressor_tags
+        tags.input_tags = own.input_tags
+        if tags.classifier_tags is not None:
+            tags.classifier_tags.multi_label = False  # one label a record
         tags.non_deterministic = True  # the noise is fresh in every fit
         return tags
 

@@ -156,7 +156,7 @@ class Confusion:
 
 def _said(predicted: NDArray[Any], positive: Any, true: NDArray[Any]) -> Any:
     """Whether positive was said; of NaN, the wrong thing."""
-    return np.where(predicted == predicted, predicted == positive, ~true)  # noqa: PLR0124
+    return np.where(predicted == predicted, predicted == positive, ~true)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class _AtLeast(torch.autograd.Function):
 
 
 def _some(shares: torch.Tensor) -> torch.Tensor:
-    return _AtLeast.apply(shares)  # type: ignore[no-any-return,no-untyped-call]
+    return _AtLeast.apply(shares)  # type: ignore[no-untyped-call]
 
 
 def _balanced(cells: torch.Tensor) -> torch.Tensor:

@@ -112,8 +112,8 @@ def require_fitting(task: Task) -> None:
 
 def require_working(task: Task) -> None:
     """Fits the first point and scores public rows with it, so that what cannot work is raised before anything is reserved."""
-    candidates = public_candidates(task.space, task.evaluations, task.seed) if task.strategy == "grid" else task.space.sample(1, seed=task.seed)
-    model, example = task.trainer(candidates[0]), task.trainer.example()
+    design = public_candidates(task.space, task.evaluations, task.seed) if task.strategy == "grid" else task.space.sample(1, seed=task.seed)
+    model, example = task.trainer(design[0]), task.trainer.example()
     if task.scoring.cells is None:
         query = ClippedMean(task.scoring, score_range=task.scoring.bounds)
     else:
@@ -121,7 +121,7 @@ def require_working(task: Task) -> None:
     if example is not None:
         query.probe(example, count_records(example), model)
     if task.strategy == "gibo":
-        _gibo(task, _rehearsed(task.curator), lambda x, records: records)
+        _gibo(task, _rehearsed(task.curator), lambda _, records: records)
 
 
 def by_bo(task: Task) -> Found:
@@ -168,9 +168,14 @@ def by_gibo(task: Task) -> Found:
 
 def _gibo(task: Task, curator: Curator, loss: Callable[[torch.Tensor, Any], Any]) -> DPGIBO:
     d, (lower, upper) = len(task.space.names), task.scoring.bounds
-    options = {"clip": upper - lower, "batch_size": d + 1, **task.options}
+    options: dict[str, Any] = {"clip": upper - lower, "batch_size": d + 1, **task.options}
     iterations = options.pop("iterations", task.evaluations // (d + 1))
-    ours = {"bounds": task.space.bounds, "budget": task.baseline or task.share, "divisor": task.divisor, "loss_range": (-upper, -lower)}
+    ours: dict[str, Any] = {
+        "bounds": task.space.bounds,
+        "budget": task.baseline or task.share,
+        "divisor": task.divisor,
+        "loss_range": (-upper, -lower),
+    }
     allowed = set(inspect.signature(DPGIBO).parameters) - {*ours, "curator", "loss", "seed", "name"}
     if not options.keys() <= allowed:
         raise InputError("strategy_options", sorted(options.keys() - allowed), f"among {sorted(allowed)}")

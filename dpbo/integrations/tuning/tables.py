@@ -60,6 +60,15 @@ def require_alike(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
         if own is not None and other is not None and (shape := _of_a_row(own)) != (expected := _of_a_row(other)):
             raise InputError(name, f"rows of shape {shape}", f"rows of the training records' shape, {expected}")
 
+    if {_kind(y), _kind(y_val)} == {"words", "numbers"}:
+        raise InputError("y_val", _kind(y_val), f"{_kind(y)}, as the training labels are", "No prediction would ever be right.")
+
+
+def _kind(labels: Any) -> str | None:
+    """Of an array's type, which is public; None for lists and arrays of anything."""
+    letter = getattr(getattr(labels, "dtype", None), "kind", "O")
+    return "numbers" if letter in "biuf" else "words" if letter in "US" else None
+
 
 def _of_a_row(table: Any) -> tuple[int, ...]:
     return tuple(getattr(table, "shape", (0,)))[1:]
