@@ -30,7 +30,7 @@ class OneCell:
     cells: int
 
     @property
-    def worst(self) -> OneCell | None:
+    def score_of_failed(self) -> OneCell | None:
         """What counts for records that the score fails on, where it says so."""
         named = getattr(self.score, "worst_cell", None)
         return None if named is None else OneCell(lambda _, records: named(records), self.cells)

@@ -53,7 +53,7 @@ def try_on(score: Score, subject: Any, example: Any, metrics: int, count: int, r
 
 
 def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
-    """Scores by bisection over units; units that fail alone are NaN, the worst end, or what a score's own `worst` gives them.
+    """Scores by bisection over units; units that fail alone are NaN, the worst end, or what `score.score_of_failed` gives them.
 
     Every call scores as many records as there are, with repeats in the place of those left out, because a record's bits may depend on
     how many are scored together. A Failure, for the operator alone (assumption `score-total`): where more units fail than the calls
@@ -83,7 +83,7 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Ten
                 waiting.extend([(first, middle), (middle, last)])
     if waiting or failed == view.units:
         return Failure(kind)
-    worst = getattr(score, "worst", None)
+    worst = getattr(score, "score_of_failed", None)
     return scores if worst is None or failed == 0 else _filled(scores, _isolated(worst, None, view, metrics))
 
 

@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse
 import scipy.stats as st
 from sklearn.datasets import make_classification
+from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import f1_score, make_scorer
 from sklearn.tree import DecisionTreeClassifier
@@ -132,3 +133,11 @@ def test_scikit_learns_own_checks():
     known["check_fit_score_takes_y"] = "there are two tables"
     checks = check_estimator(search, expected_failed_checks=known, on_skip=None)
     assert sum(check["status"] == "passed" for check in checks) > 40
+
+
+def test_a_search_in_which_nothing_can_be_fitted_still_states_what_it_spent():
+    search = make(param_distributions={"max_depth": [-1, -2]}, error_score="worst")
+    with pytest.warns(FitFailedWarning), pytest.raises(InputError, match=r"^error_score="):
+        search.fit(*TRAIN, *VALIDATION)
+    assert search.statement().units == 600
+    assert len(search.results_["params"]) == 3

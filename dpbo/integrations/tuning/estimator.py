@@ -148,6 +148,8 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         curator = self._given(X_val, groups) if isinstance(X_val, Curator) else self._opened(X_train, y_train, X_val, y_val, groups)
         self._search(self._task(curator, space, trainer, scoring, split))
         self.statement_ = _explained(curator.statement(), split, self.test_size, self.random_state)
+        if self.best_estimator_ is None:  # paid for, so results and statement stay
+            raise InputError("error_score", self.error_score, "'raise' to see why", "The recommended configuration cannot be fitted.")
         return self
 
     def _search(self, task: strategies.Task) -> None:
@@ -169,8 +171,6 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         self.best_score_, self.best_score_std_ = best, std
         self.results_, self.best_params_ = found.results, task.space.decode(x)
         self.best_estimator_ = task.trainer.untouched(x)
-        if self.best_estimator_ is None:
-            raise InputError("error_score", self.error_score, "'raise' to see why", "The recommended configuration cannot be fitted.")
 
     def _task(self, curator: Curator, space: Space, trainer: Trainer, scoring: Scoring, split: bool) -> strategies.Task:
         own = isinstance(self.budget, (Budget, NoNoise))  # else a share of the curator's
