@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.tree import DecisionTreeClassifier
 
@@ -102,3 +103,12 @@ def test_warnings_on_private_records_are_muted_in_every_thread():
         assert list(warnings.filters) == before
         warnings.warn("heard", stacklevel=1)
         assert len(shown) == 1
+
+
+def test_a_ledgers_password_is_not_shown():
+    search = DPSearch(
+        DecisionTreeClassifier(), {"max_depth": [1, 2]}, budget=Budget(1.0, 1e-6), dataset="d", ledger="postgresql://u:hunter2@host/db"
+    )
+    shown = [repr(search), *search._repr_mimebundle_().values()]
+    assert all("host/db" in text and "hunter2" not in text for text in shown)
+    assert clone(search).ledger == "postgresql://u:hunter2@host/db"

@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.utils import get_tags
@@ -236,6 +237,18 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         """What was guaranteed, to whom, when `fit` ended."""
         check_is_fitted(self)
         return self.statement_
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        return self._without_password(super().__repr__(N_CHAR_MAX=N_CHAR_MAX))
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """What a notebook shows."""
+        return {kind: self._without_password(text) for kind, text in super()._repr_mimebundle_(**kwargs).items()}
+
+    def _without_password(self, text: str) -> str:
+        """The ledger's URL as the ledger itself prints it."""
+        password = urlsplit(self.ledger).password if isinstance(self.ledger, str) else None
+        return text.replace(f":{password}@", ":***@") if password else text
 
     def __sklearn_tags__(self) -> Any:
         tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
