@@ -10,6 +10,7 @@ public and whatever is done with it is free.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -102,7 +103,7 @@ class PrivateObjective:
         share = exact_share(budget_share)
         planned = mechanism if isinstance(mechanism, NoNoise) else self._planned(mechanism, query, share)
         self._noise_std(planned)  # refuses what cannot be drawn before anything is reserved
-        stated = {**(terms or {}), "budget_share": str(share), **query.public_inputs()}
+        stated = _stated(terms or {}, {"budget_share": str(share), **query.public_inputs()})
         event = curator.reserve(name, query.charged(planned.event(), curator.adjacency), slots=evaluations, terms=stated)
         self.noise_multiplier = event.noise_multiplier
         self._mechanism = planned if isinstance(planned, NoNoise) else type(planned)(event.noise_multiplier)
@@ -210,6 +211,16 @@ class PrivateObjective:
         self._bar.update(self.evaluations - self.remaining - self._bar.n)
         if self._bar.n >= self.evaluations:
             self._bar.close()
+
+
+def _stated(terms: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, the caller's in the form in which the ledger gives them back. Raises InputError where one would hide the other."""
+    if taken := sorted({*own, "assumptions", "records", "parallel"} & {*map(str, terms)}):
+        raise InputError("terms", taken, "of other names", "The objective states these itself.")
+    try:
+        return {**json.loads(json.dumps(dict(terms), allow_nan=False)), **own}
+    except (TypeError, ValueError) as error:
+        raise InputError("terms", str(error), "JSON values: words, finite numbers, lists and dicts of them") from None
 
 
 def _kind(one: Event) -> EventKind:

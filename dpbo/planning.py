@@ -38,7 +38,8 @@ class StrategyPlan:
         name: "bo", "gibo" or "grid", as DPSearch calls them.
         releases: how many it makes; fits: how many models it trains.
         noise: standard deviation of one released mean score; None where no score is released.
-        told_apart: smallest difference of two mean scores that is told apart; None where scores are not compared, infinite where never.
+        told_apart: smallest difference of two mean scores that is told apart; None where scores are not compared, infinite where never:
+            no two differ by more than the range.
         remark: in words.
     """
 
@@ -149,7 +150,8 @@ def _fit(plan: Plan) -> str:
 
 def _bo(units: int, budget: Budget, evaluations: int, ends: tuple[float, float], share: Fraction) -> StrategyPlan:
     noise = noise_per_evaluation(units, budget, evaluations=evaluations, score_range=ends, budget_share=share)
-    return StrategyPlan(BO, evaluations, evaluations, noise, _NORMAL * noise, "its model pools them, and looks where it pays")
+    told = _possible(_NORMAL * noise, ends[1] - ends[0])
+    return StrategyPlan(BO, evaluations, evaluations, noise, told, "its model pools them, and looks where it pays")
 
 
 def _gibo(units: int, budget: Budget, evaluations: int, dimension: int, share: Fraction) -> StrategyPlan:
@@ -169,8 +171,12 @@ def _grid(units: int, budget: Budget, evaluations: int, width: float, share: Fra
         return StrategyPlan(GRID, 1, evaluations, None, math.inf, "the budget is too small for a private choice")
     scale = multiplier * width / units
     most = scale * (math.log(evaluations) + math.log(1 / ONE_IN_TWENTY))
-    remark = f"epsilon {2 / multiplier:.2g}; within {_short(most)} of the best of {evaluations} candidates, 19 times in 20"
-    return StrategyPlan(GRID, 1, evaluations, None, scale * math.log(0.5 / ONE_IN_TWENTY), remark)
+    remark = f"epsilon {2 / multiplier:.2g}; within {_short(min(most, width))} of the best of {evaluations} candidates, 19 times in 20"
+    return StrategyPlan(GRID, 1, evaluations, None, _possible(scale * math.log(0.5 / ONE_IN_TWENTY), width), remark)
+
+
+def _possible(difference: float, width: float) -> float:
+    return difference if difference <= width else math.inf
 
 
 def _fitting(seen: Sequence[StrategyPlan], width: float, strength: float, dimension: int) -> str:

@@ -56,6 +56,9 @@ class _Continuous(_Axis):
 class _Steps(_Axis):
     values: tuple[Any, ...]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "upper", float(len(self.values) > 1))
+
     def decode(self, u: float) -> Any:
         return self.values[min(max(round(u * (len(self.values) - 1)), 0), len(self.values) - 1)]
 
@@ -133,6 +136,9 @@ class Space:
 
 def _axis(name: str, spec: Any) -> _Axis:
     if hasattr(spec, "ppf") and hasattr(spec, "support"):
+        low, high = spec.support()
+        if not low <= high:
+            raise InputError(name, spec, "a distribution whose arguments scipy.stats allows")
         return _Steps(_support(name, spec)) if hasattr(spec, "pmf") else _Continuous(spec)
     if isinstance(spec, Sequence) and not isinstance(spec, str) and len(spec) > 0:
         numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in spec)
@@ -144,4 +150,6 @@ def _support(name: str, distribution: Any) -> tuple[int, ...]:
     low, high = distribution.support()
     if not (math.isfinite(low) and math.isfinite(high)) or high - low >= _MOST_STEPS:
         raise InputError(name, distribution, f"of at most {_MOST_STEPS} whole numbers", "Use a continuous distribution and round.")
-    return tuple(range(int(low), int(high) + 1))
+    if not (steps := tuple(k for k in range(math.ceil(low), math.floor(high) + 1) if distribution.pmf(k) > 0)):
+        raise InputError(name, distribution, "a distribution of whole numbers", "Give a list of the values instead.")
+    return steps

@@ -254,3 +254,21 @@ def test_every_filter_guards_a_plan(accounting, mechanism, tmp_path):
     assert ("GDP" in str(statement.guarantee)) == isinstance(accounting, GDPFilter)
     if isinstance(accounting, PureFilter):
         assert "(3.000, 0.0)-DP" in str(statement)
+
+
+def test_terms_come_back_as_they_were_given(tmp_path):
+    kept = {"ledger": str(tmp_path / "l.db"), "dataset": "study"}
+    for _ in range(2):
+        assert objective(make(**kept), evaluations=2, terms={"sizes": (1, 2), "of": {1: "a"}}).remaining == 2
+    with pytest.raises(LedgerMismatch):
+        objective(make(**kept), evaluations=2, terms={"sizes": (1, 3), "of": {1: "a"}})
+
+
+@pytest.mark.parametrize(
+    "terms", [{"a": float("nan")}, {"a": torch.zeros(1)}, {"budget_share": "9"}, {"score_range": 1}, {"assumptions": {"gp": "y"}}], ids=str
+)
+def test_terms_that_the_ledger_cannot_keep_are_refused(terms):
+    curator = make()
+    with pytest.raises(InputError, match=r"^terms="):
+        objective(curator, evaluations=2, terms=terms)
+    assert curator.ledger.head().seq == 0

@@ -61,6 +61,13 @@ def test_too_few_evaluations_for_a_gradient_and_too_small_a_budget_for_a_choice_
     assert math.isinf(plan["grid"].told_apart)
 
 
+def test_no_difference_beyond_the_range_is_told_apart():
+    plan = strategies(dpbo.plan(2, BUDGET, evaluations=5, score_range=(-1.0, 0.0)))
+    assert math.isinf(plan["bo"].told_apart)
+    assert math.isinf(plan["grid"].told_apart)
+    assert "within 1 of the best" in plan["grid"].remark
+
+
 @pytest.mark.parametrize(
     "changed", [{"units": 0}, {"evaluations": 0}, {"dimension": 0}, {"score_range": (1.0, 0.0)}, {"final_share": 1.0}, {"final_share": 0.0}]
 )

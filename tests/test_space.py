@@ -65,3 +65,11 @@ def test_points_and_parameters_of_another_space_are_refused():
         SPACE.encode({"C": 1.0})
     with pytest.raises(InputError, match="parameters"):
         SPACE.encode({**SPACE.decode(SPACE.sample(1, seed=0)[0]), "kernel": "cubic"})
+
+
+def test_weights_of_single_whole_numbers_are_those_numbers_alone():
+    space = Space(k=scipy.stats.rv_discrete(values=([1, 5, 50], [0.3, 0.3, 0.4])))
+    assert {space.decode(x)["k"] for x in space.sample(32, seed=0)} == {1, 5, 50}
+    for wrong in (scipy.stats.rv_discrete(values=([0.5, 1.5], [0.5, 0.5])), scipy.stats.uniform(0, -1)):
+        with pytest.raises(InputError, match=r"^k="):
+            Space(k=wrong)

@@ -108,7 +108,7 @@ class PrivateView:
     @property
     def can_take(self) -> bool:
         """Whether single records can be taken out."""
-        return all(_is_array(part) or hasattr(part, "iloc") or isinstance(part, list) for part in leaves(self._own()))
+        return all(_is_array(part) or hasattr(part, "iloc") or _is_csr(part) or isinstance(part, list) for part in leaves(self._own()))
 
     def take(self, positions: torch.Tensor) -> Any:
         """The records at these positions, in the same container."""
@@ -250,6 +250,11 @@ def _read_only(part: Any) -> Any:
 
 def _is_array(part: Any) -> bool:
     return isinstance(part, (torch.Tensor, np.ndarray)) and part.ndim > 0
+
+
+def _is_csr(part: Any) -> bool:
+    """Of scipy's sparse matrices, the one whose rows can be taken."""
+    return getattr(part, "format", None) == "csr" and hasattr(part, "tocsr")
 
 
 def _is_numeric(part: Any) -> bool:

@@ -1,7 +1,7 @@
 """How many units fall into each of m cells: what F1, balanced accuracy and ROC AUC are computed from, in public, after release.
 
-A record falls into one cell or into none; a unit contributes the shares v_j of its records in each cell, truncated toward zero on the
-lattice. So v >= 0 and |v|_1 <= 1, whatever its records are (assumption `score-per-record`).
+A record falls into one cell or into none, also where the score fails on it; a unit contributes the shares v_j of its records in each
+cell, truncated toward zero on the lattice. So v >= 0 and |v|_1 <= 1, whatever its records are (assumption `score-per-record`).
 Sensitivity of the sum. ADD_OR_REMOVE_ONE: |v|_2 <= |v|_1 <= 1, likewise linf. REPLACE_ONE: for two such vectors |v - w|_2^2 =
 |v|_2^2 + |w|_2^2 - 2 v.w <= 2, since v.w >= 0; |v - w|_1 <= 2; |v - w|_inf <= 1. Single records in two different cells reach all three.
 The box around m free scores in [0, 1] would give sqrt(m) where this gives sqrt(2).
@@ -29,6 +29,12 @@ class OneCell:
     score: Callable[[Any, Any], Any]
     cells: int
 
+    @property
+    def score_of_failed(self) -> OneCell | None:
+        """What counts for records that the score fails on, where it says so."""
+        named = getattr(self.score, "worst_cell", None)
+        return None if named is None else OneCell(lambda _, records: named(records), self.cells)
+
     def __call__(self, subject: Any, records: Any) -> Any:
         named = self.score(subject, records)
         return (self._rows(batch) for batch in named) if isinstance(named, Iterator) else self._rows(named)
@@ -45,7 +51,8 @@ class CellMeans(ClippedMean):
     """The share of units in each cell, divided in public.
 
     Args:
-        score: `score(subject, records)` names one cell a record, 0 to cells - 1; anything else, NaN too, is no cell.
+        score: `score(subject, records)` names one cell a record, 0 to cells - 1; anything else, NaN too, is no cell. Records on
+            which it fails fall into none, or into the cells that `score.worst_cell(records)` names, where it has that.
         cells: how many there are, two or more.
         subject, fit, divisor: as in `ClippedMean`.
     """

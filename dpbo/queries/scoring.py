@@ -53,7 +53,7 @@ def try_on(score: Score, subject: Any, example: Any, metrics: int, count: int, r
 
 
 def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
-    """Scores by bisection over units; units that fail alone are NaN: the worst end.
+    """Scores by bisection over units; units that fail alone are NaN, the worst end, or what `score.score_of_failed` gives them.
 
     Every call scores as many records as there are, with repeats in the place of those left out, because a record's bits may depend on
     how many are scored together. A Failure, for the operator alone (assumption `score-total`): where more units fail than the calls
@@ -81,7 +81,15 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Ten
             if last - first > 1:
                 middle = (first + last) // 2
                 waiting.extend([(first, middle), (middle, last)])
-    return Failure(kind) if waiting or failed == view.units else scores
+    if waiting or failed == view.units:
+        return Failure(kind)
+    worst = getattr(score, "score_of_failed", None)
+    return scores if worst is None or failed == 0 else _filled(scores, _isolated(worst, None, view, metrics))
+
+
+def _filled(scores: torch.Tensor, worst: torch.Tensor | Failure) -> torch.Tensor | Failure:
+    """With what counts for each record that the score failed on, found record by record as the scores are."""
+    return worst if isinstance(worst, Failure) else scores.where(~scores.isnan().all(1, keepdim=True), worst)
 
 
 def _kind(error: BaseException) -> str:

@@ -10,13 +10,13 @@ are handed to a curator and steer the search through releases alone: `results_` 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.utils import get_tags
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dpbo.accounting.calibrate import exact_share
@@ -25,6 +25,7 @@ from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.integrations.tuning import strategies, tables
 from dpbo.integrations.tuning.describing import described_estimator, described_scoring, described_space
+from dpbo.integrations.tuning.recommended import Recommended
 from dpbo.integrations.tuning.scorings import Scoring, scoring_named
 from dpbo.integrations.tuning.training import Trainer
 from dpbo.mechanisms.no_noise import NoNoise
@@ -37,11 +38,7 @@ _FOLDS = "One private row in several fits and folds moves a cross-validated scor
 _REFIT = "A model trained on protected rows shows them. best_estimator_ is trained on the training records."
 
 
-def _has(name: str) -> Callable[[Any], bool]:
-    return lambda search: hasattr(getattr(search, "best_estimator_", search.estimator), name)
-
-
-class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations that mypy follows here
+class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations that mypy follows here
     """Search hyper-parameters on private validation records.
 
     Args:
@@ -136,6 +133,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
             InputError: an argument outside its range. BudgetExceeded: the budget is not left. LedgerMismatch: the name is another search's.
         """
         self._refuse_what_is_not_private()
+        X_train, X_val = map(tables.sliced, (X_train, X_val))
         split = X_val is None
         if split and groups is not None:
             remedy = "A split by position would tear units apart. Split by group, and give X_val and y_val."
@@ -143,6 +141,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
         if split:
             X_train, y_train, X_val, y_val = tables.split_once(X_train, y_train, self.test_size, self._seed(), self._relation())
         tables.require_apart(X_train, X_val, groups, groups_train)
+        tables.require_alike(X_train, y_train, X_val, y_val)
         space = _space(self.param_distributions)
         trainer = Trainer(self.estimator, space, X_train, y_train, self.error_score)
         trainer.configured(space.sample(1, seed=0)[0])  # a name that the estimator lacks is found before anything is reserved
@@ -150,13 +149,16 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
         curator = self._given(X_val, groups) if isinstance(X_val, Curator) else self._opened(X_train, y_train, X_val, y_val, groups)
         self._search(self._task(curator, space, trainer, scoring, split))
         self.statement_ = _explained(curator.statement(), split, self.test_size, self.random_state)
+        if self.best_estimator_ is None:  # paid for, so results and statement stay
+            raise InputError("error_score", self.error_score, "'raise' to see why", "The recommended configuration cannot be fitted.")
         return self
 
     def _search(self, task: strategies.Task) -> None:
-        strategies.require_fitting(task, self.strategy)
-        begun = any(name.startswith(f"{self.name}: ") for name in task.curator.ledger.head().used)
-        if not begun and task.baseline is None:
-            one_choice.require_left(task.curator, task.share + task.final_share, f"the search {self.name!r}")
+        strategies.require_fitting(task)
+        if not task.begun():
+            if task.baseline is None:
+                one_choice.require_left(task.curator, task.share + task.final_share, f"the search {self.name!r}")
+            strategies.require_working(task)
         final = task.final()  # reserved first, so that whatever the search does, its share is there
         found = _STRATEGIES[self.strategy](task)
         if final is not None and final.remaining:
@@ -169,9 +171,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
             best, std = min(max(score.item(), lower), upper), variance.sqrt().item()
         self.best_score_, self.best_score_std_ = best, std
         self.results_, self.best_params_ = found.results, task.space.decode(x)
-        self.best_estimator_ = task.trainer(x)
-        if self.best_estimator_ is None:
-            raise InputError("error_score", self.error_score, "'raise' to see why", "The recommended configuration cannot be fitted.")
+        self.best_estimator_ = task.trainer.untouched(x)
 
     def _task(self, curator: Curator, space: Space, trainer: Trainer, scoring: Scoring, split: bool) -> strategies.Task:
         own = isinstance(self.budget, (Budget, NoNoise))  # else a share of the curator's
@@ -186,7 +186,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
             "space": described_space(self.param_distributions),
             "seed": self._seed(),
             "initial": require_count("n_initial", self.n_initial),
-            "one table, split by position": self.test_size if split else False,
+            "one table, split by position": getattr(self.test_size, "item", lambda: self.test_size)() if split else False,
         }
         baseline = self.budget if isinstance(self.budget, NoNoise) else None
         return strategies.Task(
@@ -203,7 +203,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
         unit = PrivacyUnit(self.unit, groups=groups)
         return Curator(
             (X_val, y_val), unit=unit, adjacency=self._relation(), budget=budget, dataset=self.dataset, ledger=self.ledger,
-            example=tables.first_rows(X, y),
+            example=None if y is None else tables.first_rows(X, y),
         )  # fmt: skip
 
     def _given(self, curator: Curator, groups: Any) -> Curator:
@@ -219,6 +219,8 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
             raise InputError("cv", self.cv, "None", f"{_FOLDS} Give X_val, y_val, or test_size to split once.")
         if self.refit:
             raise InputError("refit", self.refit, "False", _REFIT)
+        if not isinstance(self.name, str) or not 0 < len(self.name) <= 150:
+            raise InputError("name", self.name, "a word of at most 150 letters")
         if self.strategy not in _STRATEGIES:
             raise InputError("strategy", self.strategy, f"one of {tuple(_STRATEGIES)}", "dpbo.plan says which fits.")
 
@@ -236,39 +238,24 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
         check_is_fitted(self)
         return self.statement_
 
-    @property
-    def classes_(self) -> Any:
-        """Of the recommended estimator."""
-        check_is_fitted(self)
-        return self.best_estimator_.classes_
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        return self._without_password(super().__repr__(N_CHAR_MAX=N_CHAR_MAX))
 
-    @available_if(_has("predict"))  # type: ignore[untyped-decorator]
-    def predict(self, X: Any) -> Any:
-        """By the recommended estimator."""
-        check_is_fitted(self)
-        return self.best_estimator_.predict(X)
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """What a notebook shows."""
+        return {kind: self._without_password(text) for kind, text in super()._repr_mimebundle_(**kwargs).items()}
 
-    @available_if(_has("predict_proba"))  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> Any:
-        """By the recommended estimator."""
-        check_is_fitted(self)
-        return self.best_estimator_.predict_proba(X)
-
-    @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
-    def decision_function(self, X: Any) -> Any:
-        """By the recommended estimator."""
-        check_is_fitted(self)
-        return self.best_estimator_.decision_function(X)
-
-    @available_if(_has("score"))  # type: ignore[untyped-decorator]
-    def score(self, X: Any, y: Any = None) -> Any:
-        """The recommended estimator's own score on records of the caller's: in the open, so never on the protected ones."""
-        check_is_fitted(self)
-        return self.best_estimator_.score(X, y)
+    def _without_password(self, text: str) -> str:
+        """The ledger's URL as the ledger itself prints it."""
+        password = urlsplit(self.ledger).password if isinstance(self.ledger, str) else None
+        return text.replace(f":{password}@", ":***@") if password else text
 
     def __sklearn_tags__(self) -> Any:
         tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
         tags.estimator_type, tags.classifier_tags, tags.regressor_tags = own.estimator_type, own.classifier_tags, own.regressor_tags
+        tags.input_tags = own.input_tags
+        if tags.classifier_tags is not None:
+            tags.classifier_tags.multi_label = False  # one label a record
         tags.non_deterministic = True  # the noise is fresh in every fit
         return tags
 
@@ -276,7 +263,10 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scik
 def _space(distributions: Any) -> Space:
     if not isinstance(distributions, Mapping):
         raise InputError("param_distributions", distributions, "a dict of distributions and lists", "Search several dicts one by one.")
-    return Space(**{name: spec.tolist() if hasattr(spec, "tolist") else spec for name, spec in distributions.items()})
+    space = Space(**{name: spec.tolist() if hasattr(spec, "tolist") else spec for name, spec in distributions.items()})
+    if bool((space.bounds[0] == space.bounds[1]).all()):
+        raise InputError("param_distributions", list(space.names), "of two values or more, in one parameter at least")
+    return space
 
 
 def _explained(statement: Statement, split: bool, test_size: Any, seed: Any) -> Statement:

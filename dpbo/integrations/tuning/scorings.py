@@ -10,7 +10,6 @@ Warnings that a model gives on private records are muted: they can tell of a rec
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpbo.errors import InputError
+from dpbo.integrations.tuning.quiet import quietly
 from dpbo.privacy import require_range
 
 Measure = Callable[[Any, Any, Any], Any]
@@ -33,8 +33,8 @@ class Scoring:
     """One way to score.
 
     Attributes:
-        measure: `measure(model, features, labels)`, one number a record: its score, or the cell that it falls into. Without a model it is
-            the worst cell; a record that a model cannot take falls into none.
+        measure: `measure(model, features, labels)`, one number a record: its score, or the cell that it falls into. Without a model, and
+            for a record that the model cannot take, it is the worst cell for this label.
         bounds: public range of what is maximised; without cells, of one record's score.
         cells: how many there are, or None.
         value: of shares of cells (`... x m`), what is maximised.
@@ -50,18 +50,22 @@ class Scoring:
         features, labels = records
         if model is None and self.cells is None:
             return np.full(len(labels), np.nan)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return self.measure(model, features, np.asarray(labels))
+        with quietly():
+            return self.measure(model, features, _array(labels))
+
+    def worst_cell(self, records: Any) -> Any:
+        """The cell that counts for a record that a model cannot take: that of being wrong about it."""
+        return self(None, records)
 
     def observed(self, Y: torch.Tensor, Yvar: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What is maximised and its variance, `t x 1` each, from released means `t x m`. Public post-processing."""
         if self.value is None:
             return Y, Yvar
-        cells = Y.clamp_min(_EMPTY).detach().requires_grad_()
+        cells = Y.detach().requires_grad_()
         values = self.value(cells)
         (slope,) = torch.autograd.grad(values.sum(), cells)
-        return values.detach().unsqueeze(1).clamp(*self.bounds), (slope**2 * Yvar).sum(1, keepdim=True)
+        widest = (self.bounds[1] - self.bounds[0]) ** 2  # no value is further off than that
+        return values.detach().unsqueeze(1).clamp(*self.bounds), (slope**2 * Yvar).sum(1, keepdim=True).clamp_max(widest)
 
 
 def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
@@ -83,6 +87,11 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
             return _cells(Histogram(_positive(labels)), 2 * BINS, _auc)
     known = "'accuracy', 'neg_log_loss', 'neg_mean_squared_error', 'balanced_accuracy', 'f1', 'roc_auc'"
     raise InputError("scoring", scoring, f"{known}, or scoring(model, X, y) giving one number a record")
+
+
+def _array(labels: Any) -> NDArray[Any]:
+    """Labels that nothing converts: as one array of numpy's choice, a list's one word would turn all its numbers into words."""
+    return np.asarray(labels) if hasattr(labels, "dtype") else np.fromiter(labels, dtype=object, count=len(labels))
 
 
 def _mean(measure: Measure, ends: tuple[float, float]) -> Scoring:
@@ -141,8 +150,13 @@ class Confusion:
 
     def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
         true = labels == self.positive
-        said = ~true if model is None else np.asarray(model.predict(features)) == self.positive
+        said = ~true if model is None else _said(np.asarray(model.predict(features)), self.positive, true)
         return np.select([said & true, said & ~true, ~said & true], [0, 1, 2], -1)
+
+
+def _said(predicted: NDArray[Any], positive: Any, true: NDArray[Any]) -> Any:
+    """Whether positive was said; of NaN, the wrong thing."""
+    return np.where(predicted == predicted, predicted == positive, ~true)
 
 
 @dataclass(frozen=True)
@@ -153,25 +167,45 @@ class Histogram:
 
     def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
         true = labels == self.positive
-        place = np.clip(np.floor((~true if model is None else self._probability(model, features)) * BINS), 0, BINS - 1)
+        likely = ~true if model is None else self._probability(model, features)
+        place = np.clip(np.floor(np.where(np.isnan(likely), ~true, likely) * BINS), 0, BINS - 1)
         return np.where(true, place, place + BINS)
 
     def _probability(self, model: Any, features: Any) -> Any:
         return np.asarray(model.predict_proba(features))[:, np.asarray(model.classes_).tolist().index(self.positive)]
 
 
+class _AtLeast(torch.autograd.Function):
+    """max(x, _EMPTY) whose slope is taken as 1 below, too: a share that noise made small is as uncertain as any."""
+
+    @staticmethod
+    def forward(_context: Any, shares: torch.Tensor) -> torch.Tensor:
+        return shares.clamp_min(_EMPTY)
+
+    @staticmethod
+    def backward(_context: Any, *slopes: Any) -> Any:
+        return slopes[0]
+
+
+def _some(shares: torch.Tensor) -> torch.Tensor:
+    return _AtLeast.apply(shares)  # type: ignore[no-untyped-call]
+
+
 def _balanced(cells: torch.Tensor) -> torch.Tensor:
-    right, wrong = cells.chunk(2, -1)
+    right, wrong = _some(cells).chunk(2, -1)
     return (right / (right + wrong)).mean(-1)
 
 
 def _f1(cells: torch.Tensor) -> torch.Tensor:
-    true, false, missed = cells.unbind(-1)
+    true, false, missed = _some(cells).unbind(-1)
     return 2 * true / (2 * true + false + missed)
 
 
 def _auc(cells: torch.Tensor) -> torch.Tensor:
-    """Of a positive and another record drawn at random, how often the positive one lies in a higher bin; half where in one."""
+    """Of a positive and another record drawn at random, how often the positive one lies in a higher bin; half where in one.
+
+    Bins keep what noise put below zero: it cancels in the sums, where raising each to zero would pull the value toward a half.
+    """
     positive, other = cells.chunk(2, -1)
     below = other.cumsum(-1) - other / 2
-    return (positive * below).sum(-1) / (positive.sum(-1) * other.sum(-1))
+    return (positive * below).sum(-1) / (_some(positive.sum(-1)) * _some(other.sum(-1)))

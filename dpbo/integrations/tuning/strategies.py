@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,14 +22,17 @@ from dpbo.acquisition.mixed import next_point, posterior_mean
 from dpbo.algorithms import one_choice
 from dpbo.algorithms.gibo import DPGIBO
 from dpbo.curator.curator import Curator
+from dpbo.curator.records import count_records
 from dpbo.errors import InputError
 from dpbo.integrations.tuning.scorings import Scoring
 from dpbo.integrations.tuning.training import Trainer
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.objective import PrivateObjective
-from dpbo.privacy import require_count
+from dpbo.privacy import Adjacency, PrivacyUnit, require_count
 from dpbo.queries.candidates import CandidateScores
+from dpbo.queries.cells import CellMeans
+from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.scoring import tensor_of
 from dpbo.space import Space
 
@@ -51,6 +55,16 @@ class Task:
     name: str
     terms: Mapping[str, Any]
     options: Mapping[str, Any]
+
+    @property
+    def strategy(self) -> str:
+        """Its name."""
+        return str(self.terms["strategy"])
+
+    def begun(self) -> bool:
+        """Whether the ledger knows a part of this search."""
+        parts = {f"{self.name}: {part}" for part in ("final", "search", "choice")}
+        return any(name in parts or name.startswith(f"{self.name}: gradients ") for name in self.curator.ledger.head().used)
 
     def objective(self, part: str, evaluations: int, share: Fraction) -> PrivateObjective:
         """Noised scores of so many points, reserved or resumed."""
@@ -75,8 +89,9 @@ class Found(NamedTuple):
 Strategy = Callable[[Task], Found]
 
 
-def require_fitting(task: Task, strategy: str) -> None:
+def require_fitting(task: Task) -> None:
     """Raises InputError where the strategy cannot serve the task; nothing is reserved by then."""
+    strategy = task.strategy
     if strategy != "gibo" and task.options:
         raise InputError("strategy_options", strategy, "left out but for strategy 'gibo'")
     if strategy != "bo" and task.scoring.cells is not None:
@@ -93,6 +108,20 @@ def require_fitting(task: Task, strategy: str) -> None:
             raise InputError("scoring", "accuracy", "smooth in the parameters for strategy 'gibo'", "For example 'neg_log_loss'.")
         if task.evaluations < d + 1:
             raise InputError("n_iter", task.evaluations, f"at least {d + 1}, the fits of one step in {d} dimensions")
+
+
+def require_working(task: Task) -> None:
+    """Fits the first point and scores public rows with it, so that what cannot work is raised before anything is reserved."""
+    design = public_candidates(task.space, task.evaluations, task.seed) if task.strategy == "grid" else task.space.sample(1, seed=task.seed)
+    model, example = task.trainer(design[0]), task.trainer.example()
+    if task.scoring.cells is None:
+        query = ClippedMean(task.scoring, score_range=task.scoring.bounds)
+    else:
+        query = CellMeans(task.scoring, cells=task.scoring.cells)
+    if example is not None:
+        query.probe(example, count_records(example), model)
+    if task.strategy == "gibo":
+        _gibo(task, _rehearsed(task.curator), lambda _, records: records)
 
 
 def by_bo(task: Task) -> Found:
@@ -121,19 +150,12 @@ def by_grid(task: Task) -> Found:
 
 def by_gibo(task: Task) -> Found:
     """Private gradients. A step costs d + 1 fits."""
-    d = len(task.space.names)
-    lower, upper = task.scoring.bounds
-    options = {"clip": upper - lower, "batch_size": d + 1, **task.options}
-    iterations = options.pop("iterations", task.evaluations // (d + 1))
     fitted: dict[tuple[float, ...], Any] = {}
 
     def loss(x: torch.Tensor, records: Any) -> torch.Tensor:
         return -tensor_of(task.scoring(fitted[tuple(x.tolist())], records)).double().reshape(-1)
 
-    gibo = DPGIBO(
-        task.curator, loss, bounds=task.space.bounds, budget=task.baseline or task.share, iterations=iterations,  # type: ignore[arg-type]
-        divisor=task.divisor, loss_range=(-upper, -lower), seed=task.seed, name=f"{task.name}: gradients {_digest(task.terms)}", **options,
-    )  # fmt: skip
+    gibo = _gibo(task, task.curator, loss)
     while gibo.remaining:
         X = gibo.ask()
         fitted.clear()
@@ -142,6 +164,31 @@ def by_gibo(task: Task) -> Found:
     result = gibo.result()
     gradients = {"released_gradient": result.gradients.numpy(), "noise_std": np.full(len(result.gradients), gibo.noise_std)}
     return Found(result.x, _listed(task.space, result.iterates[: len(result.gradients)]) | gradients)
+
+
+def _gibo(task: Task, curator: Curator, loss: Callable[[torch.Tensor, Any], Any]) -> DPGIBO:
+    d, (lower, upper) = len(task.space.names), task.scoring.bounds
+    options: dict[str, Any] = {"clip": upper - lower, "batch_size": d + 1, **task.options}
+    iterations = options.pop("iterations", task.evaluations // (d + 1))
+    ours: dict[str, Any] = {
+        "bounds": task.space.bounds,
+        "budget": task.baseline or task.share,
+        "divisor": task.divisor,
+        "loss_range": (-upper, -lower),
+    }
+    allowed = set(inspect.signature(DPGIBO).parameters) - {*ours, "curator", "loss", "seed", "name"}
+    if not options.keys() <= allowed:
+        raise InputError("strategy_options", sorted(options.keys() - allowed), f"among {sorted(allowed)}")
+    return DPGIBO(
+        curator, loss, iterations=iterations, seed=task.seed, name=f"{task.name}: gradients {_digest(task.terms)}", **ours, **options
+    )
+
+
+def _rehearsed(curator: Curator) -> Curator:
+    """Public stand-ins under the same budget; so many that no noise is warned of."""
+    adjacency = Adjacency.REPLACE_ONE if curator.adjacency.replaces else Adjacency.ADD_OR_REMOVE_ONE
+    terms = {"adjacency": adjacency, "budget": curator.budget, "accounting": curator.accounting}
+    return Curator.rehearsal(torch.zeros(1 << 20), unit=PrivacyUnit("record"), **terms)
 
 
 def _digest(terms: Mapping[str, Any]) -> str:

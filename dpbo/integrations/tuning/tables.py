@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import train_test_split
 
+from dpbo.curator.curator import Curator
 from dpbo.curator.records import count_records
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
@@ -23,6 +24,8 @@ def split_once(X: Any, y: Any, test_size: Any, seed: int, adjacency: Adjacency) 
         raise InputError("X_val", None, "the validation records, with y_val, or a Curator", remedy)
     if not adjacency.replaces:
         raise InputError("adjacency", adjacency, "REPLACE_ONE to split one table", "The split would show how many rows there are.")
+    if y is None:
+        raise InputError("y_train", None, "the labels of the table that is split")
     trained, held, trained_y, held_y = train_test_split(X, y, test_size=test_size, random_state=seed)
     return trained, trained_y, held, held_y
 
@@ -32,11 +35,48 @@ def require_apart(X: Any, X_val: Any, groups: Any, groups_train: Any) -> None:
     if X is X_val:
         remedy = "Give one table and test_size, or two tables."
         raise InputError("X_val", type(X_val).__name__, "other records than X_train", remedy)
-    if groups is None or groups_train is None:
+    if groups_train is None:
         return
+    if groups is None:
+        remedy = "Those of a Curator or of one table are not looked at here: compare them where both are known."
+        raise InputError("groups_train", type(groups_train).__name__, "left out without `groups`", remedy)
     if not set(np.asarray(groups).tolist()).isdisjoint(np.asarray(groups_train).tolist()):
         remedy = "A unit whose other rows train the model is not protected. Split by group."
         raise InputError("groups_train", type(groups_train).__name__, "without any label of `groups`", remedy)
+
+
+def require_alike(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
+    """Raises InputError where the validation table's form, which is public, is not that of the training table: no score could work."""
+    if isinstance(X_val, Curator):
+        if y_val is not None:
+            raise InputError("y_val", type(y_val).__name__, "left out with a Curator", "It holds the labels already.")
+        return
+    if isinstance(X_val, (list, tuple)) and not (isinstance(X, (list, tuple)) and all(isinstance(sample, str) for sample in X)):
+        remedy = "Made an array as a whole, one record's odd value would change the type, and so the score, of all others."
+        raise InputError("X_val", type(X_val).__name__, "an array or a DataFrame, or a list where training records are texts", remedy)
+    if hasattr(X, "columns") and hasattr(X_val, "columns") and [*X.columns] != [*X_val.columns]:
+        raise InputError("X_val", "with other columns", "of the training table's columns, in their order")
+    for name, own, other in (("X_val", X_val, X), ("y_val", y_val, y)):
+        if own is not None and other is not None and (shape := _of_a_row(own)) != (expected := _of_a_row(other)):
+            raise InputError(name, f"rows of shape {shape}", f"rows of the training records' shape, {expected}")
+
+    if {_kind(y), _kind(y_val)} == {"words", "numbers"}:
+        raise InputError("y_val", _kind(y_val), f"{_kind(y)}, as the training labels are", "No prediction would ever be right.")
+
+
+def _kind(labels: Any) -> str | None:
+    """Of an array's type, which is public; None for lists and arrays of anything."""
+    letter = getattr(getattr(labels, "dtype", None), "kind", "O")
+    return "numbers" if letter in "biuf" else "words" if letter in "US" else None
+
+
+def _of_a_row(table: Any) -> tuple[int, ...]:
+    return tuple(getattr(table, "shape", (0,)))[1:]
+
+
+def sliced(table: Any) -> Any:
+    """The table in a form that rows can be taken from: sparse ones compressed by rows."""
+    return table.tocsr() if hasattr(table, "tocsr") else table
 
 
 def first_rows(X: Any, y: Any, most: int = 5) -> tuple[Any, Any]:
