@@ -13,7 +13,9 @@ html_theme = "alabaster"
 html_theme_options = {"description": "differentially private Bayesian optimisation", "page_width": "1100px"}
 autodoc_typehints = "none"  # signatures have them
 autodoc_preserve_defaults = True
-autodoc_default_options = {"exclude-members": "set_fit_request, set_score_request, set_predict_request, optimizer"}  # not ours; told as an attribute
+autodoc_default_options = {  # not ours, or told as an attribute
+    "exclude-members": "set_fit_request, set_score_request, set_predict_request, optimizer"
+}
 napoleon_custom_sections = [("Keyword args", "params_style")]
 myst_heading_anchors = 3
 

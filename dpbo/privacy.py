@@ -20,8 +20,7 @@ class Adjacency(enum.Enum):
 
     REPLACE_ONE: one unit's records are replaced by any others; the number of units is public.
     ADD_OR_REMOVE_ONE: one unit is added or removed; the number of units is private.
-    BOUNDED_ROW_CHANGE: REPLACE_ONE only for rows that lie within a bounded distance (PO-GP-UCB's relation), protecting less than a whole
-        row; see `RowChange`.
+    BOUNDED_ROW_CHANGE: REPLACE_ONE only for rows within a bounded distance, protecting less than a row (PO-GP-UCB); see `RowChange`.
     """
 
     REPLACE_ONE = "replace-one"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from botorch.exceptions.errors import ModelFittingError
@@ -15,6 +14,7 @@ from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo.errors import InputError
+from dpbo.quiet import quietly
 from dpbo.space import Space
 
 _LEAST = 1e-6  # of the values' variance, where their noise is nothing
@@ -44,13 +44,9 @@ def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor
     return _fitted(EnsembleMapSaasSingleTaskGP(X, Y, _at_least(Y, Yvar)))
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> contextlib.AbstractContextManager[None]:
     """Without the optimisers' advice on stalled line searches and jitter, after which BoTorch tries again by itself."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        warnings.simplefilter("ignore", BotorchWarning)
-        yield
+    return quietly(RuntimeWarning, BotorchWarning)
 
 
 def _at_least(Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from dpbo.errors import InputError
-from dpbo.integrations.tuning.quiet import quietly
 from dpbo.privacy import require_range
+from dpbo.quiet import quietly
 
 Measure = Callable[[Any, Any, Any], Any]
 Value = Callable[[torch.Tensor], torch.Tensor]
