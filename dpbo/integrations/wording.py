@@ -9,6 +9,7 @@ lag = norm(3, 1)              is "lag (quantile)", a number in (0, 1): other pro
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,12 +110,13 @@ def _parameter(name: str, spec: Any, space: Space, expressible: Expressible) -> 
     scale = _scale(spec)
     if scale is None:
         return Parameter(f"{name} (quantile)", Kind.REAL, lower, upper)
-    return Parameter(name, scale, *map(float, spec.support()), _axis=axis)
+    low, high = spec.support()
+    return Parameter(name, scale, float(low), float(high), _axis=axis)
 
 
 def _numbers(name: str, numbers: tuple[Any, ...], axis: Space) -> Parameter:
     """Whole numbers in even steps, else one of some numbers."""
-    steps = {b - a for a, b in zip(numbers, numbers[1:], strict=False)}
+    steps = {b - a for a, b in itertools.pairwise(numbers)}
     if all(isinstance(number, int) for number in numbers) and len(steps) == 1:
         return Parameter(name, Kind.WHOLE, numbers[0], numbers[-1], steps.pop(), _axis=axis)
     return Parameter(name, Kind.ORDERED, labels=numbers, _axis=axis, _choices=numbers)

@@ -12,7 +12,7 @@ may do with them what they like. Fit and score never see the trial: there is no 
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, NoReturn
 
 import optuna
 import torch
@@ -113,7 +113,7 @@ class TrialObjective:
         except BudgetExceeded:  # another worker was faster
             self._refuse(study)
 
-    def _refuse(self, study: optuna.Study) -> Any:
+    def _refuse(self, study: optuna.Study) -> NoReturn:
         _stop(study)
         raise BudgetSpent(1, self.objective.remaining, self.objective.evaluations, "slots", f"the trial for {self.objective.name!r}")
 
