@@ -19,6 +19,9 @@ from dpbo.acquisition.gradient_information import GradientInformation
 from dpbo.acquisition.ucb import GPUCB, Schedule, SrinivasCompact, SrinivasFinite
 from dpbo.errors import InputError
 from dpbo.models.gradient_gp import GradientGP
+from dpbo.models.gradient_posterior import GradientPosterior
+
+_ROUNDED = 1e-3  # relative: Ax's JSON keeps ten decimals, so noises of one plan differ a little after a reload
 
 Numbers = Mapping[str, float]
 """A schedule as Ax stores it: its own arguments."""
@@ -51,7 +54,18 @@ def _gradient_information(
     """Without theta: the observed point of highest posterior mean."""
     _require_maximised(posterior_transform)
     at = _incumbent(model) if theta is None else torch.as_tensor(theta, dtype=torch.float64)
-    return {"model": model, "theta": at, "X_pending": X_pending}
+    return {"model": _history(model), "theta": at, "X_pending": X_pending}
+
+
+def _history(model: Any) -> GradientPosterior:
+    """The model's kernel, noise and points."""
+    noise = model.likelihood.noise.detach()
+    if getattr(model, "input_transform", None) is not None or float(noise.max() - noise.min()) > _ROUNDED * float(noise.max()):
+        remedy = "Use dpbo.integrations.ax.gradient_information, over values of one plan."
+        raise InputError("model", model, "without input transform and of one noise variance", remedy)
+    posterior = GradientPosterior(model.covar_module, float(noise.max()))
+    posterior.append(model.train_inputs[0])
+    return posterior
 
 
 def _incumbent(model: Any) -> Tensor:

@@ -88,7 +88,7 @@ def _strategy(acquisition: type, options: dict[str, Any], initial: int, seed: in
     return GenerationStrategy(
         name=f"Sobol+{acquisition.__name__}",
         nodes=[
-            GenerationNode(name="Sobol", generator_specs=[sobol], transition_criteria=begins, should_deduplicate=True),
-            GenerationNode(name="BO", generator_specs=[modular], should_deduplicate=True),
+            GenerationNode(name="Sobol", generator_specs=[sobol], transition_criteria=begins),
+            GenerationNode(name="BO", generator_specs=[modular]),
         ],
     )
