@@ -58,9 +58,8 @@ def main(job, storage, ledger, name):
         time.sleep(0.2)
         return x
 
-    study = optuna.load_study(
-        study_name="search", storage=storage, sampler=NoiseAwareSampler(SPACE, initial=5), pruner=optuna.pruners.NopPruner()
-    )
+    sampler = NoiseAwareSampler(SPACE, initial=5)
+    study = optuna.load_study(study_name="search", storage=storage, sampler=sampler, pruner=optuna.pruners.NopPruner())
     private = (Dying if job == "die" else TrialObjective)(objective(curator(ledger), evaluations=8, fit=slow), SPACE)
     if job != "die":
         ready = pathlib.Path(ledger).parent / f"{job} {name}"
