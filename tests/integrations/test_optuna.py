@@ -315,7 +315,6 @@ def test_the_luckiest_trial_is_not_recommended():
 def test_the_sampler_asks_dpbos_gp_and_repeats_itself():
     sampler = NoiseAwareSampler(SPACE, seed=3, initial=2)
     study = grid_study(sampler)
-    X = torch.tensor([[u, 0.5] for u in torch.linspace(0, 1, 9).tolist()], dtype=torch.float64)
     X = torch.stack([Suggestions(SPACE).point(trial.params) for trial in study.trials])
     Y = torch.tensor([[trial.value] for trial in study.trials], dtype=torch.float64)
     expected = next_point(SPACE, X, Y, torch.full_like(Y, 1e-6), seed=3009)[0]
@@ -329,6 +328,16 @@ def test_workers_do_not_follow_each_other():
     apart = min(float((a - b).norm()) for a, b in ((first, second), (first, third), (second, third)))
     assert apart > 0.02
     assert float((first - second).norm()) > 0.02
+
+
+def test_a_point_where_the_fit_failed_is_not_asked_again_at_once():
+    study = grid_study(NoiseAwareSampler(SPACE, initial=2))
+    points = []
+    for _ in range(2):
+        trial = study.ask()
+        points.append(Suggestions(SPACE).suggested(trial))
+        study.tell(trial, state=TrialState.FAIL)
+    assert float((points[0] - points[1]).norm()) > 0.02
 
 
 def test_the_first_trials_are_one_sobol_design_whoever_runs_them():

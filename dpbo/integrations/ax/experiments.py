@@ -35,6 +35,7 @@ from dpbo.space import Space
 ENTRY = "entry"
 """Of a trial's run metadata: the name under which the ledger knows its value."""
 METRIC = "score"
+_FRUITLESS = 10  # failures in a row: trials that cost nothing would go on for ever
 
 
 class ClientObjective:
@@ -83,7 +84,7 @@ class ClientObjective:
         return self._wording.point(self.client._experiment.trials[index].arm.parameters)
 
     def evaluate(self, index: int, *, executor: Executor | None = None) -> Any:
-        """Fit and score a trial, for `complete`: a handle, or its Future on an executor. Free; what it raises fails the trial."""
+        """Fit and score a trial, for `complete`: a handle, or its Future on an executor. Free; what it raises ends the trial."""
         if executor is not None:
             return self.objective.submit(self.point(index), executor)
         try:
@@ -97,7 +98,7 @@ class ClientObjective:
 
         Raises:
             InputError: the trial has data already; nothing was charged. BudgetExceeded: another process was faster; the trial is abandoned.
-            Whatever the fit raised: the trial has failed, and nothing was charged.
+            Whatever the fit raised: the trial is abandoned, and nothing was charged.
         """
         if not self.client._experiment.lookup_data(trial_indices=[index]).df.empty:
             raise InputError("trial", index, "without data", "Nobody released what it holds: begin a new experiment.")
@@ -122,9 +123,9 @@ class ClientObjective:
         Keyword args:
             executor: where trials are evaluated, e.g. a process pool; omitted, threads. Everything else happens in this thread.
             workers: trials at once.
-            catch: errors of a fit that fail their trial alone; others are raised.
+            catch: errors of a fit that fail their trial alone, up to ten in a row; others are raised.
         """
-        queue, jobs, begun = deque(self.running), dict[Future[Handle], int](), 0
+        queue, jobs, begun, failures = deque(self.running), dict[Future[Handle], int](), 0, 0
         with contextlib.ExitStack() as stack:
             pool = executor or stack.enter_context(ThreadPoolExecutor(require_count("workers", workers)))
             while True:
@@ -137,8 +138,15 @@ class ClientObjective:
                 if not jobs:
                     return
                 for job in wait(jobs, return_when=FIRST_COMPLETED).done:
-                    with contextlib.suppress(BudgetExceeded, *catch):
+                    try:
                         self.complete(jobs.pop(job), job)
+                        failures = 0
+                    except BudgetExceeded:
+                        continue
+                    except tuple(catch):
+                        failures += 1
+                        if failures >= _FRUITLESS:
+                            raise
 
     def resume(self) -> int:
         """Give the experiment every released value that no trial of it has; returns how many. Said twice, it adds nothing."""
@@ -165,7 +173,9 @@ class ClientObjective:
         self.client.complete_trial(index, raw_data={METRIC: (mean, math.sqrt(variance))})
 
     def _fail(self, index: int, error: Exception) -> None:
-        self.client.mark_trial_failed(index, failed_reason=type(error).__name__)
+        """Abandoned, not failed, in Ax's words: it proposes a failed point again, and a fit would fail there again."""
+        self.client._experiment.trials[index].update_run_metadata({"error": type(error).__name__})
+        self.client.mark_trial_abandoned(index)
 
     def _require_fitting(self) -> None:
         experiment = self.client._experiment

@@ -27,8 +27,8 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # O
     """Sobol points, then qLogNEI on a GP that knows the noise of every value.
 
     Trials without a known noise are left out, and a value that is in the study twice counts once. Points of trials that others are
-    running count as seen, so that workers do not follow each other. Which point comes next depends on seed, trial number, finished and
-    running trials alone. Each choice refits the GP: well under a second for a few hundred trials.
+    running count as seen, so that workers do not follow each other, and so do those of failed trials. Which point comes next depends on seed, trial number, finished and
+    running trials alone. Each choice refits the GP.
 
     Args:
         space: the TrialObjective's.
@@ -64,9 +64,9 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # O
         self._others.reseed_rng()
 
     def _pending(self, study: optuna.Study, trial: FrozenTrial, finished: set[str]) -> torch.Tensor:
-        """The points, `k x d`, of trials that others are running."""
-        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        others = [t for t in running if t.number != trial.number and t.user_attrs.get(ENTRY) not in finished]
+        """The points, `k x d`, of trials that others are running; and of failed ones, where a fit would fail again."""
+        without = study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.FAIL))
+        others = [t for t in without if t.number != trial.number and t.user_attrs.get(ENTRY) not in finished]
         points = [self._suggestions.point(t.params) for t in others if self._suggestions.distributions.keys() <= t.params.keys()]
         return torch.stack(points) if points else torch.empty(0, len(self._space.names), dtype=torch.float64)
 
