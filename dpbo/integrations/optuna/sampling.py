@@ -27,8 +27,8 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # O
     """Sobol points, then qLogNEI on a GP that knows the noise of every value.
 
     Trials without a known noise are left out, and a value that is in the study twice counts once. Points of trials that others are
-    running count as seen, so that workers do not follow each other, and so do those of failed trials. Which point comes next depends on seed, trial number, finished and
-    running trials alone. Each choice refits the GP.
+    running count as seen, so that workers do not follow each other, and so do those of failed trials. Which point comes next depends on
+    the seed, the trial's number and the other trials alone. Each choice refits the GP.
 
     Args:
         space: the TrialObjective's.
