@@ -36,5 +36,4 @@ def tune(evaluations: int = 12) -> tuple[ClientObjective, Curator]:
 
 if __name__ == "__main__":
     loop, curator = tune()
-    print(loop.recommended())
-    print("\n".join(str(curator.statement()).splitlines()[:4]))
+    print(loop.recommended(), *str(curator.statement()).splitlines()[:4], sep="\n")

@@ -5,7 +5,6 @@ python -m examples.optuna_study
 
 import optuna
 import scipy.stats
-import torch
 from sklearn.datasets import load_digits
 from sklearn.svm import SVC
 
@@ -20,12 +19,14 @@ def tune(evaluations: int = 20) -> tuple[optuna.Study, float, Curator]:
     X, y = load_digits(return_X_y=True)
     unit, budget = PrivacyUnit("record"), Budget(epsilon=3.0, delta=1e-6)
     curator = Curator((X[300:], y[300:]), unit=unit, adjacency=Adjacency.REPLACE_ONE, budget=budget)
-    question = {"fit": lambda x: SVC(**SPACE.decode(x)).fit(X[:300], y[:300]), "score_range": (0, 1)}
-    search = PrivateObjective(curator, lambda m, r: m.predict(r[0]) == r[1], evaluations=evaluations, budget_share=0.9, **question)
-    final = PrivateObjective(curator, lambda m, r: m.predict(r[0]) == r[1], evaluations=1, name="final", budget_share=0.1, **question)
+
+    def objective(name: str, evaluations: int, share: float) -> PrivateObjective:
+        fit, score = (lambda x: SVC(**SPACE.decode(x)).fit(X[:300], y[:300])), (lambda m, r: m.predict(r[0]) == r[1])
+        return PrivateObjective(curator, score, fit=fit, score_range=(0, 1), evaluations=evaluations, name=name, budget_share=share)
+
     study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner(), sampler=NoiseAwareSampler(SPACE))
-    study.optimize(TrialObjective(search, SPACE))  # stops by itself
-    accuracy, _ = final(torch.atleast_2d(recommended_of(study, SPACE).x))
+    study.optimize(TrialObjective(objective("search", evaluations, 0.9), SPACE))  # stops by itself
+    accuracy, _ = objective("final", 1, 0.1)(recommended_of(study, SPACE).x.unsqueeze(0))
     return study, float(accuracy), curator
 
 

@@ -55,7 +55,7 @@ def main(job, storage, ledger, name):
             return told
 
     def slow(x):
-        time.sleep(0.2)
+        time.sleep(0.1)
         return x
 
     sampler = NoiseAwareSampler(SPACE, initial=5)

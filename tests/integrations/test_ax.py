@@ -4,16 +4,18 @@ import importlib
 import math
 import pathlib
 import threading
+from typing import Any
 
 import pytest
 import scipy.stats
 import torch
 
 import dpbo.integrations.ax  # first: it loads Ax without the warnings of Ax's own imports
-from dpbo import Adjacency, Budget, PrivacyUnit, Space
+from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective, Space
 from dpbo.acquisition import GPUCB, GradientInformation, SrinivasCompact, SrinivasFinite
-from dpbo.errors import BudgetExceeded, InputError
+from dpbo.errors import BudgetExceeded, InputError, PrivateFailure
 from dpbo.integrations.ax import ClientObjective, gp_ucb, gradient_information, noisy_improvement
+from dpbo.mechanisms import NoNoise
 from dpbo.models import GradientGP, GradientPosterior
 from dpbo.testing import replay
 from tests.integrations.searches import RECORDS, SPACE, curator, objective
@@ -338,7 +340,7 @@ def test_replay_of_an_experiment():
         loop.run()
         return snapshot(loop), loop.recommended().parameters
 
-    settings = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-5)}
+    settings: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-5)}
     assert len(replay(run, RECORDS, neighbour, **settings)) == 6
 
 
@@ -350,3 +352,33 @@ def test_importing_dpbo_imports_neither_ax_nor_optuna():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["False", "False"], done.stderr
     assert dpbo.integrations.ax is not importlib.import_module("ax")
+
+
+CANARY = "73.0625"
+
+
+def test_a_failing_score_leaves_nothing_private_behind(tmp_path, capfd):
+    def broken(x, records):
+        if float(records.max()) > 0:
+            raise ValueError(f"seen: {records.tolist()}, {CANARY}")
+        return records
+
+    owner, file = curator(records=RECORDS + float(CANARY)), tmp_path / "client.json"
+    private = PrivateObjective(owner, broken, score_range=(0, 1), evaluations=3, name="search")
+    loop = ClientObjective(private, SPACE, Client(random_seed=1))
+    for _ in range(2):
+        with pytest.raises(PrivateFailure):
+            loop.run()
+    assert statuses(loop) == [Status.ABANDONED] * 2
+    assert private.remaining == 3
+    loop.client.save_to_json_file(str(file))
+    assert "PrivateFailure" in file.read_text()
+    assert CANARY not in file.read_text() + "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("strategy", [noisy_improvement, gradient_information])
+def test_a_baseline_without_privacy_runs_the_same_experiment(strategy):
+    chosen = strategy(SPACE, initial=3) if strategy is gradient_information else strategy(initial=3)
+    loop = a_loop(5, strategy=chosen, mechanism=NoNoise(allow_not_private=True))
+    loop.run()
+    assert_told(loop, 5)

@@ -2,6 +2,7 @@
 
 import pathlib
 import sqlite3
+from typing import Any
 
 import optuna
 import pytest
@@ -9,11 +10,12 @@ import torch
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from dpbo import Adjacency, Budget, PrivacyUnit, Space
+from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective, Space
 from dpbo.acquisition import next_point
 from dpbo.errors import BudgetExceeded, InputError, PrivateFailure
 from dpbo.integrations.optuna import BudgetSpent, NoiseAwareSampler, TrialObjective, recommended_of
 from dpbo.integrations.optuna.suggesting import Suggestions
+from dpbo.mechanisms import NoNoise
 from dpbo.testing import SeededEntropy, replay
 from tests.integrations.searches import RECORDS, SPACE, curator, objective
 from tests.integrations.test_wording import SPECS
@@ -109,7 +111,8 @@ def test_studies_that_do_not_fit_are_refused_before_anything_is_fitted():
 
 
 def test_a_report_from_within_the_fit_is_never_released():
-    study, trials = a_study(), []
+    study = a_study()
+    trials: list[optuna.Trial] = []
 
     def reporting(x):
         trials[-1].report(0.5, step=1)
@@ -159,8 +162,6 @@ def test_a_failing_score_leaves_nothing_private_behind(tmp_path, caplog):
             raise ValueError(f"seen: {records.tolist()}, {CANARY}")
         return records
 
-    from dpbo import PrivateObjective
-
     owner = curator(str(tmp_path / "l.db"), records)
     private = TrialObjective(PrivateObjective(owner, broken, score_range=(0, 1), evaluations=3, name="search"), SPACE)
     file = tmp_path / "study.db"
@@ -208,7 +209,8 @@ class Leaking(TrialObjective):
 
 @pytest.mark.parametrize("kind", [TrialObjective, Leaking])
 def test_replay_of_a_study(tmp_path, kind):
-    neighbour, runs = RECORDS.clone(), []
+    neighbour = RECORDS.clone()
+    runs: list[pathlib.Path] = []
     neighbour[200] = 0.0
 
     def run(owner, records):
@@ -220,7 +222,7 @@ def test_replay_of_a_study(tmp_path, kind):
         best = recommended_of(study, SPACE)
         return contents(file, owner.ledger), best.parameters, best.mean
 
-    settings = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-5)}
+    settings: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-5)}
     if kind is Leaking:
         with pytest.raises(AssertionError, match="depends on the records"):
             replay(run, RECORDS, neighbour, **settings)
@@ -353,3 +355,10 @@ def test_seeded_noise_and_seeds_give_the_same_study():
         study.optimize(TrialObjective(objective(curator(entropy=SeededEntropy(1)), evaluations=5), SPACE))
         studies.append([(trial.params, trial.value) for trial in study.trials])
     assert studies[0] == studies[1]
+
+
+def test_a_baseline_without_privacy_runs_the_same_study():
+    private = TrialObjective(objective(evaluations=5, mechanism=NoNoise(allow_not_private=True)), SPACE)
+    study = a_study(sampler=NoiseAwareSampler(SPACE, initial=3))
+    study.optimize(private)
+    assert [trial.user_attrs["yvar"] for trial in study.trials] == [0.0] * 5

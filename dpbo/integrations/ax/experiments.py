@@ -5,7 +5,7 @@
     loop.run()                                              # or by hand: for i in loop.next(): loop.complete(i, loop.evaluate(i))
 
 Ax sees points, released values and the standard deviation of their noise, so its models, analyses and storage may do with them what they
-like. Nothing is generated that cannot be paid for. When trials begin and end is not private by itself: `timing-not-observed`.
+like. Nothing is generated that cannot be paid for. Ax also notes when trials begin and end: the statement's `timing-not-observed`.
 """
 
 from __future__ import annotations

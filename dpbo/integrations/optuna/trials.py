@@ -7,6 +7,8 @@
 
 A study and its storage hold released values, public points and the noise's variance, so samplers, plots, importances and dashboards
 may do with them what they like. Fit and score never see the trial: there is no way to report a raw score, nor to prune on one.
+Optuna also notes when trials begin and end, which its readers must not see where a score's time depends on the records: that is the
+statement's assumption `timing-not-observed`.
 """
 
 from __future__ import annotations
