@@ -254,12 +254,13 @@ def test_what_was_paid_for_comes_back():
     assert len(released(private)) == 9
 
 
-def test_study_and_ledger_want_files_of_their_own(tmp_path):
-    file = str(tmp_path / "both.db")
-    private = TrialObjective(objective(curator(file)), SPACE)
-    study = a_study(f"sqlite:///{file}")
-    with pytest.raises(InputError, match="another file"):
-        private.resume(study)
+def test_study_and_ledger_want_files_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    private = TrialObjective(objective(curator(str(tmp_path / "both.db"))), SPACE)
+    for url in (f"sqlite:///{tmp_path / 'both.db'}", "sqlite:///both.db"):
+        with pytest.raises(InputError, match="another file"):
+            private.resume(a_study(url))
+    assert private.resume(a_study("sqlite:///other.db")) == 0
 
 
 def test_optunas_own_words():

@@ -14,9 +14,11 @@ statement's assumption `timing-not-observed`.
 from __future__ import annotations
 
 import contextlib
+import pathlib
 from typing import Any, NoReturn
 
 import optuna
+import sqlalchemy as sa
 import torch
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -141,8 +143,15 @@ def _require_no_reports(trial: FrozenTrial) -> None:
 def _require_apart(study: optuna.Study, ledger: str | None) -> None:
     """SQLite has one writer a file, and the ledger holds it while the study is compared."""
     storage = getattr(study._storage, "_backend", study._storage)
-    if ledger is not None and ledger.startswith("sqlite") and getattr(storage, "url", None) == ledger:
+    file = _file(ledger)
+    if file is not None and _file(getattr(storage, "url", None)) == file:
         raise InputError("storage", "the ledger's own file", "another file or database than the ledger's")
+
+
+def _file(url: str | None) -> pathlib.Path | None:
+    parsed = None if url is None else sa.make_url(url)
+    named = parsed is not None and parsed.get_backend_name() == "sqlite" and parsed.database
+    return pathlib.Path(named).resolve() if named else None
 
 
 def _stop(study: optuna.Study) -> None:
