@@ -94,6 +94,26 @@ def test_step_by_step():
     assert_told(loop, 3)
 
 
+def test_a_handle_of_another_trial_is_refused():
+    loop = a_loop()
+    first, second = loop.next(2)
+    with pytest.raises(InputError, match=f"the one of trial {second}"):
+        loop.complete(second, loop.evaluate(first))
+    assert loop.objective.remaining == 6
+    assert loop.running == [first, second]
+
+
+def test_a_trial_that_was_released_but_never_told_is_told():
+    loop = a_loop()
+    (index,) = loop.next()
+    handle = loop.evaluate(index)
+    loop.client._experiment.trials[index].update_run_metadata({"entry": handle.id})
+    loop.objective.release(handle)  # as if the process had died here
+    assert loop.resume() == 1
+    assert statuses(loop) == [Status.COMPLETED]
+    assert_told(loop, 1)
+
+
 def test_a_run_of_so_many_trials():
     loop = a_loop()
     loop.run(2)

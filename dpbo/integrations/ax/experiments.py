@@ -97,7 +97,7 @@ class ClientObjective:
         """Charge, release and tell Ax.
 
         Raises:
-            InputError: the trial has data already; nothing was charged. BudgetExceeded: another process was faster; the trial is abandoned.
+            InputError: the trial has data, or the handle is another trial's; nothing was charged. BudgetExceeded: another process was faster; the trial is abandoned.
             Whatever the fit raised: the trial is abandoned, and nothing was charged.
         """
         if not self.client._experiment.lookup_data(trial_indices=[index]).df.empty:
@@ -107,6 +107,8 @@ class ClientObjective:
         except Exception as error:
             self._fail(index, error)
             raise
+        if ready.details.get("x") != self.point(index).tolist():
+            raise InputError("handle", ready, f"the one of trial {index}", "Complete each trial with what `evaluate` gave for it.")
         self.client._experiment.trials[index].update_run_metadata({ENTRY: ready.id})
         try:
             Y, Yvar = self.objective.release(ready)
