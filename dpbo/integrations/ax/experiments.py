@@ -97,7 +97,8 @@ class ClientObjective:
         """Charge, release and tell Ax.
 
         Raises:
-            InputError: the trial has data, or the handle is another trial's; nothing was charged. BudgetExceeded: another process was faster; the trial is abandoned.
+            InputError: the trial has data, or the handle is another trial's; nothing was charged.
+            BudgetExceeded: another process was faster; the trial is abandoned.
             Whatever the fit raised: the trial is abandoned, and nothing was charged.
         """
         if not self.client._experiment.lookup_data(trial_indices=[index]).df.empty:
