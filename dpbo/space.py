@@ -89,6 +89,7 @@ class Space:
 
     Attributes:
         names: parameter of each coordinate.
+        specs: each parameter as it was given.
         bounds: `2 x d` float64, for `optimize_acqf`.
         discrete_dims, cat_dims: coordinate -> allowed values, for `optimize_acqf_mixed_alternating`; `list(cat_dims)` for
             `MixedSingleTaskGP`.
@@ -101,7 +102,7 @@ class Space:
         if not parameters:
             raise InputError("parameters", {}, "at least one named distribution or list")
         self._axes = {name: _axis(name, spec) for name, spec in parameters.items()}
-        self.names = tuple(self._axes)
+        self.names, self.specs = tuple(self._axes), dict(parameters)
         axes = list(self._axes.values())
         self.bounds = torch.tensor([[a.lower for a in axes], [a.upper for a in axes]], dtype=torch.float64)
         self.discrete_dims = {i: axis.grid for i, axis in enumerate(axes) if isinstance(axis, _Steps)}

@@ -50,3 +50,29 @@ def test_what_others_released_warms_up_the_next_search():
     assert "(1.000, 1e-05)-DP" in str(statement)
     wide, narrow, _ = embedded_table(runs=16)
     assert narrow < 0.8 * wide
+
+
+def test_an_optuna_study_stops_by_itself_and_recommends_by_the_mean():
+    import optuna
+
+    from examples.optuna_study import tune
+
+    study, accuracy, curator = tune(evaluations=12)
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 12
+    assert 0.6 < accuracy < 1.1
+    assert isinstance(study.pruner, optuna.pruners.NopPruner)
+    assert "(3.000, 1e-06)-DP" in str(curator.statement())
+    assert curator.ledger.head().used == {"search": 12, "final": 1}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search, which BoTorch tries again
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ax.*")
+def test_an_ax_experiment_generates_what_can_be_paid_for():
+    import dpbo.integrations.ax  # noqa: F401  # it loads Ax without the warnings of Ax's own imports
+    from examples.ax_client import tune
+
+    loop, curator = tune(evaluations=8)
+    assert loop.next() == loop.running == []
+    assert len(loop.client.summarize()) == len(loop.objective.history()[0]) == 8
+    assert loop.recommended().mean > 0.85
+    assert "(8.000, 1e-06)-DP" in str(curator.statement())

@@ -43,20 +43,23 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
 
     Args:
         model: a `GradientPosterior`, or a GPyTorch regression model with one noise variance (its training inputs are the history).
-        theta: where the gradient is wanted, `d`.
+        theta: where the gradient is wanted, `d`, in the coordinates of the model's inputs.
+        X_pending: points, `m x d`, that others are evaluating; they count as observed.
 
     Raises:
         InputError: theta is not float64, or the model has several outcomes, an input transform, or points of different noise.
 
-    Pending points join the history. Source: DP-GIBO, arXiv 2502.06044, Algorithm 1.
+    Source: DP-GIBO, arXiv 2502.06044, Algorithm 1.
     """
 
-    def __init__(self, model: Any, theta: Tensor) -> None:
+    def __init__(self, model: Any, theta: Tensor, X_pending: Tensor | None = None) -> None:
         super().__init__(model)
         self.theta = require_float64("theta", theta)
         self._history = model if isinstance(model, GradientPosterior) else _history(model)
         self.X_pending: Tensor | None = None
         self._trace = GradientTrace(self._history, theta)
+        if X_pending is not None:
+            self.set_X_pending(X_pending)
 
     @t_batch_mode_transform()  # type: ignore[untyped-decorator]
     def forward(self, X: Tensor) -> Tensor:

@@ -1,6 +1,10 @@
+from . import ax as ax
+from . import optuna as optuna
 from .asking import RemoteCurator as RemoteCurator
 from .asking import RemoteRefusal as RemoteRefusal
 from .asking import search as search
+from .recommending import Recommendation as Recommendation
+from .recommending import recommended as recommended
 from .serving import application as application
 from .serving import serve as serve
 from .tuning import DPSearch as DPSearch

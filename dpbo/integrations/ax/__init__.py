@@ -1,0 +1,12 @@
+"""Ax experiments over a private objective. Ax is loaded here, without its warnings of modules that it moved and imports by old names."""
+
+import importlib
+import warnings
+
+import lazy_loader
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    importlib.import_module("ax.api.client")
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,4 @@
+from .sampling import NoiseAwareSampler as NoiseAwareSampler
+from .sampling import recommended_of as recommended_of
+from .trials import BudgetSpent as BudgetSpent
+from .trials import TrialObjective as TrialObjective

@@ -1,0 +1,159 @@
+"""A private objective as what `study.optimize` calls.
+
+    private = TrialObjective(objective, space)
+    study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner(), sampler=NoiseAwareSampler(space))
+    private.resume(study)                    # what the ledger knows and the study does not
+    study.optimize(private, n_trials=40)     # stops by itself when the plan is used up
+
+A study and its storage hold released values, public points and the noise's variance, so samplers, plots, importances and dashboards
+may do with them what they like. Fit and score never see the trial: there is no way to report a raw score, nor to prune on one.
+Optuna also notes when trials begin and end, which its readers must not see where a score's time depends on the records: that is the
+statement's assumption `timing-not-observed`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from typing import Any, NoReturn
+
+import optuna
+import sqlalchemy as sa
+import torch
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from dpbo.curator.handle import Handle
+from dpbo.errors import BudgetExceeded, InputError
+from dpbo.integrations.optuna.suggesting import Suggestions
+from dpbo.objective import PrivateObjective
+from dpbo.space import Space
+
+ENTRY, YVAR = "entry", "yvar"
+"""User attributes of a trial: the name under which the ledger knows its value, and the variance of its noise."""
+
+
+class BudgetSpent(BudgetExceeded, optuna.TrialPruned):  # type: ignore[misc]  # Optuna is not followed by mypy here
+    """Nothing is left for this trial, and nothing was charged. Within `study.optimize` the trial ends pruned, without a value."""
+
+
+class TrialObjective:
+    """Suggest a point, look whether it can be paid for, fit and score it inside, charge, release; the released value goes to Optuna.
+
+    The trial keeps the noise's variance ("yvar") and the ledger's name for the value ("entry"), nothing else. A fit that raises makes
+    a failed trial at no charge. Several processes may share one study and one ledger: each charge is a transaction of the ledger's, and
+    whoever finds nothing left stops its loop. A trial that it had begun ends pruned, without a value.
+
+    Args:
+        objective: of one metric, maximised.
+        space: its parameters are suggested in Optuna's words: log floats, whole numbers, categories; a continuous distribution that
+            Optuna does not know is suggested as "NAME (quantile)". `objective`'s `fit` gets the point and decodes it as ever.
+
+    Raises:
+        InputError: an objective of several metrics, or a space that cannot be put into words; when called, a study that minimises, has a
+            pruner or holds intermediate values: before anything is fitted.
+    """
+
+    def __init__(self, objective: PrivateObjective, space: Space) -> None:
+        if objective.metrics != 1:
+            raise InputError("objective", objective.metrics, "of one metric", "Combine metrics in the loop of your own.")
+        self.objective, self.space, self.suggestions = objective, space, Suggestions(space)
+
+    def __call__(self, trial: optuna.Trial) -> float:
+        """The released value of one trial.
+
+        Raises:
+            InputError: a study that does not fit, or a trial with intermediate values; nothing was charged.
+            BudgetSpent: nothing is left.
+        """
+        if not isinstance(trial, optuna.Trial):
+            raise InputError("trial", trial, "a Trial of a study", "A FixedTrial has no study; evaluate its point by the objective.")
+        require_fitting(trial.study)
+        if not self.objective.remaining:
+            self._refuse(trial.study)
+        handle = self.objective.evaluate(self.suggestions.suggested(trial))
+        _require_no_reports(trial.study.get_trials(deepcopy=False)[trial.number])
+        trial.set_user_attr(ENTRY, handle.id)  # before the charge, so that a value that is never told can be found again
+        Y, Yvar = self._released(trial.study, handle)
+        trial.set_user_attr(YVAR, Yvar.item())
+        if not self.objective.remaining:
+            _stop(trial.study)
+        return Y.item()
+
+    def resume(self, study: optuna.Study) -> int:
+        """Add to the study every released value that no complete trial of it has; returns how many. Said twice, it adds nothing.
+
+        After a kill the ledger may know values that were paid for and never told. Call it before the study's workers start, each of
+        them if you like: it looks and adds under the ledger's lock. Not while others are at work: a value that one of them is
+        just about to tell would be in the study twice (`NoiseAwareSampler` and `recommended_of` count it once).
+        A killed worker's own trial stays in Optuna's state RUNNING; an RDBStorage with a heartbeat lets it fail.
+
+        Raises:
+            InputError: a study that does not fit, or that keeps its trials in the ledger's own SQLite file.
+        """
+        require_fitting(study)
+        ledger = self.objective.curator.ledger
+        _require_apart(study, ledger.storage.url)
+        values = ledger.values(self.objective.name)
+        with ledger.storage.writing():  # written to by nobody: a lock that other processes heed
+            known = {trial.user_attrs.get(ENTRY) for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))}
+            missing = [value for value in values if value["handle"] not in known]
+            study.add_trials([self._told(value) for value in missing])
+        return len(missing)
+
+    def _told(self, value: dict[str, Any]) -> FrozenTrial:
+        """A complete trial, as it would be had it been told."""
+        params = self.suggestions.shown(torch.tensor(value["details"]["x"], dtype=torch.float64))
+        return optuna.trial.create_trial(
+            params=params,
+            distributions=self.suggestions.distributions,
+            value=value["value"][0],
+            user_attrs={ENTRY: value["handle"], YVAR: value["variance"][0]},
+        )
+
+    def _released(self, study: optuna.Study, handle: Handle) -> tuple[torch.Tensor, torch.Tensor]:
+        try:
+            return self.objective.release(handle)
+        except BudgetExceeded:  # another worker was faster
+            self._refuse(study)
+
+    def _refuse(self, study: optuna.Study) -> NoReturn:
+        _stop(study)
+        raise BudgetSpent(1, self.objective.remaining, self.objective.evaluations, "slots", f"the trial for {self.objective.name!r}")
+
+
+def require_fitting(study: optuna.Study) -> None:
+    """Raises InputError unless the study maximises one value, prunes nothing and holds no intermediate values."""
+    if study.directions != [StudyDirection.MAXIMIZE]:
+        told = ", ".join(direction.name.lower() for direction in study.directions)
+        raise InputError("direction", told, "'maximize', of one value", "Scores are maximised: optuna.create_study(direction='maximize').")
+    if not isinstance(study.pruner, optuna.pruners.NopPruner):
+        remedy = "Optuna's default prunes by intermediate values, which nobody released: create_study(pruner=optuna.pruners.NopPruner())."
+        raise InputError("pruner", type(study.pruner).__name__, "NopPruner()", remedy)
+    for trial in study.get_trials(deepcopy=False):
+        _require_no_reports(trial)
+
+
+def _require_no_reports(trial: FrozenTrial) -> None:
+    if trial.intermediate_values:
+        remedy = "Intermediate values of a private score were never released: use a new study, and report nothing."
+        raise InputError("trial", f"number {trial.number}, with intermediate values", "without any", remedy)
+
+
+def _require_apart(study: optuna.Study, ledger: str | None) -> None:
+    """SQLite has one writer a file, and the ledger holds it while the study is compared."""
+    storage = getattr(study._storage, "_backend", study._storage)
+    file = _file(ledger)
+    if file is not None and _file(getattr(storage, "url", None)) == file:
+        raise InputError("storage", "the ledger's own file", "another file or database than the ledger's")
+
+
+def _file(url: str | None) -> pathlib.Path | None:
+    parsed = None if url is None else sa.make_url(url)
+    named = parsed is not None and parsed.get_backend_name() == "sqlite" and parsed.database
+    return pathlib.Path(named).resolve() if named else None
+
+
+def _stop(study: optuna.Study) -> None:
+    with contextlib.suppress(RuntimeError):  # a trial of ask and tell has no loop to stop
+        study.stop()

@@ -1,0 +1,39 @@
+"""An Ax experiment on private validation records, by GP-UCB: nothing is generated that cannot be paid for.
+
+python -m examples.ax_client
+"""
+
+import scipy.stats
+from ax.api.client import Client
+from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
+from dpbo.acquisition import SrinivasCompact
+from dpbo.integrations.ax import ClientObjective, gp_ucb
+
+SPACE = Space(C=scipy.stats.loguniform(1e-4, 1e2), l1_ratio=scipy.stats.uniform(0, 1))
+
+
+def tune(evaluations: int = 12) -> tuple[ClientObjective, Curator]:
+    """The experiment, when its plan is used up, and the curator."""
+    X, y = load_breast_cancer(return_X_y=True)
+    unit, budget = PrivacyUnit("record"), Budget(epsilon=8.0, delta=1e-6)
+    curator = Curator((X[169:], y[169:]), unit=unit, adjacency=Adjacency.REPLACE_ONE, budget=budget)
+
+    def fit(x):  # type: ignore[no-untyped-def]
+        model = LogisticRegression(solver="saga", max_iter=5000, tol=1e-3, **SPACE.decode(x))
+        return make_pipeline(StandardScaler(), model).fit(X[:169], y[:169])
+
+    objective = PrivateObjective(curator, lambda m, r: m.predict(r[0]) == r[1], score_range=(0, 1), evaluations=evaluations, fit=fit)
+    strategy = gp_ucb(SrinivasCompact(dimension=2, side=1.0, a=1.0, b=1.0, delta=0.1), initial=5)
+    loop = ClientObjective(objective, SPACE, Client(random_seed=0), strategy=strategy)
+    loop.run()  # or by hand: for i in loop.next(): loop.complete(i, loop.evaluate(i))
+    return loop, curator
+
+
+if __name__ == "__main__":
+    loop, curator = tune()
+    print(loop.recommended(), *str(curator.statement()).splitlines()[:4], sep="\n")

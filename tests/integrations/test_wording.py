@@ -1,0 +1,75 @@
+"""A space in other programs' words, and back."""
+
+import pytest
+import scipy.stats
+import torch
+
+from dpbo import Space
+from dpbo.errors import InputError
+from dpbo.integrations.wording import Kind, Wording
+
+SPECS = {
+    "C": scipy.stats.loguniform(1e-2, 1e3),
+    "momentum": scipy.stats.uniform(0.5, 0.4),
+    "lag": scipy.stats.norm(3, 1),
+    "shifted": scipy.stats.loguniform(1, 10, loc=3),
+    "depth": scipy.stats.randint(2, 10),
+    "batch": [16, 32, 128],
+    "layers": [2, 4, 6],
+    "kernel": ["rbf", "poly"],
+    "sizes": [(10,), (20, 20), None],
+    "flag": [True, False],
+}
+SPACE = Space(**SPECS)
+
+
+def plain(value, _others):
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def test_every_parameter_is_what_a_user_calls_it():
+    words = {parameter.name: parameter for parameter in Wording(SPACE, plain).parameters}
+    kinds = {name: parameter.kind for name, parameter in words.items()}
+    assert kinds == {
+        "C": Kind.LOG, "momentum": Kind.REAL, "lag (quantile)": Kind.REAL, "shifted (quantile)": Kind.REAL, "depth": Kind.WHOLE,
+        "batch": Kind.ORDERED, "layers": Kind.WHOLE, "kernel": Kind.CATEGORY, "sizes": Kind.CATEGORY, "flag": Kind.CATEGORY,
+    }  # fmt: skip
+    assert (words["C"].low, words["C"].high) == (1e-2, 1e3)
+    assert (words["momentum"].low, words["momentum"].high) == (0.5, 0.9)
+    assert (words["lag (quantile)"].low, words["lag (quantile)"].high) == (1e-3, 1 - 1e-3), "as the space searches it"
+    assert (words["depth"].low, words["depth"].high, words["depth"].step) == (2, 9, 1)
+    assert (words["layers"].low, words["layers"].high, words["layers"].step) == (2, 6, 2)
+    assert words["sizes"].labels == ("(10,)", "(20, 20)", None)
+
+
+def test_words_and_points_are_the_same_place():
+    wording = Wording(SPACE, plain)
+    for x in SPACE.sample(32, seed=3):
+        shown = wording.shown(x)
+        back = wording.point(shown)
+        torch.testing.assert_close(back, x, rtol=1e-12, atol=1e-12)
+        here, there = SPACE.decode(x), SPACE.decode(back)
+        assert {k: v for k, v in here.items() if not isinstance(v, float)} == {k: v for k, v in there.items() if not isinstance(v, float)}
+        assert all(there[k] == pytest.approx(v, rel=1e-9) for k, v in here.items() if isinstance(v, float))
+        assert shown["C"] == here["C"]
+        assert all(type(shown[name]) is int for name in ("depth", "layers", "batch"))
+
+
+def test_ends_stay_inside():
+    wording = Wording(SPACE, plain)
+    for end in SPACE.bounds:
+        shown = wording.shown(end)
+        for parameter in wording.parameters:
+            assert parameter.labels or parameter.low <= shown[parameter.name] <= parameter.high
+
+
+def test_what_has_no_words_is_refused():
+    with pytest.raises(InputError, match="words of their own"):
+        Wording(Space(f=[object(), object()]), plain)
+    with pytest.raises(InputError, match="words of their own"):
+        Wording(Space(f=["(1,)", (1,)]), plain)
+    wording = Wording(SPACE, plain)
+    with pytest.raises(InputError, match="all there"):
+        wording.point({"C": 1.0})
+    with pytest.raises(InputError, match="kernel"):
+        wording.point(wording.shown(SPACE.sample(1, seed=0)[0]) | {"kernel": "linear"})
