@@ -5,6 +5,8 @@ from .mixed import next_point as next_point
 from .mixed import posterior_mean as posterior_mean
 from .prior_guided import Prior as Prior
 from .prior_guided import prior_guided as prior_guided
+from .proposing import Proposer as Proposer
+from .proposing import Proposes as Proposes
 from .ucb import GPUCB as GPUCB
 from .ucb import SrinivasCompact as SrinivasCompact
 from .ucb import SrinivasFinite as SrinivasFinite

@@ -1,0 +1,87 @@
+"""Where to look next, many times over: qLogNEI as in `next_point`, with lengths that are fitted anew only now and then.
+
+propose = Proposer(space)
+x = propose(X, Y, Yvar, pending, seed=7)           # 1 x d
+
+Between two fits the new values are conditioned on, under the lengths of the last fit. When to fit follows from the number of values
+alone, which is public. An asynchronous search proposes once a finished job, so a proposal must cost little beside an evaluation: of
+`next_point`'s time a third to two thirds is fitting, the rest L-BFGS over qLogNEI, some 3 ms a step for all starts together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Protocol
+
+import torch
+from botorch.exceptions.errors import ModelFittingError
+from botorch.models import SingleTaskGP
+from botorch.optim.fit import fit_gpytorch_mll_scipy
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from linear_operator.utils.errors import NanError, NotPSDError
+
+from dpbo.acquisition.mixed import best_point, quiet, unfitted
+from dpbo.errors import InputError
+from dpbo.privacy import require_count, require_positive
+from dpbo.space import Space
+
+_FIT = {"maxiter": 50, "ftol": 1e-6}  # of the likelihood: lengths to about a per cent
+
+
+class Proposes(Protocol):
+    """What an asynchronous search asks for a point: X `t x d`, Y and Yvar `t x 1`, pending `k x d`; the answer is `1 x d`."""
+
+    def __call__(self, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, pending: torch.Tensor, *, seed: int) -> torch.Tensor: ...
+
+
+class Proposer:
+    """`next_point` with a memory for its lengths.
+
+    Args:
+        space: where to look.
+
+    Keyword args:
+        growth: fit anew when there are by this share more values than at the last fit, or fewer than then; 0 fits each time.
+        restarts, raw_samples, steps: L-BFGS runs over qLogNEI, Sobol points to start them from, most steps of each.
+
+    Raises:
+        InputError: an argument outside its range.
+    """
+
+    def __init__(self, space: Space, *, growth: float = 0.2, restarts: int = 2, raw_samples: int = 64, steps: int = 30) -> None:
+        if growth != 0:
+            require_positive("growth", growth, most=10.0)
+        self._space, self._growth = space, growth
+        self._effort = {
+            "restarts": require_count("restarts", restarts),
+            "raw_samples": require_count("raw_samples", raw_samples, restarts),
+            "steps": require_count("steps", steps),
+        }
+        self._lengths: dict[str, Any] | None = None
+        self._seen = 0
+
+    def __call__(self, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, pending: torch.Tensor, *, seed: int) -> torch.Tensor:
+        """The next point beside those pending (`k x d`), `1 x d`. Raises InputError for fewer than two values."""
+        if len(X) < 2:
+            raise InputError("X", tuple(X.shape), "two points or more", "Begin with space.sample(8, seed=0).")
+        with quiet():
+            return best_point(self._space, self._model(X, Y, Yvar), X, pending, seed=seed, **self._effort)
+
+    def _model(self, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
+        gp = unfitted(self._space, X, Y, Yvar)
+        if self._lengths is None or not self._seen <= len(X) < (1.0 + self._growth) * self._seen:
+            _fit(gp)
+            self._lengths, self._seen = {name: value.clone() for name, value in _parameters(gp).items()}, len(X)
+        gp.load_state_dict({**gp.state_dict(), **self._lengths})
+        return gp.eval()
+
+
+def _fit(gp: SingleTaskGP) -> None:
+    """Maximise the likelihood from the prior's lengths; where that fails, they stay."""
+    with torch.enable_grad(), contextlib.suppress(ModelFittingError, NanError, NotPSDError):
+        fit_gpytorch_mll_scipy(ExactMarginalLogLikelihood(gp.likelihood, gp), options=_FIT)
+
+
+def _parameters(gp: SingleTaskGP) -> dict[str, torch.Tensor]:
+    """Of the kernel and the mean: neither the noise nor the scale of the values, which come with the values."""
+    return {name: value.detach() for name, value in gp.named_parameters() if name.startswith(("covar_module", "mean_module"))}
