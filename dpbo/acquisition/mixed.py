@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
@@ -53,8 +54,12 @@ def best_point(
     restarts: int = 4,
     raw_samples: int = 64,
     steps: int = 50,
+    mixed: Mapping[str, Any] | None = None,
 ) -> torch.Tensor:
-    """Where qLogNEI over this model is largest, `1 x d`, of so many L-BFGS runs started at the best of so many Sobol points."""
+    """Where qLogNEI over this model is largest, `1 x d`, of so many L-BFGS runs started at the best of so many Sobol points.
+
+    `mixed`: further options of `optimize_acqf_mixed_alternating`.
+    """
     sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
     expected = pending if pending is not None and len(pending) else None
     effort = {"q": 1, "num_restarts": restarts, "raw_samples": raw_samples}
@@ -63,8 +68,9 @@ def best_point(
         if not space.discrete_dims and not space.cat_dims:
             x, _ = optimize_acqf(acquisition, space.bounds, **effort, options={"maxiter": steps})
         else:
+            options = {"maxiter_continuous": steps, **(mixed or {})}
             x, _ = optimize_acqf_mixed_alternating(
-                acquisition, space.bounds, space.discrete_dims, space.cat_dims, **effort, options={"maxiter_continuous": steps}
+                acquisition, space.bounds, space.discrete_dims, space.cat_dims, **effort, options=options
             )
     return x.detach()
 

@@ -26,6 +26,7 @@ from dpbo.privacy import require_count, require_positive
 from dpbo.space import Space
 
 _FIT = {"maxiter": 50, "ftol": 1e-6}  # of the likelihood: lengths to about a per cent
+_MIXED = {"initialization_strategy": "random", "maxiter_alternating": 1}  # a third of the time, and the same acquisition values
 
 
 class Proposes(Protocol):
@@ -65,7 +66,7 @@ class Proposer:
         if len(X) < 2:
             raise InputError("X", tuple(X.shape), "two points or more", "Begin with space.sample(8, seed=0).")
         with quiet():
-            return best_point(self._space, self._model(X, Y, Yvar), X, pending, seed=seed, **self._effort)
+            return best_point(self._space, self._model(X, Y, Yvar), X, pending, seed=seed, **self._effort, mixed=_MIXED)
 
     def _model(self, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
         gp = unfitted(self._space, X, Y, Yvar)

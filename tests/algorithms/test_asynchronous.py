@@ -279,7 +279,12 @@ def test_a_broken_executor_can_be_replaced_by_hand():
 
 @pytest.mark.parametrize(
     ("changes", "parameter"),
-    [({"workers": 0}, "workers"), ({"initial": 0}, "initial"), ({"skip": [Exception]}, "skip"), ({"skip": [RuntimeError, PrivateFailure]}, "skip")],
+    [
+        ({"workers": 0}, "workers"),
+        ({"initial": 0}, "initial"),
+        ({"skip": [Exception]}, "skip"),
+        ({"skip": [RuntimeError, PrivateFailure]}, "skip"),
+    ],
 )
 def test_bad_settings_are_refused(changes, parameter):
     with pytest.raises(InputError, match=parameter):

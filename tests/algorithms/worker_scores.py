@@ -52,4 +52,3 @@ class Noting:
         except FileExistsError:
             return False
         return True
-
