@@ -1,7 +1,8 @@
 """Many workers: the wall time of a search with four evaluations in flight beside the serial one, and what that costs in quality.
 
 Time. `AsynchronousBO` with one worker and with four, the same proposer and the same 40 private evaluations of a score that really sleeps
-1 s and then scores 10,000 records. Proposing is timed apart: its sum is on the serial search's clock as on the others'. Bound: 0.4 of
+1 s and then scores 1,000 records. Proposing is timed apart, in wall time and in time of this process's processor, which says what it
+would take on a machine that does nothing else; it is on the clock of every search. Bound: 0.4 of
 the serial time.
 
 Order. Releasing in the order of submission keeps durations out of the points proposed, and a worker may wait for a slower one. How long
@@ -38,7 +39,7 @@ from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Spac
 from dpbo.acquisition import Proposer, posterior_mean
 from dpbo.algorithms import AsynchronousBO
 
-WORKERS, INITIAL, RECORDS, SPREAD = 4, 8, 10_000, 0.5
+WORKERS, INITIAL, RECORDS, SPREAD = 4, 8, 1_000, 0.5
 WAYS = {"serial": (1, True), "4 workers, in order": (WORKERS, True), "4 workers, as they finish": (WORKERS, False)}
 PROBLEMS: dict[str, tuple[Callable[[], SyntheticTestFunction], float]] = {
     "Branin, noise sd 10": (lambda: Branin(dtype=torch.float64), 10.0),
@@ -58,10 +59,33 @@ class Slow:
         return (-4.0 * (records - x).square().sum(1)).exp()
 
 
+class Watched(Proposer):
+    """Keeps the processor's seconds of each proposal; `AsynchronousBO` itself keeps those of the clock."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__(space)
+        self.processor: list[float] = []
+
+    def __call__(self, X: Tensor, Y: Tensor, Yvar: Tensor, pending: Tensor, *, seed: int) -> Tensor:
+        start = time.thread_time()
+        x = super().__call__(X, Y, Yvar, pending, seed=seed)
+        self.processor.append(time.thread_time() - start)
+        return x
+
+
 def private_records(seed: int) -> Tensor:
     """Around (0.3, 0.6), `n x 2`."""
     noise = torch.randn(RECORDS, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return torch.tensor([0.3, 0.6], dtype=torch.float64) + 0.15 * noise
+
+
+def best_of(records: Tensor) -> Tensor:
+    """The best x for these records: the mean shift climbs to it."""
+    x = records.mean(0)
+    for _ in range(100):
+        weights = Slow(0.0)(x, records).unsqueeze(1)
+        x = (weights * records).sum(0) / weights.sum()
+    return x
 
 
 def cube(d: int) -> Space:
@@ -75,18 +99,20 @@ def timed(executor: Executor, way: tuple[int, bool], evaluations: int, seconds: 
         records := private_records(seed), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(3.0, 1e-6)
     )
     objective = PrivateObjective(curator, Slow(seconds), score_range=(0.0, 1.0), evaluations=evaluations)
-    search = AsynchronousBO(objective, cube(2), workers=way[0], ordered=way[1], initial=INITIAL, seed=seed)
+    propose = Watched(cube(2))
+    search = AsynchronousBO(objective, cube(2), workers=way[0], ordered=way[1], initial=INITIAL, propose=propose, seed=seed)
     start = time.perf_counter()
     found = search.run(executor)
     wall = time.perf_counter() - start
     true = Slow(0.0)
-    regret = float(true(torch.tensor([0.3, 0.6], dtype=torch.float64), records).mean() - true(found.x, records).mean())
+    regret = float(true(best_of(records), records).mean() - true(found.x, records).mean())
     spent = found.proposing
     return {
         "wall": wall,
         "proposing": sum(spent),
         "median_proposal": statistics.median(spent),
         "longest_proposal": max(spent),
+        "median_processor": statistics.median(propose.processor),
         "regret": regret,
         "noise": objective.noise_std.item(),
     }
@@ -167,7 +193,7 @@ def regrets(evaluations: int, seeds: int, first: int) -> dict[str, dict[str, lis
 
 
 def _time_rows(times: dict[str, dict[str, Any]]) -> list[list[Any]]:
-    serial, columns = times["serial"]["wall"], ("proposing", "median_proposal", "longest_proposal", "regret")
+    serial, columns = times["serial"]["wall"], ("proposing", "median_proposal", "longest_proposal", "median_processor", "regret")
     return [[name, one["wall"], one["wall"] / serial, *(one[key] for key in columns)] for name, one in times.items()]
 
 
@@ -185,12 +211,21 @@ def main() -> None:
     """Print wall times, the price of order, and regrets."""
     chosen = options(__doc__)
     torch.set_num_threads(1)
-    evaluations, seconds, runs, seeds, steps = (13, 0.1, 10, 2, 12) if chosen.smoke else (40, 1.0, 2000, 16, 40)
+    evaluations, seconds, runs, seeds, steps = (13, 0.1, 10, 2, 12) if chosen.smoke else (40, 1.0, 2000, 10, 40)
     show = functools.partial(print, flush=True)
     times = wall_times(evaluations, seconds, chosen.seed)
     noise = times["serial"]["noise"]
     show(f"{evaluations} evaluations of a score that sleeps {seconds:g} s; released with noise sd {noise:.2g} of range 1")
-    header = ["search", "wall s", "over serial (bound 0.4)", "proposing s", "median proposal s", "longest s", "regret"]
+    header = [
+        "search",
+        "wall s",
+        "over serial (bound 0.4)",
+        "proposing s",
+        "median proposal s",
+        "longest s",
+        "median processor s",
+        "regret",
+    ]
     show(table(header, _time_rows(times)))
     spans = makespans(evaluations, runs, chosen.seed)
     show(f"\nTime over the serial one by simulation, proposals taking none ({runs} runs)")

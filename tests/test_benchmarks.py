@@ -50,3 +50,12 @@ def test_what_others_released_warms_up_the_next_search():
     assert "(1.000, 1e-05)-DP" in str(statement)
     wide, narrow, _ = embedded_table(runs=16)
     assert narrow < 0.8 * wide
+
+
+def test_a_torch_model_is_tuned_by_processes():
+    from examples.parallel_torch import IMAGES, LABELS, right, train, tune
+
+    found, curator = tune(evaluations=12)
+    assert len(found.X) == 12
+    assert right(train(found.x), (IMAGES[600:], LABELS[600:])).double().mean() > 0.8
+    assert "(3.000, 1e-05)-DP" in str(curator.statement())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -41,36 +42,40 @@ def next_point(
         pending: points whose values are still to come, `k x d`; the point is the one that gains most beside them. None or `0 x d`: none.
     """
     with quiet():
-        return best_point(space, fitted(space, X, Y, Yvar), X, pending, seed=seed)
+        return best_point(space, fitted(space, X, Y, Yvar), X, pending, seed=seed, effort=Effort())
 
 
-def best_point(
-    space: Space,
-    gp: SingleTaskGP,
-    X: torch.Tensor,
-    pending: torch.Tensor | None,
-    *,
-    seed: int,
-    restarts: int = 4,
-    raw_samples: int = 64,
-    steps: int = 50,
-    mixed: Mapping[str, Any] | None = None,
-) -> torch.Tensor:
-    """Where qLogNEI over this model is largest, `1 x d`, of so many L-BFGS runs started at the best of so many Sobol points.
+@dataclass(frozen=True)
+class Effort:
+    """How hard to look for the largest acquisition value.
 
-    `mixed`: further options of `optimize_acqf_mixed_alternating`.
+    Attributes:
+        restarts, raw_samples: so many L-BFGS runs, started at the best of so many Sobol points.
+        continuous, mixed: options of `optimize_acqf`, of `optimize_acqf_mixed_alternating`.
+        again: whether BoTorch starts anew after a line search that stalled; in continuous spaces.
     """
+
+    restarts: int = 4
+    raw_samples: int = 64
+    continuous: Mapping[str, Any] = field(default_factory=lambda: {"maxiter": 50})
+    mixed: Mapping[str, Any] = field(default_factory=lambda: {"maxiter_continuous": 50})
+    again: bool = True
+
+
+def best_point(space: Space, gp: SingleTaskGP, X: torch.Tensor, pending: torch.Tensor | None, *, seed: int, effort: Effort) -> torch.Tensor:
+    """Where qLogNEI over this model is largest, `1 x d`."""
     sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
     expected = pending if pending is not None and len(pending) else None
-    effort = {"q": 1, "num_restarts": restarts, "raw_samples": raw_samples}
+    sizes = {"q": 1, "num_restarts": effort.restarts, "raw_samples": effort.raw_samples}
     with manual_seed(seed):
         acquisition = qLogNoisyExpectedImprovement(gp, X, sampler=sampler, X_pending=expected)
         if not space.discrete_dims and not space.cat_dims:
-            x, _ = optimize_acqf(acquisition, space.bounds, **effort, options={"maxiter": steps})
+            x, _ = optimize_acqf(
+                acquisition, space.bounds, **sizes, options={**effort.continuous}, retry_on_optimization_warning=effort.again
+            )
         else:
-            options = {"maxiter_continuous": steps, **(mixed or {})}
             x, _ = optimize_acqf_mixed_alternating(
-                acquisition, space.bounds, space.discrete_dims, space.cat_dims, **effort, options=options
+                acquisition, space.bounds, space.discrete_dims, space.cat_dims, **sizes, options={**effort.mixed}
             )
     return x.detach()
 

@@ -20,13 +20,14 @@ from botorch.optim.fit import fit_gpytorch_mll_scipy
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from linear_operator.utils.errors import NanError, NotPSDError
 
-from dpbo.acquisition.mixed import best_point, quiet, unfitted
+from dpbo.acquisition.mixed import Effort, best_point, quiet, unfitted
 from dpbo.errors import InputError
 from dpbo.privacy import require_count, require_positive
 from dpbo.space import Space
 
 _FIT = {"maxiter": 50, "ftol": 1e-6}  # of the likelihood: lengths to about a per cent
 _MIXED = {"initialization_strategy": "random", "maxiter_alternating": 1}  # a third of the time, and the same acquisition values
+_SEARCH = {"maxls": 5}  # where hardly anything is left to gain, line searches stall
 
 
 class Proposes(Protocol):
@@ -49,15 +50,18 @@ class Proposer:
         InputError: an argument outside its range.
     """
 
-    def __init__(self, space: Space, *, growth: float = 0.2, restarts: int = 2, raw_samples: int = 64, steps: int = 30) -> None:
+    def __init__(self, space: Space, *, growth: float = 0.2, restarts: int = 2, raw_samples: int = 64, steps: int = 15) -> None:
         if growth != 0:
             require_positive("growth", growth, most=10.0)
         self._space, self._growth = space, growth
-        self._effort = {
-            "restarts": require_count("restarts", restarts),
-            "raw_samples": require_count("raw_samples", raw_samples, restarts),
-            "steps": require_count("steps", steps),
-        }
+        require_count("steps", steps)
+        self._effort = Effort(
+            restarts=require_count("restarts", restarts),
+            raw_samples=require_count("raw_samples", raw_samples, restarts),
+            continuous={"maxiter": steps, **_SEARCH},
+            mixed={"maxiter_continuous": steps, **_MIXED},
+            again=False,
+        )
         self._lengths: dict[str, Any] | None = None
         self._seen = 0
 
@@ -66,7 +70,7 @@ class Proposer:
         if len(X) < 2:
             raise InputError("X", tuple(X.shape), "two points or more", "Begin with space.sample(8, seed=0).")
         with quiet():
-            return best_point(self._space, self._model(X, Y, Yvar), X, pending, seed=seed, **self._effort, mixed=_MIXED)
+            return best_point(self._space, self._model(X, Y, Yvar), X, pending, seed=seed, effort=self._effort)
 
     def _model(self, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
         gp = unfitted(self._space, X, Y, Yvar)

@@ -247,7 +247,7 @@ class Breaking(Executor):
 
 
 def _broken():
-    future = Future()
+    future: Future[object] = Future()
     future.set_exception(BrokenExecutor("a worker died"))
     return future
 

@@ -1,4 +1,4 @@
-"""Threads, processes, loky and Dask: the same integers, any order of release, and a killed worker that costs no charge and no second noise."""
+"""Threads, processes, loky and Dask: the same integers, any order of release; a killed worker costs no charge and no second noise."""
 
 import contextlib
 import functools
@@ -62,9 +62,13 @@ class Counted(SeededEntropy):
 
 def planned(score, records=None, *, evaluations=6, entropy=None, **changes):
     """An objective over patients with three records each."""
-    unit = PrivacyUnit("patient", groups=[i // 3 for i in range(RECORDS)])
-    settings = {"unit": unit, "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(8.0, 1e-5), "entropy": entropy or SeededEntropy(0)}
-    curator = Curator(load() if records is None else records, **settings)
+    curator = Curator(
+        load() if records is None else records,
+        unit=PrivacyUnit("patient", groups=[i // 3 for i in range(RECORDS)]),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget(8.0, 1e-5),
+        entropy=entropy or SeededEntropy(0),
+    )
     return PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=evaluations, **changes)
 
 
