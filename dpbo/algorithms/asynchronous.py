@@ -1,7 +1,8 @@
 """Bayesian optimisation with many workers: whenever a job is done, the next point is proposed, with those in flight as pending.
 
 search = AsynchronousBO(objective, space, workers=4)
-found = search.run(client.get_executor(pure=False))             # or lambda: ProcessPoolExecutor(4), which survives a killed worker
+found = search.run(lambda: ProcessPoolExecutor(4, mp_context=get_context("spawn")))      # made anew when a killed worker breaks it
+found = search.run(client.get_executor(pure=False))                                      # or Dask, or loky, or threads
 best = space.decode(found.x)
 
 Workers send back exact integer sums and draw nothing; this process alone charges, draws and stores, a value at a time. A job that dies
