@@ -32,7 +32,7 @@ from benchmarks.harness import options, record, table
 from benchmarks.paired import band, difference, picture
 from benchmarks.strategies_problems import Problem, adult_logistic, digits_svm, length_scales
 from dpbo import DPGIBO, Budget, Curator, PrivateObjective
-from dpbo.acquisition import Proposer, next_point, pareto_front, pareto_point, posterior_mean, trust_region_point
+from dpbo.acquisition import next_point, pareto_front, pareto_point, posterior_mean, trust_region_point
 from dpbo.mechanisms import NoNoise
 from dpbo.models import sparse_gp, usual_gp
 from dpbo.objective import NoiseWarning
@@ -57,7 +57,7 @@ def observed(problem: Problem, mu: float, evaluations: int) -> PrivateObjective:
     return PrivateObjective(curator, problem.score, evaluations=evaluations, **terms)
 
 
-def searched(problem: Problem, mu: float, evaluations: int, seed: int, propose: Proposer | None, model: Any = usual_gp) -> Found:
+def searched(problem: Problem, mu: float, evaluations: int, seed: int, propose: Callable[..., torch.Tensor] | None, model: Any = usual_gp) -> Found:
     """Sobol points, then wherever `propose` looks; without one, Sobol points alone."""
     objective, space = observed(problem, mu, evaluations), problem.space
     X = space.sample(evaluations if propose is None else INITIAL, seed=seed)

@@ -138,7 +138,11 @@ class PrivateObjective:
         return self.curator.evaluate(self._query(x), x=_require_point(x).tolist())
 
     def submit(self, x: torch.Tensor, executor: Executor) -> Future[Handle]:
-        """`evaluate` on an executor; release the future's handle when it is done, in any order."""
+        """`evaluate` on an executor; release the future's handle when it is done, in any order.
+
+        The order of release is public: where jobs are released as they finish, nothing but how long they take decides it, and that must
+        not depend on the records. `dpbo.algorithms.AsynchronousBO` releases in the order of submission unless told otherwise.
+        """
         return self.curator.submit(self._query(x), executor, x=_require_point(x).tolist())
 
     def release(self, handles: Handle | Sequence[Handle]) -> tuple[torch.Tensor, torch.Tensor]:

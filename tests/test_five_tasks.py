@@ -40,6 +40,14 @@ class TestFiveTasks:
         assert abs(float(estimate) - float(truth)) < 0.03
         assert statement.startswith("This process only")
 
+    def test_a_torch_model_by_processes(self):
+        from examples.parallel_torch import IMAGES, LABELS, right, train, tune
+
+        found, curator = tune(evaluations=12)
+        assert len(found.X) == 12
+        assert right(train(found.x), (IMAGES[600:], LABELS[600:])).double().mean() > 0.8
+        assert "(3.000, 1e-05)-DP" in str(curator.statement())
+
     def test_accuracy_against_latency(self):
         from examples.accuracy_and_latency import searched
 

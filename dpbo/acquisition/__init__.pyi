@@ -1,13 +1,14 @@
 from .choose import adaptive_points as adaptive_points
 from .choose import choose_points as choose_points
 from .gradient_information import GradientInformation as GradientInformation
-from .mixed import Proposer as Proposer
 from .mixed import next_point as next_point
 from .mixed import posterior_mean as posterior_mean
 from .pareto import pareto_front as pareto_front
 from .pareto import pareto_point as pareto_point
 from .prior_guided import Prior as Prior
 from .prior_guided import prior_guided as prior_guided
+from .proposing import Proposer as Proposer
+from .proposing import Proposes as Proposes
 from .trust_region import TrustRegion as TrustRegion
 from .trust_region import region_after as region_after
 from .trust_region import trust_region_point as trust_region_point

@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.models import SingleTaskGP
-from botorch.sampling import SobolQMCNormalSampler
-from botorch.utils.sampling import manual_seed
 
-from dpbo.acquisition.mixed import maximised
+from dpbo.acquisition.mixed import best_point
 from dpbo.models.observed import quiet, usual_gp
 from dpbo.privacy import require_count
 from dpbo.space import Space
@@ -73,7 +70,7 @@ def trust_region_point(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: tor
         X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2; Y is maximised.
         initial: design points that the search began with, and that a new region begins with.
     """
-    with quiet(), manual_seed(seed):
+    with quiet():
         means = _means(usual_gp(space, X, Y, Yvar), X)
         region = region_after(means.tolist(), dimension=X.shape[1], initial=initial)
         X, Y, Yvar = X[region.start :], Y[region.start :], Yvar[region.start :]
@@ -81,8 +78,7 @@ def trust_region_point(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: tor
             return space.sample(initial, seed=region.start)[len(X) : len(X) + 1]
         gp = usual_gp(space, X, Y, Yvar)
         bounds = region_bounds(space, X[_means(gp, X).argmax()], region.length, _stretch(space, gp))
-        sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
-        return maximised(qLogNoisyExpectedImprovement(gp, X, sampler=sampler), space, bounds)
+        return best_point(space, gp, X, None, seed=seed, bounds=bounds)
 
 
 def region_bounds(space: Space, centre: torch.Tensor, length: float, stretch: torch.Tensor) -> torch.Tensor:

@@ -1,3 +1,5 @@
+from .asynchronous import AsynchronousBO as AsynchronousBO
+from .asynchronous import AsynchronousResult as AsynchronousResult
 from .finalists import Chosen as Chosen
 from .finalists import search_then_choose as search_then_choose
 from .gibo import DPGIBO as DPGIBO

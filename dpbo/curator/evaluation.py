@@ -7,6 +7,7 @@ them for later ones, and never noise, so a job that dies or runs twice costs not
 from __future__ import annotations
 
 import os
+import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +20,17 @@ from dpbo.queries.query import Failure, IntegerSum, Query
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """Evaluate one query. Errors of its public part are raised; what fails on private records comes back as a Failure."""
+    """Evaluate one query. Errors of its public part are raised; what fails on private records comes back as a Failure.
+
+    Its id tells it from every other job: an executor that runs equal calls once (Dask's default) would give two releases one Poisson
+    sample, and the second were no fresh one.
+    """
 
     query: Query
     view: PrivateView = field(repr=False)
     example: Any = field(repr=False)
     home: int = field(default_factory=os.getpid)
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __call__(self) -> IntegerSum | Failure:
         if os.getpid() != self.home:

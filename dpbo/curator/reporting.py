@@ -17,6 +17,8 @@ from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, format_up
 _ASSUMPTIONS = {
     "score-per-record": "one unit's records change no other unit's score, nor any record; dpbo.testing.check_per_record tests it",
     "timing-not-observed": "nobody who must not see the records times evaluations or releases",
+    "durations-tell-nothing": "how long a score takes does not depend on the records: values were released in the order in which workers "
+    "finished, which everybody who reads them sees",
     "dpsgd-attested": "the training loader holds each protected record once and samples records by themselves (Poisson), and nobody can "
     "predict torch's generator, from which Opacus draws its noise in floating point",
     "conditional-allowed": "none yet, but this ledger lets releases happen that rest on data assumptions: after one, not all are bounded",

@@ -25,8 +25,13 @@ ModelBuilder = Callable[[Space, torch.Tensor, torch.Tensor, torch.Tensor], Singl
 
 def usual_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
     """SingleTaskGP, or MixedSingleTaskGP where there are categories; with its prior's lengths where no better ones can be found."""
+    return _fitted(unfitted_gp(space, X, Y, Yvar))
+
+
+def unfitted_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
+    """The same with its prior's lengths."""
     noise = _at_least(Y, Yvar)
-    return _fitted(MixedSingleTaskGP(X, Y, [*space.cat_dims], noise) if space.cat_dims else SingleTaskGP(X, Y, noise))
+    return MixedSingleTaskGP(X, Y, [*space.cat_dims], noise) if space.cat_dims else SingleTaskGP(X, Y, noise)
 
 
 def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:

@@ -6,7 +6,6 @@ carries its variance, and the Gaussian process behind `dpbo.acquisition.next_poi
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from dpbo.acquisition.mixed import fitted, next_point
+from dpbo.acquisition.mixed import next_point
 from dpbo.integrations.optuna.suggesting import Suggestions
 from dpbo.integrations.optuna.trials import ENTRY, YVAR
 from dpbo.integrations.recommending import Recommendation, recommended
@@ -52,8 +51,8 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # O
         if trial.number < self._initial or len(X) < 2:
             return self._suggestions.shown(self._space.sample(trial.number + 1, seed=self._seed)[-1])
         pending = self._pending(study, trial, {known.user_attrs[ENTRY] for known in finished})
-        x = _proposed(self._space, X, Y, Yvar, pending, seed=1000 * self._seed + trial.number)
-        return self._suggestions.shown(x)
+        x = next_point(self._space, X, Y, Yvar, seed=1000 * self._seed + trial.number, pending=pending)
+        return self._suggestions.shown(x[0])
 
     def sample_independent(self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution) -> Any:
         """A parameter that is not of the space, at random."""
@@ -95,13 +94,3 @@ def _columns(trials: list[FrozenTrial], suggestions: Suggestions) -> tuple[torch
     X = torch.stack([suggestions.point(trial.params) for trial in trials])
     Y, Yvar = ([[trial.value] for trial in trials], [[trial.user_attrs[YVAR]] for trial in trials])
     return X, torch.tensor(Y, dtype=torch.float64), torch.tensor(Yvar, dtype=torch.float64)
-
-
-def _proposed(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, pending: torch.Tensor, *, seed: int) -> torch.Tensor:
-    """The next point, `d`. The one place where pending points are handed over: they count as seen, at what the GP expects there."""
-    if len(pending):
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            mean = fitted(space, X, Y, Yvar).posterior(pending).mean
-        X, Y, Yvar = torch.cat([X, pending]), torch.cat([Y, mean]), torch.cat([Yvar, Yvar.mean().expand_as(mean)])
-    return next_point(space, X, Y, Yvar, seed=seed)[0]

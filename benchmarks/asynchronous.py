@@ -1,0 +1,245 @@
+"""Many workers: the wall time of a search with four evaluations in flight beside the serial one, and what that costs in quality.
+
+Time. `AsynchronousBO` with one worker and with four, the same proposer and the same 40 private evaluations of a score that really sleeps
+1 s and then scores 1,000 records. Proposing is on the clock of every search and is timed apart, also in seconds of the processor, which
+say what it takes on a machine that does nothing else. Bound: 0.4 of the serial time.
+
+Order. Releasing in the order of submission keeps durations out of the points proposed, and a worker may wait for a slower one. How long
+40 evaluations then take, proposals left out, by simulation: of equal durations, and of lognormal ones whose logarithms have sd 0.5 and 1.
+
+Quality. Simple regret of the recommended point after 40 evaluations with known noise, on a simulated clock with lognormal durations (sd
+0.5), paired by seed: initial points and the noise of every release are those of the seed. Four workers know three values less at each
+proposal; were that costly, their differences from the serial search would be above 0.
+
+    python -m benchmarks.asynchronous [--smoke] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import scipy.stats
+import torch
+from botorch.test_functions import Branin, Hartmann, SyntheticTestFunction
+from torch import Tensor
+
+from benchmarks.harness import options, record, table
+from benchmarks.paired import Difference, difference
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
+from dpbo.acquisition import Proposer, posterior_mean
+from dpbo.algorithms import AsynchronousBO
+
+WORKERS, INITIAL, RECORDS, SPREAD = 4, 8, 1_000, 0.5
+WAYS = {"serial": (1, True), "4 workers, in order": (WORKERS, True), "4 workers, as they finish": (WORKERS, False)}
+PROBLEMS: dict[str, tuple[Callable[[], SyntheticTestFunction], float]] = {
+    "Branin, noise sd 10": (lambda: Branin(dtype=torch.float64), 10.0),
+    "Hartmann-3, noise sd 0.1": (lambda: Hartmann(dim=3, dtype=torch.float64), 0.1),
+}
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A score that takes so many seconds on the private records, and none on stand-ins: how near records lie to x."""
+
+    seconds: float
+
+    def __call__(self, x: Tensor, records: Tensor) -> Tensor:
+        if len(records) == RECORDS:
+            time.sleep(self.seconds)
+        return (-4.0 * (records - x).square().sum(1)).exp()
+
+
+class Watched(Proposer):
+    """Keeps the processor's seconds of each proposal; `AsynchronousBO` itself keeps those of the clock."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__(space)
+        self.processor: list[float] = []
+
+    def __call__(self, X: Tensor, Y: Tensor, Yvar: Tensor, pending: Tensor, *, seed: int) -> Tensor:
+        start = time.thread_time()
+        x = super().__call__(X, Y, Yvar, pending, seed=seed)
+        self.processor.append(time.thread_time() - start)
+        return x
+
+
+def private_records(seed: int) -> Tensor:
+    """Around (0.3, 0.6), `n x 2`."""
+    noise = torch.randn(RECORDS, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.tensor([0.3, 0.6], dtype=torch.float64) + 0.15 * noise
+
+
+def best_of(records: Tensor) -> Tensor:
+    """The best x for these records: the mean shift climbs to it."""
+    x = records.mean(0)
+    for _ in range(100):
+        weights = Slow(0.0)(x, records).unsqueeze(1)
+        x = (weights * records).sum(0) / weights.sum()
+    return x
+
+
+def cube(d: int) -> Space:
+    """The unit cube."""
+    return Space(**{f"x{i}": scipy.stats.uniform(0, 1) for i in range(d)})
+
+
+def timed(executor: Executor, way: tuple[int, bool], evaluations: int, seconds: float, seed: int) -> dict[str, Any]:
+    """One real search: seconds in all and of proposing, and how much the recommended point's true score is below the best."""
+    curator = Curator(
+        records := private_records(seed), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(3.0, 1e-6)
+    )
+    objective = PrivateObjective(curator, Slow(seconds), score_range=(0.0, 1.0), evaluations=evaluations)
+    propose = Watched(cube(2))
+    search = AsynchronousBO(objective, cube(2), workers=way[0], ordered=way[1], initial=INITIAL, propose=propose, seed=seed)
+    start = time.perf_counter()
+    found = search.run(executor)
+    wall = time.perf_counter() - start
+    true = Slow(0.0)
+    regret = float(true(best_of(records), records).mean() - true(found.x, records).mean())
+    spent = found.proposing
+    return {
+        "wall": wall,
+        "proposing": sum(spent),
+        "median_proposal": statistics.median(spent),
+        "longest_proposal": max(spent),
+        "median_processor": statistics.median(propose.processor),
+        "regret": regret,
+        "noise": objective.noise_std.item(),
+    }
+
+
+def wall_times(evaluations: int, seconds: float, seed: int, processes: int) -> dict[str, dict[str, Any]]:
+    """`timed` for each way on threads, and in order on processes, which have started before the clock does."""
+    spawn = get_context("spawn")
+    found = {}
+    with ThreadPoolExecutor(WORKERS) as threads, ProcessPoolExecutor(processes, mp_context=spawn) as spawned:
+        timed(spawned, (WORKERS, True), INITIAL + WORKERS, 0.2, seed)
+        for name, way in WAYS.items():
+            found[name] = timed(threads, way, evaluations, seconds, seed)
+        found["4 processes, in order"] = timed(spawned, (WORKERS, True), evaluations, seconds, seed)
+    return found
+
+
+def makespan(durations: list[float], workers: int, ordered: bool) -> float:
+    """When the last of these evaluations is done, each begun when one is released, proposals taking no time."""
+    flying: list[float] = []
+    now = 0.0
+    for duration in durations:
+        if len(flying) == workers:
+            now = max(now, flying.pop(_next(flying, ordered)))
+        flying.append(now + duration)
+    return max(flying)
+
+
+def _next(flying: list[float], ordered: bool) -> int:
+    return 0 if ordered else min(range(len(flying)), key=flying.__getitem__)
+
+
+def makespans(evaluations: int, runs: int, seed: int) -> dict[str, dict[str, float]]:
+    """Mean time of each way over the serial one, by how durations spread."""
+    generator, found = np.random.default_rng(seed), {}
+    for spread in (0.0, 0.5, 1.0):
+        samples = generator.lognormal(0.0, spread, (runs, evaluations)).tolist()
+        found[f"{spread:g}"] = {
+            name: statistics.fmean(makespan(sample, *way) / sum(sample) for sample in samples) for name, way in WAYS.items()
+        }
+    return found
+
+
+def searched(problem: str, way: tuple[int, bool], evaluations: int, seed: int) -> float:
+    """Simple regret of one search on a simulated clock."""
+    make, sd = PROBLEMS[problem]
+    function = make()
+    lower, upper = function.bounds
+    space, (workers, ordered) = cube(function.dim), way
+    noise = sd * torch.randn(evaluations, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    durations = np.random.default_rng(seed).lognormal(0.0, SPREAD, evaluations).tolist()
+
+    def value(X: Tensor) -> Tensor:
+        return -function.evaluate_true(lower + X * (upper - lower)).unsqueeze(1)
+
+    design, propose = space.sample(INITIAL, seed=seed), Proposer(space)
+    X, Y, now = design[:0], noise[:0], 0.0
+    flying: list[tuple[float, Tensor]] = []
+    for t in range(evaluations + workers):
+        if len(flying) == min(workers, evaluations - len(X)):
+            end, x = flying.pop(_next([done for done, _ in flying], ordered))
+            now, y = max(now, end), value(x.unsqueeze(0)) + noise[len(X) : len(X) + 1]
+            X, Y = torch.cat([X, x.unsqueeze(0)]), torch.cat([Y, y])
+        if (made := len(X) + len(flying)) < evaluations:
+            pending = torch.stack([x for _, x in flying]) if flying else X[:0]
+            x = design[made] if made < INITIAL else propose(X, Y, torch.full_like(Y, sd**2), pending, seed=1000 * seed + t)[0]
+            flying.append((now + durations[made], x))
+    best = X[posterior_mean(space, X, Y, torch.full_like(Y, sd**2)).argmax()]
+    return -function.optimal_value - float(value(best.unsqueeze(0)))
+
+
+def regrets(evaluations: int, seeds: int, first: int) -> dict[str, dict[str, list[float]]]:
+    """Problem -> way -> regret by seed."""
+    return {
+        problem: {name: [searched(problem, way, evaluations, first + s) for s in range(seeds)] for name, way in WAYS.items()}
+        for problem in PROBLEMS
+    }
+
+
+def _time_rows(times: dict[str, dict[str, Any]]) -> list[list[Any]]:
+    serial, columns = times["serial"]["wall"], ("proposing", "median_proposal", "longest_proposal", "median_processor", "regret")
+    return [[name, one["wall"], one["wall"] / serial, *(one[key] for key in columns)] for name, one in times.items()]
+
+
+def _regret_rows(found: dict[str, dict[str, list[float]]]) -> list[list[Any]]:
+    rows = []
+    for problem, by_way in found.items():
+        for name, values in by_way.items():
+            against: Difference | str = "" if name == "serial" else difference(values, by_way["serial"])
+            error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+            rows.append([problem, name, statistics.fmean(values), error, statistics.median(values), against])
+    return rows
+
+
+def main() -> None:
+    """Print wall times, the price of order, and regrets."""
+    chosen = options(__doc__)
+    torch.set_num_threads(1)
+    evaluations, seconds, runs, seeds, steps = (13, 0.1, 10, 2, 12) if chosen.smoke else (40, 1.0, 2000, 10, 40)
+    show = functools.partial(print, flush=True)
+    times = wall_times(evaluations, seconds, chosen.seed, 1 if chosen.smoke else WORKERS)
+    noise = times["serial"]["noise"]
+    show(f"{evaluations} evaluations of a score that sleeps {seconds:g} s; released with noise sd {noise:.2g} of range 1")
+    header = [
+        "search",
+        "wall s",
+        "over serial (bound 0.4)",
+        "proposing s",
+        "median proposal s",
+        "longest s",
+        "median processor s",
+        "regret",
+    ]
+    show(table(header, _time_rows(times)))
+    spans = makespans(evaluations, runs, chosen.seed)
+    show(f"\nTime over the serial one by simulation, proposals taking none ({runs} runs)")
+    show(table(["sd of log durations", *WAYS], [[spread, *by_way.values()] for spread, by_way in spans.items()]))
+    found = regrets(steps, seeds, chosen.seed)
+    show(f"\nSimple regret after {steps} evaluations, {seeds} seeds")
+    show(table(["problem", "search", "mean", "standard error", "median", "minus serial [95 %]"], _regret_rows(found)))
+    figures = {
+        "times": times,
+        "four_over_serial": {name: one["wall"] / times["serial"]["wall"] for name, one in times.items()},
+        "makespan_over_serial": spans,
+        "regrets": found,
+    }
+    record("asynchronous", figures, chosen)
+
+
+if __name__ == "__main__":
+    main()

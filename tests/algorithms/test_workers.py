@@ -1,0 +1,150 @@
+"""Threads, processes, loky and Dask: the same integers, any order of release; a killed worker costs no charge and no second noise."""
+
+import contextlib
+import functools
+import os
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+
+import loky
+import pytest
+import torch
+from distributed import Client, LocalCluster
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Source
+from dpbo.accounting import RDPFilter
+from dpbo.mechanisms import NoNoise
+from dpbo.queries import ClippedMean
+from dpbo.queries.sampled import PoissonSampled
+from dpbo.testing import SeededEntropy
+from tests.algorithms.test_asynchronous import search
+from tests.algorithms.worker_scores import RECORDS, Noting, load, near
+
+X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3], [0.5, 0.5]], dtype=torch.float64)
+KINDS = ("threads", "processes", "loky", "dask")
+KEPT = dict[str, Executor]()  # a worker takes seconds to import torch
+
+
+@pytest.fixture(scope="module")
+def client():
+    with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def makers(client):
+    """Kind -> a callable that makes its executor, or hands on the one that an earlier test left in KEPT."""
+    spawn = get_context("spawn")
+    fresh = {
+        "threads": functools.partial(ThreadPoolExecutor, 2),
+        "processes": functools.partial(ProcessPoolExecutor, 1, mp_context=spawn),
+        "loky": functools.partial(loky.ProcessPoolExecutor, 1),
+        "dask": functools.partial(client.get_executor, pure=False),
+    }
+    yield {kind: functools.partial(_kept_or, kind, make) for kind, make in fresh.items()}
+    for executor in KEPT.values():
+        executor.shutdown()
+
+
+def _kept_or(kind, make):
+    return KEPT.pop(kind) if kind in KEPT else make()
+
+
+class Counted(SeededEntropy):
+    """How often noise was asked for, in this process."""
+
+    calls = 0
+
+    def __call__(self, size):
+        self.calls += 1
+        return super().__call__(size)
+
+
+def planned(score, records=None, *, evaluations=6, entropy=None, **changes):
+    """An objective over patients with three records each."""
+    curator = Curator(
+        load() if records is None else records,
+        unit=PrivacyUnit("patient", groups=[i // 3 for i in range(RECORDS)]),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget(8.0, 1e-5),
+        entropy=entropy or SeededEntropy(0),
+    )
+    return PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=evaluations, **changes)
+
+
+def integers(objective):
+    """The exact sums that were released without noise, by x."""
+    return {tuple(value["details"]["x"]): value["lattice"] for value in objective.curator.ledger.values(objective.name)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_executor_gives_the_same_integers_whatever_the_order_of_release(makers, kind, tmp_path):
+    exact = {"mechanism": NoNoise(allow_not_private=True)}
+    here = planned(near, **exact)
+    here(X)
+    score = Noting(tmp_path)
+    there = planned(score, Source(load), **exact)
+    KEPT[kind] = executor = makers[kind]()
+    jobs = [there.submit(x, executor) for x in X]
+    for job in reversed(jobs):
+        there.release(job.result(timeout=120))
+    assert integers(there) == integers(here)
+    assert torch.equal(there.history()[0], X.flip(0))
+    if kind != "threads":
+        _no_worker_can_draw(score)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_worker_killed_while_it_evaluates_costs_no_charge_and_no_second_noise(makers, kind, tmp_path):
+    with ThreadPoolExecutor(2) as threads:
+        undisturbed = search(planned(near), threads, workers=2)
+    score, entropy = Noting(tmp_path, kill=True), Counted(0)
+    objective = planned(score, entropy=entropy)
+    with contextlib.closing(_Executors(makers[kind], kind)) as executors:
+        found = search(objective, executors.given, workers=2)
+    assert (tmp_path / "killed").exists()
+    done = score.evaluations()
+    assert len(done) > 6, "the killed evaluation ran a second time"
+    assert (done[0][0], done[0][1]) != (done[-1][0], done[-1][1])
+    assert sum(x == done[0][0] for x, *_ in done) >= 2
+    _one_charge_and_one_value_each(objective, entropy)
+    assert torch.equal(found.X, undisturbed.X)
+    assert torch.equal(found.Y, undisturbed.Y), "every value has its first and only noise"
+    _no_worker_can_draw(score)
+
+
+def _one_charge_and_one_value_each(objective, entropy):
+    records = objective.curator.ledger.records()
+    charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]
+    stored = [value["handle"] for record in records if record.kind == "value" for value in record.body["values"]]
+    assert len(charged) == len(set(charged)) == 6
+    assert charged == stored
+    assert entropy.calls == 6, "one draw a value, all of them here"
+
+
+def _no_worker_can_draw(score):
+    """What draws noise, and what holds the budget, is not even loaded in a worker."""
+    assert all(process != os.getpid() for _, process, _ in score.evaluations())
+    assert {drawing for *_, drawing in score.evaluations()} == {""}
+
+
+class _Executors:
+    """A callable that makes process pools; for Dask, which mends itself, one executor."""
+
+    def __init__(self, make, kind):
+        self.given = make() if kind == "dask" else make
+
+    def close(self):
+        if not callable(self.given):
+            self.given.shutdown()
+
+
+def test_dask_that_takes_equal_jobs_for_one_still_gives_each_release_its_own_sample(client):
+    """`pure=True`, Dask's default, runs equal calls once. A second release of one Poisson sample is no fresh sample, and costs more."""
+    unit = PrivacyUnit("record")
+    curator = Curator(load(), unit=unit, adjacency=Adjacency.ADD_OR_REMOVE_ONE, budget=Budget(8.0, 1e-5), accounting=RDPFilter(8.0))
+    once = PoissonSampled(ClippedMean(near, (0.1, 0.2), score_range=(0.0, 1.0), divisor=RECORDS), rate=0.5)
+    with client.get_executor() as executor:
+        handles = [job.result(timeout=120) for job in [curator.submit(once, executor) for _ in range(8)]]
+    sums = {curator.release(handle, NoNoise(allow_not_private=True)).lattice for handle in handles}
+    assert len(sums) > 1

@@ -1,0 +1,54 @@
+"""Scores for workers. It imports no mechanism and no curator, so that what a worker's process holds shows what an evaluation needs."""
+
+import os
+import pathlib
+import signal
+import sys
+
+import torch
+
+RECORDS = 400
+
+
+def load() -> torch.Tensor:
+    """The private records: whole hundredths, so that every executor sees the same bits."""
+    return torch.arange(RECORDS, dtype=torch.float64).remainder(101) / 100
+
+
+def near(x: torch.Tensor, records: torch.Tensor) -> torch.Tensor:
+    """Best where x[0] is the records' median."""
+    return 1 - (records - x[0]).abs() * (0.5 + 0.5 * x[1])
+
+
+class Noting:
+    """`near`, and a line in a file for every evaluation: its x, its process, and the drawing modules that are loaded there.
+
+    The first evaluation of all kills its process if it is told to.
+    """
+
+    def __init__(self, folder: pathlib.Path, kill: bool = False) -> None:
+        self.folder, self.kill = folder, kill
+
+    def __call__(self, x: torch.Tensor, records: torch.Tensor) -> torch.Tensor:
+        if len(records) == RECORDS:
+            self._note(x)
+            if self.kill and self._is_first():
+                os.kill(os.getpid(), signal.SIGKILL)
+        return near(x, records)
+
+    def evaluations(self) -> list[tuple[str, int, str]]:
+        """(x, process, drawing modules) of every evaluation."""
+        lines = (self.folder / "evaluations").read_text().splitlines()
+        return [(x, int(process), drawing) for x, process, drawing in (line.split("|") for line in lines)]
+
+    def _note(self, x: torch.Tensor) -> None:
+        drawing = [name for name in sys.modules if name.startswith("dpbo.mechanisms.") or name == "dpbo.curator.curator"]
+        with (self.folder / "evaluations").open("a") as file:
+            file.write(f"{x.tolist()}|{os.getpid()}|{','.join(drawing)}\n")
+
+    def _is_first(self) -> bool:
+        try:
+            (self.folder / "killed").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
