@@ -57,7 +57,9 @@ def observed(problem: Problem, mu: float, evaluations: int) -> PrivateObjective:
     return PrivateObjective(curator, problem.score, evaluations=evaluations, **terms)
 
 
-def searched(problem: Problem, mu: float, evaluations: int, seed: int, propose: Callable[..., torch.Tensor] | None, model: Any = usual_gp) -> Found:
+def searched(
+    problem: Problem, mu: float, evaluations: int, seed: int, propose: Callable[..., torch.Tensor] | None, model: Any = usual_gp
+) -> Found:
     """Sobol points, then wherever `propose` looks; without one, Sobol points alone."""
     objective, space = observed(problem, mu, evaluations), problem.space
     X = space.sample(evaluations if propose is None else INITIAL, seed=seed)

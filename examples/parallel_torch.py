@@ -1,22 +1,21 @@
-"""Learning rate and weight decay of a torch model, tuned by processes that each train one: `python -m examples.parallel_torch`."""
+"""Learning rate and weight decay of a torch model, tuned by processes that each train one; killed ones cost nothing."""
 
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 import scipy.stats
 import torch
 from sklearn.datasets import load_digits
 
-import dpbo  # as a whole: workers then load only what they use
+import dpbo
 
-SPACE = dpbo.Space(lr=scipy.stats.loguniform(1e-4, 1e1), decay=scipy.stats.loguniform(1e-5, 1e0))
+SPACE = dpbo.Space(lr=scipy.stats.loguniform(1e-4, 1e1), weight_decay=scipy.stats.loguniform(1e-5, 1e0))
 IMAGES, LABELS = (torch.tensor(part) for part in load_digits(return_X_y=True))  # the first 600 are public, the others private
 
 
 def train(x: torch.Tensor) -> Any:  # like the score, a function that workers find
     net = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)).double()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=SPACE.decode(x)["lr"], weight_decay=SPACE.decode(x)["decay"])
+    optimizer = torch.optim.AdamW(net.parameters(), **SPACE.decode(x))
     for _ in range(60):
         optimizer.zero_grad()
         torch.autograd.backward(torch.nn.functional.cross_entropy(net(IMAGES[:600] / 16), LABELS[:600]))
@@ -28,13 +27,12 @@ def right(net: Any, records: Any) -> torch.Tensor:
     return net(records[0] / 16).argmax(1) == records[1]
 
 
-def tune(evaluations: int = 16, workers: int = 2) -> tuple[Any, dpbo.Curator]:
-    """A pool that a killed worker breaks is made anew, and its jobs are run again at no charge."""
+def tune(evaluations: int = 16) -> tuple[Any, dpbo.Curator]:
     unit, relation, private = dpbo.PrivacyUnit("image"), dpbo.Adjacency.REPLACE_ONE, (IMAGES[600:], LABELS[600:])
     curator = dpbo.Curator(private, unit=unit, adjacency=relation, budget=dpbo.Budget(3.0, 1e-5))
     objective = dpbo.PrivateObjective(curator, right, score_range=(0, 1), evaluations=evaluations, fit=train)
-    pool = lambda: ProcessPoolExecutor(workers, mp_context=get_context("spawn"))  # noqa: E731
-    return dpbo.algorithms.AsynchronousBO(objective, SPACE, workers=workers).run(pool), curator
+    search = dpbo.algorithms.AsynchronousBO(objective, SPACE, workers=2)
+    return search.run(lambda: ProcessPoolExecutor(2, mp_context=torch.multiprocessing.get_context("spawn"))), curator
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def next_point(
         pending: points whose values are still to come, `k x d`; the point is the one that gains most beside them. None or `0 x d`: none.
         model: what is fitted to the values, e.g. `sparse_gp` where few of many coordinates matter.
     """
-    with quiet():
+    with quiet(), manual_seed(seed):  # a fit that fails is tried again from a random start
         return best_point(space, model(space, X, Y, Yvar), X, pending, seed=seed)
 
 
@@ -100,9 +100,7 @@ def maximised(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tens
     return x.detach()
 
 
-def posterior_mean(
-    space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, model: ModelBuilder = usual_gp
-) -> torch.Tensor:
+def posterior_mean(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, model: ModelBuilder = usual_gp) -> torch.Tensor:
     """What the GP thinks of the points of X, `t`. The highest noisy value would be the luckiest; the highest of these is not."""
     if len(X) < 2:
         return Y[:, 0]

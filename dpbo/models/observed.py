@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 
 import torch
@@ -46,7 +47,8 @@ def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor
     """
     if space.cat_dims:
         raise InputError("space", [space.names[i] for i in space.cat_dims], "without categories for SAAS", "Use usual_gp.")
-    return _fitted(EnsembleMapSaasSingleTaskGP(X, Y, _at_least(Y, Yvar)))
+    shrinkage = 0.1 * torch.tan(math.pi / 2 * torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64))  # quantiles of its prior
+    return _fitted(EnsembleMapSaasSingleTaskGP(X, Y, _at_least(Y, Yvar), taus=shrinkage))
 
 
 def quiet() -> contextlib.AbstractContextManager[None]:

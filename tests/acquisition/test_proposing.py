@@ -10,8 +10,8 @@ from botorch.sampling import SobolQMCNormalSampler
 
 from dpbo import Space
 from dpbo.acquisition import Proposer, next_point
-from dpbo.acquisition.mixed import fitted, quiet
 from dpbo.errors import InputError
+from dpbo.models.observed import quiet, usual_gp
 
 UNIT = scipy.stats.uniform(0, 1)
 SPACES = {
@@ -34,7 +34,7 @@ def joint_gain(space, data):
     """What some points gain together, by BoTorch's plain joint samples, without its pending points."""
     sampler = SobolQMCNormalSampler(torch.Size([512]), seed=99)
     with quiet(), torch.no_grad():
-        return qLogNoisyExpectedImprovement(fitted(space, *data), data[0], sampler=sampler, incremental=False)
+        return qLogNoisyExpectedImprovement(usual_gp(space, *data), data[0], sampler=sampler, incremental=False)
 
 
 @pytest.mark.parametrize("proposer", ["next_point", "Proposer"])
