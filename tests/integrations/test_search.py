@@ -56,6 +56,24 @@ def test_it_finds_a_good_tree_in_a_mixed_space():
     assert str(search.statement().guarantee).startswith("(3.000, 1e-06)-DP")
 
 
+@pytest.mark.parametrize("strategy", ["turbo", "saas"])
+def test_other_ways_to_look_are_resumed_like_the_first(strategy, tmp_path):
+    numbers = {name: spec for name, spec in MIXED.items() if name != "criterion"}
+    terms = {"param_distributions": numbers, "strategy": strategy, "ledger": str(tmp_path / "l.db"), "dataset": "trees"}
+    first = fitted(**terms)
+    assert first.score(*VALIDATION) > 0.8
+    again = fitted(**terms)
+    assert again.best_params_ == first.best_params_
+    assert again.best_score_ == first.best_score_
+    with pytest.raises(LedgerMismatch):
+        fitted(**{**terms, "strategy": "bo"})
+
+
+def test_saas_knows_numbers_only():
+    with pytest.raises(InputError, match="strategy='saas'"):
+        fitted(strategy="saas")
+
+
 @pytest.mark.parametrize("n_iter", [1, 2, 3])
 def test_the_shortest_searches(n_iter):
     assert len(fitted(n_iter=n_iter, n_initial=1).results_["params"]) == n_iter
@@ -295,7 +313,7 @@ def test_a_recommendation_by_raw_scores_is_seen(monkeypatch):
     records = [VALIDATION]
 
     def by_raw_scores(task):
-        found = strategies.by_bo(task)
+        found = strategies.by_search(task)
         X = torch.stack([task.space.encode(p) for p in found.results["params"]])
         exact = [float(np.mean(task.scoring(task.trainer(x), records[0]))) for x in X]
         return found._replace(results={**found.results, "exact": np.array(exact)})

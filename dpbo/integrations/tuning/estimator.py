@@ -33,7 +33,11 @@ from dpbo.privacy import Adjacency, Budget, PrivacyUnit, require_count
 from dpbo.space import Space
 from dpbo.statement import Statement
 
-_STRATEGIES: dict[str, strategies.Strategy] = {"bo": strategies.by_bo, "grid": strategies.by_grid, "gibo": strategies.by_gibo}
+_STRATEGIES: dict[str, strategies.Strategy] = {
+    **dict.fromkeys(strategies.SEARCHES, strategies.by_search),
+    "grid": strategies.by_grid,
+    "gibo": strategies.by_gibo,
+}
 _FOLDS = "One private row in several fits and folds moves a cross-validated score far more than its own part: no bound on it is known."
 _REFIT = "A model trained on protected rows shows them. best_estimator_ is trained on the training records."
 
@@ -45,12 +49,14 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         estimator: any scikit-learn estimator or pipeline; give it a random_state, for it is fitted again.
         param_distributions: name -> frozen scipy.stats distribution or list, as RandomizedSearchCV takes them.
         budget: what may be spent: a `Budget`; on a Curator, a share of its budget in (0, 1]. `NoNoise(allow_not_private=True)`
-            runs "bo" and "gibo" without privacy.
+            runs all but "grid" without privacy.
         n_iter: configurations to fit.
         scoring: "accuracy", "neg_log_loss" (clipped at -3 unless `score_range` says otherwise), "neg_mean_squared_error", or
-            `scoring(model, X, y)` giving one number a record, each record by itself; with "bo" also "balanced_accuracy", "f1", "roc_auc".
+            `scoring(model, X, y)` giving one number a record, each record by itself; with "bo", "turbo", "saas" also "balanced_accuracy",
+            "f1", "roc_auc".
         score_range: public (lower, upper) of one record's score; scores beyond are clipped.
-        strategy: "bo", "grid" (one private choice among `n_iter` public candidates) or "gibo"; `dpbo.plan` says which fits.
+        strategy: "bo", "turbo" (a trust region), "saas" (few of many numbers matter), "grid" (one private choice among `n_iter` public
+            candidates) or "gibo"; `dpbo.plan` says which fits.
         strategy_options: for "gibo": clip, iterations and other arguments of DPGIBO.
         final_share: part of the budget kept back to release the recommended configuration's score; None: no such release.
         n_initial: Sobol points before the model looks.
@@ -67,7 +73,7 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         best_params_, best_estimator_: the recommendation, fitted on the training records.
         best_score_, best_score_std_: its separately released score and the noise of that (for F1 and its like an estimate, see
             scorings.py); None without, or where the release was lost.
-        results_: configurations with released values and their noise ("bo", "gibo") or which one was chosen ("grid").
+        results_: configurations with released values and their noise, or which one was chosen ("grid").
         statement_: what was guaranteed.
     """
 

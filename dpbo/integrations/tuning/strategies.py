@@ -1,6 +1,7 @@
 """The three ways to search; each sees released values and public points only, and its plan is resumed from the ledger by name.
 
 "bo": most of the budget buys noised scores at Sobol points, then where qLogNEI looks; the point of highest posterior mean is recommended.
+"turbo": the same within a trust region around the best point; "saas": the same through a model in which few coordinates matter.
 "grid": it buys one choice by permute-and-flip among public candidates, on their exact mean scores, which never leave the curator.
 "gibo": it buys private gradients of every unit's own clipped loss, for continuous parameters and scores that are smooth in them.
 """
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from dpbo.acquisition.mixed import next_point, posterior_mean
+from dpbo.acquisition.trust_region import trust_region_point
 from dpbo.algorithms import one_choice
 from dpbo.algorithms.gibo import DPGIBO
 from dpbo.curator.curator import Curator
@@ -28,6 +30,7 @@ from dpbo.integrations.tuning.scorings import Scoring
 from dpbo.integrations.tuning.training import Trainer
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
+from dpbo.models.observed import sparse_gp, usual_gp
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import Adjacency, PrivacyUnit, require_count
 from dpbo.queries.candidates import CandidateScores
@@ -87,6 +90,7 @@ class Found(NamedTuple):
 
 
 Strategy = Callable[[Task], Found]
+SEARCHES = ("bo", "turbo", "saas")
 
 
 def require_fitting(task: Task) -> None:
@@ -94,8 +98,10 @@ def require_fitting(task: Task) -> None:
     strategy = task.strategy
     if strategy != "gibo" and task.options:
         raise InputError("strategy_options", strategy, "left out but for strategy 'gibo'")
-    if strategy != "bo" and task.scoring.cells is not None:
+    if strategy not in SEARCHES and task.scoring.cells is not None:
         raise InputError("scoring", strategy, "a mean over records for this strategy", "F1 and its like are none: use strategy 'bo'.")
+    if strategy == "saas" and task.space.cat_dims:
+        raise InputError("strategy", strategy, "'bo' or 'turbo' for a space with lists of words", "SAAS knows numbers only.")
     if strategy == "grid":
         require_count("n_iter", task.evaluations, 2)
         if task.baseline is not None:
@@ -124,18 +130,26 @@ def require_working(task: Task) -> None:
         _gibo(task, _rehearsed(task.curator), lambda _, records: records)
 
 
-def by_bo(task: Task) -> Found:
-    """Noised observations."""
+def by_search(task: Task) -> Found:
+    """Noised observations, where qLogNEI looks: everywhere, in a trust region, or through a sparse model."""
     objective = task.objective("search", task.evaluations, task.share)
-    design = task.space.sample(min(max(task.initial, 2), task.evaluations), seed=task.seed)  # two points make a model
+    initial = min(max(task.initial, 2), task.evaluations)  # two points make a model
+    design, model = task.space.sample(initial, seed=task.seed), sparse_gp if task.strategy == "saas" else usual_gp
     X, y, yvar = _observations(task, objective)
     while objective.remaining:
         t = len(X)
-        objective(design[t : t + 1] if t < len(design) else next_point(task.space, X, y, yvar, seed=1000 * task.seed + t))
+        objective(design[t : t + 1] if t < initial else _next(task, X, y, yvar, initial))
         X, y, yvar = _observations(task, objective)
-    mean = posterior_mean(task.space, X, y, yvar)
+    mean = posterior_mean(task.space, X, y, yvar, model=model)
     told = {"released_score": y[:, 0].numpy(), "noise_std": yvar[:, 0].sqrt().numpy(), "posterior_mean": mean.numpy()}
     return Found(X[mean.argmax()], _listed(task.space, X) | told)
+
+
+def _next(task: Task, X: torch.Tensor, y: torch.Tensor, yvar: torch.Tensor, initial: int) -> torch.Tensor:
+    seed = 1000 * task.seed + len(X)
+    if task.strategy == "turbo":
+        return trust_region_point(task.space, X, y, yvar, seed=seed, initial=initial)
+    return next_point(task.space, X, y, yvar, seed=seed, model=sparse_gp if task.strategy == "saas" else usual_gp)
 
 
 def by_grid(task: Task) -> Found:
