@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 
-.PHONY: demo test lint types clean
+.PHONY: demo test lint types docs pictures clean
 
 demo: $(STAMP)
 	$(BIN)/python -m dpbo
@@ -24,6 +24,14 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+# Into docs/_build; a warning fails.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+
+pictures: $(STAMP)
+	$(BIN)/python -m dpbo --plot docs/pictures/main_job.png
+	$(BIN)/python -m dpbo plan --units 5000 --epsilons 1 --plot docs/pictures/plan.png
+
 # The stamp is written last, so a failed install is tried again. torch goes first: a range would take the newest build with CUDA.
 $(STAMP): pyproject.toml constraints.txt
 	rm -f $(STAMP)
@@ -33,4 +41,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build docs/api docs/quickstart.md *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -24,7 +24,8 @@ PACKAGES = (
     "dpbo.algorithms.kusner", "dpbo.algorithms.outsourced", "dpbo.algorithms.em", "dpbo.integrations", "dpbo.testing", "dpbo.events",
     "dpbo.errors", "dpbo.plots", "dpbo",
 )  # fmt: skip
-_PAGES = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
+_PAGES = {"docs/measured.md": "measured.md", "docs/recipes.md": "recipes.md", "notebooks/quickstart.py": "quickstart.md",
+          "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}  # fmt: skip
 
 
 def _public(package: str) -> dict[str, Any]:
@@ -54,6 +55,14 @@ def _write_reference(folder: pathlib.Path) -> None:
         (folder / f"{package}.rst").write_text("\n".join(lines) + "\n")
 
 
+def _write_notebook(source: pathlib.Path, page: pathlib.Path) -> None:
+    """A notebook's cells as text and code."""
+    cells = source.read_text().split("# %%")[1:]
+    texts = [re.sub(r"^# ?", "", cell.removeprefix(" [markdown]\n"), flags=re.MULTILINE) if "[markdown]" in cell[:12]
+             else f"```python\n{cell.strip()}\n```\n" for cell in cells]  # fmt: skip
+    page.write_text("\n".join(texts))
+
+
 def _plain(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:  # noqa: ARG001 (Sphinx passes them)
     """Our docstrings are plain text: bars and final underscores mean themselves."""
     for i, line in enumerate(lines):
@@ -66,10 +75,13 @@ def _linked(app: Any, path: pathlib.Path, name: str, content: list[str]) -> None
     """Links between files of the repository lead to the pages that hold them."""
     for file, page in _PAGES.items():
         content[0] = content[0].replace(f"]({file})", f"]({page})")
+    content[0] = content[0].replace("](docs/pictures/", "](pictures/")
 
 
 def setup(app: Any) -> None:
-    """Write the reference before pages are read."""
-    _write_reference(pathlib.Path(app.srcdir) / "api")
+    """Write what is made from the code before pages are read."""
+    folder = pathlib.Path(app.srcdir)
+    _write_reference(folder / "api")
+    _write_notebook(folder.parent / "notebooks" / "quickstart.py", folder / "quickstart.md")
     app.connect("autodoc-process-docstring", _plain, priority=400)  # before napoleon
     app.connect("include-read", _linked)

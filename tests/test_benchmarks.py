@@ -66,7 +66,6 @@ def test_an_optuna_study_stops_by_itself_and_recommends_by_the_mean():
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search, which BoTorch tries again
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:ax.*")
 def test_an_ax_experiment_generates_what_can_be_paid_for():
     import dpbo.integrations.ax  # noqa: F401  # it loads Ax without the warnings of Ax's own imports
     from examples.ax_client import tune

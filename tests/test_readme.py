@@ -1,10 +1,19 @@
-"""The README's loop runs as it is printed, twice: from the start, and again from its ledger."""
+"""What the README and the recipes print runs as it is printed; the loop twice: from the start, and again from its ledger."""
 
+import math
 import pathlib
 import re
+import subprocess
+import sys
+from typing import Any
 
 import pytest
+import scipy.stats
 
+from dpbo import Budget
+from dpbo.accounting import GDPFilter
+
+ROOT = pathlib.Path(__file__).parents[1]
 PREAMBLE = """
 import scipy.stats
 import torch
@@ -26,14 +35,18 @@ ids = [i // 2 for i in range(len(y_val))]
 """
 
 
+def blocks(page):
+    """The Python of a page."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_whole_loop(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (pathlib.Path(__file__).parents[1] / "README.md").read_text(), flags=re.DOTALL)
-    loop = next(block for block in blocks if "objective.history()" in block).replace("evaluations=30", "evaluations=10")
+    loop = next(block for block in blocks("docs/recipes.md") if "objective.history()" in block).replace("evaluations=30", "evaluations=10")
     outputs = []
     for _ in range(2):
-        exec(compile(PREAMBLE + loop, "README.md", "exec"), {})
+        exec(compile(PREAMBLE + loop, "recipes.md", "exec"), {})
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == outputs[1], "the second run finds everything done"
     assert "(3.000, 1e-06)-DP" in outputs[0]
@@ -42,7 +55,42 @@ def test_the_whole_loop(tmp_path, monkeypatch, capsys):
 
 
 def test_the_search_in_scikit_learns_words(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", (pathlib.Path(__file__).parents[1] / "README.md").read_text(), flags=re.DOTALL)
-    search = next(block for block in blocks if "DPSearch" in block).replace("n_iter=30", "n_iter=10")
+    search = next(block for block in blocks("README.md") if "DPSearch" in block).replace("n_iter=30", "n_iter=10")
     exec(compile(PREAMBLE + search, "README.md", "exec"), {})
     assert "each patient of the validation records (749 of them" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:train_Yvar:UserWarning", "ignore::botorch.exceptions.InputDataWarning")
+def test_the_first_block(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    given = """
+records = X_val, y_val
+X = torch.rand(3, 1, dtype=torch.float64)
+train = lambda x: SVC(C=10 ** float(x[0])).fit(X_train, y_train)
+score = lambda model, records: model.predict(records[0]) == records[1]
+"""
+    names: dict[str, Any] = {}
+    exec(compile(PREAMBLE + given + blocks("README.md")[0], "README.md", "exec"), names)
+    assert names["Y"].shape == names["Yvar"].shape == (3, 1)
+    assert "each patient of the validation records 'readmissions-2026q3'" in capsys.readouterr().out
+
+
+def test_the_table_of_what_an_epsilon_means():
+    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(("| epsilon |", "| success"))]
+    epsilons, success = ([float(cell) for cell in line.split("|")[2:8]] for line in lines)
+    for epsilon, told in zip(epsilons, success, strict=True):
+        mu = math.sqrt(float(GDPFilter().cap(Budget(epsilon, 1e-6)).parts[0]))
+        assert 0 <= told - 100 * scipy.stats.norm.cdf(scipy.stats.norm.ppf(0.01) + mu) < 0.1, "rounded up"
+
+
+def test_the_documentation_builds_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", str(tmp_path / "html")]
+    done = subprocess.run([*command, "-d", str(tmp_path / "trees")], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "Curator" in (tmp_path / "html" / "api" / "dpbo.curator.html").read_text()
+
+
+def test_every_link_of_the_repository_leads_somewhere():
+    for page in [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (ROOT / target).exists() or (page.parent / target).exists(), f"{page.name}: {target}"

@@ -24,7 +24,6 @@ from tests.integrations.test_wording import SPECS
 Client = importlib.import_module("ax.api.client").Client
 Status = importlib.import_module("ax.core.trial_status").TrialStatus
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ax.*"),  # of its own parts among each other
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # a stalled line search, which BoTorch tries again
 ]
 
