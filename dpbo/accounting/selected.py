@@ -126,10 +126,10 @@ def renyi(
                 return None
             crossed = np.log1p(1 / (orders - 1))
             dh = np.maximum(found.forward.delta(crossed), found.reverse.delta(crossed))
-            grown = (orders - 1) * curve
+            grown = (orders - 1) * np.maximum(curve, 0.0)
             with np.errstate(divide="ignore"):
                 return np.logaddexp(0.0, most + law.rate * (orders - 1) * dh + grown + np.log(-np.expm1(-grown))) / (orders - 1)
-    many = {BinomialRuns: getattr(law, "trials", 0), FixedRuns: getattr(law, "runs", 0)}.get(type(law), math.inf)
+    many = float(law.trials) if isinstance(law, BinomialRuns) else float(law.runs) if isinstance(law, FixedRuns) else math.inf
     found = base()
     shift = math.inf if found is None else max(log_ratio(law, found), log_ratio(law, found.swapped()))
     nothing = math.log(law.none) if law.none > 0.0 else -math.inf

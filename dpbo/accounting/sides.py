@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 _BLOCK = 1 << 22
+_GRAIN = 2.0**-30
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +48,10 @@ class Side:
 
     @classmethod
     def of_laws(cls, p: Array, q: Array) -> Self:
-        """Of two laws on the same few outcomes."""
+        """Of two laws on the same few outcomes; losses are rounded up to a grid, so that no two are nearly alike."""
         seen = (p > 0) & (q > 0)
-        losses, place = np.unique(np.log(p[seen] / q[seen]), return_inverse=True)
-        return cls(losses, np.bincount(place, p[seen], len(losses)), float(p[q == 0].sum()))
+        steps, place = np.unique(np.ceil(np.log(p[seen] / q[seen]) / _GRAIN), return_inverse=True)
+        return cls(steps * _GRAIN, np.bincount(place, p[seen], len(steps)), float(p[q == 0].sum()))
 
     def delta(self, epsilons: Array) -> Array:
         """The profile at each."""
@@ -101,8 +102,8 @@ class Base:
     def response(cls, epsilon: float) -> Self:
         """Randomised response, which dominates every pure-epsilon pair in both directions."""
         rare = 1.0 / (1.0 + np.exp(epsilon))
-        laws = np.array([1.0 - rare, rare]), np.array([rare, 1.0 - rare])
-        return cls.of_laws(*laws)
+        side = Side(np.array([-epsilon, epsilon]), np.array([rare, 1.0 - rare]))
+        return cls(side, side)
 
     def swapped(self) -> Base:
         """The other direction."""
