@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from dpbo.errors import InputError
+from dpbo.laws import RunLaw, law_from_json
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,17 @@ class Event:
     def to_json(self) -> dict[str, Any]:
         """Readable by `event_from_json` and by people."""
         return {"mechanism": self.mechanism, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Self:
+        """The way back, from the fields alone. Raises ValueError on other fields."""
+        if {field.name for field in dataclasses.fields(cls)} != set(body):
+            raise ValueError("unknown event: written by a newer dpbo?")
+        return cls(**body)
+
+    def relations(self) -> frozenset[str]:
+        """The neighbouring relations that its numbers are for; of most events none, as they count in units of their sensitivity."""
+        return frozenset()
 
     def repeated(self, slots: int) -> Self:
         """This event's law over another number of slots."""
@@ -86,6 +98,50 @@ class PoissonGaussianEvent(Event):
         if self.relation not in ("replace-one", "add-or-remove-one"):
             raise InputError("relation", self.relation, "'replace-one' or 'add-or-remove-one'")
 
+    def relations(self) -> frozenset[str]:
+        return frozenset({self.relation})
+
+
+@dataclass(frozen=True)
+class SelectionEvent(Event):
+    """The best of a random number of runs, each run costing all events of `base`; only the best is released.
+
+    What each run costs is that of its output and its score together. `noise_multiplier` multiplies the noise of every event in the base, so
+    that a base can be calibrated as any other noise is; 1 is the base as it stands.
+    """
+
+    noise_multiplier: float = 1.0
+    base: tuple[Event, ...] = dataclasses.field(kw_only=True)
+    law: RunLaw = dataclasses.field(kw_only=True)
+    mechanism: ClassVar[str] = "private-selection"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole = isinstance(self.base, tuple) and all(isinstance(event, Event) and not event.free for event in self.base)
+        if not whole or not self.base:
+            raise InputError("base", type(self.base).__name__, "a tuple of one event or more, none of them exact")
+        if not isinstance(self.law, RunLaw):
+            raise InputError("law", type(self.law).__name__, "a law of dpbo.laws", "For example PoissonRuns(10.0).")
+        if len(self.relations()) > 1:
+            raise InputError("base", sorted(self.relations()), "of one relation", "See dpbo.accounting.convert.")
+
+    def run(self) -> tuple[Event, ...]:
+        """What one run costs."""
+        scale = self.noise_multiplier
+        return tuple(dataclasses.replace(event, noise_multiplier=event.noise_multiplier * scale) for event in self.base)
+
+    def relations(self) -> frozenset[str]:
+        return frozenset().union(*(event.relations() for event in self.base))
+
+    def to_json(self) -> dict[str, Any]:
+        head = {"mechanism": self.mechanism, "noise_multiplier": self.noise_multiplier, "slots": self.slots}
+        return {**head, "base": [event.to_json() for event in self.base], "law": self.law.to_json()}
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Self:
+        events, law = tuple(map(event_from_json, body["base"])), law_from_json(body["law"])
+        return super().from_json({**body, "base": events, "law": law})
+
 
 @dataclass(frozen=True)
 class ExactEvent(Event):
@@ -120,8 +176,8 @@ def _require_slots(slots: Any) -> None:
 _KINDS: dict[str, type[Event]] = {
     kind.mechanism: kind
     for kind in (
-        GaussianEvent, LaplaceEvent, L2LaplaceEvent, ExponentialEvent, PermuteAndFlipEvent, PoissonGaussianEvent, NotPrivateEvent,
-        DeclassifiedEvent,
+        GaussianEvent, LaplaceEvent, L2LaplaceEvent, ExponentialEvent, PermuteAndFlipEvent, PoissonGaussianEvent, SelectionEvent,
+        NotPrivateEvent, DeclassifiedEvent,
     )
 }  # fmt: skip
 
@@ -129,6 +185,6 @@ _KINDS: dict[str, type[Event]] = {
 def event_from_json(body: dict[str, Any]) -> Event:
     """The event that `to_json` wrote. Raises ValueError on an unknown mechanism or content."""
     kind = _KINDS.get(body["mechanism"]) if isinstance(body, dict) and isinstance(body.get("mechanism"), str) else None
-    if kind is None or {field.name for field in dataclasses.fields(kind)} != set(body) - {"mechanism"}:
+    if kind is None:
         raise ValueError("unknown event: written by a newer dpbo?")
-    return kind(**{name: value for name, value in body.items() if name != "mechanism"})
+    return kind.from_json({name: value for name, value in body.items() if name != "mechanism"})

@@ -22,9 +22,10 @@ from fractions import Fraction
 import numpy as np
 
 from dpbo.accounting import gdp, pld, profiles, rdp
-from dpbo.accounting.pairs import GaussianPair, Pair, pair_of
+from dpbo.accounting.dominating import pairs_of, selection_epsilon
+from dpbo.accounting.rounding import root_up, rounded_up
 from dpbo.errors import InputError
-from dpbo.events import Event, ExponentialEvent, GaussianEvent, PoissonGaussianEvent
+from dpbo.events import Event, ExponentialEvent, SelectionEvent
 
 _ORDERS = 1.0 + np.exp(np.linspace(math.log(0.02), math.log(1e5), 80))
 _FAST, _FINE = 1e-4, 1e-6
@@ -57,7 +58,7 @@ def compose(events: Sequence[Event], *, delta: float, refine: bool = False) -> C
     """
     if not isinstance(delta, (int, float)) or not 0.0 <= delta < 1.0:
         raise InputError("delta", delta, "in [0, 1)")
-    relations = {event.relation for event in events if isinstance(event, PoissonGaussianEvent)}
+    relations = frozenset[str]().union(*(event.relations() for event in events))
     if len(relations) > 1:
         raise InputError("events", sorted(relations), "of one relation", "See dpbo.accounting.convert.")
     return _composed(merged(events), float(delta), refine)
@@ -102,8 +103,10 @@ def _rdp(events: tuple[Event, ...], delta: float) -> float:
 def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:
     """The larger over the two directions of add or remove; infinite where an event has no pair."""
     as_gaussian = _many_choices(tuple(event for event in events if isinstance(event, ExponentialEvent)), delta)
-    directions = {False} | {True for event in events if isinstance(event, PoissonGaussianEvent)}
-    sides = [_pairs(events, as_gaussian, reverse) for reverse in directions]
+    directions = {False} | {True for event in events if event.relations()}
+    sides = [pairs_of(events, as_gaussian, reverse) for reverse in directions]
+    if len(events) == 1 and isinstance(events[0], SelectionEvent) and events[0].slots == 1:
+        return selection_epsilon(events[0], delta)
     return max(math.inf if side is None else pld.epsilon(side, delta, inflation=inflation) for side in sides)
 
 
@@ -111,35 +114,3 @@ def _many_choices(choices: tuple[Event, ...], delta: float) -> bool:
     """Whether the exponential mechanism's choices together cost less as Gaussians than as randomised responses; both dominate them."""
     mu = _mu(choices)
     return mu is not None and gdp.epsilon_at(mu, delta) < _pure(choices)
-
-
-def _pairs(events: tuple[Event, ...], as_gaussian: bool, reverse: bool) -> dict[Pair, int] | None:
-    """A dominating pair for each event with its slots, all Gaussians as one; None where an event has none."""
-    mu_squared, pairs = Fraction(0), collections.Counter[Pair]()
-    for event in events:
-        if isinstance(event, GaussianEvent) or (as_gaussian and isinstance(event, ExponentialEvent)):
-            part = profiles.mu_squared(event)
-            if part is None:
-                return None
-            mu_squared += part
-            continue
-        pure = profiles.pure(event.repeated(1))
-        pair = pair_of(event, reverse=reverse, pure=None if pure is None else float(pure))
-        if pair is None:
-            return None
-        pairs[pair] += event.slots
-    return {**pairs, **({GaussianPair(root_up(mu_squared)): 1} if mu_squared else {})}
-
-
-def rounded_up(exact: Fraction) -> float:
-    """The least float that is not below."""
-    value = float(exact)
-    return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
-
-
-def root_up(square: Fraction) -> float:
-    """The square root, as a float that is not below it."""
-    root = math.sqrt(square)
-    while Fraction(root) ** 2 < square:
-        root = math.nextafter(root, math.inf)
-    return root

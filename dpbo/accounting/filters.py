@@ -14,8 +14,8 @@ from fractions import Fraction
 from typing import ClassVar
 
 from dpbo.accounting import gdp, profiles, rdp
-from dpbo.accounting.composition import root_up, rounded_up
 from dpbo.accounting.costs import Cost
+from dpbo.accounting.rounding import root_up, rounded_up
 from dpbo.errors import InputError
 from dpbo.events import Event
 from dpbo.privacy import Budget

@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 
 import mpmath
+import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtri
 
@@ -24,6 +26,14 @@ def delta_at(mu: float, epsilon: float) -> float:
     exact = _exact_delta(mu, epsilon)
     value = max(float(exact), 0.0)
     return value if value >= exact else math.nextafter(value, 1.0)
+
+
+def curve(mu: float, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+    """delta at each of these epsilon >= 0, in floats, with what their rounding may take away added."""
+    first = log_ndtr(-epsilons / mu + mu / 2)
+    second = epsilons + log_ndtr(-epsilons / mu - mu / 2)
+    lost = 1e-14 * (10.0 - first)  # of the difference of two logarithms that are right to a few units in their last place
+    return np.minimum(np.exp(first) * (-np.expm1(np.minimum(second - first, 0.0)) + lost), 1.0)
 
 
 def epsilon_at(mu: float, delta: float) -> float:

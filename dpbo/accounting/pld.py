@@ -12,7 +12,7 @@ With k slots and loss variance V in all, the grid h = sqrt(6 a V / k) inflates t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,19 +48,45 @@ def epsilon(pairs: Mapping[Pair, int], delta: float, *, inflation: float = 1e-4)
     Args:
         inflation: share by which discretisation may inflate the loss's variance; smaller is tighter and slower.
     """
+    if sum(pair.variance() * count for pair, count in pairs.items()) == 0.0:
+        return 0.0
+    tilted = _tilted(pairs, delta, inflation)
+    if tilted is None or (read := _curve(tilted, delta)) is None:
+        return math.inf
+    return _crossing(*read, delta)
+
+
+def curve(pairs: Mapping[Pair, int], epsilons: Array, targets: Sequence[float], *, inflation: float = 1e-5) -> Array:
+    """Upper bounds on delta at rising epsilons: the least of the composed curves that are read around each of these deltas.
+
+    Each is convex in e^epsilon, so its chords bound it between grid points, and falls, so its last value bounds it beyond.
+    """
+    bound = np.ones_like(epsilons)
+    for target in targets:
+        tilted = _tilted(pairs, target, inflation)
+        if tilted is not None and (read := _curve(tilted, target)) is not None:
+            losses, deltas = read
+            there = np.interp(epsilons, losses, np.arange(len(losses), dtype=np.float64))
+            j = np.minimum(there.astype(np.int64), len(losses) - 2)
+            share = np.clip(np.expm1(epsilons - losses[j]) / np.expm1(losses[j + 1] - losses[j]), 0.0, 1.0)
+            chord = np.where(epsilons < losses[0], 1.0, deltas[j] + share * (deltas[j + 1] - deltas[j]))
+            bound = np.minimum(bound, chord * (1 + 1e-12))
+    return bound
+
+
+def _tilted(pairs: Mapping[Pair, int], delta: float, inflation: float) -> _Tilted | None:
+    """The composition, tilted to be read around delta, on the finest grid that fits; None where losses are too large for floats."""
     total = sum(pairs.values())
     tail = _TAIL * delta / total
     spans = [pair.span(tail) for pair in pairs]
     variance = sum(pair.variance() * count for pair, count in pairs.items())
-    if variance == 0.0:
-        return 0.0
     if max(max(abs(end) for end in span) for span in spans) > _FURTHEST:
-        return math.inf
+        return None
     step = max(math.sqrt(6 * inflation * variance / total), max(high - low for low, high in spans) / _MOST_POINTS)
     while True:
         tilted = _Tilted([_discretised(pair, count, step, tail) for pair, count in pairs.items()], step, delta)
         if tilted.points() <= _MOST_POINTS:
-            return _read(tilted, delta)
+            return tilted
         step *= 2.0
 
 
@@ -148,8 +174,10 @@ class _Tilted:
         return self._masses * np.exp(tilt * (self._losses - np.repeat(ends, self._lengths))), tilt * ends
 
 
-def _read(tilted: _Tilted, delta: float) -> float:
-    """The crossing of the composed curve, errors included, with delta; the curve is linear in e^epsilon between grid points."""
+def _curve(tilted: _Tilted, delta: float) -> tuple[Array, Array] | None:
+    """(losses, deltas) of the composed curve around delta, errors included; it is linear in e^epsilon between grid points.
+
+    None where floats cannot hold that part of the tail."""
     step, points = tilted.step, tilted.points()
     spectrum = tilted.spectrum(points)
     first = round(tilted.mean / step) - points // 2
@@ -161,14 +189,13 @@ def _read(tilted: _Tilted, delta: float) -> float:
     losses, composed = losses[wanted], composed[wanted] + rounding
     exponent = tilted.level - tilted.tilt * float(losses[0])
     if exponent - math.log(delta) > _LARGEST_EXPONENT:
-        return math.inf
+        return None
     scale = math.exp(exponent)
     untilted = composed * np.exp(-tilted.tilt * (losses - losses[0]))
     above = np.maximum(_after(untilted) - _discounted(untilted, step), 0.0)
     cut = math.exp(-_CUT) * np.exp(-tilted.tilt * (losses - losses[0]))
     infinite = sum(part.infinite * part.count for part in tilted.parts)
-    curve = scale * (above * (1 + 1e-9) + cut) + infinite
-    return _crossing(losses, curve, delta)
+    return losses, scale * (above * (1 + 1e-9) + cut) + infinite
 
 
 def _crossing(losses: Array, curve: Array, delta: float) -> float:

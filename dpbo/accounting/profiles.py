@@ -9,6 +9,7 @@ Exact fractions where the number is rational; floats rounded up otherwise; None 
     exponential, M = 2/e      e       as every pure e/2               e^2/8                  min(a e^2/8, as every pure e)
     permute-and-flip, M=2/e   e       as every pure e                 e^2/2                  that of randomised response
     Poisson Gaussian          -       -                               -                      by quadrature (poisson.py)
+    private selection         of pure runs; mu, rho as every pure e                          selected.py
 
 Any pure e is mu-GDP with mu = 2 Phi^-1(e^e/(1 + e^e)) (Dong, Roth & Su 2022, Proposition 2.12 with randomised response as the worst
 case). The Laplace rho is its Kullback-Leibler divergence: D_a / a falls with a, so its supremum over a > 1 is the limit at 1 (checked on a
@@ -30,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfinv, ndtri
 
-from dpbo.accounting import poisson
+from dpbo.accounting import poisson, selected
 from dpbo.events import (
     Event,
     ExponentialEvent,
@@ -39,6 +40,7 @@ from dpbo.events import (
     LaplaceEvent,
     PermuteAndFlipEvent,
     PoissonGaussianEvent,
+    SelectionEvent,
 )  # fmt: skip
 
 _LARGEST = 400  # above this no mu is worth having
@@ -54,6 +56,12 @@ def pure(event: Event) -> Fraction | None:
             return event.slots / Fraction(event.noise_multiplier)
         case ExponentialEvent() | PermuteAndFlipEvent():
             return 2 * event.slots / Fraction(event.noise_multiplier)
+        case SelectionEvent():
+            parts = [pure(one) for one in event.run()]
+            if None in parts:
+                return None
+            best = selected.pure(event.law, float(sum(part for part in parts if part is not None)) * _UP)
+            return event.slots * Fraction(best * _UP) if math.isfinite(best) else None
     return None
 
 
@@ -101,9 +109,32 @@ def renyi_curve(event: Event, orders: Curve) -> Curve | None:
             one = _pure_renyi(1.0 / event.noise_multiplier, orders)
         case PoissonGaussianEvent():
             one = poisson.renyi(event.noise_multiplier, event.rate, event.relation, orders)
+        case SelectionEvent():
+            found = _selected_renyi(event, orders)
+            if found is None:
+                return None
+            one = found
         case _:
             return None
     return event.slots * one * _UP
+
+
+def _selected_renyi(event: SelectionEvent, orders: Curve) -> Curve | None:
+    """Of one selection: the lesser of what follows from its runs' Renyi bounds and from their pure epsilon."""
+    from dpbo.accounting.dominating import base_of  # which asks this module what single events cost
+
+    run, best = event.run(), pure(event.repeated(1))
+    if any(renyi_curve(one, orders) is None for one in run):
+        return None
+
+    def run_curve(at: Curve) -> Curve:
+        return sum((curve for one in run if (curve := renyi_curve(one, at)) is not None), np.zeros_like(at))
+
+    by_runs = selected.renyi(event.law, run_curve, orders, lambda: base_of(run))
+    by_pure = None if best is None else _pure_renyi(float(best), orders)
+    if by_runs is None or by_pure is None:
+        return by_runs if by_pure is None else by_pure
+    return np.minimum(by_runs, by_pure)
 
 
 def _mu_squared_of(epsilon: Fraction) -> Fraction:

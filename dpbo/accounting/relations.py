@@ -3,7 +3,7 @@
 Replacing one unit is removing it and adding another: two steps of add-or-remove-one. So what an event guarantees under add-or-remove-one
 it guarantees twice over under replace-one: a vector moves twice as far, which is half the noise multiplier (Gaussian: mu becomes 2 mu; pure
 epsilon becomes 2 epsilon). A Poisson-sampled Gaussian is not halved but named anew: its event holds the norm bound of one unit's
-contribution, which is the same, and its own pair under replace-one is far better than doubling (poisson.py).
+contribution, which is the same, and its own pair under replace-one is far better than doubling (poisson.py). Of a private selection, each run is converted.
 The way back does not exist: replace-one says nothing about the number of units.
 """
 
@@ -13,7 +13,7 @@ import dataclasses
 from typing import TypeVar
 
 from dpbo.errors import InputError
-from dpbo.events import Event, PoissonGaussianEvent
+from dpbo.events import Event, PoissonGaussianEvent, SelectionEvent
 from dpbo.privacy import Adjacency
 
 E = TypeVar("E", bound=Event)
@@ -27,4 +27,6 @@ def convert(event: E, given: Adjacency, wanted: Adjacency) -> E:
         raise InputError("wanted", wanted, "REPLACE_ONE, from ADD_OR_REMOVE_ONE", "No other conversion holds.")
     if isinstance(event, PoissonGaussianEvent):
         return dataclasses.replace(event, relation=wanted.value)
+    if isinstance(event, SelectionEvent):
+        return dataclasses.replace(event, base=tuple(convert(one, given, wanted) for one in event.base))
     return dataclasses.replace(event, noise_multiplier=event.noise_multiplier / 2)

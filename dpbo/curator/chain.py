@@ -130,7 +130,7 @@ class _Books:
         _require(event == event_from_json(reserved["event"]).repeated(event.slots) and self._used[plan] <= reserved["slots"])
 
     def _pay(self, event: Event) -> None:
-        _require(getattr(event, "relation", self._relation) == self._relation)
+        _require(event.relations() <= {self._relation})
         self._total += self._accounting.cost(event)
         _require(self._total <= self._cap)
 

@@ -23,7 +23,7 @@ from dpbo.accounting.known import accounting_named
 from dpbo.curator.chain import Record, dump, is_part, replay
 from dpbo.curator.storage import Storage, table
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerError, LedgerMismatch
-from dpbo.events import Event, PoissonGaussianEvent, event_from_json
+from dpbo.events import Event, event_from_json
 from dpbo.privacy import Budget, require_count
 
 SCHEMA = 1
@@ -276,8 +276,8 @@ def _cap(birth: Mapping[str, Any]) -> Cost:
 
 
 def _require_relation(event: Event, adjacency: str) -> None:
-    if isinstance(event, PoissonGaussianEvent) and event.relation != adjacency:
-        raise InputError("relation", event.relation, f"the ledger's own, {adjacency!r}", "See dpbo.accounting.convert.")
+    if not event.relations() <= {adjacency}:
+        raise InputError("relation", sorted(event.relations()), f"the ledger's own, {adjacency!r}", "See dpbo.accounting.convert.")
 
 
 def _require_schema(birth: Mapping[str, Any]) -> None:

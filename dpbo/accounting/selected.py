@@ -1,0 +1,201 @@
+"""The best of K private runs: bounds on its privacy profile, its Renyi divergence and its pure epsilon, from those of one run.
+
+A run Q(D) gives an outcome y with a score; K comes from a public law (dpbo.laws) independent of everything; only the best y is released. For
+a score level let a = P(S), b = Q(S) be the masses of what lies at or below it, u = 1 - a, v = 1 - b. The winner's law is
+
+    A(y) = f(P(<= y)) - f(P(< y)) = p(y) int_0^1 f'(P(< y) + t p(y)) dt,       f(x) = E x^K,
+
+K = 0 has mass f(0) on both sides, and every (u, v) obeys v <= T(u) = min_x [x u + drev(log x)], drev the profile of Q against P.
+
+Ratio bound. With R = sup over levels f'(a)/f'(b):  delta_A(e + log R) <= m delta(e),  m = E K = sup f'.
+    sum (p f'(a) - e^e' q f'(b))_+ = sum f'(a) (p - e^e' q f'(b)/f'(a))_+ <= m sum (p - (e^e'/R) q)_+.
+    Negative binomial: f'(a)/f'(b) = ((g + (1-g) v)/(g + (1-g) u))^(1+s) <= r^(1+s) iff (1-g)(v - r u) <= g (r - 1); so r is the root of
+    (1-g) drev(log r) = g (r - 1). Binomial: ((1-c u)/(1-c v))^(n-1), c delta(log r) = (1-c)(r - 1). Poisson: log R = m sup (v - u) = m TV.
+Envelope bound (any law). delta_A(e) <= E_P[ max over u of (f'(1-u) - e^(e-L) f'(1-T(u)))_+ ], L = log p/q the loss.
+    Pointwise f'(b) >= f'(1-T(u)), and each outcome takes its worst u. The integrand in q is a largest of lines in p/q, so convex, an
+    f-divergence: a dominating pair attains the most (Blackwell). On cells [u_i, u_i+1] the slope is taken at the left end and T at the right.
+    For e >= 0; below, delta_A(-e) = 1 - e^-e + e^-e delta_A'(e) with the directions exchanged.
+Threshold (`ThresholdStop`). A(y) = p(y) / (g + (1-g) s), s = P(score >= tau), so with 1/(g + (1-g) u) for f' and 1/g for m every step holds;
+    "nothing" has density g / (g + (1-g) s) against that of all runs that fail, which is less.
+Renyi (Papernot & Steinke 2022, Theorem 2, negative binomial). R <= [e^((1-1/h) eps(h)) g^(-1/h)]^(1+s) for every h >= 1, as E = "not S, or
+    a coin of g" has P(E) = g + (1-g) u >= g and Q(E) <= (e^eps(h) P(E))^(1-1/h); int A^l A'^(1-l) <= m R^(l-1) int p^l q^(1-l). For the
+    threshold the same with s = 0 gives their Corollary 16 at h = l - 1. Their figures' ln(1/g - 1) for ln(1/g) is no bound for g > 1/2.
+Renyi (Poisson). Let h = (l-1) v - l u <= (l-1) d, d = drev(log(l/(l-1))). Along the levels d(e^(m h)) = m e^(m h) (l p - (l-1) q), from e^-m
+    to 1, so the mass e^-m of K = 0 is 1 - int m e^(m h) (l p - (l-1) q), and the moment is
+        1 + int m e^(m h) [p^l q^(1-l) - l p + (l-1) q] <= 1 + m e^(m (l-1) d) (e^((l-1) eps(l)) - 1),
+    as the bracket is nowhere negative. (Ties: A is a mean along the level, and x^l y^(1-l) is convex.) For every m > 0; where m >= 1 it is at
+    most m e^((l-1)(eps(l) + m d)), the known Theorem 6, which is false for m < 1.
+Other laws: moment <= f(0) + m R^(l-1) e^((l-1) eps(l)), and of at most n runs n eps(l). Pure runs: eps + log R, R against randomised
+response; the negative binomial's is eps + (1+s) log((e^eps + g)/(1 + g e^eps)), below (2+s) eps.
+
+Rounds that propose by what earlier ones released, at densities within (c, C) of the prior (DP-HyPO), have u = max(c u, 1 - C (1-u)) and
+T = min(1 - c (1-T), C T) in place, weights C f' and c f': `spread`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbo.accounting.sides import Base
+from dpbo.laws import BinomialRuns, CountLaw, FixedRuns, PoissonRuns, RunLaw, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
+
+Array = NDArray[np.float64]
+CELLS = 12_000
+_INNER = 1.0 + np.exp(np.linspace(math.log(0.02), math.log(1e5), 240))
+_DEEP = 40.0  # levels whose weight is below e^-40 of the largest are told apart coarsely
+_UP = 1.0 + 1e-9
+_PLAIN = (1.0, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Lines:
+    """The largest of w1_i - z w2_i and 0, as a function of z: the lines that count, and where one takes over from the last."""
+
+    first: Array
+    second: Array
+    breaks: Array
+
+    def at(self, z: Array) -> Array:
+        place = np.searchsorted(self.breaks, z)
+        return np.maximum(self.first[place] - z * self.second[place], 0.0)
+
+
+def profile(law: RunLaw, base: Base, epsilons: Array, *, cells: int = CELLS) -> Array:
+    """Upper bounds on the winner's delta at each epsilon >= 0, in the base's direction: the lesser of both bounds."""
+    return np.minimum(np.minimum(by_ratio(law, base, epsilons), by_envelope(law, base, epsilons, cells=cells)) * _UP, 1.0)
+
+
+def by_ratio(law: RunLaw, base: Base, epsilons: Array) -> Array:
+    """The ratio bound."""
+    shift = log_ratio(law, base)
+    return law.most * base.forward.delta(epsilons - shift) if math.isfinite(shift) else np.ones_like(epsilons)
+
+
+def log_ratio(law: RunLaw, base: Base) -> float:
+    """log R in closed form; infinite where there is no ratio."""
+    match law:
+        case TruncatedNegativeBinomial():
+            return (1 + law.shape) * math.log(base.reverse.crossing(1 - law.gamma, law.gamma))
+        case ThresholdStop():
+            return math.log(base.reverse.crossing(1 - law.gamma, law.gamma))
+        case PoissonRuns() | TruncatedPoisson():
+            return law.rate * float(min(base.forward.delta(np.zeros(1))[0], base.reverse.delta(np.zeros(1))[0]))
+        case BinomialRuns():
+            return (law.trials - 1) * math.log(base.forward.crossing(law.chance, 1 - law.chance))
+        case FixedRuns():
+            return 0.0 if law.runs == 1 else (law.runs - 1) * math.log(base.forward.crossing(1.0, 0.0))
+    return math.inf
+
+
+def by_envelope(law: RunLaw, base: Base, epsilons: Array, *, cells: int = CELLS, spread: tuple[float, float] = _PLAIN) -> Array:
+    """The envelope bound. `cells`: how finely levels are told apart; any number gives a bound."""
+    lines = _upper(*_weights(law, base, cells, spread))
+    side = base.forward
+    rows = max((1 << 22) // max(len(side.losses), 1), 1)
+    parts = []
+    for i in range(0, len(epsilons), rows):
+        z = np.exp(np.minimum(epsilons[i : i + rows, None] - side.losses, 700.0))
+        parts.append(lines.at(z) @ side.masses)
+    return np.concatenate(parts) + side.infinite * law.most * spread[1]
+
+
+def renyi(
+    law: RunLaw, base_curve: Callable[[Array], Array], orders: Array, base: Callable[[], Base | None], *, inner: Array = _INNER
+) -> Array | None:
+    """Renyi bounds of the winner, the larger of both directions.
+
+    Args:
+        base_curve: Renyi bounds of one run at given orders.
+        base: one run's profiles, asked for where the law needs them; None where it has none.
+        inner: orders among which the ratio's own is chosen.
+    """
+    curve, most = base_curve(orders), math.log(law.most)
+    match law:
+        case TruncatedNegativeBinomial() | ThresholdStop():
+            power = 1 + (law.shape if isinstance(law, TruncatedNegativeBinomial) else 0.0)
+            ratio = power * float(((1 - 1 / inner) * base_curve(inner) - math.log(law.gamma) / inner).min())
+            return curve + ratio + most / (orders - 1)
+        case PoissonRuns():
+            found = base()
+            if found is None:
+                return None
+            crossed = np.log1p(1 / (orders - 1))
+            dh = np.maximum(found.forward.delta(crossed), found.reverse.delta(crossed))
+            grown = (orders - 1) * np.maximum(curve, 0.0)
+            with np.errstate(divide="ignore"):
+                return np.logaddexp(0.0, most + law.rate * (orders - 1) * dh + grown + np.log(-np.expm1(-grown))) / (orders - 1)
+    many = float(law.trials) if isinstance(law, BinomialRuns) else float(law.runs) if isinstance(law, FixedRuns) else math.inf
+    found = base()
+    shift = math.inf if found is None else max(log_ratio(law, found), log_ratio(law, found.swapped()))
+    nothing = math.log(law.none) if law.none > 0.0 else -math.inf
+    with np.errstate(invalid="ignore"):
+        by_shift = np.logaddexp(nothing, most + (orders - 1) * (curve + shift)) / (orders - 1)
+    return np.minimum(many * curve, by_shift) if math.isfinite(many) or math.isfinite(shift) else None
+
+
+def pure(law: RunLaw, epsilon: float) -> float:
+    """Pure epsilon of the winner, runs being pure `epsilon`; infinite where nothing follows in floats."""
+    return (epsilon + log_ratio(law, Base.response(epsilon))) * (1 + 1e-12) if epsilon <= 300.0 else math.inf
+
+
+def noisy_max_delta(one: Callable[[float], float], several: Callable[[float], float], count: int, epsilon: float) -> float:
+    """Delta of releasing which of `count` scores is largest, once each carries noise of its own.
+
+    i wins iff its noise passes a bound r_i set by the others' noise, and neighbours move r_i by at most 2 D (D where all scores move the
+    same way). With the others' noise fixed that is one shifted tail, so sum_i (A_i - e^e A'_i)_+ <= count * one(e); releasing all noised
+    scores gives `several`.
+
+    Args:
+        one: profile of one score's noise at the shift 2 D.
+        several: profile of all noised scores together, each moved by D.
+    """
+    return min(count * one(epsilon), several(epsilon), 1.0)
+
+
+def reach(law: CountLaw, quality: float) -> float:
+    """Probability that some run lands in the best share `quality` of all proposals."""
+    return float(1.0 - law.generating(np.array([1.0 - quality]))[0])
+
+
+def _weights(law: RunLaw, base: Base, cells: int, spread: tuple[float, float]) -> tuple[Array, Array]:
+    """For each cell of levels the largest f'(a) and the least f'(b)."""
+    u = _levels(law, base, cells)
+    left, right = u[:-1], base.reverse.tradeoff(u[1:])
+    c, C = spread
+    if spread == _PLAIN:
+        return law.slope(left), law.slope(right)
+    return C * law.slope(np.maximum(c * left, 1 - C * (1 - left))), c * law.slope(np.minimum(1 - c * (1 - right), C * right))
+
+
+def _levels(law: RunLaw, base: Base, cells: int) -> Array:
+    """0 = u_0 < ... = 1, so spread that neither weight falls much within a cell."""
+    rough = np.unique(np.concatenate([np.geomspace(1e-15, 1.0, cells // 4), np.linspace(0.0, 1.0, cells // 4)]))
+    with np.errstate(divide="ignore"):
+        logs = [np.maximum(np.log(law.slope(level) / law.most), -_DEEP) for level in (rough, base.reverse.tradeoff(rough))]
+    effort = -logs[0] - logs[1]
+    effort = effort / max(effort[-1], 1e-9) + np.linspace(0.0, 0.25, len(rough))
+    fine = np.interp(np.linspace(0.0, effort[-1], cells // 2), effort, rough)
+    return np.unique(np.concatenate([rough, fine]))
+
+
+def _upper(first: Array, second: Array) -> _Lines:
+    """The lines w1 - z w2 that are the largest for some z >= 0: the upper hull of the points (w2, w1), both falling along the cells."""
+    xs, ys = second.tolist(), first.tolist()
+    hull: list[int] = []
+    for i in range(len(xs)):
+        if hull and xs[i] >= xs[hull[-1]]:
+            continue  # no less to pay, no more to gain
+        while len(hull) >= 2:
+            a, b = hull[-2], hull[-1]
+            if (ys[a] - ys[b]) * (xs[b] - xs[i]) < (ys[b] - ys[i]) * (xs[a] - xs[b]):
+                break
+            hull.pop()
+        hull.append(i)
+    kept = np.array(hull)
+    w1, w2 = first[kept], second[kept]
+    return _Lines(w1, w2, np.diff(w1) / np.diff(w2) if len(kept) > 1 else np.empty(0))

@@ -1,0 +1,53 @@
+"""Exact draws of the number of runs of a private selection.
+
+A uniform number U of which 64 bits are drawn lies in [w, w + 1] / 2^64; K is the least k with U < F(k), F its distribution function. Sums of
+the probabilities up to k are computed by their recursion in mpmath, at a precision P of 128 bits beyond those drawn. All terms are positive,
+the first is right to a relative 2^(24-P) (its exponent, at most 2^24, is rounded once), each step of the recursion and of the sum adds at
+most 2^(3-P), so after k steps F(k) is within (k + 2) 2^(26-P) relative, and `slack` is larger. Where both ends of U's interval lie in one
+cell, slack included, further bits could not change k: it is decided, and its law is exactly the stated one for the floats as given.
+Otherwise 64 more bits are drawn and P grows with them, which happens with probability below K 2^-62 and ends with probability 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mpmath
+
+from dpbo.laws import CountLaw
+from dpbo.mechanisms.mechanism import Entropy
+
+_WORD = 64
+
+
+def drawn(law: CountLaw, entropy: Entropy) -> int:
+    """One number of runs. How long the draw takes grows with it, as the runs themselves do."""
+    word, bits = _word(entropy), _WORD
+    while True:
+        with mpmath.workprec(bits + 128):
+            found = _decided(law, word, bits)
+        if found is not None:
+            return found
+        word, bits = (word << _WORD) | _word(entropy), bits + _WORD
+
+
+def _decided(law: CountLaw, word: int, bits: int) -> int | None:
+    """The cell that holds all of [word, word + 1] / 2^bits, or None where an end is too near a border."""
+    low, high = (mpmath.ldexp(mpmath.mpf(end), -bits) for end in (word, word + 1))
+    k, mass = law.first()
+    total: Any = mpmath.mpf(mass)
+    steps = 2
+    while True:
+        slack = mpmath.ldexp(mpmath.mpf(steps), 28 - mpmath.mp.prec)
+        if high < total * (1 - slack):
+            return k
+        mass = mass * law.ratio(k)
+        if mass == 0:  # the last value: all that is left is its own
+            return k
+        if low <= total * (1 + slack):  # U may lie on either side of the border behind k
+            return None
+        k, total, steps = k + 1, total + mass, steps + 1
+
+
+def _word(entropy: Entropy) -> int:
+    return int.from_bytes(entropy(_WORD // 8), "little")
