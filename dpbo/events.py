@@ -144,6 +144,54 @@ class SelectionEvent(Event):
 
 
 @dataclass(frozen=True)
+class RolesEvent(Event):
+    """One release from records of several roles, such as training and validation; which record has which role is a public rule.
+
+    Neighbouring data sets differ in records of one role, the same in all releases of a study, and to whoever knows the others a release
+    then is one that costs what `costs` says of that role. So what a study guarantees is the worst over the roles, each role's events
+    composed by themselves; events outside any RolesEvent count for every role.
+
+    Args:
+        costs: (role, events) for each role, by name; a role that is not named pays nothing.
+    """
+
+    noise_multiplier: float = 1.0
+    costs: tuple[tuple[str, tuple[Event, ...]], ...] = dataclasses.field(kw_only=True)
+    mechanism: ClassVar[str] = "roles"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named = dict(self.costs)
+        nested = any(isinstance(event, RolesEvent) or event.free for events in named.values() for event in events)
+        if not named or len(named) < len(self.costs) or nested or not all(named.values()):
+            raise InputError("costs", sorted(named), "one event or more for each of several roles, none of them exact or of roles itself")
+        if len(self.relations()) > 1:
+            raise InputError("costs", sorted(self.relations()), "of one relation", "See dpbo.accounting.convert.")
+
+    def of(self, role: str) -> tuple[Event, ...]:
+        """What all slots cost a record of this role."""
+        events = dict(self.costs).get(role, ())
+        scale, slots = self.noise_multiplier, self.slots
+        return tuple(dataclasses.replace(e, noise_multiplier=e.noise_multiplier * scale, slots=e.slots * slots) for e in events)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.costs)
+
+    def relations(self) -> frozenset[str]:
+        return frozenset().union(*(event.relations() for _, events in self.costs for event in events))
+
+    def to_json(self) -> dict[str, Any]:
+        head = {"mechanism": self.mechanism, "noise_multiplier": self.noise_multiplier, "slots": self.slots}
+        return {**head, "costs": [[role, [event.to_json() for event in events]] for role, events in self.costs]}
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Self:
+        costs = tuple((role, tuple(map(event_from_json, events))) for role, events in body["costs"])
+        return super().from_json({**body, "costs": costs})
+
+
+@dataclass(frozen=True)
 class ExactEvent(Event):
     """Exact answers: no noise."""
 
@@ -177,7 +225,7 @@ _KINDS: dict[str, type[Event]] = {
     kind.mechanism: kind
     for kind in (
         GaussianEvent, LaplaceEvent, L2LaplaceEvent, ExponentialEvent, PermuteAndFlipEvent, PoissonGaussianEvent, SelectionEvent,
-        NotPrivateEvent, DeclassifiedEvent,
+        RolesEvent, NotPrivateEvent, DeclassifiedEvent,
     )
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ The minimum is valid because nothing is chosen by the data: every bound holds fo
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from dpbo.accounting import gdp, pld, profiles, rdp
 from dpbo.accounting.dominating import pairs_of, selection_epsilon
 from dpbo.accounting.rounding import root_up, rounded_up
 from dpbo.errors import InputError
-from dpbo.events import Event, ExponentialEvent, SelectionEvent
+from dpbo.events import Event, ExponentialEvent, RolesEvent, SelectionEvent
 
 _ORDERS = 1.0 + np.exp(np.linspace(math.log(0.02), math.log(1e5), 80))
 _FAST, _FINE = 1e-4, 1e-6
@@ -52,7 +53,7 @@ def compose(events: Sequence[Event], *, delta: float, refine: bool = False) -> C
     """What these events guarantee together, whatever their order; fixed before the first release.
 
     Args:
-        events: in units of one relation; Poisson-sampled ones must all name the same.
+        events: in units of one relation; Poisson-sampled ones must all name the same. Of several roles, the worst one's bounds are told.
         delta: in [0, 1).
         refine: a hundred times finer loss distribution, for a report.
     """
@@ -61,7 +62,17 @@ def compose(events: Sequence[Event], *, delta: float, refine: bool = False) -> C
     relations = frozenset[str]().union(*(event.relations() for event in events))
     if len(relations) > 1:
         raise InputError("events", sorted(relations), "of one relation", "See dpbo.accounting.convert.")
-    return _composed(merged(events), float(delta), refine)
+    roles = sorted({role for event in events if isinstance(event, RolesEvent) for role in event.roles})
+    by_role = [_composed(merged(_paid(events, role)), float(delta), refine) for role in roles or [""]]
+    worst = max(by_role, key=lambda bounds: bounds.epsilon)
+    mus = [bounds.mu for bounds in by_role if bounds.mu is not None]
+    return dataclasses.replace(worst, mu=max(mus) if len(mus) == len(by_role) else None)
+
+
+def _paid(events: Sequence[Event], role: str) -> list[Event]:
+    """What all events together cost a record of one role."""
+    parts = (event.of(role) if isinstance(event, RolesEvent) else (event,) for event in events)
+    return [one for part in parts for one in part]
 
 
 def merged(events: Sequence[Event]) -> tuple[Event, ...]:

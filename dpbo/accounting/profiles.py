@@ -10,6 +10,7 @@ Exact fractions where the number is rational; floats rounded up otherwise; None 
     permute-and-flip, M=2/e   e       as every pure e                 e^2/2                  that of randomised response
     Poisson Gaussian          -       -                               -                      by quadrature (poisson.py)
     private selection         of pure runs; mu, rho as every pure e                          selected.py
+    several roles             the largest over the roles of each column's sum
 
 Any pure e is mu-GDP with mu = 2 Phi^-1(e^e/(1 + e^e)) (Dong, Roth & Su 2022, Proposition 2.12 with randomised response as the worst
 case). The Laplace rho is its Kullback-Leibler divergence: D_a / a falls with a, so its supremum over a > 1 is the limit at 1 (checked on a
@@ -25,6 +26,7 @@ needs (a grid over t in the tests).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -40,6 +42,7 @@ from dpbo.events import (
     LaplaceEvent,
     PermuteAndFlipEvent,
     PoissonGaussianEvent,
+    RolesEvent,
     SelectionEvent,
 )  # fmt: skip
 
@@ -62,13 +65,28 @@ def pure(event: Event) -> Fraction | None:
                 return None
             best = selected.pure(event.law, float(sum(part for part in parts if part is not None)) * _UP)
             return event.slots * Fraction(best * _UP) if math.isfinite(best) else None
+        case RolesEvent():
+            return _worst_role(event, pure)
     return None
+
+
+def _worst_role(event: RolesEvent, cost: Callable[[Event], Fraction | None]) -> Fraction | None:
+    """The largest over the roles of a cost that adds; None where a role's event has none."""
+    sums = []
+    for role in event.roles:
+        parts = [cost(one) for one in event.of(role)]
+        if None in parts:
+            return None
+        sums.append(sum((part for part in parts if part is not None), Fraction(0)))
+    return max(sums)
 
 
 def mu_squared(event: Event) -> Fraction | None:
     """Sum over slots of the squared GDP parameter."""
     if isinstance(event, GaussianEvent):
         return event.slots / Fraction(event.noise_multiplier) ** 2
+    if isinstance(event, RolesEvent):
+        return _worst_role(event, mu_squared)
     one = pure(event.repeated(1))
     if one is None or one > _LARGEST:
         return None
@@ -82,6 +100,8 @@ def rho(event: Event) -> Fraction | None:
             return event.slots / (2 * Fraction(event.noise_multiplier) ** 2)
         case LaplaceEvent():
             return event.slots * Fraction(_laplace_kl(1.0 / event.noise_multiplier) * _UP)
+        case RolesEvent():
+            return _worst_role(event, rho)
     one = pure(event.repeated(1))
     return None if one is None else event.slots * one**2 / 2
 
@@ -90,6 +110,8 @@ def renyi(event: Event, order: float) -> Fraction | None:
     """Renyi divergence bound of the given order (above 1), all slots."""
     if isinstance(event, GaussianEvent):
         return event.slots * Fraction(order) / (2 * Fraction(event.noise_multiplier) ** 2)
+    if isinstance(event, RolesEvent):
+        return _worst_role(event, lambda one: renyi(one, order))
     curve = renyi_curve(event.repeated(1), np.array([float(order)]))
     return None if curve is None else event.slots * Fraction(float(curve[0]))
 
@@ -97,6 +119,11 @@ def renyi(event: Event, order: float) -> Fraction | None:
 def renyi_curve(event: Event, orders: Curve) -> Curve | None:
     """Renyi divergence bounds of several orders, all slots, in floats rounded up."""
     match event:
+        case RolesEvent():
+            curves = [[renyi_curve(one, orders) for one in event.of(role)] for role in event.roles]
+            if any(curve is None for role in curves for curve in role):
+                return None
+            return np.max([np.sum(role, axis=0) for role in curves], axis=0) * _UP
         case GaussianEvent():
             one = orders / (2 * event.noise_multiplier**2)
         case LaplaceEvent():

@@ -13,7 +13,7 @@ import dataclasses
 from typing import TypeVar
 
 from dpbo.errors import InputError
-from dpbo.events import Event, PoissonGaussianEvent, SelectionEvent
+from dpbo.events import Event, PoissonGaussianEvent, RolesEvent, SelectionEvent
 from dpbo.privacy import Adjacency
 
 E = TypeVar("E", bound=Event)
@@ -27,6 +27,8 @@ def convert(event: E, given: Adjacency, wanted: Adjacency) -> E:
         raise InputError("wanted", wanted, "REPLACE_ONE, from ADD_OR_REMOVE_ONE", "No other conversion holds.")
     if isinstance(event, PoissonGaussianEvent):
         return dataclasses.replace(event, relation=wanted.value)
+    if isinstance(event, RolesEvent):
+        return dataclasses.replace(event, costs=tuple((role, tuple(convert(e, given, wanted) for e in es)) for role, es in event.costs))
     if isinstance(event, SelectionEvent):
         return dataclasses.replace(event, base=tuple(convert(one, given, wanted) for one in event.base))
     return dataclasses.replace(event, noise_multiplier=event.noise_multiplier / 2)

@@ -14,13 +14,12 @@
 
 The session has the training records and gives them out by Poisson samples only; it counts steps, and a step beyond the terms raises before
 the noised gradient is used. Noise and samples come from generators that the operating system seeds, so that a script that seeds torch gives
-away neither. What dpbo cannot see stands in the statement as `dpsgd-attested`: that `fit` takes the records from this loader alone, that one
-record is one example, and that Opacus' float noise is as good as its law.
+away neither. What dpbo cannot see stands in the statement as `dpsgd-attested`: that `fit` takes the records from this loader alone, that
+one record is one example, and that Opacus' float noise is as good as its law.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -31,9 +30,9 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from dpbo.accounting.relations import convert
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent
-from dpbo.accounting.relations import convert
 from dpbo.loading import load_opacus
 from dpbo.privacy import Adjacency, require_count, require_positive
 

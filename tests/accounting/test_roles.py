@@ -1,0 +1,77 @@
+"""Studies of records with several roles: each role is composed by itself, and the worst one is guaranteed."""
+
+import dataclasses
+import math
+
+import pytest
+
+from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter, compose
+from dpbo.accounting.relations import convert
+from dpbo.errors import InputError
+from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, RolesEvent, event_from_json
+from dpbo.privacy import Adjacency
+
+STEPS = PoissonGaussianEvent(2.0, 50, rate=0.1, relation="add-or-remove-one")
+SCORE = GaussianEvent(3.0)
+TRIAL = RolesEvent(costs=(("training", (STEPS,)), ("validation", (SCORE,))))
+
+
+@pytest.mark.parametrize("trials", [1, 2, 7])
+def test_each_role_is_composed_by_itself_and_the_worst_is_told(trials):
+    both = compose([TRIAL.repeated(trials)], delta=1e-6).epsilon
+    alone = [compose([event.repeated(event.slots * trials)], delta=1e-6).epsilon for event in (STEPS, SCORE)]
+    assert both == max(alone)
+    assert both < compose([STEPS.repeated(50 * trials), SCORE.repeated(trials)], delta=1e-6).epsilon, "no record pays for both"
+
+
+def test_events_without_roles_count_for_every_role():
+    common = LaplaceEvent(4.0)
+    expected = max(compose([event, common], delta=1e-6).epsilon for event in (STEPS, SCORE))
+    assert compose([TRIAL, common], delta=1e-6).epsilon == expected
+
+
+def test_roles_that_take_turns_being_the_worst_are_not_added_up():
+    turns = [RolesEvent(costs=((role, (GaussianEvent(1.0),)),)) for role in ("training", "validation")]
+    assert compose(turns, delta=1e-6).epsilon == compose([GaussianEvent(1.0)], delta=1e-6).epsilon
+    assert compose(turns, delta=1e-6).mu == pytest.approx(1.0)
+
+
+def test_the_worst_role_may_change_with_delta():
+    # a pure event has no delta to give: at delta 0 only it is bounded
+    event = RolesEvent(costs=(("a", (LaplaceEvent(1.0),)), ("b", (GaussianEvent(1.0),))))
+    assert math.isinf(compose([event], delta=0.0).epsilon)
+    assert compose([RolesEvent(costs=(("a", (LaplaceEvent(1.0),)),))], delta=0.0).epsilon == 1.0
+
+
+def test_filters_charge_the_largest_of_the_roles():
+    event = RolesEvent(costs=(("a", (LaplaceEvent(2.0), ExponentialEvent(8.0))), ("b", (LaplaceEvent(1.25),))), slots=3)
+    assert PureFilter().cost(event) == PureFilter().cost(LaplaceEvent(1.25, 3))  # .8 against .5 + .25
+    gaussian = RolesEvent(costs=(("a", (GaussianEvent(2.0), GaussianEvent(2.0))), ("b", (GaussianEvent(1.5),))))
+    for accounting in (GDPFilter(), ZCDPFilter(), RDPFilter(4.0)):
+        assert accounting.cost(gaussian) == accounting.cost(GaussianEvent(2.0, 2))  # 2/4 against 1/2.25
+    assert GDPFilter().price(TRIAL) is None, "sampled steps have no GDP price"
+    assert RDPFilter(8.0).cost(TRIAL).parts[0] >= max(RDPFilter(8.0).cost(e).parts[0] for e in (STEPS, SCORE))
+
+
+def test_it_is_kept_exactly_in_words_and_converted_inside():
+    scaled = dataclasses.replace(TRIAL, noise_multiplier=1.5, slots=4)
+    assert event_from_json(scaled.to_json()) == scaled
+    assert scaled.of("training") == (PoissonGaussianEvent(3.0, 200, rate=0.1, relation="add-or-remove-one"),)
+    assert scaled.of("nobody") == ()
+    replaced = convert(TRIAL, Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE)
+    assert replaced.relations() == {"replace-one"}
+    assert dict(replaced.costs)["validation"] == (GaussianEvent(1.5),)
+
+
+def test_a_plan_of_trials_is_guaranteed_by_the_worst_role():
+    plan = Planned([TRIAL.repeated(5)])
+    assert plan.composition(1e-6).epsilon == compose([STEPS.repeated(250)], delta=1e-6, refine=True).epsilon
+
+
+@pytest.mark.parametrize("costs", [
+    (), (("a", ()),), (("a", (SCORE,)), ("a", (SCORE,))), (("a", (TRIAL,)),),
+    (("a", (STEPS,)), ("b", (PoissonGaussianEvent(1.0, rate=0.1, relation="replace-one"),))),
+])  # fmt: skip
+def test_what_makes_no_sense_is_refused(costs):
+    with pytest.raises(InputError, match="costs"):
+        RolesEvent(costs=costs)
