@@ -126,7 +126,10 @@ class Space:
 
     def sample(self, q: int, *, seed: int) -> torch.Tensor:
         """`q x d` scrambled Sobol points, rounded to the nearest allowed value: a public initial design."""
-        unit = torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=seed).draw(q, dtype=torch.float64)
+        return self.placed(torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=seed).draw(q, dtype=torch.float64))
+
+    def placed(self, unit: torch.Tensor) -> torch.Tensor:
+        """`q x d` points of the space from points of the unit cube, such that uniform ones are uniform on the space."""
         X = self.bounds[0] + unit * (self.bounds[1] - self.bounds[0])
         for i, grid in self.discrete_dims.items():
             X[:, i] = (unit[:, i] * len(grid)).floor().clamp(max=len(grid) - 1) / max(len(grid) - 1, 1)

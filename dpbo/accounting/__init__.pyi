@@ -7,3 +7,6 @@ from .filters import ZCDPFilter as ZCDPFilter
 from .ledger_accountant import LedgerAccountant as LedgerAccountant
 from .planned import Planned as Planned
 from .relations import convert as convert
+from .tuning import LawChoice as LawChoice
+from .tuning import choose_law as choose_law
+from .tuning import scale_base as scale_base

@@ -21,6 +21,10 @@ _ASSUMPTIONS = {
     "finished, which everybody who reads them sees",
     "dpsgd-attested": "the training loader holds each protected record once and samples records by themselves (Poisson), and nobody can "
     "predict torch's generator, from which Opacus draws its noise in floating point",
+    "runs-hidden": "nobody learns how many runs a private selection made, nor what a losing run gave: no log, file, process or device that "
+    "its training uses can be watched",
+    "runs-attested": "each run of a private selection, its output, its score and whether it fails, costs what its events say, and runs "
+    "share nothing that depends on the records",
     "conditional-allowed": "none yet, but this ledger lets releases happen that rest on data assumptions: after one, not all are bounded",
     "records-keep-their-places": "whenever this ledger is opened, every record stands where it stood: answers are counted by place",
     "score-total": "the score never fails on private records; it did at least once, and the operator saw that it did",

@@ -47,8 +47,8 @@ def best_of(law, p):
 
 def at_threshold(gamma, p, place):
     """The law of the first run at or above a score, "nothing" last."""
-    s = p[place:].sum()
-    return np.append(np.where(np.arange(len(p)) >= place, p, 0.0), gamma * (1 - s)) / (gamma + (1 - gamma) * s)
+    s, fails = p[place:].sum(), p[:place].sum()
+    return np.append(np.where(np.arange(len(p)) >= place, p, 0.0), gamma * fails) / (gamma + (1 - gamma) * s)
 
 
 def delta(a, b, epsilons=EPSILONS):

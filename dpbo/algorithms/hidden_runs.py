@@ -1,0 +1,130 @@
+"""Runs that nobody sees: the best of them comes out, and neither their number nor what the others gave.
+
+Whatever a run prints, logs or warns is thrown away; whatever it raises makes it a run with the worst score. An interrupt ends them all, and
+is raised anew where no frame holds anything private.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from dpbo.laws import CountLaw, RunLaw, ThresholdStop
+from dpbo.mechanisms.mechanism import Entropy
+from dpbo.mechanisms.run_count import drawn
+from dpbo.quiet import quietly
+from dpbo.space import Space
+
+_WORD = 1 << 64
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run's outcome. Of equal scores the larger `tie` wins, a word of 64 random bits."""
+
+    x: torch.Tensor
+    output: Any
+    score: float
+    tie: int
+
+    @property
+    def failed(self) -> bool:
+        """It raised, or its score is no number."""
+        return self.score == -math.inf
+
+
+def best_of(
+    work: Callable[[dict[str, Any]], tuple[Any, float]], space: Space, law: RunLaw, entropy: Entropy, *,
+    threshold: float | None, pad_to: float | None,
+) -> Run | None:  # fmt: skip
+    """The best run, or None where there was none. The number of runs is drawn first, each proposal within its run.
+
+    Raises:
+        KeyboardInterrupt: from a frame that knows nothing.
+    """
+    ends = time.monotonic() + (pad_to or 0.0)
+    outcome = _contained(work, space, law, entropy, threshold)
+    if outcome is KeyboardInterrupt:
+        raise KeyboardInterrupt
+    time.sleep(max(ends - time.monotonic(), 0.0))
+    return outcome  # type: ignore[return-value]
+
+
+def _contained(work: Any, space: Space, law: RunLaw, entropy: Entropy, threshold: float | None) -> Run | type[KeyboardInterrupt] | None:
+    try:
+        with _unheard():
+            if isinstance(law, ThresholdStop):
+                return _until(work, space, law, entropy, -math.inf if threshold is None else threshold)
+            assert isinstance(law, CountLaw)
+            return _largest(work, space, drawn(law, entropy), entropy)
+    except KeyboardInterrupt:
+        return KeyboardInterrupt
+
+
+def _largest(work: Any, space: Space, count: int, entropy: Entropy) -> Run | None:
+    best: Run | None = None
+    for _ in range(count):
+        run = _run(work, space, entropy)
+        if best is None or (run.score, run.tie) > (best.score, best.tie):
+            best = run
+    return best
+
+
+def _until(work: Any, space: Space, law: ThresholdStop, entropy: Entropy, threshold: float) -> Run | None:
+    while True:
+        run = _run(work, space, entropy)
+        if run.score >= threshold and not run.failed:
+            return run
+        if coin(law.gamma, entropy):
+            return None
+
+
+def _run(work: Any, space: Space, entropy: Entropy) -> Run:
+    """One proposal from the fixed public law, uniform on the space, and what came of it."""
+    unit = [(int.from_bytes(entropy(8), "little") >> 11) * 2.0**-53 for _ in space.names]
+    x = space.placed(torch.tensor([unit], dtype=torch.float64))[0]
+    tie = int.from_bytes(entropy(8), "little")
+    try:
+        output, score = work(space.decode(x))
+        number = float(score)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # also SystemExit: a run that ends the program would be seen
+        return Run(x, None, -math.inf, tie)
+    failed = math.isnan(number) or number == -math.inf
+    return Run(x, None, -math.inf, tie) if failed else Run(x, output, number, tie)
+
+
+def coin(chance: float, entropy: Entropy) -> bool:
+    """Heads with exactly this probability: a uniform number, 64 bits at a time, is compared with it until they differ."""
+    rest = Fraction(chance)
+    while rest:
+        rest *= _WORD
+        whole, word = int(rest), int.from_bytes(entropy(8), "little")
+        if word != whole:
+            return word < whole
+        rest -= whole
+    return False
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Nothing is printed, logged or warned meanwhile, in the whole process."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with pathlib.Path(os.devnull).open("w") as nowhere, quietly():
+            with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+                yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,328 @@
+"""Private selection end to end: one entry, one winner, nothing else to be seen."""
+
+import logging
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from typing import Any
+
+import pytest
+import scipy.stats
+import torch
+
+from dpbo.accounting import Planned, PureFilter, RDPFilter
+from dpbo.algorithms import NoisedScore, hidden_runs, private_selection, selection_event
+from dpbo.algorithms.hidden_runs import coin
+from dpbo.curator import Curator
+from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable, ReleaseLost
+from dpbo.events import GaussianEvent, SelectionEvent
+from dpbo.laws import FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
+from dpbo.privacy import Adjacency, Budget, PrivacyUnit
+from dpbo.space import Space
+from dpbo.testing import SeededEntropy
+
+SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0), depth=[1, 2, 4], kind=["a", "b"])
+RECORDS = torch.rand(2000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}
+LAW = TruncatedNegativeBinomial.of_mean(12.0, shape=3.0)
+BASE = (GaussianEvent(30.0, 10),)
+
+
+def near(model, records):
+    """Best at 0.7."""
+    return 1.0 - abs(model - 0.7) - 0.1 * records
+
+
+SCORE = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0))
+
+
+def made(law=LAW, base=BASE, score=SCORE, seed=3, **terms):
+    event = SelectionEvent(base=(*base, *(() if score is None else (score.mechanism.event(),))), law=law)
+    return Curator(RECORDS, **{**TERMS, "accounting": Planned([event]), "entropy": SeededEntropy(seed), **terms})
+
+
+def train(parameters):
+    return parameters["lr"]
+
+
+def select(curator, work=train, **changed):
+    return private_selection(curator, work, **{"space": SPACE, "law": LAW, "base": BASE, "score": SCORE, **changed})
+
+
+def test_the_best_run_is_released_and_costs_what_the_plan_says():
+    curator = made(seed=6)
+    best = select(curator)
+    assert abs(best.output - 0.7) < 0.25
+    assert best.parameters["lr"] == best.output
+    assert best.parameters["depth"] in (1, 2, 4)
+    assert best.score == pytest.approx(1.0 - abs(best.output - 0.7) - 0.05, abs=0.05)
+    statement = str(curator.statement())
+    assert "runs-hidden" in statement
+    assert "runs-attested" in statement
+    assert "timing-not-observed" in statement
+    curator.ledger.verify()
+
+
+def test_winners_follow_the_law_of_the_best_of_many():
+    law = TruncatedNegativeBinomial.of_mean(6.0)
+    found = []
+    for seed in range(150):
+        curator = made(law=law, base=(GaussianEvent(50.0),), score=None, seed=seed)
+        best = private_selection(curator, lambda p: (None, p["lr"]), space=SPACE, law=law, base=(GaussianEvent(50.0),))
+        found.append(best.parameters["lr"])
+    exact = lambda x: law.generating(x)  # of a uniform score: P(best <= x) = f(x)
+    assert scipy.stats.kstest(found, exact).pvalue > 1e-6
+    for other in (TruncatedNegativeBinomial.of_mean(2.0), TruncatedNegativeBinomial.of_mean(18.0)):
+        assert scipy.stats.kstest(found, other.generating).pvalue < 1e-6, "another number of runs would be seen"
+
+
+def test_the_ledger_holds_one_charge_and_one_value_and_no_trace_of_a_run():
+    runs = []
+
+    def work(parameters):
+        runs.append(parameters["lr"])
+        return parameters["lr"]
+
+    curator = made()
+    best = select(curator, work)
+    records = curator.ledger.records()
+    assert [r.kind for r in records].count("charge") == 1
+    assert [r.kind for r in records].count("value") == 1
+    text = str([r.body for r in records])
+    assert len(runs) > 2
+    for lr in runs:
+        assert (repr(lr) in text) == (lr == best.parameters["lr"])
+    counts = {seed: len(made(seed=seed).ledger.records()) for seed in (1, 2)}
+    assert len(set(counts.values())) == 1, "the number of records tells nothing"
+
+
+def test_records_are_as_many_whatever_happened_inside():
+    def failing(parameters):
+        raise RuntimeError("record 17 is strange")
+
+    lengths = set()
+    for seed, work in ((1, train), (2, failing), (3, lambda p: 1 / 0 if p["lr"] > 0.5 else p["lr"])):
+        curator = made(seed=seed)
+        select(curator, work)
+        lengths.add(len(curator.ledger.records()))
+    assert len(lengths) == 1
+
+
+def test_a_row_for_each_run_would_be_seen(monkeypatch):
+    """The instrument of the two tests above, on a runner that keeps a row."""
+    lengths, honest = set(), hidden_runs._run
+    for seed in (1, 2, 3):
+        curator, rows = made(seed=seed), []
+
+        def telling(*args, curator=curator, rows=rows):
+            rows.append(len(rows))
+            curator.ledger.note("assume", f"run {len(rows)}")
+            return honest(*args)
+
+        monkeypatch.setattr(hidden_runs, "_run", telling)
+        select(curator)
+        lengths.add(len(curator.ledger.records()))
+    assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("17"), SystemExit(3), MemoryError(), torch.OutOfMemoryError("x")])
+def test_a_run_that_fails_is_the_worst_and_is_not_heard(fault, capfd, caplog):
+    def work(parameters):
+        print("out"), print("err", file=sys.stderr), logging.getLogger("x").error("log"), warnings.warn("warn", stacklevel=2)
+        if parameters["lr"] > 0.3:
+            raise fault
+        return parameters["lr"]
+
+    best = select(made(seed=5), work)
+    assert best.output is not None
+    assert best.output <= 0.3
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+    logging.getLogger("x").error("afterwards")
+    assert len(caplog.records) == 1
+
+
+def test_where_every_run_fails_one_of_them_is_released():
+    def work(parameters):
+        raise ValueError("17")
+
+    best = select(made(), work)
+    assert not best.nothing
+    assert best.output is None
+    assert best.score is None
+
+
+@pytest.mark.parametrize("number", [float("nan"), -float("inf"), "no number"])
+def test_a_score_that_is_no_number_is_the_worst(number):
+    curator = made(score=None)
+    best = private_selection(curator, lambda p: (p, number if p["lr"] > 0.4 else 0.1), space=SPACE, law=LAW, base=BASE)
+    assert best.score == 0.1
+    assert best.parameters["lr"] <= 0.4
+
+
+def test_no_run_releases_nothing():
+    law = PoissonRuns(0.05)
+    curator = made(law=law, base=(GaussianEvent(50.0),), seed=4)
+    best = select(curator, lambda p: pytest.fail("no run was drawn"), law=law, base=(GaussianEvent(50.0),))
+    assert best.nothing
+    assert best.score is None
+    assert select(curator, law=law, base=(GaussianEvent(50.0),)).nothing
+    curator.ledger.verify()
+
+
+def test_equal_scores_are_decided_by_chance_and_not_by_order():
+    firsts = 0
+    for seed in range(60):
+        order: list[float] = []
+        curator = made(law=FixedRuns(2), base=(GaussianEvent(60.0),), score=None, seed=seed)
+        work = lambda p, order=order: (order.append(p["lr"]), 0.5)
+        best = private_selection(curator, work, space=SPACE, law=FixedRuns(2), base=(GaussianEvent(60.0),))
+        firsts += best.parameters["lr"] == order[0]
+    assert 12 <= firsts <= 48
+
+
+def test_asked_again_it_gives_the_same_and_runs_nothing(tmp_path):
+    terms = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "entropy": SeededEntropy(3)}
+    curator = made(**terms)
+    best = select(curator)
+    assert select(curator, lambda p: pytest.fail("ran again")) is best
+    again = select(made(**terms), lambda p: pytest.fail("ran again"))
+    assert again.parameters == best.parameters
+    assert again.score == best.score
+    assert again.output is None
+    with pytest.raises(LedgerMismatch):
+        select(made(**terms), law=LAW, score=NoisedScore(near, (0.0, 2.0), GaussianMechanism(20.0)))
+
+
+CHILD = """
+import os, sys
+from tests.algorithms.test_private_selection import made, select
+done = []
+def work(p):
+    done.append(p)
+    if len(done) == 2:
+        os.kill(os.getpid(), 9)
+    return p["lr"]
+select(made(dataset="d", ledger=sys.argv[1]), work)
+"""
+
+
+def test_a_killed_selection_is_charged_lost_and_never_drawn_again(tmp_path):
+    path = str(tmp_path / "l.db")
+    assert subprocess.run([sys.executable, "-c", CHILD, path], capture_output=True, timeout=120).returncode == -9
+    curator = made(dataset="d", ledger=path)
+    with pytest.raises(ReleaseLost):
+        select(curator, lambda p: pytest.fail("drawn again"))
+    with pytest.raises(BudgetExceeded):
+        select(curator, name="another")
+    curator.ledger.verify()
+
+
+def frames_of(error):
+    """Everything that the frames of an error's traceback hold, by name."""
+    held = {}
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if "dpbo" in frame.f_code.co_filename and "tests" not in frame.f_code.co_filename:
+            held.update(frame.f_locals)
+    return held
+
+
+def test_an_interrupt_ends_it_and_no_frame_knows_anything():
+    runs = []
+
+    def work(parameters):
+        runs.append(parameters["lr"])
+        if len(runs) == 3:
+            raise KeyboardInterrupt
+        return parameters["lr"]
+
+    curator = made()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        select(curator, work)
+    assert caught.value.__context__ is None
+    assert caught.value.__cause__ is None
+    assert not set(frames_of(caught.value)) & {"best", "run", "count", "output", "number", "parameters", "x", "tie"}
+    with pytest.raises(ReleaseLost):
+        select(curator, work)
+    assert len(runs) == 3
+
+
+def test_a_ledger_that_cannot_be_written_delivers_later(tmp_path, monkeypatch):
+    curator = made(dataset="d", ledger=str(tmp_path / "l.db"))
+    kept, ledger = curator.ledger.store, curator.ledger
+
+    def broken(*_args):
+        raise LedgerUnavailable("disk full")
+
+    monkeypatch.setattr(ledger, "store", broken)
+    with pytest.raises(LedgerUnavailable):
+        select(curator)
+    monkeypatch.setattr(ledger, "store", kept)
+    assert select(curator, lambda p: pytest.fail("drawn again")).score is not None
+
+
+def test_refused_before_anything_is_charged():
+    curator, before = made(), len(made().ledger.records())
+    wrong: list[dict[str, Any]] = [{"law": 12}, {"space": {"lr": [1]}}, {"threshold": 0.5}, {"law": ThresholdStop(0.1)}, {"pad_to": -1.0}, {"name": ""},
+             {"base": (), "score": None}, {"base": BASE * 2}, {"score": NoisedScore(near, [(0.0, 1.0)] * 2, GaussianMechanism(20.0))}]  # fmt: skip
+    for changed in wrong:
+        with pytest.raises((InputError, BudgetExceeded)):
+            select(curator, **changed)
+    with pytest.raises(InputError, match="accounting"):
+        select(Curator(RECORDS, **TERMS))  # GDPFilter: the best of Gaussian runs is no Gaussian
+    assert len(curator.ledger.records()) == before
+
+
+def test_filters_that_can_pay_do():
+    pure = NoisedScore(near, (0.0, 1.0), LaplaceMechanism(10.0))
+    curator = Curator(RECORDS, **{**TERMS, "budget": Budget(1.0, 0.0), "accounting": PureFilter(), "entropy": SeededEntropy(1)})
+    select(curator, base=(), score=pure)
+    spent = float(curator.ledger.head().total.parts[0])
+    assert 0.2 < spent < (2 + LAW.shape) * 0.1
+    assert "runs-attested" not in str(curator.statement())
+    gdp = Curator(RECORDS, **TERMS, entropy=SeededEntropy(1))
+    select(gdp, base=(), score=pure)
+    renyi = Curator(RECORDS, **{**TERMS, "accounting": RDPFilter(16.0), "entropy": SeededEntropy(1)})
+    select(renyi, base=(GaussianEvent(100.0),), score=NoisedScore(near, (0.0, 1.0), GaussianMechanism(60.0)))
+    for one in (curator, gdp, renyi):
+        one.ledger.verify()
+
+
+def test_add_or_remove_one_needs_its_divisor_and_converts_the_score():
+    score = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0})
+    terms = {**TERMS, "adjacency": Adjacency.ADD_OR_REMOVE_ONE, "entropy": SeededEntropy(2)}
+    curator = Curator(RECORDS, **terms, accounting=Planned([SelectionEvent(base=(*BASE, GaussianEvent(20.0)), law=LAW)]))
+    assert selection_event(curator, law=LAW, base=BASE, score=score) == curator.accounting.events[0]
+    assert select(curator, score=score).score is not None
+    with pytest.raises(InputError, match="divisor"):
+        select(curator, name="no divisor")
+
+
+def test_the_first_run_that_reaches_a_threshold():
+    law, found = ThresholdStop(0.05), []
+    for seed in range(30):
+        curator = made(law=law, base=(GaussianEvent(50.0),), score=None, seed=seed)
+        best = private_selection(curator, lambda p: (p["lr"], p["lr"]), space=SPACE, law=law, base=(GaussianEvent(50.0),), threshold=0.8)
+        found.append(best.output)
+    reached = [x for x in found if x is not None]
+    assert all(x >= 0.8 for x in reached)
+    assert len(reached) >= 18, "0.2 / (0.05 + 0.95 * 0.2) is 0.83"
+    assert min(reached) < 0.9, "the first, not the best"
+
+
+def test_padding_hides_how_long_it_took():
+    started = time.monotonic()
+    select(made(), pad_to=0.6)
+    assert time.monotonic() - started >= 0.6
+
+
+def test_coins_are_exact():
+    entropy = SeededEntropy(1)
+    heads = sum(coin(0.3, entropy) for _ in range(4000))
+    assert abs(heads - 1200) < 6 * 29
+    assert coin(1.0, entropy)
+    whole = iter([1 << 63, 0, 5])
+    assert not coin(0.5, lambda size: next(whole).to_bytes(8, "little")), "1/2 is not below 1/2"

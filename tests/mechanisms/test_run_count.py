@@ -1,0 +1,130 @@
+"""The number of runs is drawn by its law, exactly, and no run too many."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpbo.errors import InputError
+from dpbo.laws import (
+    BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson, law_from_json,
+)  # fmt: skip
+from dpbo.mechanisms.run_count import _decided, drawn
+from dpbo.testing import SeededEntropy
+
+LAWS = [
+    TruncatedNegativeBinomial.of_mean(6.0),
+    TruncatedNegativeBinomial.of_mean(6.0, shape=0.0),
+    TruncatedNegativeBinomial.of_mean(4.0, shape=0.5),
+    TruncatedNegativeBinomial.of_mean(9.0, shape=20.0),
+    TruncatedNegativeBinomial.of_mean(2.0, shape=-0.5),
+    PoissonRuns(5.0),
+    PoissonRuns(0.3),
+    TruncatedPoisson.of_mean(3.0),
+    BinomialRuns(10, 0.35),
+    FixedRuns(7),
+]
+IDS = [f"{law.name}-{law.mean:.2g}" for law in LAWS]
+DRAWS = 3000
+
+
+@pytest.mark.parametrize("law", LAWS, ids=IDS)
+def test_generating_function_slope_and_mean_are_those_of_the_probabilities(law):
+    start, masses = law.probabilities(4000)
+    k, x = start + np.arange(4000.0), np.array([0.0, 0.3, 0.9, 0.999])
+    assert masses.sum() == pytest.approx(1.0, rel=1e-9)
+    assert (masses @ k) == pytest.approx(law.mean, rel=1e-7)
+    assert law.generating(x) == pytest.approx((masses[:, None] * x ** k[:, None]).sum(0), rel=1e-9, abs=1e-12)
+    slope = (masses[:, None] * k[:, None] * np.maximum(x, 1e-300) ** (k[:, None] - 1)).sum(0)
+    assert law.slope(1 - x) == pytest.approx(slope, rel=1e-6, abs=1e-9)
+    assert float(law.slope(np.zeros(1))[0]) == pytest.approx(law.most)
+    assert law.none == pytest.approx(masses[0] if start == 0 else 0.0, rel=1e-12, abs=1e-300)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=IDS)
+def test_quantiles_are_the_least_that_reach(law):
+    start, masses = law.probabilities(4000)
+    reached = np.cumsum(masses)
+    for p in (0.05, 0.5, 0.95, 0.999):
+        k = law.quantile(p)
+        assert reached[k - start] >= p
+        assert k == start or reached[k - start - 1] < p
+
+
+def test_the_probabilities_are_those_of_scipy():
+    k = np.arange(1, 60)
+    assert LAWS[0].probabilities(59)[1] == pytest.approx(stats.geom(LAWS[0].gamma).pmf(k), rel=1e-9)
+    assert LAWS[1].probabilities(59)[1] == pytest.approx(stats.logser(1 - LAWS[1].gamma).pmf(k), rel=1e-9)
+    whole = stats.nbinom(20.0, LAWS[3].gamma)
+    assert LAWS[3].probabilities(59)[1] == pytest.approx(whole.pmf(k) / whole.sf(0), rel=1e-9)
+    assert LAWS[5].probabilities(60)[1] == pytest.approx(stats.poisson(5.0).pmf(np.arange(60)), rel=1e-9)
+    assert LAWS[8].probabilities(11)[1] == pytest.approx(stats.binom(10, 0.35).pmf(np.arange(11)), rel=1e-9)
+
+
+def statistic(law, draws, shift=0):
+    """p-value of a chi-square test on cells of at least 30 expected draws."""
+    start, masses = law.probabilities(4000)
+    cdf = np.cumsum(masses)
+    edges = [0.0]
+    for value in cdf:
+        if value - edges[-1] >= 30 / len(draws) and 1 - value >= 30 / len(draws):
+            edges.append(float(value))
+    edges.append(1.0)
+    bins = np.searchsorted(edges, cdf[np.clip(np.array(draws) + shift - start, 0, 3999)] - 1e-12) - 1
+    expected = np.diff(edges) * len(draws)
+    observed = np.bincount(np.clip(bins, 0, len(expected) - 1), minlength=len(expected))
+    return 1.0 if len(expected) == 1 else float(stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue)
+
+
+@pytest.mark.parametrize("law", [law for law in LAWS if not isinstance(law, FixedRuns)], ids=IDS[:-1])
+def test_draws_follow_the_law_and_one_off_is_caught(law):
+    entropy = SeededEntropy(11)
+    draws = [drawn(law, entropy) for _ in range(DRAWS)]
+    assert statistic(law, draws) > 1e-6
+    assert statistic(law, draws, shift=1) < 1e-12, "a sampler off by one must be seen"
+
+
+def test_a_fixed_number_is_fixed_and_the_systems_entropy_serves():
+    from dpbo.curator.entropy import system_entropy
+
+    assert [drawn(FixedRuns(7), system_entropy) for _ in range(5)] == [7] * 5
+    assert all(drawn(LAWS[0], system_entropy) >= 1 for _ in range(20))
+
+
+def test_what_a_word_leaves_open_is_decided_by_more():
+    """At the border itself no number of 64 bits can tell; its neighbours on either side can."""
+    law = TruncatedNegativeBinomial(1.0, 0.3)
+    with mpmath.workprec(256):
+        border = int(mpmath.floor(mpmath.ldexp(mpmath.mpf(0.3) + mpmath.mpf(0.3) * (1 - mpmath.mpf(0.3)), 64)))  # F(2)
+        assert [_decided(law, word, 64) for word in (border - 2, border, border + 2)] == [2, None, 3]
+    asked = []
+
+    def entropy(size):
+        asked.append(size)
+        return (border if len(asked) == 1 else (1 << 63)).to_bytes(8, "little")
+
+    assert drawn(law, entropy) in (2, 3)
+    assert len(asked) == 2
+
+
+def test_the_widest_words_end():
+    words = iter([(1 << 64) - 1] * 2 + [0])
+    assert drawn(PoissonRuns(3.0), lambda size: next(words).to_bytes(8, "little")) > 20
+    assert drawn(PoissonRuns(3.0), lambda size: bytes(8)) == 0
+
+
+@pytest.mark.parametrize("law", [*LAWS, ThresholdStop(0.1)], ids=[*IDS, "threshold"])
+def test_json_keeps_a_law(law):
+    assert law_from_json(law.to_json()) == law
+
+
+def test_bad_parameters_are_named():
+    for make in (lambda: TruncatedNegativeBinomial(-1.0, 0.5), lambda: TruncatedNegativeBinomial(1.0, 1.0), lambda: PoissonRuns(0.0),
+                 lambda: PoissonRuns(3), lambda: FixedRuns(0), lambda: BinomialRuns(4, 1.0), lambda: TruncatedPoisson.of_mean(1.0),
+                 lambda: TruncatedNegativeBinomial.of_mean(math.inf), lambda: ThresholdStop(0.0), lambda: LAWS[0].quantile(1.0)):  # fmt: skip
+        with pytest.raises(InputError):
+            make()
+    with pytest.raises(ValueError, match="newer"):
+        law_from_json({"law": "poisson", "mean": 3.0})
