@@ -6,6 +6,7 @@ import pathlib
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 import scipy.stats
 import torch
@@ -245,6 +246,21 @@ def test_every_kind_of_parameter():
             assert shown[name] == parameters[name]
         assert shown["sizes"] == repr(parameters["sizes"])
         assert shown["C"] == pytest.approx(parameters["C"], rel=1e-9)
+
+
+@pytest.mark.parametrize("values", [[0, 0.5, 1], [1.0, 1, "sqrt"], [0.001, 0.01, 0.1, 1]])
+def test_every_value_of_a_list_is_tried_as_what_it_is(values):
+    space, seen = Space(a=[np.float64(v) for v in values] if len(values) == 4 else values, b=scipy.stats.uniform()), []
+
+    def fit(x):
+        seen.append(space.decode(x)["a"])
+        return torch.tensor([0.4, 0.5], dtype=torch.float64)
+
+    loop = a_loop(12, space, noisy_improvement(initial=12), fit=fit)
+    loop.run()
+    assert {(str(v), type(v) is int) for v in seen} == {(str(v), type(v) is int) for v in space._axes["a"].values}
+    for trial, value in zip(loop.client._experiment.trials.values(), seen, strict=True):
+        assert float(trial.arm.parameters["a"]) == value if value != "sqrt" else trial.arm.parameters["a"] == "sqrt"
 
 
 def acquisition_of(loop):
