@@ -4,6 +4,7 @@ import importlib
 import math
 import pathlib
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from dpbo.integrations.ax import ClientObjective, gp_ucb, gradient_information, 
 from dpbo.mechanisms import NoNoise
 from dpbo.models import GradientGP, GradientPosterior
 from dpbo.testing import replay
-from tests.integrations.searches import RECORDS, SPACE, curator, objective
+from tests.integrations.searches import RECORDS, SPACE, curator, objective, score
 from tests.integrations.test_wording import SPECS
 
 Client = importlib.import_module("ax.api.client").Client
@@ -79,6 +80,37 @@ def test_a_run_ends_when_the_plan_is_used_up(workers):
             assert SPACE.decode(x) == pytest.approx(trial.arm.parameters, rel=1e-9)
     best = loop.recommended()
     assert best.parameters.keys() == {"rate", "shift"}
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_values_are_released_in_the_order_in_which_trials_were_begun_unless_told_otherwise(ordered):
+    def points(slow_side):
+        def slow(x, records):
+            if len(records) > 5 and (float(x[0]) > 0.5) == slow_side:
+                time.sleep(0.2)
+            return score(x, records)
+
+        private = PrivateObjective(curator(), slow, score_range=(0.0, 1.0), evaluations=5, name="search")
+        loop = ClientObjective(private, SPACE, Client(random_seed=1), strategy=noisy_improvement(initial=5))
+        loop.run(workers=3, ordered=ordered)
+        assert_told(loop, 5)
+        assert ("durations-tell-nothing" in private.curator.statement().assumptions) == (not ordered)
+        return private.history()[0]
+
+    assert torch.equal(points(True), points(False)) == ordered
+
+
+def test_another_process_on_the_plan_is_noticed():
+    other = objective()
+
+    def meanwhile(x):
+        if other.remaining > 3:
+            other(SPACE.sample(1, seed=9))
+        return x
+
+    loop = ClientObjective(objective(other.curator, fit=meanwhile), SPACE, Client(random_seed=1))
+    loop.run()
+    assert "durations-tell-nothing" in other.curator.statement().assumptions
 
 
 def test_step_by_step():

@@ -23,6 +23,7 @@ from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 from ax.core.trial_status import TrialStatus
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 
+from dpbo.algorithms.company import Company, assume_durations_tell_nothing
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.integrations.ax.strategies import noisy_improvement
@@ -94,7 +95,7 @@ class ClientObjective:
             raise
 
     def complete(self, index: int, handle: Handle | Future[Handle]) -> None:
-        """Charge, release and tell Ax.
+        """Charge, release and tell Ax. In which order trials are completed is public, and must not follow from how long scores took.
 
         Raises:
             InputError: the trial has data, or the handle is another trial's; nothing was charged.
@@ -119,18 +120,29 @@ class ClientObjective:
         self._tell(index, Y.item(), Yvar.item())
 
     def run(
-        self, trials: int | None = None, *, executor: Executor | None = None, workers: int = 1, catch: Sequence[type[Exception]] = ()
+        self,
+        trials: int | None = None,
+        *,
+        executor: Executor | None = None,
+        workers: int = 1,
+        ordered: bool = True,
+        catch: Sequence[type[Exception]] = (),
     ) -> None:
         """Finish what is running, then generate and complete trials until so many were, or the plan is used up.
 
         Keyword args:
             executor: where trials are evaluated, e.g. a process pool; omitted, threads. Everything else happens in this thread.
             workers: trials at once.
+            ordered: release in the order in which trials were begun, so that values and points tell nothing of how long scores took; False
+                releases as they finish, under the statement's assumption `durations-tell-nothing` (see `AsynchronousBO`).
             catch: errors of a fit that fail their trial alone, up to ten in a row; others are raised.
         """
         queue, jobs, begun, failures = deque(self.running), dict[Future[Handle], int](), 0, 0
+        company = Company(self.objective)
+        if require_count("workers", workers) > 1 and not ordered:
+            assume_durations_tell_nothing(self.objective)
         with contextlib.ExitStack() as stack:
-            pool = executor or stack.enter_context(ThreadPoolExecutor(require_count("workers", workers)))
+            pool = executor or stack.enter_context(ThreadPoolExecutor(workers))
             while True:
                 wanted = min(workers - len(jobs) - len(queue), workers if trials is None else trials - begun)
                 fresh = self.next(wanted) if wanted > 0 else []
@@ -138,11 +150,15 @@ class ClientObjective:
                 while queue and len(jobs) < workers:
                     index = queue.popleft()
                     jobs[self.evaluate(index, executor=pool)] = index
+                company.look()
                 if not jobs:
                     return
-                for job in wait(jobs, return_when=FIRST_COMPLETED).done:
+                done = wait([next(iter(jobs))] if ordered else jobs, return_when=FIRST_COMPLETED).done
+                for job in [job for job in jobs if job in done]:
+                    company.look()
                     try:
                         self.complete(jobs.pop(job), job)
+                        company.look(own=1)
                         failures = 0
                     except BudgetExceeded:
                         continue
