@@ -26,7 +26,7 @@ def seeded(seed: int) -> Iterator[None]:
     """Seeds it, and puts back how it was."""
     with _turn, _marked():
         before = torch.random.get_rng_state()
-        torch.random.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         try:
             yield
         finally:

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import scipy.stats
@@ -20,7 +21,7 @@ def observed(t):
     return X, Y, torch.full_like(Y, 0.01)
 
 
-PROPOSERS = {
+PROPOSERS: dict[str, Any] = {
     "qlognei": next_point,
     "trust region": trust_region_point,
     "pareto": lambda s, X, Y, V, *, seed: pareto_point(s, X, Y, V, -X[:, :1], reference=(-1.0, -1.0), seed=seed),
@@ -41,12 +42,14 @@ def test_threads_that_propose_at_once_get_their_own_points_and_leave_the_generat
 def test_no_proposal_seeds_a_gpu(name):
     """torch.manual_seed seeds every GPU, at once or when it is first used, and nobody would put that back."""
     torch.cuda.manual_seed_all(12345)
-    told = torch.cuda._lazy_seed_tracker.get_calls() if not torch.cuda.is_initialized() else torch.cuda.get_rng_state()
+    before = _gpu_seeds()
     PROPOSERS[name](SPACE, *observed(9), seed=1)
-    if torch.cuda.is_initialized():
-        assert torch.equal(torch.cuda.get_rng_state(), told)
-    else:
-        assert torch.cuda._lazy_seed_tracker.get_calls() == told
+    assert _gpu_seeds() == before
+
+
+def _gpu_seeds() -> Any:
+    """The state of the first GPU, or what torch will seed GPUs with once they are used."""
+    return torch.cuda.get_rng_state().tolist() if torch.cuda.is_initialized() else list(torch.cuda._lazy_seed_tracker.get_calls())
 
 
 def test_others_can_tell_that_the_generator_was_seeded_meanwhile():

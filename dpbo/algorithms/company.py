@@ -1,7 +1,7 @@
 """Whether others release under the same plan meanwhile.
 
-Where several workers, threads or processes each release when they are done, the order of their values, and every point that is proposed from
-some values and not yet from others, follow from how long the scores took. That stands in the ledger for every reader.
+Where several workers, threads or processes each release when they are done, the order of their values, and every point that is proposed
+from some values and not yet from others, follow from how long the scores took. That stands in the ledger for every reader.
 """
 
 from __future__ import annotations

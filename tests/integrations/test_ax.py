@@ -15,7 +15,7 @@ import torch
 import dpbo.integrations.ax  # first: it loads Ax without the warnings of Ax's own imports
 from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective, Space
 from dpbo.acquisition import GPUCB, GradientInformation, SrinivasCompact, SrinivasFinite
-from dpbo.errors import BudgetExceeded, InputError, PrivateFailure
+from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivateFailure
 from dpbo.integrations.ax import ClientObjective, gp_ucb, gradient_information, noisy_improvement
 from dpbo.mechanisms import NoNoise
 from dpbo.models import GradientGP, GradientPosterior
@@ -111,6 +111,23 @@ def test_another_process_on_the_plan_is_noticed():
     loop = ClientObjective(objective(other.curator, fit=meanwhile), SPACE, Client(random_seed=1))
     loop.run()
     assert "durations-tell-nothing" in other.curator.statement().assumptions
+
+
+def test_a_value_that_the_ledger_could_not_store_is_not_paid_for_again(monkeypatch):
+    loop = a_loop(4, strategy=noisy_improvement(initial=4))
+    store, failures = loop.objective.curator.ledger.store, iter([False, True])
+
+    def failing(*arguments):
+        if next(failures, False):
+            raise LedgerUnavailable("the disk is full")
+        return store(*arguments)
+
+    monkeypatch.setattr(loop.objective.curator.ledger, "store", failing)
+    with pytest.raises(LedgerUnavailable, match="disk is full"):
+        loop.run()
+    loop.run()
+    assert_told(loop, 4)
+    assert len({tuple(x) for x in loop.objective.history()[0].tolist()}) == 4, "no point twice"
 
 
 def test_step_by_step():
@@ -290,7 +307,7 @@ def test_every_value_of_a_list_is_tried_as_what_it_is(values):
 
     loop = a_loop(12, space, noisy_improvement(initial=12), fit=fit)
     loop.run()
-    assert {(str(v), type(v) is int) for v in seen} == {(str(v), type(v) is int) for v in space._axes["a"].values}
+    assert {(str(v), type(v) is int) for v in seen} == {(str(v), type(v) is int) for v in space.specs["a"]}
     for trial, value in zip(loop.client._experiment.trials.values(), seen, strict=True):
         assert float(trial.arm.parameters["a"]) == value if value != "sqrt" else trial.arm.parameters["a"] == "sqrt"
 

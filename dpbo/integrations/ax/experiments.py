@@ -25,7 +25,7 @@ from ax.generation_strategy.generation_strategy import GenerationStrategy
 
 from dpbo.algorithms.company import Company, assume_durations_tell_nothing
 from dpbo.curator.handle import Handle
-from dpbo.errors import BudgetExceeded, InputError
+from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable
 from dpbo.integrations.ax.strategies import noisy_improvement
 from dpbo.integrations.recommending import Recommendation, recommended
 from dpbo.integrations.wording import Kind, Parameter, Wording
@@ -61,6 +61,7 @@ class ClientObjective:
             raise InputError("objective", objective.metrics, "of one metric", "Combine metrics in the loop of your own.")
         self.objective, self.space, self.client = objective, space, client
         self._wording = Wording(space, _expressible)
+        self._unstored: dict[int, Handle] = {}  # charged, perhaps, when the ledger failed: released again, a handle gives its one value
         if client._maybe_experiment is None:
             client.configure_experiment(parameters=[_config(p) for p in self._wording.parameters], name=objective.name)
             client.configure_optimization(objective=METRIC)
@@ -86,6 +87,8 @@ class ClientObjective:
 
     def evaluate(self, index: int, *, executor: Executor | None = None) -> Any:
         """Fit and score a trial, for `complete`: a handle, or its Future on an executor. Free; what it raises ends the trial."""
+        if index in self._unstored:
+            return self._unstored[index] if executor is None else _done(self._unstored[index])
         if executor is not None:
             return self.objective.submit(self.point(index), executor)
         try:
@@ -100,6 +103,7 @@ class ClientObjective:
         Raises:
             InputError: the trial has data, or the handle is another trial's; nothing was charged.
             BudgetExceeded: another process was faster; the trial is abandoned.
+            LedgerUnavailable: what was drawn waits for the ledger; `run`, or `evaluate` and `complete`, go on with it.
             Whatever the fit raised: the trial is abandoned, and nothing was charged.
         """
         if not self.client._experiment.lookup_data(trial_indices=[index]).df.empty:
@@ -114,9 +118,13 @@ class ClientObjective:
         self.client._experiment.trials[index].update_run_metadata({ENTRY: ready.id})
         try:
             Y, Yvar = self.objective.release(ready)
+        except LedgerUnavailable:
+            self._unstored[index] = ready
+            raise
         except BudgetExceeded:
             self.client.mark_trial_abandoned(index)
             raise
+        self._unstored.pop(index, None)
         self._tell(index, Y.item(), Yvar.item())
 
     def run(
@@ -206,6 +214,12 @@ class ClientObjective:
             raise InputError("client", str(aim), f"an experiment that maximises {METRIC!r}", f"configure_optimization({METRIC!r}).")
         if self.client._maybe_early_stopping_strategy is not None:
             raise InputError("early_stopping_strategy", "set", "omitted", "It reads intermediate values, which nobody released.")
+
+
+def _done(handle: Handle) -> Future[Handle]:
+    future: Future[Handle] = Future()
+    future.set_result(handle)
+    return future
 
 
 def _config(parameter: Parameter) -> Any:

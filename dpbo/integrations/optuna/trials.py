@@ -8,8 +8,8 @@
 A study and its storage hold released values, public points and the noise's variance, so samplers, plots, importances and dashboards
 may do with them what they like. Fit and score never see the trial: there is no way to report a raw score, nor to prune on one.
 Optuna also notes when trials begin and end, which its readers must not see where a score's time depends on the records: that is the
-statement's assumption `timing-not-observed`. Where trials run beside each other (`n_jobs`, several processes), the order of their values, and
-what the next trial knows, follow from how long scores take: the statement then names `durations-tell-nothing`, too.
+statement's assumption `timing-not-observed`. Where trials run beside each other (`n_jobs`, several processes), the order of their values,
+and what the next trial knows, follow from how long scores take: the statement then names `durations-tell-nothing`, too.
 """
 
 from __future__ import annotations
