@@ -18,6 +18,7 @@ from botorch.models import SingleTaskGP
 from dpbo.acquisition.mixed import best_point
 from dpbo.models.observed import quiet, usual_gp
 from dpbo.privacy import require_count
+from dpbo.seeding import seeded
 from dpbo.space import Space
 
 _FIRST, _MOST, _LEAST = 0.8, 1.6, 0.5**7  # side of the region, in sides of the box
@@ -70,7 +71,7 @@ def trust_region_point(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: tor
         X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2; Y is maximised.
         initial: design points that the search began with, and that a new region begins with.
     """
-    with quiet():
+    with quiet(), seeded(seed):  # a fit that fails is tried again from a random start
         means = _means(usual_gp(space, X, Y, Yvar), X)
         region = region_after(means.tolist(), dimension=X.shape[1], initial=initial)
         X, Y, Yvar = X[region.start :], Y[region.start :], Yvar[region.start :]
