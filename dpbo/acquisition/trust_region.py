@@ -48,7 +48,7 @@ def region_after(means: Sequence[float], *, dimension: int, initial: int) -> Tru
         initial: design points at the start of each region.
     """
     require_count("initial", initial)
-    patience, gain = max(4, dimension), _GAIN * (max(means) - min(means)) if means else 0.0
+    patience, gain = max(4, dimension), _gain(means)
     start, length, wins, losses, best = 0, _FIRST, 0, 0, -math.inf
     for place, mean in enumerate(means):
         success, best = mean > best + gain, max(mean, best)
@@ -94,6 +94,11 @@ def region_bounds(space: Space, centre: torch.Tensor, length: float, stretch: to
     for i in space.cat_dims:
         half[i] = upper[i] - lower[i]
     return torch.stack([torch.maximum(lower, centre - half), torch.minimum(upper, centre + half)])
+
+
+def _gain(means: Sequence[float]) -> float:
+    """What counts as better: never the rounding of equal means."""
+    return _GAIN * (max(means) - min(means)) + 1e-9 * max(map(abs, means)) if means else 0.0
 
 
 def _means(gp: SingleTaskGP, X: torch.Tensor) -> torch.Tensor:
