@@ -105,7 +105,7 @@ def timed(executor: Executor, way: tuple[int, bool], evaluations: int, seconds: 
     wall = time.perf_counter() - start
     true = Slow(0.0)
     regret = float(true(best_of(records), records).mean() - true(found.x, records).mean())
-    spent = found.proposing
+    spent = search.proposing
     return {
         "wall": wall,
         "proposing": sum(spent),

@@ -57,7 +57,7 @@ class PrivateObjective:
         fit: `fit(x) -> model`; part no protected record. Where it raises, nothing is charged.
         name: the plan's name in the ledger; the same name and terms resume it.
         budget_share: part of the budget (of mu^2) this plan takes. 1 leaves nothing for a final separate release.
-        weights, max_records_per_unit, divisor, worst: as in `ClippedMean`.
+        weights, max_records_per_unit, divisor, worst, role: as in `ClippedMean`.
         mechanism: GaussianMechanism, or LaplaceMechanism where the curator's filter can pay for no Gaussian; omitted, the first that fits.
             `NoNoise(allow_not_private=True)` runs the same loop without privacy, as a baseline.
         sample_rate: each evaluation scores a Poisson sample of the units, taken with this probability; `PoissonSampled` says what it costs.
@@ -84,13 +84,14 @@ class PrivateObjective:
         max_records_per_unit: int = 1,
         divisor: float | None = None,
         worst: str = "lower",
+        role: str | None = None,
         mechanism: type[AdditiveMechanism] | NoNoise | None = None,
         sample_rate: float | None = None,
         cells: int | None = None,
         terms: Mapping[str, Any] | None = None,
     ) -> None:
         self._settings = {"score_range": score_range, "fit": fit, "weights": weights, "divisor": divisor, "worst": worst,
-                          "max_records_per_unit": max_records_per_unit}  # fmt: skip
+                          "max_records_per_unit": max_records_per_unit, "role": role}  # fmt: skip
         self._score, self._sample_rate, self._cells = score, sample_rate, cells
         if cells is not None and sample_rate is not None:
             raise InputError("sample_rate", sample_rate, "left out with cells", "The variance of sampled cells is not bounded here.")

@@ -9,7 +9,8 @@ deviation over the norm bound of one record's gradient, as a PoissonGaussianEven
 
 What dpbo cannot see is attested by the caller, and the statement says so (assumption `dpsgd-attested`): that the loader holds each
 protected record once and samples records by themselves, and that nobody can predict torch's generator, from which Opacus draws its noise,
-in floats. A generator that was seeded voids the statement where it can be noticed.
+in floats. A generator that was seeded voids the statement where it can be noticed, also by dpbo's own proposals in another thread while a
+model trains in this one: train in processes there.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dpbo.errors import InputError, LedgerError, OpacityError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
 from dpbo.loading import load_opacus
 from dpbo.privacy import Adjacency, require_count, require_positive
+from dpbo.seeding import seeded_elsewhere, switches
 from dpbo.statement import NOT_BOUNDED
 
 IAccountant: Any = load_opacus("opacus.accountants").IAccountant
@@ -67,6 +69,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._releases: dict[str, Event] = {}
         self._counting, self._voided = False, False
         self._planned: Step | None = None
+        self._switches: Mapping[int, int] = switches()
         if curator is not None:
             if curator.ledger.birth["grouped"]:
                 raise InputError("unit", curator.ledger.birth["unit"], "one record", "Opacus clips and samples single records.")
@@ -86,7 +89,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
             self._curator.ledger.note("assume", _ATTESTED)
             self._curator.reserve(self._name, event, slots=steps, terms={"attested": "Poisson", "sample_rate": float(sample_rate)})
             self._planned = multiplier, float(sample_rate), steps
-        count = super().get_optimizer_hook_fn(sample_rate)
+        count, self._switches = super().get_optimizer_hook_fn(sample_rate), switches()
 
         def hook(optimizer: Any) -> None:
             self._watch(optimizer)
@@ -97,7 +100,9 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     def _watch(self, optimizer: Any) -> None:
         """Void the statement where Opacus' noise can be repeated: a generator was given, or torch's own was seeded by a small number."""
         secure = getattr(optimizer, "secure_mode", False)
+        before, self._switches = self._switches, switches()
         seeded = getattr(optimizer, "generator", None) is not None or torch.initial_seed() < _SMALL_SEED
+        seeded = seeded or seeded_elsewhere(before, self._switches)
         if self._curator is not None and seeded and not secure and not self._voided:
             self._curator.ledger.note("void", "DP-SGD noise came from a generator that was seeded")
             self._voided = True  # said once: a note is a transaction, and this runs at every step

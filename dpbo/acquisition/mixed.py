@@ -17,9 +17,9 @@ from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf, optimize_acqf_mixed_alternating
 from botorch.sampling import SobolQMCNormalSampler
-from botorch.utils.sampling import manual_seed
 
 from dpbo.models.observed import ModelBuilder, quiet, usual_gp
+from dpbo.seeding import seeded
 from dpbo.space import Space
 
 
@@ -63,7 +63,7 @@ def next_point(
         pending: points whose values are still to come, `k x d`; the point is the one that gains most beside them. None or `0 x d`: none.
         model: what is fitted to the values, e.g. `sparse_gp` where few of many coordinates matter.
     """
-    with quiet(), manual_seed(seed):  # a fit that fails is tried again from a random start
+    with quiet(), seeded(seed):  # a fit that fails is tried again from a random start
         return best_point(space, model(space, X, Y, Yvar), X, pending, seed=seed)
 
 
@@ -80,7 +80,7 @@ def best_point(
     """Where qLogNEI over this model is largest within bounds (`2 x d`; the space's own if None), `1 x d`."""
     sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
     expected = pending if pending is not None and len(pending) else None
-    with manual_seed(seed):
+    with seeded(seed):
         acquisition = qLogNoisyExpectedImprovement(gp, X, sampler=sampler, X_pending=expected)
         return maximised(acquisition, space, space.bounds if bounds is None else bounds, effort)
 

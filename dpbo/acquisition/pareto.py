@@ -15,11 +15,11 @@ from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolu
 from botorch.models import ModelListGP
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.multi_objective.pareto import is_non_dominated
-from botorch.utils.sampling import manual_seed
 
 from dpbo.acquisition.mixed import maximised, posterior_mean
 from dpbo.errors import InputError
 from dpbo.models.observed import quiet, usual_gp
+from dpbo.seeding import seeded
 from dpbo.space import Space
 
 
@@ -40,7 +40,7 @@ def pareto_point(
         raise InputError("public", tuple(public.shape), f"of shape ({len(X)}, k), a row for each row of X")
     if len(reference) != 1 + public.shape[1]:
         raise InputError("reference", len(reference), f"of {1 + public.shape[1]} values, the released objective's first")
-    with quiet(), manual_seed(seed):
+    with quiet(), seeded(seed):
         open_models = [usual_gp(space, X, public[:, k : k + 1], torch.zeros_like(Y)) for k in range(public.shape[1])]
         model = ModelListGP(usual_gp(space, X, Y, Yvar), *open_models)
         sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)

@@ -18,6 +18,7 @@ from botorch.models import SingleTaskGP
 from dpbo.acquisition.mixed import best_point
 from dpbo.models.observed import quiet, usual_gp
 from dpbo.privacy import require_count
+from dpbo.seeding import seeded
 from dpbo.space import Space
 
 _FIRST, _MOST, _LEAST = 0.8, 1.6, 0.5**7  # side of the region, in sides of the box
@@ -47,7 +48,7 @@ def region_after(means: Sequence[float], *, dimension: int, initial: int) -> Tru
         initial: design points at the start of each region.
     """
     require_count("initial", initial)
-    patience, gain = max(4, dimension), _GAIN * (max(means) - min(means)) if means else 0.0
+    patience, gain = max(4, dimension), _gain(means)
     start, length, wins, losses, best = 0, _FIRST, 0, 0, -math.inf
     for place, mean in enumerate(means):
         success, best = mean > best + gain, max(mean, best)
@@ -70,7 +71,7 @@ def trust_region_point(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: tor
         X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2; Y is maximised.
         initial: design points that the search began with, and that a new region begins with.
     """
-    with quiet():
+    with quiet(), seeded(seed):  # a fit that fails is tried again from a random start
         means = _means(usual_gp(space, X, Y, Yvar), X)
         region = region_after(means.tolist(), dimension=X.shape[1], initial=initial)
         X, Y, Yvar = X[region.start :], Y[region.start :], Yvar[region.start :]
@@ -93,6 +94,11 @@ def region_bounds(space: Space, centre: torch.Tensor, length: float, stretch: to
     for i in space.cat_dims:
         half[i] = upper[i] - lower[i]
     return torch.stack([torch.maximum(lower, centre - half), torch.minimum(upper, centre + half)])
+
+
+def _gain(means: Sequence[float]) -> float:
+    """What counts as better: never the rounding of equal means."""
+    return _GAIN * (max(means) - min(means)) + 1e-9 * max(map(abs, means)) if means else 0.0
 
 
 def _means(gp: SingleTaskGP, X: torch.Tensor) -> torch.Tensor:

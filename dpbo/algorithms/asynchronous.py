@@ -14,6 +14,7 @@ of submission: which points are proposed, and every value, are the same however 
 every statement). A job that is done early waits for those before it, and its worker is idle. `ordered=False` releases in the order of
 finishing and keeps every worker busy, but then that order, and the points that follow from it, stand in the ledger for every reader: the
 statement names the further assumption `durations-tell-nothing`. Choose it where durations are public, as of a fit that outweighs the score.
+The statement also names it as soon as another search releases under the same plan, because the two then take turns as they finish.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import torch
 
 from dpbo.acquisition.mixed import posterior_mean
 from dpbo.acquisition.proposing import Proposer, Proposes
+from dpbo.algorithms.company import Company, assume_durations_tell_nothing
 from dpbo.algorithms.pools import LOST, Executors, Pool
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure
@@ -37,13 +39,12 @@ from dpbo.space import Space
 
 @dataclass(frozen=True, eq=False)
 class AsynchronousResult:
-    """What was found; everything in it is released or public.
+    """What was found; everything in it is released or public, and follows from nobody's clock.
 
     Attributes:
         x: the recommended point, `d`: of the highest posterior mean among those evaluated.
         X, Y, Yvar: all observations under the objective's name: `t x d`, `t x 1`, `t x 1`, in the order of release.
         skipped: points at which `fit` failed, `k x d`.
-        proposing: seconds that each proposal took.
     """
 
     x: torch.Tensor
@@ -51,7 +52,6 @@ class AsynchronousResult:
     Y: torch.Tensor
     Yvar: torch.Tensor
     skipped: torch.Tensor
-    proposing: tuple[float, ...]
 
 
 @dataclass(eq=False)
@@ -79,6 +79,9 @@ class AsynchronousBO:
         propose: where to look next; `Proposer(space)` if omitted.
         seed: of design and proposals, never of the noise.
 
+    Attributes:
+        proposing: seconds that each proposal took, for the operator alone: scores that ran beside it on private records slowed it down.
+
     Raises:
         InputError: an argument outside its range.
     """
@@ -105,7 +108,8 @@ class AsynchronousBO:
         self._propose = Proposer(space) if propose is None else propose
         self._jobs: list[_Job] = []
         self._skipped: list[torch.Tensor] = []
-        self._proposing: list[float] = []
+        self.proposing: list[float] = []
+        self._company = Company(objective)
 
     def run(self, executor: Executors) -> AsynchronousResult:
         """Search until the plan is used up. After an error, `run` again goes on with the points in flight.
@@ -119,13 +123,15 @@ class AsynchronousBO:
             value waits for the ledger, and the next `run` stores it. Whatever `fit` raises and `skip` does not name.
         """
         if self._workers > 1 and not self._ordered:
-            self.objective.curator.ledger.note("assume", "durations-tell-nothing")
+            assume_durations_tell_nothing(self.objective)
+        self._company.begin()
         with Pool(executor) as pool:
             self._begin_again(pool)
             self._fill(pool)
             while self._jobs:
                 self._finish(self._next(), pool)
                 self._fill(pool)
+        self._company.look()
         return self.result()
 
     def result(self) -> AsynchronousResult:
@@ -135,7 +141,7 @@ class AsynchronousBO:
             raise InputError("objective", "without values", "one that has released a value", "Run the search first.")
         best = X[posterior_mean(self.space, X, Y, Yvar).argmax()]
         skipped = torch.stack(self._skipped) if self._skipped else X[:0]
-        return AsynchronousResult(best, X, Y, Yvar, skipped, tuple(self._proposing))
+        return AsynchronousResult(best, X, Y, Yvar, skipped)
 
     def _fill(self, pool: Pool) -> None:
         """Propose and submit until all workers have a job, or every slot that is left has one."""
@@ -171,6 +177,7 @@ class AsynchronousBO:
 
     def _release(self, job: _Job, handle: Handle) -> None:
         """Charge, draw and store one value. A job that could not be stored stays: released again, a handle gives its one value."""
+        self._company.look()
         try:
             self.objective.release(handle)
         except LedgerUnavailable:
@@ -184,6 +191,7 @@ class AsynchronousBO:
             raise
         else:
             self._jobs.remove(job)
+            self._company.look(own=1)
 
     def _again(self, error: BaseException, pool: Pool) -> None:
         """Hand in every job that was lost with its executor to another one."""
@@ -192,9 +200,9 @@ class AsynchronousBO:
         self._begin_again(pool)
 
     def _begin_again(self, pool: Pool) -> None:
-        """Hand in the jobs that were lost, now or in an earlier run: same points, same order."""
+        """Hand in the jobs that were lost or interrupted, now or in an earlier run: same points, same order."""
         for job in self._jobs:
-            if job.future.done() and isinstance(job.future.exception(), LOST):
+            if job.future.done() and isinstance(job.future.exception(), (*LOST, KeyboardInterrupt)):
                 job.future = self._begun(job.x, pool)
 
     def _proposal(self) -> torch.Tensor:
@@ -206,7 +214,7 @@ class AsynchronousBO:
             return self._designed([*X, *pending])
         start = time.perf_counter()
         x = self._propose(X, Y, Yvar, torch.stack(pending) if pending else X[:0], seed=1000 * self._seed + made)[0]
-        self._proposing.append(time.perf_counter() - start)
+        self.proposing.append(time.perf_counter() - start)
         return x
 
     def _designed(self, taken: Sequence[torch.Tensor]) -> torch.Tensor:

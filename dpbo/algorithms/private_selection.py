@@ -92,7 +92,7 @@ def private_selection(
     *,
     space: Space,
     law: RunLaw,
-    base: Sequence[Event] = (),
+    base: Sequence[Event] | Mapping[str, Sequence[Event]] = (),
     score: NoisedScore | None = None,
     threshold: float | None = None,
     pad_to: float | None = None,
@@ -107,7 +107,8 @@ def private_selection(
         space: where each run's parameters are drawn, uniformly.
         law: of the number of runs; or `ThresholdStop`, which releases the first run that reaches `threshold`.
         base: what `train` costs, all its events, in the ledger's relation. Without `score` they must cover the returned number as well.
-            Empty where `train` touches none of this ledger's records.
+            Empty where `train` touches none of this ledger's records. A dict where `train` touches records of other roles only, such as
+            {"training": [...]}: they pay for that, and the curator's own for the score.
         score: how the curator scores an output.
         threshold: public, chosen without looking at the records; for `ThresholdStop` alone.
         pad_to: seconds that the call lasts at least.

@@ -50,25 +50,27 @@ class Parameter:
     high: float = math.nan
     step: int = 1
     labels: tuple[Any, ...] = ()
-    _axis: Space | None = None  # of this parameter alone; None where the coordinate itself is shown
-    _choices: tuple[Any, ...] = ()
+    _axis: Space | None = None  # of this parameter alone; None where labels or the coordinate itself are shown
 
     def shown(self, u: float) -> Any:
         """What the program shows for coordinate u."""
-        value = u if self._axis is None else next(iter(self._axis.decode(torch.tensor([u], dtype=torch.float64)).values()))
         if self.labels:
-            return self.labels[self._choices.index(value)]
+            return self.labels[min(max(round(u * self._ends), 0), len(self.labels) - 1)]
+        value = u if self._axis is None else next(iter(self._axis.decode(torch.tensor([u], dtype=torch.float64)).values()))
         return int(value) if self.kind is Kind.WHOLE else min(max(float(value), self.low), self.high)
 
     def coordinate(self, shown: Any) -> float:
         """The coordinate of what the program shows."""
-        if self._axis is None:
-            return float(shown)
-        try:
-            value = self._choices[self.labels.index(shown)] if self.labels else shown
-        except ValueError:
-            raise InputError(self.name, shown, "one of the values of this space") from None
-        return float(self._axis.encode({self._axis.names[0]: value})[0])
+        if self.labels:
+            if shown not in self.labels:
+                raise InputError(self.name, shown, "one of the values of this space")
+            return self.labels.index(shown) / self._ends
+        return float(shown) if self._axis is None else float(self._axis.encode({self._axis.names[0]: shown})[0])
+
+    @property
+    def _ends(self) -> int:
+        """Labels a unit of the coordinate: categories count 0, 1, ..., ordered values lie evenly in [0, 1]."""
+        return 1 if self.kind is Kind.CATEGORY else max(len(self.labels) - 1, 1)
 
 
 class Wording:
@@ -103,7 +105,7 @@ def _parameter(name: str, spec: Any, space: Space, expressible: Expressible) -> 
     lower, upper = space.bounds[:, i].tolist()
     if axis.cat_dims:
         choices = tuple(axis.decode(torch.tensor([u]))[name] for u in axis.cat_dims[0])
-        return Parameter(name, Kind.CATEGORY, labels=_labels(name, choices, expressible), _axis=axis, _choices=choices)
+        return Parameter(name, Kind.CATEGORY, labels=_labels(name, choices, expressible))
     if axis.discrete_dims:
         numbers = tuple(axis.decode(torch.tensor([u], dtype=torch.float64))[name] for u in axis.discrete_dims[0])
         return _numbers(name, numbers, axis)
@@ -119,7 +121,8 @@ def _numbers(name: str, numbers: tuple[Any, ...], axis: Space) -> Parameter:
     steps = {b - a for a, b in itertools.pairwise(numbers)}
     if all(isinstance(number, int) for number in numbers) and len(steps) == 1:
         return Parameter(name, Kind.WHOLE, numbers[0], numbers[-1], steps.pop(), _axis=axis)
-    return Parameter(name, Kind.ORDERED, labels=numbers, _axis=axis, _choices=numbers)
+    plain = int if all(isinstance(number, int) for number in numbers) else float  # of one type: programs cast the others to the first's
+    return Parameter(name, Kind.ORDERED, labels=tuple(map(plain, numbers)))
 
 
 def _scale(spec: Any) -> Kind | None:
@@ -133,7 +136,12 @@ def _scale(spec: Any) -> Kind | None:
 
 
 def _labels(name: str, choices: tuple[Any, ...], expressible: Expressible) -> tuple[Any, ...]:
-    labels = tuple(value if expressible(value, choices) else repr(value) for value in choices)
+    labels = tuple(value if expressible(value, choices) and not _mistaken(value, choices) else repr(value) for value in choices)
     if len(set(map(repr, labels))) < len(labels) or any(isinstance(label, str) and " at 0x" in label for label in labels):
         raise InputError(name, choices, "of values that have words of their own", "List names, and look the values up in `fit`.")
     return labels
+
+
+def _mistaken(value: Any, choices: tuple[Any, ...]) -> bool:
+    """Whether other programs, which look values up by equality, would take a number for another one: 1, 1.0 and True are one to them."""
+    return isinstance(value, (bool, int, float)) and sum(isinstance(o, (bool, int, float)) and o == value for o in choices) > 1

@@ -16,6 +16,7 @@ equal ranges and weights l2 is sqrt(m)(b - a), the diagonal of the box: nothing 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from typing import Any
 import torch
 
 from dpbo.errors import InputError
+from dpbo.events import Event, RolesEvent
 from dpbo.privacy import Adjacency, Sensitivity, require_count, require_positive, require_range
 from dpbo.queries import scoring
 from dpbo.queries.integers import Lattice, sum_records, sum_units
@@ -45,6 +47,7 @@ class ClippedScores(Query):
         fit: if given, the score gets `fit(subject)`; it runs in the open and must touch no protected record.
         weights: 1e-6 to 1e6, one a metric: a metric of twice the weight gets half the noise relative to its range.
         max_records_per_unit: a unit counts as its mean times min(this, its rows). 1: every unit counts alike.
+        role: of the records, where others of the same study have another one: this release then costs records of this role alone.
         worst: where NaN and failures fall: the "lower" end of the range, for scores that are maximised, the "upper" one, or a number.
     """
 
@@ -55,6 +58,7 @@ class ClippedScores(Query):
     weights: Sequence[float] | None = field(default=None, kw_only=True)
     max_records_per_unit: int = field(default=1, kw_only=True)
     worst: str | float = field(default="lower", kw_only=True)
+    role: str | None = field(default=None, kw_only=True)
     ranges: tuple[tuple[float, float], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -84,6 +88,12 @@ class ClippedScores(Query):
         l1, linf = largest * sum(weights), largest * max(weights)
         scale = tuple(float(unit / largest) for unit in units)
         return Sensitivity(_rounded_up(l1), root_up(largest**2 * sum(weight**2 for weight in weights)), _rounded_up(linf), scale)
+
+    def charged(self, event: Event, adjacency: Adjacency) -> Event:
+        if self.role is None or event.free:
+            return event
+        one = dataclasses.replace(event, noise_multiplier=1.0, slots=1)
+        return RolesEvent(event.noise_multiplier, event.slots, costs=((self.role, (one,)),))
 
     def prepare(self) -> Any:
         return self.subject if self.fit is None else self.fit(self.subject)

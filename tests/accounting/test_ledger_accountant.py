@@ -1,8 +1,10 @@
 """One history of DP-SGD and releases, inside Opacus' own engine."""
 
+import contextlib
 import io
 import pathlib
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from dpbo.events import GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 from dpbo.loading import load_opacus
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
+from dpbo.seeding import seeded
 
 SIGMA, RATE = 1.1, 0.125
 
@@ -234,6 +237,34 @@ def test_what_cannot_be_seen_is_named_and_a_seed_voids_the_statement():
     torch.manual_seed(7)
     train(LedgerAccountant(curator, noise_multiplier=SIGMA, steps=6), 1)
     assert "seeded" in curator.statement().void
+    torch.set_rng_state(state)
+
+
+def test_a_proposal_in_another_thread_during_training_voids_the_statement_and_one_between_trainings_does_not():
+    curator = make()
+    accountant = LedgerAccountant(curator, noise_multiplier=SIGMA, steps=6)
+
+    def propose():
+        with seeded(7):
+            pass
+
+    with _unpredictable(), ThreadPoolExecutor(1) as other:
+        other.submit(propose).result()
+        accountant.get_optimizer_hook_fn(RATE)
+        accountant._watch(None)
+        propose()
+        accountant._watch(None)
+        assert not curator.statement().void
+        other.submit(propose).result()
+        accountant._watch(None)
+        assert "seeded" in curator.statement().void
+
+
+@contextlib.contextmanager
+def _unpredictable():
+    state = torch.get_rng_state()
+    torch.seed()
+    yield
     torch.set_rng_state(state)
 
 

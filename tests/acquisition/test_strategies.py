@@ -85,6 +85,10 @@ class TestTrustRegion:
     def test_a_success_ends_a_row_of_failures(self):
         assert region_after([0.0] * 8 + [1.0, 0.5, 0.5, 0.5, 2.0, 0.5, 0.5, 0.5], dimension=2, initial=8).length == 0.8
 
+    def test_equal_means_are_no_success_whatever_their_last_bits_say(self):
+        flat = [0.3, 0.3 + 1e-16, 0.3 - 1e-16] * 5
+        assert region_after(flat, dimension=2, initial=2).length == 0.8 / 2**3  # the first is always one
+
     def test_a_tiny_region_starts_afresh_with_a_design_of_its_own(self):
         means = [0.0] * 8 + [1.0] + [0.5] * 28
         region = region_after(means, dimension=2, initial=8)

@@ -231,6 +231,38 @@ def test_two_searches_share_one_plan(tmp_path):
         list(both.map(lambda objective: search(objective, executor, workers=3), objectives))
     assert len(objectives[0].history()[0]) == 12
     assert objectives[0].remaining == 0
+    assert "durations-tell-nothing" in objectives[0].curator.statement().assumptions, "they took turns as they finished"
+
+
+def test_a_score_that_was_interrupted_is_scored_again_in_the_next_run():
+    once = [True]
+
+    def interrupted(x, records):
+        if len(records) > 5 and x[0] > 0.5 and once:
+            once.pop()
+            raise KeyboardInterrupt
+        return near(x, records)
+
+    with ThreadPoolExecutor(3) as executor:
+        whole = search(planned(), executor, workers=3)
+        tried = AsynchronousBO(planned(interrupted), SPACE, initial=4, workers=3, propose=quick)
+        with pytest.raises(KeyboardInterrupt):
+            tried.run(executor)
+        found = tried.run(executor)
+    assert torch.equal(found.X, whole.X)
+    assert torch.equal(found.Y, whole.Y)
+
+
+def test_a_result_holds_no_clock():
+    def run(wait):
+        def propose(X, Y, Yvar, pending, *, seed):
+            time.sleep(wait)
+            return quick(X, Y, Yvar, pending, seed=seed)
+
+        with ThreadPoolExecutor(2) as executor:
+            return search(planned(evaluations=6), executor, workers=2, propose=propose)
+
+    assert str(run(0.0)) == str(run(0.02))
 
 
 class Breaking(Executor):
@@ -315,12 +347,13 @@ def test_four_workers_find_what_one_finds_in_a_fraction_of_the_time():
         objective = planned(score, evaluations=16, mechanism=NoNoise(allow_not_private=True))
         start = time.perf_counter()
         with ThreadPoolExecutor(workers) as executor:
-            found = AsynchronousBO(objective, SPACE, workers=workers).run(executor)
-        return time.perf_counter() - start - sum(found.proposing), found
+            tried = AsynchronousBO(objective, SPACE, workers=workers)
+            found = tried.run(executor)
+        assert len(tried.proposing) == 8
+        return time.perf_counter() - start - sum(tried.proposing), found
 
     (serial, alone), (parallel, together) = timed(1), timed(4)
     assert parallel < 0.6 * serial
     assert serial >= 16 * 0.25
     for found in (alone, together):
         assert near(found.x, load()).mean() > 0.84, "the best of all is 0.875"
-        assert len(found.proposing) == 8

@@ -4,8 +4,10 @@ import importlib
 import math
 import pathlib
 import threading
+import time
 from typing import Any
 
+import numpy as np
 import pytest
 import scipy.stats
 import torch
@@ -13,12 +15,12 @@ import torch
 import dpbo.integrations.ax  # first: it loads Ax without the warnings of Ax's own imports
 from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective, Space
 from dpbo.acquisition import GPUCB, GradientInformation, SrinivasCompact, SrinivasFinite
-from dpbo.errors import BudgetExceeded, InputError, PrivateFailure
+from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivateFailure
 from dpbo.integrations.ax import ClientObjective, gp_ucb, gradient_information, noisy_improvement
 from dpbo.mechanisms import NoNoise
 from dpbo.models import GradientGP, GradientPosterior
 from dpbo.testing import replay
-from tests.integrations.searches import RECORDS, SPACE, curator, objective
+from tests.integrations.searches import RECORDS, SPACE, curator, objective, score
 from tests.integrations.test_wording import SPECS
 
 Client = importlib.import_module("ax.api.client").Client
@@ -77,6 +79,54 @@ def test_a_run_ends_when_the_plan_is_used_up(workers):
             assert SPACE.decode(x) == pytest.approx(trial.arm.parameters, rel=1e-9)
     best = loop.recommended()
     assert best.parameters.keys() == {"rate", "shift"}
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_values_are_released_in_the_order_in_which_trials_were_begun_unless_told_otherwise(ordered):
+    def points(slow_side):
+        def slow(x, records):
+            if len(records) > 5 and (float(x[0]) > 0.5) == slow_side:
+                time.sleep(0.2)
+            return score(x, records)
+
+        private = PrivateObjective(curator(), slow, score_range=(0.0, 1.0), evaluations=5, name="search")
+        loop = ClientObjective(private, SPACE, Client(random_seed=1), strategy=noisy_improvement(initial=5))
+        loop.run(workers=3, ordered=ordered)
+        assert_told(loop, 5)
+        assert ("durations-tell-nothing" in private.curator.statement().assumptions) == (not ordered)
+        return private.history()[0]
+
+    assert torch.equal(points(True), points(False)) == ordered
+
+
+def test_another_process_on_the_plan_is_noticed():
+    other = objective()
+
+    def meanwhile(x):
+        if other.remaining > 3:
+            other(SPACE.sample(1, seed=9))
+        return x
+
+    loop = ClientObjective(objective(other.curator, fit=meanwhile), SPACE, Client(random_seed=1))
+    loop.run()
+    assert "durations-tell-nothing" in other.curator.statement().assumptions
+
+
+def test_a_value_that_the_ledger_could_not_store_is_not_paid_for_again(monkeypatch):
+    loop = a_loop(4, strategy=noisy_improvement(initial=4))
+    store, failures = loop.objective.curator.ledger.store, iter([False, True])
+
+    def failing(*arguments):
+        if next(failures, False):
+            raise LedgerUnavailable("the disk is full")
+        return store(*arguments)
+
+    monkeypatch.setattr(loop.objective.curator.ledger, "store", failing)
+    with pytest.raises(LedgerUnavailable, match="disk is full"):
+        loop.run()
+    loop.run()
+    assert_told(loop, 4)
+    assert len({tuple(x) for x in loop.objective.history()[0].tolist()}) == 4, "no point twice"
 
 
 def test_step_by_step():
@@ -244,6 +294,21 @@ def test_every_kind_of_parameter():
             assert shown[name] == parameters[name]
         assert shown["sizes"] == repr(parameters["sizes"])
         assert shown["C"] == pytest.approx(parameters["C"], rel=1e-9)
+
+
+@pytest.mark.parametrize("values", [[0, 0.5, 1], [1.0, 1, "sqrt"], [0.001, 0.01, 0.1, 1]])
+def test_every_value_of_a_list_is_tried_as_what_it_is(values):
+    space, seen = Space(a=[np.float64(v) for v in values] if len(values) == 4 else values, b=scipy.stats.uniform()), []
+
+    def fit(x):
+        seen.append(space.decode(x)["a"])
+        return torch.tensor([0.4, 0.5], dtype=torch.float64)
+
+    loop = a_loop(12, space, noisy_improvement(initial=12), fit=fit)
+    loop.run()
+    assert {(str(v), type(v) is int) for v in seen} == {(str(v), type(v) is int) for v in space.specs["a"]}
+    for trial, value in zip(loop.client._experiment.trials.values(), seen, strict=True):
+        assert float(trial.arm.parameters["a"]) == value if value != "sqrt" else trial.arm.parameters["a"] == "sqrt"
 
 
 def acquisition_of(loop):

@@ -2,6 +2,7 @@
 
 import pathlib
 import sqlite3
+import time
 from typing import Any
 
 import optuna
@@ -53,6 +54,28 @@ def test_a_study_stops_when_the_plan_is_used_up(sampler):
     study.optimize(private, n_trials=50)
     assert [trial.state for trial in study.trials[6:]] == [TrialState.PRUNED], "one trial finds nothing left, and ends without a value"
     assert private.objective.remaining == 0
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_trials_beside_each_other_assume_that_durations_tell_nothing(workers):
+    def slow(x):
+        time.sleep(0.05)
+        return x
+
+    private, study = TrialObjective(objective(fit=slow), SPACE), a_study()
+    study.optimize(private, n_jobs=workers)
+    assert ("durations-tell-nothing" in private.objective.curator.statement().assumptions) == (workers > 1)
+
+
+def test_a_release_from_outside_the_study_during_a_trial_is_company_too():
+    def meanwhile(x):
+        first(torch.rand(1, 2, dtype=torch.float64))
+        return x
+
+    first = objective()
+    private = TrialObjective(objective(first.curator, fit=meanwhile), SPACE)
+    a_study().optimize(private, n_trials=1)
+    assert "durations-tell-nothing" in first.curator.statement().assumptions
 
 
 def test_by_hand_the_error_is_the_budgets():

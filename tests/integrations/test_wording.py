@@ -1,5 +1,6 @@
 """A space in other programs' words, and back."""
 
+import numpy as np
 import pytest
 import scipy.stats
 import torch
@@ -53,6 +54,27 @@ def test_words_and_points_are_the_same_place():
         assert all(there[k] == pytest.approx(v, rel=1e-9) for k, v in here.items() if isinstance(v, float))
         assert shown["C"] == here["C"]
         assert all(type(shown[name]) is int for name in ("depth", "layers", "batch"))
+
+
+@pytest.mark.parametrize("choices", [[1.0, 1, "sqrt"], [None, True, False, 0], [True, 1, 1.0, "x"]])
+def test_values_that_are_equal_but_not_the_same_keep_words_of_their_own(choices):
+    space = Space(a=choices)
+    wording = Wording(space, plain)
+    assert len(set(wording.parameters[0].labels)) == len(choices), "no two of them are equal"
+    for k in range(len(choices)):
+        x = torch.tensor([float(k)], dtype=torch.float64)
+        assert torch.equal(wording.point(wording.shown(x)), x)
+
+
+def test_ordered_numbers_are_of_one_type():
+    for values, kind in (([0, 0.5, 1], float), (list(np.logspace(-3, 0, 4)), float), ([np.float64(0.1), 1], float), ([1, 4, 16], int)):
+        space = Space(a=values)
+        wording = Wording(space, plain)
+        assert {type(label) for label in wording.parameters[0].labels} == {kind}
+        for u in space.discrete_dims[0]:
+            x = torch.tensor([u], dtype=torch.float64)
+            assert torch.equal(wording.point(wording.shown(x)), x)
+            assert wording.shown(x)["a"] == space.decode(x)["a"]
 
 
 def test_ends_stay_inside():

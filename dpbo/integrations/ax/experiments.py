@@ -23,8 +23,9 @@ from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 from ax.core.trial_status import TrialStatus
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 
+from dpbo.algorithms.company import Company, assume_durations_tell_nothing
 from dpbo.curator.handle import Handle
-from dpbo.errors import BudgetExceeded, InputError
+from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable
 from dpbo.integrations.ax.strategies import noisy_improvement
 from dpbo.integrations.recommending import Recommendation, recommended
 from dpbo.integrations.wording import Kind, Parameter, Wording
@@ -60,6 +61,7 @@ class ClientObjective:
             raise InputError("objective", objective.metrics, "of one metric", "Combine metrics in the loop of your own.")
         self.objective, self.space, self.client = objective, space, client
         self._wording = Wording(space, _expressible)
+        self._unstored: dict[int, Handle] = {}  # charged, perhaps, when the ledger failed: released again, a handle gives its one value
         if client._maybe_experiment is None:
             client.configure_experiment(parameters=[_config(p) for p in self._wording.parameters], name=objective.name)
             client.configure_optimization(objective=METRIC)
@@ -85,6 +87,8 @@ class ClientObjective:
 
     def evaluate(self, index: int, *, executor: Executor | None = None) -> Any:
         """Fit and score a trial, for `complete`: a handle, or its Future on an executor. Free; what it raises ends the trial."""
+        if index in self._unstored:
+            return self._unstored[index] if executor is None else _done(self._unstored[index])
         if executor is not None:
             return self.objective.submit(self.point(index), executor)
         try:
@@ -94,11 +98,12 @@ class ClientObjective:
             raise
 
     def complete(self, index: int, handle: Handle | Future[Handle]) -> None:
-        """Charge, release and tell Ax.
+        """Charge, release and tell Ax. In which order trials are completed is public, and must not follow from how long scores took.
 
         Raises:
             InputError: the trial has data, or the handle is another trial's; nothing was charged.
             BudgetExceeded: another process was faster; the trial is abandoned.
+            LedgerUnavailable: what was drawn waits for the ledger; `run`, or `evaluate` and `complete`, go on with it.
             Whatever the fit raised: the trial is abandoned, and nothing was charged.
         """
         if not self.client._experiment.lookup_data(trial_indices=[index]).df.empty:
@@ -113,24 +118,39 @@ class ClientObjective:
         self.client._experiment.trials[index].update_run_metadata({ENTRY: ready.id})
         try:
             Y, Yvar = self.objective.release(ready)
+        except LedgerUnavailable:
+            self._unstored[index] = ready
+            raise
         except BudgetExceeded:
             self.client.mark_trial_abandoned(index)
             raise
+        self._unstored.pop(index, None)
         self._tell(index, Y.item(), Yvar.item())
 
     def run(
-        self, trials: int | None = None, *, executor: Executor | None = None, workers: int = 1, catch: Sequence[type[Exception]] = ()
+        self,
+        trials: int | None = None,
+        *,
+        executor: Executor | None = None,
+        workers: int = 1,
+        ordered: bool = True,
+        catch: Sequence[type[Exception]] = (),
     ) -> None:
         """Finish what is running, then generate and complete trials until so many were, or the plan is used up.
 
         Keyword args:
             executor: where trials are evaluated, e.g. a process pool; omitted, threads. Everything else happens in this thread.
             workers: trials at once.
+            ordered: release in the order in which trials were begun, so that values and points tell nothing of how long scores took; False
+                releases as they finish, under the statement's assumption `durations-tell-nothing` (see `AsynchronousBO`).
             catch: errors of a fit that fail their trial alone, up to ten in a row; others are raised.
         """
         queue, jobs, begun, failures = deque(self.running), dict[Future[Handle], int](), 0, 0
+        company = Company(self.objective)
+        if require_count("workers", workers) > 1 and not ordered:
+            assume_durations_tell_nothing(self.objective)
         with contextlib.ExitStack() as stack:
-            pool = executor or stack.enter_context(ThreadPoolExecutor(require_count("workers", workers)))
+            pool = executor or stack.enter_context(ThreadPoolExecutor(workers))
             while True:
                 wanted = min(workers - len(jobs) - len(queue), workers if trials is None else trials - begun)
                 fresh = self.next(wanted) if wanted > 0 else []
@@ -138,11 +158,15 @@ class ClientObjective:
                 while queue and len(jobs) < workers:
                     index = queue.popleft()
                     jobs[self.evaluate(index, executor=pool)] = index
+                company.look()
                 if not jobs:
                     return
-                for job in wait(jobs, return_when=FIRST_COMPLETED).done:
+                done = wait([next(iter(jobs))] if ordered else jobs, return_when=FIRST_COMPLETED).done
+                for job in [job for job in jobs if job in done]:
+                    company.look()
                     try:
                         self.complete(jobs.pop(job), job)
+                        company.look(own=1)
                         failures = 0
                     except BudgetExceeded:
                         continue
@@ -190,6 +214,12 @@ class ClientObjective:
             raise InputError("client", str(aim), f"an experiment that maximises {METRIC!r}", f"configure_optimization({METRIC!r}).")
         if self.client._maybe_early_stopping_strategy is not None:
             raise InputError("early_stopping_strategy", "set", "omitted", "It reads intermediate values, which nobody released.")
+
+
+def _done(handle: Handle) -> Future[Handle]:
+    future: Future[Handle] = Future()
+    future.set_result(handle)
+    return future
 
 
 def _config(parameter: Parameter) -> Any:

@@ -8,7 +8,8 @@
 A study and its storage hold released values, public points and the noise's variance, so samplers, plots, importances and dashboards
 may do with them what they like. Fit and score never see the trial: there is no way to report a raw score, nor to prune on one.
 Optuna also notes when trials begin and end, which its readers must not see where a score's time depends on the records: that is the
-statement's assumption `timing-not-observed`.
+statement's assumption `timing-not-observed`. Where trials run beside each other (`n_jobs`, several processes), the order of their values,
+and what the next trial knows, follow from how long scores take: the statement then names `durations-tell-nothing`, too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from dpbo.algorithms.company import Company, assume_durations_tell_nothing
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.integrations.optuna.suggesting import Suggestions
@@ -71,8 +73,13 @@ class TrialObjective:
         require_fitting(trial.study)
         if not self.objective.remaining:
             self._refuse(trial.study)
+        company = Company(self.objective)
         handle = self.objective.evaluate(self.suggestions.suggested(trial))
-        _require_no_reports(trial.study.get_trials(deepcopy=False)[trial.number])
+        company.look()
+        trials = trial.study.get_trials(deepcopy=False)
+        _require_no_reports(trials[trial.number])
+        if any(other.state is TrialState.RUNNING and other.number != trial.number for other in trials):
+            assume_durations_tell_nothing(self.objective)
         trial.set_user_attr(ENTRY, handle.id)  # before the charge, so that a value that is never told can be found again
         Y, Yvar = self._released(trial.study, handle)
         trial.set_user_attr(YVAR, Yvar.item())

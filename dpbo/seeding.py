@@ -1,0 +1,56 @@
+"""torch's generator on the CPU, seeded for a while, by one thread at a time.
+
+BoTorch's searches draw from the one generator that all threads share, and its `manual_seed` has two traps. It seeds the generators of every
+GPU too, and never puts those back. And of two threads that use it at once, each draws the other's numbers, and the last to leave puts back
+what it found: the first one's seeded state. Either way, whatever the process draws later, such as the noise of DP-SGD, follows from a
+public seed. Here GPUs are left alone, and threads wait for each other. Threads that draw meanwhile without seeding still get seeded
+numbers: `seeded_elsewhere` tells those who must not.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+
+import torch
+
+_turn = threading.RLock()
+_switches: collections.Counter[int] = collections.Counter()  # by thread; odd while it holds the generator
+_depth = [0]
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seeds it, and puts back how it was."""
+    with _turn, _marked():
+        before = torch.random.get_rng_state()
+        torch.default_generator.manual_seed(seed)
+        try:
+            yield
+        finally:
+            torch.random.set_rng_state(before)
+
+
+def switches() -> Mapping[int, int]:
+    """How often each thread has seeded it and put it back so far; odd in between."""
+    return _switches.copy()
+
+
+def seeded_elsewhere(since: Mapping[int, int], now: Mapping[int, int]) -> bool:
+    """Whether any other thread than this one had it seeded at some time between two looks at `switches`."""
+    own = threading.get_ident()
+    return any(count % 2 or count != since.get(thread, 0) for thread, count in now.items() if thread != own)
+
+
+@contextlib.contextmanager
+def _marked() -> Iterator[None]:
+    """Counts the outermost of nested uses."""
+    own, _depth[0] = threading.get_ident(), _depth[0] + 1
+    _switches[own] += _depth[0] == 1
+    try:
+        yield
+    finally:
+        _switches[own] += _depth[0] == 1
+        _depth[0] -= 1
