@@ -31,8 +31,9 @@ import torch
 from dpbo.algorithms.hidden_runs import Run, best_of
 from dpbo.curator.curator import Curator
 from dpbo.curator.inside import noised_inside
+from dpbo.curator.terms import ROLES
 from dpbo.errors import InputError, ReleaseLost
-from dpbo.events import Event, SelectionEvent
+from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.laws import RunLaw, ThresholdStop
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.privacy import require_positive
@@ -120,7 +121,7 @@ def private_selection(
     """
     _require(curator, train, space, law, threshold, pad_to, name)
     event = selection_event(curator, law=law, base=base, score=score)
-    terms = _terms(space, score, threshold, pad_to)
+    terms = _terms(space, score, threshold, pad_to) | ({"role": role} if (role := _other_role(curator, base)) else {})
     charged = curator.reserve(name, event, slots=1, terms=terms)  # as the ledger has it
     if curator.ledger.head().used[name] == 0:
         for assumed in ("runs-hidden", *(["runs-attested"] if base else [])):
@@ -132,16 +133,30 @@ def private_selection(
     return _delivered(curator, space, name)
 
 
-def selection_event(curator: Curator, *, law: RunLaw, base: Sequence[Event] = (), score: NoisedScore | None = None) -> SelectionEvent:
+def selection_event(
+    curator: Curator, *, law: RunLaw, base: Sequence[Event] | Mapping[str, Sequence[Event]] = (), score: NoisedScore | None = None
+) -> SelectionEvent | RolesEvent:
     """What the selection costs: one run's events, the score's noise among them, under the law of the number of runs."""
-    events = list(base)
-    if score is not None:
-        query = score.query(None)
-        query.require_public(curator.adjacency)
-        if query.metrics != 1:
-            raise InputError("score_range", query.metrics, "of one metric", "A selection maximises one number.")
-        score.mechanism.law(query.scale(curator.adjacency), [grid.quantum for grid in query.lattices(curator.units)])
-        events.append(query.charged(score.mechanism.event(), curator.adjacency))
+    scored = [] if score is None else [_score_event(curator, score)]
+    if not isinstance(base, Mapping):
+        return _selection([*base, *scored], law)
+    own = curator.ledger.birth["role"]
+    costs = {role: list(events) for role, events in base.items()}
+    if scored:
+        costs[own] = [*costs.get(own, []), *scored]
+    return RolesEvent(costs=tuple((role, (_selection(events, law),)) for role, events in sorted(costs.items())))
+
+
+def _score_event(curator: Curator, score: NoisedScore) -> Event:
+    query = score.query(None)
+    query.require_public(curator.adjacency)
+    if query.metrics != 1:
+        raise InputError("score_range", query.metrics, "of one metric", "A selection maximises one number.")
+    score.mechanism.law(query.scale(curator.adjacency), [grid.quantum for grid in query.lattices(curator.units)])
+    return query.charged(score.mechanism.event(), curator.adjacency)
+
+
+def _selection(events: Sequence[Event], law: RunLaw) -> SelectionEvent:
     if not events:
         raise InputError("base", "()", "the events of one run", "Runs that cost nothing need no selection.")
     return SelectionEvent(base=tuple(events), law=law)
@@ -186,6 +201,14 @@ def _terms(space: Space, score: NoisedScore | None, threshold: float | None, pad
     inside = {"score": "attested"} if score is None else {"score": "noised by the curator", **score.query(None).public_inputs()}
     extra = {"threshold": threshold, "pad_to": pad_to}
     return {"parameters": list(space.names), **inside, **{key: value for key, value in extra.items() if value is not None}}
+
+
+def _other_role(curator: Curator, base: Sequence[Event] | Mapping[str, Sequence[Event]]) -> str | None:
+    """The role, besides the curator's own, that pays for training. Raises InputError where there are several."""
+    others = sorted(set(base) - {curator.ledger.birth["role"]}) if isinstance(base, Mapping) else []
+    if len(others) > 1 or not set(others) <= set(ROLES):
+        raise InputError("base", others, f"of one further role, among {ROLES}")
+    return others[0] if others else None
 
 
 def _require(curator: Any, train: Any, space: Any, law: Any, threshold: Any, pad_to: Any, name: Any) -> None:

@@ -1,0 +1,161 @@
+"""What tuning DP-SGD costs, for training and validation records alike, before any record is touched.
+
+    plans = plan_tuning(Budget(6.0, 1e-5), DPSGD(noise_multiplier=1.0, epochs=10, batches=10, batch_size=110), runs=10, validation=350)
+    print(plans)
+
+Training records pay for DP-SGD steps, validation records for the noise on scores, and no record for both: each role is composed by itself,
+and the guarantee is that of the worse one. So each role gets the least noise that the whole budget allows it.
+    "selection"   the best of a random number of runs, the others hidden: little dearer than one run
+    "search"      Bayesian optimisation on released scores: every run is paid for, and every score and model may be looked at
+    "once"        one run of parameters that were fixed beforehand
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from dpbo.accounting.composition import compose
+from dpbo.errors import InputError
+from dpbo.events import Event, GaussianEvent, RolesEvent, SelectionEvent
+from dpbo.integrations.opacus.training import DPSGD
+from dpbo.laws import CountLaw, TruncatedNegativeBinomial
+from dpbo.privacy import Adjacency, Budget, require_count, require_positive, require_range
+
+SHAPE = 3.0
+"""Of the negative binomial whose draws decide the number of runs: on the public table of DP-SGD runs the cheapest in runs and epsilon."""
+_PRECISION = 1e-4
+
+
+@dataclass(frozen=True)
+class TuningPlan:
+    """One way to spend the budget.
+
+    Attributes:
+        strategy: "selection", "search" or "once".
+        terms: of each DP-SGD run, with the noise that fits.
+        score_multiplier: noise of one run's score over what one validation record moves.
+        score_std: standard deviation of that noise, in units of the mean score.
+        runs: expected number; usually: not exceeded with probability 0.95.
+        run_epsilon: what one run costs a training record, at the budget's delta.
+        events: what will be charged, all of it.
+        law: of the number of runs, for "selection".
+    """
+
+    strategy: str
+    terms: DPSGD
+    score_multiplier: float
+    score_std: float
+    runs: float
+    usually: int
+    run_epsilon: float
+    events: tuple[Event, ...]
+    law: CountLaw | None = None
+
+
+@dataclass(frozen=True)
+class TuningPlans(Mapping[str, TuningPlan]):
+    """Plans by strategy; `str()` is a table."""
+
+    plans: tuple[TuningPlan, ...]
+
+    def __getitem__(self, strategy: str) -> TuningPlan:
+        try:
+            return next(plan for plan in self.plans if plan.strategy == strategy)
+        except StopIteration:
+            raise KeyError(strategy) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return (plan.strategy for plan in self.plans)
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def __str__(self) -> str:
+        titles = ("strategy", "runs", "at most, 19 times in 20", "noise multiplier of a step", "epsilon of one run", "noise of a score")
+        head = f"| {' | '.join(titles)} |\n|---|{'---:|' * (len(titles) - 1)}"
+        rows = [f"| {p.strategy} | {p.runs:.4g} | {p.usually} | {p.terms.noise_multiplier:.3g} | {p.run_epsilon:.3g} | {p.score_std:.2g} |"
+                for p in self.plans]  # fmt: skip
+        return "\n".join([head, *rows])
+
+
+def plan_tuning(
+    budget: Budget,
+    terms: DPSGD,
+    *,
+    runs: int,
+    validation: int,
+    score_range: tuple[float, float] = (0.0, 1.0),
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
+    law: CountLaw | None = None,
+) -> TuningPlans:
+    """The three strategies at one budget.
+
+    Args:
+        budget: epsilon and a delta above 0.
+        terms: of each run; its noise multiplier is replaced by the least that fits.
+        runs: how many are wanted: expected ones of a selection, all of a search.
+        validation: public number that score sums are divided by.
+        law: of the number of runs, in place of a truncated negative binomial of this mean.
+
+    Raises:
+        InputError: an argument outside its range.
+    """
+    if budget.epsilon is None or not budget.delta:
+        raise InputError("budget", budget.mu, "given as epsilon and a delta above 0")
+    lower, upper = require_range("score_range", score_range)
+    require_count("runs", runs)
+    require_positive("validation", validation)
+    width = (upper - lower) / (1.0 if adjacency.replaces else 2.0)  # a mean is summed from the middle of its range
+    of_runs = law if law is not None else TruncatedNegativeBinomial.of_mean(float(max(runs, 2)), shape=SHAPE)
+    ways = [
+        ("selection", of_runs.mean, of_runs.quantile(0.95), lambda event: SelectionEvent(base=(event,), law=of_runs), of_runs),
+        ("search", float(runs), runs, lambda event: event.repeated(event.slots * runs), None),
+        ("once", 1.0, 1, lambda event: event, None),
+    ]  # fmt: skip
+    return TuningPlans(tuple(_planned(budget, terms, adjacency, width / validation, *way) for way in ways))
+
+
+def _planned(
+    budget: Budget, terms: DPSGD, adjacency: Adjacency, unit: float, strategy: str, runs: float, usually: int,
+    paid: Callable[[Event], Event], law: CountLaw | None,
+) -> TuningPlan:  # fmt: skip
+    def least(kind: Callable[[float], Event]) -> float:
+        return _least(lambda multiplier: compose([paid(kind(multiplier))], delta=budget.delta or 0.0).epsilon <= (budget.epsilon or 0.0))
+
+    fitted = dataclasses.replace(terms, noise_multiplier=least(lambda m: dataclasses.replace(terms, noise_multiplier=m).event(adjacency)))
+    multiplier = least(lambda m: GaussianEvent(m))
+    run_epsilon = compose([fitted.event(adjacency)], delta=budget.delta or 0.0).epsilon
+    events = _events(strategy, fitted.event(adjacency), GaussianEvent(multiplier), round(runs), paid)
+    return TuningPlan(strategy, fitted, multiplier, multiplier * unit, runs, usually, run_epsilon, events, law)
+
+
+def _events(strategy: str, steps: Event, score: Event, runs: int, paid: Callable[[Event], Event]) -> tuple[Event, ...]:
+    """As they are charged: a selection at once; else training before each run and its score after it."""
+    if strategy == "selection":
+        return (RolesEvent(costs=(("training", (paid(steps),)), ("validation", (paid(score),)))),)
+    unscaled = dataclasses.replace(score, noise_multiplier=1.0)
+    return (
+        RolesEvent(slots=runs, costs=(("training", (steps,)),)),
+        RolesEvent(score.noise_multiplier, runs, costs=(("validation", (unscaled,)),)),
+    )
+
+
+def _least(fits: Callable[[float], bool]) -> float:
+    """The least multiplier that fits, to 4 digits, from above."""
+    high = 1.0
+    while not fits(high):
+        high *= 2.0
+        if high > 1e6:
+            raise InputError("budget", "next to nothing", "enough for a run with some signal")
+    low = high / 2.0
+    while fits(low):
+        low, high = low / 2.0, low
+        if high < 1e-3:
+            raise InputError("budget", "next to everything", "one that bounds something")
+    while high / low > 1 + _PRECISION:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
