@@ -1,0 +1,261 @@
+"""Tuning DP-SGD: sessions that cannot overspend, plans that keep each role's budget, searches that resume, selections that tell nothing."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import scipy.stats
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from dpbo import Budget, Space
+from dpbo.accounting import compose
+from dpbo.curator import Ledger
+from dpbo.errors import InputError, LedgerMismatch, ReleaseLost
+from dpbo.events import RolesEvent, SelectionEvent
+from dpbo.integrations.opacus import DPSGD, Session, plan_tuning, tune
+from dpbo.laws import FixedRuns, PoissonRuns
+from dpbo.privacy import Adjacency
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+BUDGET = Budget(4.0, 1e-5)
+TERMS = DPSGD(noise_multiplier=1.0, epochs=2, batches=5, batch_size=60)
+SPACE = Space(lr=scipy.stats.loguniform(1e-2, 1e1), clip=[0.5, 1.0])
+DRAW = torch.Generator().manual_seed(0)
+X = torch.randn(700, 4, generator=DRAW)
+Y = (X[:, 0] + 0.3 * X[:, 1] > 0).long()
+TRAINING, VALIDATION = TensorDataset(X[:300], Y[:300]), (X[300:500], Y[300:500])
+FITS: list[dict[str, Any]] = []
+
+
+def fit(parameters, session):
+    net = nn.Linear(4, 2)
+    net, optimizer, loader = session.make_private(
+        net, torch.optim.SGD(net.parameters(), lr=parameters["lr"]), max_grad_norm=parameters["clip"]
+    )
+    for inputs, labels in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(inputs), labels).backward()
+        optimizer.step()
+    FITS.append(parameters)
+    return net
+
+
+def right(net, records):
+    with torch.no_grad():
+        return net(records[0]).argmax(1) == records[1]
+
+
+def plans(**changed):
+    return plan_tuning(BUDGET, TERMS, **{"runs": 4, "validation": 200, **changed})
+
+
+def tuned(plan, **changed):
+    terms = {"training": TRAINING, "validation": VALIDATION, "space": SPACE, "budget": BUDGET, "divisor": 200, **changed}
+    return tune(changed.pop("fit", fit), right, plan=plan, **{k: v for k, v in terms.items() if k != "fit"})
+
+
+@pytest.fixture(scope="module")
+def four():
+    return plans()
+
+
+class TestSession:
+    def test_it_gives_out_exactly_its_steps_as_fresh_poisson_samples(self):
+        batches = []
+        session = Session(TensorDataset(torch.arange(300.0).unsqueeze(1), torch.zeros(300)), dataclasses.replace(TERMS, epochs=20))
+        net = nn.Linear(1, 1)
+        net, optimizer, loader = session.make_private(net, torch.optim.SGD(net.parameters(), lr=0.1), max_grad_norm=1.0)
+        for inputs, _ in loader:
+            batches.append(frozenset(inputs[:, 0].tolist()))
+            optimizer.zero_grad()
+            net(inputs).sum().backward()
+            optimizer.step()
+        assert len(batches) == session.terms.steps == 100
+        assert len(set(batches)) == 100
+        assert abs(sum(map(len, batches)) - 6000) < 6 * (30000 * 0.2 * 0.8) ** 0.5
+        assert optimizer.expected_batch_size == 60, "the public number, not one that was counted"
+        assert optimizer.noise_multiplier == 1.0
+
+    def test_one_step_more_is_refused_before_it_is_taken(self):
+        session = Session(TRAINING, TERMS)
+        net = nn.Linear(4, 2)
+        net, optimizer, loader = session.make_private(net, torch.optim.SGD(net.parameters(), lr=0.1), max_grad_norm=1.0)
+        for inputs, labels in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        before = net.state_dict()["_module.weight"].clone()
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(X[:9]), Y[:9]).backward()
+        with pytest.raises(InputError, match="steps=11"):
+            optimizer.step()
+        assert torch.equal(net.state_dict()["_module.weight"], before)
+
+    def test_a_second_model_and_the_sessions_own_terms_are_refused(self):
+        session = Session(TRAINING, TERMS)
+        net = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for name in ("noise_multiplier", "data_loader", "noise_generator", "poisson_sampling"):
+            with pytest.raises(InputError, match="opacus"):
+                session.make_private(net, optimizer, max_grad_norm=1.0, **{name: 0.1})
+        session.make_private(net, optimizer, max_grad_norm=1.0)
+        other = nn.Linear(4, 2)
+        with pytest.raises(InputError, match="first of this run"):
+            session.make_private(other, torch.optim.SGD(other.parameters(), lr=0.1), max_grad_norm=1.0)
+
+    def test_a_seeded_torch_repeats_neither_samples_nor_noise(self):
+        weights = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            weights.append(fit({"lr": 0.5, "clip": 1.0}, Session(TRAINING, TERMS)).state_dict()["_module.weight"])
+        assert not torch.equal(*weights)
+        assert weights[0].shape == (2, 4)
+
+
+class TestPlans:
+    def test_each_role_spends_the_whole_budget_and_no_more(self, four):
+        for plan in four.values():
+            composed = compose(plan.events, delta=1e-5).epsilon
+            assert 3.9 < composed <= 4.0
+            for role in ("training", "validation"):
+                alone = [one for event in plan.events for one in event.of(role)]
+                assert 3.9 < compose(alone, delta=1e-5).epsilon <= 4.0
+
+    def test_a_selection_asks_less_noise_of_a_run_than_paying_for_each(self, four):
+        noise = {name: plan.terms.noise_multiplier for name, plan in four.items()}
+        assert noise["once"] < noise["selection"] < noise["search"]
+        assert four["selection"].runs == pytest.approx(4.0)
+        assert four["selection"].usually > 4
+        assert str(four).count("\n") == 4
+
+    def test_replacing_costs_more_than_adding(self, four):
+        replaced = plans(adjacency=Adjacency.REPLACE_ONE)
+        assert replaced["once"].terms.noise_multiplier > 1.1 * four["once"].terms.noise_multiplier
+        assert replaced["once"].score_std == pytest.approx(2 * four["once"].score_std, rel=1e-3)  # of a range, not of half
+
+    def test_another_law_of_runs(self):
+        plan = plans(law=FixedRuns(3))["selection"]
+        assert (plan.runs, plan.usually) == (3, 3)
+        assert isinstance(plan.events[0], RolesEvent)
+        assert all(isinstance(event, SelectionEvent) for role in plan.events[0].roles for event in plan.events[0].of(role))
+
+    @pytest.mark.parametrize("changed", [{"runs": 0}, {"validation": 0}, {"score_range": (1.0, 0.0)}])
+    def test_nonsense_is_refused(self, changed):
+        with pytest.raises(InputError, match=next(iter(changed))):
+            plans(**changed)
+
+    def test_a_budget_without_epsilon_is_refused(self):
+        with pytest.raises(InputError, match="epsilon"):
+            plan_tuning(Budget.gdp(1.0), TERMS, runs=4, validation=200)
+
+
+class TestTuning:
+    def test_a_selection_releases_one_run_and_one_entry(self, four, tmp_path):
+        found = tuned(four["selection"], dataset="d", ledger=str(tmp_path / "l.db"))
+        assert found.model is not None
+        assert found.score is not None
+        assert right(found.model, (X[500:], Y[500:])).double().mean() > 0.6
+        ledger = Ledger.existing(str(tmp_path / "l.db"))
+        assert [record.name for record in ledger.records() if record.kind == "charge"] == ["selection"]
+        text = str(found.statement)
+        assert "validation and training records" in text
+        assert "(4.000, 1e-05)-DP" in text
+        assert all(name in text for name in ("dpsgd-attested", "runs-hidden"))
+
+    def test_a_search_pays_for_each_run_and_hands_out_a_paid_model(self, four):
+        FITS.clear()
+        found = tuned(four["search"], initial=3)
+        assert len(FITS) == len(found.X) == 4
+        assert found.parameters in FITS
+        assert found.model is not None
+        assert "validation and training records" in str(found.statement)
+
+    def test_once_is_one_run_of_given_parameters(self, four):
+        given = {"lr": 0.5, "clip": 1.0}
+        found = tuned(four["once"], parameters=given)
+        assert found.parameters["clip"] == 1.0
+        assert found.parameters["lr"] == pytest.approx(0.5)
+        with pytest.raises(InputError, match="parameters"):
+            tuned(four["once"])
+        with pytest.raises(InputError, match="parameters"):
+            tuned(four["selection"], parameters=given)
+
+    def test_a_search_goes_on_from_its_ledger_and_keeps_its_models(self, four, tmp_path):
+        where: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "folder": tmp_path / "models"}
+        began = []
+
+        def dies(parameters, session):
+            if len(began) == 2:
+                raise KeyboardInterrupt
+            began.append(parameters)
+            return fit(parameters, session)
+
+        with pytest.raises(KeyboardInterrupt):
+            tuned(four["search"], fit=dies, **where)
+        FITS.clear()
+        found = tuned(four["search"], **where)
+        assert len(found.X) == 3, "the interrupted run is paid for and not run again"
+        assert len(FITS) == 1
+        charges = [record.name for record in Ledger.existing(where["ledger"]).records() if record.kind == "charge"]
+        assert (charges.count("training"), charges.count("scores")) == (4, 3)
+        FITS.clear()
+        again = tuned(four["search"], **where)
+        assert FITS == []
+        assert torch.equal(again.Y, found.Y)
+        assert torch.equal(right(again.model, VALIDATION), right(found.model, VALIDATION))
+
+    def test_a_model_that_was_trained_and_not_scored_is_scored(self, four, tmp_path):
+        where: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "folder": tmp_path / "models"}
+
+        def interrupted(net, records):
+            raise KeyboardInterrupt
+
+        terms: dict[str, Any] = {"training": TRAINING, "validation": VALIDATION, "space": SPACE, "budget": BUDGET, "divisor": 200}
+        with pytest.raises(KeyboardInterrupt):
+            tune(fit, interrupted, plan=four["search"], **terms, **where)
+        FITS.clear()
+        found = tuned(four["search"], **where)
+        assert len(FITS) == 3
+        assert len(found.X) == 4
+
+    def test_a_run_that_fails_is_paid_for_and_worst_and_says_nothing(self, four, capsys):
+        def fails(parameters, session):
+            if parameters["clip"] == 1.0:
+                raise ValueError(f"record {X[7].tolist()}")
+            return fit(parameters, session)
+
+        found = tuned(four["search"], fit=fails)
+        assert len(found.X) == 4
+        assert found.parameters["clip"] == 0.5
+        assert "record" not in capsys.readouterr().err
+        everything = tuned(four["selection"], fit=lambda parameters, session: 1 / 0)
+        assert everything.model is None
+        assert everything.score is None
+
+    def test_a_selection_that_was_killed_is_lost_not_drawn_again(self, four, tmp_path):
+        where: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+
+        def interrupted(parameters, session):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            tuned(four["selection"], fit=interrupted, **where)
+        FITS.clear()
+        with pytest.raises(ReleaseLost):
+            tuned(four["selection"], **where)
+        assert FITS == []
+
+    def test_nothing_may_come_of_a_law_that_allows_it(self):
+        plan = plans(law=PoissonRuns(0.01))["selection"]
+        found = tuned(plan)
+        if found.parameters is None:  # 99 times in 100
+            assert found.model is None
+            assert found.score is None
+
+    def test_another_plan_on_the_same_ledger_is_refused(self, four, tmp_path):
+        where: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+        tuned(four["once"], parameters={"lr": 0.5, "clip": 1.0}, **where)
+        with pytest.raises(LedgerMismatch):
+            tuned(four["search"], **where)
