@@ -57,7 +57,7 @@ def right(network: nn.Module, records: Records) -> torch.Tensor:
         return network(records[0]).argmax(1) == records[1]
 
 
-def tuned(strategy: str, *, seed: int = 0, runs: int = 10, terms: DPSGD = TERMS, **settings: Any) -> TunedModel:
+def tuned(strategy: str, *, seed: int = 0, runs: int = 30, terms: DPSGD = TERMS, **settings: Any) -> TunedModel:
     """By one strategy, at the whole budget."""
     training, validation, _ = parts(seed)
     plan = plan_tuning(BUDGET, terms, runs=runs, validation=len(validation[1]))[strategy]
@@ -68,6 +68,6 @@ def tuned(strategy: str, *, seed: int = 0, runs: int = 10, terms: DPSGD = TERMS,
 
 
 if __name__ == "__main__":
-    print(plan_tuning(BUDGET, TERMS, runs=10, validation=350))
+    print(plan_tuning(BUDGET, TERMS, runs=30, validation=350))
     found = tuned("selection")
     print(found.parameters, found.score, found.statement, sep="\n")
