@@ -70,7 +70,9 @@ def choose_law(
     fits = _fitting(budget, beside)
     found = []
     for shape in shapes:
-        law = _largest(lambda mean, shape=shape: _law(mean, shape), float(runs), lambda law: fits(SelectionEvent(base=tuple(base), law=law)))
+        law = _largest(
+            lambda mean, shape=shape: _law(mean, shape), float(runs), lambda law: fits(SelectionEvent(base=tuple(base), law=law))
+        )
         if law is not None:
             found.append((reach(law, 1.0 / runs), law))
     if not found:

@@ -77,7 +77,11 @@ def test_only_the_curator_evaluates_queries_and_draws_noise():
             "queries/sampled.py",
             "algorithms/kusner/regularised.py",
         },
-        "_sample": {"curator/curator.py", "curator/inside.py", *(f"testing/{kind}_contract.py" for kind in ("mechanism", "selection", "vector"))},
+        "_sample": {
+            "curator/curator.py",
+            "curator/inside.py",
+            *(f"testing/{kind}_contract.py" for kind in ("mechanism", "selection", "vector")),
+        },
     }
     for name, homes in allowed.items():
         users = {str(path.relative_to(ROOT)) for path in FILES if _uses(path, name)}
