@@ -9,7 +9,7 @@ from .gibo_options import choose_start as choose_start
 from .gibo_settings import PAPER as PAPER
 from .gibo_settings import RECOMMENDED as RECOMMENDED
 from .gibo_settings import GIBOSettings as GIBOSettings
-from .private_selection import NoisedScore as NoisedScore
-from .private_selection import Selected as Selected
-from .private_selection import private_selection as private_selection
-from .private_selection import selection_event as selection_event
+from .selection import NoisedScore as NoisedScore
+from .selection import Selected as Selected
+from .selection import private_selection as private_selection
+from .selection import selection_event as selection_event

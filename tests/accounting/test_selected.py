@@ -57,7 +57,7 @@ def test_no_mechanism_passes_the_pure_bound_or_the_threshold_bounds():
     reached = 0.0
     for i, (p, q) in enumerate(pairs(PAIRS, 3)):
         base = Base.of_laws(p, q)
-        stop = ThresholdStop((0.02, 0.2, 0.7)[i % 3])
+        stop = ThresholdStop((0.001, 0.02, 0.2, 0.7)[i % 4])
         place = i % len(p)
         a, b = at_threshold(stop.gamma, p, place), at_threshold(stop.gamma, q, place)
         assert (delta(a, b) <= selected.profile(stop, base, EPSILONS, cells=240) * (1 + ROOM) + 1e-13).all()
