@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from dpbo.errors import InputError
-from dpbo.laws import RunLaw, law_from_json
+from dpbo.laws import CountLaw, RunLaw, law_from_json
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,14 @@ class SelectionEvent(Event):
     """The best of a random number of runs, each run costing all events of `base`; only the best is released.
 
     What each run costs is that of its output and its score together. `noise_multiplier` multiplies the noise of every event in the base, so
-    that a base can be calibrated as any other noise is; 1 is the base as it stands.
+    that a base can be calibrated as any other noise is; 1 is the base as it stands. `spread` = (c, C): what earlier runs gave may decide where
+    later ones look, at densities between c and C times the public prior's; (1, 1) is always the prior.
     """
 
     noise_multiplier: float = 1.0
     base: tuple[Event, ...] = dataclasses.field(kw_only=True)
     law: RunLaw = dataclasses.field(kw_only=True)
+    spread: tuple[float, float] = dataclasses.field(default=(1.0, 1.0), kw_only=True)
     mechanism: ClassVar[str] = "private-selection"
 
     def __post_init__(self) -> None:
@@ -122,6 +124,10 @@ class SelectionEvent(Event):
             raise InputError("base", type(self.base).__name__, "a tuple of one event or more, none of them exact")
         if not isinstance(self.law, RunLaw):
             raise InputError("law", type(self.law).__name__, "a law of dpbo.laws", "For example PoissonRuns(10.0).")
+        if not (isinstance(self.spread, tuple) and len(self.spread) == 2 and 0.0 < self.spread[0] <= 1.0 <= self.spread[1] < math.inf):
+            raise InputError("spread", self.spread, "(c, C) with 0 < c <= 1 <= C")
+        if self.spread != (1.0, 1.0) and not isinstance(self.law, CountLaw):
+            raise InputError("law", type(self.law).__name__, "a law of the number of runs, where runs look at earlier ones")
         if len(self.relations()) > 1:
             raise InputError("base", sorted(self.relations()), "of one relation", "See dpbo.accounting.convert.")
 
@@ -135,12 +141,13 @@ class SelectionEvent(Event):
 
     def to_json(self) -> dict[str, Any]:
         head = {"mechanism": self.mechanism, "noise_multiplier": self.noise_multiplier, "slots": self.slots}
-        return {**head, "base": [event.to_json() for event in self.base], "law": self.law.to_json()}
+        base = [event.to_json() for event in self.base]
+        return {**head, "base": base, "law": self.law.to_json(), "spread": list(self.spread)}
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Self:
         events, law = tuple(map(event_from_json, body["base"])), law_from_json(body["law"])
-        return super().from_json({**body, "base": events, "law": law})
+        return super().from_json({**body, "base": events, "law": law, "spread": tuple(body["spread"])})
 
 
 @dataclass(frozen=True)

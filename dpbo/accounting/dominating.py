@@ -100,7 +100,7 @@ def selection_delta(event: SelectionEvent, epsilons: Array) -> Array:
     if base is None:
         return np.ones_like(epsilons)
     sides = [base] if base.forward is base.reverse else [base, base.swapped()]
-    return np.max([selected.profile(event.law, side, epsilons) for side in sides], axis=0)
+    return np.max([selected.profile(event.law, side, epsilons, spread=event.spread) for side in sides], axis=0)
 
 
 @functools.lru_cache(maxsize=128)
@@ -110,12 +110,12 @@ def selection_side(event: SelectionEvent, reverse: bool) -> Side | None:
     if base is None:
         return None
     base = base.swapped() if reverse else base
-    far = float(base.forward.losses[-1]) + selected.log_ratio(event.law, base)
+    far = float(base.forward.losses[-1]) + selected.log_ratio(event.law, base) + 2 * math.log(event.spread[1] / event.spread[0])
     far = min(far if math.isfinite(far) else 3 * float(base.forward.losses[-1]), _FURTHEST)
     step = max(float(np.median(np.diff(base.forward.losses))), far / _MOST_POINTS)
     epsilons = step * np.arange(math.ceil(far / step) + 1)
-    up = selected.profile(event.law, base, epsilons)
-    down = selected.profile(event.law, base.swapped(), epsilons)
+    up = selected.profile(event.law, base, epsilons, spread=event.spread)
+    down = selected.profile(event.law, base.swapped(), epsilons, spread=event.spread)
     return Side.connected(*_both_signs(epsilons, up, down))
 
 
@@ -181,13 +181,13 @@ def _both_signs(epsilons: Array, up: Array, down: Array) -> tuple[Array, Array]:
 def _epsilon(event: SelectionEvent, base: Base, delta: float) -> float:
     """By refining a grid around where the falling profile passes delta; each value is a bound, so the upper end is returned."""
     low, high = 0.0, float(base.forward.losses[-1])
-    while selected.profile(event.law, base, np.array([high]))[0] > delta:
+    while selected.profile(event.law, base, np.array([high]), spread=event.spread)[0] > delta:
         high *= 2.0
         if high > _FURTHEST:
             return math.inf
     while high - low > 1e-6 * high:
         grid = np.linspace(low, high, 33)
-        below = int(np.flatnonzero(selected.profile(event.law, base, grid) <= delta)[0])
+        below = int(np.flatnonzero(selected.profile(event.law, base, grid, spread=event.spread) <= delta)[0])
         if below == 0:
             return low
         low, high = float(grid[below - 1]), float(grid[below])

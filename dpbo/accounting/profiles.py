@@ -61,7 +61,7 @@ def pure(event: Event) -> Fraction | None:
             return 2 * event.slots / Fraction(event.noise_multiplier)
         case SelectionEvent():
             parts = [pure(one) for one in event.run()]
-            if None in parts:
+            if None in parts or event.spread != (1.0, 1.0):
                 return None
             best = selected.pure(event.law, float(sum(part for part in parts if part is not None)) * _UP)
             return event.slots * Fraction(best * _UP) if math.isfinite(best) else None
@@ -150,6 +150,8 @@ def _selected_renyi(event: SelectionEvent, orders: Curve) -> Curve | None:
     """Of one selection: the lesser of what follows from its runs' Renyi bounds and from their pure epsilon."""
     from dpbo.accounting.dominating import base_of  # which asks this module what single events cost
 
+    if event.spread != (1.0, 1.0):  # by its profile alone
+        return None
     run, best = event.run(), pure(event.repeated(1))
     if any(renyi_curve(one, orders) is None for one in run):
         return None

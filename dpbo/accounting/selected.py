@@ -65,9 +65,10 @@ class _Lines:
         return np.maximum(self.first[place] - z * self.second[place], 0.0)
 
 
-def profile(law: RunLaw, base: Base, epsilons: Array, *, cells: int = CELLS) -> Array:
+def profile(law: RunLaw, base: Base, epsilons: Array, *, cells: int = CELLS, spread: tuple[float, float] = _PLAIN) -> Array:
     """Upper bounds on the winner's delta at each epsilon >= 0, in the base's direction: the lesser of both bounds."""
-    return np.minimum(np.minimum(by_ratio(law, base, epsilons), by_envelope(law, base, epsilons, cells=cells)) * _UP, 1.0)
+    envelope = by_envelope(law, base, epsilons, cells=cells, spread=spread)
+    return np.minimum((np.minimum(by_ratio(law, base, epsilons), envelope) if spread == _PLAIN else envelope) * _UP, 1.0)
 
 
 def by_ratio(law: RunLaw, base: Base, epsilons: Array) -> Array:

@@ -9,6 +9,7 @@ from .gibo_options import choose_start as choose_start
 from .gibo_settings import PAPER as PAPER
 from .gibo_settings import RECOMMENDED as RECOMMENDED
 from .gibo_settings import GIBOSettings as GIBOSettings
+from .hypo import Adaptive as Adaptive
 from .selection import NoisedScore as NoisedScore
 from .selection import Selected as Selected
 from .selection import private_selection as private_selection

@@ -7,15 +7,16 @@ is raised anew where no frame holds anything private.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -43,9 +44,25 @@ class Run:
         return self.score == -math.inf
 
 
+class Proposals(Protocol):
+    """Where the next run looks, `d`, given those before it: its density is within the event's `spread` of the prior's."""
+
+    def __call__(self, runs: Sequence[Run], entropy: Entropy) -> torch.Tensor: ...
+
+
+def uniform(space: Space) -> Proposals:
+    """The fixed public law, uniform on the space, whatever came before."""
+
+    def proposal(runs: Sequence[Run], entropy: Entropy) -> torch.Tensor:
+        unit = [(int.from_bytes(entropy(8), "little") >> 11) * 2.0**-53 for _ in space.names]
+        return space.placed(torch.tensor([unit], dtype=torch.float64))[0]
+
+    return proposal
+
+
 def best_of(
     work: Callable[[dict[str, Any]], tuple[Any, float]], space: Space, law: RunLaw, entropy: Entropy, *,
-    threshold: float | None, pad_to: float | None,
+    threshold: float | None, pad_to: float | None, proposals: Proposals | None = None,
 ) -> Run | None:  # fmt: skip
     """The best run, or None where there was none. The number of runs is drawn first, each proposal within its run.
 
@@ -53,46 +70,48 @@ def best_of(
         KeyboardInterrupt: from a frame that knows nothing.
     """
     ends = time.monotonic() + (pad_to or 0.0)
-    outcome = _contained(work, space, law, entropy, threshold)
+    outcome = _contained(work, space, law, entropy, threshold, proposals or uniform(space))
     if outcome is KeyboardInterrupt:
         raise KeyboardInterrupt
     time.sleep(max(ends - time.monotonic(), 0.0))
     return outcome  # type: ignore[return-value]
 
 
-def _contained(work: Any, space: Space, law: RunLaw, entropy: Entropy, threshold: float | None) -> Run | type[KeyboardInterrupt] | None:
+def _contained(
+    work: Any, space: Space, law: RunLaw, entropy: Entropy, threshold: float | None, proposals: Proposals
+) -> Run | type[KeyboardInterrupt] | None:
     try:
         with _unheard():
             if isinstance(law, ThresholdStop):
-                return _until(work, space, law, entropy, -math.inf if threshold is None else threshold)
+                return _until(work, space, law, entropy, -math.inf if threshold is None else threshold, proposals)
             assert isinstance(law, CountLaw)
-            return _largest(work, space, drawn(law, entropy), entropy)
+            return _largest(work, space, drawn(law, entropy), entropy, proposals)
     except KeyboardInterrupt:
         return KeyboardInterrupt
 
 
-def _largest(work: Any, space: Space, count: int, entropy: Entropy) -> Run | None:
+def _largest(work: Any, space: Space, count: int, entropy: Entropy, proposals: Proposals) -> Run | None:
     best: Run | None = None
+    told: list[Run] = []
     for _ in range(count):
-        run = _run(work, space, entropy)
+        run = _run(work, space, entropy, proposals(told, entropy))
+        told.append(dataclasses.replace(run, output=None))
         if best is None or (run.score, run.tie) > (best.score, best.tie):
             best = run
     return best
 
 
-def _until(work: Any, space: Space, law: ThresholdStop, entropy: Entropy, threshold: float) -> Run | None:
+def _until(work: Any, space: Space, law: ThresholdStop, entropy: Entropy, threshold: float, proposals: Proposals) -> Run | None:
     while True:
-        run = _run(work, space, entropy)
+        run = _run(work, space, entropy, proposals((), entropy))
         if run.score >= threshold and not run.failed:
             return run
         if coin(law.gamma, entropy):
             return None
 
 
-def _run(work: Any, space: Space, entropy: Entropy) -> Run:
-    """One proposal from the fixed public law, uniform on the space, and what came of it."""
-    unit = [(int.from_bytes(entropy(8), "little") >> 11) * 2.0**-53 for _ in space.names]
-    x = space.placed(torch.tensor([unit], dtype=torch.float64))[0]
+def _run(work: Any, space: Space, entropy: Entropy, x: torch.Tensor) -> Run:
+    """One proposal and what came of it."""
     tie = int.from_bytes(entropy(8), "little")
     try:
         output, score = work(space.decode(x))

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from dpbo.algorithms.hidden_runs import Run, best_of
+from dpbo.algorithms.hypo import Adaptive
 from dpbo.curator.curator import Curator
 from dpbo.curator.inside import noised_inside
 from dpbo.curator.terms import ROLES
@@ -41,6 +42,7 @@ from dpbo.queries.clipped import ClippedMean, ScoreRange
 from dpbo.queries.scoring import Score
 from dpbo.space import Space
 
+_PRIOR = (1.0, 1.0)
 _drawn: weakref.WeakKeyDictionary[Curator, dict[str, tuple[int, Selected]]] = weakref.WeakKeyDictionary()
 
 
@@ -95,6 +97,7 @@ def private_selection(
     law: RunLaw,
     base: Sequence[Event] | Mapping[str, Sequence[Event]] = (),
     score: NoisedScore | None = None,
+    adaptive: Adaptive | None = None,
     threshold: float | None = None,
     pad_to: float | None = None,
     name: str = "selection",
@@ -111,6 +114,7 @@ def private_selection(
             Empty where `train` touches none of this ledger's records. A dict where `train` touches records of other roles only, such as
             {"training": [...]}: they pay for that, and the curator's own for the score.
         score: how the curator scores an output.
+        adaptive: lets later runs look where earlier ones did well, at a price; see hypo.py. Else each looks anywhere, uniformly.
         threshold: public, chosen without looking at the records; for `ThresholdStop` alone.
         pad_to: seconds that the call lasts at least.
 
@@ -120,7 +124,8 @@ def private_selection(
         were interrupted; what they cost stays charged.
     """
     _require(curator, train, space, law, threshold, pad_to, name)
-    event = selection_event(curator, law=law, base=base, score=score)
+    spread = _PRIOR if adaptive is None else adaptive.spread
+    event = selection_event(curator, law=law, base=base, score=score, spread=spread)
     terms = _terms(space, score, threshold, pad_to) | ({"role": role} if (role := _other_role(curator, base)) else {})
     charged = curator.reserve(name, event, slots=1, terms=terms)  # as the ledger has it
     if curator.ledger.head().used[name] == 0:
@@ -128,23 +133,28 @@ def private_selection(
             curator.ledger.note("assume", assumed)
         slot = {"query": "PrivateSelection", "public": {}, "details": {}}
         entry = curator.ledger.charge(name, charged, {"units": curator.units, "slots": [slot]}, name, used=0)
-        best = best_of(_work(curator, train, score), space, law, curator._entropy, threshold=threshold, pad_to=pad_to)
+        best = best_of(_work(curator, train, score), space, law, curator._entropy, threshold=threshold, pad_to=pad_to, proposals=adaptive)
         _drawn.setdefault(curator, {})[name] = entry, _selected(best, space)
     return _delivered(curator, space, name)
 
 
 def selection_event(
-    curator: Curator, *, law: RunLaw, base: Sequence[Event] | Mapping[str, Sequence[Event]] = (), score: NoisedScore | None = None
+    curator: Curator,
+    *,
+    law: RunLaw,
+    base: Sequence[Event] | Mapping[str, Sequence[Event]] = (),
+    score: NoisedScore | None = None,
+    spread: tuple[float, float] = _PRIOR,
 ) -> SelectionEvent | RolesEvent:
     """What the selection costs: one run's events, the score's noise among them, under the law of the number of runs."""
     scored = [] if score is None else [_score_event(curator, score)]
     if not isinstance(base, Mapping):
-        return _selection([*base, *scored], law)
+        return _selection([*base, *scored], law, spread)
     own = curator.ledger.birth["role"]
     costs = {role: list(events) for role, events in base.items()}
     if scored:
         costs[own] = [*costs.get(own, []), *scored]
-    return RolesEvent(costs=tuple((role, (_selection(events, law),)) for role, events in sorted(costs.items())))
+    return RolesEvent(costs=tuple((role, (_selection(events, law, spread),)) for role, events in sorted(costs.items())))
 
 
 def _score_event(curator: Curator, score: NoisedScore) -> Event:
@@ -156,10 +166,10 @@ def _score_event(curator: Curator, score: NoisedScore) -> Event:
     return query.charged(score.mechanism.event(), curator.adjacency)
 
 
-def _selection(events: Sequence[Event], law: RunLaw) -> SelectionEvent:
+def _selection(events: Sequence[Event], law: RunLaw, spread: tuple[float, float]) -> SelectionEvent:
     if not events:
         raise InputError("base", "()", "the events of one run", "Runs that cost nothing need no selection.")
-    return SelectionEvent(base=tuple(events), law=law)
+    return SelectionEvent(base=tuple(events), law=law, spread=spread)
 
 
 def _work(curator: Curator, train: Callable[..., Any], score: NoisedScore | None) -> Callable[[dict[str, Any]], tuple[Any, float]]:

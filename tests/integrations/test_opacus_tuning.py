@@ -125,10 +125,11 @@ class TestPlans:
 
     def test_a_selection_asks_less_noise_of_a_run_than_paying_for_each(self, four):
         noise = {name: plan.terms.noise_multiplier for name, plan in four.items()}
-        assert noise["once"] < noise["selection"] < noise["search"]
+        assert noise["once"] < noise["selection"] < noise["hypo"]
+        assert noise["selection"] < noise["search"]
         assert four["selection"].runs == pytest.approx(4.0)
         assert four["selection"].usually > 4
-        assert str(four).count("\n") == 4
+        assert str(four).count("\n") == 5
 
     def test_replacing_costs_more_than_adding(self, four):
         replaced = plans(adjacency=Adjacency.REPLACE_ONE)
@@ -152,8 +153,9 @@ class TestPlans:
 
 
 class TestTuning:
-    def test_a_selection_releases_one_run_and_one_entry(self, four, tmp_path):
-        found = tuned(four["selection"], dataset="d", ledger=str(tmp_path / "l.db"))
+    @pytest.mark.parametrize("strategy", ["selection", "hypo"])
+    def test_hidden_runs_release_one_run_and_one_entry(self, four, tmp_path, strategy):
+        found = tuned(four[strategy], dataset="d", ledger=str(tmp_path / "l.db"))
         assert found.model is not None
         assert found.score is not None
         assert right(found.model, (X[500:], Y[500:])).double().mean() > 0.6

@@ -6,6 +6,7 @@
 Training records pay for DP-SGD steps, validation records for the noise on scores, and no record for both: each role is composed by itself,
 and the guarantee is that of the worse one. So each role gets the least noise that the whole budget allows it.
     "selection"   the best of a random number of runs, the others hidden: little dearer than one run
+    "hypo"        the same, where later runs may look at earlier ones within bounds (DP-HyPO); dearer than a selection
     "search"      Bayesian optimisation on released scores: every run is paid for, and every score and model may be looked at
     "once"        one run of parameters that were fixed beforehand
 """
@@ -16,6 +17,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dpbo.accounting.composition import compose
 from dpbo.errors import InputError
@@ -34,14 +36,14 @@ class TuningPlan:
     """One way to spend the budget.
 
     Attributes:
-        strategy: "selection", "search" or "once".
+        strategy: "selection", "hypo", "search" or "once".
         terms: of each DP-SGD run, with the noise that fits.
         score_multiplier: noise of one run's score over what one validation record moves.
         score_std: standard deviation of that noise, in units of the mean score.
         runs: expected number; usually: not exceeded with probability 0.95.
         run_epsilon: what one run costs a training record, at the budget's delta.
         events: what will be charged, all of it.
-        law: of the number of runs, for "selection".
+        law: of the number of runs, where they are hidden; spread: how far their proposals may follow earlier ones.
     """
 
     strategy: str
@@ -53,6 +55,7 @@ class TuningPlan:
     run_epsilon: float
     events: tuple[Event, ...]
     law: CountLaw | None = None
+    spread: tuple[float, float] = (1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,9 @@ def plan_tuning(
     score_range: tuple[float, float] = (0.0, 1.0),
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
     law: CountLaw | None = None,
+    spread: tuple[float, float] = (0.9, 1.2),
 ) -> TuningPlans:
-    """The three strategies at one budget.
+    """The strategies at one budget, beside one run.
 
     Args:
         budget: epsilon and a delta above 0.
@@ -99,6 +103,7 @@ def plan_tuning(
         runs: how many are wanted: expected ones of a selection, all of a search.
         validation: public number that score sums are divided by.
         law: of the number of runs, in place of a truncated negative binomial of this mean.
+        spread: of "hypo": between which multiples of the uniform density a proposal's may lie.
 
     Raises:
         InputError: an argument outside its range.
@@ -111,35 +116,47 @@ def plan_tuning(
     width = (upper - lower) / (1.0 if adjacency.replaces else 2.0)  # a mean is summed from the middle of its range
     of_runs = law if law is not None else TruncatedNegativeBinomial.of_mean(float(max(runs, 2)), shape=SHAPE)
     ways = [
-        ("selection", of_runs.mean, of_runs.quantile(0.95), lambda event: SelectionEvent(base=(event,), law=of_runs), of_runs),
-        ("search", float(runs), runs, lambda event: event.repeated(event.slots * runs), None),
-        ("once", 1.0, 1, lambda event: event, None),
+        _Way("selection", of_runs.mean, of_runs.quantile(0.95), lambda event: SelectionEvent(base=(event,), law=of_runs), of_runs),
+        _Way("hypo", of_runs.mean, of_runs.quantile(0.95), lambda event: SelectionEvent(base=(event,), law=of_runs, spread=spread),
+             of_runs, spread),
+        _Way("search", float(runs), runs, lambda event: event.repeated(event.slots * runs)),
+        _Way("once", 1.0, 1, lambda event: event),
     ]  # fmt: skip
-    return TuningPlans(tuple(_planned(budget, terms, adjacency, width / validation, *way) for way in ways))
+    return TuningPlans(tuple(_planned(budget, terms, adjacency, width / validation, way) for way in ways))
 
 
-def _planned(
-    budget: Budget, terms: DPSGD, adjacency: Adjacency, unit: float, strategy: str, runs: float, usually: int,
-    paid: Callable[[Event], Event], law: CountLaw | None,
-) -> TuningPlan:  # fmt: skip
+class _Way(NamedTuple):
+    """A strategy, its number of runs, and what it makes of one run's event."""
+
+    strategy: str
+    runs: float
+    usually: int
+    paid: Callable[[Event], Event]
+    law: CountLaw | None = None
+    spread: tuple[float, float] = (1.0, 1.0)
+
+
+def _planned(budget: Budget, terms: DPSGD, adjacency: Adjacency, unit: float, way: _Way) -> TuningPlan:
     def least(kind: Callable[[float], Event]) -> float:
-        return _least(lambda multiplier: compose([paid(kind(multiplier))], delta=budget.delta or 0.0).epsilon <= (budget.epsilon or 0.0))
+        return _least(
+            lambda multiplier: compose([way.paid(kind(multiplier))], delta=budget.delta or 0.0).epsilon <= (budget.epsilon or 0.0)
+        )
 
     fitted = dataclasses.replace(terms, noise_multiplier=least(lambda m: dataclasses.replace(terms, noise_multiplier=m).event(adjacency)))
     multiplier = least(lambda m: GaussianEvent(m))
     run_epsilon = compose([fitted.event(adjacency)], delta=budget.delta or 0.0).epsilon
-    events = _events(strategy, fitted.event(adjacency), GaussianEvent(multiplier), round(runs), paid)
-    return TuningPlan(strategy, fitted, multiplier, multiplier * unit, runs, usually, run_epsilon, events, law)
+    events = _events(way, fitted.event(adjacency), GaussianEvent(multiplier))
+    return TuningPlan(way.strategy, fitted, multiplier, multiplier * unit, way.runs, way.usually, run_epsilon, events, way.law, way.spread)
 
 
-def _events(strategy: str, steps: Event, score: Event, runs: int, paid: Callable[[Event], Event]) -> tuple[Event, ...]:
-    """As they are charged: a selection at once; else training before each run and its score after it."""
-    if strategy == "selection":
-        return (RolesEvent(costs=(("training", (paid(steps),)), ("validation", (paid(score),)))),)
+def _events(way: _Way, steps: Event, score: Event) -> tuple[Event, ...]:
+    """As they are charged: hidden runs at once; else training before each run and its score after it."""
+    if way.law is not None:
+        return (RolesEvent(costs=(("training", (way.paid(steps),)), ("validation", (way.paid(score),)))),)
     unscaled = dataclasses.replace(score, noise_multiplier=1.0)
     return (
-        RolesEvent(slots=runs, costs=(("training", (steps,)),)),
-        RolesEvent(score.noise_multiplier, runs, costs=(("validation", (unscaled,)),)),
+        RolesEvent(slots=way.usually, costs=(("training", (steps,)),)),
+        RolesEvent(score.noise_multiplier, way.usually, costs=(("validation", (unscaled,)),)),
     )
 
 

@@ -4,7 +4,7 @@
     found = tune(fit, right, training=train_set, validation=(X_val, y_val), space=space, budget=Budget(6.0, 1e-5), plan=plans["selection"])
     found.parameters, found.model, found.score, found.statement
 
-"selection" keeps every run but the best hidden. "search" releases each run's score and proposes by them (`next_point`); its models are
+"selection" keeps every run but the best hidden, and "hypo" lets hidden runs look at earlier ones, within bounds. "search" releases each run's score and proposes by them (`next_point`); its models are
 paid for, so the recommended one is handed out without another run. "once" is a search of one run, at parameters fixed beforehand.
 
 A search is resumed from its ledger: a run that was killed has cost a training record its steps, and is not run again; with `folder` its
@@ -28,7 +28,8 @@ from torch.utils.data import Dataset
 
 from dpbo.accounting.planned import Planned
 from dpbo.acquisition.mixed import next_point, posterior_mean
-from dpbo.algorithms.private_selection import NoisedScore, private_selection
+from dpbo.algorithms.hypo import Adaptive
+from dpbo.algorithms.selection import NoisedScore, private_selection
 from dpbo.curator.curator import Curator
 from dpbo.curator.records import count_records
 from dpbo.errors import InputError
@@ -116,7 +117,7 @@ def tune(
         law = GaussianMechanism(plan.score_multiplier)
         best = private_selection(
             curator, trained, space=space, law=plan.law, base={_TRAINING: [plan.terms.event(adjacency)]},
-            score=NoisedScore(_Scored(score), score_range, law, settings), name=_SELECTION,
+            score=NoisedScore(_Scored(score), score_range, law, settings), adaptive=_adaptive(space, plan), name=_SELECTION,
         )  # fmt: skip
         empty = torch.empty(0, len(space.names), dtype=torch.float64)
         return TunedModel(best.parameters, best.output, best.score, curator.statement(), empty, empty[:, :0])
@@ -136,6 +137,10 @@ def tune(
     means = posterior_mean(space, X, Y, Yvar)
     place = int(means.argmax())
     return TunedModel(space.decode(X[place]), models.kept(X[place]), float(means[place]), curator.statement(), X, Y)
+
+
+def _adaptive(space: Space, plan: TuningPlan) -> Adaptive | None:
+    return None if plan.spread == (1.0, 1.0) else Adaptive(space, spread=plan.spread, noise_std=plan.score_std)
 
 
 class _Models:
