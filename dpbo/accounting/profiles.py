@@ -131,10 +131,8 @@ def _selected_renyi(event: SelectionEvent, orders: Curve) -> Curve | None:
         return sum((curve for one in run if (curve := renyi_curve(one, at)) is not None), np.zeros_like(at))
 
     by_runs = selected.renyi(event.law, run_curve, orders, lambda: base_of(run))
-    by_pure = None if best is None else _pure_renyi(float(best), orders)
-    if by_runs is None or by_pure is None:
-        return by_runs if by_pure is None else by_pure
-    return np.minimum(by_runs, by_pure)
+    found = by_runs if best is None else np.minimum(by_runs, _pure_renyi(float(best), orders))
+    return found if np.isfinite(found).all() else None
 
 
 def _mu_squared_of(epsilon: Fraction) -> Fraction:

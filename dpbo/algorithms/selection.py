@@ -168,8 +168,8 @@ def _delivered(curator: Curator, space: Space, name: str) -> Selected:
     """What this process drew, once the ledger has it; else what the ledger holds."""
     if name in (here := _drawn.get(curator, {})):
         entry, chosen = here[name]
-        x = None if chosen.x is None else chosen.x.tolist()
-        value = {"value": [] if chosen.score is None else [chosen.score], "variance": [], "details": {"x": x}}
+        place = None if chosen.x is None else chosen.x.tolist()
+        value = {"value": [] if chosen.score is None else [chosen.score], "variance": [], "details": {"x": place}}
         curator.ledger.store(entry, name, [value])
         return chosen
     values = curator.ledger.values(name)
