@@ -119,7 +119,7 @@ def private_selection(
     """
     _require(curator, train, space, law, threshold, pad_to, name)
     event = selection_event(curator, law=law, base=base, score=score)
-    terms = _terms(space, score, threshold, pad_to)
+    terms = _terms(event, space, score, threshold, pad_to)
     charged = curator.reserve(name, event, slots=1, terms=terms)  # as the ledger has it
     if curator.ledger.head().used[name] == 0:
         for assumed in ("runs-hidden", *(["runs-attested"] if base else [])):
@@ -181,10 +181,15 @@ def _delivered(curator: Curator, space: Space, name: str) -> Selected:
     return Selected(space.decode(x), x, values[0]["value"][0] if values[0]["value"] else None)
 
 
-def _terms(space: Space, score: NoisedScore | None, threshold: float | None, pad_to: float | None) -> dict[str, Any]:
+def _terms(event: SelectionEvent, space: Space, score: NoisedScore | None, threshold: float | None, pad_to: float | None) -> dict[str, Any]:
     inside = {"score": "attested"} if score is None else {"score": "noised by the curator", **score.query(None).public_inputs()}
     extra = {"threshold": threshold, "pad_to": pad_to}
-    return {"parameters": list(space.names), **inside, **{key: value for key, value in extra.items() if value is not None}}
+    return {
+        "runs": event.law.to_json(),
+        "parameters": list(space.names),
+        **inside,
+        **{key: value for key, value in extra.items() if value is not None},
+    }
 
 
 def _require(curator: Any, train: Any, space: Any, law: Any, threshold: Any, pad_to: Any, name: Any) -> None:
