@@ -7,6 +7,7 @@ remove one, delta 1e-6. Expected accuracies are exact sums over the table; relea
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -33,7 +34,7 @@ STEPS = PoissonGaussianEvent(1.1, 14_100, rate=256 / 60_000, relation="add-or-re
 ORDERS = np.concatenate([1 + np.geomspace(0.05, 4.0, 40), np.arange(5.5, 64.0, 0.5), np.arange(64.0, 128.0, 8.0)])
 SHAPES = {"logarithmic": 0.0, "negative binomial 1/2": 0.5, "geometric": 1.0, "negative binomial 3": 3.0, "negative binomial 5": 5.0,
           "negative binomial 10": 10.0, "negative binomial 20": 20.0, "Poisson": math.inf}  # fmt: skip
-MEANS = (2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 22.0, 33.0, 50.0, 75.0, 110.0, 170.0, 300.0, 600.0, 1200.0)
+MEANS: tuple[float, ...] = (2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 22.0, 33.0, 50.0, 75.0, 110.0, 170.0, 300.0, 600.0, 1200.0)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Peer:
         accountant.compose(inner)
         return cls(np.asarray(accountant._rdp, dtype=np.float64))
 
-    def epsilon(self, mean: float, shape: float) -> float:
+    def epsilon(self, shape: float, mean: float) -> float:
         """Of `RepeatAndSelectDpEvent`, computed by the peer's own function."""
         from dp_accounting.rdp import rdp_privacy_accountant as peer
 
@@ -88,7 +89,7 @@ def bounds(law: Any, base: tuple[Event, ...]) -> dict[str, float]:
     """Epsilon by the ratio bound and by the lesser of both, the larger of both directions."""
     one = base_of(base)
     assert one is not None
-    ratio = max(_crossing(lambda e, side=side: selected.by_ratio(law, side, e)) for side in (one, one.swapped()))
+    ratio = max(_crossing(functools.partial(selected.by_ratio, law, side)) for side in (one, one.swapped()))
     return {"ratio": ratio, "profile": selection_epsilon(SelectionEvent(base=base, law=law), DELTA)}
 
 
@@ -107,9 +108,11 @@ def _crossing(curve: Callable[[Array], Array]) -> float:
 def runs_tables(smoke: bool) -> dict[str, Any]:
     """Everything on the table of DP-SGD runs, printed and returned."""
     scores, source = accuracies()
-    base, shapes, means = (STEPS,), SHAPES, MEANS
+    base: tuple[Event, ...] = (STEPS,)
+    shapes, means = SHAPES, MEANS
     if smoke:
-        base, shapes, means = (GaussianEvent(2.5),), {name: SHAPES[name] for name in ("geometric", "Poisson")}, (3.0, 10.0)
+        base, means = (GaussianEvent(2.5),), (3.0, 10.0)
+        shapes = {name: SHAPES[name] for name in ("geometric", "Poisson")}
         peer = Peer.of(dp_event.GaussianDpEvent(2.5))
     else:
         step = dp_event.PoissonSampledDpEvent(STEPS.rate, dp_event.GaussianDpEvent(STEPS.noise_multiplier))
@@ -128,15 +131,15 @@ def runs_tables(smoke: bool) -> dict[str, Any]:
 
 def _point(law: CountLaw, shape: float, base: tuple[Event, ...], scores: Array, peer: Peer) -> dict[str, Any]:
     figures = {"mean": law.mean, "accuracy": expected(law, scores), "95 % of K": law.quantile(0.95)}
-    return {**figures, "dp_accounting": peer.epsilon(law.mean, shape), **bounds(law, base)}
+    return {**figures, "dp_accounting": peer.epsilon(shape, law.mean), **bounds(law, base)}
 
 
 def _within(base: tuple[Event, ...], scores: Array, peer: Peer, shapes: Mapping[str, float], smoke: bool) -> dict[str, Any]:
     """The largest mean within the budget, by the peer's bound and by ours."""
     found: dict[str, Any] = {}
     for name, shape in shapes.items():
-        theirs = _largest_mean(lambda mean, shape=shape: peer.epsilon(mean, shape), smoke)
-        ours = _largest_mean(lambda mean, shape=shape: selection_epsilon(SelectionEvent(base=base, law=law_of(shape, mean)), DELTA), smoke)
+        theirs = _largest_mean(functools.partial(peer.epsilon, shape), smoke)
+        ours = _largest_mean(functools.partial(_ours, base, shape), smoke)
         found[name] = {who: {"mean": mean, "accuracy": expected(law_of(shape, mean), scores)} for who, mean in
                        (("dp_accounting", theirs), ("dpbo", ours))}  # fmt: skip
     cells = [
@@ -145,6 +148,10 @@ def _within(base: tuple[Event, ...], scores: Array, peer: Peer, shapes: Mapping[
     print(f"\nmost expected runs below epsilon {BUDGET} (at most 2,000), and what they find\n")
     print(table(("law", "runs: dp_accounting", "accuracy", "runs: dpbo", "accuracy"), cells))
     return found
+
+
+def _ours(base: tuple[Event, ...], shape: float, mean: float) -> float:
+    return selection_epsilon(SelectionEvent(base=base, law=law_of(shape, mean)), DELTA)
 
 
 def _largest_mean(epsilon: Callable[[float], float], smoke: bool) -> float:
@@ -213,7 +220,7 @@ def gaussian_table(smoke: bool) -> list[dict[str, float | str]]:
             for name in ("geometric", "logarithmic", "Poisson"):
                 law = law_of(SHAPES[name], mean)
                 both = bounds(law, (GaussianEvent(1 / mu),))
-                rows.append({"run": epsilon, "runs": mean, "law": name, "dp_accounting": peer.epsilon(mean, SHAPES[name]), **both})
+                rows.append({"run": epsilon, "runs": mean, "law": name, "dp_accounting": peer.epsilon(SHAPES[name], mean), **both})
     print(f"\nGaussian runs at delta {DELTA:g}: epsilon of one, and of the best\n")
     print(table(("epsilon of a run", "runs", "law", "dp_accounting", "ratio bound", "dpbo"), [tuple(row.values()) for row in rows]))
     return rows

@@ -1,5 +1,5 @@
-"""Private choices. Of 10^7 candidates: seconds and extra memory of the exponential mechanism and permute-and-flip, against one numpy argmax.
-Of DP-SGD runs: accuracy, epsilon and runs of private selection, beside dp_accounting's bounds (private_selection_tables.py).
+"""Private choices. Of 10^7 candidates: seconds and extra memory of the exponential mechanism and permute-and-flip, against one argmax. Of
+DP-SGD runs: accuracy, epsilon and runs of private selection, beside dp_accounting's bounds (private_selection_tables.py).
 
 Bytes: the utilities are 80 MB and are read three times in chunks of 8 MB; an argmax reads them once.
 """

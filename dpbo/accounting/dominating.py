@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -24,7 +25,7 @@ from dpbo.events import Event, ExponentialEvent, GaussianEvent, SelectionEvent
 Array = NDArray[np.float64]
 _FINENESS = 64
 _FLOOR = 1e-17  # delta at which a profile ends: the rest is mass at infinity
-_TARGETS = (1e-2, 1e-4, 1e-6, 1e-9, 1e-12, 1e-15, 1e-18)
+_TARGETS = (1e-2, 1e-4, 1e-6, 1e-9, 1e-12, 1e-17)
 _FURTHEST = 500.0
 _MOST_POINTS = 4000
 
@@ -113,7 +114,7 @@ def selection_side(event: SelectionEvent, reverse: bool) -> Side | None:
     far = float(base.forward.losses[-1]) + selected.log_ratio(event.law, base) + 2 * math.log(event.spread[1] / event.spread[0])
     far = min(far if math.isfinite(far) else 3 * float(base.forward.losses[-1]), _FURTHEST)
     step = max(float(np.median(np.diff(base.forward.losses))), far / _MOST_POINTS)
-    epsilons = step * np.arange(math.ceil(far / step) + 1)
+    epsilons = step * np.arange(math.ceil(far / step) + 1, dtype=np.float64)
     up = selected.profile(event.law, base, epsilons, spread=event.spread)
     down = selected.profile(event.law, base.swapped(), epsilons, spread=event.spread)
     return Side.connected(*_both_signs(epsilons, up, down))
@@ -122,12 +123,12 @@ def selection_side(event: SelectionEvent, reverse: bool) -> Side | None:
 @functools.lru_cache(maxsize=64)
 def base_of(events: tuple[Event, ...]) -> Base | None:
     """The profiles of one run in both directions; None where an event has no pair, or the losses are too large for floats."""
-    found = [_composed(events, reverse) for reverse in (False, True)]
-    if found[0] is None or found[1] is None:
+    one, other = _composed(events, False), _composed(events, True)
+    if one is None or other is None:
         return None
-    (forward, up), (reverse, down) = found
-    if forward == reverse:
-        side = Side.connected(*_both_signs(*up, up[1]))
+    (forward, up), (backward, down) = one, other
+    if forward == backward:
+        side = Side.connected(*_both_signs(up[0], up[1], up[1]))
         return Base(side, side)
     grid = max(up[0], down[0], key=lambda epsilons: float(epsilons[-1]))
     up_there, down_there = (np.interp(np.exp(grid), np.exp(eps), deltas) for eps, deltas in (up, down))  # chords in e^epsilon
@@ -153,10 +154,11 @@ def _composed(events: tuple[Event, ...], reverse: bool) -> tuple[dict[Pair, int]
     far = min(ends, deviation**2 / 2 + 12 * deviation)
     if far > _FURTHEST or deviation == 0.0:
         return None
+    read = _reading(pairs)
     while True:
         step = max(min(deviation / _FINENESS, far / 256), far / _MOST_POINTS)
-        epsilons = step * np.arange(math.ceil(far / step) + 1)
-        deltas = _deltas(pairs, epsilons)
+        epsilons = step * np.arange(math.ceil(far / step) + 1, dtype=np.float64)
+        deltas = read(epsilons)
         low = np.flatnonzero(deltas <= _FLOOR)
         if len(low):
             return pairs, (epsilons[: low[0] + 1], deltas[: low[0] + 1])
@@ -165,11 +167,12 @@ def _composed(events: tuple[Event, ...], reverse: bool) -> tuple[dict[Pair, int]
         far = min(1.5 * far, ends, _FURTHEST)
 
 
-def _deltas(pairs: dict[Pair, int], epsilons: Array) -> Array:
+def _reading(pairs: dict[Pair, int]) -> Callable[[Array], Array]:
+    """delta as a function of epsilon: exact for one Gaussian, else from the composed loss distribution."""
     match list(pairs.items()):
         case [(GaussianPair() as gaussian, 1)]:
-            return gdp.curve(gaussian.mu, epsilons)
-    return pld.curve(pairs, epsilons, _TARGETS)
+            return functools.partial(gdp.curve, gaussian.mu)
+    return functools.partial(pld.chords, pld.readings(pairs, _TARGETS))
 
 
 def _both_signs(epsilons: Array, up: Array, down: Array) -> tuple[Array, Array]:

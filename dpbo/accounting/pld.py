@@ -56,21 +56,25 @@ def epsilon(pairs: Mapping[Pair, int], delta: float, *, inflation: float = 1e-4)
     return _crossing(*read, delta)
 
 
-def curve(pairs: Mapping[Pair, int], epsilons: Array, targets: Sequence[float], *, inflation: float = 1e-5) -> Array:
-    """Upper bounds on delta at rising epsilons: the least of the composed curves that are read around each of these deltas.
+def readings(pairs: Mapping[Pair, int], targets: Sequence[float], *, inflation: float = 3e-5) -> list[tuple[Array, Array]]:
+    """(losses, deltas) of the composition, read around each of these deltas; each an upper bound wherever it stands."""
+    tilted = [(target, _tilted(pairs, target, inflation)) for target in targets]
+    found = [None if one is None else _curve(one, target) for target, one in tilted]
+    return [one for one in found if one is not None]
+
+
+def chords(read: Sequence[tuple[Array, Array]], epsilons: Array) -> Array:
+    """Upper bounds on delta at rising epsilons: the least of several readings.
 
     Each is convex in e^epsilon, so its chords bound it between grid points, and falls, so its last value bounds it beyond.
     """
     bound = np.ones_like(epsilons)
-    for target in targets:
-        tilted = _tilted(pairs, target, inflation)
-        if tilted is not None and (read := _curve(tilted, target)) is not None:
-            losses, deltas = read
-            there = np.interp(epsilons, losses, np.arange(len(losses), dtype=np.float64))
-            j = np.minimum(there.astype(np.int64), len(losses) - 2)
-            share = np.clip(np.expm1(epsilons - losses[j]) / np.expm1(losses[j + 1] - losses[j]), 0.0, 1.0)
-            chord = np.where(epsilons < losses[0], 1.0, deltas[j] + share * (deltas[j + 1] - deltas[j]))
-            bound = np.minimum(bound, chord * (1 + 1e-12))
+    for losses, deltas in read:
+        there = np.interp(epsilons, losses, np.arange(len(losses), dtype=np.float64))
+        j = np.minimum(there.astype(np.int64), len(losses) - 2)
+        share = np.clip(np.expm1(epsilons - losses[j]) / np.expm1(losses[j + 1] - losses[j]), 0.0, 1.0)
+        chord = np.where(epsilons < losses[0], 1.0, deltas[j] + share * (deltas[j + 1] - deltas[j]))
+        bound = np.minimum(bound, chord * (1 + 1e-12))
     return bound
 
 

@@ -120,10 +120,10 @@ def renyi_curve(event: Event, orders: Curve) -> Curve | None:
     """Renyi divergence bounds of several orders, all slots, in floats rounded up."""
     match event:
         case RolesEvent():
-            curves = [[renyi_curve(one, orders) for one in event.of(role)] for role in event.roles]
-            if any(curve is None for role in curves for curve in role):
+            found = _worst_curve(event, orders)
+            if found is None:
                 return None
-            return np.max([np.sum(role, axis=0) for role in curves], axis=0) * _UP
+            return found * _UP
         case GaussianEvent():
             one = orders / (2 * event.noise_multiplier**2)
         case LaplaceEvent():
@@ -146,6 +146,14 @@ def renyi_curve(event: Event, orders: Curve) -> Curve | None:
     return event.slots * one * _UP
 
 
+def _worst_curve(event: RolesEvent, orders: Curve) -> Curve | None:
+    """The largest over the roles, at each order."""
+    curves = {role: [renyi_curve(one, orders) for one in event.of(role)] for role in event.roles}
+    if any(curve is None for role in curves.values() for curve in role):
+        return None
+    return np.max([sum((c for c in role if c is not None), np.zeros_like(orders)) for role in curves.values()], axis=0)
+
+
 def _selected_renyi(event: SelectionEvent, orders: Curve) -> Curve | None:
     """Of one selection: the lesser of what follows from its runs' Renyi bounds and from their pure epsilon."""
     from dpbo.accounting.dominating import base_of  # which asks this module what single events cost
@@ -160,10 +168,8 @@ def _selected_renyi(event: SelectionEvent, orders: Curve) -> Curve | None:
         return sum((curve for one in run if (curve := renyi_curve(one, at)) is not None), np.zeros_like(at))
 
     by_runs = selected.renyi(event.law, run_curve, orders, lambda: base_of(run))
-    by_pure = None if best is None else _pure_renyi(float(best), orders)
-    if by_runs is None or by_pure is None:
-        return by_runs if by_pure is None else by_pure
-    return np.minimum(by_runs, by_pure)
+    found = by_runs if best is None else np.minimum(by_runs, _pure_renyi(float(best), orders))
+    return found if np.isfinite(found).all() else None
 
 
 def _mu_squared_of(epsilon: Fraction) -> Fraction:

@@ -3,8 +3,8 @@
 Replacing one unit is removing it and adding another: two steps of add-or-remove-one. So what an event guarantees under add-or-remove-one
 it guarantees twice over under replace-one: a vector moves twice as far, which is half the noise multiplier (Gaussian: mu becomes 2 mu; pure
 epsilon becomes 2 epsilon). A Poisson-sampled Gaussian is not halved but named anew: its event holds the norm bound of one unit's
-contribution, which is the same, and its own pair under replace-one is far better than doubling (poisson.py). Of a private selection, each run is converted.
-The way back does not exist: replace-one says nothing about the number of units.
+contribution, which is the same, and its own pair under replace-one is far better than doubling (poisson.py). Of a private selection, each
+run is converted. The way back does not exist: replace-one says nothing about the number of units.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The best of K private runs: bounds on its privacy profile, its Renyi divergence and its pure epsilon, from those of one run.
 
-A run Q(D) gives an outcome y with a score; K comes from a public law (dpbo.laws) independent of everything; only the best y is released. For
-a score level let a = P(S), b = Q(S) be the masses of what lies at or below it, u = 1 - a, v = 1 - b. The winner's law is
+A run Q(D) gives an outcome y with a score; K comes from a public law (dpbo.laws) independent of everything; only the best y is released.
+For a score level let a = P(S), b = Q(S) be the masses of what lies at or below it, u = 1 - a, v = 1 - b. The winner's law is
 
     A(y) = f(P(<= y)) - f(P(< y)) = p(y) int_0^1 f'(P(< y) + t p(y)) dt,       f(x) = E x^K,
 
@@ -13,18 +13,19 @@ Ratio bound. With R = sup over levels f'(a)/f'(b):  delta_A(e + log R) <= m delt
     (1-g) drev(log r) = g (r - 1). Binomial: ((1-c u)/(1-c v))^(n-1), c delta(log r) = (1-c)(r - 1). Poisson: log R = m sup (v - u) = m TV.
 Envelope bound (any law). delta_A(e) <= E_P[ max over u of (f'(1-u) - e^(e-L) f'(1-T(u)))_+ ], L = log p/q the loss.
     Pointwise f'(b) >= f'(1-T(u)), and each outcome takes its worst u. The integrand in q is a largest of lines in p/q, so convex, an
-    f-divergence: a dominating pair attains the most (Blackwell). On cells [u_i, u_i+1] the slope is taken at the left end and T at the right.
+    f-divergence: a dominating pair attains the most (Blackwell). On cells [u_i, u_i+1] the slope is taken at the left end and T at the
+    right.
     For e >= 0; below, delta_A(-e) = 1 - e^-e + e^-e delta_A'(e) with the directions exchanged.
-Threshold (`ThresholdStop`). A(y) = p(y) / (g + (1-g) s), s = P(score >= tau), so with 1/(g + (1-g) u) for f' and 1/g for m every step holds;
-    "nothing" has density g / (g + (1-g) s) against that of all runs that fail, which is less.
+Threshold (`ThresholdStop`). A(y) = p(y) / (g + (1-g) s), s = P(score >= tau), so with 1/(g + (1-g) u) for f' and 1/g for m every step
+    holds; "nothing" has density g / (g + (1-g) s) against that of all runs that fail, which is less.
 Renyi (Papernot & Steinke 2022, Theorem 2, negative binomial). R <= [e^((1-1/h) eps(h)) g^(-1/h)]^(1+s) for every h >= 1, as E = "not S, or
     a coin of g" has P(E) = g + (1-g) u >= g and Q(E) <= (e^eps(h) P(E))^(1-1/h); int A^l A'^(1-l) <= m R^(l-1) int p^l q^(1-l). For the
     threshold the same with s = 0 gives their Corollary 16 at h = l - 1. Their figures' ln(1/g - 1) for ln(1/g) is no bound for g > 1/2.
-Renyi (Poisson). Let h = (l-1) v - l u <= (l-1) d, d = drev(log(l/(l-1))). Along the levels d(e^(m h)) = m e^(m h) (l p - (l-1) q), from e^-m
-    to 1, so the mass e^-m of K = 0 is 1 - int m e^(m h) (l p - (l-1) q), and the moment is
+Renyi (Poisson). Let h = (l-1) v - l u <= (l-1) d, d = drev(log(l/(l-1))). Along the levels d(e^(m h)) = m e^(m h) (l p - (l-1) q), from
+    e^-m to 1, so the mass e^-m of K = 0 is 1 - int m e^(m h) (l p - (l-1) q), and the moment is
         1 + int m e^(m h) [p^l q^(1-l) - l p + (l-1) q] <= 1 + m e^(m (l-1) d) (e^((l-1) eps(l)) - 1),
-    as the bracket is nowhere negative. (Ties: A is a mean along the level, and x^l y^(1-l) is convex.) For every m > 0; where m >= 1 it is at
-    most m e^((l-1)(eps(l) + m d)), the known Theorem 6, which is false for m < 1.
+    as the bracket is nowhere negative. (Ties: A is a mean along the level, and x^l y^(1-l) is convex.) For every m > 0; where m >= 1 it is
+    at most m e^((l-1)(eps(l) + m d)), the known Theorem 6, which is false for m < 1.
 Other laws: moment <= f(0) + m R^(l-1) e^((l-1) eps(l)), and of at most n runs n eps(l). Pure runs: eps + log R, R against randomised
 response; the negative binomial's is eps + (1+s) log((e^eps + g)/(1 + g e^eps)), below (2+s) eps.
 
@@ -107,8 +108,8 @@ def by_envelope(law: RunLaw, base: Base, epsilons: Array, *, cells: int = CELLS,
 
 def renyi(
     law: RunLaw, base_curve: Callable[[Array], Array], orders: Array, base: Callable[[], Base | None], *, inner: Array = _INNER
-) -> Array | None:
-    """Renyi bounds of the winner, the larger of both directions.
+) -> Array:
+    """Renyi bounds of the winner, the larger of both directions; infinite where nothing follows.
 
     Args:
         base_curve: Renyi bounds of one run at given orders.
@@ -124,7 +125,7 @@ def renyi(
         case PoissonRuns():
             found = base()
             if found is None:
-                return None
+                return np.full_like(orders, math.inf)
             crossed = np.log1p(1 / (orders - 1))
             dh = np.maximum(found.forward.delta(crossed), found.reverse.delta(crossed))
             grown = (orders - 1) * np.maximum(curve, 0.0)
@@ -134,9 +135,8 @@ def renyi(
     found = base()
     shift = math.inf if found is None else max(log_ratio(law, found), log_ratio(law, found.swapped()))
     nothing = math.log(law.none) if law.none > 0.0 else -math.inf
-    with np.errstate(invalid="ignore"):
-        by_shift = np.logaddexp(nothing, most + (orders - 1) * (curve + shift)) / (orders - 1)
-    return np.minimum(many * curve, by_shift) if math.isfinite(many) or math.isfinite(shift) else None
+    by_shift = np.logaddexp(nothing, most + (orders - 1) * (curve + shift)) / (orders - 1)
+    return np.minimum(many * curve, by_shift) if math.isfinite(many) else by_shift
 
 
 def pure(law: RunLaw, epsilon: float) -> float:

@@ -1,9 +1,9 @@
 """A privacy profile in one direction, as the law of a loss with finitely many values: what a bound on selections starts from.
 
-`Side` holds P-masses p_i at losses l_i and at infinity. Its profile delta(e) = sum_i p_i (1 - e^(e - l_i))_+ + p_inf is convex and piecewise
-linear in x = e^e, with kinks at e^(l_i). Two ways there: the exact losses of two finite laws, or `connected`, the chords through upper
-bounds on delta at some e: the lower convex hull of (0, 1) and the points (e^e, delta) lies above every convex curve that does not pass them,
-and its kinks give back a pair that dominates (Doroshenko et al. 2022).
+`Side` holds P-masses p_i at losses l_i and at infinity. Its profile delta(e) = sum_i p_i (1 - e^(e - l_i))_+ + p_inf is convex and
+piecewise linear in x = e^e, with kinks at e^(l_i). Two ways there: the exact losses of two finite laws, or `connected`, the chords through
+upper bounds on delta at some e: the lower convex hull of (0, 1) and the points (e^e, delta) lies above every convex curve that does not
+pass them, and its kinks give back a pair that dominates (Doroshenko et al. 2022).
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Side:
         """Of two laws on the same few outcomes; losses are rounded up to a grid, so that no two are nearly alike."""
         seen = (p > 0) & (q > 0)
         steps, place = np.unique(np.ceil(np.log(p[seen] / q[seen]) / _GRAIN), return_inverse=True)
-        return cls(steps * _GRAIN, np.bincount(place, p[seen], len(steps)), float(p[q == 0].sum()))
+        return cls(
+            np.asarray(steps * _GRAIN, dtype=np.float64), np.bincount(place, p[seen], len(steps)).astype(np.float64), float(p[q == 0].sum())
+        )
 
     def delta(self, epsilons: Array) -> Array:
         """The profile at each."""

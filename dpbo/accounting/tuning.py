@@ -10,6 +10,7 @@ that most surely makes a run in the best 1/runs of all proposals is chosen. None
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,10 +70,12 @@ def choose_law(
         raise InputError("runs", runs, f"a number from {_LEAST} to 1e6")
     fits = _fitting(budget, beside)
     found = []
+
+    def affordable(law: CountLaw) -> bool:
+        return fits(SelectionEvent(base=tuple(base), law=law))
+
     for shape in shapes:
-        law = _largest(
-            lambda mean, shape=shape: _law(mean, shape), float(runs), lambda law: fits(SelectionEvent(base=tuple(base), law=law))
-        )
+        law = _largest(functools.partial(_law, shape), float(runs), affordable)
         if law is not None:
             found.append((reach(law, 1.0 / runs), law))
     if not found:
@@ -141,5 +144,5 @@ def _largest(law_of: Callable[[float], CountLaw], most: float, fits: Callable[[C
     return best
 
 
-def _law(mean: float, shape: float) -> CountLaw:
+def _law(shape: float, mean: float) -> CountLaw:
     return TruncatedPoisson.of_mean(mean) if math.isinf(shape) else TruncatedNegativeBinomial.of_mean(mean, shape=shape)

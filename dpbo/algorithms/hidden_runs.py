@@ -142,8 +142,12 @@ def _unheard() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with pathlib.Path(os.devnull).open("w") as nowhere, quietly():
-            with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-                yield
+        with (
+            pathlib.Path(os.devnull).open("w") as nowhere,
+            quietly(),
+            contextlib.redirect_stdout(nowhere),
+            contextlib.redirect_stderr(nowhere),
+        ):
+            yield
     finally:
         logging.disable(before)

@@ -126,7 +126,7 @@ def private_selection(
     _require(curator, train, space, law, threshold, pad_to, name)
     spread = _PRIOR if adaptive is None else adaptive.spread
     event = selection_event(curator, law=law, base=base, score=score, spread=spread)
-    terms = _terms(space, score, threshold, pad_to) | ({"role": role} if (role := _other_role(curator, base)) else {})
+    terms = _terms(law, space, score, threshold, pad_to) | ({"role": role} if (role := _other_role(curator, base)) else {})
     charged = curator.reserve(name, event, slots=1, terms=terms)  # as the ledger has it
     if curator.ledger.head().used[name] == 0:
         for assumed in ("runs-hidden", *(["runs-attested"] if base else [])):
@@ -194,8 +194,8 @@ def _delivered(curator: Curator, space: Space, name: str) -> Selected:
     """What this process drew, once the ledger has it; else what the ledger holds."""
     if name in (here := _drawn.get(curator, {})):
         entry, chosen = here[name]
-        x = None if chosen.x is None else chosen.x.tolist()
-        value = {"value": [] if chosen.score is None else [chosen.score], "variance": [], "details": {"x": x}}
+        place = None if chosen.x is None else chosen.x.tolist()
+        value = {"value": [] if chosen.score is None else [chosen.score], "variance": [], "details": {"x": place}}
         curator.ledger.store(entry, name, [value])
         return chosen
     values = curator.ledger.values(name)
@@ -207,10 +207,15 @@ def _delivered(curator: Curator, space: Space, name: str) -> Selected:
     return Selected(space.decode(x), x, values[0]["value"][0] if values[0]["value"] else None)
 
 
-def _terms(space: Space, score: NoisedScore | None, threshold: float | None, pad_to: float | None) -> dict[str, Any]:
+def _terms(law: RunLaw, space: Space, score: NoisedScore | None, threshold: float | None, pad_to: float | None) -> dict[str, Any]:
     inside = {"score": "attested"} if score is None else {"score": "noised by the curator", **score.query(None).public_inputs()}
     extra = {"threshold": threshold, "pad_to": pad_to}
-    return {"parameters": list(space.names), **inside, **{key: value for key, value in extra.items() if value is not None}}
+    return {
+        "runs": law.to_json(),
+        "parameters": list(space.names),
+        **inside,
+        **{key: value for key, value in extra.items() if value is not None},
+    }
 
 
 def _other_role(curator: Curator, base: Sequence[Event] | Mapping[str, Sequence[Event]]) -> str | None:

@@ -10,9 +10,7 @@ from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilte
 from dpbo.accounting.known import accounting_named
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, InputError
-from dpbo.events import (
-    DeclassifiedEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, SelectionEvent, event_from_json,
-)  # fmt: skip
+from dpbo.events import DeclassifiedEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, SelectionEvent, event_from_json
 from dpbo.laws import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
 from dpbo.privacy import Adjacency, Budget
 
@@ -32,7 +30,8 @@ def test_json_keeps_every_digit(law):
 
 
 def test_bad_events_are_named():
-    for change in ({"base": ()}, {"base": [GaussianEvent(1.0)]}, {"base": (DeclassifiedEvent(),)}, {"law": "geometric"}, {"noise_multiplier": 0.0},
+    for change in ({"base": ()}, {"base": [GaussianEvent(1.0)]}, {"base": (DeclassifiedEvent(),)},
+                   {"law": "geometric"}, {"noise_multiplier": 0.0},
                    {"base": (STEPS, dataclasses.replace(STEPS, relation="replace-one"))}):  # fmt: skip
         with pytest.raises(InputError):
             dataclasses.replace(MIXED, **change)
@@ -59,9 +58,9 @@ def test_the_ledger_keeps_and_replays_it(tmp_path, accounting):
     charged = next(record for record in again.verified() if record.kind == "charge")
     assert event_from_json(charged.body["event"]) == MIXED
     assert accounting_named(accounting.name) == accounting
-    with pytest.raises((BudgetExceeded, InputError)):
-        for _ in range(40):
-            ledger.charge("more", MIXED, {"slots": [{}]})
+    more = MIXED.repeated(40)
+    with pytest.raises(BudgetExceeded):
+        ledger.charge("more", more, {"slots": [{}] * 40})
 
 
 def test_a_base_in_another_relation_is_refused(tmp_path):
@@ -89,12 +88,12 @@ def test_who_can_pay():
 
 def test_noise_of_runs_is_calibrated_as_any_other():
     budget = Budget(3.0, 1e-6)
-    event = scale_base(budget, (STEPS, GaussianEvent(9.0)), GEOMETRIC)
+    event = scale_base(budget, (LaplaceEvent(20.0), GaussianEvent(9.0)), GEOMETRIC)
     assert budget.epsilon is not None
     assert compose([event], delta=1e-6).epsilon <= budget.epsilon
     tighter = dataclasses.replace(event, noise_multiplier=event.noise_multiplier * 0.999)
     assert compose([tighter], delta=1e-6).epsilon > budget.epsilon * 0.9995
-    beside = scale_base(budget, (STEPS,), GEOMETRIC, beside=[GaussianEvent(5.0)])
+    beside = scale_base(budget, (GaussianEvent(5.0),), GEOMETRIC, beside=[GaussianEvent(5.0)])
     assert compose([beside, GaussianEvent(5.0)], delta=1e-6).epsilon <= budget.epsilon
     of_filter = calibrate(Budget(1.0, 0.0), releases=1, accounting=PureFilter(),
                           event=lambda m, slots=1: SelectionEvent(m, slots, base=(LaplaceEvent(1.0),), law=GEOMETRIC))  # fmt: skip

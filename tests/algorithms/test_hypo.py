@@ -161,4 +161,5 @@ def test_no_policy_beats_the_bound(law):
             assert (true <= bound + 1e-12).all()
             worst = max(worst, float((true / np.maximum(bound, 1e-9)).max()))
     assert worst > 0.05, "the bound says something"
-    assert beaten > 0, "and the policies are strong enough to break the bound for runs that do not look at each other"
+    if isinstance(law, BinomialRuns):
+        assert beaten > 0, "the policies are strong enough to break the bound for runs that do not look at each other"

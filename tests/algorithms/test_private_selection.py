@@ -56,6 +56,7 @@ def test_the_best_run_is_released_and_costs_what_the_plan_says():
     curator = made(seed=6)
     best = select(curator)
     assert abs(best.output - 0.7) < 0.25
+    assert best.parameters is not None
     assert best.parameters["lr"] == best.output
     assert best.parameters["depth"] in (1, 2, 4)
     assert best.score == pytest.approx(1.0 - abs(best.output - 0.7) - 0.05, abs=0.05)
@@ -72,9 +73,9 @@ def test_winners_follow_the_law_of_the_best_of_many():
     for seed in range(150):
         curator = made(law=law, base=(GaussianEvent(50.0),), score=None, seed=seed)
         best = private_selection(curator, lambda p: (None, p["lr"]), space=SPACE, law=law, base=(GaussianEvent(50.0),))
+        assert best.parameters is not None
         found.append(best.parameters["lr"])
-    exact = lambda x: law.generating(x)  # of a uniform score: P(best <= x) = f(x)
-    assert scipy.stats.kstest(found, exact).pvalue > 1e-6
+    assert scipy.stats.kstest(found, law.generating).pvalue > 1e-6, "of a uniform score: P(best <= x) = f(x)"
     for other in (TruncatedNegativeBinomial.of_mean(2.0), TruncatedNegativeBinomial.of_mean(18.0)):
         assert scipy.stats.kstest(found, other.generating).pvalue < 1e-6, "another number of runs would be seen"
 
@@ -88,6 +89,7 @@ def test_the_ledger_holds_one_charge_and_one_value_and_no_trace_of_a_run():
 
     curator = made()
     best = select(curator, work)
+    assert best.parameters is not None
     records = curator.ledger.records()
     assert [r.kind for r in records].count("charge") == 1
     assert [r.kind for r in records].count("value") == 1
@@ -115,7 +117,8 @@ def test_a_row_for_each_run_would_be_seen(monkeypatch):
     """The instrument of the two tests above, on a runner that keeps a row."""
     lengths, honest = set(), hidden_runs._run
     for seed in (1, 2, 3):
-        curator, rows = made(seed=seed), []
+        curator = made(seed=seed)
+        rows: list[int] = []
 
         def telling(*args, curator=curator, rows=rows):
             rows.append(len(rows))
@@ -131,7 +134,10 @@ def test_a_row_for_each_run_would_be_seen(monkeypatch):
 @pytest.mark.parametrize("fault", [RuntimeError("17"), SystemExit(3), MemoryError(), torch.OutOfMemoryError("x")])
 def test_a_run_that_fails_is_the_worst_and_is_not_heard(fault, capfd, caplog):
     def work(parameters):
-        print("out"), print("err", file=sys.stderr), logging.getLogger("x").error("log"), warnings.warn("warn", stacklevel=2)
+        print("out")
+        print("err", file=sys.stderr)
+        logging.getLogger("x").error("log")
+        warnings.warn("warn", stacklevel=2)
         if parameters["lr"] > 0.3:
             raise fault
         return parameters["lr"]
@@ -160,6 +166,7 @@ def test_a_score_that_is_no_number_is_the_worst(number):
     curator = made(score=None)
     best = private_selection(curator, lambda p: (p, number if p["lr"] > 0.4 else 0.1), space=SPACE, law=LAW, base=BASE)
     assert best.score == 0.1
+    assert best.parameters is not None
     assert best.parameters["lr"] <= 0.4
 
 
@@ -178,8 +185,13 @@ def test_equal_scores_are_decided_by_chance_and_not_by_order():
     for seed in range(60):
         order: list[float] = []
         curator = made(law=FixedRuns(2), base=(GaussianEvent(60.0),), score=None, seed=seed)
-        work = lambda p, order=order: (order.append(p["lr"]), 0.5)
+
+        def work(p, order=order):
+            order.append(p["lr"])
+            return None, 0.5
+
         best = private_selection(curator, work, space=SPACE, law=FixedRuns(2), base=(GaussianEvent(60.0),))
+        assert best.parameters is not None
         firsts += best.parameters["lr"] == order[0]
     assert 12 <= firsts <= 48
 
@@ -266,8 +278,9 @@ def test_a_ledger_that_cannot_be_written_delivers_later(tmp_path, monkeypatch):
 
 def test_refused_before_anything_is_charged():
     curator, before = made(), len(made().ledger.records())
-    wrong: list[dict[str, Any]] = [{"law": 12}, {"space": {"lr": [1]}}, {"threshold": 0.5}, {"law": ThresholdStop(0.1)}, {"pad_to": -1.0}, {"name": ""},
-             {"base": (), "score": None}, {"base": BASE * 2}, {"score": NoisedScore(near, [(0.0, 1.0)] * 2, GaussianMechanism(20.0))}]  # fmt: skip
+    two = NoisedScore(near, [(0.0, 1.0)] * 2, GaussianMechanism(20.0))
+    wrong: list[dict[str, Any]] = [{"law": 12}, {"space": {"lr": [1]}}, {"threshold": 0.5}, {"law": ThresholdStop(0.1)}, {"pad_to": -1.0},
+                                   {"name": ""}, {"base": (), "score": None}, {"base": BASE * 2}, {"score": two}]  # fmt: skip
     for changed in wrong:
         with pytest.raises((InputError, BudgetExceeded)):
             select(curator, **changed)

@@ -9,17 +9,27 @@ from scipy import stats
 
 from dpbo.errors import InputError
 from dpbo.laws import (
-    BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson, law_from_json,
-)  # fmt: skip
+    BinomialRuns,
+    CountLaw,
+    FixedRuns,
+    PoissonRuns,
+    ThresholdStop,
+    TruncatedNegativeBinomial,
+    TruncatedPoisson,
+    law_from_json,
+)
 from dpbo.mechanisms.run_count import _decided, drawn
 from dpbo.testing import SeededEntropy
 
-LAWS = [
+NEGATIVE_BINOMIALS = [
     TruncatedNegativeBinomial.of_mean(6.0),
     TruncatedNegativeBinomial.of_mean(6.0, shape=0.0),
     TruncatedNegativeBinomial.of_mean(4.0, shape=0.5),
     TruncatedNegativeBinomial.of_mean(9.0, shape=20.0),
     TruncatedNegativeBinomial.of_mean(2.0, shape=-0.5),
+]
+LAWS: list[CountLaw] = [
+    *NEGATIVE_BINOMIALS,
     PoissonRuns(5.0),
     PoissonRuns(0.3),
     TruncatedPoisson.of_mean(3.0),
@@ -55,9 +65,9 @@ def test_quantiles_are_the_least_that_reach(law):
 
 def test_the_probabilities_are_those_of_scipy():
     k = np.arange(1, 60)
-    assert LAWS[0].probabilities(59)[1] == pytest.approx(stats.geom(LAWS[0].gamma).pmf(k), rel=1e-9)
-    assert LAWS[1].probabilities(59)[1] == pytest.approx(stats.logser(1 - LAWS[1].gamma).pmf(k), rel=1e-9)
-    whole = stats.nbinom(20.0, LAWS[3].gamma)
+    assert LAWS[0].probabilities(59)[1] == pytest.approx(stats.geom(NEGATIVE_BINOMIALS[0].gamma).pmf(k), rel=1e-9)
+    assert LAWS[1].probabilities(59)[1] == pytest.approx(stats.logser(1 - NEGATIVE_BINOMIALS[1].gamma).pmf(k), rel=1e-9)
+    whole = stats.nbinom(20.0, NEGATIVE_BINOMIALS[3].gamma)
     assert LAWS[3].probabilities(59)[1] == pytest.approx(whole.pmf(k) / whole.sf(0), rel=1e-9)
     assert LAWS[5].probabilities(60)[1] == pytest.approx(stats.poisson(5.0).pmf(np.arange(60)), rel=1e-9)
     assert LAWS[8].probabilities(11)[1] == pytest.approx(stats.binom(10, 0.35).pmf(np.arange(11)), rel=1e-9)
@@ -123,7 +133,8 @@ def test_json_keeps_a_law(law):
 def test_bad_parameters_are_named():
     for make in (lambda: TruncatedNegativeBinomial(-1.0, 0.5), lambda: TruncatedNegativeBinomial(1.0, 1.0), lambda: PoissonRuns(0.0),
                  lambda: PoissonRuns(3), lambda: FixedRuns(0), lambda: BinomialRuns(4, 1.0), lambda: TruncatedPoisson.of_mean(1.0),
-                 lambda: TruncatedNegativeBinomial.of_mean(math.inf), lambda: ThresholdStop(0.0), lambda: LAWS[0].quantile(1.0)):  # fmt: skip
+                 lambda: TruncatedNegativeBinomial.of_mean(math.inf), lambda: ThresholdStop(0.0),
+                 lambda: LAWS[0].quantile(1.0)):  # fmt: skip
         with pytest.raises(InputError):
             make()
     with pytest.raises(ValueError, match="newer"):

@@ -107,14 +107,15 @@ class Session:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of generators of its own, and of hooks
             engine = load_opacus().PrivacyEngine(accountant="rdp")
-            module, optimizer, loader = engine.make_private(
+            prepared: Any = engine.make_private(
                 module=module, optimizer=optimizer, data_loader=self._loader(), poisson_sampling=False,
                 noise_multiplier=float(self.terms.noise_multiplier), max_grad_norm=require_positive("max_grad_norm", max_grad_norm),
                 noise_generator=_seeded(), **opacus,
             )  # fmt: skip
-        optimizer.expected_batch_size = self.terms.batch_size
-        optimizer.attach_step_hook(self._count)
-        return module, optimizer, self._batches(loader)
+        module, noised, loader = prepared
+        noised.expected_batch_size = self.terms.batch_size
+        noised.attach_step_hook(self._count)
+        return module, noised, self._batches(loader)
 
     def _loader(self) -> Any:
         return load_opacus("opacus.data_loader").DPDataLoader(self._records, sample_rate=1.0 / self.terms.batches, generator=_seeded())

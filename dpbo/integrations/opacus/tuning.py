@@ -4,8 +4,9 @@
     found = tune(fit, right, training=train_set, validation=(X_val, y_val), space=space, budget=Budget(6.0, 1e-5), plan=plans["selection"])
     found.parameters, found.model, found.score, found.statement
 
-"selection" keeps every run but the best hidden, and "hypo" lets hidden runs look at earlier ones, within bounds. "search" releases each run's score and proposes by them (`next_point`); its models are
-paid for, so the recommended one is handed out without another run. "once" is a search of one run, at parameters fixed beforehand.
+"selection" keeps every run but the best hidden, and "hypo" lets hidden runs look at earlier ones, within bounds. "search" releases each
+run's score and proposes by them (`next_point`); its models are paid for, so the recommended one is handed out without another run. "once"
+is a search of one run, at parameters fixed beforehand.
 
 A search is resumed from its ledger: a run that was killed has cost a training record its steps, and is not run again; with `folder` its
 models are kept there too, or they live as long as the process. A selection that was killed is charged and lost, for what it drew must stay
