@@ -1,7 +1,9 @@
 """Tuning DP-SGD at one total (6, 1e-5) for training and validation records: private selection, search, and the example's defaults.
 
 A small convolutional network on digits (`examples.tuning_dpsgd`), paired seeds: each splits the records anew. At equal total epsilon a
-selection of about `runs` runs, Bayesian optimisation that pays for so many, and one run with everything at the defaults; beside them one run at parameters that are good in hindsight, the ceiling. Accuracies are those of the released model on the public test records; a selection that releases nothing would count as 10 %.
+selection of about `runs` runs, Bayesian optimisation that pays for so many, and one run with everything at the defaults; beside them one run
+at parameters that are good in hindsight, the ceiling. Accuracies are those of the released model on the public test records; a selection
+that releases nothing would count as 10 %.
 The claim: selection beats the defaults and the search that pays for each run.
 
     python -m benchmarks.dpsgd_tuning [--smoke] [--seeds 10] [--runs 30] [--seed N] [--json FILE] [--plot DIR]

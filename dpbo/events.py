@@ -107,8 +107,8 @@ class SelectionEvent(Event):
     """The best of a random number of runs, each run costing all events of `base`; only the best is released.
 
     What each run costs is that of its output and its score together. `noise_multiplier` multiplies the noise of every event in the base, so
-    that a base can be calibrated as any other noise is; 1 is the base as it stands. `spread` = (c, C): what earlier runs gave may decide where
-    later ones look, at densities between c and C times the public prior's; (1, 1) is always the prior.
+    that a base can be calibrated as any other noise is; 1 is the base as it stands. `spread` = (c, C): what earlier runs gave may decide
+    where later ones look, at densities between c and C times the public prior's; (1, 1) is always the prior.
     """
 
     noise_multiplier: float = 1.0

@@ -47,13 +47,13 @@ class Run:
 class Proposals(Protocol):
     """Where the next run looks, `d`, given those before it: its density is within the event's `spread` of the prior's."""
 
-    def __call__(self, runs: Sequence[Run], entropy: Entropy) -> torch.Tensor: ...
+    def __call__(self, runs: Sequence[Run], entropy: Entropy, /) -> torch.Tensor: ...
 
 
 def uniform(space: Space) -> Proposals:
     """The fixed public law, uniform on the space, whatever came before."""
 
-    def proposal(runs: Sequence[Run], entropy: Entropy) -> torch.Tensor:
+    def proposal(_: Sequence[Run], entropy: Entropy) -> torch.Tensor:
         unit = [(int.from_bytes(entropy(8), "little") >> 11) * 2.0**-53 for _ in space.names]
         return space.placed(torch.tensor([unit], dtype=torch.float64))[0]
 

@@ -20,7 +20,6 @@ one record is one example, and that Opacus' float noise is as good as its law.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from dpbo.accounting.relations import convert
+from dpbo.curator.entropy import system_entropy
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent
 from dpbo.loading import load_opacus
@@ -133,4 +133,4 @@ class Session:
 
 def _seeded() -> torch.Generator:
     """From the operating system's entropy, whatever a script does with torch's own seed."""
-    return torch.Generator().manual_seed(int.from_bytes(os.urandom(8)) >> 1)
+    return torch.Generator().manual_seed(int.from_bytes(system_entropy(8)) >> 1)
