@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -100,3 +101,48 @@ class LedgerMismatch(LedgerError):
 
 class LedgerCorrupt(LedgerError):
     """The hash chain does not hold: a record was changed, removed, reordered or cut off."""
+
+
+class RanksError(PrivacyError):
+    """Processes that share the records cannot go on together."""
+
+
+class RanksDisagree(RanksError):
+    """Ranks asked for different things. Nothing was evaluated, charged or drawn, and all may go on.
+
+    Attributes:
+        asked: what each rank asked for, in words; ranks that ask for the same in other public numbers differ, too.
+    """
+
+    def __init__(self, asked: Sequence[str]) -> None:
+        self.asked = tuple(asked)
+        told = "; ".join(f"rank {rank}: {what}" for rank, what in enumerate(self.asked))
+        super().__init__(
+            f"ranks asked for different things, or for the same with different public numbers ({told}). Nothing was charged. Every rank must "
+            "run the same code with the same settings, seeds and versions, on machines of one kind."
+        )
+
+
+class RankFailed(RanksError):
+    """Another rank raised an error of its own, which this one cannot show.
+
+    Attributes:
+        rank: which. error: the type's name.
+    """
+
+    def __init__(self, rank: int, error: str) -> None:
+        self.rank, self.error = rank, error
+        super().__init__(f"rank {rank} raised {error}: look there. The step was given up on every rank.")
+
+
+class RankLost(RanksError):
+    """Another rank is gone, or did not come within the timeout. These ranks cannot go on: end them, and start anew on the same ledger.
+
+    A value that was stored is resumed and costs nothing again; a charge without a value is lost, and nothing is drawn twice.
+    """
+
+    def __init__(self, while_: str) -> None:
+        super().__init__(
+            f"a rank was lost, or did not come within the timeout, while ranks were to {while_}. End all processes and start them anew on "
+            "the same ledger: what was released is resumed, nothing is charged or drawn twice."
+        )

@@ -10,22 +10,25 @@ import contextlib
 import dataclasses
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 
 from dpbo.accounting.filters import Accounting, GDPFilter
+from dpbo.curator.alone import Alone, Together
+from dpbo.curator.chain import Record
 from dpbo.curator.deliveries import Deliveries
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.evaluation import Job
 from dpbo.curator.handle import Handle, Opaque
 from dpbo.curator.ledger import Ledger
+from dpbo.curator.mirror import Mirror
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
 from dpbo.curator.terms import birth, require_row_change, require_terms
-from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure
+from dpbo.errors import InputError, LedgerUnavailable, PrivacyError, PrivateFailure
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
@@ -33,6 +36,7 @@ from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
 from dpbo.statement import Statement
 
+T = TypeVar("T")
 _FAILURES = {
     "shape": "The score did not return one row of real numbers a record, on private records, beyond single units.",
     "exception": "The score failed on private records, beyond single units. Let it return NaN for records it cannot take.",
@@ -58,9 +62,11 @@ class Curator(Opaque):
         row_change: how far a row moves under BOUNDED_ROW_CHANGE.
         allow_conditional: whether questions may be released whose sensitivity rests on assumptions about the data.
         entropy: source of noise. Anything but the default voids the statement; for tests.
+        ranks: `Ranks()`, where the records are this process's shard of what several hold together. Then every rank calls the same methods
+            in the same order; `ledger` and `entropy` are the first rank's.
 
     Raises:
-        InputError: an argument outside its range. LedgerMismatch: the ledger was born for something else.
+        InputError: an argument outside its range. LedgerMismatch: the ledger was born for something else. RanksError: see `Ranks`.
     """
 
     def __init__(
@@ -78,27 +84,39 @@ class Curator(Opaque):
         row_change: RowChange | None = None,
         allow_conditional: bool = False,
         entropy: Entropy = system_entropy,
+        ranks: Together | None = None,
     ) -> None:
         chosen = accounting if accounting is not None else GDPFilter()
-        require_terms(unit, adjacency, budget, dataset, ledger, role)
-        require_row_change(row_change, adjacency, unit)
-        chosen.cap(budget)  # refuses a budget the filter cannot serve
-        self.__view = PrivateView.of(records, unit, units_are_public=adjacency.replaces)
+        self._ranks: Together = ranks if ranks is not None else Alone()
         self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = weakref.WeakKeyDictionary()
         self._unnoted: list[tuple[str, str]] = []
         self._mutated = False
         self._lock = threading.RLock()
-        if example is not None:
-            count_records(example)
-        self._example = example if example is not None else self.__view.zeros()
         self._entropy, self._allow_conditional = entropy, allow_conditional
         self._adjacency, self._budget, self._accounting, self._row_change = adjacency, budget, chosen, row_change
-        self._ledger = Ledger(ledger, birth(unit, adjacency, budget, dataset, chosen, role, row_change))
+
+        def swallowed() -> PrivateView:
+            require_terms(unit, adjacency, budget, dataset, ledger, role)
+            require_row_change(row_change, adjacency, unit)
+            chosen.cap(budget)  # refuses a budget the filter cannot serve
+            if example is not None:
+                count_records(example)
+            return PrivateView.of(records, unit, units_are_public=adjacency.replaces, shard=self._ranks.size > 1)
+
+        grouped = getattr(unit, "groups", None) is not None
+        terms = (getattr(unit, "name", None), grouped, adjacency, budget, dataset, chosen.name, role, row_change, allow_conditional)
+        view = self._ranks.together("make a Curator", terms, swallowed)
+        self.__view = self._ranks.whole(view, unit.groups, public=adjacency.replaces)
+        self._example = example if example is not None else self.__view.zeros()
+        born = birth(unit, adjacency, budget, dataset, chosen, role, row_change)
+        self._ledger = self._opened(ledger, born)
         self._deliveries = Deliveries(self._ledger)
         if allow_conditional:
-            self.ledger.note("assume", "conditional-allowed")
-        if entropy is not system_entropy:
-            self.ledger.note("void", "noise came from a source that can be repeated")
+            self._note("assume", "conditional-allowed")
+        if self._ranks.size > 1 and not grouped:
+            self._note("assume", "shards-are-disjoint")
+        if self._ranks.first("choose entropy", (), lambda: entropy is not system_entropy):
+            self._note("void", "noise came from a source that can be repeated")
 
     @property
     def adjacency(self) -> Adjacency:
@@ -117,8 +135,8 @@ class Curator(Opaque):
 
     @property
     def ledger(self) -> Ledger:
-        """What was promised, charged and released."""
-        return self._ledger
+        """What was promised, charged and released; on several ranks a copy of the first one's, as all saw it last."""
+        return self._ledger if self._mirror is None else self._mirror
 
     @property
     def units(self) -> int | None:
@@ -129,7 +147,7 @@ class Curator(Opaque):
     def rehearsal(cls, records: Any, **settings: Any) -> Curator:
         """A curator over public stand-in records: the same steps and errors, in memory, nothing spent, statement void."""
         curator = cls(records, **{**settings, "ledger": None})
-        curator.ledger.note("void", "rehearsal on public stand-in records: nothing was protected and nothing was spent")
+        curator._note("void", "rehearsal on public stand-in records: nothing was protected and nothing was spent")
         return curator
 
     def evaluate(self, query: Query, **details: Any) -> Handle:
@@ -142,13 +160,17 @@ class Curator(Opaque):
         Raises:
             ScoreError: it fails on public records. PrivateFailure: it fails on private ones beyond single units.
         """
-        return self._accept(query, details, self._job(query)())
+        title = f"evaluate {type(query).__name__}"
+        return self._accept(query, details, self._ranks.sum(title, (query, details), lambda: self._job(query)()))
 
     def submit(self, query: Query, executor: Executor, **details: Any) -> Future[Handle]:
         """`evaluate` on any executor: a future of a handle.
 
-        Clipped integer sums come back from the worker, and the raw losses of questions that keep them for later ones.
+        Clipped integer sums come back from the worker, and the raw losses of questions that keep them for later ones. Not on several ranks,
+        which are the workers there.
         """
+        if self._ranks.size > 1:
+            raise InputError("executor", type(executor).__name__, "left out on several ranks", "Each evaluates its own shard.")
         job = self._job(query)
         promised: Future[Handle] = Future()
 
@@ -179,11 +201,15 @@ class Curator(Opaque):
         Slots are independent and charged as so many; Gaussians of noise_multiplier M are together exactly mu-GDP, mu^2 = slots / M^2.
         With `used`, a plan that has used another number of slots refuses, uncharged (LedgerError): somebody else took a step.
         """
-        with self._lock:
+
+        def released() -> tuple[Release, ...]:
             self._deliveries.store()
             if fresh := self._deliveries.fresh(handles):
                 self._release_fresh(fresh, mechanism, name, plan, used)
             return tuple(map(self._deliveries.of, handles))
+
+        with self._lock:
+            return self._by_first(f"release {name}", (list(handles), mechanism, plan, used), released)
 
     def reserve(
         self, name: str, event: Event, *, slots: int, terms: Mapping[str, Any], parallel: bool = False, limit: int | None = None
@@ -198,18 +224,64 @@ class Curator(Opaque):
         Raises:
             InputError: terms with data assumptions that this curator does not allow, or a parallel plan whose places mean nothing.
         """
-        self._require_conditions(terms.get("assumptions") or {})
-        if not parallel:
-            return self.ledger.reserve(name, event, slots, terms)
-        if self.units is None or self.ledger.birth["grouped"]:
-            raise InputError("parallel", True, "False where units are groups, or their number is private", "A part is one record there.")
-        self.ledger.note("assume", "records-keep-their-places")
-        return self.ledger.reserve(name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit)
+
+        def reserved() -> Event:
+            self._require_conditions(terms.get("assumptions") or {})
+            if not parallel:
+                return self._ledger.reserve(name, event, slots, terms)
+            if self.units is None or self._ledger.birth["grouped"] or self._ranks.size > 1:
+                allowed = "False where units are groups, their number is private, or they are shared out over ranks"
+                raise InputError("parallel", True, allowed, "A part is one record there.")
+            self._ledger.note("assume", "records-keep-their-places")
+            return self._ledger.reserve(name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit)
+
+        return self._by_first(f"reserve {name}", (event.to_json(), slots, terms, parallel, limit), reserved)
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
-        self._write_notes()
-        return compose_statement(self.ledger, delta=delta, units=self.units)
+        if self._ranks.rank == 0:
+            self._write_notes()
+        return compose_statement(self._ledger, delta=delta, units=self.units)
+
+    def _opened(self, url: str | None, born: Mapping[str, Any]) -> Ledger:
+        """The ledger; of several ranks' the first one's, and a copy of it everywhere."""
+        self._mirror: Mirror | None = None
+        if self._ranks.size == 1:
+            return Ledger(url, born)
+        own: list[Ledger] = []
+
+        def opened() -> tuple[list[Record], bool]:
+            own.append(Ledger(url, born))
+            return own[0].records(), own[0].storage.persistent
+
+        chain, persistent = self._ranks.first("open the ledger", (), opened)
+        self._mirror = Mirror(chain, persistent=persistent)
+        return own[0] if own else self._mirror
+
+    def _by_first(self, title: str, asked: Iterable[Any], work: Callable[[], T]) -> T:
+        """What only the first rank does, and what it wrote, for all."""
+        if self._mirror is None:
+            return work()
+        seen = self._mirror.head().seq
+
+        def told() -> tuple[T | None, PrivacyError | None, list[Record]]:
+            try:
+                value, error = work(), None
+            except PrivacyError as refused:
+                value, error = None, refused
+            try:
+                return value, error, self._ledger.records(after=seen)
+            except LedgerUnavailable:
+                return value, error, []
+
+        value, error, news = self._ranks.first(title, asked, told)
+        self._mirror.follow(news)
+        if error is not None:
+            raise error
+        return cast(T, value)
+
+    def _note(self, kind: str, text: str) -> None:
+        self._by_first("note", (kind, text), lambda: self._ledger.note(kind, text))
 
     def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None, used: int | None) -> None:
         laws = [self._law(handle, mechanism) for handle in handles]
@@ -225,7 +297,7 @@ class Curator(Opaque):
     def _charge(self, handles: Sequence[Handle], name: str, event: Event, plan: str | None, used: int | None) -> int:
         slots = [self._described(handle) for handle in handles]
         try:
-            return self.ledger.charge(name, event, {"units": self.units, "slots": slots}, plan, used=used)
+            return self._ledger.charge(name, event, {"units": self.units, "slots": slots}, plan, used=used)
         except LedgerUnavailable as error:
             if error.uncertain and self._may_be_charged(handles[0]):
                 self._deliveries.charged(handles)
@@ -261,7 +333,7 @@ class Curator(Opaque):
 
     def _may_be_charged(self, handle: Handle) -> bool:
         try:
-            return self.ledger.charged(handle.id)
+            return self._ledger.charged(handle.id)
         except LedgerUnavailable:
             return True
 
@@ -274,6 +346,9 @@ class Curator(Opaque):
 
     def _job(self, query: Query) -> Job:
         query.require_public(self.adjacency)
+        if self._ranks.size > 1 and not query.adds_up():
+            allowed = "one whose answer is a sum over units, such as ClippedMean"
+            raise InputError("query", type(query).__name__, allowed, "Ask it of one process with all records.")
         if query.needs_row_change() not in (None, self._row_change):
             raise InputError(
                 "row_change", query.needs_row_change(), f"the curator's own, {self._row_change}", "One ledger has one relation."
@@ -292,7 +367,7 @@ class Curator(Opaque):
     def _accept(self, query: Query, details: Mapping[str, Any], outcome: IntegerSum | Failure) -> Handle:
         if isinstance(outcome, Failure):
             self._refuse_failure(outcome)
-        handle = Handle(query, details)
+        handle = Handle(query, details, self._ranks.name())
         with self._lock:
             self.__answers[handle] = query, outcome
         return handle
@@ -304,14 +379,15 @@ class Curator(Opaque):
             self._mutated |= failure.kind == "mutated"
             self._unnoted.append(("assume", "score-total"))
         with contextlib.suppress(LedgerUnavailable):
-            self._write_notes()
+            self._by_first("note a failure", (failure.kind,), self._write_notes)
+            self._unnoted.clear()
         raise PrivateFailure(f"{_FAILURES[failure.kind]} Nothing was charged. The statement now names the assumption score-total.")
 
     def _write_notes(self) -> None:
         """What the statement must say goes to the ledger before anything else does."""
         with self._lock:
             while self._unnoted:
-                self.ledger.note(*self._unnoted[0])
+                self._ledger.note(*self._unnoted[0])
                 self._unnoted.pop(0)
 
     def _answer(self, handle: Handle) -> tuple[Query, IntegerSum]:

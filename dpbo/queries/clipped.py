@@ -85,6 +85,9 @@ class ClippedScores(Query):
         scale = tuple(float(unit / largest) for unit in units)
         return Sensitivity(_rounded_up(l1), root_up(largest**2 * sum(weight**2 for weight in weights)), _rounded_up(linf), scale)
 
+    def adds_up(self) -> bool:
+        return True
+
     def prepare(self) -> Any:
         return self.subject if self.fit is None else self.fit(self.subject)
 
