@@ -111,16 +111,19 @@ class RanksDisagree(RanksError):
     """Ranks asked for different things. Nothing was evaluated, charged or drawn, and all may go on.
 
     Attributes:
-        asked: what each rank asked for, in words; ranks that ask for the same in other public numbers differ, too.
+        asked: what each rank asked for, in words. apart: ranks that differ from the first, perhaps in a public number alone.
     """
 
-    def __init__(self, asked: Sequence[str]) -> None:
-        self.asked = tuple(asked)
-        told = "; ".join(f"rank {rank}: {what}" for rank, what in enumerate(self.asked))
+    def __init__(self, asked: Sequence[str], apart: Sequence[int]) -> None:
+        self.asked, self.apart = tuple(asked), tuple(apart)
+        told = f"rank 0 asked to {self.asked[0]}; " + ", ".join(f"rank {rank} to {self._told(rank)}" for rank in self.apart)
         super().__init__(
-            f"ranks asked for different things, or for the same with different public numbers ({told}). Nothing was charged. Every rank must "
-            "run the same code with the same settings, seeds and versions, on machines of one kind."
+            f"ranks asked for different things ({told}). Nothing was charged. Every rank must run the same code with the same settings, "
+            "seeds and versions, on machines of one kind."
         )
+
+    def _told(self, rank: int) -> str:
+        return "do so with other public numbers" if self.asked[rank] == self.asked[0] else self.asked[rank]
 
 
 class RankFailed(RanksError):

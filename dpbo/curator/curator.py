@@ -6,29 +6,27 @@ release = curator.release(handle, GaussianMechanism(20.0))                   # c
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn
 
 import torch
 
 from dpbo.accounting.filters import Accounting, GDPFilter
 from dpbo.curator.alone import Alone, Together
-from dpbo.curator.chain import Record
+from dpbo.curator.books import Books
 from dpbo.curator.deliveries import Deliveries
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.evaluation import Job
 from dpbo.curator.handle import Handle, Opaque
 from dpbo.curator.ledger import Ledger
-from dpbo.curator.mirror import Mirror
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
 from dpbo.curator.terms import birth, require_row_change, require_terms
-from dpbo.errors import InputError, LedgerUnavailable, PrivacyError, PrivateFailure
+from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
@@ -36,7 +34,6 @@ from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
 from dpbo.statement import Statement
 
-T = TypeVar("T")
 _FAILURES = {
     "shape": "The score did not return one row of real numbers a record, on private records, beyond single units.",
     "exception": "The score failed on private records, beyond single units. Let it return NaN for records it cannot take.",
@@ -89,7 +86,6 @@ class Curator(Opaque):
         chosen = accounting if accounting is not None else GDPFilter()
         self._ranks: Together = ranks if ranks is not None else Alone()
         self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = weakref.WeakKeyDictionary()
-        self._unnoted: list[tuple[str, str]] = []
         self._mutated = False
         self._lock = threading.RLock()
         self._entropy, self._allow_conditional = entropy, allow_conditional
@@ -108,15 +104,14 @@ class Curator(Opaque):
         view = self._ranks.together("make a Curator", terms, swallowed)
         self.__view = self._ranks.whole(view, unit.groups, public=adjacency.replaces)
         self._example = example if example is not None else self.__view.zeros()
-        born = birth(unit, adjacency, budget, dataset, chosen, role, row_change)
-        self._ledger = self._opened(ledger, born)
-        self._deliveries = Deliveries(self._ledger)
+        self._books = Books(self._ranks, ledger, birth(unit, adjacency, budget, dataset, chosen, role, row_change))
+        self._deliveries = Deliveries(self._books.own)
         if allow_conditional:
-            self._note("assume", "conditional-allowed")
+            self._books.note("assume", "conditional-allowed")
         if self._ranks.size > 1 and not grouped:
-            self._note("assume", "shards-are-disjoint")
+            self._books.note("assume", "shards-are-disjoint")
         if self._ranks.first("choose entropy", (), lambda: entropy is not system_entropy):
-            self._note("void", "noise came from a source that can be repeated")
+            self._books.note("void", "noise came from a source that can be repeated")
 
     @property
     def adjacency(self) -> Adjacency:
@@ -136,7 +131,7 @@ class Curator(Opaque):
     @property
     def ledger(self) -> Ledger:
         """What was promised, charged and released; on several ranks a copy of the first one's, as all saw it last."""
-        return self._ledger if self._mirror is None else self._mirror
+        return self._books.seen
 
     @property
     def units(self) -> int | None:
@@ -147,7 +142,7 @@ class Curator(Opaque):
     def rehearsal(cls, records: Any, **settings: Any) -> Curator:
         """A curator over public stand-in records: the same steps and errors, in memory, nothing spent, statement void."""
         curator = cls(records, **{**settings, "ledger": None})
-        curator._note("void", "rehearsal on public stand-in records: nothing was protected and nothing was spent")
+        curator._books.note("void", "rehearsal on public stand-in records: nothing was protected and nothing was spent")
         return curator
 
     def evaluate(self, query: Query, **details: Any) -> Handle:
@@ -209,7 +204,7 @@ class Curator(Opaque):
             return tuple(map(self._deliveries.of, handles))
 
         with self._lock:
-            return self._by_first(f"release {name}", (list(handles), mechanism, plan, used), released)
+            return self._books.by_first(f"release {name}", (list(handles), mechanism, plan, used), released)
 
     def reserve(
         self, name: str, event: Event, *, slots: int, terms: Mapping[str, Any], parallel: bool = False, limit: int | None = None
@@ -228,66 +223,25 @@ class Curator(Opaque):
         def reserved() -> Event:
             self._require_conditions(terms.get("assumptions") or {})
             if not parallel:
-                return self._ledger.reserve(name, event, slots, terms)
-            if self.units is None or self._ledger.birth["grouped"] or self._ranks.size > 1:
+                return self._books.own.reserve(name, event, slots, terms)
+            if self.units is None or self._books.own.birth["grouped"] or self._ranks.size > 1:
                 allowed = "False where units are groups, their number is private, or they are shared out over ranks"
                 raise InputError("parallel", True, allowed, "A part is one record there.")
-            self._ledger.note("assume", "records-keep-their-places")
-            return self._ledger.reserve(name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit)
+            self._books.own.note("assume", "records-keep-their-places")
+            return self._books.own.reserve(name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit)
 
-        return self._by_first(f"reserve {name}", (event.to_json(), slots, terms, parallel, limit), reserved)
+        return self._books.by_first(f"reserve {name}", (event.to_json(), slots, terms, parallel, limit), reserved)
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
-        if self._ranks.rank == 0:
-            self._write_notes()
-        return compose_statement(self._ledger, delta=delta, units=self.units)
-
-    def _opened(self, url: str | None, born: Mapping[str, Any]) -> Ledger:
-        """The ledger; of several ranks' the first one's, and a copy of it everywhere."""
-        self._mirror: Mirror | None = None
-        if self._ranks.size == 1:
-            return Ledger(url, born)
-        own: list[Ledger] = []
-
-        def opened() -> tuple[list[Record], bool]:
-            own.append(Ledger(url, born))
-            return own[0].records(), own[0].storage.persistent
-
-        chain, persistent = self._ranks.first("open the ledger", (), opened)
-        self._mirror = Mirror(chain, persistent=persistent)
-        return own[0] if own else self._mirror
-
-    def _by_first(self, title: str, asked: Iterable[Any], work: Callable[[], T]) -> T:
-        """What only the first rank does, and what it wrote, for all."""
-        if self._mirror is None:
-            return work()
-        seen = self._mirror.head().seq
-
-        def told() -> tuple[T | None, PrivacyError | None, list[Record]]:
-            try:
-                value, error = work(), None
-            except PrivacyError as refused:
-                value, error = None, refused
-            try:
-                return value, error, self._ledger.records(after=seen)
-            except LedgerUnavailable:
-                return value, error, []
-
-        value, error, news = self._ranks.first(title, asked, told)
-        self._mirror.follow(news)
-        if error is not None:
-            raise error
-        return cast(T, value)
-
-    def _note(self, kind: str, text: str) -> None:
-        self._by_first("note", (kind, text), lambda: self._ledger.note(kind, text))
+        self._books.settle()
+        return compose_statement(self._books.own, delta=delta, units=self.units)
 
     def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None, used: int | None) -> None:
         laws = [self._law(handle, mechanism) for handle in handles]
         event = self._event(handles, mechanism)
         self._require_allowed(handles)
-        self._write_notes()
+        self._books.settle()
         entry = self._charge(handles, name, event, plan, used)
         self._deliveries.charged(handles)
         releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]
@@ -297,7 +251,7 @@ class Curator(Opaque):
     def _charge(self, handles: Sequence[Handle], name: str, event: Event, plan: str | None, used: int | None) -> int:
         slots = [self._described(handle) for handle in handles]
         try:
-            return self._ledger.charge(name, event, {"units": self.units, "slots": slots}, plan, used=used)
+            return self._books.own.charge(name, event, {"units": self.units, "slots": slots}, plan, used=used)
         except LedgerUnavailable as error:
             if error.uncertain and self._may_be_charged(handles[0]):
                 self._deliveries.charged(handles)
@@ -333,7 +287,7 @@ class Curator(Opaque):
 
     def _may_be_charged(self, handle: Handle) -> bool:
         try:
-            return self._ledger.charged(handle.id)
+            return self._books.own.charged(handle.id)
         except LedgerUnavailable:
             return True
 
@@ -375,20 +329,9 @@ class Curator(Opaque):
     def _refuse_failure(self, failure: Failure) -> NoReturn:
         if failure.kind == "interrupted":
             raise KeyboardInterrupt
-        with self._lock:
-            self._mutated |= failure.kind == "mutated"
-            self._unnoted.append(("assume", "score-total"))
-        with contextlib.suppress(LedgerUnavailable):
-            self._by_first("note a failure", (failure.kind,), self._write_notes)
-            self._unnoted.clear()
+        self._mutated |= failure.kind == "mutated"
+        self._books.owe("assume", "score-total")
         raise PrivateFailure(f"{_FAILURES[failure.kind]} Nothing was charged. The statement now names the assumption score-total.")
-
-    def _write_notes(self) -> None:
-        """What the statement must say goes to the ledger before anything else does."""
-        with self._lock:
-            while self._unnoted:
-                self._ledger.note(*self._unnoted[0])
-                self._unnoted.pop(0)
 
     def _answer(self, handle: Handle) -> tuple[Query, IntegerSum]:
         try:

@@ -255,8 +255,8 @@ def _append(connection: sa.Connection, head: Record | None, kind: str, name: str
 
 def insert(connection: sa.Connection, record: Record) -> None:
     """Write one link, as it is."""
-    row = {"seq": record.seq, "kind": kind, "name": name, "body": dump(record.body), "previous": record.previous, "hash": record.hash}
-    connection.execute(table.insert().values(row))
+    row = {name: getattr(record, name) for name in ("seq", "kind", "name", "previous", "hash")}
+    connection.execute(table.insert().values(**row, body=dump(record.body)))
 
 
 def _charges(connection: sa.Connection, plan: str) -> list[Record]:

@@ -130,8 +130,8 @@ class Ranks:
         self._doing = title
         shown = title.encode()[:_TITLE].ljust(_TITLE)
         rows = self.exchange(digest_of((title, *asked)) + uuid.uuid4().bytes + shown)
-        if any(row[:_DIGEST] != rows[0][:_DIGEST] for row in rows):
-            raise RanksDisagree([row[_DIGEST + _NAME :].decode(errors="replace").strip() for row in rows])
+        if apart := [rank for rank, row in enumerate(rows) if row[:_DIGEST] != rows[0][:_DIGEST]]:
+            raise RanksDisagree([row[_DIGEST + _NAME :].decode(errors="replace").strip() for row in rows], apart)
         self._name = rows[0][_DIGEST : _DIGEST + _NAME].hex()
 
     def _shared(self, source: int, value: Any, error: BaseException | None) -> Any:

@@ -90,8 +90,7 @@ def _distinct(labels: Any) -> Sequence[Any]:
 def _told(label: Any) -> tuple[int, bytes]:
     """(kind, a text that equal labels and no others share)."""
     if isinstance(label, numbers.Real):
-        exact = label if isinstance(label, int) else Fraction(label) if math.isfinite(label) else repr(float(label))
-        return _NUMBER, f"n{int(exact) if isinstance(exact, bool) else exact}".encode()
+        return _NUMBER, f"n{_exact(label)}".encode()
     if isinstance(label, str):
         return _WORD, b"s" + label.encode("utf-8", "surrogatepass")
     if isinstance(label, bytes):
@@ -100,3 +99,12 @@ def _told(label: Any) -> tuple[int, bytes]:
         parts = [_told(part)[1] for part in label]
         return _TUPLE, b"t" + b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     raise InputError("groups", type(label).__name__, _ALLOWED)
+
+
+def _exact(number: Any) -> Any:
+    """Equal numbers of any type as the same text."""
+    if isinstance(number, numbers.Integral):
+        return int(number)
+    if isinstance(number, Fraction):
+        return number
+    return Fraction(float(number)) if math.isfinite(number) else float(number)
