@@ -5,7 +5,6 @@ torchrun --nnodes 8 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:
 """
 
 import argparse
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,7 +27,7 @@ def loss(x: torch.Tensor, users: torch.Tensor) -> torch.Tensor:
 
 
 def main(records: int) -> None:
-    dist.init_process_group("gloo")  # "nccl" for shards on GPUs
+    dist.init_process_group("gloo")  # "cpu:gloo,cuda:nccl" for shards on GPUs
     ranks = Ranks()
     curator = Curator(
         shard(ranks, records), unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(1.0, 1e-6), ranks=ranks

@@ -102,7 +102,7 @@ class Ranks:
 
     def added(self, numbers: torch.Tensor) -> torch.Tensor:
         """The int64 sum over ranks, on the first; zeros elsewhere."""
-        on_device = "nccl" in dist.get_backend(self._data) and torch.cuda.is_available()
+        on_device = "nccl" in dist.get_backend_config(self._data) and torch.cuda.is_available()
         device = torch.device("cuda", torch.cuda.current_device()) if on_device else torch.device("cpu")
         moved = numbers.to(device, copy=True).contiguous()
         with self._watched():

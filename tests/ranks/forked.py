@@ -71,7 +71,7 @@ def dies_while_drawing(ranks: Ranks, folder: pathlib.Path) -> Any:
             os.kill(os.getpid(), signal.SIGKILL)
         return draw(self, *arguments)
 
-    Watched._draw = watched  # type: ignore[method-assign]
+    Watched._draw = watched  # type: ignore[method-assign, assignment]
     return search(ranks, folder)
 
 
@@ -129,10 +129,10 @@ def refused_by_one(ranks: Ranks, folder: pathlib.Path) -> Any:
 
 
 def comes_late(ranks: Ranks, folder: pathlib.Path) -> Any:
-    patient = Ranks(timeout=datetime.timedelta(seconds=2))
+    patient = Ranks(timeout=datetime.timedelta(seconds=1))
     curator = opened(patient)
     if ranks.rank == 1:
-        time.sleep(5)
+        time.sleep(3)
     return curator.release(_mean(), GaussianMechanism(20.0))
 
 
@@ -191,7 +191,7 @@ def run_rank(name: str, rank: int, size: int, folder: pathlib.Path) -> None:
             os.fsync(file.fileno())
         return draw(self, handle, *arguments)
 
-    Watched._draw = noted  # type: ignore[method-assign]
+    Watched._draw = noted  # type: ignore[method-assign, assignment]
     wait = datetime.timedelta(seconds=90)
     dist.init_process_group(
         "nccl" if "devices" in name else "gloo", init_method=f"file://{folder / 'meet'}", rank=rank, world_size=size, timeout=wait

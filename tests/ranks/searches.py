@@ -1,6 +1,6 @@
 """Every algorithm that runs on ranks, small, with repeatable noise: what one process says, four must say to the last bit.
 
-`torchrun ... -m tests.ranks.searches FOLDER` writes each rank's results; without RANK in the environment, one process with all records does.
+`torchrun ... -m tests.ranks.searches FOLDER` writes each rank's results; without RANK in the environment, one process does.
 Records are whole numbers of 2^-10 and scores elementwise, so that every rank computes the same number for a record.
 """
 

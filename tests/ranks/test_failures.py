@@ -118,7 +118,7 @@ def test_what_one_rank_cannot_do_none_does(cases):
 def test_a_rank_that_comes_late_is_given_up(cases):
     for number, rank in met(cases, "comes late").items():
         assert rank["error"][0] == "RankLost"
-        assert number == 1 or rank["seconds"] < 5
+        assert number == 1 or rank["seconds"] < 3
 
 
 def test_equal_labels_have_one_name_and_others_another():
