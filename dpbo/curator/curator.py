@@ -84,6 +84,8 @@ class Curator(Opaque):
         ranks: Together | None = None,
     ) -> None:
         chosen = accounting if accounting is not None else GDPFilter()
+        if ranks is not None and not hasattr(ranks, "together"):
+            raise InputError("ranks", type(ranks).__name__, "dpbo.Ranks(), or Ranks(group) for some processes alone")
         self._ranks: Together = ranks if ranks is not None else Alone()
         self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = weakref.WeakKeyDictionary()
         self._mutated = False

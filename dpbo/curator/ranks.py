@@ -62,6 +62,7 @@ class Ranks:
         self._members = dist.get_process_group_ranks(self._data)
         self.size = len(self._members)
         self._name, self._doing, self._lost = "", "meet", False
+        self._control: Any = None
         with self._watched():
             self._control = dist.new_group(self._members, timeout=timeout, backend="gloo", use_local_synchronization=True)
 
@@ -163,7 +164,7 @@ class Ranks:
         self._lost = True
         with contextlib.suppress(Exception):
             dist.destroy_process_group(self._control)
-        del self._control
+        self._control = None
         raise RankLost(self._doing) from error
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Ranks
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.shards import names_of
 from dpbo.errors import InputError
@@ -141,3 +142,10 @@ def test_partial_sums_add_up_on_devices(tmp_path):
         assert rank["error"] is None
         shared, alone = rank["value"]
         assert shared == alone
+
+
+def test_ranks_need_a_group_and_a_timeout():
+    with pytest.raises(InputError, match="init_process_group"):
+        Ranks()
+    with pytest.raises(InputError, match="ranks"):
+        Curator(torch.rand(3), unit=PrivacyUnit("u"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), ranks=object())
