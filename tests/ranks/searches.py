@@ -1,12 +1,11 @@
 """Every algorithm that runs on ranks, small, with repeatable noise: what one process says, four must say to the last bit.
 
-`torchrun ... -m tests.ranks.searches FOLDER` writes each rank's results; without RANK in the environment, one process does.
+`torchrun ... -m tests.ranks.searches FOLDER` writes each rank's results, and what one process with all records finds by itself.
 Records are whole numbers of 2^-10 and scores elementwise, so that every rank computes the same number for a record.
 """
 
 import datetime
 import json
-import os
 import pathlib
 import sys
 from typing import Any
@@ -99,11 +98,10 @@ def everything(ranks: Ranks | None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    group = None
-    if "RANK" in os.environ:
-        dist.init_process_group("gloo")
-        group = Ranks(timeout=datetime.timedelta(seconds=120))
-    found = everything(group)
-    if group is not None:
-        dist.destroy_process_group()
-    (pathlib.Path(sys.argv[1]) / f"{'one' if group is None else group.rank}.json").write_text(json.dumps(found))
+    folder = pathlib.Path(sys.argv[1])
+    dist.init_process_group("gloo")
+    group = Ranks(timeout=datetime.timedelta(seconds=120))
+    (folder / f"{group.rank}.json").write_text(json.dumps(everything(group)))
+    dist.destroy_process_group()
+    if group.rank == 0:
+        (folder / "one.json").write_text(json.dumps(everything(None)))

@@ -148,4 +148,4 @@ def test_ranks_need_a_group_and_a_timeout():
     with pytest.raises(InputError, match="init_process_group"):
         Ranks()
     with pytest.raises(InputError, match="ranks"):
-        Curator(torch.rand(3), unit=PrivacyUnit("u"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), ranks=object())
+        Curator(torch.rand(3), unit=PrivacyUnit("u"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), ranks=object())  # type: ignore[arg-type]
