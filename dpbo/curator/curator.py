@@ -140,6 +140,16 @@ class Curator(Opaque):
         """Number of units where it is public, else None."""
         return self.__view.public_units
 
+    @property
+    def rank(self) -> int:
+        """Of this process among those that share the records; 0 alone."""
+        return self._ranks.rank
+
+    @property
+    def ranks(self) -> int:
+        """How many processes share the records."""
+        return self._ranks.size
+
     @classmethod
     def rehearsal(cls, records: Any, **settings: Any) -> Curator:
         """A curator over public stand-in records: the same steps and errors, in memory, nothing spent, statement void."""

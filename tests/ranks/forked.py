@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Ranks
+from dpbo.algorithms.em import DPGaussianMixture
 from dpbo.curator.curator import Curator as Watched
 from dpbo.errors import PrivacyError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
@@ -123,6 +124,7 @@ def refused_by_one(ranks: Ranks, folder: pathlib.Path) -> Any:
     met.append(met_by(lambda: curator.evaluate(QuantileUtilities(lambda _, r: r[:, 0], candidates=[0.1, 0.2], quantile=0.5))))
     met.append(met_by(lambda: curator.evaluate(RowOutcome(lambda r: 0.5, row=0, value_range=(0.0, 1.0)))))
     met.append(met_by(lambda: curator.ledger.note("assume", "x")))
+    met.append(met_by(lambda: DPGaussianMixture(2, budget=0.1, radius=4.0, dimension=D).fit(curator)))
     met.append(met_by(lambda: curator.reserve("much", GaussianMechanism(0.01).event(), slots=100, terms={})))
     curator.release(_mean(), GaussianMechanism(20.0))
     return [*met, "score-total" in curator.statement().assumptions]

@@ -108,11 +108,13 @@ def test_ranks_that_ask_for_different_things_are_refused_and_may_go_on(cases):
 
 def test_what_one_rank_cannot_do_none_does(cases):
     for number, rank in met(cases, "refused by one").items():
-        score, fit, utilities, row, ledger, much, noted = rank["value"]
+        score, fit, utilities, row, ledger, seedless, much, noted = rank["value"]
         assert score[0] == "PrivateFailure"
         assert "secret" not in str(rank)
         assert fit[0] == ("ZeroDivisionError" if number == 2 else "RankFailed")
         assert [utilities[0], row[0], ledger[0], much[0]] == ["InputError", "InputError", "LedgerError", "BudgetExceeded"]
+        assert seedless[0] == "InputError"
+        assert "random_state" in seedless[1]
         assert noted
 
 
