@@ -8,6 +8,7 @@ from . import queries as queries
 from . import testing as testing
 from .algorithms import DPGIBO as DPGIBO
 from .curator import Curator as Curator
+from .curator import Ranks as Ranks
 from .curator import Source as Source
 from .errors import BudgetExceeded as BudgetExceeded
 from .errors import PrivacyError as PrivacyError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -100,3 +101,51 @@ class LedgerMismatch(LedgerError):
 
 class LedgerCorrupt(LedgerError):
     """The hash chain does not hold: a record was changed, removed, reordered or cut off."""
+
+
+class RanksError(PrivacyError):
+    """Processes that share the records cannot go on together."""
+
+
+class RanksDisagree(RanksError):
+    """Ranks asked for different things. Nothing was evaluated, charged or drawn, and all may go on.
+
+    Attributes:
+        asked: what each rank asked for, in words. apart: ranks that differ from the first, perhaps in a public number alone.
+    """
+
+    def __init__(self, asked: Sequence[str], apart: Sequence[int]) -> None:
+        self.asked, self.apart = tuple(asked), tuple(apart)
+        told = f"rank 0 asked to {self.asked[0]}; " + ", ".join(f"rank {rank} to {self._told(rank)}" for rank in self.apart)
+        super().__init__(
+            f"ranks asked for different things ({told}). Nothing was charged. Every rank must run the same code with the same settings, "
+            "seeds and versions, on machines of one kind."
+        )
+
+    def _told(self, rank: int) -> str:
+        return "do so with other public numbers" if self.asked[rank] == self.asked[0] else self.asked[rank]
+
+
+class RankFailed(RanksError):
+    """Another rank raised an error of its own, which this one cannot show.
+
+    Attributes:
+        rank: which. error: the type's name.
+    """
+
+    def __init__(self, rank: int, error: str) -> None:
+        self.rank, self.error = rank, error
+        super().__init__(f"rank {rank} raised {error}: look there. The step was given up on every rank.")
+
+
+class RankLost(RanksError):
+    """Another rank is gone, or did not come within the timeout. These ranks cannot go on: end them, and start anew on the same ledger.
+
+    A value that was stored is resumed and costs nothing again; a charge without a value is lost, and nothing is drawn twice.
+    """
+
+    def __init__(self, while_: str) -> None:
+        super().__init__(
+            f"a rank was lost, or did not come within the timeout, while ranks were to {while_}. End all processes and start them anew on "
+            "the same ledger: what was released is resumed, nothing is charged or drawn twice."
+        )

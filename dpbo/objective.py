@@ -110,7 +110,8 @@ class PrivateObjective:
         self._mechanism = planned if isinstance(planned, NoNoise) else type(planned)(event.noise_multiplier)
         self.noise_std = self._noise_std(self._mechanism)
         done = evaluations - self.remaining
-        self._bar = tqdm(total=evaluations, initial=done, desc=name, disable=None, delay=0.1, bar_format=BAR)
+        hidden = True if curator.rank else None
+        self._bar = tqdm(total=evaluations, initial=done, desc=name, disable=hidden, delay=0.1, bar_format=BAR)
         self._warn_of_noise(mean)
 
     @property

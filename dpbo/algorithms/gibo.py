@@ -147,7 +147,8 @@ class DPGIBO:
 
     def run(self) -> GIBOResult:
         """All iterations that are left, after one that could not be stored earlier."""
-        with tqdm(total=self.iterations, initial=len(self._gradients), desc=self.name, disable=None, delay=0.1, bar_format=BAR) as bar:
+        done, hidden = len(self._gradients), True if self.curator.rank else None
+        with tqdm(total=self.iterations, initial=done, desc=self.name, disable=hidden, delay=0.1, bar_format=BAR) as bar:
             while self._telling is not None or self.remaining:
                 X = self.ask()
                 self.tell(X, self._telling if self._telling is not None else self.evaluate(X))

@@ -6,7 +6,6 @@ release = curator.release(handle, GaussianMechanism(20.0))                   # c
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
 import weakref
@@ -17,6 +16,8 @@ from typing import Any, NoReturn
 import torch
 
 from dpbo.accounting.filters import Accounting, GDPFilter
+from dpbo.curator.alone import Alone, Together
+from dpbo.curator.books import Books
 from dpbo.curator.deliveries import Deliveries
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.evaluation import Job
@@ -58,9 +59,11 @@ class Curator(Opaque):
         row_change: how far a row moves under BOUNDED_ROW_CHANGE.
         allow_conditional: whether questions may be released whose sensitivity rests on assumptions about the data.
         entropy: source of noise. Anything but the default voids the statement; for tests.
+        ranks: `Ranks()`, where the records are this process's shard of what several hold together. Then every rank calls the same methods
+            in the same order; `ledger` and `entropy` are the first rank's.
 
     Raises:
-        InputError: an argument outside its range. LedgerMismatch: the ledger was born for something else.
+        InputError: an argument outside its range. LedgerMismatch: the ledger was born for something else. RanksError: see `Ranks`.
     """
 
     def __init__(
@@ -78,27 +81,39 @@ class Curator(Opaque):
         row_change: RowChange | None = None,
         allow_conditional: bool = False,
         entropy: Entropy = system_entropy,
+        ranks: Together | None = None,
     ) -> None:
         chosen = accounting if accounting is not None else GDPFilter()
-        require_terms(unit, adjacency, budget, dataset, ledger, role)
-        require_row_change(row_change, adjacency, unit)
-        chosen.cap(budget)  # refuses a budget the filter cannot serve
-        self.__view = PrivateView.of(records, unit, units_are_public=adjacency.replaces)
+        if ranks is not None and not hasattr(ranks, "together"):
+            raise InputError("ranks", type(ranks).__name__, "dpbo.Ranks(), or Ranks(group) for some processes alone")
+        self._ranks: Together = ranks if ranks is not None else Alone()
         self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = weakref.WeakKeyDictionary()
-        self._unnoted: list[tuple[str, str]] = []
         self._mutated = False
         self._lock = threading.RLock()
-        if example is not None:
-            count_records(example)
-        self._example = example if example is not None else self.__view.zeros()
         self._entropy, self._allow_conditional = entropy, allow_conditional
         self._adjacency, self._budget, self._accounting, self._row_change = adjacency, budget, chosen, row_change
-        self._ledger = Ledger(ledger, birth(unit, adjacency, budget, dataset, chosen, role, row_change))
-        self._deliveries = Deliveries(self._ledger)
+
+        def swallowed() -> PrivateView:
+            require_terms(unit, adjacency, budget, dataset, ledger, role)
+            require_row_change(row_change, adjacency, unit)
+            chosen.cap(budget)  # refuses a budget the filter cannot serve
+            if example is not None:
+                count_records(example)
+            return PrivateView.of(records, unit, units_are_public=adjacency.replaces, shard=self._ranks.size > 1)
+
+        grouped = getattr(unit, "groups", None) is not None
+        terms = (getattr(unit, "name", None), grouped, adjacency, budget, dataset, chosen.name, role, row_change, allow_conditional)
+        view = self._ranks.together("make a Curator", terms, swallowed)
+        self.__view = self._ranks.whole(view, unit.groups, public=adjacency.replaces)
+        self._example = example if example is not None else self.__view.zeros()
+        self._books = Books(self._ranks, ledger, birth(unit, adjacency, budget, dataset, chosen, role, row_change))
+        self._deliveries = Deliveries(self._books.own)
         if allow_conditional:
-            self.ledger.note("assume", "conditional-allowed")
-        if entropy is not system_entropy:
-            self.ledger.note("void", "noise came from a source that can be repeated")
+            self._books.note("assume", "conditional-allowed")
+        if self._ranks.size > 1 and not grouped:
+            self._books.note("assume", "shards-are-disjoint")
+        if self._ranks.first("choose entropy", (), lambda: entropy is not system_entropy):
+            self._books.note("void", "noise came from a source that can be repeated")
 
     @property
     def adjacency(self) -> Adjacency:
@@ -117,19 +132,29 @@ class Curator(Opaque):
 
     @property
     def ledger(self) -> Ledger:
-        """What was promised, charged and released."""
-        return self._ledger
+        """What was promised, charged and released; on several ranks a copy of the first one's, as all saw it last."""
+        return self._books.seen
 
     @property
     def units(self) -> int | None:
         """Number of units where it is public, else None."""
         return self.__view.public_units
 
+    @property
+    def rank(self) -> int:
+        """Of this process among those that share the records; 0 alone."""
+        return self._ranks.rank
+
+    @property
+    def ranks(self) -> int:
+        """How many processes share the records."""
+        return self._ranks.size
+
     @classmethod
     def rehearsal(cls, records: Any, **settings: Any) -> Curator:
         """A curator over public stand-in records: the same steps and errors, in memory, nothing spent, statement void."""
         curator = cls(records, **{**settings, "ledger": None})
-        curator.ledger.note("void", "rehearsal on public stand-in records: nothing was protected and nothing was spent")
+        curator._books.note("void", "rehearsal on public stand-in records: nothing was protected and nothing was spent")
         return curator
 
     def evaluate(self, query: Query, **details: Any) -> Handle:
@@ -142,13 +167,17 @@ class Curator(Opaque):
         Raises:
             ScoreError: it fails on public records. PrivateFailure: it fails on private ones beyond single units.
         """
-        return self._accept(query, details, self._job(query)())
+        title = f"evaluate {type(query).__name__}"
+        return self._accept(query, details, self._ranks.sum(title, (query, details), lambda: self._job(query)()))
 
     def submit(self, query: Query, executor: Executor, **details: Any) -> Future[Handle]:
         """`evaluate` on any executor: a future of a handle.
 
-        Clipped integer sums come back from the worker, and the raw losses of questions that keep them for later ones.
+        Clipped integer sums come back from the worker, and the raw losses of questions that keep them for later ones. Not on several ranks,
+        which are the workers there.
         """
+        if self._ranks.size > 1:
+            raise InputError("executor", type(executor).__name__, "left out on several ranks", "Each evaluates its own shard.")
         job = self._job(query)
         promised: Future[Handle] = Future()
 
@@ -179,11 +208,15 @@ class Curator(Opaque):
         Slots are independent and charged as so many; Gaussians of noise_multiplier M are together exactly mu-GDP, mu^2 = slots / M^2.
         With `used`, a plan that has used another number of slots refuses, uncharged (LedgerError): somebody else took a step.
         """
-        with self._lock:
+
+        def released() -> tuple[Release, ...]:
             self._deliveries.store()
             if fresh := self._deliveries.fresh(handles):
                 self._release_fresh(fresh, mechanism, name, plan, used)
             return tuple(map(self._deliveries.of, handles))
+
+        with self._lock:
+            return self._books.by_first(f"release {name}", (list(handles), mechanism, plan, used), released)
 
     def reserve(
         self, name: str, event: Event, *, slots: int, terms: Mapping[str, Any], parallel: bool = False, limit: int | None = None
@@ -198,24 +231,29 @@ class Curator(Opaque):
         Raises:
             InputError: terms with data assumptions that this curator does not allow, or a parallel plan whose places mean nothing.
         """
-        self._require_conditions(terms.get("assumptions") or {})
-        if not parallel:
-            return self.ledger.reserve(name, event, slots, terms)
-        if self.units is None or self.ledger.birth["grouped"]:
-            raise InputError("parallel", True, "False where units are groups, or their number is private", "A part is one record there.")
-        self.ledger.note("assume", "records-keep-their-places")
-        return self.ledger.reserve(name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit)
+
+        def reserved() -> Event:
+            self._require_conditions(terms.get("assumptions") or {})
+            if not parallel:
+                return self._books.own.reserve(name, event, slots, terms)
+            if self.units is None or self._books.own.birth["grouped"] or self._ranks.size > 1:
+                allowed = "False where units are groups, their number is private, or they are shared out over ranks"
+                raise InputError("parallel", True, allowed, "A part is one record there.")
+            self._books.own.note("assume", "records-keep-their-places")
+            return self._books.own.reserve(name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit)
+
+        return self._books.by_first(f"reserve {name}", (event.to_json(), slots, terms, parallel, limit), reserved)
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
-        self._write_notes()
-        return compose_statement(self.ledger, delta=delta, units=self.units)
+        self._books.settle()
+        return compose_statement(self._books.own, delta=delta, units=self.units)
 
     def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None, used: int | None) -> None:
         laws = [self._law(handle, mechanism) for handle in handles]
         event = self._event(handles, mechanism)
         self._require_allowed(handles)
-        self._write_notes()
+        self._books.settle()
         entry = self._charge(handles, name, event, plan, used)
         self._deliveries.charged(handles)
         releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]
@@ -225,7 +263,7 @@ class Curator(Opaque):
     def _charge(self, handles: Sequence[Handle], name: str, event: Event, plan: str | None, used: int | None) -> int:
         slots = [self._described(handle) for handle in handles]
         try:
-            return self.ledger.charge(name, event, {"units": self.units, "slots": slots}, plan, used=used)
+            return self._books.own.charge(name, event, {"units": self.units, "slots": slots}, plan, used=used)
         except LedgerUnavailable as error:
             if error.uncertain and self._may_be_charged(handles[0]):
                 self._deliveries.charged(handles)
@@ -261,7 +299,7 @@ class Curator(Opaque):
 
     def _may_be_charged(self, handle: Handle) -> bool:
         try:
-            return self.ledger.charged(handle.id)
+            return self._books.own.charged(handle.id)
         except LedgerUnavailable:
             return True
 
@@ -274,6 +312,9 @@ class Curator(Opaque):
 
     def _job(self, query: Query) -> Job:
         query.require_public(self.adjacency)
+        if self._ranks.size > 1 and not query.adds_up():
+            allowed = "one whose answer is a sum over units, such as ClippedMean"
+            raise InputError("query", type(query).__name__, allowed, "Ask it of one process with all records.")
         if query.needs_row_change() not in (None, self._row_change):
             raise InputError(
                 "row_change", query.needs_row_change(), f"the curator's own, {self._row_change}", "One ledger has one relation."
@@ -292,7 +333,7 @@ class Curator(Opaque):
     def _accept(self, query: Query, details: Mapping[str, Any], outcome: IntegerSum | Failure) -> Handle:
         if isinstance(outcome, Failure):
             self._refuse_failure(outcome)
-        handle = Handle(query, details)
+        handle = Handle(query, details, self._ranks.name())
         with self._lock:
             self.__answers[handle] = query, outcome
         return handle
@@ -300,19 +341,9 @@ class Curator(Opaque):
     def _refuse_failure(self, failure: Failure) -> NoReturn:
         if failure.kind == "interrupted":
             raise KeyboardInterrupt
-        with self._lock:
-            self._mutated |= failure.kind == "mutated"
-            self._unnoted.append(("assume", "score-total"))
-        with contextlib.suppress(LedgerUnavailable):
-            self._write_notes()
+        self._mutated |= failure.kind == "mutated"
+        self._books.owe("assume", "score-total")
         raise PrivateFailure(f"{_FAILURES[failure.kind]} Nothing was charged. The statement now names the assumption score-total.")
-
-    def _write_notes(self) -> None:
-        """What the statement must say goes to the ledger before anything else does."""
-        with self._lock:
-            while self._unnoted:
-                self.ledger.note(*self._unnoted[0])
-                self._unnoted.pop(0)
 
     def _answer(self, handle: Handle) -> tuple[Query, IntegerSum]:
         try:

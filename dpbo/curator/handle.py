@@ -36,8 +36,8 @@ class Opaque:
 class Handle(Opaque):
     """Names one evaluation: a random id, its public question, public details such as the point x. The answer stays with the curator."""
 
-    def __init__(self, query: Query, details: Mapping[str, Any]) -> None:
-        self._id, self._query, self._details = uuid.uuid4().hex, query, dict(details)
+    def __init__(self, query: Query, details: Mapping[str, Any], name: str | None = None) -> None:
+        self._id, self._query, self._details = name or uuid.uuid4().hex, query, dict(details)
 
     @property
     def id(self) -> str:

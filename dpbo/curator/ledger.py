@@ -156,10 +156,10 @@ class Ledger:
         with self.storage.reading() as connection:
             return self._head(connection)
 
-    def records(self) -> list[Record]:
-        """The whole chain, oldest first."""
+    def records(self, *, after: int = -1) -> list[Record]:
+        """The whole chain, or what follows the record of this number; oldest first."""
         with self.storage.reading() as connection:
-            return _read(connection, sa.true())
+            return _read(connection, table.c.seq > after)
 
     def verified(self) -> list[Record]:
         """The whole chain, every hash and total recomputed. Raises LedgerCorrupt where a record does not follow from the last."""
@@ -249,9 +249,14 @@ def _require_records(reserved: Record, details: Mapping[str, Any]) -> None:
 
 def _append(connection: sa.Connection, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:
     record = Record.following(head, kind, name, body)
-    row = {"seq": record.seq, "kind": kind, "name": name, "body": dump(record.body), "previous": record.previous, "hash": record.hash}
-    connection.execute(table.insert().values(row))
+    insert(connection, record)
     return record
+
+
+def insert(connection: sa.Connection, record: Record) -> None:
+    """Write one link, as it is."""
+    row = {name: getattr(record, name) for name in ("seq", "kind", "name", "previous", "hash")}
+    connection.execute(table.insert().values(**row, body=dump(record.body)))
 
 
 def _charges(connection: sa.Connection, plan: str) -> list[Record]:

@@ -56,10 +56,10 @@ class PrivateView:
     kept: tuple[Any, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, records: Any, unit: PrivacyUnit, *, units_are_public: bool) -> PrivateView:
-        """Swallow the records. Raises InputError on parts or labels that do not fit."""
+    def of(cls, records: Any, unit: PrivacyUnit, *, units_are_public: bool, shard: bool = False) -> PrivateView:
+        """Swallow the records. Raises InputError on parts or labels that do not fit. A shard may be empty."""
         count = count_records(_opened(records))
-        if count == 0 and units_are_public:
+        if count == 0 and units_are_public and not shard:
             raise InputError("records", type(records).__name__, "at least one record")
         groups, rows = (None, None) if unit.groups is None else _grouped(unit.groups, count)
         units = count if rows is None else len(rows)

@@ -57,6 +57,9 @@ class CandidateScores(Query):
     def public_inputs(self) -> dict[str, Any]:
         return {"candidates": len(self.candidates), "score_range": list(self._mean(None).ranges[0])}
 
+    def adds_up(self) -> bool:
+        return True
+
     def prepare(self) -> Any:
         return [self._mean(copy.deepcopy(candidate)).prepare() for candidate in self.candidates]  # a score may write into what it gets
 

@@ -95,6 +95,9 @@ class ClippedScores(Query):
         one = dataclasses.replace(event, noise_multiplier=1.0, slots=1)
         return RolesEvent(event.noise_multiplier, event.slots, costs=((self.role, (one,)),))
 
+    def adds_up(self) -> bool:
+        return True
+
     def prepare(self) -> Any:
         return self.subject if self.fit is None else self.fit(self.subject)
 

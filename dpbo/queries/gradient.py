@@ -100,6 +100,9 @@ class ClippedGradient(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         scoring.try_on(self.loss, self.X[0].clone(), example, 1, count, lambda pieces: torch.cat([piece[:, 0] for piece in pieces]))
 
+    def adds_up(self) -> bool:
+        return True
+
     def quanta(self) -> tuple[float, ...]:
         """The public lattice of the released sum."""
         return (quantum_of(self.clip, len(self.weights)),) * len(self.weights)

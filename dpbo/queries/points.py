@@ -82,6 +82,9 @@ class PointSums(Query):
     def public_inputs(self) -> dict[str, Any]:
         return {"dimension": self.dimension, "radius": self.ball.radius, "norm": self.ball.norm}
 
+    def adds_up(self) -> bool:
+        return True
+
     def width(self) -> int:
         """Numbers a row in work on a chunk."""
         return len(self.units()) // self.components

@@ -121,6 +121,10 @@ class Query(abc.ABC):
         """The one unit on whose record alone the answer depends; None where it depends on all. For parallel plans."""
         return None
 
+    def adds_up(self) -> bool:
+        """Whether the answer over all units is the sum of those over disjoint shards of them, given the same `public_units`."""
+        return False
+
     def prepare(self) -> Any:
         """The public part of the work (fitting a model), done before any private record is touched."""
         return None

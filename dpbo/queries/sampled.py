@@ -78,6 +78,9 @@ class PoissonSampled(Query):
             raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE for sampled means")
         self.query.require_public(adjacency)
 
+    def adds_up(self) -> bool:
+        return True
+
     def prepare(self) -> Any:
         return self.query.prepare()
 

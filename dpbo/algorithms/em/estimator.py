@@ -62,6 +62,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
                 raise InputError("dimension", None, "the number of columns, when fitting on a Curator")
             if X.ledger.birth["grouped"]:  # before anything is reserved
                 raise InputError("unit", "groups of records", "single records", "Reduce each unit to one record first.")
+            if X.ranks > 1 and not isinstance(self.random_state, Integral):
+                raise InputError("random_state", self.random_state, "a whole number on several ranks", "They must start alike.")
             self.n_features_in_ = require_count("dimension", self.dimension)
             return X, self.n_features_in_
         relation = _relation(self.adjacency)

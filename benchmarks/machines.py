@@ -1,0 +1,124 @@
+"""Users over many processes: 1, 2 and 4 ranks on this machine against one process with all records, and what crosses between them.
+
+    python -m benchmarks.machines [--smoke] [--json FILE]
+
+Two questions over the same records, one thread a process: DP-GIBO's clipped gradient (11 points, 10 dimensions) and one step of EM (5 full
+components, 4 dimensions). More ranks than cores cannot be faster; what they cost beyond their share is what this shows. Steps between
+ranks are timed alone, too: an agreement (128 bytes a rank), and sums of so many int64 by size, on the loopback of one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.harness import options, record, table
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Ranks
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.queries import Ball, ClippedGradient, ClippedMean, MixtureMoments
+from dpbo.queries.query import Query
+
+D, B, K = 10, 11, 5
+SIZES = (33, 1_000, 100_000, 1_000_000)
+
+
+def shard(records: int, ranks: Ranks | None) -> torch.Tensor:
+    """Every rank's own part of the same users."""
+    rank, size = (0, 1) if ranks is None else (ranks.rank, ranks.size)
+    user = torch.arange(rank, records, size, dtype=torch.float64)
+    return torch.stack([torch.sin(user * (k + 1)) for k in range(D)], dim=1)
+
+
+def questions() -> dict[str, Query]:
+    """What is asked, by name."""
+    draw = torch.Generator().manual_seed(0)
+    X, W = torch.rand(B, D, generator=draw, dtype=torch.float64), torch.randn(D, B, generator=draw, dtype=torch.float64)
+    natural = torch.randn(K, 1 + 4 + 10, generator=draw, dtype=torch.float64)
+    return {
+        "clipped gradient": ClippedGradient(lambda x, r: (r - x).abs().sum(1), X, weights=W, clip=1.0),
+        "EM step": MixtureMoments(4, ball=Ball(2.0), natural=natural, vectors=lambda r: r[:, :4]),
+        "one number": ClippedMean(lambda _, r: r[:, 0], score_range=(-1.0, 1.0)),
+    }
+
+
+def median(work: Callable[[], Any], repetitions: int) -> float:
+    """Seconds, after a warm-up."""
+    times = []
+    for _ in range(1 + repetitions):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
+def measured(ranks: Ranks | None, records: int, repetitions: int) -> dict[str, float]:
+    """Seconds of each question's evaluation, of a release, and of the steps between ranks."""
+    curator = Curator(shard(records, ranks), unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), ranks=ranks)
+    found = {name: median(lambda: curator.evaluate(query), repetitions) for name, query in questions().items()}  # noqa: B023
+    handles = [curator.evaluate(questions()["clipped gradient"]) for _ in range(11)]
+    found["release"] = median(lambda: curator.release(handles.pop(), GaussianMechanism(1000.0)), 10)
+    if ranks is not None:
+        found["agreement"] = median(lambda: ranks.exchange(b"0" * 128), 50)
+        for size in SIZES:
+            numbers = torch.ones(size, dtype=torch.int64)
+            found[f"sum of {size}"] = median(lambda: (ranks.added(numbers), ranks.exchange(b"0")), 20)  # noqa: B023
+    return found
+
+
+def rank(records: int, repetitions: int, file: str) -> None:
+    """One rank under torchrun."""
+    dist.init_process_group("gloo")
+    ranks = Ranks()
+    found = measured(ranks, records, repetitions)
+    if ranks.rank == 0:
+        pathlib.Path(file).write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def launched(size: int, records: int, repetitions: int) -> dict[str, float]:
+    """What so many ranks took."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = f"{folder}/found"
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+        own = ["-m", "benchmarks.machines", "--rank", str(records), str(repetitions), file]
+        subprocess.run([*launcher, *own], check=True, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        return json.loads(pathlib.Path(file).read_text())
+
+
+def own_options(parser: argparse.ArgumentParser) -> None:
+    """How torchrun calls a rank."""
+    parser.add_argument("--rank", nargs=3, metavar=("RECORDS", "REPETITIONS", "FILE"), help="be one rank under torchrun")
+
+
+def main() -> None:
+    """Print both tables."""
+    chosen = options(__doc__, own_options)
+    torch.set_num_threads(1)
+    if chosen.rank:
+        return rank(int(chosen.rank[0]), int(chosen.rank[1]), chosen.rank[2])
+    records, repetitions, sizes = (20_000, 2, (2,)) if chosen.smoke else (2_000_000, 5, (1, 2, 4))
+    one = measured(None, records, repetitions)
+    several = {size: launched(size, records, repetitions) for size in sizes}
+    names = [*one]
+    rows = [[name, 1e3 * one[name], *(1e3 * several[size][name] for size in sizes)] for name in names]
+    print(table([f"ms, {records:,} records, {os.cpu_count()} cores", "one process", *(f"{size} ranks" for size in sizes)], rows))
+    between = [[name, *(1e3 * several[size][name] for size in sizes)] for name in several[sizes[-1]] if name not in names]
+    print()
+    print(table(["ms between ranks, gloo over loopback", *(f"{size} ranks" for size in sizes)], between))
+    record("machines", {"records": records, "one": one, "ranks": {str(size): found for size, found in several.items()}}, chosen)
+
+
+if __name__ == "__main__":
+    main()

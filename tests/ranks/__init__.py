@@ -1,0 +1,1 @@
+"""Curators on several ranks, in real processes."""
