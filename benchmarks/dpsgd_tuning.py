@@ -1,8 +1,8 @@
 """Tuning DP-SGD at one total (6, 1e-5) for training and validation records: private selection, search, and the example's defaults.
 
 A small convolutional network on digits (`examples.tuning_dpsgd`), paired seeds: each splits the records anew. At equal total epsilon a
-selection of about `runs` runs, Bayesian optimisation that pays for so many, and one run with everything at the defaults; beside them one run
-at parameters that are good in hindsight, the ceiling. Accuracies are those of the released model on the public test records; a selection
+selection of about `runs` runs, Bayesian optimisation that pays for so many, and one run with everything at the defaults; beside them one
+run at parameters that are good in hindsight. Accuracies are those of the released model on the public test records; a selection
 that releases nothing would count as 10 %.
 The claim: selection beats the defaults and the search that pays for each run.
 
