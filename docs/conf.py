@@ -21,8 +21,8 @@ myst_heading_anchors = 3
 
 PACKAGES = (
     "dpbo.curator", "dpbo.queries", "dpbo.mechanisms", "dpbo.accounting", "dpbo.models", "dpbo.acquisition", "dpbo.algorithms",
-    "dpbo.algorithms.kusner", "dpbo.algorithms.outsourced", "dpbo.algorithms.em", "dpbo.integrations", "dpbo.integrations.opacus", "dpbo.testing", "dpbo.laws", "dpbo.events",
-    "dpbo.errors", "dpbo.plots", "dpbo",
+    "dpbo.algorithms.kusner", "dpbo.algorithms.outsourced", "dpbo.algorithms.em", "dpbo.integrations", "dpbo.integrations.opacus",
+    "dpbo.testing", "dpbo.laws", "dpbo.events", "dpbo.errors", "dpbo.plots", "dpbo",
 )  # fmt: skip
 _PAGES = {"docs/measured.md": "measured.md", "docs/recipes.md": "recipes.md", "notebooks/quickstart.py": "quickstart.md",
           "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}  # fmt: skip
