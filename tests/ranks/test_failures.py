@@ -118,6 +118,25 @@ def test_what_one_rank_cannot_do_none_does(cases):
         assert noted
 
 
+def test_ranks_that_fail_in_two_ways_stay_together(cases):
+    for number, rank in met(cases, "fail in two ways").items():
+        error, private, changed, local, bound = rank["value"]
+        assert "secret" not in str(rank)
+        assert error[0] == ("ZeroDivisionError" if number == 1 else "RankFailed"), "an error comes before a failure, on all"
+        assert private[0] == changed[0] == "PrivateFailure"
+        assert "changed in place" in changed[1]
+        assert local[0] == ("Local" if number == 0 else "RankFailed")
+        assert bound[0] == "RanksDisagree"
+
+
+def test_hidden_runs_are_refused_on_ranks_before_they_cost(cases):
+    for rank in met(cases, "no hidden runs").values():
+        selection, inside, last = rank["value"]
+        assert [selection[0], inside[0]] == ["InputError", "InputError"]
+        assert "several ranks" in selection[1]
+        assert last == 2, "birth and two notes"
+
+
 def test_a_rank_that_comes_late_is_given_up(cases):
     for number, rank in met(cases, "comes late").items():
         assert rank["error"][0] == "RankLost"
