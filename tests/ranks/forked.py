@@ -30,7 +30,7 @@ from dpbo.errors import PrivacyError
 from dpbo.laws import TruncatedNegativeBinomial
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.queries import ClippedMean, QuantileUtilities, RowOutcome
-from tests.ranks.searches import BOUNDS, D, exact, gibo, loss, opened
+from tests.ranks.searches import BOUNDS, D, exact, gibo, loss, opened, rows
 
 SIZE, STEPS = 4, 6
 Ranked = Callable[[Ranks, pathlib.Path], Any]
@@ -163,6 +163,18 @@ def fail_in_two_ways(ranks: Ranks, folder: pathlib.Path) -> Any:
     return met
 
 
+def fails_on_one_shard(ranks: Ranks, folder: pathlib.Path) -> Any:
+    """The first rank's only unit cannot be scored: one failure among all, on ranks as in one process."""
+
+    def score(_: Any, r: torch.Tensor) -> torch.Tensor:
+        if (r == rows()[0]).all(1).any():
+            raise ValueError
+        return r[:, 1]
+
+    open_, mean = NoNoise(allow_not_private=True), ClippedMean(score, score_range=(0.0, 1.0))
+    return [opened(which).release(mean, open_).value.tolist() for which in (ranks, None)]
+
+
 def no_hidden_runs(ranks: Ranks, folder: pathlib.Path) -> Any:
     """A rank sees its own shard alone, so it cannot draw for all: refused before anything is reserved."""
     curator = opened(ranks, budget=Budget(1.0, 1e-6), accounting=RDPFilter(64.0))
@@ -221,6 +233,7 @@ JOBS: dict[str, tuple[int, Ranked]] = {
     "other terms": (SIZE, other_terms),
     "refused by one": (SIZE, refused_by_one),
     "fail in two ways": (2, fail_in_two_ways),
+    "fails on one shard": (3, fails_on_one_shard),
     "no hidden runs": (2, no_hidden_runs),
     "comes late": (SIZE, comes_late),
     "no records": (SIZE, no_records),

@@ -129,6 +129,13 @@ def test_ranks_that_fail_in_two_ways_stay_together(cases):
         assert bound[0] == "RanksDisagree"
 
 
+def test_a_single_unit_that_fails_ends_no_evaluation_though_it_is_all_of_a_shard(cases):
+    for rank in met(cases, "fails on one shard").values():
+        assert rank["error"] is None
+        shared, alone = rank["value"]
+        assert shared == alone
+
+
 def test_hidden_runs_are_refused_on_ranks_before_they_cost(cases):
     for rank in met(cases, "no hidden runs").values():
         selection, inside, last = rank["value"]
