@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import scipy.stats
 import torch
 import torch.distributed as dist
@@ -90,7 +91,9 @@ def unit_on_two_ranks(ranks: Ranks, folder: pathlib.Path) -> Any:
 
 
 def words_and_numbers(ranks: Ranks, folder: pathlib.Path) -> Any:
-    labels = [ranks.rank] if ranks.rank else ["0"]
+    """In tuples, which is the harder case."""
+    labels = np.empty(1, dtype=object)
+    labels[0] = ("a", ranks.rank if ranks.rank else "0")
     unit = PrivacyUnit("patient", groups=labels)
     return Curator(torch.rand(1), unit=unit, adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), ranks=ranks)
 

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -161,6 +162,19 @@ def test_equal_labels_have_one_name_and_others_another():
     assert names([]) == []
     with pytest.raises(InputError, match="groups"):
         names([object()])
+
+
+def test_parts_of_tuples_have_kinds_too():
+    def kinds(labels):
+        column = np.empty(len(labels), dtype=object)
+        column[:] = labels
+        return names_of(column, b"k").kinds
+
+    assert kinds([(3, "a")]) != kinds([("3", "a")])
+    assert kinds([(3, "a"), ("3", 1)]) != kinds([(3, "a")])
+    assert kinds([(3, "a")]) == kinds([(4.0, "b"), (5, "c")])
+    assert kinds([((1, "x"), 2)]) != kinds([(("1", "x"), 2)])
+    assert any(kinds([(0,) * 40]))
 
 
 @pytest.mark.skipif(not (torch.cuda.is_available() and dist.is_nccl_available()), reason="needs CUDA with NCCL")
