@@ -229,6 +229,8 @@ def _other_role(curator: Curator, base: Sequence[Event] | Mapping[str, Sequence[
 def _require(curator: Any, train: Any, space: Any, law: Any, threshold: Any, pad_to: Any, name: Any) -> None:
     if not isinstance(curator, Curator):
         raise InputError("curator", type(curator).__name__, "a dpbo.Curator")
+    if curator.ranks > 1:
+        raise InputError("curator", "on several ranks", "of one process", "Hidden runs score all records and draw where they run.")
     if not callable(train):
         raise InputError("train", type(train).__name__, "a function of the parameters")
     if not isinstance(space, Space):

@@ -168,7 +168,7 @@ class Curator(Opaque):
             ScoreError: it fails on public records. PrivateFailure: it fails on private ones beyond single units.
         """
         title = f"evaluate {type(query).__name__}"
-        return self._accept(query, details, self._ranks.sum(title, (query, details), lambda: self._job(query)()))
+        return self._accept(query, details, self._ranks.sum(title, (query, details), lambda: self._tried(query)))
 
     def submit(self, query: Query, executor: Executor, **details: Any) -> Future[Handle]:
         """`evaluate` on any executor: a future of a handle.
@@ -323,6 +323,12 @@ class Curator(Opaque):
             raise PrivateFailure(_FAILURES["mutated"])
         kept = tuple(self._kept(handle) for handle in query.handles())
         return Job(query, dataclasses.replace(self.__view, kept=kept), self._example)
+
+    def _tried(self, query: Query) -> IntegerSum | Failure:
+        outcome = self._job(query)()
+        if isinstance(outcome, Failure):
+            self._mutated |= outcome.kind == "mutated"  # here, even where the ranks hear of another one's failure
+        return outcome
 
     def _kept(self, handle: Handle) -> Any:
         _, answer = self._answer(handle)

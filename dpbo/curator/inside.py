@@ -8,12 +8,15 @@ from __future__ import annotations
 import torch
 
 from dpbo.curator.curator import Curator
+from dpbo.errors import InputError
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.queries.query import Failure, Query
 
 
 def noised_inside(curator: Curator, query: Query, mechanism: Mechanism) -> torch.Tensor | None:
     """The answer with the noise that `mechanism` would release it with, `m`; None where it fails. Never for the eyes of a caller."""
+    if curator.ranks > 1:
+        raise InputError("curator", "on several ranks", "of one process", "Each rank would noise its own shard, for one charge.")
     outcome = curator._job(query)()
     if isinstance(outcome, Failure):
         if outcome.kind == "interrupted":

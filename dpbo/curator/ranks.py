@@ -36,7 +36,7 @@ from dpbo.queries.query import Failure, IntegerSum
 
 T = TypeVar("T")
 _DIGEST, _NAME, _TITLE = 32, 16, 80
-_FINE, _FAILED = 0, 1
+_FINE, _REFUSED, _FAILED = 0, 1, 2  # errors come first: of what raises, all raise, and of what fails, all note it
 
 
 class Ranks:
@@ -73,10 +73,10 @@ class Ranks:
         """
         self._agree(title, asked)
         value, error = _tried(work)
-        bad = error is not None or isinstance(value, Failure)
-        marks = self.exchange(bytes([_FAILED if bad else _FINE]))
-        first = next((rank for rank, mark in enumerate(marks) if mark[0] == _FAILED), None)
-        return cast(T, value) if first is None else self._shared(first, value, error)
+        bad = isinstance(value, Failure)
+        marks = [row[0] for row in self.exchange(bytes([_FAILED if error is not None else _REFUSED if bad else _FINE]))]
+        worst = max(marks)
+        return cast(T, value) if worst == _FINE else self._shared(marks.index(worst), value, error)
 
     def first(self, title: str, asked: Asked, work: Callable[[], T]) -> T:
         """`work()` of the first rank, or its error, for all."""
@@ -137,7 +137,7 @@ class Ranks:
 
     def _shared(self, source: int, value: Any, error: BaseException | None) -> Any:
         """The source's value or error, on every rank. Whoever has an error of its own raises that."""
-        packed = pickle.dumps((value, _fit_to_travel(error, source))) if self.rank == source else b""
+        packed = _packed(value, error, source) if self.rank == source else b""
         size = torch.tensor([len(packed)])
         with self._watched():
             dist.broadcast(size, src=self._members[source], group=self._control)
@@ -176,6 +176,14 @@ def _tried(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         return work(), None
     except BaseException as error:  # the other ranks wait to hear of it, whatever it is
         return None, error
+
+
+def _packed(value: Any, error: BaseException | None, rank: int) -> bytes:
+    """For the other ranks, who wait for it: where it cannot be pickled, they hear of that."""
+    try:
+        return pickle.dumps((value, _fit_to_travel(error, rank)))
+    except Exception as refused:
+        return pickle.dumps((None, RankFailed(rank, type(refused if error is None else error).__name__)))
 
 
 def _fit_to_travel(error: BaseException | None, rank: int) -> PrivacyError | None:

@@ -54,6 +54,7 @@ class PrivateView:
     rows: torch.Tensor | None = field(repr=False)
     public_units: int | None
     kept: tuple[Any, ...] = field(default=(), repr=False)
+    shard: bool = False
 
     @classmethod
     def of(cls, records: Any, unit: PrivacyUnit, *, units_are_public: bool, shard: bool = False) -> PrivateView:
@@ -68,7 +69,7 @@ class PrivateView:
         device = next((part.device for part in leaves(records) if isinstance(part, torch.Tensor)), torch.device("cpu"))
         if groups is not None and rows is not None:
             groups, rows = groups.to(device), rows.to(device)
-        return cls(records, count, groups, rows, units if units_are_public else None)
+        return cls(records, count, groups, rows, units if units_are_public else None, shard=shard)
 
     @property
     def records(self) -> Any:
@@ -127,7 +128,8 @@ class PrivateView:
             mask = taken.to(self.groups.device)
             positions = mask[self.groups].nonzero()[:, 0]
             groups, rows = (mask.cumsum(0) - 1)[self.groups[positions]], self.rows[mask]
-        return PrivateView(_mapped(self.records, lambda part: _rows(part, positions)), len(positions), groups, rows, self.public_units)
+        taken_ones = _mapped(self.records, lambda part: _rows(part, positions))
+        return PrivateView(taken_ones, len(positions), groups, rows, self.public_units, shard=self.shard)
 
     def only(self, row: int) -> PrivateView:
         """One record alone, copied, so that whoever writes into it changes nothing; that it is one is public."""

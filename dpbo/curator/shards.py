@@ -24,6 +24,7 @@ from dpbo.queries.integers import MOST_UNITS
 
 _ALLOWED = "numbers, words, bytes or tuples of them, of the same kinds on every rank"
 _NUMBER, _WORD, _BYTES, _TUPLE = 1, 2, 4, 8
+_PLACES = 16
 
 
 class Lines(Protocol):
@@ -37,10 +38,10 @@ class Lines(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """Keyed hashes of a shard's distinct labels, `units x 2` int64, and which kinds of labels there are."""
+    """Keyed hashes of a shard's distinct labels, `units x 2` int64, and which kinds there are: of labels, then of each place in tuples."""
 
     hashes: torch.Tensor = field(repr=False)
-    kinds: int
+    kinds: bytes
 
 
 def with_total(total: int, *, public: bool) -> int | None:
@@ -54,19 +55,20 @@ def with_total(total: int, *, public: bool) -> int | None:
 
 def names_of(labels: Any, key: bytes) -> Names:
     """Of a shard. Raises InputError on labels that cannot be compared between processes."""
-    kinds, hashed = 0, []
+    kinds, hashed = bytearray(_PLACES), []
     for label in _distinct(labels):
         kind, text = _told(label)
-        kinds |= kind
+        kinds[0] |= kind
+        _note_places(label, kinds)
         hashed.append(hashlib.blake2b(text, digest_size=16, key=key).digest())
     whole = np.frombuffer(bytearray(b"".join(hashed)), dtype="<i8").reshape(-1, 2)
-    return Names(torch.from_numpy(whole), kinds)
+    return Names(torch.from_numpy(whole), bytes(kinds))
 
 
 def require_apart(names: Names, lines: Lines) -> None:
     """Raises InputError, on every rank alike, where two ranks have a label in common, or labels of different kinds."""
-    kinds = {row[0] for row in lines.exchange(bytes([names.kinds]))} - {0}
-    if len(kinds) > 1:
+    places = zip(*lines.exchange(names.kinds), strict=True)
+    if any(len(set(kinds) - {0}) > 1 for kinds in places):
         raise InputError("groups", "labels of different kinds on different ranks", _ALLOWED, "Give numbers everywhere, or words.")
     owner = torch.remainder(names.hashes[:, 0], lines.size)
     came = lines.dealt(names.hashes[owner.argsort(stable=True)], torch.bincount(owner, minlength=lines.size))
@@ -99,6 +101,15 @@ def _told(label: Any) -> tuple[int, bytes]:
         parts = [_told(part)[1] for part in label]
         return _TUPLE, b"t" + b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     raise InputError("groups", type(label).__name__, _ALLOWED)
+
+
+def _note_places(label: Any, kinds: bytearray, place: int = 0) -> None:
+    """Kinds of a tuple's parts, by their places; far places share one."""
+    if isinstance(label, tuple):
+        for part in label:
+            place = 1 + place % (_PLACES - 1)
+            kinds[place] |= _told(part)[0]
+            _note_places(part, kinds, place)
 
 
 def _exact(number: Any) -> Any:

@@ -5,6 +5,7 @@ named point; draws are noted in a file, synced before the noise is drawn, so tha
 """
 
 import datetime
+import functools
 import json
 import multiprocessing
 import os
@@ -15,16 +16,22 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import scipy.stats
 import torch
 import torch.distributed as dist
 
-from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Ranks
+from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Ranks, Space
+from dpbo.accounting.filters import RDPFilter
 from dpbo.algorithms.em import DPGaussianMixture
+from dpbo.algorithms.selection import NoisedScore, private_selection
 from dpbo.curator.curator import Curator as Watched
+from dpbo.curator.inside import noised_inside
 from dpbo.errors import PrivacyError
+from dpbo.laws import TruncatedNegativeBinomial
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.queries import ClippedMean, QuantileUtilities, RowOutcome
-from tests.ranks.searches import BOUNDS, D, exact, gibo, loss, opened
+from tests.ranks.searches import BOUNDS, D, exact, gibo, loss, opened, rows
 
 SIZE, STEPS = 4, 6
 Ranked = Callable[[Ranks, pathlib.Path], Any]
@@ -84,7 +91,9 @@ def unit_on_two_ranks(ranks: Ranks, folder: pathlib.Path) -> Any:
 
 
 def words_and_numbers(ranks: Ranks, folder: pathlib.Path) -> Any:
-    labels = [ranks.rank] if ranks.rank else ["0"]
+    """In tuples, which is the harder case."""
+    labels = np.empty(1, dtype=object)
+    labels[0] = ("a", ranks.rank if ranks.rank else "0")
     unit = PrivacyUnit("patient", groups=labels)
     return Curator(torch.rand(1), unit=unit, adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), ranks=ranks)
 
@@ -128,6 +137,55 @@ def refused_by_one(ranks: Ranks, folder: pathlib.Path) -> Any:
     met.append(met_by(lambda: curator.reserve("much", GaussianMechanism(0.01).event(), slots=100, terms={})))
     curator.release(_mean(), GaussianMechanism(20.0))
     return [*met, "score-total" in curator.statement().assumptions]
+
+
+def fail_in_two_ways(ranks: Ranks, folder: pathlib.Path) -> Any:
+    """Each rank in a way of its own; nobody is left waiting, and who changed its records says so ever after."""
+    curator = opened(ranks)
+
+    class Local(PrivacyError):
+        """Cannot be pickled."""
+
+    def score(_: Any, r: torch.Tensor) -> torch.Tensor:
+        if ranks.rank == 0 and len(r) > 5:
+            raise ValueError("secret")
+        return r[:, 0] if len(r) == 5 else r.mul_(0.5)[:, 0]
+
+    def breaks(_: Any, error: type[Exception] = ZeroDivisionError) -> None:
+        if ranks.rank == (error is ZeroDivisionError):
+            raise error
+
+    met = [met_by(lambda: curator.evaluate(ClippedMean(score, 1, score_range=(0.0, 1.0), fit=breaks)))]
+    met.append(met_by(lambda: curator.evaluate(ClippedMean(score, score_range=(0.0, 1.0)))))
+    met.append(met_by(lambda: curator.evaluate(_mean())))
+    other = opened(ranks)
+    local = ClippedMean(lambda _, r: r[:, 0], 1, score_range=(0.0, 1.0), fit=lambda x: breaks(x, Local))
+    met.append(met_by(lambda: other.evaluate(local)))
+    bound = functools.partial(loss, torch.full((D,), 0.5 + ranks.rank))
+    met.append(met_by(lambda: other.evaluate(ClippedMean(lambda _, r: r[:, 0], bound, score_range=(0.0, 1.0)))))
+    return met
+
+
+def fails_on_one_shard(ranks: Ranks, folder: pathlib.Path) -> Any:
+    """The first rank's only unit cannot be scored: one failure among all, on ranks as in one process."""
+
+    def score(_: Any, r: torch.Tensor) -> torch.Tensor:
+        if (r == rows()[0]).all(1).any():
+            raise ValueError
+        return r[:, 1]
+
+    open_, mean = NoNoise(allow_not_private=True), ClippedMean(score, score_range=(0.0, 1.0))
+    return [opened(which).release(mean, open_).value.tolist() for which in (ranks, None)]
+
+
+def no_hidden_runs(ranks: Ranks, folder: pathlib.Path) -> Any:
+    """A rank sees its own shard alone, so it cannot draw for all: refused before anything is reserved."""
+    curator = opened(ranks, budget=Budget(1.0, 1e-6), accounting=RDPFilter(64.0))
+    space, law = Space(t=scipy.stats.uniform(0.0, 1.0)), TruncatedNegativeBinomial.of_mean(5.0)
+    scored = NoisedScore(lambda _, r: r[:, 0], (0.0, 1.0), GaussianMechanism(50.0))
+    met = [met_by(lambda: private_selection(curator, lambda p: p, space=space, law=law, score=scored))]
+    met.append(met_by(lambda: noised_inside(curator, _mean(), GaussianMechanism(50.0))))
+    return [*met, curator.ledger.head().seq]
 
 
 def comes_late(ranks: Ranks, folder: pathlib.Path) -> Any:
@@ -177,6 +235,9 @@ JOBS: dict[str, tuple[int, Ranked]] = {
     "other questions": (SIZE, other_questions),
     "other terms": (SIZE, other_terms),
     "refused by one": (SIZE, refused_by_one),
+    "fail in two ways": (2, fail_in_two_ways),
+    "fails on one shard": (3, fails_on_one_shard),
+    "no hidden runs": (2, no_hidden_runs),
     "comes late": (SIZE, comes_late),
     "no records": (SIZE, no_records),
     "on devices": (min(SIZE, torch.cuda.device_count()), on_devices),

@@ -1,11 +1,13 @@
 """Every algorithm that runs on ranks, small, with repeatable noise: what one process says, four must say to the last bit.
 
-`torchrun ... -m tests.ranks.searches FOLDER` writes each rank's results, and what one process with all records finds by itself.
+`python -m tests.ranks.searches FOLDER` forks four ranks and writes the results of each, and what one process with all records finds by
+itself; the example runs under torchrun.
 Records are whole numbers of 2^-10 and scores elementwise, so that every rank computes the same number for a record.
 """
 
 import datetime
 import json
+import multiprocessing
 import pathlib
 import sys
 from typing import Any
@@ -97,11 +99,21 @@ def everything(ranks: Ranks | None) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    folder = pathlib.Path(sys.argv[1])
-    dist.init_process_group("gloo")
-    group = Ranks(timeout=datetime.timedelta(seconds=120))
-    (folder / f"{group.rank}.json").write_text(json.dumps(everything(group)))
+def run_rank(rank: int, folder: pathlib.Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=rank, world_size=4)
+    found = everything(Ranks(timeout=datetime.timedelta(seconds=120)))
+    (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
-    if group.rank == 0:
-        (folder / "one.json").write_text(json.dumps(everything(None)))
+
+
+if __name__ == "__main__":
+    place = pathlib.Path(sys.argv[1])
+    forking = multiprocessing.get_context("fork")
+    children = [forking.Process(target=run_rank, args=(rank, place)) for rank in range(4)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    if any(child.exitcode for child in children):
+        sys.exit("a rank failed")
+    (place / "one.json").write_text(json.dumps(everything(None)))

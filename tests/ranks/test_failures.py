@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -118,6 +119,32 @@ def test_what_one_rank_cannot_do_none_does(cases):
         assert noted
 
 
+def test_ranks_that_fail_in_two_ways_stay_together(cases):
+    for number, rank in met(cases, "fail in two ways").items():
+        error, private, changed, local, bound = rank["value"]
+        assert "secret" not in str(rank)
+        assert error[0] == ("ZeroDivisionError" if number == 1 else "RankFailed"), "an error comes before a failure, on all"
+        assert private[0] == changed[0] == "PrivateFailure"
+        assert "changed in place" in changed[1]
+        assert local[0] == ("Local" if number == 0 else "RankFailed")
+        assert bound[0] == "RanksDisagree"
+
+
+def test_a_single_unit_that_fails_ends_no_evaluation_though_it_is_all_of_a_shard(cases):
+    for rank in met(cases, "fails on one shard").values():
+        assert rank["error"] is None
+        shared, alone = rank["value"]
+        assert shared == alone
+
+
+def test_hidden_runs_are_refused_on_ranks_before_they_cost(cases):
+    for rank in met(cases, "no hidden runs").values():
+        selection, inside, last = rank["value"]
+        assert [selection[0], inside[0]] == ["InputError", "InputError"]
+        assert "several ranks" in selection[1]
+        assert last == 2, "birth and two notes"
+
+
 def test_a_rank_that_comes_late_is_given_up(cases):
     for number, rank in met(cases, "comes late").items():
         assert rank["error"][0] == "RankLost"
@@ -135,6 +162,19 @@ def test_equal_labels_have_one_name_and_others_another():
     assert names([]) == []
     with pytest.raises(InputError, match="groups"):
         names([object()])
+
+
+def test_parts_of_tuples_have_kinds_too():
+    def kinds(labels):
+        column = np.empty(len(labels), dtype=object)
+        column[:] = labels
+        return names_of(column, b"k").kinds
+
+    assert kinds([(3, "a")]) != kinds([("3", "a")])
+    assert kinds([(3, "a"), ("3", 1)]) != kinds([(3, "a")])
+    assert kinds([(3, "a")]) == kinds([(4.0, "b"), (5, "c")])
+    assert kinds([((1, "x"), 2)]) != kinds([(("1", "x"), 2)])
+    assert any(kinds([(0,) * 40]))
 
 
 @pytest.mark.skipif(not (torch.cuda.is_available() and dist.is_nccl_available()), reason="needs CUDA with NCCL")

@@ -1,4 +1,4 @@
-"""Four real processes under torchrun release what one process with all records would have, to the last bit."""
+"""Four real processes release what one process with all records would have, to the last bit."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def run(command: list[str]) -> str:
 def results(tmp_path_factory):
     """What one process found, and what each of four ranks did, of which one has no record and one a single one."""
     folder = tmp_path_factory.mktemp("ranks")
-    run([*TORCHRUN, "-m", "tests.ranks.searches", str(folder)])
+    run([sys.executable, "-m", "tests.ranks.searches", str(folder)])
     return [json.loads((folder / f"{name}.json").read_text()) for name in ("one", 0, 1, 2, 3)]
 
 
