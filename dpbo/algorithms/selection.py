@@ -32,7 +32,7 @@ from dpbo.algorithms.hidden_runs import Run, best_of
 from dpbo.algorithms.hypo import Adaptive
 from dpbo.curator.curator import Curator
 from dpbo.curator.inside import noised_inside
-from dpbo.curator.terms import ROLES
+from dpbo.curator.terms import ROLES, require_own_role
 from dpbo.errors import InputError, ReleaseLost
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.laws import RunLaw, ThresholdStop
@@ -160,6 +160,7 @@ def selection_event(
 def _score_event(curator: Curator, score: NoisedScore) -> Event:
     query = score.query(None)
     query.require_public(curator.adjacency)
+    require_own_role(query.role, curator.ledger.birth["role"])
     if query.metrics != 1:
         raise InputError("score_range", query.metrics, "of one metric", "A selection maximises one number.")
     score.mechanism.law(query.scale(curator.adjacency), [grid.quantum for grid in query.lattices(curator.units)])
@@ -229,6 +230,8 @@ def _other_role(curator: Curator, base: Sequence[Event] | Mapping[str, Sequence[
 def _require(curator: Any, train: Any, space: Any, law: Any, threshold: Any, pad_to: Any, name: Any) -> None:
     if not isinstance(curator, Curator):
         raise InputError("curator", type(curator).__name__, "a dpbo.Curator")
+    if curator.ranks > 1:
+        raise InputError("curator", f"of {curator.ranks} ranks", "of one process", "Each rank would draw runs and scores of its own.")
     if not callable(train):
         raise InputError("train", type(train).__name__, "a function of the parameters")
     if not isinstance(space, Space):
