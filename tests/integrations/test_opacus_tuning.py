@@ -241,6 +241,16 @@ class TestTuning:
         assert torch.equal(again.Y, found.Y)
         assert torch.equal(right(again.model, VALIDATION), right(found.model, VALIDATION))
 
+    def test_a_model_that_another_study_paid_for_is_not_taken_for_ones_own(self, four, tmp_path):
+        given: dict[str, Any] = {"parameters": {"lr": 0.5, "clip": 1.0}, "folder": tmp_path / "models"}
+        dearer = plan_tuning(Budget(30.0, 1e-5), TERMS, runs=4, validation=200)["once"]
+        other = tuned(dearer, **given, budget=Budget(30.0, 1e-5))
+        FITS.clear()
+        found = tuned(four["once"], **given)
+        assert len(FITS) == 1, "at the same point, with the noise of this plan"
+        assert not torch.equal(found.model.state_dict()["_module.weight"], other.model.state_dict()["_module.weight"])
+        assert len(list((tmp_path / "models").iterdir())) == 2
+
     def test_a_model_that_was_trained_and_not_scored_is_scored(self, four, tmp_path):
         where: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "folder": tmp_path / "models"}
 
