@@ -28,7 +28,7 @@ _ASSUMPTIONS = {
     "conditional-allowed": "none yet, but this ledger lets releases happen that rest on data assumptions: after one, not all are bounded",
     "records-keep-their-places": "whenever this ledger is opened, every record stands where it stood: answers are counted by place",
     "shards-are-disjoint": "no record was given to two processes",
-    "score-total": "the score never fails on private records; it did at least once, and the operator saw that it did",
+    "score-total": "the score never fails on private records as a whole: it did, and the operator saw it, or runs were hidden",
 }
 _CHANGES = {
     Adjacency.REPLACE_ONE: "had these records rather than others",

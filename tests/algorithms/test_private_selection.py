@@ -153,6 +153,21 @@ def test_a_run_that_fails_is_the_worst_and_is_not_heard(fault, capfd, caplog):
     assert len(caplog.records) == 1
 
 
+def test_a_score_that_fails_inside_is_assumed_away_in_words_whether_or_not_it_did():
+    told = []
+    for bad in (False, True):
+
+        def fails(model, records, bad=bad):
+            if bad and len(records) > 1:
+                raise ValueError
+            return near(model, records)
+
+        curator = made()
+        select(curator, score=NoisedScore(fails, (0.0, 1.0), GaussianMechanism(20.0)))
+        told.append(set(curator.statement().assumptions))
+    assert told[0] == told[1] >= {"score-total", "runs-hidden"}
+
+
 def test_global_generators_do_not_tell_how_many_runs_there_were():
     drawn, states = [], []
 
