@@ -32,6 +32,7 @@ from dpbo.errors import InputError
 
 Array = NDArray[np.float64]
 _MOST = 1e6  # expected runs
+_LEAST_SHAPE = 1e-100
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ class TruncatedNegativeBinomial(CountLaw):
 
     def __post_init__(self) -> None:
         _require_float("shape", self.shape, -1.0 < self.shape <= 1e4, "a float above -1, at most 10,000")
+        apart = self.shape == 0.0 or abs(self.shape) >= _LEAST_SHAPE
+        _require_float("shape", self.shape, apart, f"0 or at least {_LEAST_SHAPE:g} away from it", "Floats this small lose their digits.")
         _require_float("gamma", self.gamma, 1e-9 <= self.gamma < 1.0, "a float in [1e-9, 1)")
         _require_float("gamma", self.gamma, self.most <= _MOST, f"large enough for at most {_MOST:g} expected runs")
 
@@ -124,7 +127,10 @@ class TruncatedNegativeBinomial(CountLaw):
         for _ in range(200):
             middle = (low + high) / 2
             low, high = (middle, high) if _tnb_mean(float(shape), math.exp(middle)) > mean else (low, middle)
-        return cls(float(shape), math.exp(high))
+        law = cls(float(shape), math.exp(high))
+        if abs(law.mean - mean) > 1e-6 * mean:
+            raise InputError("mean", mean, f"at most {law.mean:g} for shape {shape:g}", "Choose a larger shape.")
+        return law
 
     @property
     def most(self) -> float:

@@ -25,6 +25,7 @@ from dpbo.accounting.calibrate import exact_share
 from dpbo.accounting.filters import EventKind
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
+from dpbo.curator.terms import require_own_role
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.events import Event
 from dpbo.mechanisms.additive import AdditiveMechanism
@@ -97,6 +98,7 @@ class PrivateObjective:
             raise InputError("sample_rate", sample_rate, "left out with cells", "The variance of sampled cells is not bounded here.")
         mean, query = self._mean(None), self._query(None)
         query.require_public(curator.adjacency)
+        require_own_role(role, curator.ledger.birth["role"])
         require_count("evaluations", evaluations)
         if not isinstance(name, str) or not 0 < len(name) <= 200:
             raise InputError("name", name, "a word of at most 200 letters")

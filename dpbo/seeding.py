@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import random
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
 import torch
 
 _turn = threading.RLock()
@@ -31,6 +33,32 @@ def seeded(seed: int) -> Iterator[None]:
             yield
         finally:
             torch.random.set_rng_state(before)
+
+
+@contextlib.contextmanager
+def apart(entropy: Callable[[int], bytes]) -> Iterator[None]:
+    """Global generators of torch, its GPUs, numpy and Python start anew from `entropy`, and are put back as they were.
+
+    Anew, for what is drawn here must not be drawn a second time afterwards: it may be noise.
+    """
+    gpus: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    before = torch.random.get_rng_state(), torch.cuda.get_rng_state_all() if gpus else [], np.random.get_state(), random.getstate()
+    first = torch.initial_seed()
+    with _turn:
+        torch.manual_seed(int.from_bytes(entropy(8), "little") >> 1)
+        np.random.seed(np.frombuffer(entropy(64), dtype="<u4"))
+        random.seed(entropy(64))
+    try:
+        yield
+    finally:
+        with _turn:
+            if gpus:
+                torch.cuda.set_rng_state_all(before[1])
+            else:  # where they were first used meanwhile, or will be
+                torch.cuda.manual_seed_all(first)
+            torch.random.set_rng_state(before[0])
+            np.random.set_state(before[2])
+            random.setstate(before[3])
 
 
 def switches() -> Mapping[int, int]:

@@ -28,6 +28,7 @@ from dpbo.privacy import Budget
 _SHAPES = (0.0, 0.5, 1.0, 3.0, 10.0, 30.0, math.inf)
 _LEAST = 1.01
 _PRECISION = 1e-4
+_BELOW = 1 - 2e-6  # `compose` reads epsilon from a profile to one part in a million, from above
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def _fitting(budget: Budget, beside: Sequence[Event]) -> Callable[[SelectionEven
     epsilon, delta = budget.epsilon, budget.delta
 
     def fits(event: SelectionEvent) -> bool:
-        if not beside and float(selection_delta(event, np.array([epsilon]))[0]) <= delta:
+        if not beside and float(selection_delta(event, np.array([epsilon * _BELOW]))[0]) <= delta:
             return True
         return bool(beside) and compose([event, *beside], delta=delta).epsilon <= epsilon
 

@@ -1,7 +1,8 @@
 """Runs that nobody sees: the best of them comes out, and neither their number nor what the others gave.
 
 Whatever a run prints, logs or warns is thrown away; whatever it raises makes it a run with the worst score. An interrupt ends them all, and
-is raised anew where no frame holds anything private.
+is raised anew where no frame holds anything private. The global generators stand afterwards where they stood before: how far runs moved
+them would tell how many there were.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from typing import Any, Protocol
 
 import torch
 
+from dpbo.curator.entropy import system_entropy
 from dpbo.laws import CountLaw, RunLaw, ThresholdStop
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.run_count import drawn
 from dpbo.quiet import quietly
+from dpbo.seeding import apart
 from dpbo.space import Space
 
 _WORD = 1 << 64
@@ -81,7 +84,7 @@ def _contained(
     work: Any, space: Space, law: RunLaw, entropy: Entropy, threshold: float | None, proposals: Proposals
 ) -> Run | type[KeyboardInterrupt] | None:
     try:
-        with _unheard():
+        with _unheard(), apart(system_entropy):
             if isinstance(law, ThresholdStop):
                 return _until(work, space, law, entropy, -math.inf if threshold is None else threshold, proposals)
             assert isinstance(law, CountLaw)

@@ -32,7 +32,7 @@ from dpbo.algorithms.hidden_runs import Run, best_of
 from dpbo.algorithms.hypo import Adaptive
 from dpbo.curator.curator import Curator
 from dpbo.curator.inside import noised_inside
-from dpbo.curator.terms import ROLES
+from dpbo.curator.terms import ROLES, require_own_role
 from dpbo.errors import InputError, ReleaseLost
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.laws import RunLaw, ThresholdStop
@@ -129,7 +129,7 @@ def private_selection(
     terms = _terms(law, space, score, threshold, pad_to) | ({"role": role} if (role := _other_role(curator, base)) else {})
     charged = curator.reserve(name, event, slots=1, terms=terms)  # as the ledger has it
     if curator.ledger.head().used[name] == 0:
-        for assumed in ("runs-hidden", *(["runs-attested"] if base else [])):
+        for assumed in ("runs-hidden", *(["runs-attested"] if base else []), *([] if score is None else ["score-total"])):
             curator.ledger.note("assume", assumed)
         slot = {"query": "PrivateSelection", "public": {}, "details": {}}
         entry = curator.ledger.charge(name, charged, {"units": curator.units, "slots": [slot]}, name, used=0)
@@ -160,6 +160,7 @@ def selection_event(
 def _score_event(curator: Curator, score: NoisedScore) -> Event:
     query = score.query(None)
     query.require_public(curator.adjacency)
+    require_own_role(query.role, curator.ledger.birth["role"])
     if query.metrics != 1:
         raise InputError("score_range", query.metrics, "of one metric", "A selection maximises one number.")
     score.mechanism.law(query.scale(curator.adjacency), [grid.quantum for grid in query.lattices(curator.units)])

@@ -25,7 +25,7 @@ from dpbo.curator.handle import Handle, Opaque
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
-from dpbo.curator.terms import birth, require_row_change, require_terms
+from dpbo.curator.terms import birth, require_own_role, require_row_change, require_terms
 from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
@@ -312,6 +312,7 @@ class Curator(Opaque):
 
     def _job(self, query: Query) -> Job:
         query.require_public(self.adjacency)
+        require_own_role(getattr(query, "role", None), self.ledger.birth["role"])
         if self._ranks.size > 1 and not query.adds_up():
             allowed = "one whose answer is a sum over units, such as ClippedMean"
             raise InputError("query", type(query).__name__, allowed, "Ask it of one process with all records.")

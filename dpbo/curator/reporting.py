@@ -20,7 +20,7 @@ _ASSUMPTIONS = {
     "durations-tell-nothing": "how long a score takes does not depend on the records: values were released in the order in which workers "
     "finished, which everybody who reads them sees",
     "dpsgd-attested": "the training loader holds each protected record once and samples records by themselves (Poisson), and nobody can "
-    "predict torch's generator, from which Opacus draws its noise in floating point",
+    "predict torch's generator, from which Opacus draws its noise in floating point; whether a training fails tells nothing of them",
     "runs-hidden": "nobody learns how many runs a private selection made, nor what a losing run gave: no log, file, process or device that "
     "its training uses can be watched",
     "runs-attested": "each run of a private selection, its output, its score and whether it fails, costs what its events say, and runs "
@@ -28,7 +28,7 @@ _ASSUMPTIONS = {
     "conditional-allowed": "none yet, but this ledger lets releases happen that rest on data assumptions: after one, not all are bounded",
     "records-keep-their-places": "whenever this ledger is opened, every record stands where it stood: answers are counted by place",
     "shards-are-disjoint": "no record was given to two processes",
-    "score-total": "the score never fails on private records; it did at least once, and the operator saw that it did",
+    "score-total": "the score never fails on private records as a whole: it did, and the operator saw it, or runs were hidden",
 }
 _CHANGES = {
     Adjacency.REPLACE_ONE: "had these records rather than others",

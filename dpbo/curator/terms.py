@@ -26,6 +26,12 @@ def require_terms(unit: Any, adjacency: Any, budget: Any, dataset: str | None, l
         raise InputError("role", role, f"one of {ROLES}")
 
 
+def require_own_role(asked: str | None, own: str) -> None:
+    """Raises InputError where a question names another role than its records have: what one record pays would be shared out over two."""
+    if asked not in (None, own):
+        raise InputError("role", asked, f"{own!r}, that of this curator's records", "Leave it out, and the release counts for every role.")
+
+
 def require_row_change(row_change: Any, adjacency: Adjacency, unit: PrivacyUnit) -> None:
     """Raises InputError where the relation and its radius do not go together."""
     bounded = adjacency is Adjacency.BOUNDED_ROW_CHANGE

@@ -47,7 +47,7 @@ class ClippedScores(Query):
         fit: if given, the score gets `fit(subject)`; it runs in the open and must touch no protected record.
         weights: 1e-6 to 1e6, one a metric: a metric of twice the weight gets half the noise relative to its range.
         max_records_per_unit: a unit counts as its mean times min(this, its rows). 1: every unit counts alike.
-        role: of the records, where others of the same study have another one: this release then costs records of this role alone.
+        role: the curator's own, where other records of the same study have another one: this release then costs records of this role alone.
         worst: where NaN and failures fall: the "lower" end of the range, for scores that are maximised, the "upper" one, or a number.
     """
 

@@ -4,12 +4,19 @@ import dataclasses
 import math
 
 import pytest
+import torch
 
+from dpbo import PrivateObjective
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter, compose
 from dpbo.accounting.relations import convert
+from dpbo.algorithms import NoisedScore, selection_event
+from dpbo.curator import Curator
 from dpbo.errors import InputError
 from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, RolesEvent, event_from_json
-from dpbo.privacy import Adjacency
+from dpbo.laws import PoissonRuns
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.privacy import Adjacency, Budget, PrivacyUnit
+from dpbo.queries import ClippedMean
 
 STEPS = PoissonGaussianEvent(2.0, 50, rate=0.1, relation="add-or-remove-one")
 SCORE = GaussianEvent(3.0)
@@ -75,3 +82,24 @@ def test_a_plan_of_trials_is_guaranteed_by_the_worst_role():
 def test_what_makes_no_sense_is_refused(costs):
     with pytest.raises(InputError, match="costs"):
         RolesEvent(costs=costs)
+
+
+def test_records_cannot_be_asked_under_two_roles_of_which_each_would_pay_alone():
+    spent = [RolesEvent(2.0, costs=((role, (GaussianEvent(1.0),)),)) for role in ("validation", "candidate")]
+    terms = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}
+    curator = Curator(torch.arange(50.0), **terms, accounting=Planned(spent))
+    asked = {"score_range": (0.0, 1.0), "role": "candidate"}
+
+    def score(_, records):
+        return records / 50
+
+    before = curator.ledger.head().hash
+    with pytest.raises(InputError, match="role='candidate'"):
+        curator.release(ClippedMean(score, **asked), GaussianMechanism(2.0))
+    with pytest.raises(InputError, match="role='candidate'"):
+        PrivateObjective(curator, score, evaluations=1, **asked)
+    inner = NoisedScore(score, (0.0, 1.0), GaussianMechanism(2.0), {"role": "candidate"})
+    with pytest.raises(InputError, match="role='candidate'"):
+        selection_event(curator, law=PoissonRuns(3.0), score=inner)
+    assert curator.ledger.head().hash == before, "refused before anything is written"
+    curator.release(ClippedMean(score, **{**asked, "role": "validation"}), GaussianMechanism(2.0))

@@ -135,3 +135,10 @@ def test_opendps_threshold_law_costs_no_less():
     for epsilon in (0.1, 1.0):
         ours = float(PureFilter().cost(SelectionEvent(base=(LaplaceEvent(1 / epsilon),), law=ThresholdStop(0.01))).parts[0])
         assert 1.9 * epsilon < ours <= theirs.map(epsilon)
+
+
+@pytest.mark.parametrize("start", [5.0, 5.0001, 5.00023, 5.00031])
+def test_a_calibrated_selection_never_reads_above_its_budget(start):
+    budget = Budget(2.0, 1e-6)
+    event = scale_base(budget, (GaussianEvent(start),), GEOMETRIC)
+    assert 2.0 * (1 - 2e-4) < compose([event], delta=1e-6).epsilon <= 2.0

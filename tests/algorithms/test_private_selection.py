@@ -1,6 +1,7 @@
 """Private selection end to end: one entry, one winner, nothing else to be seen."""
 
 import logging
+import random
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ import traceback
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import scipy.stats
 import torch
@@ -149,6 +151,37 @@ def test_a_run_that_fails_is_the_worst_and_is_not_heard(fault, capfd, caplog):
     assert caplog.records == []
     logging.getLogger("x").error("afterwards")
     assert len(caplog.records) == 1
+
+
+def test_a_score_that_fails_inside_is_assumed_away_in_words_whether_or_not_it_did():
+    told = []
+    for bad in (False, True):
+
+        def fails(model, records, bad=bad):
+            if bad and len(records) > 1:
+                raise ValueError
+            return near(model, records)
+
+        curator = made()
+        select(curator, score=NoisedScore(fails, (0.0, 1.0), GaussianMechanism(20.0)))
+        told.append(set(curator.statement().assumptions))
+    assert told[0] == told[1] >= {"score-total", "runs-hidden"}
+
+
+def test_global_generators_do_not_tell_how_many_runs_there_were():
+    drawn, states = [], []
+
+    def draws(parameters):
+        drawn.append((torch.rand(1).item(), np.random.rand(), random.random()))
+        return parameters["lr"]
+
+    for seed in (1, 2, 3):
+        torch.manual_seed(0), np.random.seed(0), random.seed(0)
+        select(made(seed=seed), draws)
+        states.append((torch.rand(1).item(), np.random.rand(), random.random()))
+    assert len(set(states)) == 1, "as if nothing had been drawn"
+    assert len({number for numbers in drawn for number in numbers}) == 3 * len(drawn), "nothing is drawn twice"
+    assert not set(states[0]) & {number for numbers in drawn for number in numbers}, "nor again afterwards"
 
 
 def test_where_every_run_fails_one_of_them_is_released():

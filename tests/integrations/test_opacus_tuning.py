@@ -15,6 +15,7 @@ from dpbo.curator import Ledger
 from dpbo.errors import InputError, LedgerMismatch, ReleaseLost
 from dpbo.events import RolesEvent, SelectionEvent
 from dpbo.integrations.opacus import DPSGD, Session, plan_tuning, tune
+from dpbo.integrations.opacus.training import _HEAD, _WORDS, _seeded
 from dpbo.laws import FixedRuns, PoissonRuns
 from dpbo.privacy import Adjacency
 
@@ -104,6 +105,38 @@ class TestSession:
         other = nn.Linear(4, 2)
         with pytest.raises(InputError, match="first of this run"):
             session.make_private(other, torch.optim.SGD(other.parameters(), lr=0.1), max_grad_norm=1.0)
+
+    def test_one_step_takes_one_sample_so_that_no_record_counts_twice(self):
+        session = Session(TRAINING, dataclasses.replace(TERMS, batches=1, batch_size=1))
+        net: nn.Module = nn.Linear(4, 2)
+        net, _, loader = session.make_private(net, torch.optim.SGD(net.parameters(), lr=1.0), max_grad_norm=1.0)
+        inputs, labels = next(iter(loader))
+        nn.functional.cross_entropy(net(inputs), labels).backward()
+        with pytest.raises(ValueError, match="accumulation"):
+            nn.functional.cross_entropy(net(inputs), labels).backward()
+
+    def test_ghost_clipping_and_a_model_on_two_devices_are_refused_before_it_begins(self):
+        session, net = Session(TRAINING, TERMS), nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        with pytest.raises(InputError, match="grad_sample_mode"):
+            session.make_private(net, optimizer, max_grad_norm=1.0, grad_sample_mode="ghost")
+        with pytest.raises(InputError, match="module"):
+            session.make_private(nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2, device="meta")), optimizer, max_grad_norm=1.0)
+        session.make_private(net, optimizer, max_grad_norm=1.0)
+
+    def test_noise_and_samples_have_more_seeds_than_can_be_tried(self):
+        states = [_seeded(torch.device("cpu")).get_state()[_HEAD : _HEAD + 8 * _WORDS].view(_WORDS, 8)[:, :4] for _ in range(2)]
+        again = torch.Generator()
+        for state in states:  # the recurrence by which a seed of 32 bits would decide all words
+            words = state.contiguous().view(torch.int32).flatten().tolist()
+            follow = [(1812433253 * ((a & 0xFFFFFFFF) ^ ((a & 0xFFFFFFFF) >> 30)) + i + 1) & 0xFFFFFFFF for i, a in enumerate(words[:-1])]
+            assert sum(a == b & 0xFFFFFFFF for a, b in zip(follow, words[1:], strict=True)) < 3
+        drawn = torch.randn(100_000, generator=_seeded(torch.device("cpu")))
+        assert abs(float(drawn.mean())) < 6 / 100_000**0.5
+        assert abs(float(drawn.var()) - 1) < 6 * (2 / 100_000) ** 0.5
+        again.manual_seed(5)
+        first = again.get_state()[_HEAD : _HEAD + 4].view(torch.int32)
+        assert int(first) == 5, "where torch keeps its words"
 
     def test_a_seeded_torch_repeats_neither_samples_nor_noise(self):
         weights = []
@@ -207,6 +240,16 @@ class TestTuning:
         assert FITS == []
         assert torch.equal(again.Y, found.Y)
         assert torch.equal(right(again.model, VALIDATION), right(found.model, VALIDATION))
+
+    def test_a_model_that_another_study_paid_for_is_not_taken_for_ones_own(self, four, tmp_path):
+        given: dict[str, Any] = {"parameters": {"lr": 0.5, "clip": 1.0}, "folder": tmp_path / "models"}
+        dearer = plan_tuning(Budget(30.0, 1e-5), TERMS, runs=4, validation=200)["once"]
+        other = tuned(dearer, **given, budget=Budget(30.0, 1e-5))
+        FITS.clear()
+        found = tuned(four["once"], **given)
+        assert len(FITS) == 1, "at the same point, with the noise of this plan"
+        assert not torch.equal(found.model.state_dict()["_module.weight"], other.model.state_dict()["_module.weight"])
+        assert len(list((tmp_path / "models").iterdir())) == 2
 
     def test_a_model_that_was_trained_and_not_scored_is_scored(self, four, tmp_path):
         where: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "folder": tmp_path / "models"}

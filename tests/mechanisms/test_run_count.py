@@ -139,3 +139,14 @@ def test_bad_parameters_are_named():
             make()
     with pytest.raises(ValueError, match="newer"):
         law_from_json({"law": "poisson", "mean": 3.0})
+
+
+def test_shapes_whose_digits_floats_lose_and_means_that_no_law_has_are_refused():
+    with mpmath.workdps(700):  # 4.79: floats make it 4.33, and would promise less delta than there is
+        shape, gamma = mpmath.mpf(5e-324), mpmath.mpf(0.0743)
+        assert shape * (1 - gamma) / gamma / (1 - gamma**shape) > 4.7
+    with pytest.raises(InputError, match="shape"):
+        TruncatedNegativeBinomial(5e-324, 0.0743)
+    assert TruncatedNegativeBinomial(1e-100, 0.0743).mean == pytest.approx(TruncatedNegativeBinomial(0.0, 0.0743).mean, rel=1e-12)
+    with pytest.raises(InputError, match="mean"):
+        TruncatedNegativeBinomial.of_mean(1000.0, shape=-0.9)

@@ -36,6 +36,8 @@ from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent
 from dpbo.loading import load_opacus
 from dpbo.privacy import Adjacency, require_count, require_positive
 
+_HEAD, _WORDS = 24, 624  # of the Mersenne Twister's state, as torch lays it out
+
 
 @dataclass(frozen=True, kw_only=True)
 class DPSGD:
@@ -103,6 +105,11 @@ class Session:
         own = {"noise_multiplier", "data_loader", "poisson_sampling", "noise_generator", "clipping"} & opacus.keys()
         if own:
             raise InputError("opacus", sorted(own), "left out", "The terms fix these for every run.")
+        if "ghost" in str(opacus.get("grad_sample_mode", "")):
+            raise InputError("grad_sample_mode", opacus["grad_sample_mode"], "one of gradients by record, such as 'hooks'")
+        devices = {parameter.device for parameter in module.parameters() if parameter.requires_grad}
+        if len(devices) != 1:
+            raise InputError("module", sorted(map(str, devices)), "on one device", "Move it there before make_private.")
         self._begun = True
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of generators of its own, and of hooks
@@ -110,15 +117,18 @@ class Session:
             prepared: Any = engine.make_private(
                 module=module, optimizer=optimizer, data_loader=self._loader(), poisson_sampling=False,
                 noise_multiplier=float(self.terms.noise_multiplier), max_grad_norm=require_positive("max_grad_norm", max_grad_norm),
-                noise_generator=_seeded(), **opacus,
+                noise_generator=_seeded(devices.pop()), **opacus,
             )  # fmt: skip
         module, noised, loader = prepared
+        prepared[0].forbid_grad_accumulation()  # a record in two samples of one step would count twice; Opacus forbids it where it samples
         noised.expected_batch_size = self.terms.batch_size
         noised.attach_step_hook(self._count)
         return module, noised, self._batches(loader)
 
     def _loader(self) -> Any:
-        return load_opacus("opacus.data_loader").DPDataLoader(self._records, sample_rate=1.0 / self.terms.batches, generator=_seeded())
+        return load_opacus("opacus.data_loader").DPDataLoader(
+            self._records, sample_rate=1.0 / self.terms.batches, generator=_seeded(torch.device("cpu"))
+        )
 
     def _batches(self, loader: Any) -> Iterator[Any]:
         for _ in range(self.terms.epochs):
@@ -131,6 +141,16 @@ class Session:
             raise InputError("steps", self._taken, f"at most {self.terms.steps}, as the terms say", "Take one step a batch of the loader.")
 
 
-def _seeded() -> torch.Generator:
-    """From the operating system's entropy, whatever a script does with torch's own seed."""
-    return torch.Generator().manual_seed(int.from_bytes(system_entropy(8)) >> 1)
+def _seeded(device: torch.device) -> torch.Generator:
+    """From the operating system's entropy, whatever a script does with torch's own seed.
+
+    On the CPU a seed decides 32 bits only, few enough to try them all, so there the whole state is drawn: after 24 bytes of counters, 624
+    words of 32 bits, each in 8 bytes.
+    """
+    generator = torch.Generator(device).manual_seed(int.from_bytes(system_entropy(8), "little") >> 1)
+    if device.type == "cpu":
+        state = generator.get_state()
+        words = torch.frombuffer(bytearray(system_entropy(4 * _WORDS)), dtype=torch.uint8).reshape(_WORDS, 4)
+        state[_HEAD : _HEAD + 8 * _WORDS].view(_WORDS, 8)[:, :4] = words
+        generator.set_state(state)
+    return generator

@@ -18,7 +18,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import os
 import pathlib
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -166,7 +168,8 @@ class _Models:
         kept = self.kept(x)
         if kept is not None:
             return kept
-        self._curator.ledger.charge(_TRAINING, self._event, {"attested": "Poisson", "x": x.tolist()}, _TRAINING)
+        paid = {"attested": "Poisson", "x": x.tolist(), "model": uuid.uuid4().hex}
+        self._curator.ledger.charge(_TRAINING, self._event, paid, _TRAINING)
         try:
             model = self._train(self._space.decode(x))
         except Exception:
@@ -174,7 +177,9 @@ class _Models:
         self._here[_key(x)] = model
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            torch.save(model, self._path(x))
+            beside = self._path(x).with_suffix(f".{os.getpid()}")
+            torch.save(model, beside)
+            beside.replace(self._path(x))  # whole or not at all
         return model
 
     def unscored(self, X: torch.Tensor) -> list[torch.Tensor]:
@@ -185,17 +190,24 @@ class _Models:
 
     def kept(self, x: torch.Tensor) -> nn.Module | None:
         """Of this point, from memory or the folder; released, as everything that DP-SGD trains."""
-        if _key(x) in self._here or self._folder is None or not self._path(x).exists():
+        if _key(x) in self._here or self._folder is None:
             return self._here.get(_key(x))
-        return torch.load(self._path(x), weights_only=False)  # of the caller's own folder
+        files = [path for path in self._files(x) if path.exists()]
+        return torch.load(files[-1], weights_only=False) if files else None  # of the caller's own folder
 
     def _path(self, x: torch.Tensor) -> pathlib.Path:
+        """Of the newest run at x."""
+        return self._files(x)[-1]
+
+    def _files(self, x: torch.Tensor) -> list[pathlib.Path]:
+        """Of the runs at x that this ledger has paid for, each under a name that no other run has: a folder may hold other studies'."""
         assert self._folder is not None
-        return self._folder / f"{_key(x)}.pt"
+        paid = [record.body for record in self._curator.ledger.charges(_TRAINING)]
+        return [self._folder / f"{body['model']}.pt" for body in paid if body["x"] == x.tolist()]
 
 
 def _searched(objective: PrivateObjective, models: _Models, space: Space, fixed: torch.Tensor | None, initial: int, seed: int) -> None:
-    for x in models.unscored(objective.history()[0]):
+    for x in models.unscored(objective.history()[0])[: objective.remaining]:
         objective(x.unsqueeze(0))
     design = space.sample(max(initial, 2), seed=seed) if fixed is None else fixed.unsqueeze(0)
     while objective.remaining and models.remaining:
