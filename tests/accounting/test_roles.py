@@ -87,7 +87,7 @@ def test_what_makes_no_sense_is_refused(costs):
 
 def test_records_cannot_be_asked_under_two_roles_of_which_each_would_pay_alone():
     spent = [RolesEvent(2.0, costs=((role, (GaussianEvent(1.0),)),)) for role in ("validation", "candidate")]
-    terms = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}
+    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}
     curator = Curator(torch.arange(50.0), **terms, accounting=Planned(spent))
     asked: dict[str, Any] = {"score_range": (0.0, 1.0), "role": "candidate"}
 
