@@ -37,6 +37,7 @@ def test_every_sample_round_trips_and_is_allowed():
     assert bool(((X >= SPACE.bounds[0]) & (X <= SPACE.bounds[1])).all())
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search
 def test_dimensions_are_what_botorch_takes():
     assert set(SPACE.discrete_dims) == {1, 3}
     assert SPACE.discrete_dims[3] == [0.0, 0.5, 1.0]

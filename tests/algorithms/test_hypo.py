@@ -55,8 +55,11 @@ def test_later_runs_look_where_earlier_ones_did_well():
     adaptive = Adaptive(SPACE, spread=(0.1, 5.0), noise_std=0.01)
     runs = [_run([a, k], a - 0.5 * (k == 1)) for a in (0.1, 0.4, 0.7, 0.95) for k in (0.0, 1.0, 2.0)]
     entropy = SeededEntropy(0)
-    follow = torch.stack([adaptive(runs, entropy) for _ in range(200)])
+    points = SPACE.sample(adaptive.candidates, seed=0)
+    weights = whole_weights(adaptive._interests(runs, points), adaptive.spread)
+    follow = torch.stack([points[drawn_index(weights, entropy)] for _ in range(200)])
     plain = torch.stack([adaptive((), entropy) for _ in range(200)])
+    assert torch.equal(adaptive(runs, SeededEntropy(1)), points[drawn_index(weights, SeededEntropy(1))])
     assert follow[:, 0].mean() > plain[:, 0].mean() + 0.2
     assert (follow[:, 1] == 1).float().mean() < (plain[:, 1] == 1).float().mean() / 2
 
