@@ -33,6 +33,11 @@ SMOOTH = {"logisticregression__C": scipy.stats.loguniform(1e-4, 1e2)}
 LOGISTIC = make_pipeline(StandardScaler(), LogisticRegression())
 
 
+def sorted_names(changed):
+    """Of a case: the same in every process, unlike objects' addresses."""
+    return " ".join(sorted(changed))
+
+
 def make(**changed):
     return DPSearch(**{"estimator": TREE, "param_distributions": MIXED, "budget": BUDGET, "n_iter": 8, "n_initial": 6, **changed})
 
@@ -181,7 +186,7 @@ def test_add_or_remove_needs_a_public_divisor():
         ({"strategy": "gibo", "estimator": LOGISTIC, "param_distributions": SMOOTH}, "scoring"),
         ({"strategy": "gibo", "estimator": LOGISTIC, "param_distributions": SMOOTH, "scoring": "neg_log_loss", "n_iter": 1}, "n_iter"),
     ],
-    ids=str,
+    ids=sorted_names,
 )  # fmt: skip
 def test_what_is_refused_costs_nothing(changed, parameter, tmp_path):
     search = make(**changed, dataset="d", ledger=str(tmp_path / "l.db"))
