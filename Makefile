@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 
-.PHONY: demo test lint types docs pictures clean
+.PHONY: demo test audit mutants lint types docs pictures clean
 
 demo: $(STAMP)
 	$(BIN)/python -m dpbo
@@ -17,6 +17,14 @@ demo: $(STAMP)
 # Two workers; of one hash seed, so that both collect the tests in one order.
 test: lint types
 	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Every attack on the package, the slow ones too; prints class, test, N, measured / claimed.
+audit: $(STAMP)
+	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m attack --attacks
+
+# Sabotages of the package, each of which a test must catch; prints mutant, killed by.
+mutants: $(STAMP)
+	$(BIN)/python -m tests.mutants
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
