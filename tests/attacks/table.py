@@ -77,7 +77,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def _tried(reporter: Any) -> dict[str, list[tuple[str, str, str, str]]]:
     """Outcome, test, N and figures of every test, by class."""
-    tried = defaultdict(list)
+    tried: dict[str, list[tuple[str, str, str, str]]] = defaultdict(list)
     for outcome in ("passed", "failed", "error", "skipped", "xfailed"):
         for report in reporter.stats.get(outcome, []):
             notes = getattr(report, "user_properties", [])
