@@ -1,0 +1,200 @@
+"""Arguments are checked against their annotations: the signature says what is allowed, and a wrong argument gets an InputError.
+
+    @checked
+    def chain(count: Count) -> Tensor: ...          chain("5") and chain(0) are refused by name, before the body runs
+
+`checked` takes a function or a class, of which it wraps `__init__`, `__call__` and the public methods. Overrides of another library's
+methods keep that library's manners. A wrong number of arguments, or an unknown name, is Python's own TypeError.
+Beside the type: a number is not NaN and fits 64 bits, a tensor is dense and real, a text is valid Unicode. `Within` adds a range.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import numbers
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, Union
+
+from dpbo.errors import InputError
+
+S = TypeVar("S")
+_ELEMENTS = 4096  # of a sequence are looked at; longer ones are checked where they are used
+_INT = 2**63
+
+
+@dataclass(frozen=True)
+class Within:
+    """A range beside a type, in words and as a test of a value that has the type."""
+
+    allowed: str
+    test: Callable[[Any], bool]
+    remedy: str = ""
+
+
+def at_least(least: int, most: int = 2**31) -> Within:
+    """Of a whole number."""
+    return Within(f"a whole number from {least} to {most}", lambda value: least <= value <= most)
+
+
+Finite = Annotated[float, Within("a finite number", lambda value: math.isfinite(value))]
+Positive = Annotated[float, Within("a finite number above 0", lambda value: 0.0 < value < math.inf)]
+NotNegative = Annotated[float, Within("a finite number of at least 0", lambda value: 0.0 <= value < math.inf)]
+Probability = Annotated[float, Within("in (0, 1)", lambda value: 0.0 < value < 1.0)]
+Count = Annotated[int, at_least(1)]
+Index = Annotated[int, at_least(0)]
+Seed = Annotated[int, at_least(0, 2**63 - 1)]
+Name = Annotated[str, Within("a word of 1 to 200 letters", lambda value: 0 < len(value) <= 200)]
+
+
+def points(value: Any) -> bool:
+    """Whether a tensor is `q x d`, q and d at least 1, float64 and finite."""
+    return value.ndim == 2 and 0 not in value.shape and str(value.dtype) == "torch.float64" and bool(value.isfinite().all())
+
+
+POINTS = Within("float64, finite, of shape q x d", points, "Use X.double(), and x.unsqueeze(0) for one point.")
+FINITE = Within("finite numbers", lambda value: bool(value.isfinite().all()))
+FLOATS = Within("finite, of a floating-point dtype", lambda value: value.is_floating_point() and bool(value.isfinite().all()), "Use X.double().")
+
+
+def checked(subject: S) -> S:
+    """The same function or class, which refuses what its annotations do not allow."""
+    if not isinstance(subject, type):
+        return _guarded(subject)
+    for name, member in list(vars(subject).items()):
+        if (name.startswith("_") and name not in ("__init__", "__call__")) or _foreign(subject, name):
+            continue
+        if isinstance(member, (classmethod, staticmethod)):
+            setattr(subject, name, type(member)(_guarded(member.__func__)))
+        elif inspect.isfunction(member):
+            setattr(subject, name, _guarded(member))
+    return subject
+
+
+def _foreign(owner: type, name: str) -> bool:
+    """Whether another library calls this method by its own rules."""
+    outside = (base for base in owner.__mro__[1:] if base is not object and not base.__module__.startswith("dpbo."))
+    return name != "__init__" and any(name in vars(base) for base in outside)
+
+
+def _guarded(function: Any) -> Any:
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        names, hints = _hints(function)
+        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+            if (hint := hints.get(name, Any)) is not Any:
+                require(name, value, hint)
+        return function(*args, **kwargs)
+
+    return guarded
+
+
+@functools.cache
+def _hints(function: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Names of the positional arguments, and what is asked of each argument; a default is always allowed."""
+    parameters = inspect.signature(function).parameters.values()
+    hints = typing.get_type_hints(function, include_extras=True)
+    plain = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    return tuple(p.name for p in plain if p.kind is not p.KEYWORD_ONLY), {p.name: hints[p.name] for p in plain if p.name in hints}
+
+
+def require(name: str, value: Any, hint: Any) -> None:
+    """Raises InputError where `value` does not have the type, or is not within the range."""
+    told = _refusal(value, hint)
+    if told is not None:
+        raise InputError(name, value, *told)
+
+
+def _refusal(value: Any, hint: Any) -> tuple[str, str] | None:
+    """(what is allowed, remedy), or None where the value is."""
+    if typing.get_origin(hint) is Annotated:
+        base, *ranges = typing.get_args(hint)
+        if not _fits(value, base):
+            return ranges[0].allowed, ranges[0].remedy
+        return next(((within.allowed, within.remedy) for within in ranges if not within.test(value)), None)
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        refusals = [_refusal(value, part) for part in typing.get_args(hint)]
+        return None if None in refusals else (" or ".join(dict.fromkeys(r[0] for r in refusals if r)), "".join(r[1] for r in refusals if r))
+    return None if _fits(value, hint) else (_words(hint), "")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Annotated, Union, types.UnionType):
+        return _refusal(value, hint) is None
+    if isinstance(kind := origin or hint, type):
+        if kind in _KINDS:
+            return _KINDS[kind](value)
+        if kind is type:
+            return isinstance(value, type) and all(not isinstance(part, type) or issubclass(value, part) for part in parts)
+        if kind is tuple or issubclass(kind, Sequence):
+            return _sequence(value, parts, fixed=kind is tuple)
+        if issubclass(kind, Mapping):
+            return isinstance(value, Mapping) and (not parts or all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items()))
+        if kind is Callable or getattr(kind, "_is_protocol", False):
+            return kind is not Callable or callable(value)
+        return isinstance(value, kind) and _dense(value)
+    return hint is not None or value is None
+
+
+def _sequence(value: Any, parts: tuple[Any, ...], *, fixed: bool) -> bool:
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        return False
+    if fixed and parts and parts[-1] is not ...:
+        return len(value) == len(parts) and all(map(_fits, value, parts))
+    return not parts or all(_fits(part, parts[0]) for part in value[:_ELEMENTS])
+
+
+def _dense(value: Any) -> bool:
+    """Whether it is no tensor, or one of real numbers that all are stored."""
+    return not hasattr(value, "layout") or (str(value.layout) == "torch.strided" and not value.is_complex())
+
+
+def _real(value: Any) -> bool:
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    return value == value and (abs(value) <= sys.float_info.max or abs(value) == math.inf)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and -_INT <= value < _INT
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and not any(0xD800 <= ord(letter) < 0xE000 for letter in value)
+
+
+_KINDS: dict[type, Callable[[Any], bool]] = {
+    float: _real,
+    int: _whole,
+    bool: lambda value: isinstance(value, bool),
+    str: _text,
+    object: lambda value: True,
+    types.NoneType: lambda value: value is None,
+}
+_WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", types.NoneType: "None"}
+
+
+def _words(hint: Any) -> str:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return parts[0] if isinstance(parts[0], str) else hint.__metadata__[0].allowed
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_words, parts))
+    kind = origin or hint
+    if kind is tuple and parts and parts[-1] is not ...:
+        return f"({', '.join(map(_words, parts))})"
+    if isinstance(kind, type) and kind not in (tuple, type) and issubclass(kind, Mapping):
+        return "a mapping"
+    if kind is tuple or (isinstance(kind, type) and issubclass(kind, Sequence) and kind not in _WORDS):
+        return f"a sequence of ({_words(parts[0])})" if parts else "a sequence"
+    if kind is Callable or getattr(kind, "__name__", "") == "Callable":
+        return "callable"
+    if getattr(kind, "__name__", "") == "Tensor":
+        return "a dense real tensor"
+    return _WORDS.get(kind, f"a {getattr(kind, '__name__', kind)}") if isinstance(kind, type) else str(kind)
