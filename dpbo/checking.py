@@ -59,7 +59,9 @@ def points(value: Any) -> bool:
 
 POINTS = Within("float64, finite, of shape q x d", points, "Use X.double(), and x.unsqueeze(0) for one point.")
 FINITE = Within("finite numbers", lambda value: bool(value.isfinite().all()))
-FLOATS = Within("finite, of a floating-point dtype", lambda value: value.is_floating_point() and bool(value.isfinite().all()), "Use X.double().")
+FLOATS = Within(
+    "finite, of a floating-point dtype", lambda value: value.is_floating_point() and bool(value.isfinite().all()), "Use X.double()."
+)
 
 
 def checked(subject: S) -> S:
@@ -72,7 +74,7 @@ def checked(subject: S) -> S:
         if isinstance(member, (classmethod, staticmethod)):
             setattr(subject, name, type(member)(_guarded(member.__func__)))
         elif inspect.isfunction(member):
-            setattr(subject, name, _guarded(member))
+            setattr(subject, name, _guarded(member, subject))
     return subject
 
 
@@ -82,10 +84,10 @@ def _foreign(owner: type, name: str) -> bool:
     return name != "__init__" and any(name in vars(base) for base in outside)
 
 
-def _guarded(function: Any) -> Any:
+def _guarded(function: Any, owner: type | None = None) -> Any:
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        names, hints = _hints(function)
+        names, hints = _hints(function, owner)
         for name, value in (*zip(names, args, strict=False), *kwargs.items()):
             if (hint := hints.get(name, Any)) is not Any:
                 require(name, value, hint)
@@ -95,10 +97,11 @@ def _guarded(function: Any) -> Any:
 
 
 @functools.cache
-def _hints(function: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Names of the positional arguments, and what is asked of each argument; a default is always allowed."""
+def _hints(function: Any, owner: type | None) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Names of the positional arguments, and what is asked of each argument."""
     parameters = inspect.signature(function).parameters.values()
-    hints = typing.get_type_hints(function, include_extras=True)
+    generated = function.__code__.co_filename == "<string>"  # a dataclass writes its constructor, from fields of several modules perhaps
+    hints = typing.get_type_hints(owner if generated else function, include_extras=True)
     plain = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     return tuple(p.name for p in plain if p.kind is not p.KEYWORD_ONLY), {p.name: hints[p.name] for p in plain if p.name in hints}
 
@@ -127,7 +130,7 @@ def _fits(value: Any, hint: Any) -> bool:
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Annotated, Union, types.UnionType):
         return _refusal(value, hint) is None
-    if isinstance(kind := origin or hint, type):
+    if hint is not Any and isinstance(kind := origin or hint, type):
         if kind in _KINDS:
             return _KINDS[kind](value)
         if kind is type:
@@ -143,6 +146,8 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _sequence(value: Any, parts: tuple[Any, ...], *, fixed: bool) -> bool:
+    if parts == (Any,) and getattr(value, "ndim", 0):
+        return _dense(value)  # a table, of which each row is an element
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         return False
     if fixed and parts and parts[-1] is not ...:
@@ -174,7 +179,7 @@ _KINDS: dict[type, Callable[[Any], bool]] = {
     int: _whole,
     bool: lambda value: isinstance(value, bool),
     str: _text,
-    object: lambda value: True,
+    object: lambda _: True,
     types.NoneType: lambda value: value is None,
 }
 _WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", types.NoneType: "None"}
@@ -187,6 +192,8 @@ def _words(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(map(_words, parts))
     kind = origin or hint
+    if hint is Any:
+        return "anything"
     if kind is tuple and parts and parts[-1] is not ...:
         return f"({', '.join(map(_words, parts))})"
     if isinstance(kind, type) and kind not in (tuple, type) and issubclass(kind, Mapping):

@@ -11,10 +11,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.laws import CountLaw, RunLaw, law_from_json
 
 
+@checked
 @dataclass(frozen=True)
 class Event:
     """`slots` releases, each with noise of scale `noise_multiplier` times its sensitivity, drawn jointly or one after another."""
@@ -49,36 +51,42 @@ class Event:
         return dataclasses.replace(self, slots=slots)
 
 
+@checked
 class GaussianEvent(Event):
     """Standard deviation over l2 sensitivity: each slot is exactly mu-GDP with mu = 1 / noise_multiplier."""
 
     mechanism = "gaussian"
 
 
+@checked
 class LaplaceEvent(Event):
     """Scale over l1 sensitivity: each slot is pure epsilon = 1 / noise_multiplier."""
 
     mechanism = "laplace"
 
 
+@checked
 class L2LaplaceEvent(Event):
     """Scale of the radius over l2 sensitivity: each slot is pure epsilon = 1 / noise_multiplier."""
 
     mechanism = "l2-laplace"
 
 
+@checked
 class ExponentialEvent(Event):
     """Scale of the utilities' noise over their sensitivity: each slot is pure epsilon = 2 / noise_multiplier, of range epsilon."""
 
     mechanism = "exponential"
 
 
+@checked
 class PermuteAndFlipEvent(Event):
     """Scale of the utilities' noise over their sensitivity: each slot is pure epsilon = 2 / noise_multiplier."""
 
     mechanism = "permute-and-flip"
 
 
+@checked
 @dataclass(frozen=True)
 class PoissonGaussianEvent(Event):
     """Gaussian noise on a sum over a sample that takes each unit with probability `rate`, by itself, anew for every slot.
@@ -102,6 +110,7 @@ class PoissonGaussianEvent(Event):
         return frozenset({self.relation})
 
 
+@checked
 @dataclass(frozen=True)
 class SelectionEvent(Event):
     """The best of a random number of runs, each run costing all events of `base`; only the best is released.
@@ -150,6 +159,7 @@ class SelectionEvent(Event):
         return super().from_json({**body, "base": events, "law": law, "spread": tuple(body["spread"])})
 
 
+@checked
 @dataclass(frozen=True)
 class RolesEvent(Event):
     """One release from records of several roles, such as training and validation; which record has which role is a public rule.
@@ -198,6 +208,7 @@ class RolesEvent(Event):
         return super().from_json({**body, "costs": costs})
 
 
+@checked
 @dataclass(frozen=True)
 class ExactEvent(Event):
     """Exact answers: no noise."""
@@ -211,12 +222,14 @@ class ExactEvent(Event):
         _require_slots(self.slots)
 
 
+@checked
 class NotPrivateEvent(ExactEvent):
     """Without any guarantee; the statement says "not bounded"."""
 
     mechanism = "none"
 
 
+@checked
 class DeclassifiedEvent(ExactEvent):
     """Declared to need no protection: free under that declaration, which is a named data assumption."""
 
@@ -237,6 +250,7 @@ _KINDS: dict[str, type[Event]] = {
 }  # fmt: skip
 
 
+@checked
 def event_from_json(body: dict[str, Any]) -> Event:
     """The event that `to_json` wrote. Raises ValueError on an unknown mechanism or content."""
     kind = _KINDS.get(body["mechanism"]) if isinstance(body, dict) and isinstance(body.get("mechanism"), str) else None

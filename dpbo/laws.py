@@ -28,6 +28,7 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 
 Array = NDArray[np.float64]
@@ -35,6 +36,7 @@ _MOST = 1e6  # expected runs
 _LEAST_SHAPE = 1e-100
 
 
+@checked
 @dataclass(frozen=True)
 class RunLaw(abc.ABC):
     """Something public that decides, apart from the records, when runs end; `slope` weighs the winner's density."""
@@ -56,6 +58,7 @@ class RunLaw(abc.ABC):
         return {"law": self.name, **dataclasses.asdict(self)}
 
 
+@checked
 @dataclass(frozen=True)
 class CountLaw(RunLaw):
     """A law of K, drawn before any run."""
@@ -97,6 +100,7 @@ class CountLaw(RunLaw):
             count *= 2
 
 
+@checked
 @dataclass(frozen=True)
 class TruncatedNegativeBinomial(CountLaw):
     """At least one run. Shape 1 is geometric, 0 logarithmic; at a fixed mean, ever larger shapes end at the truncated Poisson.
@@ -155,6 +159,7 @@ class TruncatedNegativeBinomial(CountLaw):
         return (1 - self.gamma) * (k + self.shape) / (k + 1)
 
 
+@checked
 @dataclass(frozen=True)
 class PoissonRuns(CountLaw):
     """Poisson; with probability e^-rate there is no run, and "nothing" is released."""
@@ -187,6 +192,7 @@ class PoissonRuns(CountLaw):
         return (mpmath.mpf(self.rate) if isinstance(k, int) else self.rate) / (k + 1)
 
 
+@checked
 @dataclass(frozen=True)
 class TruncatedPoisson(CountLaw):
     """Poisson of this rate, given that it is not 0."""
@@ -226,6 +232,7 @@ class TruncatedPoisson(CountLaw):
         return (mpmath.mpf(self.rate) if isinstance(k, int) else self.rate) / (k + 1)
 
 
+@checked
 @dataclass(frozen=True)
 class BinomialRuns(CountLaw):
     """So many coins, each a run with probability `chance`: never more than `trials` runs."""
@@ -261,6 +268,7 @@ class BinomialRuns(CountLaw):
         return chance / (1 - chance) * (self.trials - k) / (k + 1)
 
 
+@checked
 @dataclass(frozen=True)
 class FixedRuns(CountLaw):
     """Always so many runs; dear, because nothing hides how far the best of them was chosen."""
@@ -288,6 +296,7 @@ class FixedRuns(CountLaw):
         return mpmath.mpf(0) if isinstance(k, int) else 0.0 * k
 
 
+@checked
 @dataclass(frozen=True)
 class ThresholdStop(RunLaw):
     """Not a count: the first run whose score reaches a public threshold is released; after each other one a coin ends with probability
@@ -333,6 +342,7 @@ _KINDS: dict[str, type[RunLaw]] = {
 }
 
 
+@checked
 def law_from_json(body: dict[str, Any]) -> RunLaw:
     """The law that `to_json` wrote. Raises ValueError on an unknown law or content."""
     kind = _KINDS.get(body["law"]) if isinstance(body, dict) and isinstance(body.get("law"), str) else None

@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from dpbo.accounting.calibrate import exact_share
 from dpbo.accounting.filters import EventKind
+from dpbo.checking import checked
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.curator.terms import require_own_role
@@ -46,6 +47,7 @@ class NoiseWarning(UserWarning):
     """The planned noise is more than a tenth of the score's range."""
 
 
+@checked
 class PrivateObjective:
     """A noisy black box over private records, with known noise.
 

@@ -18,6 +18,7 @@ from fractions import Fraction
 
 from dpbo.accounting.calibrate import calibrate, exact_share
 from dpbo.accounting.filters import GDPFilter
+from dpbo.checking import checked
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.privacy import Budget, require_count, require_range
 
@@ -77,6 +78,7 @@ class Plan:
         return f"{self.units:,} units, scores in {self.score_range}, search at {self.mu:.3g}-GDP.{final}\n\n{table}\n\nWhat fits: {advice}."
 
 
+@checked
 def plan(
     units: int,
     budget: Budget,
@@ -110,6 +112,7 @@ def plan(
     return Plan(units, (lower, upper), mu, final, seen, _fitting(seen, upper - lower, units * mu, dimension))
 
 
+@checked
 def noise_per_evaluation(
     units: int, budget: Budget, *, evaluations: int, score_range: tuple[float, float] = (0.0, 1.0), budget_share: float | Fraction = 1
 ) -> float:
@@ -119,6 +122,7 @@ def noise_per_evaluation(
     return multiplier * (upper - lower) / require_count("units", units)
 
 
+@checked
 def noise_table(
     units: Sequence[int], epsilons: Sequence[float], *, delta: float, evaluations: int, budget_share: float | Fraction = 1
 ) -> str:
@@ -130,6 +134,7 @@ def noise_table(
     return _matrix(units, epsilons, [[cell(n, Budget(epsilon, delta)) for epsilon in epsilons] for n in units])
 
 
+@checked
 def plans_table(units: Sequence[int], epsilons: Sequence[float], plans: Sequence[Sequence[Plan]]) -> str:
     """A table (Markdown) of what fits, with the difference it tells apart or the noise of its gradient: a row a size."""
     return _matrix(units, epsilons, [[_fit(plan) for plan in row] for row in plans])

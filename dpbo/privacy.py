@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 
 
@@ -33,6 +34,7 @@ class Adjacency(enum.Enum):
         return self is not Adjacency.ADD_OR_REMOVE_ONE
 
 
+@checked
 @dataclass(frozen=True)
 class RowChange:
     """How far a row may move under BOUNDED_ROW_CHANGE: whatever else of a record may change at will, its row moves by at most `norm`.
@@ -54,6 +56,7 @@ class RowChange:
             raise InputError("table", type(self.table).__name__, "a key, a position, or None")
 
 
+@checked
 @dataclass(frozen=True)
 class PrivacyUnit:
     """Who is protected: one record (`groups=None`), or everything that carries one label.
@@ -71,6 +74,7 @@ class PrivacyUnit:
             raise InputError("name", self.name, "a non-empty word for the protected unit", "For example PrivacyUnit('record').")
 
 
+@checked
 @dataclass(frozen=True)
 class Budget:
     """What may be spent at most: (epsilon, delta), or mu of Gaussian differential privacy by `Budget.gdp(mu)`.
@@ -112,6 +116,7 @@ class Budget:
         return cls(body["epsilon"], body["delta"])
 
 
+@checked
 @dataclass(frozen=True)
 class Sensitivity:
     """How far a released vector can move between neighbours, in the l1, l2 and l-infinity norms of its own units.

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 
 _MOST_STEPS = 1000
@@ -84,6 +85,7 @@ class _Categories(_Axis):
         return float(self.values.index(value))
 
 
+@checked
 class Space:
     """Named parameters, each a frozen scipy.stats distribution or a list, as RandomizedSearchCV takes them.
 

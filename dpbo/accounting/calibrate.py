@@ -7,11 +7,13 @@ from fractions import Fraction
 
 from dpbo.accounting.filters import Accounting, EventKind, GDPFilter
 from dpbo.accounting.planned import Planned
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
 from dpbo.privacy import Budget, require_count
 
 
+@checked
 def calibrate(
     budget: Budget,
     *,

@@ -25,6 +25,7 @@ import numpy as np
 from dpbo.accounting import gdp, pld, profiles, rdp
 from dpbo.accounting.dominating import pairs_of, selection_epsilon
 from dpbo.accounting.rounding import root_up, rounded_up
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event, ExponentialEvent, RolesEvent, SelectionEvent
 
@@ -49,6 +50,7 @@ class Composition:
         return min(self.pure, self.gdp, self.pld, self.rdp)
 
 
+@checked
 def compose(events: Sequence[Event], *, delta: float, refine: bool = False) -> Composition:
     """What these events guarantee together, whatever their order; fixed before the first release.
 

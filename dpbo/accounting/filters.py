@@ -16,6 +16,7 @@ from typing import ClassVar
 from dpbo.accounting import gdp, profiles, rdp
 from dpbo.accounting.costs import Cost
 from dpbo.accounting.rounding import root_up, rounded_up
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event
 from dpbo.privacy import Budget
@@ -117,6 +118,7 @@ class Filter(Accounting):
         return high
 
 
+@checked
 @dataclass(frozen=True)
 class GDPFilter(Filter):
     """Gaussian DP with cost mu^2: adaptively chosen mu_1, mu_2, ... stopped before their squares pass mu^2 are mu-GDP.
@@ -143,6 +145,7 @@ class GDPFilter(Filter):
         return Guarantee(mu, None if delta is None else gdp.epsilon_at(mu, delta), delta)
 
 
+@checked
 @dataclass(frozen=True)
 class PureFilter(Filter):
     """Pure epsilon, which adds up under any adaptive choice (Rogers, Roth, Ullman & Vadhan 2016, Theorem 3.6). Serves any delta."""
@@ -159,6 +162,7 @@ class PureFilter(Filter):
         return Guarantee(None, rounded_up(total), 0.0)
 
 
+@checked
 @dataclass(frozen=True)
 class ZCDPFilter(Filter):
     """Zero-concentrated DP with cost rho, which adds up under any adaptive choice (Whitehouse, Ramdas, Rogers & Wu 2023, Theorem 1).
@@ -178,6 +182,7 @@ class ZCDPFilter(Filter):
         return Guarantee(None, None if delta is None else rdp.epsilon_of_rho(float(total) * (1 + 1e-15), delta), delta)
 
 
+@checked
 @dataclass(frozen=True)
 class RDPFilter(Filter):
     """Renyi DP at one order, fixed at birth, which adds up under any adaptive choice (Feldman & Zrnic 2021, Theorem 4.3).

@@ -24,6 +24,7 @@ import torch
 
 from dpbo.accounting.composition import compose
 from dpbo.accounting.relations import convert
+from dpbo.checking import checked
 from dpbo.errors import InputError, LedgerError, OpacityError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
 from dpbo.loading import load_opacus
@@ -49,6 +50,7 @@ class Bound(Protocol):
     def statement(self, *, delta: float | None = None) -> Any: ...
 
 
+@checked
 class LedgerAccountant(IAccountant):  # type: ignore[misc]
     """An `opacus.accountants.IAccountant`.
 

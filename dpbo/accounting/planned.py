@@ -20,6 +20,7 @@ from typing import ClassVar, Self
 from dpbo.accounting.composition import Composition, compose, merged
 from dpbo.accounting.costs import Cost
 from dpbo.accounting.filters import Accounting, EventKind
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event, event_from_json
 from dpbo.privacy import Budget
@@ -29,6 +30,7 @@ _ROUNDING = 1e-6  # another machine may round the composition differently; the s
 _PRECISION = 1e-7
 
 
+@checked
 @dataclass(frozen=True)
 class Planned(Accounting):
     """The events of a whole study. Costs are slots of each event; the guarantee is that of all of them.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeVar
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event, PoissonGaussianEvent, RolesEvent, SelectionEvent
 from dpbo.privacy import Adjacency
@@ -19,6 +20,7 @@ from dpbo.privacy import Adjacency
 E = TypeVar("E", bound=Event)
 
 
+@checked
 def convert(event: E, given: Adjacency, wanted: Adjacency) -> E:
     """The event of a release made for the relation `given`, as it counts under `wanted`. Raises InputError where nothing follows."""
     if given is wanted or event.free:

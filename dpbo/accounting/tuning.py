@@ -20,6 +20,7 @@ import numpy as np
 from dpbo.accounting.composition import compose
 from dpbo.accounting.dominating import selection_delta
 from dpbo.accounting.selected import reach
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event, SelectionEvent
 from dpbo.laws import CountLaw, RunLaw, TruncatedNegativeBinomial, TruncatedPoisson
@@ -52,6 +53,7 @@ class LawChoice:
     reach: float
 
 
+@checked
 def choose_law(
     budget: Budget, base: Sequence[Event], *, runs: float, beside: Sequence[Event] = (), shapes: Sequence[float] = _SHAPES
 ) -> LawChoice:
@@ -87,6 +89,7 @@ def choose_law(
     return LawChoice(law, event, epsilon, law.mean, law.quantile(0.95), reached)
 
 
+@checked
 def scale_base(budget: Budget, base: Sequence[Event], law: RunLaw, *, beside: Sequence[Event] = ()) -> SelectionEvent:
     """The selection whose runs have the least noise that fits: `event.run()` are the base's events, their noise multiplied alike.
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dpbo.acquisition.trace import GradientTrace
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.gradient_posterior import GradientPosterior
 from dpbo.models.kernel_derivatives import require_float64
@@ -38,6 +39,7 @@ class _Value(torch.autograd.Function):
         return -grad[..., None, None] * slope, None
 
 
+@checked
 class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
     """-trace of the posterior covariance of the gradient at theta, in units of the model's y^2 / x^2; larger is better.
 

@@ -18,6 +18,7 @@ from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf, optimize_acqf_mixed_alternating
 from botorch.sampling import SobolQMCNormalSampler
 
+from dpbo.checking import checked
 from dpbo.models.observed import ModelBuilder, quiet, usual_gp
 from dpbo.seeding import seeded
 from dpbo.space import Space
@@ -43,6 +44,7 @@ class Effort:
 _USUAL = Effort()
 
 
+@checked
 def next_point(
     space: Space,
     X: torch.Tensor,
@@ -100,6 +102,7 @@ def maximised(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tens
     return x.detach()
 
 
+@checked
 def posterior_mean(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, model: ModelBuilder = usual_gp) -> torch.Tensor:
     """What the GP thinks of the points of X, `t`. The highest noisy value would be the luckiest; the highest of these is not."""
     if len(X) < 2:

@@ -17,12 +17,14 @@ from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.multi_objective.pareto import is_non_dominated
 
 from dpbo.acquisition.mixed import maximised, posterior_mean
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.observed import quiet, usual_gp
 from dpbo.seeding import seeded
 from dpbo.space import Space
 
 
+@checked
 def pareto_point(
     space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, public: torch.Tensor, *, reference: Sequence[float], seed: int
 ) -> torch.Tensor:
@@ -48,6 +50,7 @@ def pareto_point(
         return maximised(acquisition, space, space.bounds)
 
 
+@checked
 def pareto_front(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, public: torch.Tensor) -> torch.Tensor:
     """Which rows of X no other row beats, `t` bools, by posterior means and public values: noisy scores would keep the luckiest."""
     return is_non_dominated(torch.cat([posterior_mean(space, X, Y, Yvar).unsqueeze(1), public], 1))

@@ -21,6 +21,7 @@ from botorch.acquisition.monte_carlo import qSimpleRegret, qUpperConfidenceBound
 from botorch.acquisition.prior_guided import PriorGuidedAcquisitionFunction
 from torch import Tensor
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import require_count, require_positive, require_probability
 
@@ -28,6 +29,7 @@ _SIGNED = (UpperConfidenceBound, PosteriorMean, qUpperConfidenceBound, qSimpleRe
 LogDensity = Callable[[Tensor], Tensor]
 
 
+@checked
 class Prior(torch.nn.Module):
     """log pi (or pi) at points: `... x q x d` to `... x q`.
 
@@ -52,6 +54,7 @@ class Prior(torch.nn.Module):
         return value if self._log else value.exp()
 
 
+@checked
 def prior_guided(
     acquisition: AcquisitionFunction,
     log_density: LogDensity,

@@ -23,6 +23,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from linear_operator.utils.errors import NanError, NotPSDError
 
 from dpbo.acquisition.mixed import Effort, best_point
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.observed import quiet, unfitted_gp
 from dpbo.privacy import require_count, require_positive
@@ -39,6 +40,7 @@ class Proposes(Protocol):
     def __call__(self, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, pending: torch.Tensor, *, seed: int) -> torch.Tensor: ...
 
 
+@checked
 class Proposer:
     """`next_point` with a memory for its lengths.
 

@@ -16,6 +16,7 @@ import torch
 from botorch.models import SingleTaskGP
 
 from dpbo.acquisition.mixed import best_point
+from dpbo.checking import checked
 from dpbo.models.observed import quiet, usual_gp
 from dpbo.privacy import require_count
 from dpbo.seeding import seeded
@@ -26,6 +27,7 @@ _SUCCESSES = 3  # in a row, before it doubles
 _GAIN = 1e-3  # of the spread of the means, for a success
 
 
+@checked
 @dataclass(frozen=True)
 class TrustRegion:
     """Where the search stands.
@@ -39,6 +41,7 @@ class TrustRegion:
     length: float = _FIRST
 
 
+@checked
 def region_after(means: Sequence[float], *, dimension: int, initial: int) -> TrustRegion:
     """The region after these observations.
 
@@ -64,6 +67,7 @@ def region_after(means: Sequence[float], *, dimension: int, initial: int) -> Tru
     return TrustRegion(start, length)
 
 
+@checked
 def trust_region_point(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, seed: int, initial: int = 8) -> torch.Tensor:
     """The next point, `1 x d`, inside the trust region: the same values give the same point. Categories are searched whole.
 

@@ -16,6 +16,7 @@ import torch
 from botorch.acquisition import UpperConfidenceBound
 from torch import Tensor
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.finite import FiniteGP
 from dpbo.privacy import require_count, require_positive, require_probability
@@ -28,6 +29,7 @@ Schedule = Callable[[int], float]
 """beta_t for the choice of the t-th observation, t = 1, 2, ..."""
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class SrinivasFinite:
     """beta_t = 2 log(count t^2 pi^2 / (6 delta)): over `count` candidates all bounds hold at all t with probability 1 - delta.
@@ -46,6 +48,7 @@ class SrinivasFinite:
         return 2.0 * math.log(self.count * require_count("t", t) ** 2 * math.pi**2 / (6.0 * self.delta))
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class SrinivasCompact:
     """beta_t = 2 log(2 t^2 pi^2 / (3 delta)) + 2 d log(t^2 d b r sqrt(log(4 d a / delta))) over [0, r]^d.
@@ -80,6 +83,7 @@ class SrinivasCompact:
         return 2.0 * math.log(2.0 * squared * math.pi**2 / (3.0 * self.delta)) + 2.0 * d * max(0.0, math.log(reach))
 
 
+@checked
 def kusner_beta(count: int, delta: float, *, constants: str = "corrected") -> SrinivasFinite:
     """The schedule of Kusner et al. 2015, Algorithm 1.
 
@@ -93,6 +97,7 @@ def kusner_beta(count: int, delta: float, *, constants: str = "corrected") -> Sr
     return SrinivasFinite(count=count, delta=delta / shares[constants])
 
 
+@checked
 class GPUCB(UpperConfidenceBound):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
     """mean + sqrt(beta_t) sd with t one more than the observations that the model has seen; for `optimize_acqf` and its kin.
 
@@ -129,6 +134,7 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]  # BoTorch carries no a
         return bounds.sort(descending=True, stable=True).indices[:count]
 
 
+@checked
 def argmax_ucb(model: FiniteGP, schedule: Schedule, *, exclude: Tensor | None = None) -> Tensor:
     """The index of each run's best candidate outside `exclude` (`batch_shape x k`), `batch_shape`; the first of equals.
 

@@ -30,6 +30,7 @@ from dpbo.acquisition.mixed import posterior_mean
 from dpbo.acquisition.proposing import Proposer, Proposes
 from dpbo.algorithms.company import Company, assume_durations_tell_nothing
 from dpbo.algorithms.pools import LOST, Executors, Pool
+from dpbo.checking import checked
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure
 from dpbo.objective import PrivateObjective
@@ -62,6 +63,7 @@ class _Job:
     future: Future[Handle]
 
 
+@checked
 class AsynchronousBO:
     """A search with up to `workers` evaluations in flight until the objective's plan is used up; resumed from its history.
 

@@ -27,6 +27,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from dpbo.accounting.calibrate import exact_share
 from dpbo.acquisition.ucb import GPUCB
 from dpbo.algorithms import one_choice
+from dpbo.checking import checked
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
@@ -55,6 +56,7 @@ class Chosen:
     Yvar: torch.Tensor
 
 
+@checked
 def search_then_choose(
     curator: Curator,
     score: Score,

@@ -28,6 +28,7 @@ from dpbo.accounting.calibrate import exact_share
 from dpbo.algorithms.gibo_frame import Frame, require_bounds, require_start
 from dpbo.algorithms.gibo_points import GIBOPoints
 from dpbo.algorithms.gibo_settings import RECOMMENDED, GIBOSettings
+from dpbo.checking import checked
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, PrivacyError
@@ -63,6 +64,7 @@ class GIBOResult:
     statement: Callable[[], Statement]
 
 
+@checked
 class DPGIBO:
     """A search by private gradients, resumed from the curator's ledger under its name.
 

@@ -20,6 +20,7 @@ from dpbo.algorithms import one_choice
 from dpbo.algorithms.gibo_frame import Frame, require_bounds, require_start
 from dpbo.algorithms.gibo_points import GIBOPoints
 from dpbo.algorithms.gibo_settings import RECOMMENDED, GIBOSettings
+from dpbo.checking import checked
 from dpbo.curator.curator import Curator
 from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.selection import SelectionMechanism
@@ -35,6 +36,7 @@ from dpbo.queries.vectors import lengths
 _TIE = 4.0  # noise scales between neighbours of equal merit: the lower is 50 times likelier
 
 
+@checked
 def choose_start(
     curator: Curator,
     loss: Loss,
@@ -60,6 +62,7 @@ def choose_start(
     return candidates[chosen].clone()
 
 
+@checked
 def choose_clip(
     curator: Curator,
     loss: Loss,

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import torch
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 
 _NOISY = 0.2  # rho above which smaller steps and a longer average pay (paired simulations on six tasks)
 
 
+@checked
 @dataclass(frozen=True)
 class GIBOSettings:
     """Everything about a run that is neither the problem nor the budget.

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from dpbo.algorithms.hidden_runs import Run
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.models.observed import quiet, usual_gp
@@ -43,6 +44,7 @@ def upper_bound(model: Any, X: torch.Tensor) -> torch.Tensor:
     return (posterior.mean + 2 * posterior.variance.sqrt())[:, 0]
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Adaptive:
     """How later runs look at earlier ones.

@@ -30,6 +30,7 @@ import torch
 
 from dpbo.algorithms.hidden_runs import Run, best_of
 from dpbo.algorithms.hypo import Adaptive
+from dpbo.checking import checked
 from dpbo.curator.curator import Curator
 from dpbo.curator.inside import noised_inside
 from dpbo.curator.terms import ROLES, require_own_role
@@ -46,6 +47,7 @@ _PRIOR = (1.0, 1.0)
 _drawn: weakref.WeakKeyDictionary[Curator, dict[str, tuple[int, Selected]]] = weakref.WeakKeyDictionary()
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class NoisedScore:
     """How the curator scores what a run has trained: the mean of `score(output, records)` over units, clipped and noised.
@@ -89,6 +91,7 @@ class Selected:
         return self.parameters is None
 
 
+@checked
 def private_selection(
     curator: Curator,
     train: Callable[[dict[str, Any]], Any],
@@ -138,6 +141,7 @@ def private_selection(
     return _delivered(curator, space, name)
 
 
+@checked
 def selection_event(
     curator: Curator,
     *,

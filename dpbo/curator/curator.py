@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 
 from dpbo.accounting.filters import Accounting, GDPFilter
+from dpbo.checking import checked
 from dpbo.curator.alone import Alone, Together
 from dpbo.curator.books import Books
 from dpbo.curator.deliveries import Deliveries
@@ -42,6 +43,7 @@ _FAILURES = {
 }
 
 
+@checked
 class Curator(Opaque):
     """Swallows private records and answers questions about them within a budget.
 

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from dpbo.accounting.costs import Cost
 from dpbo.accounting.filters import Accounting
 from dpbo.accounting.known import accounting_named
+from dpbo.checking import checked
 from dpbo.curator.chain import Record, dump, is_part, replay
 from dpbo.curator.storage import Storage, table
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerError, LedgerMismatch
@@ -29,6 +30,7 @@ from dpbo.privacy import Budget, require_count
 SCHEMA = 1
 
 
+@checked
 class Ledger:
     """The chain at `url` (None: memory). `birth` must be what an existing ledger was born with."""
 

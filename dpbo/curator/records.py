@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpbo.checking import checked
 from dpbo.curator.entropy import bernoulli
 from dpbo.errors import InputError
 from dpbo.privacy import PrivacyUnit
@@ -25,6 +26,7 @@ PROBED = 5
 _loaded: dict[str, Any] = {}
 
 
+@checked
 class Source:
     """Private records that each process loads for itself by `load()`, a picklable callable without arguments.
 

@@ -21,6 +21,7 @@ import httpx
 
 from dpbo.algorithms.outsourced.modeler import Modeler
 from dpbo.algorithms.outsourced.released import Answer
+from dpbo.checking import checked
 from dpbo.errors import BudgetExceeded, PrivacyError
 from dpbo.privacy import require_count
 
@@ -43,6 +44,7 @@ class RemoteRefusal(PrivacyError):
         super().__init__(f"the curator answered {status}: {message}" if status else message)
 
 
+@checked
 class RemoteCurator:
     """A curator at a URL; a context manager, which closes the connection.
 
@@ -149,6 +151,7 @@ class Journal:
         yield from (json.loads(line) for line in whole.splitlines())
 
 
+@checked
 def search(
     modeler: Modeler, curator: RemoteCurator, *, steps: int, journal: str | os.PathLike[str], minimise: bool = False
 ) -> list[Answer]:

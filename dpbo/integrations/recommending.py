@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from dpbo.acquisition.mixed import posterior_mean
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.space import Space
 
@@ -31,6 +32,7 @@ class Recommendation:
     mean: float
 
 
+@checked
 def recommended(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> Recommendation:
     """The released point of highest posterior mean; `recommended(space, *objective.history())` recommends from the ledger alone.
 

@@ -31,6 +31,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dpbo.algorithms.outsourced.curating import Outcomes
+from dpbo.checking import checked
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, ReleaseLost
 from dpbo.privacy import require_positive
 
@@ -47,6 +48,7 @@ class _Refused(Exception):
         self.status = status
 
 
+@checked
 def application(outcomes: Outcomes, *, token: str, every: float = 0.1) -> Starlette:
     """The server, for uvicorn or any other ASGI server; one process and ledger a data set.
 

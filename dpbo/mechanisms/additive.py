@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseLaw, Published
@@ -32,6 +33,7 @@ _SMALLEST = 1e-150  # far from where float64 loses digits
 _ROUND_UP = 1.0 + 2.0**-48  # covers every float rounding between the public numbers and the scale
 
 
+@checked
 @dataclass(frozen=True)
 class AdditiveMechanism(Mechanism):
     """Noise whose scale is `noise_multiplier` (0.01 to 2^20) times the query's sensitivity; `calibrate` gives what a budget allows."""

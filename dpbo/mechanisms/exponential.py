@@ -14,6 +14,7 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbo.checking import checked
 from dpbo.events import ExponentialEvent
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.selection import SelectionMechanism
@@ -21,6 +22,7 @@ from dpbo.mechanisms.selection import SelectionMechanism
 _WIDEN = 2.0**-36  # far above the error of 2^16 float exponentials and their running sum
 
 
+@checked
 @dataclass(frozen=True)
 class ExponentialMechanism(SelectionMechanism):
     """Chooses candidates with probability proportional to exp(epsilon utility / (2 sensitivity))."""

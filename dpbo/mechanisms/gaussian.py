@@ -12,6 +12,7 @@ from typing import ClassVar
 import mpmath
 from scipy.special import ndtri
 
+from dpbo.checking import checked
 from dpbo.events import Event, GaussianEvent
 from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.mechanisms.rounding import SymmetricLaw
@@ -20,6 +21,7 @@ from dpbo.privacy import Sensitivity
 NORMAL = SymmetricLaw(ndtri, lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1))
 
 
+@checked
 @dataclass(frozen=True)
 class GaussianMechanism(IndependentNoise):
     """Gaussian noise of `noise_multiplier` times the l2 sensitivity."""

@@ -20,6 +20,7 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event, L2LaplaceEvent
 from dpbo.mechanisms.additive import PureNoise
@@ -35,6 +36,7 @@ _LAST = (1 << 63) - 1
 _WIDEN = 2.0**-40  # far above the relative error of a sum of a million logarithms or squares
 
 
+@checked
 @dataclass(frozen=True)
 class L2LaplaceMechanism(PureNoise):
     """Noise of density exp(-|x|_2 / b), b = `noise_multiplier` times the l2 sensitivity."""

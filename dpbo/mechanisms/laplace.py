@@ -15,6 +15,7 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbo.checking import checked
 from dpbo.events import Event, LaplaceEvent
 from dpbo.mechanisms.additive import IndependentNoise, PureNoise
 from dpbo.mechanisms.rounding import SymmetricLaw
@@ -29,6 +30,7 @@ def _quantile(p: NDArray[np.float64]) -> Any:
 LAPLACE = SymmetricLaw(_quantile, lambda p: mpmath.log(2 * p))
 
 
+@checked
 @dataclass(frozen=True)
 class LaplaceMechanism(IndependentNoise, PureNoise):
     """Laplace noise whose scale is `noise_multiplier` times the l1 sensitivity."""

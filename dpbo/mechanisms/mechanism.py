@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbo.checking import checked
 from dpbo.events import Event
 from dpbo.privacy import Sensitivity
 
@@ -49,6 +50,7 @@ class NoiseLaw:
         return numbers if self.block is None else {**numbers, "block": self.block}
 
 
+@checked
 class Mechanism(abc.ABC):
     """One law of noise. Subclasses state in their docstring what they guarantee and why the sampling is exact."""
 

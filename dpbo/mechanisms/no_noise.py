@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import NotPrivateEvent
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseLaw, Published
 from dpbo.privacy import Sensitivity
 
 
+@checked
 @dataclass(frozen=True)
 class NoNoise(Mechanism):
     """Publishes the exact lattice sum.

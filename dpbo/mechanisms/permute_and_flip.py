@@ -16,6 +16,7 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbo.checking import checked
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.selection import SelectionMechanism
@@ -23,6 +24,7 @@ from dpbo.mechanisms.selection import SelectionMechanism
 _WIDEN = 2.0**-36
 
 
+@checked
 @dataclass(frozen=True)
 class PermuteAndFlipMechanism(SelectionMechanism):
     """Chooses the best candidate more often than the exponential mechanism does at the same epsilon."""

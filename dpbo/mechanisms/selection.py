@@ -21,6 +21,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, Published
 from dpbo.privacy import Sensitivity, require_positive
@@ -53,6 +54,7 @@ class SelectionLaw:
         return dict(vars(self))
 
 
+@checked
 @dataclass(frozen=True)
 class SelectionMechanism(Mechanism):
     """Noise of scale `noise_multiplier` = 2 / epsilon (0.01 to 200) times the utilities' linf sensitivity."""

@@ -17,11 +17,13 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.kernel_derivatives import require_float64
 from dpbo.privacy import require_count, require_positive
 
 
+@checked
 class DataSetKernel(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
     """exp(-differences[i, j] / theta) of data-set numbers i, j, which are a column of the inputs (float64).
 
@@ -66,6 +68,7 @@ class DataSetKernel(Kernel):  # type: ignore[misc]  # GPyTorch carries no annota
         return numbers
 
 
+@checked
 def hamming(data_sets: Tensor) -> Tensor:
     """The number of records in which public data sets differ, `D x D`, for D of m records each: `D x m` codes or `D x m x columns`."""
     records = data_sets.flatten(2) if data_sets.dim() > 2 else data_sets.unsqueeze(-1)
@@ -74,22 +77,26 @@ def hamming(data_sets: Tensor) -> Tensor:
     return (records.unsqueeze(1) != records.unsqueeze(0)).any(-1).sum(-1).double()
 
 
+@checked
 def chain(count: int) -> Tensor:
     """|i - j| for `count` data sets of which each differs from the one before in one more record, `count x count`."""
     steps = torch.arange(float(require_count("count", count)), dtype=torch.float64)
     return (steps.unsqueeze(-1) - steps).abs()
 
 
+@checked
 def squared_exponential(lengthscale: float | Tensor, **settings: Any) -> RBFKernel:
     """exp(-|x - x'|^2 / (2 l^2)) with fixed length-scales (one, or `d`), float64, k(x, x) = 1."""
     return _fixed(RBFKernel, lengthscale, **settings)
 
 
+@checked
 def matern52(lengthscale: float | Tensor, **settings: Any) -> MaternKernel:
     """(1 + a + a^2/3) e^-a at a = sqrt(5) |x - x'| / l with fixed length-scales (one, or `d`), float64, k(x, x) = 1."""
     return _fixed(MaternKernel, lengthscale, nu=2.5, **settings)
 
 
+@checked
 def over_data_sets(data_sets: DataSetKernel, candidates: Any, dimension: int) -> Kernel:
     """k1 (x) k2 over inputs `n x (1 + dimension)` whose first column is a data set's number.
 

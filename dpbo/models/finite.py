@@ -24,6 +24,7 @@ from gpytorch.distributions import MultivariateNormal
 from linear_operator import to_linear_operator
 from torch import Tensor
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.kernel_derivatives import require_float64
 from dpbo.models.rows import rows_of
@@ -33,6 +34,7 @@ _LEAST_NOISE = 1e-12
 _CACHED = 1 << 16  # numbers of a vector over candidates that are worked on together: 0.5 MB, so a step's few vectors stay in cache
 
 
+@checked
 class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
     """A GP posterior over candidates, for one run or a batch of independent runs.
 

@@ -14,12 +14,14 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from linear_operator import to_linear_operator
 from torch import Tensor
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.factor import cholesky
 from dpbo.models.kernel_derivatives import require_float64
 from dpbo.models.kernels import derivatives
 
 
+@checked
 class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
     """SingleTaskGP with `gradient_posterior`. One outcome, no input transform, outcome transform None or Standardize."""
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.factor import GrowingFactor
 from dpbo.models.kernel_derivatives import Derivatives, require_float64
@@ -24,6 +25,7 @@ _BLOCK = 128  # least rows of storage
 _DRIFT = 1e-13  # rounding alone reached 2e-14 at N = 1100, where the weights were within 1e-8 of a fresh factor's
 
 
+@checked
 class GradientPosterior:
     """A kernel and the points observed so far.
 

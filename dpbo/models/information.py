@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dpbo.checking import checked
 from dpbo.models.finite import FiniteGP
 from dpbo.privacy import require_count
 
@@ -28,6 +29,7 @@ def greedy_gains(candidates: Tensor, kernel: Any, noise: float, observations: in
     return gains
 
 
+@checked
 def information_gain_bound(candidates: Tensor, kernel: Any, noise: float, observations: int) -> float:
     """An upper bound on gamma_T in nats, repeated observations included.
 

@@ -6,12 +6,14 @@ from typing import Any
 
 from gpytorch.kernels import AdditiveKernel, MaternKernel, PolynomialKernel, RBFKernel, ScaleKernel
 
+from dpbo.checking import checked
 from dpbo.models.kernel_derivatives import Derivatives, Scaled, Sum, require_float64
 from dpbo.models.quadratic import Quadratic
 from dpbo.models.radial import RBF, Matern52
 from dpbo.models.traced import Traced
 
 
+@checked
 def derivatives(kernel: Any) -> Derivatives:
     """The derivatives of a GPyTorch kernel with its present hyperparameters, which are read once and detached.
 

@@ -31,6 +31,7 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.kernel_derivatives import require_float64
 from dpbo.privacy import require_count, require_positive
@@ -47,6 +48,7 @@ class SameRow(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations 
         return equal.all(-1).to(x1.dtype)
 
 
+@checked
 def noisy_inputs(kernel: Any, variance: float | Tensor, *, dimension: int) -> Kernel:
     """The kernel of f over rows known with noise, by the formula above: enlarged between rows, `kernel`'s own variance on each.
 
@@ -80,6 +82,7 @@ def noisy_inputs(kernel: Any, variance: float | Tensor, *, dimension: int) -> Ke
     return (shared if exact else AdditiveKernel(shared, _scaled(own, outputscale * (1.0 - kept)))).requires_grad_(False)
 
 
+@checked
 def l2_laplace_variance(dimension: int, scale: float) -> float:
     """(d + 1) scale^2: variance in each coordinate of noise of density proportional to exp(-|eta| / scale) in d dimensions.
 
@@ -93,6 +96,7 @@ def l2_laplace_variance(dimension: int, scale: float) -> float:
     return (require_count("dimension", dimension) + 1) * require_positive("scale", scale) ** 2
 
 
+@checked
 def unprojected(Z: Tensor, P: Tensor, variance: float) -> tuple[Tensor, Tensor]:
     """Rows from their noisy projections Z = X P + eta, for `noisy_inputs`: `n x d`, and the variance of each coordinate, `d`.
 

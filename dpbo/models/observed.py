@@ -14,6 +14,7 @@ from botorch.models import MixedSingleTaskGP, SingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.quiet import quietly
 from dpbo.space import Space
@@ -24,6 +25,7 @@ ModelBuilder = Callable[[Space, torch.Tensor, torch.Tensor, torch.Tensor], Singl
 """A fitted model of X (`t x d`), Y and Yvar (`t x 1`)."""
 
 
+@checked
 def usual_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
     """SingleTaskGP, or MixedSingleTaskGP where there are categories; with its prior's lengths where no better ones can be found."""
     return _fitted(unfitted_gp(space, X, Y, Yvar))
@@ -35,6 +37,7 @@ def unfitted_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tens
     return MixedSingleTaskGP(X, Y, [*space.cat_dims], noise) if space.cat_dims else SingleTaskGP(X, Y, noise)
 
 
+@checked
 def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
     """SAAS, for many coordinates of which few matter: four fits under its half-Cauchy prior with fixed global shrinkage, as one mixture.
 

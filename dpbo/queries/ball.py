@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import require_positive
 from dpbo.queries.integers import MOST_UNITS
@@ -30,6 +31,7 @@ _MOST_BITS = 20  # MOST_DIMENSION squares of 2^40 stay below 2^53
 _HUGE = 1e100
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Ball:
     """Where records are clipped to; public, fixed without looking at the data or made from released values.

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import scoring
@@ -26,6 +27,7 @@ from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class CandidateScores(Query):
     """Total scores of public candidates; release them by a selection mechanism, which gives the index.

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity, require_count
 from dpbo.queries.clipped import ClippedMean, root_up
@@ -46,6 +47,7 @@ class OneCell:
         return places.double().unsqueeze(1) == torch.arange(self.cells, dtype=torch.float64, device=places.device)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class CellMeans(ClippedMean):
     """The share of units in each cell, divided in public.

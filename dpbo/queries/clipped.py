@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event, RolesEvent
 from dpbo.privacy import Adjacency, Sensitivity, require_count, require_positive, require_range
@@ -35,6 +36,7 @@ from dpbo.queries.query import Failure, IntegerSum, Query, View
 ScoreRange = tuple[float, float] | Sequence[tuple[float, float]]
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class ClippedScores(Query):
     """What ClippedMean and ClippedSum share.
@@ -168,6 +170,7 @@ def _weights(weights: Sequence[float] | None, metrics: int) -> tuple[float, ...]
     return tuple(require_positive("weights", weight, 1e-6, 1e6) for weight in weights)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class ClippedMean(ClippedScores):
     """The mean score over units: the sum of scores measured from the middle of the range, divided in public.
@@ -201,6 +204,7 @@ class ClippedMean(ClippedScores):
         return {**super().public_inputs(), "divisor": self.divisor}
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class ClippedSum(ClippedScores):
     """The sum of clipped scores over units, measured from zero."""

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity, require_positive
 from dpbo.queries.ball import Resolution, require_float64
@@ -33,6 +34,7 @@ from dpbo.queries.points import PointSums
 _UP = 1.0 + 1e-15
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class ClusterSums(PointSums):
     """Counts and sums of the records nearest to each centre, row by row `K x (1 + d)` as one vector.

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity, require_positive, require_range
 from dpbo.queries import scoring
@@ -30,6 +31,7 @@ Loss = Callable[[torch.Tensor, Any], Any]
 _UP = 1 + 1e-15
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class ClippedGradient(Query):
     """The mean over units of clip(W y, B), divided in public.

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, require_positive
 from dpbo.queries.ball import Resolution, require_float64
@@ -35,6 +36,7 @@ from dpbo.queries.points import PointSums, powers
 _MOST_COMPONENTS = 1 << 10  # more would leave weights and records too few bits
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class MixtureMoments(PointSums):
     """Sums over records of gamma_k (1, z, z z'), row by row `K x F` as one vector.

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import DeclassifiedEvent, Event, NotPrivateEvent
 from dpbo.privacy import Adjacency, Sensitivity, require_count, require_range
@@ -30,6 +31,7 @@ from dpbo.queries.query import Failure, IntegerSum, Query, View
 _NOTHING = torch.tensor([torch.nan], dtype=torch.float64)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class RowOutcome(Query):
     """The outcome of record `row`.

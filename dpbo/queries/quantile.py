@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import scoring
@@ -27,6 +28,7 @@ from dpbo.queries.query import Failure, IntegerSum, Query, View
 _FINE = 1 << 20  # utilities are whole multiples of 2^-20; a fraction that does not fit is rounded so that they shrink
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class QuantileUtilities(Query):
     """Utilities of public `candidates` as the `quantile` of a score; release them by a selection mechanism, which gives the index.

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from dpbo.checking import checked
 from dpbo.events import Event
 from dpbo.privacy import Adjacency, RowChange, Sensitivity
 
@@ -81,6 +82,7 @@ class Failure:
     kind: str = field(repr=False)
 
 
+@checked
 class Query(abc.ABC):
     """One question. Subclasses clip their own input and prove `sensitivity` in their docstring."""
 

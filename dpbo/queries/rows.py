@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, RowChange, Sensitivity, require_positive
 from dpbo.queries import scoring
@@ -38,6 +39,7 @@ _WHOLE = 1 << 53  # whole numbers beyond count as this: float64 does not tell th
 _UP = 1 + 2.0**-40
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class RowTable(Query):
     """Every record's row; released, a table `n x k` in the order of the records.

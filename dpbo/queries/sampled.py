@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, NotPrivateEvent, PoissonGaussianEvent
 from dpbo.privacy import Adjacency, Sensitivity
@@ -25,6 +26,7 @@ from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class PoissonSampled(Query):
     """A ClippedMean over a sample; records must be of a kind that can be sliced.

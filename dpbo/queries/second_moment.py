@@ -16,12 +16,14 @@ from dataclasses import dataclass
 
 import torch
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
 from dpbo.queries.ball import Resolution
 from dpbo.queries.points import PointSums
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class SecondMoment(PointSums):
     """Sum over records of z z', its upper triangle row by row: d(d+1)/2 numbers."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import beta
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 
 LEVEL = 1e-6
@@ -52,6 +53,7 @@ class Audit:
         return f"at least {math.floor(self.mu * 1e4) / 1e4:g}-GDP ({self.runs:,} measured runs a side, error level {self.level:g})"
 
 
+@checked
 def audit(draw: Draw, *, runs: int, statistic: Statistic | None = None, delta: float | None = None, level: float = LEVEL) -> Audit:
     """Lower bound on mu, or on epsilon at a delta, from 2 * runs draws on each of two neighbouring data sets.
 
@@ -77,6 +79,7 @@ def audit(draw: Draw, *, runs: int, statistic: Statistic | None = None, delta: f
     return _measured(hits[1], hits[0], runs, level)
 
 
+@checked
 def reachable(mu: float, runs: int, level: float = LEVEL) -> float:
     """The bound that `audit` would give, on average, for a true Gaussian of this mu: its power."""
     thresholds = np.linspace(-4.0, 4.0 + mu, 2000)

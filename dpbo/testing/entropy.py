@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
+from dpbo.checking import checked
 
+
+@checked
 class SeededEntropy:
     """A stream of bytes fixed by `seed` (SHAKE-256 in counter mode). Instances are called like the system's source."""
 

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.kernel_derivatives import require_float64
 
 
+@checked
 def recover_rows(Z: Tensor, known: Tensor, indices: Sequence[int]) -> Tensor:
     """Every row of X from Z and a few known rows, `n x d`.
 
@@ -41,6 +43,7 @@ def recover_rows(Z: Tensor, known: Tensor, indices: Sequence[int]) -> Tensor:
     return origin + (Z - image) @ torch.linalg.pinv(B)
 
 
+@checked
 def outside_column_space(Z: Tensor, X: Tensor) -> float:
     """The share of |Z| (Frobenius, columns centred) outside the column space of the centred X: rounding where Z = X_c B, else more."""
     U, S, _ = torch.linalg.svd(X - X.mean(0), full_matrices=False)
@@ -49,6 +52,7 @@ def outside_column_space(Z: Tensor, X: Tensor) -> float:
     return float((centred - U @ (U.mT @ centred)).norm() / centred.norm())
 
 
+@checked
 def which_published(Z: Tensor, tables: Sequence[Tensor]) -> int:
     """Which of several tables, `n x d` each, Z was made of: the one whose column space leaves least of Z outside."""
     return min(range(len(tables)), key=lambda table: outside_column_space(Z, tables[table]))

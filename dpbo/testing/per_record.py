@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpbo.checking import checked
 from dpbo.curator.records import PrivateView, leaves
 from dpbo.privacy import Adjacency, PrivacyUnit
 
 _EXTREMES = (1e6, -1e6, 1e30, -1e30, float("nan"))
 
 
+@checked
 def check_per_record(
     score: Callable[[Any, Any], Any],
     subject: Any,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dpbo.checking import checked
 from dpbo.curator.chain import Record
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
@@ -63,6 +64,7 @@ class RecordingCurator(Curator):
         return release
 
 
+@checked
 def replay(
     run: Callable[[Curator, Any], Any], records: Any, neighbour: Any, *, neighbour_unit: PrivacyUnit | None = None, **settings: Any
 ) -> tuple[Step, ...]:

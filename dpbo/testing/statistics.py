@@ -13,17 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from dpbo.checking import checked
+
 LEVEL = 1e-6
 
 Cdf = Callable[[NDArray[np.float64]], Any]
 
 
+@checked
 def assert_law(samples: NDArray[np.floating[Any]], cdf: Cdf) -> None:
     """The samples may come from this law. Raises AssertionError with the p-value."""
     p = _p_value(samples, cdf)
     assert p > LEVEL, f"{len(samples)} samples reject the law: p = {p:.3g} <= {LEVEL:g}"
 
 
+@checked
 def assert_not_law(samples: NDArray[np.floating[Any]], cdf: Cdf) -> None:
     """The samples cannot come from this law: the proof that the test beside it could have failed."""
     p = _p_value(samples, cdf)

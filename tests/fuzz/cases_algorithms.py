@@ -37,27 +37,57 @@ GIBO = {
     "dpbo.DPGIBO": Case(
         lambda: dpbo.DPGIBO,
         lambda: {
-            "curator": w.curator(), "loss": w.loss, "bounds": BOX, "budget": 0.5, "iterations": 2, "batch_size": 2, "clip": 1.0, "kernel": None,
-            "noise": 0.0, "mean": 0.0, "tolerance": None, "start": X, "divisor": None, "loss_range": None, "settings": algorithms.RECOMMENDED,
-            "seed": 0, "name": "g", "callback": None,
+            "curator": w.curator(),
+            "loss": w.loss,
+            "bounds": BOX,
+            "budget": 0.5,
+            "iterations": 2,
+            "batch_size": 2,
+            "clip": 1.0,
+            "kernel": None,
+            "noise": 0.0,
+            "mean": 0.0,
+            "tolerance": None,
+            "start": X,
+            "divisor": None,
+            "loss_range": None,
+            "settings": algorithms.RECOMMENDED,
+            "seed": 0,
+            "name": "g",
+            "callback": None,
         },
     ),
     "dpbo.DPGIBO.evaluate": Case(lambda: _evaluated, lambda: {"X": "asked", "executor": None}),
     "dpbo.DPGIBO.tell": Case(lambda: _told, lambda: {"X": "asked", "handle": "evaluated"}, dear=0.2),
     "dpbo.DPGIBO.load_state_dict": Case(lambda: _restored, lambda: {"state": dict(w.gibo().state_dict())}, dear=0.2),
     "dpbo.algorithms.GIBOSettings": of(
-        algorithms.GIBOSettings, unit_box=True, rotate=True, radius=0.04, history=False, jitter=1e-6, optimizer=torch.optim.Adagrad,
-        learning_rate=0.1, tail=0.5,
+        algorithms.GIBOSettings,
+        unit_box=True,
+        rotate=True,
+        radius=0.04,
+        history=False,
+        jitter=1e-6,
+        optimizer=torch.optim.Adagrad,
+        learning_rate=0.1,
+        tail=0.5,
     ),
     "dpbo.algorithms.GIBOSettings.step_size": of(algorithms.RECOMMENDED.step_size, rho=1.0),
     "dpbo.algorithms.GIBOSettings.averaged": of(algorithms.RECOMMENDED.averaged, rho=1.0, iterations=5),
     "dpbo.algorithms.choose_clip": Case(
         lambda: algorithms.choose_clip,
-        lambda: _clipped(candidates=(0.1, 1.0, 10.0), quantile=0.9, start=X, kernel=None, settings=algorithms.RECOMMENDED), dear=0.3,
+        lambda: _clipped(candidates=(0.1, 1.0, 10.0), quantile=0.9, start=X, kernel=None, settings=algorithms.RECOMMENDED),
+        dear=0.3,
     ),
     "dpbo.algorithms.choose_start": Case(
         lambda: algorithms.choose_start,
-        lambda: {"curator": w.curator(), "loss": w.loss, "candidates": w.grid(), "loss_range": (0.0, 1.0), "budget_share": 0.2, "name": "s"},
+        lambda: {
+            "curator": w.curator(),
+            "loss": w.loss,
+            "candidates": w.grid(),
+            "loss_range": (0.0, 1.0),
+            "budget_share": 0.2,
+            "name": "s",
+        },
     ),
 }
 
@@ -140,7 +170,9 @@ def _folder():
 
 
 def _outcomes(**changed):
-    return outsourced.Outcomes(w.curator(role="candidate"), lambda rows: rows[:, 0], **{"value_range": (0.0, 1.0), "budget_share": 0.5, **changed})
+    return outsourced.Outcomes(
+        w.curator(role="candidate"), lambda rows: rows[:, 0], **{"value_range": (0.0, 1.0), "budget_share": 0.5, **changed}
+    )
 
 
 def _modeler():

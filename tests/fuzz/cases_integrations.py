@@ -63,7 +63,9 @@ OPTUNA = {
     "dpbo.integrations.optuna.TrialObjective.__call__": Case(
         lambda: TrialObjective(w.objective(), w.SPACE), lambda: {"trial": _study().ask()}, raises=(optuna.TrialPruned,)
     ),
-    "dpbo.integrations.optuna.TrialObjective.resume": Case(lambda: TrialObjective(w.objective(), w.SPACE).resume, lambda: {"study": _study()}),
+    "dpbo.integrations.optuna.TrialObjective.resume": Case(
+        lambda: TrialObjective(w.objective(), w.SPACE).resume, lambda: {"study": _study()}
+    ),
     "dpbo.integrations.optuna.recommended_of": Case(lambda: recommended_of, lambda: {"study": _told(), "space": w.SPACE}, dear=0.5),
     "dpbo.integrations.recommended": of(integrations.recommended, dear=0.5, space=w.SPACE, **w.history()),
 }
@@ -154,7 +156,9 @@ class Replying(integrations.RemoteCurator):
         from starlette.testclient import TestClient
 
         self._client.close()
-        self._client = TestClient(integrations.application(outcomes, token=TOKEN, every=0.001), headers={"Authorization": f"Bearer {TOKEN}"})
+        self._client = TestClient(
+            integrations.application(outcomes, token=TOKEN, every=0.001), headers={"Authorization": f"Bearer {TOKEN}"}
+        )
 
 
 def _journal():

@@ -26,8 +26,17 @@ CURATORS = {
     "dpbo.Curator": Case(
         lambda: w.curator,
         lambda: {
-            "rows": w.records(), "adjacency": w.REPLACE, "budget": w.BUDGET, "dataset": "fuzz", "ledger": None, "accounting": None,
-            "role": "validation", "example": torch.zeros(3, 2, dtype=w.DOUBLE), "row_change": None, "allow_conditional": False, "ranks": None,
+            "rows": w.records(),
+            "adjacency": w.REPLACE,
+            "budget": w.BUDGET,
+            "dataset": "fuzz",
+            "ledger": None,
+            "accounting": None,
+            "role": "validation",
+            "example": torch.zeros(3, 2, dtype=w.DOUBLE),
+            "row_change": None,
+            "allow_conditional": False,
+            "ranks": None,
             "entropy": SeededEntropy(1),
         },
     ),
@@ -49,7 +58,8 @@ CURATORS = {
         lambda: _released, lambda: {"handles": 2, "mechanism": w.GAUSSIAN, "name": "release", "plan": None, "used": None}
     ),
     "dpbo.Curator.release_all.plan": Case(
-        lambda: _reserved().release_all, lambda: {"handles": (w.LIVE[-1].evaluate(w.query()),), "mechanism": w.GAUSSIAN, "plan": "p", "used": 0}
+        lambda: _reserved().release_all,
+        lambda: {"handles": (w.LIVE[-1].evaluate(w.query()),), "mechanism": w.GAUSSIAN, "plan": "p", "used": 0},
     ),
     "dpbo.Curator.reserve": Case(
         lambda: w.curator().reserve,
@@ -59,24 +69,37 @@ CURATORS = {
     "dpbo.PrivateObjective": Case(
         lambda: PrivateObjective,
         lambda: {
-            "curator": w.curator(), "score": w.score, "score_range": (0.0, 1.0), "evaluations": 3, "fit": None, "name": "o", "budget_share": 0.5,
-            "weights": (1.0,), "max_records_per_unit": 1, "divisor": None, "worst": "lower", "role": None, "mechanism": None, "cells": None,
-            "sample_rate": None, "terms": {"a": 1},
+            "curator": w.curator(),
+            "score": w.score,
+            "score_range": (0.0, 1.0),
+            "evaluations": 3,
+            "fit": None,
+            "name": "o",
+            "budget_share": 0.5,
+            "weights": (1.0,),
+            "max_records_per_unit": 1,
+            "divisor": None,
+            "worst": "lower",
+            "role": None,
+            "mechanism": None,
+            "cells": None,
+            "sample_rate": None,
+            "terms": {"a": 1},
         },
     ),
     "dpbo.PrivateObjective.__call__": Case(lambda: w.objective(), lambda: {"X": w.grid(2)}),
     "dpbo.PrivateObjective.evaluate": Case(lambda: w.objective().evaluate, lambda: {"x": X}),
     "dpbo.PrivateObjective.submit": Case(lambda: w.objective().submit, lambda: {"x": X, "executor": POOL}),
-    "dpbo.PrivateObjective.release": Case(
-        lambda: _released_by_objective, lambda: {"handles": [1, 2]}
-    ),
+    "dpbo.PrivateObjective.release": Case(lambda: _released_by_objective, lambda: {"handles": [1, 2]}),
     "dpbo.curator.Ledger": of(Ledger, url=None, birth=BIRTH),
     "dpbo.curator.Ledger.existing": Case(lambda: Ledger.existing, lambda: {"url": _ledger_file()}),
     "dpbo.curator.Ledger.reserve": Case(
-        lambda: Ledger(None, BIRTH).reserve, lambda: {"name": "p", "event": w.EVENT, "slots": 2, "terms": {}, "parallel": False, "limit": None}
+        lambda: Ledger(None, BIRTH).reserve,
+        lambda: {"name": "p", "event": w.EVENT, "slots": 2, "terms": {}, "parallel": False, "limit": None},
     ),
     "dpbo.curator.Ledger.charge": Case(
-        lambda: Ledger(None, BIRTH).charge, lambda: {"name": "r", "event": w.EVENT, "details": {"units": 3, "slots": []}, "plan": None, "used": None}
+        lambda: Ledger(None, BIRTH).charge,
+        lambda: {"name": "r", "event": w.EVENT, "details": {"units": 3, "slots": []}, "plan": None, "used": None},
     ),
     "dpbo.curator.Ledger.store": Case(lambda: Ledger(None, BIRTH).store, lambda: {"entry": 1, "name": "r", "values": [{"value": [1.0]}]}),
     "dpbo.curator.Ledger.note": Case(lambda: Ledger(None, BIRTH).note, lambda: {"kind": "assume", "text": "score-total"}),
@@ -132,7 +155,9 @@ MODELS = {
     "dpbo.models.FiniteGP.argmax_upper": Case(lambda: w.finite_gp().argmax_upper, lambda: {"beta": 2.0, "exclude": torch.tensor([1])}),
     "dpbo.models.FiniteGP.observe": Case(lambda: w.finite_gp().observe, lambda: {"index": 1, "value": 0.5}),
     "dpbo.models.GradientGP": Case(
-        lambda: models.GradientGP, lambda: {"train_X": w.grid(), "train_Y": w.grid().sum(1, keepdim=True), "train_Yvar": None}, foreign=("train_Yvar",)
+        lambda: models.GradientGP,
+        lambda: {"train_X": w.grid(), "train_Y": w.grid().sum(1, keepdim=True), "train_Yvar": None},
+        foreign=("train_Yvar",),
     ),
     "dpbo.models.GradientGP.gradient_posterior": Case(lambda: w.gradient_gp().gradient_posterior, lambda: {"X": w.grid(2)}),
     "dpbo.models.GradientPosterior": of(models.GradientPosterior, kernel=w.scaled(), noise=1e-2, mean=0.0, jitter=1e-6),
@@ -142,7 +167,9 @@ MODELS = {
     "dpbo.models.GradientPosterior.covariance": Case(lambda: w.posterior().covariance, lambda: {"theta": X}),
     "dpbo.models.derivatives": of(models.derivatives, kernel=w.scaled()),
     "dpbo.models.SameRow": of(models.SameRow),
-    "dpbo.models.information_gain_bound": of(models.information_gain_bound, candidates=w.grid(), kernel=w.kernel(), noise=1e-2, observations=3),
+    "dpbo.models.information_gain_bound": of(
+        models.information_gain_bound, candidates=w.grid(), kernel=w.kernel(), noise=1e-2, observations=3
+    ),
     "dpbo.models.l2_laplace_variance": of(models.l2_laplace_variance, dimension=2, scale=1.0),
     "dpbo.models.noisy_inputs": of(models.noisy_inputs, kernel=w.kernel(), variance=0.1, dimension=2),
     "dpbo.models.unprojected": of(models.unprojected, Z=w.grid(), P=torch.eye(2, dtype=w.DOUBLE), variance=0.1),
@@ -156,28 +183,51 @@ ACQUISITIONS = {
     ),
     "dpbo.acquisition.choose_points": Case(
         lambda: acquisition.choose_points,
-        lambda: {"posterior": w.posterior(), "theta": X, "b": 1, "bounds": w.box(), "start": w.grid(1), "steps": 2, "close": 1e-4, "restarts": 1,
-                 "generator": None},
+        lambda: {
+            "posterior": w.posterior(),
+            "theta": X,
+            "b": 1,
+            "bounds": w.box(),
+            "start": w.grid(1),
+            "steps": 2,
+            "close": 1e-4,
+            "restarts": 1,
+            "generator": None,
+        },
     ),
     "dpbo.acquisition.GradientInformation": Case(
         lambda: acquisition.GradientInformation, lambda: {"model": w.gradient_gp(), "theta": X, "X_pending": None}
     ),
     "dpbo.acquisition.next_point": of(acquisition.next_point, dear=1, **HISTORY, seed=0, pending=None, model=models.usual_gp),
     "dpbo.acquisition.posterior_mean": of(acquisition.posterior_mean, dear=0.5, **HISTORY, model=models.usual_gp),
-    "dpbo.acquisition.pareto_front": of(acquisition.pareto_front, dear=0.5, **HISTORY, public=torch.linspace(0, 1, 6, dtype=w.DOUBLE).unsqueeze(1)),
+    "dpbo.acquisition.pareto_front": of(
+        acquisition.pareto_front, dear=0.5, **HISTORY, public=torch.linspace(0, 1, 6, dtype=w.DOUBLE).unsqueeze(1)
+    ),
     "dpbo.acquisition.pareto_point": of(
-        acquisition.pareto_point, dear=2, **HISTORY, public=torch.linspace(0, 1, 6, dtype=w.DOUBLE).unsqueeze(1), reference=(0.0, 0.0), seed=0
+        acquisition.pareto_point,
+        dear=2,
+        **HISTORY,
+        public=torch.linspace(0, 1, 6, dtype=w.DOUBLE).unsqueeze(1),
+        reference=(0.0, 0.0),
+        seed=0,
     ),
     "dpbo.acquisition.Prior": of(acquisition.Prior, log_density=lambda X: -(X**2).sum(-1), log=True, bounds=w.box(), share=0.1),
     "dpbo.acquisition.prior_guided": Case(
         lambda: acquisition.prior_guided,
-        lambda: {"acquisition": LogExpectedImprovement(w.gradient_gp(), 1.0), "log_density": lambda X: -(X**2).sum(-1), "t": 1, "beta": 5.0,
-                 "bounds": w.box(), "share": 0.1},
+        lambda: {
+            "acquisition": LogExpectedImprovement(w.gradient_gp(), 1.0),
+            "log_density": lambda X: -(X**2).sum(-1),
+            "t": 1,
+            "beta": 5.0,
+            "bounds": w.box(),
+            "share": 0.1,
+        },
     ),
     "dpbo.acquisition.Proposer": of(acquisition.Proposer, space=w.SPACE, growth=0.2, restarts=1, raw_samples=4, steps=2),
     "dpbo.acquisition.Proposer.__call__": Case(
         lambda: acquisition.Proposer(w.SPACE, restarts=1, raw_samples=4, steps=2),
-        lambda: {**w.history(), "pending": w.grid(1), "seed": 0}, dear=0.5,
+        lambda: {**w.history(), "pending": w.grid(1), "seed": 0},
+        dear=0.5,
     ),
     "dpbo.acquisition.TrustRegion": of(acquisition.TrustRegion, start=0, length=0.8),
     "dpbo.acquisition.region_after": of(acquisition.region_after, means=(0.1, 0.2, 0.3), dimension=2, initial=2),

@@ -67,7 +67,8 @@ EVENTS = {
     "dpbo.events.event_from_json": of(events.event_from_json, body=w.EVENT.to_json()),
     "dpbo.events.Event.from_json": of(events.GaussianEvent.from_json, body={"noise_multiplier": 2.0, "slots": 1}),
     "dpbo.events.PoissonGaussianEvent.from_json": of(
-        events.event_from_json, body={"mechanism": "poisson-gaussian", "noise_multiplier": 2.0, "slots": 1, "rate": 0.1, "relation": "replace-one"}
+        events.event_from_json,
+        body={"mechanism": "poisson-gaussian", "noise_multiplier": 2.0, "slots": 1, "rate": 0.1, "relation": "replace-one"},
     ),
     "dpbo.events.SelectionEvent.from_json": of(events.event_from_json, body=SELECTION.to_json()),
     "dpbo.events.RolesEvent.from_json": of(events.event_from_json, body=ROLES.to_json()),
@@ -85,7 +86,9 @@ ACCOUNTING = {
     **{f"dpbo.accounting.{n}.cost": of(getattr(accounting, n)(*a).cost, event=w.PURE_EVENT) for n, a in _FILTERS.items()},
     **{f"dpbo.accounting.{n}.price": of(getattr(accounting, n)(*a).price, event=w.PURE_EVENT) for n, a in _FILTERS.items()},
     **{
-        f"dpbo.accounting.{n}.guarantee": of(getattr(accounting, n)(*a).guarantee, cost=getattr(accounting, n)(*a).cap(w.BUDGET), delta=1e-5)
+        f"dpbo.accounting.{n}.guarantee": of(
+            getattr(accounting, n)(*a).guarantee, cost=getattr(accounting, n)(*a).cap(w.BUDGET), delta=1e-5
+        )
         for n, a in _FILTERS.items()
     },
     "dpbo.accounting.Planned": of(accounting.Planned, events=(w.EVENT, w.PURE_EVENT)),
@@ -119,19 +122,39 @@ QUERIES = {
     ),
     "dpbo.queries.PoissonSampled": of(queries.PoissonSampled, query=w.query(), rate=0.5),
     "dpbo.queries.ClippedGradient": of(
-        queries.ClippedGradient, loss=w.loss, X=w.grid(3), weights=torch.ones(2, 3, dtype=w.DOUBLE), clip=1.0, center=0.0, divisor=40.0,
-        earlier=(), keep=False, loss_range=(0.0, 1.0),
+        queries.ClippedGradient,
+        loss=w.loss,
+        X=w.grid(3),
+        weights=torch.ones(2, 3, dtype=w.DOUBLE),
+        clip=1.0,
+        center=0.0,
+        divisor=40.0,
+        earlier=(),
+        keep=False,
+        loss_range=(0.0, 1.0),
     ),
     "dpbo.queries.RowTable": of(
-        queries.RowTable, center=(0.0, 0.0), radius=2.0, row_change=dpbo.RowChange(1.0, 10.0), projection=torch.eye(2, dtype=w.DOUBLE), table=None
+        queries.RowTable,
+        center=(0.0, 0.0),
+        radius=2.0,
+        row_change=dpbo.RowChange(1.0, 10.0),
+        projection=torch.eye(2, dtype=w.DOUBLE),
+        table=None,
     ),
     "dpbo.queries.RowOutcome": of(queries.RowOutcome, outcome=w.records, row=0, value_range=(0.0, 1.0), declassified=None, worst="lower"),
     "dpbo.queries.SecondMoment": of(queries.SecondMoment, **SUMMED, vectors=None),
     "dpbo.queries.ClusterSums": of(queries.ClusterSums, **SUMMED, vectors=None, centers=w.grid(3), weights=(1.0, 1.0)),
     "dpbo.queries.MixtureMoments": of(
-        queries.MixtureMoments, **SUMMED, vectors=None, natural=torch.zeros(2, 6, dtype=w.DOUBLE), covariance="full", weights=(1.0, 1.0, 1.0)
+        queries.MixtureMoments,
+        **SUMMED,
+        vectors=None,
+        natural=torch.zeros(2, 6, dtype=w.DOUBLE),
+        covariance="full",
+        weights=(1.0, 1.0, 1.0),
     ),
-    "dpbo.queries.Ball": of(queries.Ball, radius=2.0, center=torch.zeros(2, dtype=w.DOUBLE), matrix=torch.eye(2, dtype=w.DOUBLE), norm="l2"),
+    "dpbo.queries.Ball": of(
+        queries.Ball, radius=2.0, center=torch.zeros(2, dtype=w.DOUBLE), matrix=torch.eye(2, dtype=w.DOUBLE), norm="l2"
+    ),
     "dpbo.queries.Ball.inward": of(w.BALL.inward, X=w.grid()),
     "dpbo.queries.Ball.outward": of(w.BALL.outward, Z=w.grid()),
     "dpbo.queries.Ball.log_volume": of(w.BALL.log_volume, d=2),

@@ -55,19 +55,46 @@ def near(good):
         return [kind(reversed(good)), kind(good[:-1]), kind([*good, good[-1]]), kind([good[0]] * len(good)), kind([good]), *broken]
     if isinstance(good, dict) and good:
         first = next(iter(good))
-        return [{}, {**good, "unknown": 1}, {k: v for k, v in good.items() if k != first}, *({**good, first: value} for value in plain()[:30])]
+        return [
+            {},
+            {**good, "unknown": 1},
+            {k: v for k, v in good.items() if k != first},
+            *({**good, first: value} for value in plain()[:30]),
+        ]
     if isinstance(good, bool) or not isinstance(good, (int, float)):
         return []
-    return [-good, good * 10**9, str(good), [good], np.float64(good), torch.tensor(good)] + ([good + 0.5, good + 1, good - 1] if isinstance(good, int) else [])
+    return [-good, good * 10**9, str(good), [good], np.float64(good), torch.tensor(good)] + (
+        [good + 0.5, good + 1, good - 1] if isinstance(good, int) else []
+    )
 
 
 def _near_tensor(good):
     same = good.detach()
-    changed = [same.float(), same.long(), same.bool(), same.to(torch.complex128), same.unsqueeze(0), same[..., :0], same[:0], same.tolist(), same.numpy()]
-    changed += [same.flatten(), torch.cat([same, same]), torch.cat([same, same], -1), same.new_zeros(same.shape), same.to_sparse(), same.to("meta")]
+    changed = [
+        same.float(),
+        same.long(),
+        same.bool(),
+        same.to(torch.complex128),
+        same.unsqueeze(0),
+        same[..., :0],
+        same[:0],
+        same.tolist(),
+        same.numpy(),
+    ]
+    changed += [
+        same.flatten(),
+        torch.cat([same, same]),
+        torch.cat([same, same], -1),
+        same.new_zeros(same.shape),
+        same.to_sparse(),
+        same.to("meta"),
+    ]
     changed += [same.flip(0), same[:1]] if same.ndim else []
     if same.is_floating_point() and same.numel():
-        changed += [_with(same, value) for value in (NAN, INF, -INF, 1e308, -1.0, 1e-320)] + [same.clone().requires_grad_(True), same * 1e200]
+        changed += [_with(same, value) for value in (NAN, INF, -INF, 1e308, -1.0, 1e-320)] + [
+            same.clone().requires_grad_(True),
+            same * 1e200,
+        ]
     return changed
 
 

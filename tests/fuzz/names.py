@@ -24,7 +24,9 @@ def public():
         own = {name: thing for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__}
         found |= {f"{module.__name__}.{name}": thing for name, thing in own.items() if not name.startswith("_") and callable(thing)}
     seen: dict[int, str] = {}
-    return {name: thing for name, thing in found.items() if not isinstance(thing, types.ModuleType) and seen.setdefault(id(thing), name) == name}
+    return {
+        name: thing for name, thing in found.items() if not isinstance(thing, types.ModuleType) and seen.setdefault(id(thing), name) == name
+    }
 
 
 def methods(thing):
@@ -35,7 +37,9 @@ def methods(thing):
     own = [base for base in thing.__mro__ if base.__module__.startswith("dpbo")]
     members = {name: member for base in reversed(own) for name, member in vars(base).items()}
     callables = (types.FunctionType, classmethod, staticmethod)
-    public = {name for name, member in members.items() if isinstance(member, callables) and (name == "__call__" or not name.startswith("_"))}
+    public = {
+        name for name, member in members.items() if isinstance(member, callables) and (name == "__call__" or not name.startswith("_"))
+    }
     return sorted(name for name in public - foreign if _takes_something(getattr(thing, name)))
 
 

@@ -62,7 +62,9 @@ def first_column(_model, rows):
 
 
 def objective(owner=None, evaluations=6, **settings):
-    return dpbo.PrivateObjective(owner or curator(), score, score_range=(0.0, 1.0), evaluations=evaluations, name=f"o{next(_names)}", **settings)
+    return dpbo.PrivateObjective(
+        owner or curator(), score, score_range=(0.0, 1.0), evaluations=evaluations, name=f"o{next(_names)}", **settings
+    )
 
 
 def query(**settings):

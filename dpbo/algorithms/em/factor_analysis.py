@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpbo.algorithms.em.estimator import Floats, PrivateEstimator
 from dpbo.algorithms.em.plan import Plan
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, require_count, require_positive
 from dpbo.queries.ball import Ball
@@ -166,6 +167,7 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
         self.mean_ = center.numpy()
 
 
+@checked
 class LinearEmbedding(torch.nn.Module):
     """x -> (x - mean) B', a public linear map `... x d` to `... x m`; give it to BoTorch on candidates before a model sees them."""
 
@@ -179,6 +181,7 @@ class LinearEmbedding(torch.nn.Module):
         return (X - mean) @ weight.T
 
 
+@checked
 def embedding(analysis: DPFactorAnalysis) -> LinearEmbedding:
     """The expected factors as a public linear map: what was learned privately about a table, in the open for every later candidate."""
     check_is_fitted(analysis)

@@ -24,6 +24,7 @@ from dpbo.algorithms.em.estimator import Floats, PrivateEstimator
 from dpbo.algorithms.em.gaussians import Gaussians
 from dpbo.algorithms.em.plan import Answer, Plan
 from dpbo.algorithms.em.repair import Averaged, Prior, frame_of, mixture_of
+from dpbo.checking import checked
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, require_count, require_positive
@@ -279,6 +280,7 @@ def _rows(answer: Answer, K: int) -> tuple[torch.Tensor, torch.Tensor]:
     return answer.value.reshape(K, -1).clone(), answer.std.reshape(K, -1)
 
 
+@checked
 def density_of(mixture: DPGaussianMixture, X: torch.Tensor) -> torch.Tensor:
     """log-density at public points `... x d`, differentiable: for acquisition functions."""
     check_is_fitted(mixture)

@@ -25,6 +25,7 @@ from gpytorch.kernels import Kernel
 
 from dpbo.acquisition.ucb import argmax_ucb, kusner_beta
 from dpbo.algorithms.kusner import bounds
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.finite import FiniteGP
 from dpbo.models.information import information_gain_bound
@@ -36,6 +37,7 @@ Gain = Callable[[torch.Tensor, Any], float]
 _STEP = 2.0**-30
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class KusnerSearch:
     """The public side of Algorithms 1 and 2.

@@ -29,6 +29,7 @@ from gpytorch.kernels import Kernel
 
 from dpbo.acquisition.ucb import argmax_ucb, kusner_beta
 from dpbo.algorithms.kusner import lipschitz
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.finite import FiniteGP
 from dpbo.privacy import Adjacency, Sensitivity, require_count, require_positive
@@ -43,6 +44,7 @@ _LIPSCHITZ = {
 _DELTA = 0.1  # of the search's confidence alone: no guarantee rests on it
 
 
+@checked
 @dataclass(frozen=True)
 class Adaptive:
     """Visit `observations` of the grid by GP-UCB over log l, gains scaled to [-1, 1]; what it costs is Theorem 7's first term."""
@@ -52,6 +54,7 @@ class Adaptive:
     observations: int
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class RegularisedBest(Query):
     """The best value -mean loss over the grid.

@@ -19,6 +19,7 @@ import torch
 
 from dpbo.accounting.calibrate import exact_share
 from dpbo.algorithms.outsourced.released import Answer, ReleasedRows
+from dpbo.checking import checked
 from dpbo.curator.curator import Curator
 from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
 from dpbo.mechanisms.additive import AdditiveMechanism
@@ -32,6 +33,7 @@ from dpbo.queries.rows import RowTable
 _LAWS: tuple[type[AdditiveMechanism], ...] = (GaussianMechanism, LaplaceMechanism)
 
 
+@checked
 def release_rows(
     curator: Curator, table: RowTable, mechanism: AdditiveMechanism, *, name: str = "rows", terms: Mapping[str, Any] | None = None
 ) -> ReleasedRows:
@@ -58,6 +60,7 @@ def release_rows(
     return ReleasedRows(Z, max(known[0]["variance"]), known[0]["law"], table.projection)
 
 
+@checked
 class Outcomes:
     """Answers about single rows, by a plan of the ledger.
 

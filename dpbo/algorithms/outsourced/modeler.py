@@ -24,6 +24,7 @@ from botorch.acquisition import AcquisitionFunction
 from torch import Tensor
 
 from dpbo.acquisition.ucb import Schedule, SrinivasFinite, argmax_ucb
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.finite import FiniteGP
 from dpbo.privacy import require_count
@@ -34,6 +35,7 @@ Acquisition = Callable[[FiniteGP], AcquisitionFunction]
 _DELTA = 0.025  # of Algorithm 2's beta: half of the paper's delta_ucb = 0.05, as its Theorem 3 takes it
 
 
+@checked
 class Modeler:
     """Chooses rows of Z, one `ask` at a time, to find where the value is largest.
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.kernel_derivatives import require_float64
 from dpbo.privacy import require_count, require_positive, require_probability
@@ -44,12 +45,14 @@ class NotPrivateRows:
     sigma_min: float
 
 
+@checked
 def po_gp_ucb_omega(*, epsilon: float, delta: float, r: int) -> float:
     """16 sqrt(r log(2/delta)) log(16 r/delta) / epsilon, line 5: the root covers the logarithm (it reproduces the paper's choices of r)."""
     root = math.sqrt(require_count("r", r) * math.log(2.0 / require_probability("delta", delta)))
     return 16.0 * root * math.log(16.0 * r / delta) / require_positive("epsilon", epsilon)
 
 
+@checked
 def po_gp_ucb_transform(
     X: Tensor, *, epsilon: float, delta: float, r: int, generator: torch.Generator, allow_not_private: bool = False
 ) -> NotPrivateRows:

@@ -20,12 +20,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.statement import Statement
 
 FORMAT = 1
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class ReleasedRows:
     """A released table; public.
@@ -52,6 +54,7 @@ class Answer:
     variance: float
 
 
+@checked
 def write_release(folder: str | os.PathLike[str], rows: ReleasedRows, facts: Mapping[str, Any], statement: Statement) -> None:
     """Write or replace the folder's files. `facts` are JSON values."""
     place = pathlib.Path(folder)
@@ -66,6 +69,7 @@ def write_release(folder: str | os.PathLike[str], rows: ReleasedRows, facts: Map
     _replace(place / "statement.txt", f"{statement}\n".encode())
 
 
+@checked
 def read_release(folder: str | os.PathLike[str]) -> tuple[ReleasedRows, dict[str, Any]]:
     """The table and the facts. Raises InputError where the folder holds no release of this format."""
     place = pathlib.Path(folder)

@@ -29,6 +29,7 @@ import torch
 
 from dpbo.accounting.calibrate import calibrate
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
@@ -38,6 +39,7 @@ from dpbo.privacy import Budget, require_count, require_positive
 _LAWS: tuple[type[AdditiveMechanism], ...] = (L2LaplaceMechanism, GaussianMechanism)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class RowNoise:
     """One way to release rows.
@@ -73,6 +75,7 @@ class RowNoise:
         return f"{name}{onto}: standard deviation {math.sqrt(self.variance):.4g} a coordinate"
 
 
+@checked
 def row_noises(
     dimension: int,
     *,
@@ -109,6 +112,7 @@ def row_noises(
     return sorted(found, key=lambda way: way.variance if lengthscale is None else way.error(lengthscale))
 
 
+@checked
 def random_projection(dimension: int, k: int, *, seed: int) -> torch.Tensor:
     """sqrt(d/k) times k orthonormal columns in uniform directions, `d x k`: keeps squared distances on average; spectral norm sqrt(d/k).
 

@@ -24,6 +24,7 @@ from ax.core.trial_status import TrialStatus
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 
 from dpbo.algorithms.company import Company, assume_durations_tell_nothing
+from dpbo.checking import checked
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable
 from dpbo.integrations.ax.strategies import noisy_improvement
@@ -39,6 +40,7 @@ METRIC = "score"
 _FRUITLESS = 10  # failures in a row: trials that cost nothing would go on for ever
 
 
+@checked
 class ClientObjective:
     """Generate what can be paid for, fit and score inside, charge, release; the released mean and its SEM go to Ax as "score".
 

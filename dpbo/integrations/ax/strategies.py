@@ -25,6 +25,7 @@ from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 
 from dpbo.acquisition.gradient_information import GradientInformation
 from dpbo.acquisition.ucb import GPUCB, SrinivasCompact, SrinivasFinite
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.integrations.ax.acquisitions import stored
 from dpbo.models.gradient_gp import GradientGP
@@ -32,6 +33,7 @@ from dpbo.privacy import require_count
 from dpbo.space import Space
 
 
+@checked
 def noisy_improvement(*, initial: int = 8, seed: int = 0) -> GenerationStrategy:
     """Sobol points, then qLogNEI: what dpbo's own loop does.
 
@@ -42,11 +44,13 @@ def noisy_improvement(*, initial: int = 8, seed: int = 0) -> GenerationStrategy:
     return _strategy(qLogNoisyExpectedImprovement, {}, initial, seed)
 
 
+@checked
 def gp_ucb(schedule: SrinivasFinite | SrinivasCompact, *, initial: int = 8, seed: int = 0) -> GenerationStrategy:
     """Sobol points, then GP-UCB. Trials that are running count as seen at their posterior mean (GP-BUCB)."""
     return _strategy(GPUCB, {"schedule": stored(schedule)}, initial, seed)
 
 
+@checked
 def gradient_information(space: Space, *, at: Mapping[str, Any] | None = None, initial: int = 8, seed: int = 0) -> GenerationStrategy:
     """Sobol points, then those that tell most about the gradient at one place, on a GradientGP.
 

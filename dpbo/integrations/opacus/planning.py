@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dpbo.accounting.composition import compose
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, RolesEvent, SelectionEvent
 from dpbo.integrations.opacus.training import DPSGD
@@ -84,6 +85,7 @@ class TuningPlans(Mapping[str, TuningPlan]):
         return "\n".join([head, *rows])
 
 
+@checked
 def plan_tuning(
     budget: Budget,
     terms: DPSGD,

@@ -30,6 +30,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from dpbo.accounting.relations import convert
+from dpbo.checking import checked
 from dpbo.curator.entropy import system_entropy
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent
@@ -39,6 +40,7 @@ from dpbo.privacy import Adjacency, require_count, require_positive
 _HEAD, _WORDS = 24, 624  # of the Mersenne Twister's state, as torch lays it out
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class DPSGD:
     """Public terms of every run.
@@ -78,6 +80,7 @@ class Fit(Protocol):
     def __call__(self, parameters: dict[str, Any], session: Session) -> nn.Module: ...
 
 
+@checked
 class Session:
     """One run: what `fit` may do with the training records.
 

@@ -33,6 +33,7 @@ from dpbo.accounting.planned import Planned
 from dpbo.acquisition.mixed import next_point, posterior_mean
 from dpbo.algorithms.hypo import Adaptive
 from dpbo.algorithms.selection import NoisedScore, private_selection
+from dpbo.checking import checked
 from dpbo.curator.curator import Curator
 from dpbo.curator.records import count_records
 from dpbo.errors import InputError
@@ -68,6 +69,7 @@ class TunedModel:
     Y: torch.Tensor = field(repr=False)
 
 
+@checked
 def tune(
     fit: Fit,
     score: Score,

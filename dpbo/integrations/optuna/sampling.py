@@ -15,6 +15,7 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from dpbo.acquisition.mixed import next_point
+from dpbo.checking import checked
 from dpbo.integrations.optuna.suggesting import Suggestions
 from dpbo.integrations.optuna.trials import ENTRY, YVAR
 from dpbo.integrations.recommending import Recommendation, recommended
@@ -22,6 +23,7 @@ from dpbo.privacy import require_count
 from dpbo.space import Space
 
 
+@checked
 class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna is not followed by mypy here
     """Sobol points, then qLogNEI on a GP that knows the noise of every value.
 
@@ -70,6 +72,7 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # O
         return torch.stack(points) if points else torch.empty(0, len(self._space.names), dtype=torch.float64)
 
 
+@checked
 def recommended_of(study: optuna.Study, space: Space) -> Recommendation:
     """The released point of highest posterior mean. Use it in place of `study.best_trial`, which is the luckiest value.
 

@@ -25,6 +25,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from dpbo.algorithms.company import Company, assume_durations_tell_nothing
+from dpbo.checking import checked
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.integrations.optuna.suggesting import Suggestions
@@ -39,6 +40,7 @@ class BudgetSpent(BudgetExceeded, optuna.TrialPruned):  # type: ignore[misc]  # 
     """Nothing is left for this trial, and nothing was charged. Within `study.optimize` the trial ends pruned, without a value."""
 
 
+@checked
 class TrialObjective:
     """Suggest a point, look whether it can be paid for, fit and score it inside, charge, release; the released value goes to Optuna.
 
