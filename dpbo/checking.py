@@ -14,7 +14,6 @@ import functools
 import inspect
 import math
 import numbers
-import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -127,6 +126,7 @@ def _refusal(value: Any, hint: Any) -> tuple[str, str] | None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    hint = hint.__bound__ or Any if isinstance(hint, TypeVar) else hint
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Annotated, Union, types.UnionType):
         return _refusal(value, hint) is None
@@ -139,8 +139,10 @@ def _fits(value: Any, hint: Any) -> bool:
             return _sequence(value, parts, fixed=kind is tuple)
         if issubclass(kind, Mapping):
             return isinstance(value, Mapping) and (not parts or all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items()))
-        if kind is Callable or getattr(kind, "_is_protocol", False):
-            return kind is not Callable or callable(value)
+        if kind is Callable:
+            return callable(value)
+        if getattr(kind, "_is_protocol", False):
+            return all(hasattr(value, name) for name in vars(kind) if name == "__call__" or not name.startswith("_"))
         return isinstance(value, kind) and _dense(value)
     return hint is not None or value is None
 
@@ -157,13 +159,18 @@ def _sequence(value: Any, parts: tuple[Any, ...], *, fixed: bool) -> bool:
 
 def _dense(value: Any) -> bool:
     """Whether it is no tensor, or one of real numbers that all are stored."""
-    return not hasattr(value, "layout") or (str(value.layout) == "torch.strided" and not value.is_complex())
+    if not hasattr(value, "layout"):
+        return True
+    return str(value.layout) == "torch.strided" and not value.is_complex() and value.device.type != "meta"
 
 
 def _real(value: Any) -> bool:
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return False
-    return value == value and (abs(value) <= sys.float_info.max or abs(value) == math.inf)
+    try:
+        return not math.isnan(float(value))
+    except OverflowError:
+        return False
 
 
 def _whole(value: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -36,10 +37,10 @@ class Event:
         return {"mechanism": self.mechanism, **dataclasses.asdict(self)}
 
     @classmethod
-    def from_json(cls, body: dict[str, Any]) -> Self:
-        """The way back, from the fields alone. Raises ValueError on other fields."""
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        """The way back, from the fields alone. Raises InputError, a ValueError, on other fields."""
         if {field.name for field in dataclasses.fields(cls)} != set(body):
-            raise ValueError("unknown event: written by a newer dpbo?")
+            raise _unknown()
         return cls(**body)
 
     def relations(self) -> frozenset[str]:
@@ -154,9 +155,9 @@ class SelectionEvent(Event):
         return {**head, "base": base, "law": self.law.to_json(), "spread": list(self.spread)}
 
     @classmethod
-    def from_json(cls, body: dict[str, Any]) -> Self:
-        events, law = tuple(map(event_from_json, body["base"])), law_from_json(body["law"])
-        return super().from_json({**body, "base": events, "law": law, "spread": tuple(body["spread"])})
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        events, law = _listed(body.get("base"), event_from_json), law_from_json(body.get("law"))
+        return super().from_json({**body, "base": events, "law": law, "spread": _listed(body.get("spread"), lambda end: end)})
 
 
 @checked
@@ -203,9 +204,11 @@ class RolesEvent(Event):
         return {**head, "costs": [[role, [event.to_json() for event in events]] for role, events in self.costs]}
 
     @classmethod
-    def from_json(cls, body: dict[str, Any]) -> Self:
-        costs = tuple((role, tuple(map(event_from_json, events))) for role, events in body["costs"])
-        return super().from_json({**body, "costs": costs})
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        pairs = _listed(body.get("costs"), lambda pair: pair)
+        if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
+            raise _unknown()
+        return super().from_json({**body, "costs": tuple((role, _listed(events, event_from_json)) for role, events in pairs)})
 
 
 @checked
@@ -236,6 +239,17 @@ class DeclassifiedEvent(ExactEvent):
     mechanism = "declassified"
 
 
+def _listed(body: Any, read: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Each item of a JSON list, read."""
+    if not isinstance(body, (list, tuple)):
+        raise _unknown()
+    return tuple(map(read, body))
+
+
+def _unknown() -> InputError:
+    return InputError("body", "an unknown event", "what to_json wrote", "Was it written by a newer dpbo?")
+
+
 def _require_slots(slots: Any) -> None:
     if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
         raise InputError("slots", slots, "a whole number of at least 1")
@@ -251,9 +265,9 @@ _KINDS: dict[str, type[Event]] = {
 
 
 @checked
-def event_from_json(body: dict[str, Any]) -> Event:
-    """The event that `to_json` wrote. Raises ValueError on an unknown mechanism or content."""
+def event_from_json(body: Any) -> Event:
+    """The event that `to_json` wrote. Raises InputError, a ValueError, on an unknown mechanism or content."""
     kind = _KINDS.get(body["mechanism"]) if isinstance(body, dict) and isinstance(body.get("mechanism"), str) else None
     if kind is None:
-        raise ValueError("unknown event: written by a newer dpbo?")
+        raise _unknown()
     return kind.from_json({name: value for name, value in body.items() if name != "mechanism"})

@@ -343,9 +343,9 @@ _KINDS: dict[str, type[RunLaw]] = {
 
 
 @checked
-def law_from_json(body: dict[str, Any]) -> RunLaw:
-    """The law that `to_json` wrote. Raises ValueError on an unknown law or content."""
+def law_from_json(body: Any) -> RunLaw:
+    """The law that `to_json` wrote. Raises InputError, a ValueError, on an unknown law or content."""
     kind = _KINDS.get(body["law"]) if isinstance(body, dict) and isinstance(body.get("law"), str) else None
     if kind is None or {field.name for field in dataclasses.fields(kind)} != set(body) - {"law"}:
-        raise ValueError("unknown law of runs: written by a newer dpbo?")
+        raise InputError("body", "an unknown law of runs", "what to_json wrote", "Was it written by a newer dpbo?")
     return kind(**{name: value for name, value in body.items() if name != "law"})

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,8 +110,10 @@ class Budget:
         return {"epsilon": self.epsilon, "delta": self.delta, "mu": self.mu}
 
     @classmethod
-    def from_json(cls, body: dict[str, float | None]) -> Budget:
-        """The budget that `to_json` wrote."""
+    def from_json(cls, body: Mapping[str, Any]) -> Budget:
+        """The budget that `to_json` wrote. Raises InputError on other fields."""
+        if set(body) != {"epsilon", "delta", "mu"}:
+            raise InputError("body", type(body).__name__, "a mapping of epsilon, delta and mu", "Give what Budget.to_json() wrote.")
         if body["mu"] is not None:
             return cls.gdp(body["mu"], delta=body["delta"])
         return cls(body["epsilon"], body["delta"])
@@ -168,4 +171,6 @@ def require_range(name: str, value: Any) -> tuple[float, float]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return value == value and (isinstance(value, float) or abs(value) <= sys.float_info.max)

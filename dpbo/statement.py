@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
+from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
 
@@ -42,6 +43,7 @@ class Guarantee:
         return ", ".join(filter(None, (pair, "" if self.mu is None else f"{format_up(self.mu)}-GDP"))) or "name a delta to read epsilon"
 
 
+@checked
 @dataclass(frozen=True)
 class Statement:
     """Every field of the guarantee as data; `str()` gives the text, `to_json()` the fields.

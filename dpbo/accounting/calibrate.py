@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 from dpbo.accounting.filters import Accounting, EventKind, GDPFilter
@@ -51,8 +50,8 @@ def calibrate(
 
 def exact_share(share: float | Fraction, name: str = "budget_share") -> Fraction:
     """A share as the decimal the user wrote (0.9 is 9/10, not the float next to it), in (0, 1]."""
-    finite = isinstance(share, (int, float, Fraction)) and math.isfinite(share)
-    value = Fraction(str(share)) if finite else Fraction(0)
+    number = isinstance(share, (int, float, Fraction)) and not isinstance(share, bool) and 0 < share <= 1
+    value = Fraction(str(share)) if number else Fraction(0)
     if not 0 < value <= 1:
         raise InputError(name, share, "in (0, 1]")
     return value

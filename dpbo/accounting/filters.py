@@ -27,6 +27,7 @@ _ANOTHER_MACHINE = 1 + Fraction(1, 10**9)
 EventKind = Callable[..., Event]  # of (noise_multiplier, slots): an event's class, or a partial of one that needs more
 
 
+@checked
 class Accounting(abc.ABC):
     """What is added up and what the sum guarantees. `unit` names what is added."""
 
@@ -67,6 +68,7 @@ class Accounting(abc.ABC):
         return price
 
 
+@checked
 class Filter(Accounting):
     """One additive cost under fully adaptive composition; see each subclass for its theorem."""
 

@@ -55,8 +55,12 @@ class Planned(Accounting):
 
     @classmethod
     def read(cls, name: str) -> Self:
-        """The plan that `name` names."""
-        return cls([event_from_json(body) for body in json.loads(name.removeprefix("Planned(").removesuffix(")"))])
+        """The plan that `name` names. Raises InputError where it names none."""
+        try:
+            bodies = list(json.loads(name.removeprefix("Planned(").removesuffix(")")))
+        except (ValueError, TypeError, RecursionError):
+            raise InputError("name", name, "the name of a Planned", "Give what its `name` says.") from None
+        return cls([event_from_json(body) for body in bodies])
 
     def price(self, event: Event) -> Cost | None:
         if event.free:

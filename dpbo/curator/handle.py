@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, NoReturn, Self
 
+from dpbo.checking import checked
 from dpbo.errors import OpacityError
 from dpbo.queries.query import Query
 
@@ -33,6 +34,7 @@ class Opaque:
         raise OpacityError(f"a {type(self).__name__} is opaque and cannot be {what}; curator.release(...) is the only door.")
 
 
+@checked
 class Handle(Opaque):
     """Names one evaluation: a random id, its public question, public details such as the point x. The answer stays with the curator."""
 

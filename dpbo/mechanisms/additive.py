@@ -92,7 +92,7 @@ class PureNoise(AdditiveMechanism):
     @classmethod
     def of(cls, epsilon: float) -> Self:
         """The mechanism of this pure epsilon: noise_multiplier 1 / epsilon, rounded up."""
-        multiplier = 1.0 / require_positive("epsilon", epsilon)
+        multiplier = 1.0 / require_positive("epsilon", epsilon, 1e-300, 1e300)
         return cls(multiplier if 1 / Fraction(multiplier) <= Fraction(epsilon) else math.nextafter(multiplier, math.inf))
 
 

@@ -67,7 +67,7 @@ class SelectionMechanism(Mechanism):
     @classmethod
     def of(cls, epsilon: float) -> Self:
         """The mechanism of this pure epsilon: noise_multiplier 2 / epsilon, rounded up."""
-        multiplier = 2.0 / require_positive("epsilon", epsilon)
+        multiplier = 2.0 / require_positive("epsilon", epsilon, 1e-300, 1e300)
         return cls(multiplier if Fraction(2) / Fraction(multiplier) <= Fraction(epsilon) else math.nextafter(multiplier, math.inf))
 
     @abc.abstractmethod

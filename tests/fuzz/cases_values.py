@@ -5,7 +5,7 @@ import fractions
 import torch
 
 import dpbo
-from dpbo import accounting, events, laws, mechanisms, planning, privacy, queries
+from dpbo import accounting, events, laws, mechanisms, planning, queries
 from dpbo.curator import Handle
 from dpbo.privacy import Adjacency
 from dpbo.statement import Guarantee
@@ -19,7 +19,6 @@ SCORED = {"score": w.score, "subject": None, "score_range": (0.0, 1.0), "fit": N
           "role": "validation"}  # fmt: skip
 
 VALUES = {
-    "dpbo.Adjacency": of(Adjacency, value="replace-one", raises=(ValueError,)),
     "dpbo.Budget": of(dpbo.Budget, epsilon=1.0, delta=1e-6),
     "dpbo.Budget.gdp": of(dpbo.Budget.gdp, mu=1.0, delta=1e-6),
     "dpbo.Budget.from_json": of(dpbo.Budget.from_json, body=dpbo.Budget(1.0, 1e-6).to_json()),
@@ -33,10 +32,6 @@ VALUES = {
         planning.noise_table, units=(100, 1000), epsilons=(1.0, 2.0), delta=1e-6, evaluations=10, budget_share=0.9
     ),
     "dpbo.planning.plans_table": of(planning.plans_table, units=(1000,), epsilons=(1.0,), plans=((dpbo.plan(1000, w.BUDGET),),)),
-    "dpbo.privacy.require_positive": of(privacy.require_positive, name="x", value=1.0, least=0.0, most=2.0),
-    "dpbo.privacy.require_count": of(privacy.require_count, name="x", value=1, least=0),
-    "dpbo.privacy.require_probability": of(privacy.require_probability, name="x", value=0.5),
-    "dpbo.privacy.require_range": of(privacy.require_range, name="x", value=(0.0, 1.0)),
     "dpbo.Statement.voided": Case(lambda: w.curator().statement().voided, lambda: {"reason": "because"}),
 }
 
@@ -99,7 +94,13 @@ ACCOUNTING = {
     "dpbo.accounting.Planned.price": of(accounting.Planned([w.EVENT]).price, event=w.EVENT),
     "dpbo.accounting.Planned.cost": of(accounting.Planned([w.EVENT]).cost, event=w.EVENT),
     "dpbo.accounting.calibrate": of(
-        accounting.calibrate, budget=w.BUDGET, releases=10, share=0.9, accounting=accounting.GDPFilter(), event=events.GaussianEvent
+        accounting.calibrate,
+        foreign=("event",),
+        budget=w.BUDGET,
+        releases=10,
+        share=0.9,
+        accounting=accounting.GDPFilter(),
+        event=events.GaussianEvent,
     ),
     "dpbo.accounting.compose": of(accounting.compose, events=(w.EVENT, w.PURE_EVENT), delta=1e-6, refine=False),
     "dpbo.accounting.convert": of(accounting.convert, event=w.EVENT, given=Adjacency.ADD_OR_REMOVE_ONE, wanted=Adjacency.REPLACE_ONE),
