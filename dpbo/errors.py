@@ -6,7 +6,6 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
-
 _LONGEST = 200  # letters of a value that are shown
 
 

@@ -22,13 +22,13 @@ import abc
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbo.checking import checked
+from dpbo.checking import at_least, checked
 from dpbo.errors import InputError
 
 Array = NDArray[np.float64]
@@ -80,7 +80,7 @@ class CountLaw(RunLaw):
     def ratio(self, k: Any) -> Any:
         """P(K = k + 1) / P(K = k), of an integer (then in mpmath) or of a float array."""
 
-    def probabilities(self, count: int) -> tuple[int, Array]:
+    def probabilities(self, count: Annotated[int, at_least(1, 10**8)]) -> tuple[int, Array]:
         """The least k, and the probabilities of `count` values from there on, in floats."""
         start, at_start = self.first()
         with np.errstate(divide="ignore"):

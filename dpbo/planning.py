@@ -19,6 +19,7 @@ from fractions import Fraction
 from dpbo.accounting.calibrate import calibrate, exact_share
 from dpbo.accounting.filters import GDPFilter
 from dpbo.checking import checked
+from dpbo.errors import InputError
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.privacy import Budget, require_count, require_range
 
@@ -141,6 +142,8 @@ def plans_table(units: Sequence[int], epsilons: Sequence[float], plans: Sequence
 
 
 def _matrix(units: Sequence[int], epsilons: Sequence[float], cells: Sequence[Sequence[str]]) -> str:
+    if len(cells) != len(units) or any(len(row) != len(epsilons) for row in cells):
+        raise InputError("plans", f"{len(cells)} rows", f"one of {len(epsilons)} plans for each of the {len(units)} sizes")
     header = "| units | " + " | ".join(f"eps {epsilon:g}" for epsilon in epsilons) + " |"
     rows = [f"| {n:,} | " + " | ".join(row) + " |" for n, row in zip(units, cells, strict=True)]
     return "\n".join([header, "|---:" * (len(epsilons) + 1) + "|", *rows])

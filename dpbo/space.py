@@ -12,11 +12,11 @@ import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
-from dpbo.checking import checked
+from dpbo.checking import FINITE, POINTS, Seed, at_least, checked
 from dpbo.errors import InputError
 
 _MOST_STEPS = 1000
@@ -110,7 +110,7 @@ class Space:
         self.discrete_dims = {i: axis.grid for i, axis in enumerate(axes) if isinstance(axis, _Steps)}
         self.cat_dims = {i: [float(k) for k in range(len(a.values))] for i, a in enumerate(axes) if isinstance(a, _Categories)}
 
-    def decode(self, x: torch.Tensor) -> dict[str, Any]:
+    def decode(self, x: Annotated[torch.Tensor, FINITE]) -> dict[str, Any]:
         """Parameters at a point of shape `d`; coordinates between two steps go to the nearer one."""
         if x.shape != (len(self.names),):
             raise InputError("x", tuple(x.shape), f"of shape ({len(self.names)},), one coordinate for each of {self.names}")
@@ -122,16 +122,18 @@ class Space:
             raise InputError("parameters", sorted(parameters), f"exactly {self.names}")
         try:
             coordinates = [axis.encode(parameters[name]) for name, axis in self._axes.items()]
-        except ValueError:
+        except (ValueError, TypeError):
             raise InputError("parameters", parameters, "values of this space") from None
         return torch.tensor(coordinates, dtype=torch.float64)
 
-    def sample(self, q: int, *, seed: int) -> torch.Tensor:
+    def sample(self, q: Annotated[int, at_least(1, 2**20)], *, seed: Seed) -> torch.Tensor:
         """`q x d` scrambled Sobol points, rounded to the nearest allowed value: a public initial design."""
-        return self.placed(torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=seed).draw(q, dtype=torch.float64))
+        return self.placed(torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=int(seed)).draw(int(q), dtype=torch.float64))
 
-    def placed(self, unit: torch.Tensor) -> torch.Tensor:
+    def placed(self, unit: Annotated[torch.Tensor, POINTS]) -> torch.Tensor:
         """`q x d` points of the space from points of the unit cube, such that uniform ones are uniform on the space."""
+        if unit.shape[1] != len(self.names):
+            raise InputError("unit", tuple(unit.shape), f"of shape q x {len(self.names)}, a column for each of {self.names}")
         X = self.bounds[0] + unit * (self.bounds[1] - self.bounds[0])
         for i, grid in self.discrete_dims.items():
             X[:, i] = (unit[:, i] * len(grid)).floor().clamp(max=len(grid) - 1) / max(len(grid) - 1, 1)

@@ -17,6 +17,8 @@ _UP = 1.0 + 1e-12
 
 def conversions(orders: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
     """c(order, delta) of several orders, rounded up."""
+    if delta == 0.0:  # no order says anything there
+        return np.full_like(orders, math.inf)
     values = np.log1p(-1.0 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1.0)
     return values + np.abs(values) * 1e-14
 
@@ -30,6 +32,8 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
     """Smallest epsilon over all orders at which rho-zCDP is (epsilon, delta)-DP, rounded up."""
     if rho <= 0.0:
         return 0.0
+    if delta == 0.0:
+        return math.inf
 
     def at(log_excess: float) -> float:
         order = 1.0 + math.exp(log_excess)

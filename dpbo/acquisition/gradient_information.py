@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
+from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -54,7 +55,7 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
     Source: DP-GIBO, arXiv 2502.06044, Algorithm 1.
     """
 
-    def __init__(self, model: Any, theta: Tensor, X_pending: Tensor | None = None) -> None:
+    def __init__(self, model: Model | GradientPosterior, theta: Tensor, X_pending: Tensor | None = None) -> None:
         super().__init__(model)
         self.theta = require_float64("theta", theta)
         self._history = model if isinstance(model, GradientPosterior) else _history(model)

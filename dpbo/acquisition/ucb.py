@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from botorch.acquisition import UpperConfidenceBound
+from botorch.models.model import Model
 from torch import Tensor
 
 from dpbo.checking import checked
@@ -108,7 +109,7 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]  # BoTorch carries no a
     Source: Kusner et al. 2015, equation 3 (the standard deviation outside the root; the workshop version prints it inside).
     """
 
-    def __init__(self, model: Any, schedule: Schedule) -> None:
+    def __init__(self, model: Model, schedule: Schedule) -> None:
         super().__init__(model, beta=schedule(_observations(model) + 1))
 
     def argmax_query(

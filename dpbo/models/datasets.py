@@ -17,7 +17,7 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
-from dpbo.checking import checked
+from dpbo.checking import Count, checked
 from dpbo.errors import InputError
 from dpbo.models.kernel_derivatives import require_float64
 from dpbo.privacy import require_count, require_positive
@@ -97,7 +97,7 @@ def matern52(lengthscale: float | Tensor, **settings: Any) -> MaternKernel:
 
 
 @checked
-def over_data_sets(data_sets: DataSetKernel, candidates: Any, dimension: int) -> Kernel:
+def over_data_sets(data_sets: DataSetKernel, candidates: Kernel, dimension: Count) -> Kernel:
     """k1 (x) k2 over inputs `n x (1 + dimension)` whose first column is a data set's number.
 
     Args:
@@ -115,7 +115,7 @@ def over_data_sets(data_sets: DataSetKernel, candidates: Any, dimension: int) ->
 
 
 def _fixed(kind: Any, lengthscale: float | Tensor, **settings: Any) -> Any:
-    lengths = torch.as_tensor(lengthscale, dtype=torch.float64) if isinstance(lengthscale, float) else lengthscale
+    lengths = lengthscale if isinstance(lengthscale, Tensor) else torch.as_tensor(float(lengthscale), dtype=torch.float64)
     require_float64("lengthscale", lengths)
     if lengths.dim() > 1 or not bool((lengths > 0).all()):
         raise InputError("lengthscale", tuple(lengths.shape), "one positive number, or d of them")

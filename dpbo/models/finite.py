@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -21,10 +21,11 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from dpbo.checking import checked
+from dpbo.checking import Count, NotNegative, Within, at_least, checked
 from dpbo.errors import InputError
 from dpbo.models.kernel_derivatives import require_float64
 from dpbo.models.rows import rows_of
@@ -32,6 +33,9 @@ from dpbo.privacy import require_count, require_positive
 
 _LEAST_NOISE = 1e-12
 _CACHED = 1 << 16  # numbers of a vector over candidates that are worked on together: 0.5 MB, so a step's few vectors stay in cache
+
+
+Indices = Annotated[Tensor, Within("whole numbers (int64)", lambda index: index.dtype is torch.int64, "Use .long().")]
 
 
 @checked
@@ -62,7 +66,14 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
     _scratch: Tensor
 
     def __init__(
-        self, candidates: Tensor, kernel: Any, noise: float, *, mean: float = 0.0, batch_shape: Sequence[int] = (), capacity: int = 64
+        self,
+        candidates: Tensor,
+        kernel: Kernel,
+        noise: float,
+        *,
+        mean: float = 0.0,
+        batch_shape: Sequence[Count] = (),
+        capacity: Annotated[int, at_least(1, 1_000_000)] = 64,
     ) -> None:
         super().__init__()
         _require_candidates(candidates)
@@ -110,20 +121,23 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         """The observed points, `batch_shape x t x d`."""
         return self.candidates_at(self._indices[:, : self.num_observations].view(*self._batch_shape, -1))
 
-    def candidates_at(self, index: Tensor) -> Tensor:
+    def candidates_at(self, index: Indices) -> Tensor:
         """The candidates at indices `batch_shape x k`, as `batch_shape x k x d`."""
+        self._require_known("index", index)
         if self.candidates.dim() == 2:
             return self.candidates[index]
         d = self.candidates.shape[-1]
         return self.candidates.expand(*self._batch_shape, -1, -1).gather(-2, index.unsqueeze(-1).expand(*index.shape, d))
 
     @torch.no_grad()
-    def argmax_upper(self, beta: float, *, exclude: Tensor | None = None) -> Tensor:
+    def argmax_upper(self, beta: NotNegative, *, exclude: Indices | None = None) -> Tensor:
         """The index of the largest mean + sqrt(beta variance), the first of equals, for each run: `batch_shape`.
 
         Indices `exclude`, `batch_shape x k`, are not chosen, as long as any others are left.
         """
         root, best = math.sqrt(beta), []
+        if exclude is not None:
+            self._require_known("exclude", exclude)
         without = None if exclude is None else exclude.expand(*self._batch_shape, -1).reshape(self._runs, -1)
         for runs in self._slices():
             upper = torch.sqrt(self._variance[runs], out=self._scratch[: len(self._variance[runs])])
@@ -221,8 +235,16 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         L = self._V[:, :t].gather(-1, at).mT.tril(-1) + torch.diag_embed(self._scales[:, :t])
         return L.view(*self._batch_shape, t, t)
 
+    def _require_known(self, name: str, index: Tensor) -> None:
+        n = self._mean.shape[-1]
+        if index.dim() < 1 or bool(((index < 0) | (index >= n)).any()):
+            raise InputError(name, "out of range", f"whole numbers from 0 to {n - 1}, of shape batch_shape x k")
+
     def _checked(self, index: int | Tensor, value: float | Tensor) -> tuple[Tensor, Tensor]:
         like, n = self._mean, self._mean.shape[-1]
+        for name, given in (("index", index), ("value", value)):
+            if isinstance(given, Tensor) and given.shape not in (torch.Size(), self._batch_shape):
+                raise InputError(name, tuple(given.shape), f"one number, or of shape {tuple(self._batch_shape)}")
         index = torch.as_tensor(index, device=like.device).expand(self._batch_shape).reshape(-1)
         value = torch.as_tensor(value, dtype=like.dtype, device=like.device).expand(self._batch_shape).reshape(-1)
         if index.is_floating_point() or bool(((index < 0) | (index >= n)).any()):

@@ -9,9 +9,9 @@ D = noise I + jitter diag(k(x, x)): the same in the acquisition and in the weigh
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from dpbo.checking import checked
@@ -42,7 +42,7 @@ class GradientPosterior:
         InputError: an argument out of range, or not float64.
     """
 
-    def __init__(self, kernel: Any, noise: float, *, mean: float = 0.0, jitter: float = 1e-6) -> None:
+    def __init__(self, kernel: Kernel, noise: float, *, mean: float = 0.0, jitter: float = 1e-6) -> None:
         self.derivatives = kernel if isinstance(kernel, Derivatives) else derivatives(kernel)
         self.noise = 0.0 if noise == 0 else require_positive("noise", noise)
         self.jitter, self.mean = require_positive("jitter", jitter), float(mean)

@@ -8,9 +8,9 @@ kernel, the noise and T alone, never on a value that was seen: they may set the 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from dpbo.checking import checked
@@ -18,7 +18,7 @@ from dpbo.models.finite import FiniteGP
 from dpbo.privacy import require_count
 
 
-def greedy_gains(candidates: Tensor, kernel: Any, noise: float, observations: int) -> list[float]:
+def greedy_gains(candidates: Tensor, kernel: Kernel, noise: float, observations: int) -> list[float]:
     """1/2 log(1 + s^2 / noise) of each of `observations` greedy choices, nats; `candidates` `n x d`. Costs n T^2 flops."""
     model = FiniteGP(candidates, kernel, noise, capacity=require_count("observations", observations))
     gains = []
@@ -30,7 +30,7 @@ def greedy_gains(candidates: Tensor, kernel: Any, noise: float, observations: in
 
 
 @checked
-def information_gain_bound(candidates: Tensor, kernel: Any, noise: float, observations: int) -> float:
+def information_gain_bound(candidates: Tensor, kernel: Kernel, noise: float, observations: int) -> float:
     """An upper bound on gamma_T in nats, repeated observations included.
 
     The smaller of greedy / (1 - 1/e) (Kusner et al. cite Srinivas et al. 2010 for the order alone) and, over i, the gain of i greedy

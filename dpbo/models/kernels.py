@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gpytorch.kernels import AdditiveKernel, MaternKernel, PolynomialKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, PolynomialKernel, RBFKernel, ScaleKernel
 
 from dpbo.checking import checked
 from dpbo.models.kernel_derivatives import Derivatives, Scaled, Sum, require_float64
@@ -14,7 +12,7 @@ from dpbo.models.traced import Traced
 
 
 @checked
-def derivatives(kernel: Any) -> Derivatives:
+def derivatives(kernel: Kernel) -> Derivatives:
     """The derivatives of a GPyTorch kernel with its present hyperparameters, which are read once and detached.
 
     Raises:
@@ -25,7 +23,7 @@ def derivatives(kernel: Any) -> Derivatives:
     return _derivatives(kernel)
 
 
-def _derivatives(kernel: Any) -> Derivatives:
+def _derivatives(kernel: Kernel) -> Derivatives:
     if kernel.active_dims is not None:
         return Traced(kernel)
     kind = type(kernel)

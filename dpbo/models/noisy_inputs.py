@@ -25,13 +25,13 @@ however near it is: so optimise an acquisition over the rows, not over the space
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
-from dpbo.checking import checked
+from dpbo.checking import POINTS, at_least, checked
 from dpbo.errors import InputError
 from dpbo.models.kernel_derivatives import require_float64
 from dpbo.privacy import require_count, require_positive
@@ -49,7 +49,7 @@ class SameRow(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations 
 
 
 @checked
-def noisy_inputs(kernel: Any, variance: float | Tensor, *, dimension: int) -> Kernel:
+def noisy_inputs(kernel: Kernel, variance: float | Tensor, *, dimension: Annotated[int, at_least(1, 10_000)]) -> Kernel:
     """The kernel of f over rows known with noise, by the formula above: enlarged between rows, `kernel`'s own variance on each.
 
     Args:
@@ -97,7 +97,7 @@ def l2_laplace_variance(dimension: int, scale: float) -> float:
 
 
 @checked
-def unprojected(Z: Tensor, P: Tensor, variance: float) -> tuple[Tensor, Tensor]:
+def unprojected(Z: Annotated[Tensor, POINTS], P: Annotated[Tensor, POINTS], variance: float) -> tuple[Tensor, Tensor]:
     """Rows from their noisy projections Z = X P + eta, for `noisy_inputs`: `n x d`, and the variance of each coordinate, `d`.
 
     With P = U S V^T, Z V / S is X U plus noise that is independent by coordinate, of variance `variance` / S^2: the least-squares estimate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from botorch.exceptions.errors import ModelFittingError
@@ -14,11 +15,12 @@ from botorch.models import MixedSingleTaskGP, SingleTaskGP
 from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from dpbo.checking import checked
+from dpbo.checking import POINTS, checked, require
 from dpbo.errors import InputError
 from dpbo.quiet import quietly
 from dpbo.space import Space
 
+_FARTHEST, _LARGEST = 1e6, 1e100
 _LEAST = 1e-6  # of the values' variance, where their noise is nothing
 
 ModelBuilder = Callable[[Space, torch.Tensor, torch.Tensor, torch.Tensor], SingleTaskGP]
@@ -28,7 +30,21 @@ ModelBuilder = Callable[[Space, torch.Tensor, torch.Tensor, torch.Tensor], Singl
 @checked
 def usual_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
     """SingleTaskGP, or MixedSingleTaskGP where there are categories; with its prior's lengths where no better ones can be found."""
+    require_observed(space, X, Y, Yvar)
     return _fitted(unfitted_gp(space, X, Y, Yvar))
+
+
+def require_observed(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> None:
+    """Raises InputError unless X is `t x d`, Y and Yvar `t x m`, all float64 and finite, d the space's and no variance below 0."""
+    require("X", X, Annotated[torch.Tensor, POINTS])
+    if X.shape[1] != len(space.names) or float(X.abs().max()) > _FARTHEST:
+        raise InputError("X", tuple(X.shape), f"of shape t x {len(space.names)}, points of the space")
+    for name, value in (("Y", Y), ("Yvar", Yvar)):
+        require(name, value, Annotated[torch.Tensor, POINTS])
+        if len(value) != len(X) or value.shape != Y.shape or float(value.abs().max()) > _LARGEST:
+            raise InputError(name, tuple(value.shape), f"of shape {len(X)} x m, a row for each of X, within {_LARGEST:g} of zero")
+    if bool((Yvar < 0).any()):
+        raise InputError("Yvar", "below 0", "at least 0 everywhere")
 
 
 def unfitted_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
@@ -48,6 +64,7 @@ def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor
 
     Source: Eriksson & Jankowiak 2021, with maximum a posteriori fits in place of its Markov chain.
     """
+    require_observed(space, X, Y, Yvar)
     if space.cat_dims:
         raise InputError("space", [space.names[i] for i in space.cat_dims], "without categories for SAAS", "Use usual_gp.")
     shrinkage = 0.1 * torch.tan(math.pi / 2 * torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64))  # quantiles of its prior

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
-from dpbo.checking import checked
+from dpbo.checking import at_least, checked, require
 from dpbo.errors import InputError
-from dpbo.privacy import Adjacency, Sensitivity, require_count
+from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean, root_up
 from dpbo.queries.scoring import Score, tensor_of
 
@@ -63,7 +63,7 @@ class CellMeans(ClippedMean):
     cells: int = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        require_count("cells", self.cells, 2)
+        require("cells", self.cells, Annotated[int, at_least(2, 10_000)])
         if self.score_range not in (None, (0, 1)) or self.max_records_per_unit != 1 or self.worst != "lower":
             raise InputError("cells", self.cells, "given without score_range, max_records_per_unit and worst", "Cells fix these.")
         if not isinstance(self.score, OneCell):

@@ -56,7 +56,7 @@ class RowTable(Query):
     radius: float
     row_change: RowChange | None = field(default=None, kw_only=True)
     projection: torch.Tensor | None = field(default=None, kw_only=True)
-    table: Any = field(default=None, kw_only=True)
+    table: str | int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "center", _numbers("center", self.center))

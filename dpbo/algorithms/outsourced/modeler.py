@@ -17,10 +17,10 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from dpbo.acquisition.ucb import Schedule, SrinivasFinite, argmax_ucb
@@ -61,7 +61,7 @@ class Modeler:
         self,
         Z: Tensor,
         *,
-        kernel: Any,
+        kernel: Kernel,
         noise: float,
         schedule: Schedule | None = None,
         acquisition: Acquisition | None = None,
