@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import math
 import numbers
 import types
@@ -110,6 +111,21 @@ def require(name: str, value: Any, hint: Any) -> None:
     told = _refusal(value, hint)
     if told is not None:
         raise InputError(name, value, *told)
+
+
+def require_settings(estimator: Any) -> None:
+    """The same for what a constructor kept without looking, as scikit-learn's do."""
+    for name, hint in _hints(type(estimator).__init__, None)[1].items():
+        if name != "return" and hint is not Any:
+            require(name, getattr(estimator, name), hint)
+
+
+def require_json(name: str, value: Any) -> None:
+    """Raises InputError unless a mapping is of JSON values: it is to be kept in the ledger."""
+    try:
+        json.dumps(dict(value), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise InputError(name, value, "JSON values by name: words, finite numbers, lists and dicts of them", "Use .tolist().") from None
 
 
 def _refusal(value: Any, hint: Any) -> tuple[str, str] | None:

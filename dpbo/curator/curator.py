@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import torch
 
 from dpbo.accounting.filters import Accounting, GDPFilter
-from dpbo.checking import checked
+from dpbo.checking import Index, Name, checked, require_json
 from dpbo.curator.alone import Alone, Together
 from dpbo.curator.books import Books
 from dpbo.curator.deliveries import Deliveries
@@ -203,7 +203,13 @@ class Curator(Opaque):
         return self.release_all([handle], mechanism)[0]
 
     def release_all(
-        self, handles: Sequence[Handle], mechanism: Mechanism, *, name: str = "release", plan: str | None = None, used: int | None = None
+        self,
+        handles: Sequence[Handle],
+        mechanism: Mechanism,
+        *,
+        name: Name = "release",
+        plan: Name | None = None,
+        used: Index | None = None,
     ) -> tuple[Release, ...]:
         """Release several answers as one ledger entry of so many slots, each with the noise of a release of its own.
 
@@ -221,7 +227,7 @@ class Curator(Opaque):
             return self._books.by_first(f"release {name}", (list(handles), mechanism, plan, used), released)
 
     def reserve(
-        self, name: str, event: Event, *, slots: int, terms: Mapping[str, Any], parallel: bool = False, limit: int | None = None
+        self, name: Name, event: Event, *, slots: int, terms: Mapping[str, Any], parallel: bool = False, limit: int | None = None
     ) -> Event:
         """Take the cost of `slots` times `event` from the budget now, under a name that later sessions can resume.
 
@@ -235,6 +241,7 @@ class Curator(Opaque):
         """
 
         def reserved() -> Event:
+            require_json("terms", terms)
             self._require_conditions(terms.get("assumptions") or {})
             if not parallel:
                 return self._books.own.reserve(name, event, slots, terms)

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, NoReturn, Self
 
-from dpbo.checking import checked
+from dpbo.checking import checked, require_json
 from dpbo.errors import OpacityError
 from dpbo.queries.query import Query
 
@@ -39,6 +39,7 @@ class Handle(Opaque):
     """Names one evaluation: a random id, its public question, public details such as the point x. The answer stays with the curator."""
 
     def __init__(self, query: Query, details: Mapping[str, Any], name: str | None = None) -> None:
+        require_json("details", details)
         self._id, self._query, self._details = name or uuid.uuid4().hex, query, dict(details)
 
     @property

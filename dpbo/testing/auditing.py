@@ -11,23 +11,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import beta
 
-from dpbo.checking import checked
+from dpbo.checking import Count, Positive, Probability, Within, checked
 from dpbo.errors import InputError
 
 LEVEL = 1e-6
+Level = Annotated[float, Within("from 1e-30 to 1/2", lambda value: 1e-30 <= value <= 0.5)]
 _GRID = np.linspace(0.001, 0.999, 200)
 
 Draw = Callable[[int, int], NDArray[Any]]
 Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
 
 
+@checked
 @dataclass(frozen=True)
 class Audit:
     """What the runs show, with probability 1 - level.
@@ -44,7 +46,7 @@ class Audit:
     runs: int
     level: float
 
-    def epsilon(self, delta: float) -> float:
+    def epsilon(self, delta: Probability) -> float:
         """The mechanism is not (epsilon', delta)-DP for any epsilon' below this."""
         excess = self.true_positives - delta
         return max(math.log(excess / self.false_positives), 0.0) if excess > 0 else 0.0
@@ -54,7 +56,7 @@ class Audit:
 
 
 @checked
-def audit(draw: Draw, *, runs: int, statistic: Statistic | None = None, delta: float | None = None, level: float = LEVEL) -> Audit:
+def audit(draw: Draw, *, runs: int, statistic: Statistic | None = None, delta: float | None = None, level: Level = LEVEL) -> Audit:
     """Lower bound on mu, or on epsilon at a delta, from 2 * runs draws on each of two neighbouring data sets.
 
     Args:
@@ -80,7 +82,7 @@ def audit(draw: Draw, *, runs: int, statistic: Statistic | None = None, delta: f
 
 
 @checked
-def reachable(mu: float, runs: int, level: float = LEVEL) -> float:
+def reachable(mu: Positive, runs: Count, level: Level = LEVEL) -> float:
     """The bound that `audit` would give, on average, for a true Gaussian of this mu: its power."""
     thresholds = np.linspace(-4.0, 4.0 + mu, 2000)
     return max(_measured(round(runs * ndtr(mu - t)), round(runs * ndtr(-t)), runs, level).mu for t in thresholds)

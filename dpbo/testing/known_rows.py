@@ -7,17 +7,20 @@ rotation or scaling), where it is exact; and rows released each with noise of it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from dpbo.checking import checked
+from dpbo.checking import POINTS, Index, checked
 from dpbo.errors import InputError
 from dpbo.models.kernel_derivatives import require_float64
 
+Points = Annotated[Tensor, POINTS]
+
 
 @checked
-def recover_rows(Z: Tensor, known: Tensor, indices: Sequence[int]) -> Tensor:
+def recover_rows(Z: Points, known: Points, indices: Sequence[Index]) -> Tensor:
     """Every row of X from Z and a few known rows, `n x d`.
 
     Z_i - Z_j = (x_i - x_j) B: the known differences give B by least squares, and x_i = x_j + (Z_i - Z_j) B^+ all the rest, j standing
@@ -33,6 +36,8 @@ def recover_rows(Z: Tensor, known: Tensor, indices: Sequence[int]) -> Tensor:
     """
     require_float64("Z", Z)
     d = require_float64("known", known).shape[-1]
+    if max(indices, default=0) >= len(Z):
+        raise InputError("indices", max(indices), f"below {len(Z)}, the number of rows of Z")
     if len(known) != len(indices) or Z.shape[-1] < d:
         raise InputError("Z", tuple(Z.shape), f"of at least {d} columns, with an index for each known row")
     images = Z[list(indices)]
@@ -44,8 +49,10 @@ def recover_rows(Z: Tensor, known: Tensor, indices: Sequence[int]) -> Tensor:
 
 
 @checked
-def outside_column_space(Z: Tensor, X: Tensor) -> float:
+def outside_column_space(Z: Points, X: Points) -> float:
     """The share of |Z| (Frobenius, columns centred) outside the column space of the centred X: rounding where Z = X_c B, else more."""
+    if len(Z) != len(X):
+        raise InputError("Z", tuple(Z.shape), f"of {len(X)} rows, as X")
     U, S, _ = torch.linalg.svd(X - X.mean(0), full_matrices=False)
     U = U[:, S > 1e-12 * S[0]]
     centred = Z - Z.mean(0)
@@ -53,6 +60,6 @@ def outside_column_space(Z: Tensor, X: Tensor) -> float:
 
 
 @checked
-def which_published(Z: Tensor, tables: Sequence[Tensor]) -> int:
+def which_published(Z: Points, tables: Sequence[Points]) -> int:
     """Which of several tables, `n x d` each, Z was made of: the one whose column space leaves least of Z outside."""
     return min(range(len(tables)), key=lambda table: outside_column_space(Z, tables[table]))

@@ -173,7 +173,6 @@ SERVER = {
         lambda: {"modeler": _modeler(), "curator": Replying(_outcomes()), "steps": 2, "journal": _journal(), "minimise": False}, dear=0.3,
     ),
     "dpbo.integrations.application": Case(lambda: integrations.application, lambda: {"outcomes": _outcomes(), "token": TOKEN, "every": 0.1}),
-    "dpbo.integrations.RemoteRefusal": of(integrations.RemoteRefusal, status=400, kind="x", message="y"),
 }  # fmt: skip
 SKLEARN = {
     "dpbo.DPSearch": of(_searched, dear=0.3, **SEARCH),

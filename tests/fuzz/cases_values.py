@@ -8,7 +8,6 @@ import dpbo
 from dpbo import accounting, events, laws, mechanisms, planning, queries
 from dpbo.curator import Handle
 from dpbo.privacy import Adjacency
-from dpbo.statement import Guarantee
 from tests.fuzz import world as w
 from tests.fuzz.case import Case, of
 
@@ -110,7 +109,6 @@ ACCOUNTING = {
         lambda: accounting.LedgerAccountant, lambda: {"curator": w.curator(), "noise_multiplier": 40.0, "steps": 3, "name": "sgd"}
     ),
     "dpbo.accounting.LedgerAccountant.add": Case(lambda: accounting.LedgerAccountant().add, lambda: {"event": w.EVENT}),
-    "dpbo.statement.Guarantee": of(Guarantee, mu=1.0, epsilon=1.0, delta=1e-5),
 }
 
 QUERIES = {

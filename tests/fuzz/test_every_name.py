@@ -20,6 +20,7 @@ NOT_CALLED = {
     "dpbo.Adjacency": "an Enum of Python's own",
     "dpbo.BudgetExceeded": "an error, raised by dpbo", "dpbo.PrivacyError": "an error, raised by dpbo",
     "dpbo.integrations.optuna.BudgetSpent": "an error, raised by dpbo", "dpbo.objective.NoiseWarning": "a warning, given by dpbo",
+    "dpbo.integrations.RemoteRefusal": "an error, raised by dpbo",
     "dpbo.Ranks": "needs several processes: tests/ranks",
     "dpbo.acquisition.Proposes": "a protocol", "dpbo.integrations.opacus.Fit": "a protocol", "dpbo.models.ModelBuilder": "a protocol",
     "dpbo.models.Derivatives": "abstract", "dpbo.queries.Query": "abstract", "dpbo.queries.ClippedScores": "abstract",

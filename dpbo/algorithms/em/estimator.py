@@ -16,7 +16,8 @@ private rows is exact, and the caller's to keep. Steps before this one in a pipe
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any
+from types import ModuleType
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dpbo.checking import Within, at_least, require_settings
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.mechanisms.no_noise import NoNoise
@@ -34,6 +36,9 @@ from dpbo.queries.ball import Ball
 from dpbo.statement import Statement
 
 Floats = NDArray[np.float64]
+Components, Iterations = Annotated[int, at_least(1, 10_000)], Annotated[int, at_least(1, 10**6)]
+RandomState = Annotated[int, at_least(0, 2**32 - 1)] | np.random.RandomState | ModuleType | None
+Center = Annotated[Any, Within("finite numbers, d of them, or None", lambda value: _are_numbers(value))]
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations that mypy follows here
@@ -57,6 +62,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
 
     def _opened(self, X: Any) -> tuple[Curator, int]:
         """The curator, and the public dimension of the records."""
+        require_settings(self)
         if isinstance(X, Curator):
             if self.dimension is None:
                 raise InputError("dimension", None, "the number of columns, when fitting on a Curator")
@@ -127,6 +133,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
         return tags
 
 
+def _are_numbers(value: Any) -> bool:
+    try:
+        numbers = np.asarray([] if value is None else value)
+        return numbers.dtype.kind in "biuf" and bool(np.isfinite(numbers.astype(np.float64)).all())
+    except Exception:
+        return False
+
+
 def _number(cell: Any) -> float:
     try:
         return float(cell)
@@ -137,7 +151,7 @@ def _number(cell: Any) -> float:
 def _relation(adjacency: Any) -> Adjacency:
     """An Adjacency, also by its name: scikit-learn's defaults are plain values."""
     try:
-        return Adjacency(adjacency)
+        return Adjacency(adjacency) if isinstance(adjacency, (str, Adjacency)) else Adjacency(type(adjacency).__name__)
     except ValueError:
         raise InputError("adjacency", adjacency, "'replace-one' or 'add-or-remove-one'") from None
 

@@ -14,6 +14,7 @@ d(d+1)/2 numbers: at d = 1,000 a fit takes seconds, at 4,096 (8.4 million of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,10 @@ from scipy.sparse.linalg import eigsh
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpbo.algorithms.em.estimator import Floats, PrivateEstimator
+from dpbo.accounting.filters import Accounting
+from dpbo.algorithms.em.estimator import Center, Components, Floats, Iterations, PrivateEstimator, RandomState
 from dpbo.algorithms.em.plan import Plan
-from dpbo.checking import checked
+from dpbo.checking import Name, Positive, checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, require_count, require_positive
 from dpbo.queries.ball import Ball
@@ -51,19 +53,19 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
 
     def __init__(
         self,
-        n_components: int = 1,
+        n_components: Components = 1,
         *,
         budget: Any = None,
-        radius: float | None = None,
-        center: Any = None,
+        radius: Positive | None = None,
+        center: Center = None,
         divisor: float | None = None,
-        max_iter: int = 50,
+        max_iter: Iterations = 50,
         adjacency: Adjacency | str = "replace-one",
-        accounting: Any = None,
+        accounting: Accounting | None = None,
         dimension: int | None = None,
-        vectors: Any = None,
-        name: str = "factor analysis",
-        random_state: Any = None,
+        vectors: Callable[[Any], Any] | None = None,
+        name: Name = "factor analysis",
+        random_state: RandomState = None,
     ) -> None:
         self.n_components = n_components
         self.budget = budget

@@ -10,14 +10,17 @@ are small. Centres start spread evenly over the ball or cube; nothing about the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from sklearn.base import TransformerMixin
 
-from dpbo.algorithms.em.estimator import Floats, PrivateEstimator, spread
+from dpbo.accounting.filters import Accounting
+from dpbo.algorithms.em.estimator import Center, Components, Floats, Iterations, PrivateEstimator, RandomState, spread
 from dpbo.algorithms.em.plan import Plan
+from dpbo.checking import Name, Positive
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
@@ -46,18 +49,18 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        n_clusters: int = 8,
+        n_clusters: Components = 8,
         *,
         budget: Any = None,
-        radius: float | None = None,
-        center: Any = None,
-        max_iter: int = 7,
+        radius: Positive | None = None,
+        center: Center = None,
+        max_iter: Iterations = 7,
         adjacency: Adjacency | str = "replace-one",
-        accounting: Any = None,
+        accounting: Accounting | None = None,
         dimension: int | None = None,
-        vectors: Any = None,
-        name: str = "k-means",
-        random_state: Any = None,
+        vectors: Callable[[Any], Any] | None = None,
+        name: Name = "k-means",
+        random_state: RandomState = None,
     ) -> None:
         self.n_clusters = n_clusters
         self.budget = budget

@@ -13,6 +13,7 @@ the ball of `radius`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ import torch
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpbo.algorithms.em.estimator import Floats, PrivateEstimator
+from dpbo.accounting.filters import Accounting
+from dpbo.algorithms.em.estimator import Center, Components, Floats, Iterations, PrivateEstimator, RandomState
 from dpbo.algorithms.em.gaussians import Gaussians
 from dpbo.algorithms.em.plan import Answer, Plan
 from dpbo.algorithms.em.repair import Averaged, Prior, frame_of, mixture_of
-from dpbo.checking import checked
+from dpbo.checking import Name, Positive, checked
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, require_count, require_positive
@@ -66,14 +68,14 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        n_components: int = 1,
+        n_components: Components = 1,
         *,
         budget: Any = None,
-        radius: float | None = None,
-        center: Any = None,
+        radius: Positive | None = None,
+        center: Center = None,
         covariance_type: str = "full",
         method: str = "mle",
-        max_iter: int = 10,
+        max_iter: Iterations = 10,
         init_iter: int = 3,
         frame_iter: int = 1,
         reach: float | None = None,
@@ -81,11 +83,11 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         shares: tuple[float, float, float] | None = None,
         reg_covar: float | None = None,
         adjacency: Adjacency | str = "replace-one",
-        accounting: Any = None,
+        accounting: Accounting | None = None,
         dimension: int | None = None,
-        vectors: Any = None,
-        name: str = "dp-em",
-        random_state: Any = None,
+        vectors: Callable[[Any], Any] | None = None,
+        name: Name = "dp-em",
+        random_state: RandomState = None,
     ) -> None:
         self.n_components = n_components
         self.budget = budget

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -67,7 +67,7 @@ class Modeler:
         acquisition: Acquisition | None = None,
         repeats: bool = False,
         mean: float = 0.0,
-        history: Iterable[tuple[int, float]] = (),
+        history: Sequence[tuple[int, float]] = (),
         chunk: int = 4096,
     ) -> None:
         if Z.dim() != 2:

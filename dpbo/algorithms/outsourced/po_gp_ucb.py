@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from dpbo.checking import checked
+from dpbo.checking import POINTS, at_least, checked
 from dpbo.errors import InputError
 from dpbo.models.kernel_derivatives import require_float64
 from dpbo.privacy import require_count, require_positive, require_probability
@@ -45,8 +46,11 @@ class NotPrivateRows:
     sigma_min: float
 
 
+Rank = Annotated[int, at_least(1, 100_000)]
+
+
 @checked
-def po_gp_ucb_omega(*, epsilon: float, delta: float, r: int) -> float:
+def po_gp_ucb_omega(*, epsilon: float, delta: float, r: Rank) -> float:
     """16 sqrt(r log(2/delta)) log(16 r/delta) / epsilon, line 5: the root covers the logarithm (it reproduces the paper's choices of r)."""
     root = math.sqrt(require_count("r", r) * math.log(2.0 / require_probability("delta", delta)))
     return 16.0 * root * math.log(16.0 * r / delta) / require_positive("epsilon", epsilon)
@@ -54,7 +58,7 @@ def po_gp_ucb_omega(*, epsilon: float, delta: float, r: int) -> float:
 
 @checked
 def po_gp_ucb_transform(
-    X: Tensor, *, epsilon: float, delta: float, r: int, generator: torch.Generator, allow_not_private: bool = False
+    X: Annotated[Tensor, POINTS], *, epsilon: float, delta: float, r: Rank, generator: torch.Generator, allow_not_private: bool = False
 ) -> NotPrivateRows:
     """Algorithm 1 on X. NOT PRIVATE: see above. `epsilon` and `delta` are what the paper calls so, and promise nothing.
 

@@ -60,13 +60,13 @@ class RowNoise:
 
     def error(self, lengthscale: float) -> float:
         """Relative standard error of the squared distance of two rows a length-scale apart, as above."""
-        ratio = self.variance / require_positive("lengthscale", lengthscale) ** 2
+        ratio = self.variance / require_positive("lengthscale", lengthscale, 1e-100, 1e100) ** 2
         d, k = (self.dimension, self.dimension) if self.projection is None else self.projection.shape
         return math.sqrt(2 * (d - k) / (k * (d + 2)) + 8 * ratio + 8 * k * ratio**2)
 
     def kept(self, lengthscale: float) -> float:
         """Share of the prior variance that released rows still share with their surroundings: (l^2 / (l^2 + 2 s^2))^(k/2)."""
-        squared = require_positive("lengthscale", lengthscale) ** 2
+        squared = require_positive("lengthscale", lengthscale, 1e-100, 1e100) ** 2
         return float((squared / (squared + 2 * self.variance)) ** (self.dimension / 2))
 
     def __str__(self) -> str:

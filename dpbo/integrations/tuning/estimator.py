@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpbo.accounting.calibrate import exact_share
 from dpbo.algorithms import one_choice
+from dpbo.checking import require_settings
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.integrations.tuning import strategies, tables
@@ -227,6 +228,9 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
             raise InputError("refit", self.refit, "False", _REFIT)
         if not isinstance(self.name, str) or not 0 < len(self.name) <= 150:
             raise InputError("name", self.name, "a word of at most 150 letters")
+        require_settings(self)
+        if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "get_params"):
+            raise InputError("estimator", type(self.estimator).__name__, "a scikit-learn estimator")
         if self.strategy not in _STRATEGIES:
             raise InputError("strategy", self.strategy, f"one of {tuple(_STRATEGIES)}", "dpbo.plan says which fits.")
 
