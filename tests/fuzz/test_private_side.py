@@ -237,7 +237,7 @@ def test_nothing_that_leaves_holds_a_record():
     curator = w.curator(grouped=True)
     handle = curator.evaluate(w.query())
     release = curator.release(handle, w.GAUSSIAN)
-    objective = w.objective(curator)
+    objective = w.objective(curator, evaluations=2, budget_share=0.9)
     objective(w.grid(2))
     statement = curator.statement()
     for thing in (curator, handle):

@@ -67,7 +67,7 @@ def objective(owner=None, evaluations=6, **settings):
     )
 
 
-def query(**settings):
+def query(score=score, **settings):
     return ClippedMean(score, torch.tensor([0.5, 0.5], dtype=DOUBLE), **{"score_range": (0.0, 1.0), **settings})
 
 
