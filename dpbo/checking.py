@@ -14,7 +14,6 @@ import functools
 import inspect
 import json
 import math
-import numbers
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -181,7 +180,7 @@ def _dense(value: Any) -> bool:
 
 
 def _real(value: Any) -> bool:
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
     try:
         return not math.isnan(float(value))
@@ -190,7 +189,7 @@ def _real(value: Any) -> bool:
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and -_INT <= value < _INT
+    return isinstance(value, int) and not isinstance(value, bool) and -_INT <= value < _INT
 
 
 def _text(value: Any) -> bool:
@@ -205,7 +204,13 @@ _KINDS: dict[type, Callable[[Any], bool]] = {
     object: lambda _: True,
     types.NoneType: lambda value: value is None,
 }
-_WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", types.NoneType: "None"}
+_WORDS = {
+    float: "a number (an int or a float)",
+    int: "a whole number (an int)",
+    bool: "True or False",
+    str: "a text",
+    types.NoneType: "None",
+}
 
 
 def _words(hint: Any) -> str:

@@ -25,7 +25,7 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from dpbo.acquisition.mixed import Effort, best_point
 from dpbo.checking import checked
 from dpbo.errors import InputError
-from dpbo.models.observed import quiet, unfitted_gp
+from dpbo.models.observed import quiet, require_observed, unfitted_gp
 from dpbo.privacy import require_count, require_positive
 from dpbo.space import Space
 
@@ -72,6 +72,7 @@ class Proposer:
 
     def __call__(self, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, pending: torch.Tensor, *, seed: int) -> torch.Tensor:
         """The next point beside those pending (`k x d`), `1 x d`. Raises InputError for fewer than two values."""
+        require_observed(self._space, X, Y, Yvar)
         if len(X) < 2:
             raise InputError("X", tuple(X.shape), "two points or more", "Begin with space.sample(8, seed=0).")
         with quiet():

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from dpbo.accounting.costs import Cost
 from dpbo.accounting.filters import Accounting
 from dpbo.accounting.known import accounting_named
-from dpbo.checking import checked
+from dpbo.checking import checked, require_json
 from dpbo.curator.chain import Record, dump, is_part, replay
 from dpbo.curator.storage import Storage, table
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerError, LedgerMismatch
@@ -35,6 +35,7 @@ class Ledger:
     """The chain at `url` (None: memory). `birth` must be what an existing ledger was born with."""
 
     def __init__(self, url: str | None, birth: Mapping[str, Any]) -> None:
+        require_json("birth", birth)
         cap = _cap(birth)  # refuses before anything is written
         self.storage = Storage(url)
         wanted = {"schema": SCHEMA, **birth}
@@ -81,6 +82,7 @@ class Ledger:
         A parallel plan has so many slots for each part of the records (`Curator.reserve`), and at most `limit` in all.
         Returns the event that is reserved. Recomputed on another machine it may differ in its last digits; the first one stands.
         """
+        require_json("terms", terms)
         body = {"event": event.to_json(), "slots": require_count("slots", slots), "terms": dict(terms)}
         body |= {"parallel": True, "limit": limit} if parallel else {}
         with self.storage.writing() as connection:
@@ -98,6 +100,7 @@ class Ledger:
         With `plan` it takes event.slots of what that plan reserved, else its cost from the budget. With `used`, only if the plan has
         used exactly so many slots before: for runs in which every release builds on the last.
         """
+        require_json("details", details)
         with self.storage.writing() as connection:
             if plan is None:
                 head, total = self._paid(connection, event, f"the release {name!r}")

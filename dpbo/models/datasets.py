@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
-from dpbo.checking import Count, checked
+from dpbo.checking import Count, at_least, checked
 from dpbo.errors import InputError
 from dpbo.models.kernel_derivatives import require_float64
 from dpbo.privacy import require_count, require_positive
@@ -78,7 +78,7 @@ def hamming(data_sets: Tensor) -> Tensor:
 
 
 @checked
-def chain(count: int) -> Tensor:
+def chain(count: Annotated[int, at_least(1, 10_000)]) -> Tensor:
     """|i - j| for `count` data sets of which each differs from the one before in one more record, `count x count`."""
     steps = torch.arange(float(require_count("count", count)), dtype=torch.float64)
     return (steps.unsqueeze(-1) - steps).abs()

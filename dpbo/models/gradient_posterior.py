@@ -42,7 +42,7 @@ class GradientPosterior:
         InputError: an argument out of range, or not float64.
     """
 
-    def __init__(self, kernel: Kernel, noise: float, *, mean: float = 0.0, jitter: float = 1e-6) -> None:
+    def __init__(self, kernel: Kernel | Derivatives, noise: float, *, mean: float = 0.0, jitter: float = 1e-6) -> None:
         self.derivatives = kernel if isinstance(kernel, Derivatives) else derivatives(kernel)
         self.noise = 0.0 if noise == 0 else require_positive("noise", noise)
         self.jitter, self.mean = require_positive("jitter", jitter), float(mean)
@@ -95,12 +95,18 @@ class GradientPosterior:
 
     def weights(self, theta: Tensor) -> Tensor:
         """W, `batch_shape x d x N`: the posterior mean of the gradient at theta (`batch_shape x d`) is W @ (y - mean)."""
+        self._require_dimension(theta)
         return torch.linalg.solve_triangular(self.factor(theta).mT, self.whitened_cross(theta), upper=True).mT
 
     def covariance(self, theta: Tensor) -> Tensor:
         """Posterior covariance of the gradient at theta (`batch_shape x d`), `batch_shape x d x d`."""
+        self._require_dimension(theta)
         A = self.whitened_cross(theta)
         return self.derivatives.prior(theta) - A.mT @ A
+
+    def _require_dimension(self, theta: Tensor) -> None:
+        if theta.dim() < 1 or (self._X is not None and theta.shape[-1] != self._X.shape[-1]):
+            raise InputError("theta", tuple(theta.shape), "of shape batch_shape x d, d that of the observed points")
 
     def noisy(self, X: Tensor, K: Tensor) -> Tensor:
         """K + D for the covariance K of X, `... x b x b`."""

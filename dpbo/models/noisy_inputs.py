@@ -93,7 +93,7 @@ def l2_laplace_variance(dimension: int, scale: float) -> float:
         dimension: d.
         scale: radius of the neighbouring relation over epsilon, in units of x.
     """
-    return (require_count("dimension", dimension) + 1) * require_positive("scale", scale) ** 2
+    return (require_count("dimension", dimension) + 1) * require_positive("scale", scale, 1e-100, 1e100) ** 2
 
 
 @checked

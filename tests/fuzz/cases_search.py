@@ -120,12 +120,14 @@ CURATORS = {
 def _released(handles, **rest):
     """Release of so many handles of one curator, or of what stands in their place."""
     owner = w.curator()
-    return owner.release_all([owner.evaluate(w.query()) for _ in range(2)] if handles == 2 and handles is not True else handles, **rest)
+    return owner.release_all(
+        [owner.evaluate(w.query()) for _ in range(2)] if isinstance(handles, int) and handles == 2 else handles, **rest
+    )
 
 
 def _released_by_objective(handles):
     made = w.objective()
-    return made.release([made.evaluate(X) for _ in handles] if handles == [1, 2] else handles)
+    return made.release([made.evaluate(X) for _ in handles] if isinstance(handles, list) and handles == [1, 2] else handles)
 
 
 @functools.cache
@@ -157,7 +159,7 @@ MODELS = {
     "dpbo.models.GradientGP": Case(
         lambda: models.GradientGP,
         lambda: {"train_X": w.grid(), "train_Y": w.grid().sum(1, keepdim=True), "train_Yvar": None},
-        foreign=("train_Yvar",),
+        foreign=("train_X", "train_Y", "train_Yvar"),
     ),
     "dpbo.models.GradientGP.gradient_posterior": Case(lambda: w.gradient_gp().gradient_posterior, lambda: {"X": w.grid(2)}),
     "dpbo.models.GradientPosterior": of(models.GradientPosterior, kernel=w.scaled(), noise=1e-2, mean=0.0, jitter=1e-6),
@@ -198,8 +200,10 @@ ACQUISITIONS = {
     "dpbo.acquisition.GradientInformation": Case(
         lambda: acquisition.GradientInformation, lambda: {"model": w.gradient_gp(), "theta": X, "X_pending": None}
     ),
-    "dpbo.acquisition.next_point": of(acquisition.next_point, dear=1, **HISTORY, seed=0, pending=None, model=models.usual_gp),
-    "dpbo.acquisition.posterior_mean": of(acquisition.posterior_mean, dear=0.5, **HISTORY, model=models.usual_gp),
+    "dpbo.acquisition.next_point": of(
+        acquisition.next_point, dear=1, foreign=("model",), **HISTORY, seed=0, pending=None, model=models.usual_gp
+    ),
+    "dpbo.acquisition.posterior_mean": of(acquisition.posterior_mean, dear=0.5, foreign=("model",), **HISTORY, model=models.usual_gp),
     "dpbo.acquisition.pareto_front": of(
         acquisition.pareto_front, dear=0.5, **HISTORY, public=torch.linspace(0, 1, 6, dtype=w.DOUBLE).unsqueeze(1)
     ),
