@@ -36,7 +36,8 @@ from dpbo.queries.ball import Ball
 from dpbo.statement import Statement
 
 Floats = NDArray[np.float64]
-Components, Iterations = Annotated[int, at_least(1, 10_000)], Annotated[int, at_least(1, 10**6)]
+Components = Annotated[int, at_least(1, 10_000)]
+Iterations = Annotated[int, at_least(1, 10**6)]
 RandomState = Annotated[int, at_least(0, 2**32 - 1)] | np.random.RandomState | ModuleType | None
 Center = Annotated[Any, Within("finite numbers, d of them, or None", lambda value: _are_numbers(value))]
 
