@@ -145,7 +145,8 @@ def _fits(value: Any, hint: Any) -> bool:
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Annotated, Union, types.UnionType):
         return _refusal(value, hint) is None
-    if hint is not Any and isinstance(kind := origin or hint, type):
+    kind: Any = origin or hint
+    if hint is not Any and isinstance(kind, type):
         if kind in _KINDS:
             return _KINDS[kind](value)
         if kind is type:
@@ -196,7 +197,7 @@ def _text(value: Any) -> bool:
     return isinstance(value, str) and not any(0xD800 <= ord(letter) < 0xE000 for letter in value)
 
 
-_KINDS: dict[type, Callable[[Any], bool]] = {
+_KINDS: dict[Any, Callable[[Any], bool]] = {
     float: _real,
     int: _whole,
     bool: lambda value: isinstance(value, bool),

@@ -16,6 +16,7 @@ No data assumption enters. Source: GP-UCB over noised observations is ordinary B
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -69,7 +70,7 @@ def search_then_choose(
     initial: int = 8,
     beta: float = 7.0,
     search_share: float = 0.8,
-    budget_share: float = 1,
+    budget_share: float | Fraction = 1,
     seed: int = 0,
     name: str = "search then choose",
 ) -> Chosen:

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -99,7 +100,7 @@ class DPGIBO:
         loss: Loss,
         *,
         bounds: torch.Tensor,
-        budget: Budget | float | NoNoise,
+        budget: Budget | float | Fraction | NoNoise,
         iterations: int,
         batch_size: int,
         clip: float,
@@ -244,7 +245,7 @@ class DPGIBO:
         X = self._frame.outward(Z)
         return ClippedGradient(self._loss, X, weights=weights, earlier=earlier, keep=self.settings.history, **self._question)
 
-    def _reserved(self, budget: Budget | float | NoNoise, terms: dict[str, Any]) -> GaussianMechanism | NoNoise:
+    def _reserved(self, budget: Budget | float | Fraction | NoNoise, terms: dict[str, Any]) -> GaussianMechanism | NoNoise:
         """The mechanism of every iteration, its T slots taken from the budget now or in an earlier session."""
         query, relation = self._any_query(), self.curator.adjacency
         query.require_public(relation)

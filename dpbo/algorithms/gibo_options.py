@@ -10,6 +10,7 @@ neither was a sure gain, so neither is a default.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ def choose_start(
     candidates: torch.Tensor,
     *,
     loss_range: tuple[float, float],
-    budget_share: float,
+    budget_share: float | Fraction,
     name: str = "choose start",
 ) -> torch.Tensor:
     """The public candidate (of `k x d`) with the smallest total loss, chosen privately; `d`.
@@ -69,7 +70,7 @@ def choose_clip(
     *,
     bounds: torch.Tensor,
     candidates: Sequence[float],
-    budget_share: float,
+    budget_share: float | Fraction,
     quantile: float = 0.9,
     start: torch.Tensor | None = None,
     kernel: Kernel | None = None,
@@ -101,5 +102,5 @@ def _chosen(curator: Curator, query: Query, mechanism: SelectionMechanism, name:
     return int(one_choice.make(curator, query, same, name)["value"][0])
 
 
-def _mechanism(curator: Curator, budget_share: float) -> SelectionMechanism:
+def _mechanism(curator: Curator, budget_share: float | Fraction) -> SelectionMechanism:
     return one_choice.affordable(curator, ExponentialMechanism, exact_share(budget_share))
