@@ -1,0 +1,100 @@
+"""Try every mutant, print which test kills it, and fail where one lives that should not.
+
+    python -m tests.mutants                     all of them, each against the test that killed it last, then against its folder's tests
+    python -m tests.mutants written             those written by hand; `generic` for those made by rule; any other word is part of a name
+    python -m tests.mutants --learn coverage    against the tests that `.coverage` (pytest --cov --cov-context=test) says run its lines,
+                                                and keep the killers
+
+Killers are kept in killers.json. Survivors, explained in survivors.json, must be made by rule: no reason excuses one written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from tests.mutants import blind, written
+from tests.mutants.covered import covering
+from tests.mutants.generic import Generic, generic
+from tests.mutants.hunting import hunt
+from tests.mutants.known import KILLERS, explained, read, write
+from tests.mutants.mutant import Mutant
+
+WHERE = {  # the tests of a folder, where no killer is known
+    "accounting": ("tests/accounting",),
+    "queries": ("tests/queries", "tests/testing"),
+    "mechanisms": ("tests/mechanisms", "tests/testing"),
+    "curator": ("tests/curator", "tests/testing", "tests/test_killed.py", "tests/ranks", "tests/fire"),
+    "algorithms": ("tests/algorithms", "tests/attacks"),
+    "integrations": ("tests/integrations", "tests/attacks"),
+    "acquisition": ("tests/acquisition", "tests/algorithms"),
+    "models": ("tests/models", "tests/algorithms"),
+}
+ELSEWHERE = ("tests/test_objective.py", "tests/test_statement.py", "tests/test_planning.py", "tests/curator", "tests/accounting")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 where every mutant is killed or explained."""
+    asked = _parsed(arguments)
+    mutants = [mutant for mutant in _chosen(asked.which) if not (isinstance(mutant, Generic) and explained(mutant))]
+    killers, began = read(KILLERS), time.monotonic()
+    learned = covering(asked.learn) if asked.learn else {}
+    lived = list[str]()
+
+    def plan(mutant: Mutant | Generic) -> Iterator[Sequence[str]]:
+        return _groups(mutant, killers, learned)
+
+    def found(mutant: Mutant | Generic, killer: str) -> None:
+        print(f"{mutant.name}  ->  {killer or 'LIVES'}", flush=True)
+        if killer:
+            killers[mutant.within()] = killer
+        else:
+            lived.append(mutant.name)
+            killers.pop(mutant.within(), None)
+        if asked.learn:
+            write(KILLERS, killers)
+
+    hunt(mutants, plan, asked.workers, found)
+    print(f"{len(mutants) - len(lived)} of {len(mutants)} mutants killed in {time.monotonic() - began:.0f} s")
+    for name in lived:
+        print(f"LIVES: {name}")
+    return 1 if lived else 0
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("which", nargs="*", help="written, generic, or parts of names")
+    parser.add_argument("--learn", metavar="FILE", help="coverage data with a context a test")
+    parser.add_argument("--workers", type=int, default=2)
+    return parser.parse_args(arguments)
+
+
+def _chosen(which: Sequence[str]) -> list[Mutant | Generic]:
+    by_hand: list[Mutant | Generic] = [*written.MUTANTS, *blind.MUTANTS]
+    by_rule: list[Mutant | Generic] = [*generic()]
+    if not which:
+        return by_hand + by_rule
+    named = [mutant for mutant in by_hand + by_rule if any(word in mutant.name for word in which)]
+    return (by_hand if "written" in which else []) + (by_rule if "generic" in which else []) or named
+
+
+def _groups(
+    mutant: Mutant | Generic, killers: Mapping[str, str], learned: Mapping[str, Mapping[int, list[str]]]
+) -> Iterator[Sequence[str]]:
+    """Tests to try in turn: the last killer, thrice where it draws at random; then what runs these lines, or the folder's tests."""
+    if killer := killers.get(mutant.within(), "").partition(" (")[0]:
+        yield from [[killer]] * 3
+    if learned:
+        lines = learned.get(mutant.file, {})
+        tests = list(dict.fromkeys(test for line in sorted(mutant.lines()) for test in lines.get(line, [])))
+        for start in range(0, len(tests), 40):
+            yield tests[start : start + 40]
+    else:
+        yield WHERE.get(mutant.file.partition("/")[0], ELSEWHERE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

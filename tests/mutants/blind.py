@@ -1,0 +1,3 @@
+"""none yet"""
+
+MUTANTS = ()
