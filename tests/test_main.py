@@ -54,8 +54,9 @@ def test_the_ledger_can_be_shown_verified_and_exported(job, capsys):
     assert main(["ledger", "verify", file, "--expect", records[-1]["hash"]]) == 0
     assert main(["ledger", "verify", file, "--expect", "0" * 64]) == 1
     assert "LedgerCorrupt" in capsys.readouterr().err
-    assert main(["ledger", "show", file]) == 0
-    assert "(3.000, 1e-05)-DP" in capsys.readouterr().out
+    for action in ("show", "form"):
+        assert main(["ledger", action, file]) == 0
+        assert "(3.000, 1e-05)-DP" in capsys.readouterr().out
 
 
 def test_another_program_recomputes_epsilon_from_the_export(job, capsys):

@@ -11,7 +11,6 @@ Killers are kept in killers.json. Survivors, explained in survivors.json, must b
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
