@@ -253,7 +253,8 @@ MUTANTS = (
         "algorithms/gibo.py",
         old="        self._advance(release.value, self._telling)\n",
         new="        answer = self.curator._answer(self._telling)[1]\n"
-        "        raw = answer.numerators.double() * answer.quanta[0] / (self.curator.units or 1)\n        self._advance(raw, self._telling)\n",
+        "        raw = answer.numerators.double() * answer.quanta[0] / (self.curator.units or 1)\n"
+        "        self._advance(raw, self._telling)\n",
     ),
     Mutant(
         "a unit's rows on two ranks pass",
