@@ -20,7 +20,7 @@ from tests.mutants.covered import covering
 from tests.mutants.generic import Generic, generic
 from tests.mutants.hunting import hunt
 from tests.mutants.known import KILLERS, explained, read, write
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Sabotage
 
 WHERE = {  # the tests of a folder, where no killer is known
     "accounting": ("tests/accounting",),
@@ -43,10 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     learned = covering(asked.learn) if asked.learn else {}
     lived = list[str]()
 
-    def plan(mutant: Mutant | Generic) -> Iterator[Sequence[str]]:
+    def plan(mutant: Sabotage) -> Iterator[Sequence[str]]:
         return _groups(mutant, killers, learned)
 
-    def found(mutant: Mutant | Generic, killer: str) -> None:
+    def found(mutant: Sabotage, killer: str) -> None:
         print(f"{mutant.name}  ->  {killer or 'LIVES'}", flush=True)
         if killer:
             killers[mutant.within()] = killer
@@ -71,18 +71,16 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _chosen(which: Sequence[str]) -> list[Mutant | Generic]:
-    by_hand: list[Mutant | Generic] = [*written.MUTANTS, *blind.MUTANTS]
-    by_rule: list[Mutant | Generic] = [*generic()]
+def _chosen(which: Sequence[str]) -> list[Sabotage]:
+    by_hand: list[Sabotage] = [*written.MUTANTS, *blind.MUTANTS]
+    by_rule: list[Sabotage] = [*generic()]
     if not which:
         return by_hand + by_rule
     named = [mutant for mutant in by_hand + by_rule if any(word in mutant.name for word in which)]
     return (by_hand if "written" in which else []) + (by_rule if "generic" in which else []) or named
 
 
-def _groups(
-    mutant: Mutant | Generic, killers: Mapping[str, str], learned: Mapping[str, Mapping[int, list[str]]]
-) -> Iterator[Sequence[str]]:
+def _groups(mutant: Sabotage, killers: Mapping[str, str], learned: Mapping[str, Mapping[int, list[str]]]) -> Iterator[Sequence[str]]:
     """Tests to try in turn: the last killer, thrice where it draws at random; then what runs these lines, or the folder's tests."""
     if killer := killers.get(mutant.within(), "").partition(" (")[0]:
         yield from [[killer]] * 3

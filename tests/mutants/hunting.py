@@ -30,18 +30,18 @@ import sklearn.ensemble  # noqa: F401
 import sqlalchemy  # noqa: F401
 import torch
 
-from tests.mutants.mutant import ROOT, Mutant
+from tests.mutants.mutant import ROOT, Sabotage
 
 SECONDS = 240.0
 COPIED = ("dpbo", "tests", "benchmarks", "examples", "notebooks", "docs", "pyproject.toml", "README.md", "CONTRIBUTING.md", "SECURITY.md")
-Plan = Callable[[Mutant], Iterator[Sequence[str]]]
+Plan = Callable[[Sabotage], Iterator[Sequence[str]]]
 
 
 @dataclass
 class _Hunt:
     """One mutant under way in one copy: tests are tried in groups, until one kills."""
 
-    mutant: Mutant
+    mutant: Sabotage
     home: pathlib.Path
     groups: Iterator[Sequence[str]]
     process: int = 0
@@ -75,7 +75,7 @@ class _Hunt:
         return str(json.loads((self.home / "outcome.json").read_text()))
 
 
-def hunt(mutants: Sequence[Mutant], plan: Plan, workers: int, found: Callable[[Mutant, str], None]) -> None:
+def hunt(mutants: Sequence[Sabotage], plan: Plan, workers: int, found: Callable[[Sabotage, str], None]) -> None:
     """Try every mutant; `plan` gives the groups of tests to try in turn, `found` hears of each its killer, or "" for a survivor."""
     torch.set_num_threads(1)
     waiting, hunts = list(reversed(mutants)), list[_Hunt]()
@@ -95,14 +95,14 @@ def hunt(mutants: Sequence[Mutant], plan: Plan, workers: int, found: Callable[[M
                         _start(under_way, hunts, homes, found)
 
 
-def _start(new: _Hunt, hunts: list[_Hunt], homes: list[pathlib.Path], found: Callable[[Mutant, str], None]) -> None:
+def _start(new: _Hunt, hunts: list[_Hunt], homes: list[pathlib.Path], found: Callable[[Sabotage, str], None]) -> None:
     if new.begin():
         hunts.append(new)
     else:
         _end(new, "", homes, found)
 
 
-def _end(done: _Hunt, killer: str, homes: list[pathlib.Path], found: Callable[[Mutant, str], None]) -> None:
+def _end(done: _Hunt, killer: str, homes: list[pathlib.Path], found: Callable[[Sabotage, str], None]) -> None:
     _change(done.home, done.mutant.file, (ROOT / "dpbo" / done.mutant.file).read_text())
     homes.append(done.home)
     found(done.mutant, killer)

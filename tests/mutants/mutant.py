@@ -5,8 +5,21 @@ from __future__ import annotations
 import hashlib
 import pathlib
 from dataclasses import dataclass
+from typing import Protocol
 
 ROOT = pathlib.Path(__file__).parents[2]
+
+
+class Sabotage(Protocol):
+    """A changed text of one file of the package, dpbo/`file`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def file(self) -> str: ...
+    def source(self) -> str: ...
+    def lines(self) -> set[int]: ...
+    def within(self) -> str: ...
 
 
 @dataclass(frozen=True)
