@@ -1,16 +1,17 @@
 """Try every mutant, print which test kills it, and fail where one lives that should not.
 
-    python -m tests.mutants                     all of them, each against the test that killed it last, then against its folder's tests
-    python -m tests.mutants written             those written by hand; `generic` for those made by rule; any other word is part of a name
-    python -m tests.mutants --learn coverage    against the tests that `.coverage` (pytest --cov --cov-context=test) says run its lines,
-                                                and keep the killers
+   python -m tests.mutants                     all of them, each against the test that killed it last, then against tests near it
+   python -m tests.mutants written             those written by hand; `generic` for those made by rule; any other word is part of a name
+   python -m tests.mutants --keep              and write which test killed each to killers.json
+   python -m tests.mutants --learn coverage    against the tests that `coverage`, of pytest --cov --cov-context=test, says run its lines
 
-Killers are kept in killers.json. Survivors, explained in survivors.json, must be made by rule: no reason excuses one written by hand.
+Survivors, explained in survivors.json, must be made by rule: no reason excuses one written by hand.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,18 +22,8 @@ from tests.mutants.generic import Generic, generic
 from tests.mutants.hunting import hunt
 from tests.mutants.known import KILLERS, explained, read, write
 from tests.mutants.mutant import Sabotage
-
-WHERE = {  # the tests of a folder, where no killer is known
-    "accounting": ("tests/accounting",),
-    "queries": ("tests/queries", "tests/testing"),
-    "mechanisms": ("tests/mechanisms", "tests/testing"),
-    "curator": ("tests/curator", "tests/testing", "tests/test_killed.py", "tests/ranks", "tests/fire"),
-    "algorithms": ("tests/algorithms", "tests/attacks"),
-    "integrations": ("tests/integrations", "tests/attacks"),
-    "acquisition": ("tests/acquisition", "tests/algorithms"),
-    "models": ("tests/models", "tests/algorithms"),
-}
-ELSEWHERE = ("tests/test_objective.py", "tests/test_statement.py", "tests/test_planning.py", "tests/curator", "tests/accounting")
+from tests.mutants.near import near
+from tests.mutants.swift import hunt_swiftly
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,10 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             lived.append(mutant.name)
             killers.pop(mutant.within(), None)
-        if asked.learn:
+        if asked.keep:
             write(KILLERS, killers)
 
-    hunt(mutants, plan, asked.workers, found)
+    by_rule = [mutant for mutant in mutants if isinstance(mutant, Generic)]
+    left = (
+        hunt_swiftly(by_rule, ["tests"], lambda mutant: itertools.chain.from_iterable(plan(mutant)), asked.workers, found)
+        if by_rule
+        else []
+    )
+    hunt([*(mutant for mutant in mutants if not isinstance(mutant, Generic)), *left], plan, asked.workers, found)
     print(f"{len(mutants) - len(lived)} of {len(mutants)} mutants killed in {time.monotonic() - began:.0f} s")
     for name in lived:
         print(f"LIVES: {name}")
@@ -67,6 +64,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("which", nargs="*", help="written, generic, or parts of names")
     parser.add_argument("--learn", metavar="FILE", help="coverage data with a context a test")
+    parser.add_argument("--keep", action="store_true", help="write what killed each to killers.json")
     parser.add_argument("--workers", type=int, default=2)
     return parser.parse_args(arguments)
 
@@ -81,7 +79,7 @@ def _chosen(which: Sequence[str]) -> list[Sabotage]:
 
 
 def _groups(mutant: Sabotage, killers: Mapping[str, str], learned: Mapping[str, Mapping[int, list[str]]]) -> Iterator[Sequence[str]]:
-    """Tests to try in turn: the last killer, thrice where it draws at random; then what runs these lines, or the folder's tests."""
+    """Tests to try in turn: the last killer, thrice where it draws at random; then what runs these lines, or the tests near it."""
     if killer := killers.get(mutant.within(), "").partition(" (")[0]:
         yield from [[killer]] * 3
     if learned:
@@ -90,7 +88,7 @@ def _groups(mutant: Sabotage, killers: Mapping[str, str], learned: Mapping[str, 
         for start in range(0, len(tests), 40):
             yield tests[start : start + 40]
     else:
-        yield WHERE.get(mutant.file.partition("/")[0], ELSEWHERE)
+        yield from near(mutant.file)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class _Hunt:
 
     def begin(self) -> bool:
         """Fork for the next group of tests; False where none is left."""
-        self.tests = next(self.groups, ())
+        self.tests = next(filter(None, self.groups), ())
         if not self.tests:
             return False
         _change(self.home, self.mutant.file, self.mutant.source())
