@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.fire import postgres
+from tests.fire import postgres, runs
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +25,9 @@ def url(request, tmp_path):
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'l.db'}"
     return request.getfixturevalue("server").schema()
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Every handle that is drawn while the test runs."""
+    return runs.Drawn(monkeypatch)

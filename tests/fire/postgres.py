@@ -1,10 +1,10 @@
 """A PostgreSQL server of the tests' own: the distribution's programs, a fresh folder, a free port of 127.0.0.1, an unprivileged user."""
 
+import contextlib
 import os
 import pathlib
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -12,6 +12,7 @@ import time
 import urllib.parse
 import uuid
 
+import psutil
 import psycopg
 
 SETTINGS = ("-c listen_addresses=127.0.0.1 -c shared_buffers=16MB -c max_connections=60 -c fsync=on -c autovacuum=off "
@@ -48,17 +49,13 @@ class Server:
         self._run("pg_ctl", "-D", self._data, "-w", "-m", mode, "stop")
 
     def crash(self):
-        """kill -9 the postmaster: no checkpoint, nothing written back but what was synced."""
-        postmaster = int((self._data / "postmaster.pid").read_text().split()[0])
-        os.kill(postmaster, signal.SIGKILL)
-        for _ in range(600):  # its children notice and go; until then the folder is theirs
-            try:
-                os.kill(postmaster, 0)
-            except ProcessLookupError:
-                break
-            if "\nState:\tZ" in pathlib.Path(f"/proc/{postmaster}/status").read_text():
-                break
-            time.sleep(0.05)
+        """kill -9 of every process of the server: no checkpoint, and nothing is there afterwards but what was written out."""
+        postmaster = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
+        everyone = [postmaster, *postmaster.children(recursive=True)]
+        for process in everyone:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(everyone, timeout=30)
 
     def restart(self):
         """Start after a crash; the old children may need a moment to go."""
