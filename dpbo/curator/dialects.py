@@ -21,6 +21,7 @@ WRITE = "dpbo_write"  # the execution option of connections that write
 
 _CREATORS = 0x6470626F  # of the lock under which PostgreSQL's table is made: CREATE TABLE IF NOT EXISTS alone is a race
 _SQLITE_BROKEN = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
+_SMALLEST = 512  # bytes of a page
 _POSTGRES_BROKEN = "XX"  # SQLSTATE's class of damaged data
 
 
@@ -54,8 +55,14 @@ def queue_creators(connection: sa.Connection) -> None:
 
 def missing_file(url: sa.URL) -> bool:
     """Whether SQLite would make a new, empty file."""
-    named = url.get_backend_name() == "sqlite" and not in_memory(url) and not str(url.database).startswith("file:")
-    return named and not pathlib.Path(str(url.database)).is_file()
+    file = _file(url)
+    return file is not None and not file.is_file()
+
+
+def cut_off(url: sa.URL) -> bool:
+    """Whether the file is shorter than any database but an empty one, as which SQLite would take it: a new ledger in its place."""
+    file = _file(url)
+    return file is not None and 0 < file.stat().st_size < _SMALLEST
 
 
 def damage(connection: sa.Connection) -> str:
@@ -63,7 +70,7 @@ def damage(connection: sa.Connection) -> str:
     if connection.dialect.name != "sqlite":
         return ""
     found = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar())
-    return "" if found == "ok" else found
+    return "" if found == "ok" else " ".join(found.split())
 
 
 def is_broken(error: BaseException | None) -> bool:
@@ -71,6 +78,12 @@ def is_broken(error: BaseException | None) -> bool:
     code, state = getattr(error, "sqlite_errorcode", None), getattr(error, "sqlstate", None)
     undecodable = "Could not decode to UTF-8" in str(error)
     return undecodable or (code is not None and code & 0xFF in _SQLITE_BROKEN) or str(state or "").startswith(_POSTGRES_BROKEN)
+
+
+def _file(url: sa.URL) -> pathlib.Path | None:
+    """SQLite's, where it is named as a path."""
+    named = url.get_backend_name() == "sqlite" and not in_memory(url) and not str(url.database).startswith("file:")
+    return pathlib.Path(str(url.database)) if named else None
 
 
 def _sqlite_connect(connection: Any, _record: Any) -> None:

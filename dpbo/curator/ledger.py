@@ -166,10 +166,10 @@ class Ledger:
         with self.storage.reading() as connection:
             return self._head(connection)
 
-    def records(self, *, after: int = -1) -> list[Record]:
-        """The whole chain, or what follows the record of this number; oldest first."""
+    def records(self, *, after: int | None = None) -> list[Record]:
+        """The whole chain, with whatever else stands in its table, or what follows the record of this number; oldest first."""
         with self.storage.reading() as connection:
-            return _read(connection, table.c.seq > after)
+            return _read(connection, sa.true() if after is None else table.c.seq > after)
 
     def verified(self) -> list[Record]:
         """The whole chain, every hash and total recomputed. Raises LedgerCorrupt where a record does not follow from the last."""
@@ -198,9 +198,7 @@ class Ledger:
             raise LedgerCorrupt("the ledger has lost its records.")
         kept = head if head.seq == self._seen.seq else _read_one(connection, table.c.seq == self._seen.seq)
         if kept is None or kept.hash != self._seen.hash:
-            raise LedgerCorrupt(
-                f"record {self._seen.seq} is not the one that this process saw: another copy was put in its place."
-            )
+            raise LedgerCorrupt(f"record {self._seen.seq} is not the one that this process saw: another copy was put in its place.")
         self._seen = head
         return head
 
@@ -208,7 +206,8 @@ class Ledger:
         """The newest record and the total once this event is added, or BudgetExceeded."""
         _require_relation(event, self.birth["adjacency"])
         head, cost = self._head(connection), self.accounting.cost(event)
-        total = head.total + cost
+        with stored_forms(head.seq):
+            total = head.total + cost
         if not total <= self.cap:
             part = total.first_beyond(self.cap)
             asked, spent, cap = (float(c.parts[part]) for c in (cost, head.total, self.cap))

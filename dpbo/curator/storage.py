@@ -103,6 +103,8 @@ class Storage:
     def _exists(self) -> bool:
         if dialects.missing_file(self._engine.url):
             return False
+        if dialects.cut_off(self._engine.url):
+            raise LedgerCorrupt(f"the file of the ledger at {self._shown()} was cut off. {_RESTORE}")
         with self._translated():
             return sa.inspect(self._engine).has_table(table.name)
 
@@ -114,14 +116,14 @@ class Storage:
         if os.getpid() != self._home:
             raise LedgerUnavailable("this ledger was opened by another process, from which this one was forked. Open it anew here.")
         if not creating and dialects.missing_file(self._engine.url):
-            raise LedgerUnavailable(
-                f"the file of the ledger at {self._shown()} is gone. Put it back: a new one forgets what was spent."
-            )
+            raise LedgerUnavailable(f"the file of the ledger at {self._shown()} is gone. Put it back: a new one forgets what was spent.")
         stage = _Stage()
         try:
             yield stage
         except sa.exc.IntegrityError:
             raise Taken(f"another process wrote to the ledger at {self._shown()} first. Nothing was kept; try again.") from None
+        except UnicodeDecodeError:  # SQLite quotes the damaged bytes in its message, which Python cannot read
+            raise LedgerCorrupt(f"the ledger at {self._shown()} is damaged: its text cannot be decoded. {_RESTORE}") from None
         except sa.exc.DBAPIError as error:
             raise self._told(error, stage.committing) from None
 
