@@ -31,6 +31,15 @@ def ledger(url):
     return made
 
 
+def refused(url):
+    """Whether the chain does not hold."""
+    try:
+        Ledger.existing(url).verify()
+    except LedgerError:
+        return True
+    return False
+
+
 def rewrite(ledger, rows):
     """Put these rows in place of all others."""
     with ledger.storage.writing() as connection:
@@ -68,9 +77,7 @@ def test_rows_moved_removed_or_repeated_are_seen(ledger, measured):
     whole, tried = rows_of(ledger), 0
     for name, change in damaged():
         rewrite(ledger, change(whole))
-        with pytest.raises(LedgerError):
-            Ledger.existing(ledger.storage.url).verify()
-            raise AssertionError(name)
+        assert refused(ledger.storage.url), name
         tried += 1
     rewrite(ledger, whole)
     assert ledger.verify().seq == 5
@@ -151,7 +158,7 @@ def test_a_forged_birth_is_refused_in_words(url, kind, body):
 
 @pytest.mark.parametrize("kind", ["reserve", "charge", "value", "assume", "other"])
 @pytest.mark.parametrize("body", [{}, {"event": 7, "slots": "x", "terms": 7, "plan": 7, "entry": "x", "values": 7},
-                                  {"event": {"mechanism": "of-tomorrow"}, "slots": 4, "terms": {}, "plan": None, "entry": 1, "values": [7]}])  # fmt: skip
+                                  {"event": {"mechanism": "new"}, "slots": 4, "terms": {}, "plan": None, "entry": 1, "values": [7]}])  # fmt: skip
 def test_forged_records_are_refused_in_words(ledger, kind, body):
     with ledger.storage.writing() as connection:
         insert(connection, Record.following(ledger._head(connection), kind, "search", {**body, "state": 7}))

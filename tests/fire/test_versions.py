@@ -93,8 +93,8 @@ def test_an_old_ledger_is_shown_verified_and_exported(tmp_path, capsys, version)
 def test_other_terms_for_an_old_ledger_are_refused_as_ever(url, version):
     restored(version, url)
     with pytest.raises(LedgerMismatch, match="role"):
-        Curator(torch.zeros(500, dtype=torch.float64), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(3.0, 1e-5),
-                dataset="old", ledger=url, role="training")  # fmt: skip
+        Curator(torch.zeros(500, dtype=torch.float64), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE,
+                budget=Budget(3.0, 1e-5), dataset="old", ledger=url, role="training")  # fmt: skip
 
 
 def test_a_row_change_that_names_no_table_and_a_plan_that_counts_no_records_are_not_gone_on_with(url):
@@ -108,7 +108,7 @@ def test_a_row_change_that_names_no_table_and_a_plan_that_counts_no_records_are_
     ledger = Ledger.existing(url)
     with pytest.raises(LedgerMismatch, match="records"):
         ledger.reserve("y", LaplaceMechanism(1.0).event(), 2, {"value_range": [0.0, 1.0], "records": 6}, parallel=True)
+    details = {"units": 6, "slots": [{"handle": "h", "query": "RowOutcome", "public": {}, "part": 1}]}
     with pytest.raises(LedgerMismatch, match="records"):
-        details = {"units": 6, "slots": [{"handle": "h", "query": "RowOutcome", "public": {}, "part": 1}]}
         ledger.charge("y", LaplaceMechanism(1.0).event(), details, "y")
     assert ledger.verify().seq == 7
