@@ -1,5 +1,7 @@
 """A curator under fire and what must hold of its ledger, whatever happened."""
 
+from typing import Any
+
 import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
@@ -12,7 +14,12 @@ MEAN = ClippedMean(lambda _, records: records, score_range=(0.0, 1.0))
 
 def make(url, **changed):
     """A curator of its own over the ledger at `url`."""
-    terms = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-5), "dataset": "fire"}
+    terms: dict[str, Any] = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget(3.0, 1e-5),
+        "dataset": "fire",
+    }
     return Curator(RECORDS, ledger=url, **{**terms, **changed})
 
 

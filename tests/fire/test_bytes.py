@@ -30,14 +30,13 @@ def whole(tmp_path_factory):
     """A ledger's bytes and its chain: two plans, releases in and outside them, values, a note; 27 records over several pages."""
     url = str(tmp_path_factory.mktemp("whole") / "l.db")
     ledger = Ledger(url, BIRTH)
-    for plan in ("search", "final"):
-        ledger.reserve(plan, EVENT, 20, {"score_range": [0.0, 1.0], "told": "x" * 300})
+    for name in ("search", "final"):
+        ledger.reserve(name, EVENT, 20, {"score_range": [0.0, 1.0], "told": "x" * 300})
     for number in range(12):
-        plan = (None, "search", "final")[number % 3]
-        entry = ledger.charge(
-            plan or "release", EVENT, {"units": 500, "slots": [{"handle": f"{number:032}", "query": "q", "public": {}}]}, plan
-        )
-        ledger.store(entry, plan or "release", [{"handle": f"{number:032}", "value": [number / 7], "details": {"x": [0.5] * 20}}])
+        plan, handle = (None, "search", "final")[number % 3], f"{number:032}"
+        details = {"units": 500, "slots": [{"handle": handle, "query": "q", "public": {}}]}
+        entry = ledger.charge(plan or "release", EVENT, details, plan)
+        ledger.store(entry, plan or "release", [{"handle": handle, "value": [number / 7], "details": {"x": [0.5] * 20}}])
     return pathlib.Path(url).read_bytes(), ledger.records()
 
 
@@ -151,7 +150,9 @@ def test_what_is_no_database_is_told_by_every_command(tmp_path, content):
     code = (
         "import sys; from dpbo.__main__ import main; sys.exit(max(main(['ledger', a, sys.argv[1]]) for a in ('verify', 'show', 'export')))"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "l.db")], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "verify show export", str(tmp_path / "l.db")], capture_output=True, text=True, timeout=120
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert "Traceback" not in done.stderr
     assert done.stderr.count("Ledger") >= 3

@@ -1,4 +1,4 @@
-"""The second program: it reads an export with the standard library alone, agrees with the statement, and finds every forgery by the rules."""
+"""The second program reads an export with the standard library alone, agrees with the statement, and finds forgeries made by the rules."""
 
 import hashlib
 import json
@@ -110,7 +110,7 @@ FORGERIES = {
     "another accounting": lambda c: changed(c, 0, accounting="PureFilter"),
     "an accounting from nowhere": lambda c: changed(c, 0, accounting="FreeFilter"),
     "a second birth": lambda c: [*c, {**c[0]}],
-    "a charge left out": lambda c: [*c[:6]] + [c[7]],
+    "a charge left out": lambda c: [*c[:6], c[7]],
     "nothing": lambda c: [],
 }
 

@@ -11,6 +11,7 @@ import pathlib
 import random
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -36,13 +37,16 @@ class Forks:
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        self._whole = {}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._told, self._said = self._process.stdin, self._process.stdout
+        self._whole: dict[tuple[str, str], dict[str, Any]] = {}
 
     def run(self, job, url, draws, *, kill_at=0, kill_after=0.0):
         told = {"job": job, "url": url, "draws": str(draws), "kill_at": kill_at, "kill_after": kill_after}
-        self._process.stdin.write(json.dumps(told) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        self._told.write(json.dumps(told) + "\n")
+        self._told.flush()
+        return json.loads(self._said.readline())
 
     def whole(self, database, job, place):
         """An undisturbed run: its number of calls into the curator, and its seconds."""
@@ -53,9 +57,9 @@ class Forks:
         return self._whole[database, job]
 
     def close(self):
-        self._process.stdin.close()
+        self._told.close()
         self._process.wait(timeout=60)
-        self._process.stdout.close()
+        self._said.close()
 
 
 @pytest.fixture(scope="module")

@@ -157,8 +157,14 @@ def test_a_forged_birth_is_refused_in_words(url, kind, body):
 
 
 @pytest.mark.parametrize("kind", ["reserve", "charge", "value", "assume", "other"])
-@pytest.mark.parametrize("body", [{}, {"event": 7, "slots": "x", "terms": 7, "plan": 7, "entry": "x", "values": 7},
-                                  {"event": {"mechanism": "new"}, "slots": 4, "terms": {}, "plan": None, "entry": 1, "values": [7]}])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"event": 7, "slots": "x", "terms": 7, "plan": 7, "entry": "x", "values": 7},
+        {"event": {"mechanism": "new"}, "slots": 4, "terms": {}, "plan": None, "entry": 1, "values": [7]},
+    ],
+)
 def test_forged_records_are_refused_in_words(ledger, kind, body):
     with ledger.storage.writing() as connection:
         insert(connection, Record.following(ledger._head(connection), kind, "search", {**body, "state": 7}))

@@ -5,6 +5,7 @@ What those versions left open is not filled in: going on with it is refused in w
 
 import json
 import pathlib
+from typing import Any
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ def reopened(url):
         dataset="old",
         ledger=url,
     )
-    terms = {"score_range": (0.0, 1.0), "evaluations": 6, "name": "search", "budget_share": 0.75}
+    terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 6, "name": "search", "budget_share": 0.75}
     return curator, PrivateObjective(curator, lambda x, r: 1 - (r - x[0]).abs(), **terms)
 
 
@@ -100,7 +101,12 @@ def test_other_terms_for_an_old_ledger_are_refused_as_ever(url, version):
 def test_a_row_change_that_names_no_table_and_a_plan_that_counts_no_records_are_not_gone_on_with(url):
     restored("065a6f9", url)
     records = {"rows": torch.zeros(6, 2, dtype=torch.float64), "y": torch.zeros(6, dtype=torch.float64)}
-    terms = {"unit": PrivacyUnit("row"), "adjacency": Adjacency.BOUNDED_ROW_CHANGE, "budget": Budget(6.0, 0.0), "dataset": "old"}
+    terms: dict[str, Any] = {
+        "unit": PrivacyUnit("row"),
+        "adjacency": Adjacency.BOUNDED_ROW_CHANGE,
+        "budget": Budget(6.0, 0.0),
+        "dataset": "old",
+    }
     for named in ("rows", None):
         with pytest.raises(LedgerMismatch, match="row_change"):
             Curator(records if named else records["rows"], ledger=url, accounting=PureFilter(),
