@@ -108,7 +108,7 @@ def test_bad_input_is_one_line_and_exit_1(arguments, message, capsys):
 def test_a_file_that_is_no_ledger_is_named(tmp_path, capsys):
     (tmp_path / "x.db").write_text("not a database " * 100)
     assert main(["ledger", "verify", str(tmp_path / "x.db")]) == 1
-    assert "LedgerUnavailable" in capsys.readouterr().err
+    assert "LedgerCorrupt" in capsys.readouterr().err
 
 
 def test_the_plan_table_is_the_one_the_readme_shows(capsys):
