@@ -50,4 +50,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) build dist docs/_build docs/api docs/quickstart.md *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build docs/api docs/quickstart.md docs/form.md *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

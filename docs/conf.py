@@ -6,6 +6,8 @@ import pathlib
 import re
 from typing import Any
 
+from dpbo.form import form
+
 project, author, release = "dpbo", "the dpbo authors", "0.1"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
@@ -82,6 +84,7 @@ def setup(app: Any) -> None:
     """Write what is made from the code before pages are read."""
     folder = pathlib.Path(app.srcdir)
     _write_reference(folder / "api")
+    (folder / "form.md").write_text(form())
     _write_notebook(folder.parent / "notebooks" / "quickstart.py", folder / "quickstart.md")
     app.connect("autodoc-process-docstring", _plain, priority=400)  # before napoleon
     app.connect("include-read", _linked)

@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--reveal-for-demo", action="store_true", help="add non-private BO and true values; voids the statement")
     commands = parser.add_subparsers(metavar="{plan,ledger,curate,model}")
     _plan_parser(commands.add_parser("plan", help="noise per evaluation for a number of units and a budget"))
-    _ledger_parser(commands.add_parser("ledger", help="show, verify or export a ledger"))
+    _ledger_parser(commands.add_parser("ledger", help="show, verify or export a ledger, or print a form to sign"))
     curate_options(commands.add_parser("curate", help="release a table's rows, and serve outcomes to a modeler"))
     model_options(commands.add_parser("model", help="search a released table with a curator's answers"))
     return parser
@@ -59,7 +59,7 @@ def _plan_parser(parser: argparse.ArgumentParser) -> None:
 
 def _ledger_parser(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_ledger)
-    parser.add_argument("action", choices=["show", "verify", "export"])
+    parser.add_argument("action", choices=["show", "verify", "export", "form"])
     parser.add_argument("ledger", metavar="FILE_OR_URL")
     parser.add_argument("--expect", metavar="HEAD", help="a head hash noted elsewhere; verify fails where the chain lacks it")
 
@@ -100,6 +100,7 @@ def _plan_strategies(options: argparse.Namespace) -> None:
 def _ledger(options: argparse.Namespace) -> None:
     from dpbo.curator.ledger import Ledger
     from dpbo.curator.reporting import compose_statement
+    from dpbo.form import form
 
     ledger = Ledger.existing(options.ledger)
     head = ledger.verify(expect=options.expect)
@@ -109,6 +110,8 @@ def _ledger(options: argparse.Namespace) -> None:
     elif options.action == "export":
         for record in ledger.records():
             print(json.dumps(vars(record), sort_keys=True))
+    elif options.action == "form":
+        print(form(compose_statement(ledger)))
     else:
         for record in ledger.records():
             print(f"{record.seq:5d}  {record.kind:8s} {record.name:20s} {record.hash[:16]}")

@@ -108,7 +108,7 @@ class LedgerMismatch(LedgerError):
 
 
 class LedgerCorrupt(LedgerError):
-    """The hash chain does not hold: a record was changed, removed, reordered or cut off."""
+    """The hash chain does not hold, or its file is damaged: a record was changed, removed, reordered, cut off or put back."""
 
 
 class RanksError(PrivacyError):

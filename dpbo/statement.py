@@ -18,6 +18,11 @@ from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
 
 NOT_BOUNDED = "not bounded"
+_TITLES = (
+    "Protected", "Not protected", "Guarantee", "  all releases, unconditionally", "  unconditional releases alone",
+    "  all releases, under the assumptions", "Assumptions", "Means", "Declared public by the caller, without looking at the data",
+    "Bookkeeping (not a guarantee)", "Ledger",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,39 +95,46 @@ class Statement:
         return json.dumps(_finite(dataclasses.asdict(self)), indent=2)
 
     def __str__(self) -> str:
-        sections = [f"{title}: {text}" for title, text in self._sections()]
-        return "\n".join(self._opening() + sections)
+        sections = [f"{title}: {text}" for title, text in self.sections()]
+        return "\n".join(self.opening() + sections)
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{html.escape(title)}</th><td>{html.escape(text)}</td></tr>" for title, text in self._sections())
-        opening = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in self._opening())
+        rows = "".join(f"<tr><th>{html.escape(title)}</th><td>{html.escape(text)}</td></tr>" for title, text in self.sections())
+        opening = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in self.opening())
         return f"{opening}<table>{rows}</table>"
 
-    def _opening(self) -> list[str]:
+    def opening(self) -> list[str]:
+        """What must be read first: why nothing is guaranteed, and that a ledger in memory adds up with no other study."""
         void = [f"VOID: {self.void}. Nothing below is a guarantee."] if self.void else []
         scope = (
             [f"{self.scope[:1].upper()}{self.scope[1:]}: this ledger is in memory and adds up with no other study."] if self.scope else []
         )
         return void + scope
 
-    def _sections(self) -> list[tuple[str, str]]:
+    @classmethod
+    def titles(cls) -> tuple[str, ...]:
+        """Of its sections, in their order."""
+        return _TITLES
+
+    def sections(self) -> list[tuple[str, str]]:
+        """Title and text of everything it says, in the order of the text."""
         private = " (their number is private)" if self.adjacency == Adjacency.ADD_OR_REMOVE_ONE.value else ""
         count = f" ({self.units} of them, a public number)" if self.units is not None else private
         name = f" {self.dataset!r}" if self.dataset else ""
         radius = f": {self.radius}" if self.radius else ""
         inputs = [f"{plan}: {_terms(terms)}" for plan, terms in self.public_inputs.items()]
-        return [
-            ("Protected", f"each {self.unit} of the {self.role} records{name}{count}, under {self.adjacency}{radius}"),
-            ("Not protected", "; ".join(self.not_protected)),
-            ("Guarantee", str(self.guarantee)),
-            *zip(("  all releases, unconditionally", "  unconditional releases alone", "  all releases, under the assumptions"),
-                 self.lines, strict=True),
-            ("Assumptions", "; ".join(f"{name} ({text})" for name, text in self.assumptions.items())),
-            ("Means", " ".join(self.meaning)),
-            ("Declared public by the caller, without looking at the data", "; ".join(inputs) or "nothing"),
-            ("Bookkeeping (not a guarantee)", f"reserved {self.reserved}; charged so far {self.spent}"),
-            ("Ledger", f"{self.entries} records, head {self.head}"),
-        ]  # fmt: skip
+        texts = [
+            f"each {self.unit} of the {self.role} records{name}{count}, under {self.adjacency}{radius}",
+            "; ".join(self.not_protected),
+            str(self.guarantee),
+            *self.lines,
+            "; ".join(f"{name} ({text})" for name, text in self.assumptions.items()),
+            " ".join(self.meaning),
+            "; ".join(inputs) or "nothing",
+            f"reserved {self.reserved}; charged so far {self.spent}",
+            f"{self.entries} records, head {self.head}",
+        ]
+        return list(zip(_TITLES, texts, strict=True))
 
 
 def format_up(value: float, digits: int = 4) -> str:

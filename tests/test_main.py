@@ -54,8 +54,9 @@ def test_the_ledger_can_be_shown_verified_and_exported(job, capsys):
     assert main(["ledger", "verify", file, "--expect", records[-1]["hash"]]) == 0
     assert main(["ledger", "verify", file, "--expect", "0" * 64]) == 1
     assert "LedgerCorrupt" in capsys.readouterr().err
-    assert main(["ledger", "show", file]) == 0
-    assert "(3.000, 1e-05)-DP" in capsys.readouterr().out
+    for action in ("show", "form"):
+        assert main(["ledger", action, file]) == 0
+        assert "(3.000, 1e-05)-DP" in capsys.readouterr().out
 
 
 def test_another_program_recomputes_epsilon_from_the_export(job, capsys):
@@ -107,7 +108,7 @@ def test_bad_input_is_one_line_and_exit_1(arguments, message, capsys):
 def test_a_file_that_is_no_ledger_is_named(tmp_path, capsys):
     (tmp_path / "x.db").write_text("not a database " * 100)
     assert main(["ledger", "verify", str(tmp_path / "x.db")]) == 1
-    assert "LedgerUnavailable" in capsys.readouterr().err
+    assert "LedgerCorrupt" in capsys.readouterr().err
 
 
 def test_the_plan_table_is_the_one_the_readme_shows(capsys):

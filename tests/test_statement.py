@@ -7,6 +7,7 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.errors import InputError
+from dpbo.form import form
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.statement import format_up
@@ -87,3 +88,14 @@ def test_a_voided_statement_says_why_first():
                                               (0.2, "0.2001"), (0.25, "0.2500"), (12345.6, "12350"), (0.0, "0.0")])  # fmt: skip
 def test_numbers_are_rounded_up(value, shown):
     assert format_up(value) == shown
+
+
+def test_the_form_to_sign_says_all_the_statement_says_and_asks_the_rest():
+    statement = make().statement()
+    page, blank = form(statement), form()
+    for title, text in statement.sections():
+        assert f"| {title.strip()} | {text} |" in page
+        assert f"| {title.strip()} |" in blank
+    assert "This process only" in page, "what must be read first stands first"
+    assert page.split("## What the signer states")[1] == blank.split("## What the signer states")[1]
+    assert page.count("\n") < 60, "one page"

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dpbo.accounting.costs import Cost
 from dpbo.accounting.filters import Accounting
-from dpbo.errors import InputError, LedgerCorrupt
+from dpbo.errors import LedgerCorrupt
 from dpbo.events import Event, event_from_json
 
 _ORIGIN = "0" * 64
+_FORMS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "reserve": {"event": dict, "slots": int, "terms": dict},
+    "charge": {"event": dict, "plan": (str, type(None))},
+    "value": {"entry": int, "values": list},
+}
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -41,16 +48,25 @@ class Record:
         try:
             content = json.loads(body)
             sound = isinstance(content, dict) and hash == _digest(seq, kind, name, body, previous)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             sound = False
         if not sound:
             raise LedgerCorrupt(f"record {seq} does not match its hash: it was changed or cut off.")
+        if any(not isinstance(content.get(term), form) or term not in content for term, form in _FORMS.get(kind, {}).items()):
+            raise LedgerCorrupt(f"record {seq} has not the form of its kind, {kind!r}, though its hash holds: no dpbo wrote it.")
         return cls(seq, kind, name, content, previous, hash)
 
     @property
     def total(self) -> Cost:
         """Everything reserved or charged so far."""
-        return Cost.read(self.body["state"]["total"])
+        with stored_forms(self.seq):
+            return Cost.read(self.body["state"]["total"])
+
+    @property
+    def event(self) -> Event:
+        """Of a reservation, one slot's; of a charge, all slots'."""
+        with stored_forms(self.seq):
+            return event_from_json(self.body["event"])
 
     @property
     def parallel(self) -> bool:
@@ -60,12 +76,24 @@ class Record:
     @property
     def parts(self) -> list[int]:
         """Of a charge under a parallel plan: the part that each slot is about."""
-        return [slot["part"] for slot in self.body["slots"]]
+        with stored_forms(self.seq):
+            return [slot["part"] for slot in self.body["slots"]]
 
     @property
     def used(self) -> dict[str, int]:
         """Slots charged so far, for each plan; of a parallel one, those of the part that was asked most often."""
-        return dict(self.body["state"]["used"])
+        with stored_forms(self.seq):
+            return {str(plan): int(slots) for plan, slots in self.body["state"]["used"].items()}
+
+
+@contextlib.contextmanager
+def stored_forms(seq: int) -> Iterator[None]:
+    """Reads what stands in the record of this number. Raises LedgerCorrupt where it is not what any dpbo up to this one wrote."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        told = f"{type(error).__name__}: {error}"
+        raise LedgerCorrupt(f"record {seq} cannot be understood ({told}): it was changed, or written by a newer dpbo.") from None
 
 
 def replay(chain: Sequence[Record], accounting: Accounting, cap: Cost) -> None:
@@ -76,7 +104,7 @@ def replay(chain: Sequence[Record], accounting: Accounting, cap: Cost) -> None:
             follows = (
                 record == Record.following(head, record.kind, record.name, record.body) and books.after(record) == record.body["state"]
             )
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, InputError):
+        except (*_UNREADABLE, LedgerCorrupt):
             follows = False
         if not follows:
             raise LedgerCorrupt(f"record {record.seq} was changed, moved, or does not follow from the records before it.")
@@ -121,10 +149,11 @@ class _Books:
             return self._pay(event)
         reserved = self._plans[plan].body
         if self._plans[plan].parallel:
-            _require(all(map(is_part, record.parts)) and record.body["units"] == reserved["terms"].get("records"))
+            _require(all(map(is_part, record.parts)))
+            _require("records" not in reserved["terms"] or record.body["units"] == reserved["terms"]["records"])  # see upgrades.py
             self._parts[plan].update(record.parts)
             self._used[plan] = max(self._parts[plan].values())
-            _require(reserved["limit"] is None or self._parts[plan].total() <= reserved["limit"])
+            _require(reserved.get("limit") is None or self._parts[plan].total() <= reserved["limit"])
         else:
             self._used[plan] += event.slots
         _require(event == event_from_json(reserved["event"]).repeated(event.slots) and self._used[plan] <= reserved["slots"])

@@ -27,7 +27,7 @@ from dpbo.curator.ledger import Ledger
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
 from dpbo.curator.terms import birth, require_own_role, require_row_change, require_terms
-from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure
+from dpbo.errors import InputError, LedgerError, LedgerUnavailable, PrivateFailure
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
@@ -309,7 +309,7 @@ class Curator(Opaque):
     def _may_be_charged(self, handle: Handle) -> bool:
         try:
             return self._books.own.charged(handle.id)
-        except LedgerUnavailable:
+        except LedgerError:
             return True
 
     def _draw(self, handle: Handle, law: Law, mechanism: Mechanism, event: Event, entry: int) -> Release:

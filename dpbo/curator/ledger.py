@@ -3,14 +3,13 @@
 Kinds of record: `birth` (data set, unit, adjacency, budget, accounting), `reserve` (a plan's slots), `charge` (before any noise is
 drawn), `value` (what came out of an earlier charge), `assume` and `void` (what later statements must say). Every record carries the
 running state (total cost, slots used by each plan) and the hash of its predecessor, so every change, gap and reordering is seen; the loss
-of the last records, and a chain rewritten whole, are seen against a head hash kept elsewhere.
+of the last records, and a chain rewritten whole, are seen against a head hash kept elsewhere; while a ledger is open, against the newest
+head that this process saw.
 A charge stands whatever happens next. A charge without a value is a lost release, never drawn again.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,13 +20,16 @@ from dpbo.accounting.costs import Cost
 from dpbo.accounting.filters import Accounting
 from dpbo.accounting.known import accounting_named
 from dpbo.checking import checked, require_json
-from dpbo.curator.chain import Record, dump, is_part, replay
-from dpbo.curator.storage import Storage, table
+from dpbo.curator.chain import Record, dump, replay, stored_forms
+from dpbo.curator.plans import require_declared, require_records, same_event, with_slots
+from dpbo.curator.storage import Storage, Taken, table
+from dpbo.curator.upgrades import upgraded, upgraded_value
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerError, LedgerMismatch
-from dpbo.events import Event, event_from_json
+from dpbo.events import Event
 from dpbo.privacy import Budget, require_count
 
 SCHEMA = 1
+_LONGEST = 200  # characters of a name
 
 
 @checked
@@ -41,7 +43,7 @@ class Ledger:
         wanted = {"schema": SCHEMA, **birth}
         try:
             first = self._born(wanted, cap)
-        except sa.exc.IntegrityError:  # two processes gave birth at once; the other one's record stands
+        except Taken:  # two processes gave birth at once; the other one's record stands
             first = self._born(wanted, cap)
         _require_same(first.body, wanted)
         self._bind(first)
@@ -67,10 +69,12 @@ class Ledger:
             )
 
     def _bind(self, first: Record) -> None:
-        self.birth = first.body
-        self.budget = Budget.from_json(first.body["budget"])
-        self.accounting: Accounting = accounting_named(first.body["accounting"])
-        self.cap = Cost.read(first.body["cap"])  # kept: another machine's root finder may end a float away
+        with stored_forms(first.seq):
+            self.birth = upgraded(first.body)
+            self.budget = Budget.from_json(self.birth["budget"])
+            self.accounting: Accounting = accounting_named(self.birth["accounting"])
+            self.cap = Cost.read(self.birth["cap"])  # kept: another machine's root finder may end a float away
+        self._seen = first
         if not self.accounting.may_hold(self.cap, self.budget):
             raise LedgerCorrupt("the ledger states a cap above its budget.")
 
@@ -82,14 +86,17 @@ class Ledger:
         A parallel plan has so many slots for each part of the records (`Curator.reserve`), and at most `limit` in all.
         Returns the event that is reserved. Recomputed on another machine it may differ in its last digits; the first one stands.
         """
+        _require_name(name)
         require_json("terms", terms)
         body = {"event": event.to_json(), "slots": require_count("slots", slots), "terms": dict(terms)}
         body |= {"parallel": True, "limit": limit} if parallel else {}
         with self.storage.writing() as connection:
             known = _plan(connection, name)
             if known is not None:
-                return _require_same_plan(name, known.body, body)
+                return same_event(known, event, body)
             head, total = self._paid(connection, event.repeated(slots), f"the plan {name!r} of {slots} releases")
+            if name in head.used:
+                raise LedgerCorrupt(f"the ledger counts slots of the plan {name!r}, but its reservation is gone.")
             state = {"total": str(total), "used": {**head.used, name: 0}}
             _append(connection, head, "reserve", name, {**body, "state": state})
         return event
@@ -100,6 +107,7 @@ class Ledger:
         With `plan` it takes event.slots of what that plan reserved, else its cost from the budget. With `used`, only if the plan has
         used exactly so many slots before: for runs in which every release builds on the last.
         """
+        _require_name(name)
         require_json("details", details)
         with self.storage.writing() as connection:
             if plan is None:
@@ -110,11 +118,11 @@ class Ledger:
                 if used is not None and head.used.get(plan) != used:
                     raise LedgerError(f"another process took a step of the plan {plan!r}; nothing was charged. Open the run anew to go on.")
                 reserved = _plan(connection, plan)
-                _require_declared(reserved, details)
+                require_declared(reserved, details)
                 taken = _parts(connection, plan) if reserved is not None and reserved.parallel else None
                 if reserved is not None and taken is not None:
-                    _require_records(reserved, details)
-                state = _with_slots(head, reserved, plan, event, details, taken)
+                    require_records(reserved, details)
+                state = with_slots(head, reserved, plan, event, details, taken)
             body = {"event": event.to_json(), "plan": plan, **details, "state": state}
             return _append(connection, head, "charge", name, body).seq
 
@@ -128,14 +136,16 @@ class Ledger:
 
     def note(self, kind: str, text: str) -> None:
         """Note once, for every later statement: an assumption ("assume"), or why there is no guarantee ("void")."""
+        _require_name(text)
         with self.storage.writing() as connection:
             if _read_one(connection, (table.c.kind == kind) & (table.c.name == text)) is None:
                 head = self._head(connection)
                 _append(connection, head, kind, text, {"state": head.body["state"]})
 
     def charged(self, handle: str) -> bool:
-        """Whether a charge names this handle."""
-        return any(record.kind == "charge" and handle in dump(record.body) for record in self.records())
+        """Whether a charge names this handle; waits for a commit that is still under way."""
+        with self.storage.reading_after_writers() as connection:
+            return any(handle in dump(record.body) for record in _read(connection, table.c.kind == "charge"))
 
     def values(self, plan: str) -> list[dict[str, Any]]:
         """Every value released under a plan, a slot each, in the order of release."""
@@ -144,7 +154,7 @@ class Ledger:
             named = table.c.name.in_({record.name for record in charges})
             stored = _read(connection, (table.c.kind == "value") & named)
         entries = {record.seq for record in charges}
-        return [value for record in stored if record.body["entry"] in entries for value in record.body["values"]]
+        return [upgraded_value(value) for record in stored if record.body["entry"] in entries for value in record.body["values"]]
 
     def plan(self, name: str) -> Record | None:
         """The reservation of this name."""
@@ -161,13 +171,14 @@ class Ledger:
         with self.storage.reading() as connection:
             return self._head(connection)
 
-    def records(self, *, after: int = -1) -> list[Record]:
-        """The whole chain, or what follows the record of this number; oldest first."""
+    def records(self, *, after: int | None = None) -> list[Record]:
+        """The whole chain, with whatever else stands in its table, or what follows the record of this number; oldest first."""
         with self.storage.reading() as connection:
-            return _read(connection, table.c.seq > after)
+            return _read(connection, sa.true() if after is None else table.c.seq > after)
 
     def verified(self) -> list[Record]:
         """The whole chain, every hash and total recomputed. Raises LedgerCorrupt where a record does not follow from the last."""
+        self.storage.require_whole()
         chain = self.records()
         replay(chain, self.accounting, self.cap)
         return chain
@@ -190,13 +201,18 @@ class Ledger:
         head = _read_one(connection, table.c.seq == newest)
         if head is None:
             raise LedgerCorrupt("the ledger has lost its records.")
+        kept = head if head.seq == self._seen.seq else _read_one(connection, table.c.seq == self._seen.seq)
+        if kept is None or kept.hash != self._seen.hash:
+            raise LedgerCorrupt(f"record {self._seen.seq} is not the one that this process saw: another copy was put in its place.")
+        self._seen = head
         return head
 
     def _paid(self, connection: sa.Connection, event: Event, what: str) -> tuple[Record, Cost]:
         """The newest record and the total once this event is added, or BudgetExceeded."""
         _require_relation(event, self.birth["adjacency"])
         head, cost = self._head(connection), self.accounting.cost(event)
-        total = head.total + cost
+        with stored_forms(head.seq):
+            total = head.total + cost
         if not total <= self.cap:
             part = total.first_beyond(self.cap)
             asked, spent, cap = (float(c.parts[part]) for c in (cost, head.total, self.cap))
@@ -211,45 +227,6 @@ def _plan(connection: sa.Connection, name: str) -> Record | None:
 def _parts(connection: sa.Connection, plan: str) -> Counter[int]:
     """How often each part was charged under a parallel plan."""
     return Counter(part for record in _charges(connection, plan) for part in record.parts)
-
-
-def _with_slots(
-    head: Record, reserved: Record | None, plan: str, event: Event, details: Mapping[str, Any], taken: Counter[int] | None
-) -> dict[str, Any]:
-    """The state after this charge; `taken` by part, for a parallel plan."""
-    if reserved is None:
-        raise InputError("plan", plan, "the name of a plan that was reserved")
-    if event != event_from_json(reserved.body["event"]).repeated(event.slots):
-        raise InputError("mechanism", event, f"the one reserved for the plan {plan!r}")
-    used, slots = head.used[plan], reserved.body["slots"]
-    if taken is None:
-        after = used + event.slots
-    else:
-        parts = Counter(slot.get("part") for slot in details.get("slots", []))
-        if not all(map(is_part, parts)) or sum(parts.values()) != event.slots:
-            raise InputError("plan", plan, "used for questions about one part of the records each", "See Query.part.")
-        if (limit := reserved.body["limit"]) is not None and taken.total() + event.slots > limit:
-            raise BudgetExceeded(event.slots, limit - taken.total(), limit, "answers", f"the plan {plan!r}")
-        after = max(used, *(taken[part] + count for part, count in parts.items()))
-        used = max(taken[part] for part in parts)
-    if after > slots:
-        raise BudgetExceeded(after - used, slots - used, slots, "slots", f"the release for the plan {plan!r}")
-    return {"total": str(head.total), "used": {**head.used, plan: after}}
-
-
-def _require_declared(reserved: Record | None, details: Mapping[str, Any]) -> None:
-    """A plan's statement must have told from the start under which data assumptions it will release."""
-    declared = {} if reserved is None else reserved.body["terms"].get("assumptions", {})
-    asked = {name for slot in details.get("slots", []) for name in slot.get("assumptions", {})}
-    if not asked <= set(declared):
-        remedy = "Reserve it with terms={'assumptions': dict(query.data_assumptions())}."
-        raise InputError("plan", ", ".join(sorted(asked)), "reserved for releases under these data assumptions", remedy)
-
-
-def _require_records(reserved: Record, details: Mapping[str, Any]) -> None:
-    """Slots of a parallel plan are those of the records' places: another number of records has other places."""
-    if (promised := reserved.body["terms"].get("records")) != details.get("units"):
-        raise LedgerMismatch("records", promised, details.get("units"), "Give the records that the plan was made for, in their order.")
 
 
 def _append(connection: sa.Connection, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:
@@ -290,6 +267,16 @@ def _require_relation(event: Event, adjacency: str) -> None:
         raise InputError("relation", sorted(event.relations()), f"the ledger's own, {adjacency!r}", "See dpbo.accounting.convert.")
 
 
+def _require_name(name: str) -> None:
+    """What every database keeps whole, and finds again: servers refuse or cut other names."""
+    if not isinstance(name, str) or len(name) > _LONGEST or "\0" in name or _surrogates(name):
+        raise InputError("name", name, f"text of at most {_LONGEST} characters, without NUL or surrogates")
+
+
+def _surrogates(name: str) -> bool:
+    return any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
 def _require_schema(birth: Mapping[str, Any]) -> None:
     if birth.get("schema") != SCHEMA:
         raise LedgerMismatch("schema", birth.get("schema"), SCHEMA, "Open it with the dpbo version that wrote it, or upgrade dpbo.")
@@ -301,18 +288,3 @@ def _require_same(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
         if stored.get(name) != value:
             remedy = "One ledger protects one data set, under one promise: give what it was born with, or use another ledger."
             raise LedgerMismatch(name, stored.get(name), value, remedy)
-
-
-def _require_same_plan(name: str, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> Event:
-    kept, given = event_from_json(stored["event"]), event_from_json(wanted["event"])
-    close = math.isclose(kept.noise_multiplier, given.noise_multiplier, rel_tol=1e-9)
-    same = close and dataclasses.replace(given, noise_multiplier=kept.noise_multiplier) == kept
-    events: dict[str, tuple[Any, Any]] = {"event": (kept, kept if same else given), "evaluations": (stored["slots"], wanted["slots"])}
-    for term in ("parallel", "limit"):
-        events[term] = stored.get(term), wanted.get(term)
-    terms = {term: (stored["terms"].get(term), value) for term, value in wanted["terms"].items()}
-    for term, (old, new) in {**events, **terms}.items():
-        if old != new:
-            remedy = f"The plan {name!r} exists: resume it with its own terms, or choose another name."
-            raise LedgerMismatch(term, old, new, remedy)
-    return kept

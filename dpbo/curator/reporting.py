@@ -9,8 +9,9 @@ from dpbo.accounting.costs import Cost
 from dpbo.accounting.membership import true_positive_rate
 from dpbo.curator.chain import Record
 from dpbo.curator.ledger import Ledger
+from dpbo.curator.upgrades import upgraded_slot
 from dpbo.errors import InputError
-from dpbo.events import DeclassifiedEvent, event_from_json
+from dpbo.events import DeclassifiedEvent
 from dpbo.privacy import Adjacency
 from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, format_up
 
@@ -94,7 +95,7 @@ def _radius(birth: dict[str, Any]) -> str:
     if "row_change" not in birth:
         return ""
     norm, diameter = birth["row_change"]["norm"], birth["row_change"]["diameter"]
-    table = "" if birth["row_change"]["table"] is None else f" of {birth['row_change']['table']!r}"
+    table = "" if birth["row_change"].get("table") is None else f" of {birth['row_change']['table']!r}"
     return f"a row{table} moves by at most {norm:g}, which is {format_up(100 * norm / diameter, 3)} % of the diameter {diameter:g}"
 
 
@@ -123,7 +124,7 @@ def _conditions(chain: list[Record]) -> dict[str, str]:
 
 def _is_exact(record: Record) -> bool:
     """Whether it publishes what no guarantee covers: exact answers, but for those that a named assumption declassifies."""
-    event = event_from_json(record.body["event"])
+    event = record.event
     held = [record.body["terms"]] if record.kind == "reserve" else record.body.get("slots", [])
     declared = isinstance(event, DeclassifiedEvent) and held and all(holder.get("assumptions") for holder in held)
     return event.free and not declared
@@ -156,9 +157,9 @@ def _charged(chain: list[Record], ledger: Ledger) -> Cost:
     """Of a parallel plan, what the part that was asked most often cost."""
     parallel = {record.name: record for record in chain if record.kind == "reserve" and record.parallel}
     charges = [record for record in chain if record.kind == "charge" and record.body["plan"] not in parallel]
-    events = [event_from_json(record.body["event"]) for record in charges]
+    events = [record.event for record in charges]
     used = {name: slots for name, slots in chain[-1].used.items() if name in parallel and slots}
-    events += [event_from_json(parallel[name].body["event"]).repeated(slots) for name, slots in used.items()]
+    events += [parallel[name].event.repeated(slots) for name, slots in used.items()]
     return sum(map(ledger.accounting.cost, events), ledger.cap.nothing)
 
 
@@ -170,7 +171,7 @@ def _assumed(chain: list[Record]) -> dict[str, str]:
 def _declared(chain: list[Record]) -> dict[str, dict[str, Any]]:
     plans = {record.name: {**_counted(record), **record.body["terms"]} for record in chain if record.kind == "reserve"}
     loose = [slot for r in chain if r.kind == "charge" and r.body["plan"] is None for slot in r.body.get("slots", [])]
-    terms = {f"release {i + 1}": {"query": slot["query"], **slot["public"]} for i, slot in enumerate(loose)}
+    terms = {f"release {i + 1}": {"query": slot["query"], **upgraded_slot(slot)["public"]} for i, slot in enumerate(loose)}
     return {**plans, **terms}
 
 
@@ -178,7 +179,7 @@ def _counted(reserved: Record) -> dict[str, Any]:
     """How many releases a plan has, in words for its reader."""
     if not reserved.parallel:
         return {"evaluations": reserved.body["slots"]}
-    return {"evaluations of each row": reserved.body["slots"], "in all at most": reserved.body["limit"] or "all rows"}
+    return {"evaluations of each row": reserved.body["slots"], "in all at most": reserved.body.get("limit") or "all rows"}
 
 
 def _meaning(guarantee: Guarantee, birth: dict[str, Any], units: int | None, conditions: dict[str, str]) -> tuple[str, ...]:

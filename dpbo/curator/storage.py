@@ -1,7 +1,7 @@
 """Where the ledger's records live: one append-only table in SQLite (a file, or memory) or any database that SQLAlchemy speaks.
 
 One durable transaction an append. Writers queue: SQLite by BEGIN IMMEDIATE, servers by locking the first record.
-SQLite runs with synchronous=EXTRA: FULL may roll the last charge back after a power cut, because it does not sync the folder.
+See dialects.py for what each database needs.
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import pathlib
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.pool import StaticPool
 
-from dpbo.errors import InputError, LedgerUnavailable
+from dpbo.curator import dialects
+from dpbo.errors import InputError, LedgerCorrupt, LedgerUnavailable
 
-_BUSY_SECONDS = 30
+_RESTORE = "Charge nothing on it: put back a copy that holds the newest head you noted (`python -m dpbo ledger verify --expect HEAD`)."
 
 metadata = sa.MetaData()
 table = sa.Table(
@@ -34,6 +32,10 @@ table = sa.Table(
 )
 
 
+class Taken(LedgerUnavailable):
+    """Another process wrote the same record first; nothing was kept."""
+
+
 class Storage:
     """Transactions over the table at `url` (None: memory, this process only)."""
 
@@ -42,24 +44,26 @@ class Storage:
         self._lock = threading.RLock()
         self._home = os.getpid()
         self._engine = _engine(self.url)
-        if create:
+        if not self._exists():
+            if not create:
+                raise LedgerUnavailable(f"there is no ledger at {self._shown()}. Check the file name or URL.")
             self._create()
-        elif not self._exists():
-            raise LedgerUnavailable(f"there is no ledger at {self._shown()}. Check the file name or URL.")
+        else:
+            self.require_whole()
 
     @property
     def persistent(self) -> bool:
         """Whether the records outlive this process."""
-        return self.url is not None and not _in_memory(self._engine.url)
+        return self.url is not None and not dialects.in_memory(self._engine.url)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
         """One durable transaction that no other writer interleaves with."""
         with self._lock, self._translated() as stage, self._write_connection() as connection:
             transaction = connection.begin()
-            if self._engine.dialect.name != "sqlite":
-                connection.execute(sa.select(table.c.seq).where(table.c.seq == 0).with_for_update())
             try:
+                if self._engine.dialect.name != "sqlite":
+                    connection.execute(sa.select(table.c.seq).where(table.c.seq == 0).with_for_update())
                 yield connection
             except BaseException:
                 transaction.rollback()
@@ -73,19 +77,34 @@ class Storage:
         with self._lock, self._translated(), self._engine.connect() as connection, connection.begin():
             yield connection
 
+    @contextlib.contextmanager
+    def reading_after_writers(self) -> Iterator[sa.Connection]:
+        """A view that what a server is still committing, though its answer was lost, cannot be missing from."""
+        with self.reading() if self._engine.dialect.name == "sqlite" else self.writing() as connection:
+            yield connection
+
+    def require_whole(self) -> None:
+        """Raises LedgerCorrupt where the file is damaged between the records: no hash covers its indexes."""
+        with self.reading() as connection:
+            found = dialects.damage(connection)
+        if found:
+            raise LedgerCorrupt(f"the file of the ledger at {self._shown()} is damaged: {found}. {_RESTORE}")
+
     def _write_connection(self) -> sa.Connection:
-        return self._engine.connect().execution_options(dpbo_write=True)
+        return self._engine.connect().execution_options(**{dialects.WRITE: True})
 
     def _create(self) -> None:
-        with self._lock, self._translated(), self._write_connection() as connection, connection.begin():
+        with self._lock, self._translated(creating=True), self._write_connection() as connection, connection.begin():
+            dialects.queue_creators(connection)
             connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
             for index in table.indexes:
                 connection.execute(sa.schema.CreateIndex(index, if_not_exists=True))
 
     def _exists(self) -> bool:
-        file = self._engine.url.database if self._engine.dialect.name == "sqlite" else None
-        if file and not pathlib.Path(file).is_file():
+        if dialects.missing_file(self._engine.url):
             return False
+        if dialects.cut_off(self._engine.url):
+            raise LedgerCorrupt(f"the file of the ledger at {self._shown()} was cut off. {_RESTORE}")
         with self._translated():
             return sa.inspect(self._engine).has_table(table.name)
 
@@ -93,19 +112,27 @@ class Storage:
         return self._engine.url.render_as_string(hide_password=True)
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[_Stage]:
+    def _translated(self, *, creating: bool = False) -> Iterator[_Stage]:
         if os.getpid() != self._home:
             raise LedgerUnavailable("this ledger was opened by another process, from which this one was forked. Open it anew here.")
+        if not creating and dialects.missing_file(self._engine.url):
+            raise LedgerUnavailable(f"the file of the ledger at {self._shown()} is gone. Put it back: a new one forgets what was spent.")
         stage = _Stage()
         try:
             yield stage
         except sa.exc.IntegrityError:
-            raise
+            raise Taken(f"another process wrote to the ledger at {self._shown()} first. Nothing was kept; try again.") from None
+        except UnicodeDecodeError:  # SQLite quotes the damaged bytes in its message, which Python cannot read
+            raise LedgerCorrupt(f"the ledger at {self._shown()} is damaged: its text cannot be decoded. {_RESTORE}") from None
         except sa.exc.DBAPIError as error:
-            reason = str(error.orig)
-            remedy = "Wait for the other process to finish." if "locked" in reason else "Check that it exists and can be written."
-            message = f"the ledger at {self._shown()} cannot be used: {reason}. {remedy}"
-            raise LedgerUnavailable(message, uncertain=stage.committing) from None
+            raise self._told(error, stage.committing) from None
+
+    def _told(self, error: sa.exc.DBAPIError, committing: bool) -> LedgerUnavailable | LedgerCorrupt:
+        reason = str(error.orig).strip()
+        if dialects.is_broken(error.orig):
+            return LedgerCorrupt(f"the ledger at {self._shown()} is damaged: {reason}. {_RESTORE}")
+        remedy = "Wait for the other process to finish." if "lock" in reason else "Check that it exists and can be written."
+        return LedgerUnavailable(f"the ledger at {self._shown()} cannot be used: {reason}. {remedy}", uncertain=committing)
 
 
 @dataclasses.dataclass
@@ -118,29 +145,10 @@ class _Stage:
 def _engine(url: str | None) -> sa.Engine:
     try:
         parsed = sa.make_url(url or "sqlite://")
-        memory = _in_memory(parsed)
-        extra: dict[str, Any] = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}} if memory else {}
-        if parsed.get_backend_name() == "sqlite" and not memory and "timeout" not in parsed.query:
-            extra = {"connect_args": {"timeout": _BUSY_SECONDS}}
-        engine = sa.create_engine(parsed, hide_parameters=True, **extra)
+        engine = sa.create_engine(parsed, hide_parameters=True, **dialects.settings(parsed))
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ImportError):
         raise InputError(
             "ledger", f"{str(url).partition('://')[0]}://...", "a file name or an SQLAlchemy URL such as sqlite:///tuning.db"
         ) from None
-    if engine.dialect.name == "sqlite":
-        sa.event.listen(engine, "connect", _sqlite_connect)
-        sa.event.listen(engine, "begin", _sqlite_begin)
+    dialects.prepare(engine)
     return engine
-
-
-def _in_memory(url: sa.URL) -> bool:
-    return url.get_backend_name() == "sqlite" and (url.database in (None, "", ":memory:") or "mode=memory" in str(url))
-
-
-def _sqlite_connect(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # the driver's own BEGIN comes too late to be a lock
-    connection.execute("PRAGMA synchronous=EXTRA")
-
-
-def _sqlite_begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("dpbo_write") else "BEGIN")

@@ -1,4 +1,4 @@
-"""The ledger's storages under the ledger contract. (A server is proven in the same way; see LedgerContract.)"""
+"""The ledger's storages under the ledger contract; PostgreSQL is under it in tests/fire."""
 
 import pytest
 

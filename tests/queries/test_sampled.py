@@ -108,7 +108,8 @@ def test_a_divisor_below_the_number_of_units_is_no_excuse():
     curator = make(torch.ones(1000, 1).double(), budget=Budget(1e6, 1e-5))
     releases = [curator.release(mean(0.1, divisor=50.0), NoNoise(allow_not_private=True)) for _ in range(100)]
     assert releases[0].variance.item() == pytest.approx(0.9 / 0.1 * 1000 / 50**2 / 4)
-    assert np.var([r.value.item() for r in releases]) < 1.5 * releases[0].variance.item()
+    spread = np.var([r.value.item() for r in releases])
+    assert spread < 2.1 * releases[0].variance.item(), "of a hundred draws of that variance once in 10^9"
 
 
 def test_other_noise_and_mixed_batches_are_refused():

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(dpbo.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = [  # a folder or file may import from its own line and the lines above it
     {"errors", "checking", "laws", "events", "loading", "quiet", "seeding"},
-    {"privacy", "statement"},
+    {"privacy", "statement", "form"},
     {"accounting", "queries", "mechanisms", "release"},
     {"space", "planning"},
     {"models", "acquisition"},

@@ -105,7 +105,7 @@ def test_rows_with_noise_are_found_no_better_than_the_noise_allows(kind, known):
     error = float(squares.sum(1).std() / 2 / len(others) ** 0.5)
     assert float(squares.mean()) >= deviation**2 - 5 * error
     if known > 3:
-        assert float(squares.mean()) <= 1.05 * deviation**2, "of the order of the noise: the attack is no straw man"
+        assert float(squares.mean()) <= 1.01 * deviation**2 + 5 * error, "of the order of the noise: the attack is no straw man"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,113 @@
+"""Check an exported ledger without dpbo: every hash, slot and cost by its published formula, the cap; then print epsilon at delta.
+
+python -m dpbo ledger export tuning.db | python -I -S examples/check_export.py [DELTA]
+
+Ends with status 1 at the first record that does not follow. What has no short formula is taken as stated, and listed.
+"""
+
+import hashlib
+import json
+import math
+import sys
+from collections import Counter
+from fractions import Fraction
+from statistics import NormalDist
+from typing import Any
+
+PURE = {"laplace": 1, "l2-laplace": 1, "exponential": 2, "permute-and-flip": 2}  # pure epsilon times the noise multiplier
+
+
+def cost(event: dict[str, Any], notion: str, a: float) -> float | None:
+    """Of one slot under a filter (of Renyi order a); None where no short formula is known."""
+    m, kind = event["noise_multiplier"], event["mechanism"]
+    if kind == "gaussian":
+        return {"GDPFilter": 1.0, "ZCDPFilter": 0.5, "RDPFilter": a / 2}[notion] / m**2
+    if kind not in PURE:
+        return 0.0 if kind in ("none", "declassified") else None
+    e, ranged = PURE[kind] / m, kind == "exponential"
+    if notion == "PureFilter":
+        return e
+    if notion == "GDPFilter":  # Dong, Roth & Su 2022, Proposition 2.12; a bounded range needs half
+        return (2 * NormalDist().inv_cdf(1 / (1 + math.exp(-e / (1 + ranged))))) ** 2
+    if notion == "ZCDPFilter":  # Bun & Steinke 2016; of Laplace its Kullback-Leibler divergence
+        return e + math.expm1(-e) if kind == "laplace" else e**2 / (8 if ranged else 2)
+    if kind == "laplace":  # Mironov 2017, Table II
+        return min(e, math.log((a * math.exp((a - 1) * e) + (a - 1) * math.exp(-a * e)) / (2 * a - 1)) / (a - 1))
+    worst = (a * e + math.log1p(math.exp((1 - 2 * a) * e)) - e - math.log1p(math.exp(-e))) / (a - 1)  # randomised response
+    return min(e, worst, a * e**2 / 8 if ranged else math.inf)
+
+
+def epsilon(total: float, notion: str, a: float, delta: float) -> float:
+    """What this much cost guarantees at delta."""
+    if notion == "PureFilter" or total == 0:
+        return total
+    if notion != "GDPFilter":  # Canonne, Kamath & Steinke 2020, Proposition 12
+        orders = [a] if notion == "RDPFilter" else [1 + math.exp(x / 1000) for x in range(-8000, 12000)]
+        return max(
+            0.0, min(total * (o if notion == "ZCDPFilter" else 1) + math.log1p(-1 / o) - math.log(delta * o) / (o - 1) for o in orders)
+        )
+    low, high, mu = 0.0, 700.0, math.sqrt(total)
+    for _ in range(200):  # Dong, Roth & Su 2022, Corollary 2.13
+        x = (low + high) / 2
+        above = math.erfc((x / mu - mu / 2) / 2**0.5) - math.exp(x) * math.erfc((x / mu + mu / 2) / 2**0.5) > 2 * delta
+        low, high = (x, high) if above else (low, x)
+    return high
+
+
+def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
+    """The summary of a chain that holds. Raises ValueError, or an error of reading, where one does not."""
+    total, spent, before, head, exact, unknown = 0.0, 0.0, Fraction(0), "0" * 64, False, set()
+    plans: dict[str, Any] = {}
+    used, parts, waiting = dict[str, int](), dict[str, Counter[int]](), dict[int, Any]()
+    for seq, r in enumerate(map(json.loads, lines)):
+        body, kind, event, plan, slots = r["body"], r["kind"], r["body"].get("event"), r["body"].get("plan"), 0
+        text = json.dumps([seq, kind, r["name"], json.dumps(body, sort_keys=True, separators=(",", ":")), head], separators=(",", ":"))
+        require(r, (r["seq"], r["previous"], kind == "birth") == (seq, head, seq == 0), "its place")
+        require(r, r["hash"] == (head := hashlib.sha256(text.encode()).hexdigest()), "its hash")
+        if kind == "birth":
+            birth, (notion, _, order) = body, body["accounting"].rstrip(")").partition("(")
+            a = float(order or "nan")
+            require(r, notion in ("GDPFilter", "PureFilter", "ZCDPFilter", "RDPFilter"), "an accounting that is known here")
+        elif kind == "reserve":
+            require(r, r["name"] not in plans and body["slots"] > 0, "one plan a name")
+            plans[r["name"]], used[r["name"]], parts[r["name"]], slots = body, 0, Counter(), body["slots"]
+        elif kind == "charge":
+            asked, slots = body.get("slots"), event["slots"]
+            waiting[seq], exact = asked and [s["handle"] for s in asked], exact or event["mechanism"] == "none"
+            require(r, slots > 0 and (asked is None or len(asked) == slots), "one slot a handle")
+            if plan is not None:
+                parts[plan].update(s["part"] if plans[plan].get("parallel") else 0 for s in asked or [{}] * slots)
+                slots, used[plan] = max(parts[plan].values()) - used[plan], max(parts[plan].values())
+                require(r, used[plan] <= plans[plan]["slots"] and {**event, "slots": 1} == {**plans[plan]["event"], "slots": 1}, "its plan")
+        elif kind == "value":
+            require(r, (handles := waiting.pop(body["entry"])) is None or [v["handle"] for v in body["values"]] == handles, "its charge")
+        stated, found = Fraction(body["state"]["total"]), cost(event, notion, a) if slots else 0.0
+        unknown |= set() if found is not None else {event["mechanism"]}
+        paid = slots * found if found is not None else float(stated - before)
+        total, spent = total if plan is not None else total + paid, spent if kind == "reserve" else spent + paid
+        require(r, math.isclose(stated, total, rel_tol=1e-9) and body["state"]["used"] == used, "its running total")
+        before = stated
+    budget, cap = birth["budget"], float(Fraction(birth.get("cap", stated)))  # the first versions kept none
+    bought = (
+        cap <= budget["mu"] ** 2 * (1 + 1e-9)
+        if budget["mu"]
+        else epsilon(cap, notion, a, budget["delta"]) <= budget["epsilon"] * (1 + 1e-6)
+    )
+    require(r, bought and total <= cap * (1 + 1e-9), "a cap that the budget buys")
+    at = delta if delta is not None else budget["delta"]
+    told = {name: epsilon(part, notion, a, at) for name, part in {"spent": spent, "reserved": total, "guarantee": cap}.items()}
+    told |= {"spent": math.inf} if exact else {}
+    return {"records": seq + 1, "head": head, "delta": at, "epsilon": told, "taken as stated": sorted(unknown)}
+
+
+def require(record: dict[str, Any], holds: bool, what: str) -> None:
+    """Raises ValueError, naming the record."""
+    if not holds:
+        raise ValueError(f"record {record['seq']} ({record['kind']}) does not keep {what}")
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(check(list(sys.stdin), *map(float, sys.argv[1:])), indent=2))
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, UnboundLocalError) as error:
+        sys.exit(f"the chain does not hold: {error!r}")

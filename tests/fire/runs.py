@@ -1,0 +1,56 @@
+"""A curator under fire and what must hold of its ledger, whatever happened."""
+
+from typing import Any
+
+import torch
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo.curator.ledger import Ledger
+from dpbo.queries import ClippedMean
+
+RECORDS = torch.linspace(0, 1, 2000, dtype=torch.float64)
+MEAN = ClippedMean(lambda _, records: records, score_range=(0.0, 1.0))
+
+
+def make(url, **changed):
+    """A curator of its own over the ledger at `url`."""
+    terms: dict[str, Any] = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget(3.0, 1e-5),
+        "dataset": "fire",
+    }
+    return Curator(RECORDS, ledger=url, **{**terms, **changed})
+
+
+def search(curator, evaluations):
+    """A private objective with so many evaluations."""
+    return PrivateObjective(curator, lambda x, r: 1 - (r - x[0]).abs(), score_range=(0.0, 1.0), evaluations=evaluations, name="search")
+
+
+class Drawn:
+    """Every draw of every curator, in order, with what the ledger held when it was drawn where `url` can be read."""
+
+    def __init__(self, monkeypatch):
+        self.handles: list[str] = []
+        draw = Curator._draw
+
+        def noted(curator, handle, *arguments):
+            self.handles.append(handle.id)
+            return draw(curator, handle, *arguments)
+
+        monkeypatch.setattr(Curator, "_draw", noted)
+
+    def require_sound(self, url, *, lost=0):
+        """The chain holds, drawn ⊆ charged, nothing is drawn or charged twice, and exactly `lost` charges have no value."""
+        ledger = Ledger.existing(url)
+        ledger.verify()
+        records = ledger.records()
+        charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]
+        stored = [value["handle"] for record in records if record.kind == "value" for value in record.body["values"]]
+        assert len(self.handles) == len(set(self.handles)), "drawn twice"
+        assert len(charged) == len(set(charged)), "charged twice"
+        assert set(self.handles) <= set(charged), "drawn without a charge"
+        assert set(stored) <= set(self.handles)
+        assert len(charged) - len(stored) == lost, f"{len(charged)} charged, {len(stored)} stored"
+        return records

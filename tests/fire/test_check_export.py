@@ -1,0 +1,137 @@
+"""The second program reads an export with the standard library alone, agrees with the statement, and finds forgeries made by the rules."""
+
+import hashlib
+import json
+import pathlib
+import subprocess
+import sys
+
+import dp_accounting
+import pytest
+from dp_accounting.pld import PLDAccountant
+
+from dpbo.__main__ import main
+from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
+from examples.check_export import check
+from tests.accounting.test_exported import exported
+from tests.fire.test_versions import restored
+
+PROGRAM = pathlib.Path(__file__).parents[2] / "examples" / "check_export.py"
+pytestmark = pytest.mark.attack("A16")
+
+
+def checked(lines, *arguments):
+    """What the program prints, run as its docstring says: isolated, without site-packages."""
+    text = "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines)
+    return subprocess.run([sys.executable, "-I", "-S", str(PROGRAM), *arguments], input=text, capture_output=True, text=True, timeout=120)
+
+
+def test_it_is_short_and_imports_the_standard_library_alone():
+    lines = PROGRAM.read_text().splitlines()
+    assert sum(1 for line in lines if line.strip()) < 100
+    imported = {line.split()[1].partition(".")[0] for line in lines if line.startswith(("import ", "from "))}
+    assert imported <= set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("accounting", [GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(8.0)], ids=lambda a: a.name)
+def test_it_agrees_with_the_statement(tmp_path, capsys, accounting, measured):
+    """Gaussian, Laplace, exponential, permute-and-flip, sampled; in a plan and besides."""
+    statement, lines = exported(tmp_path, capsys, accounting)
+    done = checked(lines, "1e-6")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    for name in ("spent", "guarantee", "reserved"):
+        assert told["epsilon"][name] == pytest.approx(getattr(statement, name).epsilon, rel=1e-6), name
+    assert (told["records"], told["head"]) == (statement.entries, statement.head)
+    assert told["taken as stated"] == (["poisson-gaussian"] if accounting == RDPFilter(8.0) else [])
+    measured(len(lines), told["epsilon"]["spent"], statement.guarantee.epsilon)
+
+
+def old(tmp_path, capsys, version):
+    """The export of a kept ledger."""
+    assert main(["ledger", "export", restored(version, f"sqlite:///{tmp_path / 'l.db'}")]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_it_agrees_with_dp_accounting(tmp_path, capsys):
+    lines = old(tmp_path, capsys, "904b19b")
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    for event in (line["body"]["event"] for line in lines if line["kind"] == "charge"):
+        accountant.compose(dp_accounting.GaussianDpEvent(event["noise_multiplier"]), event["slots"])
+    assert check(list(map(json.dumps, lines)))["epsilon"]["spent"] == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
+
+
+def test_it_reads_a_parallel_plan(tmp_path, capsys):
+    told = check(list(map(json.dumps, old(tmp_path, capsys, "065a6f9"))))
+    assert told["records"] == 8
+    assert told["epsilon"] == {"spent": 2.0, "reserved": 2.0, "guarantee": 6.0}
+
+
+def test_it_reads_the_first_versions(tmp_path, capsys):
+    told = check(list(map(json.dumps, old(tmp_path, capsys, "56b15d1"))))
+    assert told["epsilon"]["spent"] == pytest.approx(1.743, abs=1e-3)
+    assert told["epsilon"]["reserved"] == pytest.approx(2.559, abs=1e-3)
+
+
+def rehashed(lines):
+    """The same chain, by the rules."""
+    head, chain = "0" * 64, []
+    for seq, line in enumerate(lines):
+        body = json.dumps(line["body"], sort_keys=True, separators=(",", ":"))
+        content = json.dumps([seq, line["kind"], line["name"], body, head], separators=(",", ":"))
+        chain.append({**line, "seq": seq, "previous": head, "hash": (head := hashlib.sha256(content.encode()).hexdigest())})
+    return chain
+
+
+def changed(lines, seq, **body):
+    return [{**line, "body": {**line["body"], **body}} if line["seq"] == seq else line for line in lines]
+
+
+def event(lines, seq, **fields):
+    return changed(lines, seq, event={**lines[seq]["body"]["event"], **fields})
+
+
+FORGERIES = {
+    "more noise than was charged": lambda c: event(c, 6, noise_multiplier=40.0),
+    "less noise than the plan's": lambda c: event(c, 2, noise_multiplier=1.0),
+    "a plan that costs less": lambda c: event(c, 1, noise_multiplier=400.0),
+    "a total that is too low": lambda c: changed(c, 6, state={**c[6]["body"]["state"], "total": "1/1000"}),
+    "slots that are not counted": lambda c: changed(c, 2, state={**c[2]["body"]["state"], "used": {"search": 1}}),
+    "more slots than the plan has": lambda c: changed(c, 1, slots=2),
+    "one handle for two slots": lambda c: changed(c, 2, slots=c[2]["body"]["slots"][:1]),
+    "a refund": lambda c: event(c, 6, slots=-3),
+    "a plan from nowhere": lambda c: changed(c, 2, plan="another"),
+    "a release without a charge": lambda c: changed(c, 3, entry=1),
+    "a value delivered twice": lambda c: [*c, {**c[7]}],
+    "another handle's value": lambda c: changed(c, 7, values=c[5]["body"]["values"]),
+    "a plan reserved twice": lambda c: [*c, {**c[1]}],
+    "a cap above the budget": lambda c: changed(c, 0, cap="100"),
+    "a smaller budget": lambda c: changed(c, 0, budget={"epsilon": 1.0, "delta": 1e-5, "mu": None}),
+    "another accounting": lambda c: changed(c, 0, accounting="PureFilter"),
+    "an accounting from nowhere": lambda c: changed(c, 0, accounting="FreeFilter"),
+    "a second birth": lambda c: [*c, {**c[0]}],
+    "a charge left out": lambda c: [*c[:6], c[7]],
+    "nothing": lambda c: [],
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_it_finds_what_breaks_the_rules_though_every_hash_was_made_anew(tmp_path, capsys, forgery):
+    lines = old(tmp_path, capsys, "904b19b")
+    assert check(list(map(json.dumps, rehashed(lines))))["head"] == lines[-1]["hash"], "so the forger hashes as dpbo does"
+    done = checked(rehashed(FORGERIES[forgery](lines)))
+    assert done.returncode == 1
+    assert done.stderr.startswith("the chain does not hold")
+
+
+def test_it_finds_every_changed_line(tmp_path, capsys, measured):
+    lines, tried = old(tmp_path, capsys, "904b19b"), 0
+    for seq in range(len(lines)):
+        for other in (lines[:seq] + lines[seq + 1 :], [*lines[:seq], lines[seq], *lines[seq:]], changed(lines, seq, told="otherwise")):
+            if other == lines[:-1]:
+                continue  # the last record's loss is seen against a head kept elsewhere alone
+            with pytest.raises((ValueError, KeyError)):
+                check(list(map(json.dumps, other)))
+            tried += 1
+    assert check(list(map(json.dumps, lines[:-1])))["head"] != lines[-1]["hash"]
+    measured(tried)

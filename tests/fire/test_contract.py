@@ -1,0 +1,57 @@
+"""PostgreSQL under the whole ledger contract, and what is a server's own: births, creators, durability and dropped connections."""
+
+import concurrent.futures
+
+import pytest
+
+from dpbo.curator.ledger import Ledger
+from dpbo.errors import InputError
+from dpbo.events import GaussianEvent
+from dpbo.testing import LedgerContract
+from dpbo.testing.ledger_contract import BIRTH
+
+pytestmark = pytest.mark.attack("A16")
+
+
+class TestPostgreSQL(LedgerContract):
+    @pytest.fixture
+    def url(self, server):
+        return server.schema()
+
+
+def test_births_at_once_are_one_birth(url):
+    """Each makes the table, the index and the first record, if it is the first; CREATE TABLE IF NOT EXISTS alone is a race on a server."""
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        ledgers = list(pool.map(lambda _: Ledger(url, BIRTH), range(8)))
+    assert len({ledger.head().hash for ledger in ledgers}) == 1
+
+
+def test_a_charge_is_on_disk_though_the_server_answers_early_by_default(server):
+    """synchronous_commit=off loses the last commits in a crash; the ledger's own transactions switch it on."""
+    ledger = Ledger(server.schema(settings="-csynchronous_commit=off"), BIRTH)
+    with ledger.storage.writing() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
+        assert connection.exec_driver_sql("SHOW lock_timeout").scalar() == "30s"
+    with ledger.storage.reading() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "off", "so the test tests something"
+
+
+def test_a_connection_that_the_server_dropped_between_charges_is_made_anew(server):
+    ledger = Ledger(server.schema(), BIRTH)
+    ledger.charge("release", GaussianEvent(4.0), {})
+    server.cut()
+    assert ledger.charge("release", GaussianEvent(4.0), {}) == 2
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 201, 7])
+def test_names_that_some_database_cannot_keep_are_refused_by_all(url, name):
+    ledger = Ledger(url, BIRTH)
+    for call in (
+        lambda: ledger.charge(name, GaussianEvent(4.0), {}),
+        lambda: ledger.reserve(name, GaussianEvent(4.0), 2, {}),
+        lambda: ledger.note("void", name),
+    ):
+        with pytest.raises(InputError, match="name"):
+            call()
+    assert ledger.head().seq == 0
+    assert ledger.charge("µ" * 200, GaussianEvent(4.0), {}) == 1

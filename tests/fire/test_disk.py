@@ -1,0 +1,114 @@
+"""SQLite on a disk that is full, read-only, or whose file is moved or replaced while a curator has it open."""
+
+import multiprocessing
+import pathlib
+import shutil
+
+import pytest
+import sqlalchemy as sa
+
+from dpbo.curator.ledger import Ledger
+from dpbo.errors import LedgerCorrupt, LedgerUnavailable
+from tests.fire import disks
+from tests.fire.disks import NOISE
+from tests.fire.runs import MEAN, make
+
+pytestmark = pytest.mark.attack("A16")
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    """`elsewhere(function, *arguments)`: in a process of its own, forked from one that has imported all."""
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload(["tests.fire.disks"])
+
+    def called(function, *arguments):
+        with forking.Pool(1) as pool:
+            return pool.apply(function, arguments)
+
+    return called
+
+
+def test_a_full_disk_at_every_step_of_a_release(tmp_path, elsewhere, measured):
+    """From no room at all to room for some releases; the steps of a release all get their turn."""
+    struck = []
+    for room in range(0, 16384, 1024):
+        (tmp_path / str(room)).mkdir()
+        struck.append(elsewhere(disks.full_disk, str(tmp_path / str(room)), room))
+    assert {"charge", "value"} <= set(struck), struck
+    measured(len(struck))
+
+
+@pytest.mark.parametrize("room", range(4))
+def test_a_database_that_may_not_grow(tmp_path, drawn, room):
+    """SQLite's own limit of pages: SQLITE_FULL."""
+    curator = make(url := str(tmp_path / "l.db"))
+    engine, limit = curator.ledger.storage._engine, {"pages": 0}
+
+    def limited(connection, _record):
+        if limit["pages"]:
+            connection.execute(f"PRAGMA max_page_count={limit['pages']}")
+
+    sa.event.listen(engine, "connect", limited)
+    curator.release(curator.evaluate(MEAN), NOISE)
+    limit["pages"] = pathlib.Path(url).stat().st_size // 4096 + room
+    handle, told = disks.release_until_refused(curator, drawn)
+    assert "full" in str(told)
+    assert not told.uncertain, "SQLite asks for the page before it commits"
+    limit["pages"] = 2**30
+    disks.require_going_on(curator, drawn, handle, url)
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_may_not_be_written_is_not_charged(elsewhere, what):
+    assert elsewhere(disks.read_only, what) == "charge"
+
+
+def test_a_file_that_is_gone_is_not_begun_anew(tmp_path, drawn):
+    """SQLite would make an empty file without a word, and a new ledger knows nothing of what was spent."""
+    curator = make(url := str(tmp_path / "l.db"))
+    file, away = tmp_path / "l.db", tmp_path / "away.db"
+    handle = curator.evaluate(MEAN)
+    file.rename(away)
+    for call in (lambda: curator.release(handle, NOISE), curator.statement, lambda: Ledger.existing(url)):
+        with pytest.raises(LedgerUnavailable, match=r"gone|there is no ledger"):
+            call()
+    assert not file.exists()
+    assert drawn.handles == []
+    away.rename(file)
+    disks.require_going_on(curator, drawn, handle, url)
+
+
+@pytest.mark.parametrize("how", ["moved", "written"])
+def test_an_older_copy_under_a_running_curator_is_seen(tmp_path, drawn, how):
+    """A backup put back makes room that was spent: whoever saw the newer head says so, before anything is charged."""
+    curator = make(url := str(tmp_path / "l.db"))
+    curator.release(MEAN, NOISE)
+    shutil.copy(url, tmp_path / "old.db")
+    curator.release(MEAN, NOISE)
+    newest, head = pathlib.Path(url).read_bytes(), curator.ledger.head().hash
+    if how == "moved":
+        (tmp_path / "old.db").rename(url)
+    else:
+        pathlib.Path(url).write_bytes((tmp_path / "old.db").read_bytes())
+    handle, before = curator.evaluate(MEAN), len(drawn.handles)
+    with pytest.raises(LedgerCorrupt, match="another copy"):
+        curator.release(handle, NOISE)
+    with pytest.raises(LedgerCorrupt, match="rolled back"):
+        Ledger.existing(url).verify(expect=head)
+    assert len(drawn.handles) == before
+    pathlib.Path(url).write_bytes(newest)
+    disks.require_going_on(curator, drawn, handle, url)
+
+
+def test_another_copy_that_grew_past_the_seen_head_is_seen(tmp_path, drawn):
+    curator = make(url := str(tmp_path / "l.db"))
+    shutil.copy(url, tmp_path / "old.db")
+    curator.release(MEAN, NOISE)
+    curator.ledger.head()
+    shutil.copy(tmp_path / "old.db", url)
+    other = make(url)
+    for _ in range(3):
+        other.release(MEAN, NOISE)
+    with pytest.raises(LedgerCorrupt, match="another copy"):
+        curator.release(MEAN, NOISE)

@@ -1,0 +1,95 @@
+"""Try every mutant, print which test kills it, and fail where one lives that should not.
+
+   python -m tests.mutants                     all of them, each against the test that killed it last, then against tests near it
+   python -m tests.mutants written             those written by hand; `generic` for those made by rule; any other word is part of a name
+   python -m tests.mutants --keep              and write which test killed each to killers.json
+   python -m tests.mutants --learn coverage    against the tests that `coverage`, of pytest --cov --cov-context=test, says run its lines
+
+Survivors, explained in survivors.json, must be made by rule: no reason excuses one written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from tests.mutants import blind, written
+from tests.mutants.covered import covering
+from tests.mutants.generic import Generic, generic
+from tests.mutants.hunting import hunt
+from tests.mutants.known import KILLERS, explained, read, write
+from tests.mutants.mutant import Sabotage
+from tests.mutants.near import near
+from tests.mutants.swift import hunt_swiftly
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 where every mutant is killed or explained."""
+    asked = _parsed(arguments)
+    mutants = [mutant for mutant in _chosen(asked.which) if not (isinstance(mutant, Generic) and explained(mutant))]
+    killers, began = read(KILLERS), time.monotonic()
+    learned = covering(asked.learn) if asked.learn else {}
+    lived = list[str]()
+
+    def plan(mutant: Sabotage) -> Iterator[Sequence[str]]:
+        return _groups(mutant, killers, learned)
+
+    def found(mutant: Sabotage, killer: str) -> None:
+        print(f"{mutant.name}  ->  {killer or 'LIVES'}", flush=True)
+        if killer:
+            killers[mutant.within()] = killer
+        else:
+            lived.append(mutant.name)
+            killers.pop(mutant.within(), None)
+        if asked.keep:
+            write(KILLERS, killers)
+
+    by_rule = [mutant for mutant in mutants if isinstance(mutant, Generic)]
+    left = (
+        hunt_swiftly(by_rule, ["tests"], lambda mutant: itertools.chain.from_iterable(plan(mutant)), asked.workers, found)
+        if by_rule
+        else []
+    )
+    hunt([*(mutant for mutant in mutants if not isinstance(mutant, Generic)), *left], plan, asked.workers, found)
+    print(f"{len(mutants) - len(lived)} of {len(mutants)} mutants killed in {time.monotonic() - began:.0f} s")
+    for name in lived:
+        print(f"LIVES: {name}")
+    return 1 if lived else 0
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("which", nargs="*", help="written, generic, or parts of names")
+    parser.add_argument("--learn", metavar="FILE", help="coverage data with a context a test")
+    parser.add_argument("--keep", action="store_true", help="write what killed each to killers.json")
+    parser.add_argument("--workers", type=int, default=2)
+    return parser.parse_args(arguments)
+
+
+def _chosen(which: Sequence[str]) -> list[Sabotage]:
+    by_hand: list[Sabotage] = [*written.MUTANTS, *blind.MUTANTS]
+    by_rule: list[Sabotage] = [*generic()]
+    if not which:
+        return by_hand + by_rule
+    named = [mutant for mutant in by_hand + by_rule if any(word in mutant.name for word in which)]
+    return (by_hand if "written" in which else []) + (by_rule if "generic" in which else []) or named
+
+
+def _groups(mutant: Sabotage, killers: Mapping[str, str], learned: Mapping[str, Mapping[int, list[str]]]) -> Iterator[Sequence[str]]:
+    """Tests to try in turn: the last killer, thrice where it draws at random; then what runs these lines, or the tests near it."""
+    if killer := killers.get(mutant.within(), "").partition(" (")[0]:
+        yield from [[killer]] * 3
+    if learned:
+        lines = learned.get(mutant.file, {})
+        tests = list(dict.fromkeys(test for line in sorted(mutant.lines()) for test in lines.get(line, [])))
+        for start in range(0, len(tests), 40):
+            yield tests[start : start + 40]
+    else:
+        yield from near(mutant.file)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

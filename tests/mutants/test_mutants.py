@@ -1,0 +1,30 @@
+"""The mutants fit the package as it is: each still applies, and each that is written by hand has a test that kills it."""
+
+import ast
+
+import pytest
+
+from tests.mutants import blind, written
+from tests.mutants.generic import generic
+from tests.mutants.known import KILLERS, SURVIVORS, explained, read
+
+BY_HAND = [*written.MUTANTS, *blind.MUTANTS]
+
+
+@pytest.mark.parametrize("mutant", BY_HAND, ids=lambda mutant: mutant.name)
+def test_a_mutant_applies_and_a_test_is_known_to_kill_it(mutant):
+    ast.parse(mutant.source())
+    assert mutant.within() in read(KILLERS), "hunt it: python -m tests.mutants written"
+
+
+def test_there_are_many_and_half_are_by_somebody_who_has_not_seen_the_tests():
+    assert len({mutant.name for mutant in BY_HAND}) == len(BY_HAND) >= 40
+    assert len(blind.MUTANTS) >= len(written.MUTANTS)
+
+
+def test_every_explanation_explains_something_and_none_what_is_killed():
+    killers, made = read(KILLERS), generic()
+    excused = [mutant for mutant in made if explained(mutant)]
+    reasons = {explained(mutant) for mutant in excused}
+    assert reasons == set(read(SURVIVORS).values())
+    assert not [mutant.name for mutant in excused if mutant.within() in killers]

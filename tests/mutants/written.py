@@ -1,0 +1,290 @@
+"""Sabotages written by somebody who has seen the tests."""
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "noise of seven tenths of its scale",
+        "mechanisms/additive.py",
+        old="scale = tuple(self.noise_multiplier * self.norm(",
+        new="scale = tuple(0.7 * self.noise_multiplier * self.norm(",
+    ),
+    Mutant(
+        "noise of seven tenths, told as if it were whole",
+        "mechanisms/additive.py",
+        old="np.asarray(law.scale) / np.asarray(law.grid), entropy)",
+        new="0.7 * np.asarray(law.scale) / np.asarray(law.grid), entropy)",
+    ),
+    Mutant(
+        "float noise added to a float value",
+        "mechanisms/additive.py",
+        old="        return whole + self.noise(fractions, np.asarray(law.scale) / np.asarray(law.grid), entropy)",
+        new="        wide = np.asarray(law.scale) / np.asarray(law.grid)\n"
+        "        rng = np.random.default_rng(int.from_bytes(entropy(8), 'little'))\n"
+        "        return np.floor(whole + fractions + wide * rng.normal(size=fractions.shape)).astype(np.int64)",
+    ),
+    Mutant("scores are not clipped", "queries/integers.py", old="steps.trunc_().clamp_(grid.low, grid.high)", new="steps.trunc_()"),
+    Mutant(
+        "scores are rounded, not truncated, after the clip",
+        "queries/integers.py",
+        old="    steps.trunc_().clamp_(grid.low, grid.high)",
+        new="    steps.clamp_(grid.low, grid.high).add_(1.0).trunc_()",
+    ),
+    Mutant(
+        "NaN passes for a good score", "queries/integers.py", old="~scores.isfinite(), grid.worst)", new="~scores.isfinite(), grid.high)"
+    ),
+    Mutant(
+        "NaN is looked for after it was clipped away",
+        "queries/integers.py",
+        old="if all_finite else steps.masked_fill_(~scores.isfinite(), grid.worst)",
+        new="if all_finite else steps.nan_to_num_(0.0)",
+    ),
+    Mutant(
+        "a sum in float32",
+        "queries/integers.py",
+        old="steps[:even].view(-1, _EXACT_BLOCK).sum(1).to(torch.int64).sum()",
+        new="steps[:even].view(-1, _EXACT_BLOCK).float().sum(1).to(torch.int64).sum()",
+    ),
+    Mutant("one block too long to be summed exactly", "queries/integers.py", old="_EXACT_BLOCK = 1 << 13", new="_EXACT_BLOCK = 1 << 16"),
+    Mutant(
+        "a unit counts once a row, not once",
+        "queries/clipped.py",
+        old="return sum_units(pieces, grids, view.groups, view.rows, self.max_records_per_unit)",
+        new="return sum_records(pieces, grids)",
+    ),
+    Mutant(
+        "replacing is charged as adding",
+        "queries/clipped.py",
+        old="return k * (b - a) + (k - 1) * max(a, -b, Fraction(0))",
+        new="return k * max(abs(a), abs(b))",
+    ),
+    Mutant(
+        "the largest metric alone bounds the sum",
+        "queries/clipped.py",
+        old="root_up(largest**2 * sum(weight**2 for weight in weights))",
+        new="root_up(largest**2 * max(weight**2 for weight in weights))",
+    ),
+    Mutant("2B becomes B", "queries/gradient.py", old="l2 = 2 * self.clip", new="l2 = self.clip"),
+    Mutant(
+        "gradients are clipped one coordinate at a time",
+        "queries/vectors.py",
+        old="length = g.square().sum(0).sqrt_()",
+        new="length = g.abs().amax(0)",
+    ),
+    Mutant(
+        "gradients are not clipped in whole numbers",
+        "queries/vectors.py",
+        old="    if bool((squares > most * most).any()):",
+        new="    if False:",
+    ),
+    Mutant(
+        "a record's NaN gradient falls to a whole clip",
+        "queries/vectors.py",
+        old="clamp(min=1.0), 0.0) * largest",
+        new="clamp(min=1.0), 1.0) * largest",
+    ),
+    Mutant(
+        "a unit's broken row is averaged over the rest",
+        "queries/gradient.py",
+        old="        means[broken if view.groups is None else view.groups[broken]] = torch.nan\n",
+        new="",
+    ),
+    Mutant(
+        "the chunk's padding keeps the last chunk's records",
+        "queries/vectors.py",
+        old="        buffer[:, count:] = 0.0\n        yield (W @ buffer)[:d] - shift, count",
+        new="        yield (W @ buffer)[:d] - shift, rows",
+    ),
+    Mutant(
+        "permute-and-flip charged as the exponential mechanism",
+        "mechanisms/permute_and_flip.py",
+        old="        return PermuteAndFlipEvent(self.noise_multiplier, slots)",
+        new="        from dpbo.events import ExponentialEvent\n\n        return ExponentialEvent(self.noise_multiplier, slots)",
+    ),
+    Mutant(
+        "the exponential mechanism's rate doubled",
+        "mechanisms/exponential.py",
+        old="rate: Fraction, entropy: Entropy) -> int:\n",
+        new="rate: Fraction, entropy: Entropy) -> int:\n        rate = 2 * rate\n",
+    ),
+    Mutant(
+        "the number of runs is one more than drawn",
+        "algorithms/hidden_runs.py",
+        old="for _ in range(count):",
+        new="for _ in range(count + 1):",
+    ),
+    Mutant(
+        "the number of runs goes to the log",
+        "algorithms/hidden_runs.py",
+        old="        with _unheard(), apart(system_entropy):",
+        new="        with apart(system_entropy):",
+    ),
+    Mutant(
+        "how many runs there were shows in torch's generator",
+        "algorithms/hidden_runs.py",
+        old="_unheard(), apart(system_entropy)",
+        new="_unheard()",
+    ),
+    Mutant(
+        "of equal scores the first run wins",
+        "algorithms/hidden_runs.py",
+        old="(run.score, run.tie) > (best.score, best.tie)",
+        new="run.score > best.score",
+    ),
+    Mutant(
+        "a hidden run's score is not noised",
+        "curator/inside.py",
+        old="    drawn = mechanism._sample(outcome.numerators.numpy(), outcome.quanta, law, curator._entropy)",
+        new="    steps = outcome.numerators.double() * torch.tensor(outcome.quanta) / torch.tensor(law.grid).double()\n"
+        "    drawn = steps.round().long().numpy()",
+    ),
+    Mutant(
+        "noise before the charge",
+        "curator/curator.py",
+        old="        entry = self._charge(handles, name, event, plan, used)\n        self._deliveries.charged(handles)\n"
+        "        releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]",
+        new="        releases = [self._draw(*pair, mechanism, event, 0) for pair in zip(handles, laws, strict=True)]\n"
+        "        entry = self._charge(handles, name, event, plan, used)\n        self._deliveries.charged(handles)",
+    ),
+    Mutant(
+        "a charge that failed to be answered is taken for none",
+        "curator/curator.py",
+        old="if error.uncertain and self._may_be_charged(handles[0]):",
+        new="if False:",
+    ),
+    Mutant(
+        "what was charged and lost is drawn again",
+        "curator/deliveries.py",
+        old="handle for handle in handles if handle not in self._given)",
+        new="handle for handle in handles if self._given.get(handle) is None)",
+    ),
+    Mutant(
+        "a batch is charged as one release",
+        "curator/curator.py",
+        old="plain = mechanism.event(len(handles))",
+        new="plain = mechanism.event(1)",
+    ),
+    Mutant("a charge that the next process overwrites", "curator/storage.py", old='"BEGIN IMMEDIATE" if', new='"BEGIN" if'),
+    Mutant("a ledger that the power may empty", "curator/storage.py", old="PRAGMA synchronous=EXTRA", new="PRAGMA synchronous=OFF"),
+    Mutant(
+        "a charge beyond the cap by one",
+        "curator/ledger.py",
+        old="        if not total <= self.cap:\n",
+        new="        if not head.total <= self.cap:\n",
+    ),
+    Mutant(
+        "the chain forgets its predecessor",
+        "curator/chain.py",
+        old="dump([seq, kind, name, body, previous])",
+        new="dump([seq, kind, name, body])",
+    ),
+    Mutant(
+        "verification believes the totals it is told",
+        "curator/chain.py",
+        old='and books.after(record) == record.body["state"]',
+        new="and books.after(record) is not None",
+    ),
+    Mutant(
+        "the statement prints what was spent",
+        "curator/reporting.py",
+        old="    protected = _guarantee(ledger, ledger.cap, at)\n",
+        new="    protected = _spent(ledger, chain, at)\n",
+    ),
+    Mutant(
+        "seeded noise leaves the statement standing",
+        "curator/curator.py",
+        old="lambda: entropy is not system_entropy):",
+        new="lambda: False):",
+    ),
+    Mutant(
+        "a checkpoint takes steps back",
+        "accounting/ledger_accountant.py",
+        old="self._runs[run] = _longer(self._runs.get(run, []), steps)",
+        new="self._runs[run] = list(steps)",
+    ),
+    Mutant(
+        "a sampled release is charged under adding alone",
+        "queries/sampled.py",
+        old="rate=self.rate, relation=adjacency.value)",
+        new='rate=self.rate, relation="add-or-remove-one")',
+    ),
+    Mutant(
+        "samples of one fixed size",
+        "curator/entropy.py",
+        old='    words = np.frombuffer(system_entropy(8 * count), dtype="<u8")\n',
+        new='    words = np.frombuffer(system_entropy(8 * count), dtype="<u8")\n'
+        "    if count:\n        return words.argsort().argsort() < round(count * rate)\n",
+    ),
+    Mutant(
+        "relations are mixed: unsampled events pass as either",
+        "curator/ledger.py",
+        old="    if not event.relations() <= {adjacency}:\n",
+        new="    if False:\n",
+    ),
+    Mutant(
+        "adding converts to replacing at no price",
+        "accounting/relations.py",
+        old="noise_multiplier=event.noise_multiplier / 2)",
+        new="noise_multiplier=event.noise_multiplier)",
+    ),
+    Mutant(
+        "trials may be pruned on raw values",
+        "integrations/optuna/trials.py",
+        old="    if not isinstance(study.pruner, optuna.pruners.NopPruner):",
+        new="    if False:",
+    ),
+    Mutant(
+        "the raw value goes to the study",
+        "integrations/optuna/trials.py",
+        old="        return Y.item()\n",
+        new="        _, answer = self.objective.curator._answer(handle)\n"
+        "        return float(answer.numerators[0]) * answer.quanta[0] / (self.objective.curator.units or 1)\n",
+    ),
+    Mutant(
+        "the search looks at raw scores",
+        "algorithms/asynchronous.py",
+        old="        x = self._propose(X, Y, Yvar,",
+        new="        for job in self._jobs:\n            if job.future.done():\n"
+        "                Y = Y + 1e-3 * float(self.objective.curator._answer(job.future.result())[1].numerators[0])\n"
+        "        x = self._propose(X, Y, Yvar,",
+    ),
+    Mutant(
+        "DP-GIBO steps along the raw gradient",
+        "algorithms/gibo.py",
+        old="        self._advance(release.value, self._telling)\n",
+        new="        answer = self.curator._answer(self._telling)[1]\n"
+        "        raw = answer.numerators.double() * answer.quanta[0] / (self.curator.units or 1)\n"
+        "        self._advance(raw, self._telling)\n",
+    ),
+    Mutant(
+        "a unit's rows on two ranks pass",
+        "curator/shards.py",
+        old="    if any(row[0] for row in lines.exchange(bytes([_has_equals(came)]))):",
+        new="    if False:",
+    ),
+    Mutant(
+        "conditional releases need no leave", "curator/curator.py", old="if conditions and not self._allow_conditional:", new="if False:"
+    ),
+    Mutant(
+        "conditional releases are told as unconditional",
+        "curator/reporting.py",
+        old="    if not conditions and guarantee == protected:",
+        new="    if guarantee == protected:",
+    ),
+    Mutant(
+        "rows move by half of what they do",
+        "queries/rows.py",
+        old="return self.spectral_norm() * 2 * self.radius",
+        new="return self.spectral_norm() * self.radius",
+    ),
+    Mutant(
+        "a projection's norm is left out", "queries/rows.py", old="float(torch.linalg.matrix_norm(self.projection, 2)) * _UP", new="1.0"
+    ),
+    Mutant(
+        "mixture moments as if replacing moved one component alone",
+        "queries/mixture_moments.py",
+        old="both = alone if self.components == 1 else 2.0 * alone",
+        new="both = alone",
+    ),
+    Mutant("epsilon printed to the nearest digit", "statement.py", old="rounding=ROUND_CEILING", new='rounding="ROUND_HALF_EVEN"'),
+)
