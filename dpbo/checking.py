@@ -6,6 +6,8 @@
 `checked` takes a function or a class, of which it wraps `__init__`, `__call__` and the public methods. Overrides of another library's
 methods keep that library's manners. A wrong number of arguments, or an unknown name, is Python's own TypeError.
 Beside the type: a number is not NaN and fits 64 bits, a tensor is dense and real, a text is valid Unicode. `Within` adds a range.
+Numbers of other libraries (np.int64, np.float32, Fraction) reach the body as Python's own, alone or in a tuple or list of numbers; arrays
+and tensors without a dimension are refused. No element of a tensor is looked at unless a range asks for it, and few of a long sequence.
 """
 
 from __future__ import annotations
@@ -14,17 +16,23 @@ import functools
 import inspect
 import json
 import math
+import numbers
+import sys
 import types
 import typing
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, Any, TypeVar, Union
 
 from dpbo.errors import InputError
 
 S = TypeVar("S")
-_ELEMENTS = 4096  # of a sequence are looked at; longer ones are checked where they are used
+_ELEMENTS = 256  # of a sequence are looked at; longer ones are checked where they are used
 _INT = 2**63
+_PACKAGE = __file__.rpartition("/")[0] + "/"
+_OWN = (int, float, bool, str, types.NoneType)
 
 
 @dataclass(frozen=True)
@@ -87,12 +95,71 @@ def _guarded(function: Any, owner: type | None = None) -> Any:
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         names, hints = _hints(function, owner)
-        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
-            if (hint := hints.get(name, Any)) is not Any:
-                require(name, value, hint)
-        return function(*args, **kwargs)
+        given = list(args)
+        for place, (name, value) in enumerate((*zip(names, args, strict=False), *kwargs.items())):
+            if (hint := hints.get(name)) is None:
+                continue
+            own = value if type(value) in _OWN else _own(value, hint)
+            if (told := _refusal(own, hint)) is not None:
+                raise InputError(name, value, *told)
+            if own is value:
+                continue
+            if place < len(args):
+                given[place] = own
+            else:
+                kwargs[name] = own
+        return function(*given, **kwargs)
 
     return guarded
+
+
+def warn(text: str, category: type[Warning]) -> None:
+    """Warns at the line outside dpbo that led here, however many wrappers are in between."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
+
+
+def _own(value: Any, hint: Any) -> Any:
+    """A number of another library as Python's own where a number is asked for, also those of a tuple or list; else the value itself."""
+    if type(value) in _OWN:
+        return value
+    asked = _asked(hint)
+    if isinstance(value, numbers.Real):
+        return value if Fraction in asked and isinstance(value, Fraction) else _number(value, asked)
+    elements = [part for part in asked if _parts(part)[0] in (tuple, Sequence)]
+    if not elements or type(value) not in (tuple, list) or all(type(part) in _OWN for part in value[:_ELEMENTS]):
+        return value
+    within = tuple(part for of in elements for part in _parts(of)[1] if part is not ...)
+    return type(value)(_own(part, Union[within]) for part in value) if within else value  # noqa: UP007
+
+
+def _number(value: Any, asked: tuple[Any, ...]) -> Any:
+    try:
+        if int in asked and isinstance(value, numbers.Integral):
+            return int(value)
+        return float(value) if float in asked else value
+    except (OverflowError, ValueError):
+        return value
+
+
+@functools.cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """What a generic is made of: typing's own answer takes microseconds."""
+    return typing.get_origin(hint), typing.get_args(hint)
+
+
+@functools.cache
+def _asked(hint: Any) -> tuple[Any, ...]:
+    """The types of which one is asked for."""
+    if isinstance(hint, TypeVar):
+        return _asked(hint.__bound__)
+    if _parts(hint)[0] is Annotated:
+        return _asked(_parts(hint)[1][0])
+    if _parts(hint)[0] in (Union, types.UnionType):
+        return tuple(kind for part in _parts(hint)[1] for kind in _asked(part))
+    return (hint,)
 
 
 @functools.cache
@@ -102,7 +169,8 @@ def _hints(function: Any, owner: type | None) -> tuple[tuple[str, ...], dict[str
     generated = function.__code__.co_filename == "<string>"  # a dataclass writes its constructor, from fields of several modules perhaps
     hints = typing.get_type_hints(owner if generated else function, include_extras=True)
     plain = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    return tuple(p.name for p in plain if p.kind is not p.KEYWORD_ONLY), {p.name: hints[p.name] for p in plain if p.name in hints}
+    positional = tuple(p.name for p in plain if p.kind is not p.KEYWORD_ONLY)
+    return positional, {p.name: hints[p.name] for p in plain if hints.get(p.name, Any) is not Any}
 
 
 def require(name: str, value: Any, hint: Any) -> None:
@@ -115,8 +183,7 @@ def require(name: str, value: Any, hint: Any) -> None:
 def require_settings(estimator: Any) -> None:
     """The same for what a constructor kept without looking, as scikit-learn's do."""
     for name, hint in _hints(type(estimator).__init__, None)[1].items():
-        if name != "return" and hint is not Any:
-            require(name, getattr(estimator, name), hint)
+        require(name, _own(getattr(estimator, name), hint), hint)
 
 
 def require_json(name: str, value: Any) -> None:
@@ -129,20 +196,22 @@ def require_json(name: str, value: Any) -> None:
 
 def _refusal(value: Any, hint: Any) -> tuple[str, str] | None:
     """(what is allowed, remedy), or None where the value is."""
-    if typing.get_origin(hint) is Annotated:
-        base, *ranges = typing.get_args(hint)
+    if (kind := _KINDS.get(hint)) is not None and kind(value):
+        return None
+    if _parts(hint)[0] is Annotated:
+        base, *ranges = _parts(hint)[1]
         if not _fits(value, base):
             return ranges[0].allowed, ranges[0].remedy
         return next(((within.allowed, within.remedy) for within in ranges if not within.test(value)), None)
-    if typing.get_origin(hint) in (Union, types.UnionType):
-        refusals = [_refusal(value, part) for part in typing.get_args(hint)]
+    if _parts(hint)[0] in (Union, types.UnionType):
+        refusals = [_refusal(value, part) for part in _parts(hint)[1]]
         return None if None in refusals else (" or ".join(dict.fromkeys(r[0] for r in refusals if r)), "".join(r[1] for r in refusals if r))
     return None if _fits(value, hint) else (_words(hint), "")
 
 
 def _fits(value: Any, hint: Any) -> bool:
     hint = hint.__bound__ or Any if isinstance(hint, TypeVar) else hint
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    origin, parts = _parts(hint)
     if origin in (Annotated, Union, types.UnionType):
         return _refusal(value, hint) is None
     kind: Any = origin or hint
@@ -194,7 +263,7 @@ def _whole(value: Any) -> bool:
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str) and not any(0xD800 <= ord(letter) < 0xE000 for letter in value)
+    return isinstance(value, str) and (value.isascii() or not any(0xD800 <= ord(letter) < 0xE000 for letter in value))
 
 
 _KINDS: dict[Any, Callable[[Any], bool]] = {
@@ -215,7 +284,7 @@ _WORDS = {
 
 
 def _words(hint: Any) -> str:
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    origin, parts = _parts(hint)
     if origin is Annotated:
         return parts[0] if isinstance(parts[0], str) else hint.__metadata__[0].allowed
     if origin in (Union, types.UnionType):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from fractions import Fraction
@@ -23,7 +22,7 @@ from tqdm import tqdm
 
 from dpbo.accounting.calibrate import exact_share
 from dpbo.accounting.filters import EventKind
-from dpbo.checking import checked
+from dpbo.checking import checked, warn
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.curator.terms import require_own_role
@@ -212,7 +211,7 @@ class PrivateObjective:
             if std > (upper - lower) / 10:
                 text = (f"each evaluation carries noise of standard deviation {std:.3g}, more than a tenth of the score range "
                         f"({lower:g}, {upper:g}): plan fewer evaluations, a larger budget or more units.")  # fmt: skip
-                warnings.warn(text, NoiseWarning, stacklevel=3)
+                warn(text, NoiseWarning)
 
     def _show_progress(self) -> None:
         """Slots charged so far, on a terminal only."""

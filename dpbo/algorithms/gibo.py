@@ -14,7 +14,6 @@ Kernel, clip, bounds and start are public: fixed, or fitted on public data or on
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from dpbo.accounting.calibrate import exact_share
 from dpbo.algorithms.gibo_frame import Frame, require_bounds, require_start
 from dpbo.algorithms.gibo_points import GIBOPoints
 from dpbo.algorithms.gibo_settings import RECOMMENDED, GIBOSettings
-from dpbo.checking import checked
+from dpbo.checking import checked, warn
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, PrivacyError
@@ -289,7 +288,7 @@ class DPGIBO:
         if self.rho > _HOPELESS:
             text = (f"the noise of one gradient is {self.rho:.2g} times the clip, so this run can hardly find anything: "
                     "ask for fewer iterations, a larger budget, fewer dimensions or more units.")  # fmt: skip
-            warnings.warn(text, NoiseWarning, stacklevel=3)
+            warn(text, NoiseWarning)
 
 
 def _described(kernel: Any) -> str:

@@ -1,0 +1,135 @@
+"""What the check lets through, what it hands on, and what it costs."""
+
+import decimal
+import fractions
+import json
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+import torch
+
+import dpbo
+from dpbo.checking import Count, Positive, Within, checked
+from dpbo.errors import InputError
+from dpbo.events import GaussianEvent
+from dpbo.objective import NoiseWarning
+from tests.fuzz import world as w
+
+pytestmark = pytest.mark.attack("A5")
+Spread = Annotated[tuple[float, float], Within("(low, high)", lambda pair: pair[0] < pair[1])]
+
+
+@checked
+def got(count: Count = 1, scale: Positive | None = None, share: float | Fraction = 1, ends: Spread = (0.0, 1.0), weights: Sequence[float] = ()):
+    return count, scale, share, ends, weights
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "own"),
+    [
+        ("count", np.int64(3), 3), ("count", np.uint8(3), 3), ("scale", np.float32(0.5), 0.5), ("scale", np.float64(0.5), 0.5), ("scale", np.int64(2), 2.0),
+        ("scale", Fraction(1, 4), 0.25), ("share", Fraction(1, 3), Fraction(1, 3)), ("share", np.float32(0.25), 0.25),
+        ("ends", (np.float32(0.0), np.float64(2.0)), (0.0, 2.0)), ("ends", (0, Fraction(1, 2)), (0, 0.5)), ("weights", [np.float32(1.5), 2.0], [1.5, 2.0]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("by_name", [True, False])
+def test_numbers_of_other_libraries_become_pythons_own(name, given, own, by_name):
+    places = ["count", "scale", "share", "ends", "weights"]
+    before = dict(zip(places, (1, None, 1, (0.0, 1.0), ()), strict=True))
+    made = got(**{name: given}) if by_name else got(*{**before, name: given}.values())
+    arrived = made[places.index(name)]
+    assert arrived == own
+    assert type(arrived) is type(own)
+    if isinstance(own, (tuple, list)):
+        assert [type(part) for part in arrived] == [type(part) for part in own]
+
+
+@pytest.mark.parametrize("value", [True, np.array(3), torch.tensor(3), np.float64(3.0), Fraction(3), "3", np.bool_(True)])
+def test_what_is_no_whole_number_is_refused(value):
+    with pytest.raises(InputError, match="count"):
+        got(count=value)
+
+
+@pytest.mark.parametrize(
+    "value", [True, np.array(0.5), torch.tensor(0.5), decimal.Decimal("0.5"), np.float32("nan"), np.float64("inf"), Fraction(10**400), 1j]
+)
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(InputError, match="scale"):
+        got(scale=value)
+
+
+def test_numbers_of_numpy_reach_the_ledger():
+    curator = w.curator(budget=dpbo.Budget(np.float64(8.0), np.float32(1e-5)))
+    objective = dpbo.PrivateObjective(
+        curator, w.score, score_range=(np.float32(0.0), np.float64(1.0)), evaluations=np.int64(2), budget_share=fractions.Fraction(1, 2)
+    )
+    objective(w.grid(1))
+    assert json.loads(curator.statement().to_json())
+    assert curator.ledger.verify().kind == "value"
+
+
+def test_a_refused_number_reserves_nothing():
+    curator = w.curator()
+    before = curator.ledger.head().hash
+    with pytest.raises(InputError, match="evaluations"):
+        dpbo.PrivateObjective(curator, w.score, score_range=(0.0, 1.0), evaluations=torch.tensor(3))
+    assert curator.ledger.head().hash == before
+
+
+def test_a_refusal_shows_the_callers_line_and_one_more():
+    with pytest.raises(InputError) as caught:
+        GaussianEvent(-1.0 * 1j, 3)
+    files = [frame.filename.rpartition("/")[2] for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert files == ["test_checked.py", "checking.py"]
+
+
+def test_a_warning_points_at_the_callers_line():
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        w_objective = dpbo.PrivateObjective(w.curator(), w.score, score_range=(0.0, 1.0), evaluations=500)
+        w.gibo(budget=0.1, iterations=50)
+    told = [warning for warning in warned if warning.category is NoiseWarning]
+    assert w_objective.evaluations == 500
+    assert [warning.filename for warning in told] == [__file__, w.__file__]
+
+
+class Counted(list):
+    """A list that counts how many of its elements are looked at."""
+
+    looked = 0
+
+    def __getitem__(self, place):
+        found = super().__getitem__(place)
+        self.looked += len(found) if isinstance(place, slice) else 1
+        return found
+
+    def __iter__(self):
+        for part in super().__iter__():
+            self.looked += 1
+            yield part
+
+
+def test_neither_records_nor_long_sequences_are_read():
+    @checked
+    def held(records: Any, rows: torch.Tensor, labels: Sequence[str]):
+        return records, rows, labels
+
+    records, labels = Counted([0.5] * 10**6), Counted(["a"] * 10**6)
+    rows = torch.zeros(1, dtype=torch.float64).expand(10**12)  # reading it would take memory that nobody has
+    started = time.process_time()
+    assert held(records, rows, labels)[0] is records
+    assert (records.looked, labels.looked) <= (0, 1000)
+    assert time.process_time() - started < 1.0
+
+
+def test_a_check_takes_microseconds():
+    started = time.process_time()
+    for _ in range(1000):
+        got(2, 0.5, 1, (0.0, 1.0))
+    assert time.process_time() - started < 0.2, "200 microseconds a call, ten times what was measured"
