@@ -226,14 +226,14 @@ def _fits(value: Any, hint: Any) -> bool:
             return isinstance(value, Mapping) and (not parts or all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items()))
         if kind is Callable:
             return callable(value)
-        if getattr(kind, "_is_protocol", False):
+        if vars(kind).get("_is_protocol", False):
             return all(hasattr(value, name) for name in vars(kind) if name == "__call__" or not name.startswith("_"))
         return isinstance(value, kind) and _dense(value)
     return hint is not None or value is None
 
 
 def _sequence(value: Any, parts: tuple[Any, ...], *, fixed: bool) -> bool:
-    if parts == (Any,) and getattr(value, "ndim", 0):
+    if parts == (Any,) and getattr(value, "ndim", 0) > 0:
         return _dense(value)  # a table, of which each row is an element
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         return False

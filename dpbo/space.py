@@ -122,7 +122,7 @@ class Space:
             raise InputError("parameters", sorted(parameters), f"exactly {self.names}")
         try:
             coordinates = [axis.encode(parameters[name]) for name, axis in self._axes.items()]
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             raise InputError("parameters", parameters, "values of this space") from None
         return torch.tensor(coordinates, dtype=torch.float64)
 

@@ -254,7 +254,7 @@ class DPGIBO:
         event = self.curator.reserve(self.name, planned.event(), slots=self.iterations, terms=shown)
         return planned if isinstance(planned, NoNoise) else GaussianMechanism(event.noise_multiplier)
 
-    def _multiplier(self, budget: Budget | float) -> float:
+    def _multiplier(self, budget: Budget | float | Fraction) -> float:
         accounting, whole = self.curator.accounting, self.curator.ledger.cap
         available = accounting.cap(budget) if isinstance(budget, Budget) else whole * exact_share(budget)
         multiplier = accounting.multiplier(GaussianEvent, self.iterations, available)

@@ -3,15 +3,14 @@
 import functools
 import pathlib
 import tempfile
+from typing import Any
 
-import numpy as np
-import scipy.stats
 import torch
 
 import dpbo
-from dpbo import algorithms, testing
+from dpbo import algorithms
 from dpbo.accounting import GDPFilter
-from dpbo.algorithms import em, kusner, outsourced
+from dpbo.algorithms import kusner, outsourced
 from dpbo.mechanisms import GaussianMechanism
 from tests.fuzz import world as w
 from tests.fuzz.case import Case, of
@@ -111,27 +110,67 @@ def _restored(state):
 SEARCHES = {
     "dpbo.algorithms.AsynchronousBO": Case(
         lambda: algorithms.AsynchronousBO,
-        lambda: {"objective": w.objective(), "space": w.SPACE, "workers": 2, "initial": 2, "ordered": True, "skip": (), "propose": None, "seed": 0},
+        lambda: {
+            "objective": w.objective(),
+            "space": w.SPACE,
+            "workers": 2,
+            "initial": 2,
+            "ordered": True,
+            "skip": (),
+            "propose": None,
+            "seed": 0,
+        },
     ),
     "dpbo.algorithms.AsynchronousBO.run": Case(
-        lambda: algorithms.AsynchronousBO(w.objective(evaluations=2), w.SPACE, workers=1, initial=2).run, lambda: {"executor": POOL}, dear=0.5
+        lambda: algorithms.AsynchronousBO(w.objective(evaluations=2), w.SPACE, workers=1, initial=2).run,
+        lambda: {"executor": POOL},
+        dear=0.5,
     ),
     "dpbo.algorithms.search_then_choose": Case(
         lambda: algorithms.search_then_choose,
-        lambda: {"curator": w.curator(), "score": w.score, "candidates": w.grid(12), "score_range": (0.0, 1.0), "evaluations": 3, "finalists": 2,
-                 "fit": None, "initial": 2, "beta": 7.0, "search_share": 0.8, "budget_share": 0.5, "seed": 0, "name": "f"},
+        lambda: {
+            "curator": w.curator(),
+            "score": w.score,
+            "candidates": w.grid(12),
+            "score_range": (0.0, 1.0),
+            "evaluations": 3,
+            "finalists": 2,
+            "fit": None,
+            "initial": 2,
+            "beta": 7.0,
+            "search_share": 0.8,
+            "budget_share": 0.5,
+            "seed": 0,
+            "name": "f",
+        },
         dear=1,
     ),
     "dpbo.algorithms.Adaptive": of(
-        algorithms.Adaptive, space=w.SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=16, interest=algorithms.Adaptive.interest, sharpness=2.0
+        algorithms.Adaptive,
+        space=w.SPACE,
+        spread=(0.5, 2.0),
+        noise_std=0.1,
+        candidates=16,
+        interest=algorithms.Adaptive.interest,
+        sharpness=2.0,
     ),
     "dpbo.algorithms.NoisedScore": of(
         algorithms.NoisedScore, score=w.score, score_range=(0.0, 1.0), mechanism=GaussianMechanism(20.0), settings={"divisor": 40.0}
     ),
     "dpbo.algorithms.private_selection": Case(
         lambda: algorithms.private_selection,
-        lambda: {"curator": w.selecting(), "train": _trained, "space": w.SPACE, "law": LAW, "base": (), "score": _scored(), "adaptive": None,
-                 "threshold": None, "pad_to": None, "name": "selection"},
+        lambda: {
+            "curator": w.selecting(),
+            "train": _trained,
+            "space": w.SPACE,
+            "law": LAW,
+            "base": (),
+            "score": _scored(),
+            "adaptive": None,
+            "threshold": None,
+            "pad_to": None,
+            "name": "selection",
+        },
         dear=0.5,
     ),
     "dpbo.algorithms.selection_event": Case(
@@ -139,20 +178,37 @@ SEARCHES = {
         lambda: {"curator": w.selecting(), "law": LAW, "base": (w.EVENT,), "score": _scored(), "spread": (1.0, 1.0)},
     ),
     "dpbo.algorithms.kusner.KusnerSearch": of(
-        kusner.KusnerSearch, gain=lambda x, rows: 0.1, candidates=w.grid(), kernel=w.kernel(), noise=1e-2, observations=3, kappa=0.99, delta=0.01,
-        value_range=(-3.0, 3.0), constants="corrected",
+        kusner.KusnerSearch,
+        gain=lambda x, rows: 0.1,
+        candidates=w.grid(),
+        kernel=w.kernel(),
+        noise=1e-2,
+        observations=3,
+        kappa=0.99,
+        delta=0.01,
+        value_range=(-3.0, 3.0),
+        constants="corrected",
     ),
     "dpbo.algorithms.kusner.KusnerSearch.last": Case(lambda: _kusner().last, lambda: {"amplitude": 0.1, "tau": 1.0}),
     "dpbo.algorithms.kusner.Adaptive": of(kusner.Adaptive, kernel=w.kernel(), noise=1e-2, observations=3),
     "dpbo.algorithms.kusner.RegularisedBest": of(
-        kusner.RegularisedBest, loss=w.loss, fit=lambda l: X, grid=(0.5, 1.0), lipschitz=1.0, bound=1.0, at_zero=0.5, records=40, gap=0.0,
-        adaptive=kusner.Adaptive(w.kernel(), 1e-2, 2), constants="corrected",
+        kusner.RegularisedBest,
+        loss=w.loss,
+        fit=lambda _: X,
+        grid=(0.5, 1.0),
+        lipschitz=1.0,
+        bound=1.0,
+        at_zero=0.5,
+        records=40,
+        gap=0.0,
+        adaptive=kusner.Adaptive(w.kernel(), 1e-2, 2),
+        constants="corrected",
     ),
-}  # fmt: skip
+}
 
 
 def _kusner():
-    terms = {"noise": 1e-2, "observations": 3, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0)}
+    terms: dict[str, Any] = {"noise": 1e-2, "observations": 3, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0)}
     return kusner.KusnerSearch(lambda x, rows: 0.1, w.grid(), kernel=w.kernel(), **terms)
 
 
@@ -184,8 +240,18 @@ def _modeler():
 OUTSOURCED = {
     "dpbo.algorithms.outsourced.Outcomes": Case(
         lambda: outsourced.Outcomes,
-        lambda: {"curator": w.curator(role="candidate"), "outcome": w.first_column, "value_range": (0.0, 1.0), "budget_share": 0.5,
-                 "declassified": None, "repeats": 1, "limit": 5, "worst": "lower", "terms": {"a": 1}, "name": "outcomes"},
+        lambda: {
+            "curator": w.curator(role="candidate"),
+            "outcome": w.first_column,
+            "value_range": (0.0, 1.0),
+            "budget_share": 0.5,
+            "declassified": None,
+            "repeats": 1,
+            "limit": 5,
+            "worst": "lower",
+            "terms": {"a": 1},
+            "name": "outcomes",
+        },
     ),
     "dpbo.algorithms.outsourced.Outcomes.value": Case(lambda: _outcomes().value, lambda: {"row": 1, "request": "first"}),
     "dpbo.algorithms.outsourced.release_rows": Case(
@@ -193,8 +259,16 @@ OUTSOURCED = {
         lambda: {"curator": w.curator(), "table": w.table(), "mechanism": GaussianMechanism(30.0), "name": "rows", "terms": {"a": 1}},
     ),
     "dpbo.algorithms.outsourced.Modeler": of(
-        outsourced.Modeler, Z=w.grid(), kernel=w.kernel(), noise=1e-2, schedule=SCHEDULE, acquisition=None, repeats=False, mean=0.0,
-        history=((1, 0.5),), chunk=64,
+        outsourced.Modeler,
+        Z=w.grid(),
+        kernel=w.kernel(),
+        noise=1e-2,
+        schedule=SCHEDULE,
+        acquisition=None,
+        repeats=False,
+        mean=0.0,
+        history=((1, 0.5),),
+        chunk=64,
     ),
     "dpbo.algorithms.outsourced.Modeler.tell": Case(lambda: _modeler().tell, lambda: {"index": 2, "y": 0.3}),
     "dpbo.algorithms.outsourced.Modeler.skip": Case(lambda: _modeler().skip, lambda: {"index": 2}),
@@ -205,7 +279,15 @@ OUTSOURCED = {
     ),
     "dpbo.algorithms.outsourced.random_projection": of(outsourced.random_projection, dimension=4, k=2, seed=0),
     "dpbo.algorithms.outsourced.row_noises": of(
-        outsourced.row_noises, dear=0.1, dimension=4, budget=w.BUDGET, moves=1.0, accounting=GDPFilter(), share=0.5, projections=(2,), lengthscale=1.0,
+        outsourced.row_noises,
+        dear=0.1,
+        dimension=4,
+        budget=w.BUDGET,
+        moves=1.0,
+        accounting=GDPFilter(),
+        share=0.5,
+        projections=(2,),
+        lengthscale=1.0,
         seed=0,
     ),
     "dpbo.algorithms.outsourced.RowNoise.error": Case(lambda: _row_noise().error, lambda: {"lengthscale": 1.0}),
@@ -215,91 +297,11 @@ OUTSOURCED = {
         lambda: outsourced.write_release,
         lambda: {"folder": pathlib.Path(_folder()), "rows": _released()[0], "facts": {"a": 1}, "statement": _released()[1]},
     ),
-}  # fmt: skip
+}
 
 
 def _row_noise():
     return outsourced.row_noises(4, budget=w.BUDGET, moves=1.0)[0]
 
 
-SHARED = {"budget": w.BUDGET, "radius": 2.0, "center": (0.0, 0.0), "max_iter": 2, "adjacency": "replace-one", "accounting": None,
-          "dimension": None, "vectors": None, "name": "em", "random_state": 0}  # fmt: skip
-OWN = {
-    "DPFactorAnalysis": {"n_components": 1, "divisor": None},
-    "DPKMeans": {"n_clusters": 2},
-    "DPLloyd": {"n_clusters": 2},
-    "DPGaussianMixture": {"n_components": 2, "covariance_type": "full", "method": "mle", "init_iter": 1, "frame_iter": 1, "reach": None, "settle": 1,
-                          "shares": (0.4, 0.3, 0.3), "reg_covar": None},
-}  # fmt: skip
-
-
-def _fitting(kind):
-    """Construct and fit: scikit-learn's constructors keep what they are given, and `fit` judges it."""
-    return lambda **settings: kind(**settings).fit(w.arrays())
-
-
-@functools.cache
-def _fitted(name):
-    return getattr(em, name)(**{**SHARED, **OWN[name]}).fit(w.arrays())
-
-
-EM = {
-    **{f"dpbo.algorithms.em.{n}": of(_fitting(getattr(em, n)), dear=0.3, **{**SHARED, **OWN[n]}) for n in OWN},
-    **{
-        f"dpbo.algorithms.em.{n}.fit": Case(
-            lambda n=n: getattr(em, n)(**{**SHARED, **OWN[n]}).fit, lambda: {"X": w.arrays(), "y": None}, dear=0.3, foreign=("X",)
-        )
-        for n in OWN
-    },
-    **{
-        f"dpbo.algorithms.em.{n}.{method}": Case(lambda n=n, m=method: getattr(_fitted(n), m), lambda: {"X": w.arrays()}, foreign=("X",))
-        for n, method in (("DPKMeans", "predict"), ("DPKMeans", "transform"), ("DPKMeans", "score"), ("DPFactorAnalysis", "transform"),
-                          ("DPFactorAnalysis", "score"), ("DPFactorAnalysis", "score_samples"), ("DPGaussianMixture", "predict"),
-                          ("DPGaussianMixture", "predict_proba"), ("DPGaussianMixture", "score_samples"))
-    },
-    "dpbo.algorithms.em.DPGaussianMixture.log_density": Case(lambda: _fitted("DPGaussianMixture").log_density, lambda: {"X": w.grid()}),
-    "dpbo.algorithms.em.DPGaussianMixture.sample": Case(lambda: _fitted("DPGaussianMixture").sample, lambda: {"n_samples": 2}),
-    "dpbo.algorithms.em.density_of": Case(lambda: em.density_of, lambda: {"mixture": _fitted("DPGaussianMixture"), "X": w.grid()}),
-    "dpbo.algorithms.em.embedding": Case(lambda: em.embedding, lambda: {"analysis": _fitted("DPFactorAnalysis")}),
-    "dpbo.algorithms.em.LinearEmbedding": of(em.LinearEmbedding, weight=torch.ones(1, 2, dtype=w.DOUBLE), mean=torch.zeros(2, dtype=w.DOUBLE)),
-}  # fmt: skip
-
-
-_FRESH = np.random.default_rng(0)
-
-
-def _draw(which, count):
-    return _FRESH.normal(size=count) + which
-
-
-def _run(curator, records):
-    return curator.release(w.query(), w.GAUSSIAN).value
-
-
-TESTING = {
-    "dpbo.testing.SeededEntropy": of(testing.SeededEntropy, seed=1),
-    "dpbo.testing.SeededEntropy.__call__": Case(lambda: testing.SeededEntropy(1), lambda: {"size": 8}),
-    "dpbo.testing.assert_law": of(
-        testing.assert_law, samples=np.linspace(0.001, 0.999, 999), cdf=scipy.stats.uniform().cdf, raises=(AssertionError,)
-    ),
-    "dpbo.testing.assert_not_law": of(
-        testing.assert_not_law, samples=np.linspace(0.001, 0.999, 999), cdf=scipy.stats.norm().cdf, raises=(AssertionError,)
-    ),
-    "dpbo.testing.audit": of(testing.audit, dear=0.3, draw=_draw, runs=400, statistic=None, delta=1e-5, level=1e-6),
-    "dpbo.testing.Audit.epsilon": Case(lambda: testing.audit(_draw, runs=400).epsilon, lambda: {"delta": 1e-5}),
-    "dpbo.testing.reachable": of(testing.reachable, mu=1.0, runs=400, level=1e-6),
-    "dpbo.testing.check_per_record": of(
-        testing.check_per_record, score=w.score, subject=X, records=torch.rand(12, 2, dtype=w.DOUBLE), adjacency=w.REPLACE, grouped=False, trials=2,
-        seed=0, raises=(AssertionError,), foreign=("score", "subject"),
-    ),
-    "dpbo.testing.outside_column_space": of(testing.outside_column_space, Z=w.grid(), X=w.grid(8, 1)),
-    "dpbo.testing.recover_rows": of(testing.recover_rows, Z=w.grid(), known=w.grid(3), indices=(0, 1, 2)),
-    "dpbo.testing.which_published": of(testing.which_published, Z=w.grid(), tables=(w.grid(), w.grid() + 1)),
-    "dpbo.testing.replay": Case(
-        lambda: testing.replay,
-        lambda: {"run": _run, "records": w.records(), "neighbour": w.records(), "neighbour_unit": None, "unit": dpbo.PrivacyUnit("r"),
-                 "adjacency": w.REPLACE, "budget": w.BUDGET},
-        raises=(AssertionError,), foreign=("run",),
-    ),
-}  # fmt: skip
-CASES = {**GIBO, **SEARCHES, **OUTSOURCED, **EM, **TESTING}
+CASES = {**GIBO, **SEARCHES, **OUTSOURCED}

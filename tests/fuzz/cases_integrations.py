@@ -4,6 +4,7 @@ import functools
 import importlib
 import pathlib
 import tempfile
+from typing import Any
 
 import optuna
 import scipy.stats
@@ -29,11 +30,28 @@ TOKEN = "a token of enough letters"
 Client = importlib.import_module("ax.api.client").Client
 ROWS, LABELS = make_classification(120, 4, random_state=0)
 SEARCH = {
-    "estimator": DecisionTreeClassifier(random_state=0), "param_distributions": {"max_depth": scipy.stats.randint(1, 5)}, "budget": w.BUDGET,
-    "n_iter": 2, "scoring": "accuracy", "score_range": None, "strategy": "bo", "strategy_options": None, "final_share": 0.1, "n_initial": 2,
-    "test_size": None, "unit": "record", "adjacency": "replace-one", "divisor": None, "error_score": "raise", "dataset": None, "ledger": None,
-    "name": "search", "random_state": 0, "cv": None, "refit": False,
-}  # fmt: skip
+    "estimator": DecisionTreeClassifier(random_state=0),
+    "param_distributions": {"max_depth": scipy.stats.randint(1, 5)},
+    "budget": w.BUDGET,
+    "n_iter": 2,
+    "scoring": "accuracy",
+    "score_range": None,
+    "strategy": "bo",
+    "strategy_options": None,
+    "final_share": 0.1,
+    "n_initial": 2,
+    "test_size": None,
+    "unit": "record",
+    "adjacency": "replace-one",
+    "divisor": None,
+    "error_score": "raise",
+    "dataset": None,
+    "ledger": None,
+    "name": "search",
+    "random_state": 0,
+    "cv": None,
+    "refit": False,
+}
 SPLIT = {"X_train": ROWS[:60], "y_train": LABELS[:60], "X_val": ROWS[60:], "y_val": LABELS[60:], "groups": None, "groups_train": None}
 
 
@@ -42,8 +60,7 @@ def _searched(**settings):
 
 
 def _study():
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0), pruner=optuna.pruners.NopPruner())
-    return study
+    return optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0), pruner=optuna.pruners.NopPruner())
 
 
 @functools.cache
@@ -72,7 +89,8 @@ OPTUNA = {
 AX = {
     "dpbo.integrations.ax.ClientObjective": Case(
         lambda: integrations.ax.ClientObjective,
-        lambda: {"objective": w.objective(), "space": w.SPACE, "client": Client(random_seed=1), "strategy": None}, dear=0.2,
+        lambda: {"objective": w.objective(), "space": w.SPACE, "client": Client(random_seed=1), "strategy": None},
+        dear=0.2,
     ),
     "dpbo.integrations.ax.ClientObjective.next": Case(lambda: _loop().next, lambda: {"at_most": 1}, dear=0.3),
     "dpbo.integrations.ax.ClientObjective.point": Case(lambda: _asked().point, lambda: {"index": 0}, dear=0.3),
@@ -86,7 +104,7 @@ AX = {
         integrations.ax.gradient_information, space=w.SPACE, at={"a": 0.5, "b": 1.0}, initial=2, seed=0
     ),
     "dpbo.integrations.ax.noisy_improvement": of(integrations.ax.noisy_improvement, initial=2, seed=0),
-}  # fmt: skip
+}
 
 
 def _asked():
@@ -102,8 +120,16 @@ def _completed(index, handle):
 
 TERMS = opacus.DPSGD(noise_multiplier=1.0, epochs=1, batches=2, batch_size=20)
 DATA = TensorDataset(torch.rand(40, 2), torch.zeros(40).long())
-_PLAN = {"budget": dpbo.Budget(6.0, 1e-5), "terms": TERMS, "runs": 2, "validation": 40, "score_range": (0.0, 1.0),
-         "adjacency": dpbo.Adjacency.ADD_OR_REMOVE_ONE, "law": LAW, "spread": (0.9, 1.2)}  # fmt: skip
+_PLAN: dict[str, Any] = {
+    "budget": dpbo.Budget(6.0, 1e-5),
+    "terms": TERMS,
+    "runs": 2,
+    "validation": 40,
+    "score_range": (0.0, 1.0),
+    "adjacency": dpbo.Adjacency.ADD_OR_REMOVE_ONE,
+    "law": LAW,
+    "spread": (0.9, 1.2),
+}
 
 
 @functools.cache
@@ -139,13 +165,27 @@ OPACUS = {
     "dpbo.integrations.opacus.plan_tuning": of(opacus.plan_tuning, dear=5, **_PLAN),
     "dpbo.integrations.opacus.tune": Case(
         lambda: opacus.tune,
-        lambda: {"fit": _fit, "score": _right, "training": DATA, "validation": (torch.rand(40, 2), torch.zeros(40).long()), "space": w.SPACE,
-                 "budget": dpbo.Budget(6.0, 1e-5), "plan": _plans()["once"], "divisor": 40, "score_range": (0.0, 1.0),
-                 "adjacency": dpbo.Adjacency.ADD_OR_REMOVE_ONE, "parameters": {"a": 0.5, "b": 1.0}, "initial": 2, "seed": 0, "folder": None,
-                 "dataset": None, "ledger": None},
+        lambda: {
+            "fit": _fit,
+            "score": _right,
+            "training": DATA,
+            "validation": (torch.rand(40, 2), torch.zeros(40).long()),
+            "space": w.SPACE,
+            "budget": dpbo.Budget(6.0, 1e-5),
+            "plan": _plans()["once"],
+            "divisor": 40,
+            "score_range": (0.0, 1.0),
+            "adjacency": dpbo.Adjacency.ADD_OR_REMOVE_ONE,
+            "parameters": {"a": 0.5, "b": 1.0},
+            "initial": 2,
+            "seed": 0,
+            "folder": None,
+            "dataset": None,
+            "ledger": None,
+        },
         dear=2,
     ),
-}  # fmt: skip
+}
 
 
 class Replying(integrations.RemoteCurator):
@@ -170,10 +210,13 @@ SERVER = {
     "dpbo.integrations.RemoteCurator.value": Case(lambda: Replying(_outcomes()).value, lambda: {"row": 1, "request": "first"}),
     "dpbo.integrations.search": Case(
         lambda: integrations.search,
-        lambda: {"modeler": _modeler(), "curator": Replying(_outcomes()), "steps": 2, "journal": _journal(), "minimise": False}, dear=0.3,
+        lambda: {"modeler": _modeler(), "curator": Replying(_outcomes()), "steps": 2, "journal": _journal(), "minimise": False},
+        dear=0.3,
     ),
-    "dpbo.integrations.application": Case(lambda: integrations.application, lambda: {"outcomes": _outcomes(), "token": TOKEN, "every": 0.1}),
-}  # fmt: skip
+    "dpbo.integrations.application": Case(
+        lambda: integrations.application, lambda: {"outcomes": _outcomes(), "token": TOKEN, "every": 0.1}
+    ),
+}
 SKLEARN = {
     "dpbo.DPSearch": of(_searched, dear=0.3, **SEARCH),
     "dpbo.DPSearch.fit": Case(lambda: dpbo.DPSearch(**SEARCH).fit, lambda: dict(SPLIT), dear=0.3, foreign=("X_train", "y_train")),

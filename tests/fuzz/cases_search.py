@@ -1,7 +1,6 @@
 """Good calls: curators, objectives, spaces, models, acquisitions, algorithms."""
 
 import concurrent.futures
-import functools
 import pathlib
 import tempfile
 
@@ -19,8 +18,15 @@ from tests.fuzz.case import Case, of
 POOL = concurrent.futures.ThreadPoolExecutor(1)
 X = torch.tensor([0.5, 0.5], dtype=w.DOUBLE)
 HISTORY = {"space": w.SPACE, **w.history()}
-BIRTH = {"dataset": "x", "unit": "record", "grouped": False, "adjacency": "replace-one", "budget": w.BUDGET.to_json(),
-         "accounting": "GDPFilter", "role": "validation"}  # fmt: skip
+BIRTH = {
+    "dataset": "x",
+    "unit": "record",
+    "grouped": False,
+    "adjacency": "replace-one",
+    "budget": w.BUDGET.to_json(),
+    "accounting": "GDPFilter",
+    "role": "validation",
+}
 SCHEDULE = acquisition.SrinivasFinite(count=8, delta=0.1)
 CURATORS = {
     "dpbo.Curator": Case(
@@ -130,8 +136,7 @@ def _released_by_objective(handles):
     return made.release([made.evaluate(X) for _ in handles] if isinstance(handles, list) and handles == [1, 2] else handles)
 
 
-@functools.cache
-def _ledger_file():
+def _ledger_file() -> str:
     place = str(pathlib.Path(tempfile.mkdtemp()) / "ledger.db")
     Ledger(place, BIRTH)
     return place

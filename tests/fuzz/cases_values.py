@@ -14,8 +14,16 @@ from tests.fuzz.case import Case, of
 FRACTION = fractions.Fraction(1, 2)
 LAW = laws.TruncatedNegativeBinomial.of_mean(5.0)
 SUMMED = {"dimension": 2, "ball": w.BALL}
-SCORED = {"score": w.score, "subject": None, "score_range": (0.0, 1.0), "fit": None, "weights": (1.0,), "max_records_per_unit": 2, "worst": "lower",
-          "role": "validation"}  # fmt: skip
+SCORED = {
+    "score": w.score,
+    "subject": None,
+    "score_range": (0.0, 1.0),
+    "fit": None,
+    "weights": (1.0,),
+    "max_records_per_unit": 2,
+    "worst": "lower",
+    "role": "validation",
+}
 
 VALUES = {
     "dpbo.Budget": of(dpbo.Budget, epsilon=1.0, delta=1e-6),

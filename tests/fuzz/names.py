@@ -20,9 +20,9 @@ def public():
         for name in re.findall(r" as (\w+)$", stub.read_text(), re.MULTILINE):
             found[f"{module}.{name}"] = getattr(importlib.import_module(module), name)
     for part in VALUES:
-        module = importlib.import_module(f"dpbo.{part}")
-        own = {name: thing for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__}
-        found |= {f"{module.__name__}.{name}": thing for name, thing in own.items() if not name.startswith("_") and callable(thing)}
+        values = importlib.import_module(f"dpbo.{part}")
+        own = {name: thing for name, thing in vars(values).items() if getattr(thing, "__module__", "") == values.__name__}
+        found |= {f"{values.__name__}.{name}": thing for name, thing in own.items() if not name.startswith("_") and callable(thing)}
     seen: dict[int, str] = {}
     return {
         name: thing for name, thing in found.items() if not isinstance(thing, types.ModuleType) and seen.setdefault(id(thing), name) == name
@@ -44,4 +44,4 @@ def methods(thing):
 
 
 def _takes_something(method):
-    return bool({name for name in inspect.signature(method).parameters} - {"self"})
+    return bool(set(inspect.signature(method).parameters) - {"self"})

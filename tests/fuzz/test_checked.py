@@ -1,14 +1,13 @@
 """What the check lets through, what it hands on, and what it costs."""
 
 import decimal
-import fractions
 import json
 import time
 import traceback
 import warnings
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 import pytest
@@ -26,18 +25,28 @@ Spread = Annotated[tuple[float, float], Within("(low, high)", lambda pair: pair[
 
 
 @checked
-def got(count: Count = 1, scale: Positive | None = None, share: float | Fraction = 1, ends: Spread = (0.0, 1.0), weights: Sequence[float] = ()):
+def got(
+    count: Count = 1, scale: Positive | None = None, share: float | Fraction = 1, ends: Spread = (0.0, 1.0), weights: Sequence[float] = ()
+):
     return count, scale, share, ends, weights
 
 
 @pytest.mark.parametrize(
     ("name", "given", "own"),
     [
-        ("count", np.int64(3), 3), ("count", np.uint8(3), 3), ("scale", np.float32(0.5), 0.5), ("scale", np.float64(0.5), 0.5), ("scale", np.int64(2), 2.0),
-        ("scale", Fraction(1, 4), 0.25), ("share", Fraction(1, 3), Fraction(1, 3)), ("share", np.float32(0.25), 0.25),
-        ("ends", (np.float32(0.0), np.float64(2.0)), (0.0, 2.0)), ("ends", (0, Fraction(1, 2)), (0, 0.5)), ("weights", [np.float32(1.5), 2.0], [1.5, 2.0]),
+        ("count", np.int64(3), 3),
+        ("count", np.uint8(3), 3),
+        ("scale", np.float32(0.5), 0.5),
+        ("scale", np.float64(0.5), 0.5),
+        ("scale", np.int64(2), 2.0),
+        ("scale", Fraction(1, 4), 0.25),
+        ("share", Fraction(1, 3), Fraction(1, 3)),
+        ("share", np.float32(0.25), 0.25),
+        ("ends", (np.float32(0.0), np.float64(2.0)), (0.0, 2.0)),
+        ("ends", (0, Fraction(1, 2)), (0, 0.5)),
+        ("weights", [np.float32(1.5), 2.0], [1.5, 2.0]),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("by_name", [True, False])
 def test_numbers_of_other_libraries_become_pythons_own(name, given, own, by_name):
     places = ["count", "scale", "share", "ends", "weights"]
@@ -65,10 +74,10 @@ def test_what_is_no_number_is_refused(value):
 
 
 def test_numbers_of_numpy_reach_the_ledger():
-    curator = w.curator(budget=dpbo.Budget(np.float64(8.0), np.float32(1e-5)))
-    objective = dpbo.PrivateObjective(
-        curator, w.score, score_range=(np.float32(0.0), np.float64(1.0)), evaluations=np.int64(2), budget_share=fractions.Fraction(1, 2)
-    )
+    terms: dict[str, Any] = {"score_range": (np.float32(0.0), np.float64(1.0)), "evaluations": np.int64(2), "budget_share": Fraction(1, 2)}
+    small: Any = np.float32(1e-5)
+    curator = w.curator(budget=dpbo.Budget(np.float64(8.0), small))
+    objective = dpbo.PrivateObjective(curator, w.score, **terms)
     objective(w.grid(1))
     assert json.loads(curator.statement().to_json())
     assert curator.ledger.verify().kind == "value"
@@ -78,13 +87,13 @@ def test_a_refused_number_reserves_nothing():
     curator = w.curator()
     before = curator.ledger.head().hash
     with pytest.raises(InputError, match="evaluations"):
-        dpbo.PrivateObjective(curator, w.score, score_range=(0.0, 1.0), evaluations=torch.tensor(3))
+        dpbo.PrivateObjective(curator, w.score, score_range=(0.0, 1.0), evaluations=cast(Any, torch.tensor(3)))
     assert curator.ledger.head().hash == before
 
 
 def test_a_refusal_shows_the_callers_line_and_one_more():
     with pytest.raises(InputError) as caught:
-        GaussianEvent(-1.0 * 1j, 3)
+        GaussianEvent(cast(Any, 1j), 3)
     files = [frame.filename.rpartition("/")[2] for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert files == ["test_checked.py", "checking.py"]
 
@@ -99,7 +108,7 @@ def test_a_warning_points_at_the_callers_line():
     assert [warning.filename for warning in told] == [__file__, w.__file__]
 
 
-class Counted(list):
+class Counted(list[Any]):
     """A list that counts how many of its elements are looked at."""
 
     looked = 0

@@ -3,34 +3,70 @@
 import logging
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from dpbo.testing import LedgerContract, MechanismContract, QueryContract, RowContract, SelectionContract, VectorContract
-from tests.fuzz import cases_algorithms, cases_integrations, cases_search, cases_values, hostile, names
+from tests.fuzz import cases_algorithms, cases_integrations, cases_learning, cases_search, cases_values, hostile, names
 from tests.fuzz.watched import watched
 
-CASES = {**cases_values.CASES, **cases_search.CASES, **cases_algorithms.CASES, **cases_integrations.CASES}
+CASES = {**cases_values.CASES, **cases_search.CASES, **cases_algorithms.CASES, **cases_learning.CASES, **cases_integrations.CASES}
 CONTRACTS = (LedgerContract, MechanismContract, QueryContract, RowContract, SelectionContract, VectorContract)
 RESULTS = {  # made by dpbo and read by its users
-    "AsynchronousResult", "Audit", "Chosen", "Answer", "GIBOResult", "LawChoice", "NotPrivateRows", "Plan", "Recommendation", "Release", "ReleasedRows",
-    "RowNoise", "Selected", "Statement", "StrategyPlan", "TunedModel", "TuningPlan", "TuningPlans",
-}  # fmt: skip
+    "AsynchronousResult",
+    "Audit",
+    "Chosen",
+    "Answer",
+    "GIBOResult",
+    "LawChoice",
+    "NotPrivateRows",
+    "Plan",
+    "Recommendation",
+    "Release",
+    "ReleasedRows",
+    "RowNoise",
+    "Selected",
+    "Statement",
+    "StrategyPlan",
+    "TunedModel",
+    "TuningPlan",
+    "TuningPlans",
+}
 NOT_CALLED = {
     "dpbo.Adjacency": "an Enum of Python's own",
-    "dpbo.BudgetExceeded": "an error, raised by dpbo", "dpbo.PrivacyError": "an error, raised by dpbo",
-    "dpbo.integrations.optuna.BudgetSpent": "an error, raised by dpbo", "dpbo.objective.NoiseWarning": "a warning, given by dpbo",
+    "dpbo.BudgetExceeded": "an error, raised by dpbo",
+    "dpbo.PrivacyError": "an error, raised by dpbo",
+    "dpbo.integrations.optuna.BudgetSpent": "an error, raised by dpbo",
+    "dpbo.objective.NoiseWarning": "a warning, given by dpbo",
     "dpbo.integrations.RemoteRefusal": "an error, raised by dpbo",
     "dpbo.Ranks": "needs several processes: tests/ranks",
-    "dpbo.acquisition.Proposes": "a protocol", "dpbo.integrations.opacus.Fit": "a protocol", "dpbo.models.ModelBuilder": "a protocol",
-    "dpbo.models.Derivatives": "abstract", "dpbo.queries.Query": "abstract", "dpbo.queries.ClippedScores": "abstract",
-    "dpbo.mechanisms.Mechanism": "abstract", "dpbo.mechanisms.AdditiveMechanism": "abstract", "dpbo.mechanisms.SelectionMechanism": "abstract",
-    "dpbo.laws.RunLaw": "abstract", "dpbo.laws.CountLaw": "abstract", "dpbo.events.Event": "abstract", "dpbo.events.ExactEvent": "abstract",
-    "dpbo.algorithms.PAPER": "a value", "dpbo.algorithms.RECOMMENDED": "a value",
+    "dpbo.acquisition.Proposes": "a protocol",
+    "dpbo.integrations.opacus.Fit": "a protocol",
+    "dpbo.models.ModelBuilder": "a protocol",
+    "dpbo.models.Derivatives": "abstract",
+    "dpbo.queries.Query": "abstract",
+    "dpbo.queries.ClippedScores": "abstract",
+    "dpbo.mechanisms.Mechanism": "abstract",
+    "dpbo.mechanisms.AdditiveMechanism": "abstract",
+    "dpbo.mechanisms.SelectionMechanism": "abstract",
+    "dpbo.laws.RunLaw": "abstract",
+    "dpbo.laws.CountLaw": "abstract",
+    "dpbo.events.Event": "abstract",
+    "dpbo.events.ExactEvent": "abstract",
+    "dpbo.algorithms.PAPER": "a value",
+    "dpbo.algorithms.RECOMMENDED": "a value",
     "dpbo.integrations.serve": "runs until interrupted: its application is called",
-    "dpbo.privacy.require_positive": "a check", "dpbo.privacy.require_count": "a check", "dpbo.privacy.require_probability": "a check",
+    "dpbo.privacy.require_positive": "a check",
+    "dpbo.privacy.require_count": "a check",
+    "dpbo.privacy.require_probability": "a check",
     "dpbo.privacy.require_range": "a check",
-}  # fmt: skip
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    """A word is a good file name for a ledger: let it lie where nobody looks."""
+    monkeypatch.chdir(tmp_path)
 
 
 def _without_a_case():
@@ -72,9 +108,13 @@ def _tried(name, examples):
         return
 
     @settings(
-        max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck),
-        phases=[phase for phase in settings.default.phases if phase.name in ("generate", "explicit")],
-    )  # fmt: skip
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.generate],
+    )
     @given(picks=st.one_of(hostile.arguments(good), hostile.arguments(good), hostile.arguments(good, 2)))
     def holds(picks):
         outcome = watched(case, lambda fresh: hostile.replaced(fresh, picks))

@@ -98,8 +98,7 @@ def kernel():
 
 
 def scaled():
-    base = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=2)).double().requires_grad_(False)
-    return base
+    return gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=2)).double().requires_grad_(False)
 
 
 @functools.cache
