@@ -12,7 +12,7 @@ import json
 import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import scipy.stats
@@ -23,6 +23,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.svm import SVC
 
 from dpbo.acquisition import next_point, posterior_mean
+from dpbo.checking import at_least, require
 from dpbo.curator import Curator
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
@@ -48,6 +49,7 @@ def split(seed: int) -> Digits:
     """A random split of the bundled digits; the expanded features do not depend on the records."""
     data = load_digits()
     features, labels = PolynomialFeatures(2, include_bias=False).fit_transform(data.data / 16), data.target
+    require("seed", seed, Annotated[int, at_least(0, 10**6)])
     order = np.random.default_rng(seed).permutation(len(labels))
     parts = np.split(order, [TRAIN, TRAIN + VALIDATION])
     return Digits(*((features[part], labels[part]) for part in parts))

@@ -114,7 +114,7 @@ class Space:
         """Parameters at a point of shape `d`; coordinates between two steps go to the nearer one."""
         if x.shape != (len(self.names),):
             raise InputError("x", tuple(x.shape), f"of shape ({len(self.names)},), one coordinate for each of {self.names}")
-        return {name: axis.decode(float(u)) for (name, axis), u in zip(self._axes.items(), x, strict=True)}
+        return {name: axis.decode(u) for (name, axis), u in zip(self._axes.items(), x.tolist(), strict=True)}
 
     def encode(self, parameters: dict[str, Any]) -> torch.Tensor:
         """The point (`d`, float64) of these parameters, e.g. of a library's defaults."""

@@ -4,6 +4,7 @@ import functools
 import importlib
 import pathlib
 import tempfile
+import warnings
 from typing import Any
 
 import optuna
@@ -24,6 +25,10 @@ from tests.fuzz.case import Case, of
 from tests.fuzz.cases_algorithms import _modeler, _outcomes
 from tests.fuzz.cases_search import SCHEDULE
 from tests.fuzz.cases_values import LAW
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Starlette would rather have another client
+    from starlette.testclient import TestClient
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 TOKEN = "a token of enough letters"
@@ -193,8 +198,6 @@ class Replying(integrations.RemoteCurator):
 
     def __init__(self, outcomes):
         super().__init__("http://curator", TOKEN)
-        from starlette.testclient import TestClient
-
         self._client.close()
         self._client = TestClient(
             integrations.application(outcomes, token=TOKEN, every=0.001), headers={"Authorization": f"Bearer {TOKEN}"}

@@ -286,6 +286,8 @@ def _rows(answer: Answer, K: int) -> tuple[torch.Tensor, torch.Tensor]:
 def density_of(mixture: DPGaussianMixture, X: torch.Tensor) -> torch.Tensor:
     """log-density at public points `... x d`, differentiable: for acquisition functions."""
     check_is_fitted(mixture)
+    if X.ndim == 0 or X.shape[-1] != mixture.n_features_in_ or X.dtype != torch.float64:
+        raise InputError("X", tuple(X.shape), f"float64, of shape ... x {mixture.n_features_in_}", "Use X.double().")
     flat = mixture._ball_.inward(X.reshape(-1, X.shape[-1]))
     own = torch.logsumexp(mixture._mixture.log_joint(flat), 1) + mixture._ball_.log_volume(X.shape[-1])
     return own.reshape(X.shape[:-1])
