@@ -6,8 +6,9 @@
 `checked` takes a function or a class, of which it wraps `__init__`, `__call__` and the public methods. Overrides of another library's
 methods keep that library's manners. A wrong number of arguments, or an unknown name, is Python's own TypeError.
 Beside the type: a number is not NaN and fits 64 bits, a tensor is dense and real, a text is valid Unicode. `Within` adds a range.
-Numbers of other libraries (np.int64, np.float32, Fraction) reach the body as Python's own, alone or in a tuple or list of numbers; arrays
-and tensors without a dimension are refused. No element of a tensor is looked at unless a range asks for it, and few of a long sequence.
+Numbers of other libraries (np.int64, np.float32, Fraction) reach the body as Python's own, alone or in a tuple or list of numbers, and a
+vector as a tuple where a sequence is asked for; arrays and tensors without a dimension are refused.
+No element of a tensor is looked at unless a range asks for it, and few of a long sequence.
 """
 
 from __future__ import annotations
@@ -129,10 +130,19 @@ def _own(value: Any, hint: Any) -> Any:
     if isinstance(value, numbers.Real):
         return value if Fraction in asked and isinstance(value, Fraction) else _number(value, asked)
     elements = [part for part in asked if _parts(part)[0] in (tuple, Sequence)]
-    if not elements or type(value) not in (tuple, list) or all(type(part) in _OWN for part in value[:_ELEMENTS]):
+    if not elements:
+        return value
+    if getattr(value, "ndim", 0) == 1 and hasattr(value, "tolist") and _dense(value) and not any(_is_table(part) for part in asked):
+        return tuple(value.tolist())  # a vector for a sequence of numbers
+    if type(value) not in (tuple, list) or all(type(part) in _OWN for part in value[:_ELEMENTS]):
         return value
     within = tuple(part for of in elements for part in _parts(of)[1] if part is not ...)
     return type(value)(_own(part, Union[within]) for part in value) if within else value  # noqa: UP007
+
+
+def _is_table(hint: Any) -> bool:
+    """Whether an array or a tensor is taken as it is."""
+    return hint in (Any, object) or _parts(hint)[1] == (Any,) or hasattr(_parts(hint)[0] or hint, "ndim")
 
 
 def _number(value: Any, asked: tuple[Any, ...]) -> Any:

@@ -45,6 +45,9 @@ def got(
         ("ends", (np.float32(0.0), np.float64(2.0)), (0.0, 2.0)),
         ("ends", (0, Fraction(1, 2)), (0, 0.5)),
         ("weights", [np.float32(1.5), 2.0], [1.5, 2.0]),
+        ("weights", np.array([1.5, 2.0]), (1.5, 2.0)),
+        ("weights", torch.tensor([0.5]), (0.5,)),
+        ("ends", np.array([0.0, 2.0]), (0.0, 2.0)),
     ],
 )
 @pytest.mark.parametrize("by_name", [True, False])
