@@ -15,14 +15,14 @@ import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from tqdm import tqdm
 
 from dpbo.accounting.calibrate import exact_share
 from dpbo.accounting.filters import EventKind
-from dpbo.checking import checked, warn
+from dpbo.checking import POINTS, checked, warn
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.curator.terms import require_own_role
@@ -122,7 +122,7 @@ class PrivateObjective:
         """Evaluations not yet charged."""
         return self.evaluations - self.curator.ledger.head().used.get(self.name, 0)
 
-    def __call__(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, X: Annotated[torch.Tensor, POINTS]) -> tuple[torch.Tensor, torch.Tensor]:
         """Evaluate and release every row of X: always a new, charged release, also at a point seen before.
 
         Args:

@@ -73,7 +73,7 @@ def test_twenty_five_releases_of_total_mu_one():
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.1, math.nan, "half"])
 def test_a_share_outside_its_range_is_refused(share):
-    with pytest.raises((InputError, ValueError), match=r"budget_share|Invalid"):
+    with pytest.raises(InputError, match="share"):
         calibrate(Budget(1.0, 1e-5), releases=3, share=share)
 
 
