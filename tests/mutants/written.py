@@ -164,8 +164,8 @@ MUTANTS = (
         old="plain = mechanism.event(len(handles))",
         new="plain = mechanism.event(1)",
     ),
-    Mutant("a charge that the next process overwrites", "curator/storage.py", old='"BEGIN IMMEDIATE" if', new='"BEGIN" if'),
-    Mutant("a ledger that the power may empty", "curator/storage.py", old="PRAGMA synchronous=EXTRA", new="PRAGMA synchronous=OFF"),
+    Mutant("a charge that the next process overwrites", "curator/dialects.py", old='"BEGIN IMMEDIATE" if', new='"BEGIN" if'),
+    Mutant("a ledger that the power may empty", "curator/dialects.py", old="PRAGMA synchronous=EXTRA", new="PRAGMA synchronous=OFF"),
     Mutant(
         "a charge beyond the cap by one",
         "curator/ledger.py",
