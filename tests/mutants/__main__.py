@@ -47,13 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.keep:
             write(KILLERS, killers)
 
-    by_rule = [mutant for mutant in mutants if isinstance(mutant, Generic)]
-    left = (
-        hunt_swiftly(by_rule, ["tests"], lambda mutant: itertools.chain.from_iterable(plan(mutant)), asked.workers, found)
-        if by_rule
-        else []
-    )
-    hunt([*(mutant for mutant in mutants if not isinstance(mutant, Generic)), *left], plan, asked.workers, found)
+    slow = list[Sabotage]()
+
+    def found_swiftly(mutant: Sabotage, killer: str) -> None:
+        if killer or isinstance(mutant, Generic):
+            found(mutant, killer)
+        else:
+            slow.append(mutant)
+
+    left = hunt_swiftly(mutants, ["tests"], lambda mutant: itertools.chain.from_iterable(plan(mutant)), asked.workers, found_swiftly)
+    hunt([*left, *slow], plan, asked.workers, found)
     print(f"{len(mutants) - len(lived)} of {len(mutants)} mutants killed in {time.monotonic() - began:.0f} s")
     for name in lived:
         print(f"LIVES: {name}")

@@ -2,7 +2,7 @@
 
 A pytest plugin takes the place of the loop that runs tests. A child compiles the sabotaged file, puts the new code object into the live
 function (so whoever imported it has it) and runs tests one by one until one fails. What is no change of a function's code, such as a number
-of the module or a default, is left to `hunting`; processes that a test starts run the true package, which can only let a mutant live.
+of the module or a default, is left to `hunting`, and so is what no test kills here: processes that a test starts run the true package.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import os
 import resource
 import signal
@@ -23,15 +24,14 @@ import hypothesis
 import pytest
 from _pytest.runner import runtestprotocol
 
-from tests.mutants.generic import Generic
-from tests.mutants.mutant import ROOT
+from tests.mutants.mutant import ROOT, Sabotage
 
 TEST_SECONDS, SECONDS, MEMORY = 60, 300.0, 8 << 30
-Plan = Callable[[Generic], Iterator[str]]
-Found = Callable[[Generic, str], None]
+Plan = Callable[[Sabotage], Iterator[str]]
+Found = Callable[[Sabotage, str], None]
 
 
-def hunt_swiftly(mutants: Sequence[Generic], folders: Sequence[str], plan: Plan, workers: int, found: Found) -> list[Generic]:
+def hunt_swiftly(mutants: Sequence[Sabotage], folders: Sequence[str], plan: Plan, workers: int, found: Found) -> list[Sabotage]:
     """Try every mutant against the tests that `plan` names, of these folders; `found` hears the killer or "". Returns what it cannot do."""
     hypothesis.settings.register_profile("mutants", database=None)
     loop = _Loop(mutants, plan, workers, found)
@@ -46,7 +46,7 @@ def hunt_swiftly(mutants: Sequence[Generic], folders: Sequence[str], plan: Plan,
 
 @dataclass
 class _Child:
-    mutant: Generic
+    mutant: Sabotage
     pipe: int
     started: float
     told: str = ""
@@ -55,9 +55,9 @@ class _Child:
 class _Loop:
     """Forks a child a mutant, in place of running tests."""
 
-    def __init__(self, mutants: Sequence[Generic], plan: Plan, workers: int, found: Found) -> None:
+    def __init__(self, mutants: Sequence[Sabotage], plan: Plan, workers: int, found: Found) -> None:
         self._waiting, self._plan, self._workers, self._found = list(reversed(mutants)), plan, workers, found
-        self.left: list[Generic] = []
+        self.left: list[Sabotage] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -73,7 +73,7 @@ class _Loop:
                 self._look(process, child, children)
         return True
 
-    def _begin(self, mutant: Generic, items: dict[str, pytest.Item], children: dict[int, _Child]) -> None:
+    def _begin(self, mutant: Sabotage, items: dict[str, pytest.Item], children: dict[int, _Child]) -> None:
         swap = swap_of(mutant)
         if swap is None:
             self.left.append(mutant)
@@ -137,42 +137,64 @@ def _run(swap: Callable[[], None], items: Iterator[pytest.Item], writer: int) ->
     os._exit(0)
 
 
-def swap_of(mutant: Generic) -> Callable[[], None] | None:
-    """What puts the sabotaged code into the live function; None where the change is not inside a function's code."""
+def swap_of(mutant: Sabotage) -> Callable[[], None] | None:
+    """What puts the sabotaged code into the live functions; None where not all of the change is inside functions' code."""
     module = importlib.import_module("dpbo." + mutant.file.removesuffix(".py").replace("/", "."))
-    codes = list(_codes(compile(mutant.source(), str(module.__file__), "exec")))
-    for function in _functions(module, mutant.function.split(".")):
-        old = function.__code__
-        new = next((code for code in codes if (code.co_qualname, code.co_firstlineno) == (old.co_qualname, old.co_firstlineno)), None)
-        if new is not None and old.co_firstlineno <= min(mutant.lines()) and not _same(old, new) and new.co_freevars == old.co_freevars:
-            return functools.partial(setattr, function, "__code__", new)
-    return None
+    true, false = (compile(text, str(module.__file__), "exec") for text in ((ROOT / "dpbo" / mutant.file).read_text(), mutant.source()))
+    try:
+        changed = list(_changed(true, false))
+    except _NotInside:
+        return None
+    pairs = [(function, new) for old, new in changed for function in _live(module, old) if new.co_freevars == old.co_freevars]
+    if len(pairs) < len(changed) or not changed:
+        return None
+    return functools.partial(_swap, pairs)
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield constant
-            yield from _codes(constant)
+def _swap(pairs: Sequence[tuple[types.FunctionType, types.CodeType]]) -> None:
+    for function, code in pairs:
+        function.__code__ = code
+
+
+class _NotInside(Exception):
+    """The body of a module or of a class changed."""
+
+
+def _changed(old: types.CodeType, new: types.CodeType) -> Iterator[tuple[types.CodeType, types.CodeType]]:
+    """The outermost functions that differ, of a module or of a class."""
+    if not _alike(old, new):
+        raise _NotInside
+    for before, after in zip(_inner(old), _inner(new), strict=True):
+        if not before.co_flags & inspect.CO_OPTIMIZED:  # a class
+            yield from _changed(before, after)
+        elif not _same(before, after):
+            yield before, after
+
+
+def _inner(code: types.CodeType) -> list[types.CodeType]:
+    return [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+
+
+def _alike(old: types.CodeType, new: types.CodeType) -> bool:
+    """But for the functions inside."""
+    own = [(c.co_code, c.co_names, [repr(k) for k in c.co_consts if not isinstance(k, types.CodeType)], len(_inner(c))) for c in (old, new)]
+    return own[0] == own[1]
 
 
 def _same(old: types.CodeType, new: types.CodeType) -> bool:
-    parts = [(code.co_code, [c for c in code.co_consts if not isinstance(c, types.CodeType)], list(_codes(code))) for code in (old, new)]
-    (code, consts, inner), (other, others, nested) = parts
-    alike = code == other and repr(consts) == repr(others) and len(inner) == len(nested)
-    return alike and old.co_names == new.co_names and all(map(_same, inner, nested))
+    return _alike(old, new) and all(map(_same, _inner(old), _inner(new)))
 
 
-def _functions(holder: Any, path: Sequence[str]) -> Iterator[Any]:
-    """The outermost function on this path: bare, of a property, or under what wraps it."""
-    found = vars(holder).get(path[0]) if path and path[0] else None
-    if isinstance(found, type):
-        yield from _functions(found, path[1:])
-    elif isinstance(found, property):
-        yield from (function for function in (found.fget, found.fset) if function is not None)
-    else:
-        while found is not None and not isinstance(found, types.FunctionType):
-            found = next((getattr(found, name) for name in ("__func__", "__wrapped__", "func") if hasattr(found, name)), None)
-        while found is not None:
-            yield found
-            found = getattr(found, "__wrapped__", None)
+def _live(module: types.ModuleType, code: types.CodeType) -> Iterator[types.FunctionType]:
+    """The function of this code: bare, of a property, or under what wraps it."""
+    holder: Any = module
+    *classes, name = code.co_qualname.split(".")
+    for part in classes:
+        holder = vars(holder).get(part, holder)
+    found = vars(holder).get(name)
+    candidates = [found.fget, found.fset] if isinstance(found, property) else [found]
+    for candidate in candidates:
+        while candidate is not None:
+            if isinstance(candidate, types.FunctionType) and candidate.__code__.co_firstlineno == code.co_firstlineno:
+                yield candidate
+            candidate = next((getattr(candidate, n) for n in ("__func__", "__wrapped__", "func") if hasattr(candidate, n)), None)
