@@ -302,8 +302,8 @@ def worst_case(which, seed, iterations, mu):
 
 @pytest.mark.dpbo_audit
 @pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")
-def test_one_step_and_a_whole_run_are_as_private_as_they_say_and_no_more():
-    """The pair's clipped gradients differ by 2 B at every step. One step: its one number. A run: the sum, its likelihood ratio."""
+def test_one_step_is_as_private_as_it_says_and_no_more():
+    """The pair's clipped gradients differ by 2 B at every step. Whole runs: tests/attacks/test_audits_whole_runs.py."""
     steps = worst_case(0, 1, 2000, 3.0 * math.sqrt(2000)), worst_case(1, 2, 2000, 3.0 * math.sqrt(2000))
     gradients = [search.run().gradients[:, 0].numpy() for search in steps]
     used = [0, 0]
@@ -314,18 +314,6 @@ def test_one_step_and_a_whole_run_are_as_private_as_they_say_and_no_more():
 
     found = audit(one, runs=1000)
     assert 0.9 * reachable(3.0, 1000) <= found.mu <= 3.0
-
-    def whole(which, count):
-        return np.array([worst_case(which, 10 + which + 2 * i, 4, 4.0).run().gradients[:, 0].sum().item() for i in range(count)])
-
-    totals = [whole(which, 500) for which in (0, 1)]
-    used = [0, 0]
-
-    def run(which, count):
-        used[which] += count
-        return totals[which][used[which] - count : used[which]]
-
-    assert 0.9 * reachable(4.0, 250) <= audit(run, runs=250).mu <= 4.0
 
 
 def test_a_start_is_chosen_privately_among_public_candidates():
