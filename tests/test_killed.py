@@ -36,6 +36,7 @@ def calls(job):
 
 
 @pytest.mark.parametrize(("job", "share"), POINTS)
+@pytest.mark.attack("A16")
 def test_a_killed_run_goes_on_and_its_ledger_is_whole(tmp_path, job, share):
     killed = run(job, tmp_path, 1 + int(share * (calls(job) - 1)))
     assert killed.returncode == -9, killed.stdout + killed.stderr

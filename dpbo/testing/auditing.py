@@ -53,7 +53,13 @@ class Audit:
 
 
 def audit(
-    draw: Draw, *, runs: int, statistic: Statistic | None = None, threshold: float | None = None, delta: float | None = None, level: float = LEVEL
+    draw: Draw,
+    *,
+    runs: int,
+    statistic: Statistic | None = None,
+    threshold: float | None = None,
+    delta: float | None = None,
+    level: float = LEVEL,
 ) -> Audit:
     """Lower bound on mu, or on epsilon at a delta, from 2 * runs draws on each of two neighbouring data sets.
 

@@ -127,6 +127,7 @@ def test_step_by_step_on_an_executor_and_out_of_turn():
 
 
 @pytest.mark.parametrize("history", [False, True])
+@pytest.mark.attack("A16")
 def test_a_run_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path, history):
     settings = dataclasses.replace(RECOMMENDED, history=history)
     terms = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
@@ -243,6 +244,7 @@ def test_noisy_losses_and_other_optimizers():
     assert (result.x - users().mean(0)).abs().max() < 0.15
 
 
+@pytest.mark.attack("A20")
 def test_users_of_many_rows_count_once():
     records = users(300)
     labels = np.arange(300) // 3
@@ -275,6 +277,8 @@ def run_search(curator, _records):
 
 
 @pytest.mark.parametrize("history", [False, True])
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
 def test_replay_on_neighbours_asks_the_same_and_moves_within_the_sensitivity(history):
     neighbour = users()
     neighbour[7] = torch.tensor([5.0, -3.0, math.nan, 1e9])
@@ -302,6 +306,8 @@ def worst_case(which, seed, iterations, mu):
 
 @pytest.mark.dpbo_audit
 @pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")
+@pytest.mark.attack("A24")
+@pytest.mark.attack("A9")
 def test_one_step_is_as_private_as_it_says_and_no_more():
     """The pair's clipped gradients differ by 2 B at every step. Whole runs: tests/attacks/test_audits_whole_runs.py."""
     steps = worst_case(0, 1, 2000, 3.0 * math.sqrt(2000)), worst_case(1, 2, 2000, 3.0 * math.sqrt(2000))

@@ -244,6 +244,8 @@ def test_declassified_answers_are_exact_free_and_said_to_be_so():
         answers(curator(), budget_share=None, declassified="because")
 
 
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
 def test_nothing_but_releases_steers_what_is_answered():
     neighbour = rows_of(40)
     neighbour[5] += 0.7
@@ -280,6 +282,8 @@ RUNS = 1_000_000
 
 
 @pytest.mark.parametrize("kind", ["l2-laplace", "gaussian", "projected"])
+@pytest.mark.attack("A24")
+@pytest.mark.attack("A9")
 def test_a_million_rows_audit_the_claim_for_one(kind):
     """A table of equal rows is as many independent runs; its neighbour has all rows moved by the relation's radius. N = 10^6 a side."""
     A = random_projection(2, 1, seed=4) if kind == "projected" else None

@@ -1,7 +1,8 @@
 """Everything public that can be reached from a result: what a replay compares to see that no side output carries the records.
 
-Public attributes, properties and elements, as deep as they go, of dpbo's and scikit-learn's objects; tensors and arrays by their bits; models by
-their state; statements by their text, without hashes. What is the curator's own (its ledger has a comparison of its own) is left out.
+Public attributes, properties and elements, as deep as they go, of dpbo's and scikit-learn's objects; tensors and arrays by their bits;
+models by their state; statements by their text, without hashes. What is the curator's own (its ledger has a comparison of its own) is left
+out.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ def public(thing: Any, depth: int = _DEEP) -> Any:
         return {str(key): public(value, depth - 1) for key, value in thing.items()}
     if isinstance(thing, (list, tuple, set, frozenset)):
         return [public(part, depth - 1) for part in (sorted(thing) if isinstance(thing, (set, frozenset)) else thing)]
-    if callable(thing) and not type(thing).__module__.startswith("dpbo."):
+    known = {kind.__module__.split(".")[0] for kind in type(thing).__mro__} & {"dpbo", "sklearn"}
+    if callable(thing) and not known:
         return getattr(thing, "__qualname__", type(thing).__qualname__)
-    if type(thing).__module__.split(".")[0] in ("dpbo", "sklearn") or dataclasses.is_dataclass(thing):
+    if known or dataclasses.is_dataclass(thing):
         return {"repr": _HASH.sub("#", repr(thing)), **{name: public(_read(thing, name), depth - 1) for name in _names(thing)}}
     return type(thing).__qualname__
 

@@ -1,7 +1,7 @@
 """Audits of private choices and of hidden runs at their worst-case neighbours, and of the two published ways to pay too little for them.
 
-Permute-and-flip (A10): two candidates, from two sensitivities apart to none; the exponential mechanism: from three apart to one; the best of
-two hidden runs: both score below. Each would fail if the draw favoured one candidate more than its event charges for. Levels:
+Permute-and-flip (A10): two candidates, from two sensitivities apart to none; the exponential mechanism: from three apart to one; the best
+of two hidden runs: both score below. Each would fail if the draw favoured one candidate more than its event charges for. Levels:
 tests/attacks/family.py.
 """
 

@@ -1,8 +1,8 @@
 """Audits of each law of noise at its worst-case neighbours: nine tenths of the claim are measured, and never more.
 
-Outputs are drawn by the mechanisms themselves, many at a time. The claim is mu for the Gaussian, epsilon at delta 0 for pure mechanisms, and
-epsilon at a stated delta for sampled units. Levels: tests/attacks/family.py. Each would fail if its mechanism drew less noise than its event
-charges for, or if its event promised a smaller loss than its law has.
+Outputs are drawn by the mechanisms themselves, many at a time. The claim is mu for the Gaussian, epsilon at delta 0 for pure mechanisms,
+and epsilon at a stated delta for sampled units. Levels: tests/attacks/family.py. Each would fail if its mechanism drew less noise than its
+event charges for, or if its event promised a smaller loss than its law has.
 """
 
 import dataclasses

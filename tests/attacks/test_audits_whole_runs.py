@@ -124,7 +124,9 @@ def test_a_clip_that_is_dropped_is_caught(algorithm, monkeypatch, measured):
     lattices = ClippedScores.lattices
     wide = {"low": -(2**59), "high": 2**59}
     monkeypatch.setattr(vectors, "_clipped", lambda g, clip, quantum: (g / quantum).trunc().to(torch.int64))
-    monkeypatch.setattr(ClippedScores, "lattices", lambda self, units: [dataclasses.replace(grid, **wide) for grid in lattices(self, units)])
+    monkeypatch.setattr(
+        ClippedScores, "lattices", lambda self, units: [dataclasses.replace(grid, **wide) for grid in lattices(self, units)]
+    )
     monkeypatch.setattr(ball, "_whole", unclipped)
     leaked = audited(f"no clip: {algorithm.__name__}", runs, runs=200, statistic=lambda ratios: ratios[:, 0], threshold=0.0).mu
     assert leaked > 2.0

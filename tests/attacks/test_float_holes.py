@@ -1,8 +1,8 @@
 """A1, A2: what is released lies on a public grid, its support and its low bits are the same whatever the exact value was.
 
 On a coarse grid (sigma = 4 steps) every cell that 10^5 releases should hit 30 times or more is hit under both neighbours; floats added to
-floats leave holes there (Mironov 2012), which the planted mutant shows. At full size every release is a whole multiple of a grid that public
-numbers alone decide, and trailing zeros are as frequent for 0 as for 2^k (precision attacks: Haney 2022).
+floats leave holes there (Mironov 2012), which the planted mutant shows. At full size every release is a whole multiple of a grid that
+public numbers alone decide, and trailing zeros are as frequent for 0 as for 2^k (precision attacks: Haney 2022).
 """
 
 import dataclasses

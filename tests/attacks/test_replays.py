@@ -1,7 +1,7 @@
-"""A6, A7, A21: every algorithm, run on neighbours with released values frozen, asks the same, moves within its sensitivities, shows the same.
+"""A6, A7, A21: every algorithm, on neighbours with releases frozen, asks the same, moves within its sensitivities, shows the same.
 
-Each run returns everything public that its result holds (`public`), so a raw score, a trace or a best-so-far value kept in an attribute makes
-the two runs differ. Algorithms whose replay stands elsewhere, and hidden runs, are in the table of test_replayed.py.
+Each run returns everything public that its result holds (`public`), so a raw score, a trace or a best-so-far value kept in an attribute
+makes the two runs differ. Algorithms whose replay stands elsewhere, and hidden runs, are in the table of test_replayed.py.
 """
 
 import dataclasses
@@ -14,17 +14,17 @@ import scipy.stats
 import torch
 
 from dpbo import DPGIBO, Adjacency, Budget, PrivacyUnit, PrivateObjective, Space
-from dpbo.accounting import Planned, PureFilter, RDPFilter
+from dpbo.accounting import Planned, PureFilter
 from dpbo.acquisition import GPUCB, SrinivasFinite
 from dpbo.algorithms import PAPER, RECOMMENDED, AsynchronousBO, choose_clip, choose_start, search_then_choose
 from dpbo.algorithms.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
-from dpbo.algorithms.kusner import Adaptive, KusnerSearch, RegularisedBest
+from dpbo.algorithms.kusner import Adaptive, KusnerSearch
 from dpbo.algorithms.outsourced import Modeler, Outcomes, release_rows
 from dpbo.curator import records as curator_records
-from dpbo.events import GaussianEvent, PoissonGaussianEvent
-from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.events import PoissonGaussianEvent
+from dpbo.mechanisms import ExponentialMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.models import FiniteGP, noisy_inputs, squared_exponential
-from dpbo.queries import CandidateScores, ClippedMean, QuantileUtilities, RowTable
+from dpbo.queries import CandidateScores, QuantileUtilities, RowTable
 from dpbo.testing import SeededEntropy, replay
 from tests.algorithms.test_kusner_loops import best, kernel, people
 from tests.algorithms.test_outsourced_curating import CHANGE, rows_of, terms
@@ -38,6 +38,7 @@ TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.R
 PURE: dict[str, Any] = {**TERMS, "budget": Budget(20.0, 0.0), "accounting": PureFilter()}
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
 GRID = torch.cartesian_prod(*[torch.linspace(0, 1, 6, dtype=DOUBLE)] * 2)
+KERNEL = kernel()
 SPACE = Space(a=scipy.stats.uniform(0, 1), b=scipy.stats.uniform(0, 1))
 
 
@@ -107,7 +108,7 @@ def kusner_search(curator, records):
     """The value on the neighbour lies within what the prior promises: the promise is the data's, and conditional."""
     gain = lambda x, r: float((r[:, 0].nan_to_num(0.0).clamp(0, 1).mean() * x).sum())  # noqa: E731
     terms = {"noise": 1e-3, "observations": 6, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0)}
-    search = KusnerSearch(gain, GRID, kernel=kernel(), **terms)
+    search = KusnerSearch(gain, GRID, kernel=KERNEL, **terms)
     chosen = curator.release(search.best(), ExponentialMechanism.of(2.0))
     values = [curator.release(query, LaplaceMechanism(1.0)) for query in (search.value(), search.last(amplitude=1.0, tau=1.0))]
     return chosen, values, search.public_inputs()

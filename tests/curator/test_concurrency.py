@@ -3,6 +3,8 @@
 import concurrent.futures
 import multiprocessing
 
+import pytest
+
 from dpbo.accounting.costs import Cost
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded
@@ -19,6 +21,7 @@ def charge_until_refused(url):
             return entries
 
 
+@pytest.mark.attack("A16")
 def test_four_processes_share_one_budget(tmp_path):
     url = str(tmp_path / "l.db")
     with concurrent.futures.ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -28,6 +31,7 @@ def test_four_processes_share_one_budget(tmp_path):
     assert sorted(entries) == list(range(1, 101)), "mu^2 = 1/100 each, so exactly a hundred fit, each with an entry of its own"
 
 
+@pytest.mark.attack("A16")
 def test_a_birth_in_two_processes_at_once_is_one_birth(tmp_path):
     url = str(tmp_path / "l.db")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:

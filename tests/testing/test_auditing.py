@@ -4,13 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.errors import InputError
-from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Sensitivity
-from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy, audit, reachable
 
 UNIT, QUANTUM = Sensitivity(1.0, 1.0, 1.0), 2.0**-30
