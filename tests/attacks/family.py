@@ -11,11 +11,12 @@ from typing import Any
 from dpbo.testing import Audit, audit
 
 AUDITS = (
-    "gaussian 0.5", "gaussian 1", "gaussian 3", "laplace 0.5", "laplace 1", "laplace 2", "l2-laplace", "poisson add-or-remove-one",
-    "poisson replace-one", "permute-and-flip", "exponential", "private selection", "dpgibo", "objective", "mixture", "regularised best",
-    "rows l2-laplace", "rows gaussian", "rows projected", "noise 0.7: gaussian", "noise 0.7: laplace", "noise 0.7: dpgibo", "noise 0.7:
-    objective", "noise 0.7: mixture", "no clip: dpgibo", "no clip: objective", "no clip: mixture", "permute-and-flip as exponential",
-    "visible runs", "noise 0.7: regularised best",
+    "gaussian 0.5", "gaussian 1", "gaussian 3", "laplace 0.5", "laplace 1",
+    "laplace 2", "l2-laplace", "poisson add-or-remove-one", "poisson replace-one", "permute-and-flip",
+    "exponential", "private selection", "dpgibo", "objective", "mixture",
+    "regularised best", "rows l2-laplace", "rows gaussian", "rows projected", "noise 0.7: gaussian",
+    "noise 0.7: laplace", "noise 0.7: dpgibo", "noise 0.7: objective", "noise 0.7: mixture", "no clip: dpgibo",
+    "no clip: objective", "no clip: mixture", "permute-and-flip as exponential", "visible runs", "noise 0.7: regularised best",
 )  # fmt: skip
 TOGETHER = 1e-6
 LEVEL = TOGETHER / len(AUDITS)
@@ -25,14 +26,3 @@ def audited(name: str, draw: Any, *, runs: int, **settings: Any) -> Audit:
     """`dpbo.testing.audit` at this audit's share of the level."""
     assert name in AUDITS, f"list {name!r} in AUDITS: its level is a share of the family's"
     return audit(draw, runs=runs, level=LEVEL, **settings)
-
-
-def once(transcripts: Any) -> Any:
-    """A `draw` that hands out runs made beforehand, each of them once."""
-    used = [0, 0]
-
-    def draw(which: int, count: int) -> Any:
-        used[which] += count
-        return transcripts[which][used[which] - count : used[which]]
-
-    return draw

@@ -17,7 +17,7 @@ from dpbo.accounting import Planned
 from dpbo.algorithms import Adaptive, NoisedScore, private_selection, selection
 from dpbo.events import SelectionEvent
 from dpbo.integrations.opacus import plan_tuning, tune, tuning
-from dpbo.laws import FixedRuns, ThresholdStop, TruncatedNegativeBinomial
+from dpbo.laws import ThresholdStop, TruncatedNegativeBinomial
 from dpbo.mechanisms import LaplaceMechanism
 from dpbo.testing import SeededEntropy
 from dpbo.testing.distances import require_within
@@ -81,7 +81,7 @@ def selected(records, train=lambda given: given["lr"], law=LAW, adaptive=None, *
 ADAPTIVE = Adaptive(SPACE, spread=(0.5, 2.0), noise_std=0.01, candidates=32)
 WAYS: dict[str, dict[str, Any]] = {
     "uniform": {},
-    "adaptive": {"adaptive": ADAPTIVE, "law": FixedRuns(5)},
+    "adaptive": {"adaptive": ADAPTIVE},
     "threshold": {"law": ThresholdStop(0.1), "threshold": 0.8},
 }
 
@@ -123,7 +123,7 @@ def close(model, records):
         return 1 - (model(records[:, :1])[:, 0] - 0.4).abs()
 
 
-@pytest.mark.parametrize("strategy", ["search", "selection", "hypo"])
+@pytest.mark.parametrize("strategy", [pytest.param("search", marks=pytest.mark.deep), "selection", "hypo"])
 def test_tuning_follows_from_noised_scores_alone(strategy, monkeypatch):
     """The whole of `tune`, its curator replaced by one that notes and freezes; training is frozen too, being another role's."""
     inside, curators, shown = Inside(monkeypatch, selection), [], []

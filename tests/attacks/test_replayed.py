@@ -4,6 +4,7 @@ A new export fails here until it stands in one of both tables; what takes a Cura
 named tests exist and carry both classes is checked by reading them.
 """
 
+import importlib
 import inspect
 import re
 
@@ -78,8 +79,8 @@ PUBLIC = {
 def exported():
     """Every public name of the packages, by what tells two of one name apart."""
     found = {"PrivateObjective": objective_module.PrivateObjective}
-    for package in (algorithms, em, kusner, outsourced, integrations, integrations.ax, integrations.optuna, integrations.opacus,
-                    integrations.tuning):  # fmt: skip
+    beside = [importlib.import_module(f"dpbo.integrations.{name}") for name in ("ax", "optuna", "opacus", "tuning")]
+    for package in (algorithms, em, kusner, outsourced, integrations, *beside):
         for name in package.__all__:
             thing = getattr(package, name)
             found[f"{thing.__module__.split('.')[-1]}.{name}" if name == "Adaptive" else name] = thing
