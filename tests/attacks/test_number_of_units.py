@@ -1,6 +1,7 @@
 """A8: where the number of units is private, one unit fewer changes nothing but the exact sum, by the declared sensitivity at most.
 
-Replay under ADD_OR_REMOVE_ONE on n and n - 1 units: noise scale, grid, quanta, divisor, plan, shapes and everything public must be the same.
+Replay under ADD_OR_REMOVE_ONE on n and n - 1 units: noise scale, grid, quanta, divisor, plan, shapes and all that is public must be the
+same.
 """
 
 from typing import Any

@@ -70,7 +70,7 @@ CASES = [  # query, norm, declared under both relations, pair of records under b
      ([9.0, 0.0], None)),
     ("candidates", CandidateScores(lambda x, r: x[0] * r[:, 0], list(torch.tensor([[1.0], [-1.0]]).double()), score_range=(-1.0, 1.0)),
      "linf", None, ([1.0], [-1.0]), ([1.0], None)),
-    ("quantile", QuantileUtilities(own, candidates=[0.0, 0.5, 1.0], quantile=0.9), "linf", (1.0, 0.9), ([-9.0], [9.0]), ([9.0], None)),
+    ("quantile", QuantileUtilities(own, candidates=[0.0, 0.5, 1.0], quantile=0.5), "linf", (1.0, 0.5), ([-9.0], [9.0]), ([9.0], None)),
 ]  # fmt: skip
 
 
