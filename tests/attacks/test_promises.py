@@ -32,7 +32,7 @@ def test_a_gain_outside_the_prior_breaks_the_bound_and_the_release_says_so():
     calm, wild = (torch.full((40,), 0.7, dtype=DOUBLE) for _ in range(2))
     wild[0] = 1e6
     exact = NoNoise(allow_not_private=True)
-    query = search(gain=lambda x, records: 3.0 if float(records.max()) > 1.0 else -3.0).best()
+    query = search(gain=lambda x, records: 30.0 if float(records.max()) > 1.0 else -30.0, value_range=(-30.0, 30.0)).best()
     values = [make(records).release(query, exact).value for records in (calm, wild)]
     assert (values[0] - values[1]).abs().max() > query.sensitivity(Adjacency.REPLACE_ONE).linf
     refusing = make(calm, allow_conditional=False)

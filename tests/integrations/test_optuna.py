@@ -110,6 +110,7 @@ def test_the_last_slot_lost_to_another_while_fitting():
     assert len(released(private)) == 2
 
 
+@pytest.mark.attack("A13")
 def test_studies_that_do_not_fit_are_refused_before_anything_is_fitted():
     def never(x):
         raise AssertionError("fitted")
