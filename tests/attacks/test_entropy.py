@@ -7,6 +7,7 @@ are forked after the parent drew, which is when a user-space generator would rep
 import multiprocessing
 import random
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +24,8 @@ DRAWS = 20
 
 def draws(entropy=None):
     """Released means of the same records: nothing differs but the noise."""
-    settings = {} if entropy is None else {"entropy": entropy}
-    terms = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1e3)}
+    settings: dict[str, Any] = {} if entropy is None else {"entropy": entropy}
+    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1e3)}
     curator = Curator(torch.zeros(4, dtype=torch.float64), **terms, **settings)
     query = ClippedMean(lambda _, records: records, score_range=(0.0, 1.0))
     return [curator.release(query, GaussianMechanism(1.0)).value.item() for _ in range(DRAWS)], str(curator.statement())

@@ -6,6 +6,7 @@ public numbers alone decide, and trailing zeros are as frequent for 0 as for 2^k
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_trailing_zeros_are_as_frequent_for_nothing_as_for_a_power_of_two(mechan
 @pytest.mark.parametrize("values", [[0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [1 / 3, 0.1, 0.7, 1e-9]])
 def test_a_released_mean_is_a_whole_multiple_of_its_public_grid(values):
     """After the addition, not only before it: release x units / grid is whole, and the grid is the same for every data set."""
-    terms = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1e4)}
+    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1e4)}
     curator = Curator(torch.tensor(values, dtype=torch.float64), **terms)
     for _ in range(50):
         release = curator.release(ClippedMean(lambda _, records: records, score_range=(0.0, 1.0)), GaussianMechanism(1.0))

@@ -18,7 +18,7 @@ from dpbo.algorithms import Adaptive, NoisedScore, private_selection, selection
 from dpbo.events import SelectionEvent
 from dpbo.integrations.opacus import plan_tuning, tune, tuning
 from dpbo.laws import ThresholdStop, TruncatedNegativeBinomial
-from dpbo.mechanisms import LaplaceMechanism
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.testing import SeededEntropy
 from dpbo.testing.distances import require_within
 from dpbo.testing.replaying import RecordingCurator, _public, _require_same, _without_names
@@ -62,7 +62,7 @@ def near(model, records):
     return 1.0 - (model - 0.7) ** 2 - 0.1 * records
 
 
-SCORE = NoisedScore(near, (0.0, 1.0), LaplaceMechanism(50.0))
+SCORE = NoisedScore(near, (0.0, 1.0), GaussianMechanism(50.0))
 LAW = TruncatedNegativeBinomial.of_mean(6.0, shape=1.0)
 
 
@@ -126,7 +126,8 @@ def close(model, records):
 @pytest.mark.parametrize("strategy", [pytest.param("search", marks=pytest.mark.deep), "selection", "hypo"])
 def test_tuning_follows_from_noised_scores_alone(strategy, monkeypatch):
     """The whole of `tune`, its curator replaced by one that notes and freezes; training is frozen too, being another role's."""
-    inside, curators, shown = Inside(monkeypatch, selection), [], []
+    curators: list[Any] = []
+    inside, shown = Inside(monkeypatch, selection), []
 
     def recording(records, **settings):
         frozen = tuple(curators[0].steps) if curators else ()

@@ -20,6 +20,7 @@ from dpbo.algorithms import PAPER, RECOMMENDED, AsynchronousBO, choose_clip, cho
 from dpbo.algorithms.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.algorithms.kusner import Adaptive, KusnerSearch
 from dpbo.algorithms.outsourced import Modeler, Outcomes, release_rows
+from dpbo.curator import entropy
 from dpbo.curator import records as curator_records
 from dpbo.events import PoissonGaussianEvent
 from dpbo.mechanisms import ExponentialMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
@@ -107,7 +108,7 @@ def fitted(kind, curator, _records, **settings):
 def kusner_search(curator, records):
     """The value on the neighbour lies within what the prior promises: the promise is the data's, and conditional."""
     gain = lambda x, r: float((r[:, 0].nan_to_num(0.0).clamp(0, 1).mean() * x).sum())  # noqa: E731
-    terms = {"noise": 1e-3, "observations": 6, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0)}
+    terms: dict[str, Any] = {"noise": 1e-3, "observations": 6, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0)}
     search = KusnerSearch(gain, GRID, kernel=KERNEL, **terms)
     chosen = curator.release(search.best(), ExponentialMechanism.of(2.0))
     values = [curator.release(query, LaplaceMechanism(1.0)) for query in (search.value(), search.last(amplitude=1.0, tau=1.0))]
@@ -180,7 +181,7 @@ def test_rows_outcomes_and_the_modeler_between_them():
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_sampled_means_with_the_sample_frozen(relation, monkeypatch):
     """Which units are taken comes from the entropy alone; with it frozen, the sampled sum moves within what is declared."""
-    sampled = curator_records.bernoulli
+    sampled = entropy.bernoulli
     sources: list[Any] = []
 
     def again(units, rate):

@@ -14,7 +14,7 @@ from sklearn.tree import DecisionTreeClassifier
 from dpbo import DPGIBO, Adjacency, Budget, Curator, DPSearch, PrivacyUnit, PrivateObjective
 from dpbo.algorithms import choose_start, search_then_choose
 from dpbo.mechanisms import ExponentialMechanism, NoNoise, PermuteAndFlipMechanism
-from dpbo.queries import CandidateScores, QuantileUtilities
+from dpbo.queries import CandidateScores
 from tests.attacks.test_replays import BOX, GRID, distance, near
 
 pytestmark = [pytest.mark.attack("A13"), pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")]
@@ -33,8 +33,6 @@ def test_a_choice_takes_the_largest_utility(kind):
     """4,000 records at one place: the best of 36 leads by hundreds of noise scales."""
     chosen = owner().release(CandidateScores(near, list(GRID), score_range=(0.0, 1.0)), kind.of(50.0)).value
     assert torch.equal(GRID[int(chosen)], torch.full((2,), BEST, dtype=torch.float64))
-    quantile = QuantileUtilities(lambda _, r: r[:, 0], candidates=[0.0, 0.19, 0.21, 1.0], quantile=0.5)
-    assert int(owner().release(quantile, kind.of(50.0)).value) in (1, 2)
 
 
 def test_scores_are_maximised_and_losses_minimised():
@@ -44,7 +42,7 @@ def test_scores_are_maximised_and_losses_minimised():
     assert torch.allclose(start, torch.full((2,), BEST, dtype=torch.float64))
     found = DPGIBO(owner(), distance, bounds=BOX, budget=EXACT, iterations=25, batch_size=3, clip=1.0).run()
     assert (found.x - BEST).abs().max() < 0.05
-    chosen = search_then_choose(owner(), near, GRID, score_range=(0.0, 1.0), evaluations=12)
+    chosen = search_then_choose(owner(budget=Budget.gdp(5.0)), near, GRID, score_range=(0.0, 1.0), evaluations=12)
     assert (chosen.x - BEST).abs().max() < 0.21
 
 

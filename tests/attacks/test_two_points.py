@@ -18,7 +18,7 @@ from dpbo.queries import CandidateScores, ClippedMean
 from dpbo.testing import SeededEntropy, audit
 
 pytestmark = [pytest.mark.attack("A12"), pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")]
-RUNS = 100
+RUNS = 60
 PAIR = [torch.tensor([[0.5], [end]], dtype=torch.float64) for end in (0.0, 1.0)]
 BOUNDS = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
 
@@ -79,7 +79,7 @@ def told_apart(name, run):
     return audit(draw, runs=RUNS, statistic=lambda x: x[:, 0], threshold=MIDDLE.get(name, 0.5)).mu
 
 
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.deep) if n in WHOLE else n for n in RUN])
 def test_unused_noise_is_rejected_and_used_noise_is_not(name, monkeypatch, measured):
     if name not in WHOLE:  # whole runs with their noise: test_audits_whole_runs.py
         assert told_apart(name, RUN[name]) <= 1.0
