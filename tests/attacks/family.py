@@ -14,9 +14,9 @@ AUDITS = (
     "gaussian 0.5", "gaussian 1", "gaussian 3", "laplace 0.5", "laplace 1",
     "laplace 2", "l2-laplace", "poisson add-or-remove-one", "poisson replace-one", "permute-and-flip",
     "exponential", "private selection", "dpgibo", "objective", "mixture",
-    "regularised best", "rows l2-laplace", "rows gaussian", "rows projected", "noise 0.7: gaussian",
+    "rows l2-laplace", "rows gaussian", "rows projected", "noise 0.7: gaussian",
     "noise 0.7: laplace", "noise 0.7: dpgibo", "noise 0.7: objective", "noise 0.7: mixture", "no clip: dpgibo",
-    "no clip: objective", "no clip: mixture", "permute-and-flip as exponential", "visible runs", "noise 0.7: regularised best",
+    "no clip: objective", "no clip: mixture", "permute-and-flip as exponential", "visible runs",
 )  # fmt: skip
 TOGETHER = 1e-6
 LEVEL = TOGETHER / len(AUDITS)
