@@ -100,7 +100,7 @@ def test_a_released_mean_is_a_whole_multiple_of_its_public_grid(values):
     curator = Curator(torch.tensor(values, dtype=torch.float64), **terms)
     for _ in range(50):
         release = curator.release(ClippedMean(lambda _, records: records, score_range=(0.0, 1.0)), GaussianMechanism(1.0))
-        (grid,) = release.law.grid
+        (grid,) = release.law.to_json()["grid"]
         steps = (release.value.item() - 0.5) * 4 / grid  # scores count from the middle of their range; four units
         assert steps == round(steps)
         assert grid == 2.0**-20

@@ -1,6 +1,7 @@
 """Audits reach nine tenths of every claim, never pass it, and catch what is sabotaged."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ def drawing(mechanism, seed, factor=1.0):
 def test_an_audit_finds_what_so_many_runs_can():
     """Whatever the threshold: chosen from as many runs, or fixed beforehand."""
     mu, runs = 3.0, 5000
-    for settings in ({}, {"statistic": lambda x: x[:, 0], "threshold": 0.5}):
+    fixed: dict[str, Any] = {"statistic": lambda x: x[:, 0], "threshold": 0.5}
+    for settings in ({}, fixed):
         found = audit(drawing(GaussianMechanism(1 / mu), seed=1), runs=runs, **settings)
         assert reachable(mu, runs) == pytest.approx(found.mu, rel=0.03)
         assert f"{runs:,} measured runs" in str(found)
