@@ -55,6 +55,8 @@ def test_lloyd_is_pure_under_a_pure_budget_and_its_noise_the_papers():
 
 
 @pytest.mark.parametrize("kind", [DPKMeans, DPLloyd, DPFactorAnalysis])
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
 def test_nothing_depends_on_the_records_but_through_what_was_released(kind):
     X = torch.from_numpy(squares(200))
     neighbour = X.clone()

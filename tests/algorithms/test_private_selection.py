@@ -82,6 +82,7 @@ def test_winners_follow_the_law_of_the_best_of_many():
         assert scipy.stats.kstest(found, other.generating).pvalue < 1e-6, "another number of runs would be seen"
 
 
+@pytest.mark.attack("A21")
 def test_the_ledger_holds_one_charge_and_one_value_and_no_trace_of_a_run():
     runs = []
 
@@ -134,6 +135,8 @@ def test_a_row_for_each_run_would_be_seen(monkeypatch):
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("17"), SystemExit(3), MemoryError(), torch.OutOfMemoryError("x")])
+@pytest.mark.attack("A21")
+@pytest.mark.attack("A5")
 def test_a_run_that_fails_is_the_worst_and_is_not_heard(fault, capfd, caplog):
     def work(parameters):
         print("out")
@@ -168,6 +171,8 @@ def test_a_score_that_fails_inside_is_assumed_away_in_words_whether_or_not_it_di
     assert told[0] == told[1] >= {"score-total", "runs-hidden"}
 
 
+@pytest.mark.attack("A17")
+@pytest.mark.attack("A21")
 def test_global_generators_do_not_tell_how_many_runs_there_were():
     drawn, states = [], []
 
@@ -255,6 +260,7 @@ select(made(dataset="d", ledger=sys.argv[1]), work)
 """
 
 
+@pytest.mark.attack("A16")
 def test_a_killed_selection_is_charged_lost_and_never_drawn_again(tmp_path):
     path = str(tmp_path / "l.db")
     assert subprocess.run([sys.executable, "-c", CHILD, path], capture_output=True, timeout=120).returncode == -9
@@ -359,6 +365,7 @@ def test_the_first_run_that_reaches_a_threshold():
     assert min(reached) < 0.9, "the first, not the best"
 
 
+@pytest.mark.attack("A3")
 def test_padding_hides_how_long_it_took():
     started = time.monotonic()
     select(made(), pad_to=0.6)

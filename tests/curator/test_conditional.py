@@ -28,6 +28,7 @@ class SmoothMean(ClippedMean):
 SMOOTH = SmoothMean(lambda _, r: r, score_range=(0.0, 1.0))
 
 
+@pytest.mark.attack("A19")
 def test_it_is_refused_unless_allowed_and_nothing_is_charged():
     curator = Curator(RECORDS, **SETTINGS)
     with pytest.raises(InputError, match=r"allow_conditional.*gp-prior"):
@@ -35,6 +36,7 @@ def test_it_is_refused_unless_allowed_and_nothing_is_charged():
     assert curator.ledger.head().kind == "birth"
 
 
+@pytest.mark.attack("A19")
 def test_three_lines_tell_three_guarantees(tmp_path):
     terms: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "allow_conditional": True}
     curator = Curator(RECORDS, **SETTINGS, **terms)

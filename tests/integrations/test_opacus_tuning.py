@@ -63,6 +63,7 @@ def four():
 
 
 class TestSession:
+    @pytest.mark.attack("A23")
     def test_it_gives_out_exactly_its_steps_as_fresh_poisson_samples(self):
         batches = []
         session = Session(TensorDataset(torch.arange(300.0).unsqueeze(1), torch.zeros(300)), dataclasses.replace(TERMS, epochs=20))
@@ -124,6 +125,7 @@ class TestSession:
             session.make_private(nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2, device="meta")), optimizer, max_grad_norm=1.0)
         session.make_private(net, optimizer, max_grad_norm=1.0)
 
+    @pytest.mark.attack("A17")
     def test_noise_and_samples_have_more_seeds_than_can_be_tried(self):
         states = [_seeded(torch.device("cpu")).get_state()[_HEAD : _HEAD + 8 * _WORDS].view(_WORDS, 8)[:, :4] for _ in range(2)]
         again = torch.Generator()
@@ -138,6 +140,7 @@ class TestSession:
         first = again.get_state()[_HEAD : _HEAD + 4].view(torch.int32)
         assert int(first) == 5, "where torch keeps its words"
 
+    @pytest.mark.attack("A17")
     def test_a_seeded_torch_repeats_neither_samples_nor_noise(self):
         weights = []
         for _ in range(2):
@@ -279,6 +282,7 @@ class TestTuning:
         assert everything.model is None
         assert everything.score is None
 
+    @pytest.mark.attack("A16")
     def test_a_selection_that_was_killed_is_lost_not_drawn_again(self, four, tmp_path):
         where: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
 

@@ -206,6 +206,7 @@ def test_why_folds_and_refit_are_refused():
 
 
 @pytest.mark.parametrize("scoring", ["accuracy", "neg_log_loss", "balanced_accuracy", "f1", "roc_auc"])
+@pytest.mark.attack("A13")
 def test_no_model_is_worse_than_any(scoring):
     scored = scoring_named(scoring, None, TRAIN[1])
     numbers = torch.from_numpy(np.asarray(scored(None, VALIDATION), dtype=np.float64))
@@ -304,15 +305,21 @@ def run(curator, _records, **changed):
 @pytest.mark.parametrize(
     "changed",
     [
-        {}, {"scoring": "f1"}, {"scoring": "roc_auc"}, {"strategy": "grid"},
+        {}, {"scoring": "f1"}, {"scoring": "roc_auc"}, {"strategy": "grid"}, {"strategy": "turbo"},
+        {"strategy": "saas", "param_distributions": {"ccp_alpha": MIXED["ccp_alpha"]}},
         {"strategy": "gibo", "scoring": "neg_log_loss", "estimator": LOGISTIC, "param_distributions": SMOOTH},
     ],
-    ids=["bo", "f1", "roc_auc", "grid", "gibo"],
+    ids=["bo", "f1", "roc_auc", "grid", "turbo", "saas", "gibo"],
 )  # fmt: skip
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
+@pytest.mark.attack("A21")
 def test_nothing_but_releases_steers_it(changed):
     replay(lambda curator, records: run(curator, records, **changed), VALIDATION, NEIGHBOUR, **TERMS, entropy=SeededEntropy(1))
 
 
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A21")
 def test_a_recommendation_by_raw_scores_is_seen(monkeypatch):
     """The mutant: among the evaluated points, the one whose exact validation score is highest."""
     records = [VALIDATION]
@@ -335,6 +342,7 @@ def test_a_recommendation_by_raw_scores_is_seen(monkeypatch):
         replay(leaky, VALIDATION, NEIGHBOUR, **TERMS, entropy=SeededEntropy(1))
 
 
+@pytest.mark.attack("A21")
 def test_the_public_side_never_gets_a_validation_record():
     """Everything the fits and the search's own model are given: training rows, and released values."""
     seen = []

@@ -157,6 +157,7 @@ def test_an_answer_that_was_charged_and_lost_is_gone(client, monkeypatch):
     assert ask(web, 2, "other").status_code == 200
 
 
+@pytest.mark.attack("A21")
 def test_a_failing_outcome_is_the_worst_one_and_no_word_of_it_gets_out(client, caplog, monkeypatch):
     def failing(records):
         raise RuntimeError(f"patient {SECRET}")
@@ -216,6 +217,7 @@ def test_nobody_learns_from_the_statement_how_long_an_outcome_takes(client):
         assert (periods + 0.3) % 1.0 < 0.6, took
 
 
+@pytest.mark.attack("A3")
 def test_replies_leave_at_whole_multiples_of_a_public_time(client):
     web = client(outcomes(), every=0.4)
     for question in (lambda: ask(web, 1), lambda: ask(web, 99), lambda: web.get("/statement")):

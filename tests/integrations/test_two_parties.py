@@ -93,6 +93,7 @@ def kill(process):
     process.wait()
 
 
+@pytest.mark.attack("A16")
 def test_either_side_may_be_killed_at_any_moment(place):
     rng, port = random.Random(time.time_ns()), free_port()
     curator = curating(place, port)
@@ -139,6 +140,7 @@ def _require_accounts(place):
     assert ledger.head().used == {"rows": 1, "outcomes": 1}
 
 
+@pytest.mark.attack("A21")
 def test_the_release_holds_what_the_modeler_needs_and_nothing_private(place):
     port = free_port()
     curator = curating(place, port)
@@ -193,6 +195,7 @@ def test_a_journal_cut_off_in_a_line_goes_on_from_the_line_before(tmp_path):
     assert Journal(tmp_path / "j").open() == []
 
 
+@pytest.mark.attack("A21")
 def test_tables_from_every_format_and_no_cell_in_any_error(place):
     wanted = read_columns(place / "table.csv", ["y", "a"])
     np.savez(place / "t.npz", y=wanted[:, 0].numpy(), a=wanted[:, 1].numpy())

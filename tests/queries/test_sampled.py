@@ -18,6 +18,8 @@ from dpbo.testing import SumContract
 from dpbo.testing.statistics import LEVEL
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.attack("A9")
 class TestSampledMean(SumContract):
     """At rate 1 the sample is everybody, so exact answers can be compared."""
 
@@ -27,6 +29,9 @@ class TestSampledMean(SumContract):
         return PoissonSampled(ClippedMean(score, score_range=(0.0, 10.0), divisor=7.0), rate=1.0)
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.attack("A9")
+@pytest.mark.attack("A20")
 class TestSampledMeanOfGroups(TestSampledMean):
     metrics = 2
 
@@ -47,6 +52,7 @@ def make(data, adjacency=Adjacency.REPLACE_ONE, **settings):
     return Curator(data, adjacency=adjacency, **terms)
 
 
+@pytest.mark.attack("A23")
 def test_units_are_taken_by_themselves_and_anew():
     """Sizes are binomial, every unit and every pair comes as often as it should, and no two samples are alike."""
     view = PrivateView.of(torch.arange(40), PrivacyUnit("record"), units_are_public=True)
@@ -61,6 +67,8 @@ def test_units_are_taken_by_themselves_and_anew():
         assert abs(sum({i, j} <= s for s in samples) - 250) < 6 * np.sqrt(4000 / 16)
 
 
+@pytest.mark.attack("A20")
+@pytest.mark.attack("A23")
 def test_all_rows_of_a_unit_come_together():
     labels = np.arange(300) % 60
     view = PrivateView.of((torch.arange(300), labels.copy()), PrivacyUnit("patient", groups=labels), units_are_public=True)
@@ -76,6 +84,7 @@ def test_all_rows_of_a_unit_come_together():
 
 
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
+@pytest.mark.attack("A23")
 def test_it_is_charged_as_a_sampled_gaussian_of_that_relation(adjacency):
     curator = make(records(), adjacency)
     release = curator.release(mean(divisor=1000.0), GaussianMechanism(1.5))

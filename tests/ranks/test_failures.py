@@ -62,6 +62,7 @@ def test_any_number_of_ranks_computes_the_same_integers(cases, size):
 
 
 @pytest.mark.parametrize("name", DEATHS)
+@pytest.mark.attack("A16")
 def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(cases, name):
     folder, survivors = place(cases, name), met(cases, name)
     assert json.loads((folder / "exits").read_text()) == [-9 if rank in DEATHS[name] else 0 for rank in range(4)]
@@ -87,6 +88,7 @@ def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(cases, name)
         assert after[: len(known)] == known, "what ranks saw is what is resumed"
 
 
+@pytest.mark.attack("A20")
 def test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger(cases):
     name, text = refusals(cases, "unit on two ranks")
     assert name == "InputError"
