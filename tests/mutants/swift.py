@@ -26,7 +26,7 @@ from _pytest.runner import runtestprotocol
 
 from tests.mutants.mutant import ROOT, Sabotage
 
-TEST_SECONDS, SECONDS, MEMORY = 60, 300.0, 8 << 30
+TEST_SECONDS, SECONDS, MEMORY = 60, 120.0, 8 << 30
 Plan = Callable[[Sabotage], Iterator[str]]
 Found = Callable[[Sabotage, str], None]
 
@@ -44,79 +44,111 @@ def hunt_swiftly(mutants: Sequence[Sabotage], folders: Sequence[str], plan: Plan
     return loop.left
 
 
-@dataclass
-class _Child:
-    mutant: Sabotage
-    pipe: int
-    started: float
-    told: str = ""
-
-
 class _Loop:
     """Forks a child a mutant, in place of running tests."""
 
     def __init__(self, mutants: Sequence[Sabotage], plan: Plan, workers: int, found: Found) -> None:
         self._waiting, self._plan, self._workers, self._found = list(reversed(mutants)), plan, workers, found
+        self._items: dict[str, pytest.Item] = {}
+        self._children: list[_Child] = []
+        self._slow: set[str] = set()
         self.left: list[Sabotage] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """In the parent, and to the end of the last mutant."""
         hypothesis.settings.load_profile("mutants")
-        items = {item.nodeid: item for item in session.items}
-        children: dict[int, _Child] = {}
-        while self._waiting or children:
-            while self._waiting and len(children) < self._workers:
-                self._begin(self._waiting.pop(), items, children)
+        self._items = {item.nodeid: item for item in session.items}
+        while self._waiting or self._children:
+            while self._waiting and len(self._children) < self._workers:
+                self._begin(self._waiting.pop())
             time.sleep(0.005)
-            for process, child in list(children.items()):
-                self._look(process, child, children)
+            for child in list(self._children):
+                self._look(child)
         return True
 
-    def _begin(self, mutant: Sabotage, items: dict[str, pytest.Item], children: dict[int, _Child]) -> None:
+    def _begin(self, mutant: Sabotage) -> None:
         swap = swap_of(mutant)
         if swap is None:
             self.left.append(mutant)
+        else:
+            tests = (item for item in _chosen(self._plan(mutant), self._items) if item.nodeid not in self._slow)
+            self._children.append(_Child.running(mutant, swap, tests))
+
+    def _look(self, child: _Child) -> None:
+        if not child.done():
             return
+        self._children.remove(child)
+        name, breaks_off = child.verdict()
+        if breaks_off and self._too_slow(name):
+            self._waiting.append(child.mutant)
+        else:
+            self._found(child.mutant, f"{name} (breaks off)" if breaks_off else name)
+
+    def _too_slow(self, name: str) -> bool:
+        """Whether the test breaks off on the true package as well; it is left out from then on."""
+        true = _Child.running(None, lambda: None, iter([self._items[name]]))
+        while not true.done():
+            time.sleep(0.02)
+        if true.verdict()[0]:
+            self._slow.add(name)
+        return name in self._slow
+
+
+@dataclass(eq=False)
+class _Child:
+    """A process that says "+ test" before each test, "- test" where it fails, "." at the end: without an end the last one broke it."""
+
+    mutant: Any
+    process: int
+    pipe: int
+    started: float
+    told: str = ""
+
+    @classmethod
+    def running(cls, mutant: Sabotage | None, swap: Callable[[], None], tests: Iterator[pytest.Item]) -> _Child:
+        """Forked, and at work."""
         reader, writer = os.pipe()
         process = os.fork()
         if not process:
-            _run(swap, _chosen(self._plan(mutant), items), writer)
+            _run(swap, tests, writer)
         os.close(writer)
         os.set_blocking(reader, False)
-        children[process] = _Child(mutant, reader, time.monotonic())
+        return cls(mutant, process, reader, time.monotonic())
 
-    def _look(self, process: int, child: _Child, children: dict[int, _Child]) -> None:
-        with contextlib.suppress(BlockingIOError):
-            child.told += os.read(child.pipe, 1 << 16).decode()
-        done, _ = os.waitpid(process, os.WNOHANG)
-        if not done and time.monotonic() - child.started < SECONDS:
-            return
+    def done(self) -> bool:
+        """Whether it came to its end, which is hastened after so many seconds: then no test of those tried has failed."""
+        self._hear()
+        ended, _ = os.waitpid(self.process, os.WNOHANG)
+        if not ended and time.monotonic() - self.started < SECONDS:
+            return False
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process, signal.SIGKILL)
-        if not done:
-            os.waitpid(process, 0)
+            os.killpg(self.process, signal.SIGKILL)  # and whatever its tests left behind
+        if not ended:
+            os.waitpid(self.process, 0)
+        self._hear()
+        self.told += "" if ended else ".\n"
+        os.close(self.pipe)
+        return True
+
+    def verdict(self) -> tuple[str, bool]:
+        """The test that failed, or "", and whether it broke the process off."""
+        lines = self.told.splitlines()
+        failed = [line[2:] for line in lines if line.startswith("- ")]
+        if failed or not lines or lines[-1] == ".":
+            return (failed or [""])[0], False
+        return lines[-1][2:], True
+
+    def _hear(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            child.told += os.read(child.pipe, 1 << 16).decode()
-        os.close(child.pipe)
-        del children[process]
-        self._found(child.mutant, _verdict(child.told.splitlines()) if done else "")
+            while part := os.read(self.pipe, 1 << 16):
+                self.told += part.decode()
 
 
 def _chosen(tests: Iterator[str], items: dict[str, pytest.Item]) -> Iterator[pytest.Item]:
     """These tests; of a file or a folder all."""
     for test in tests:
         yield from [items[test]] if test in items else [item for name, item in items.items() if name.startswith(test)]
-
-
-def _verdict(lines: Sequence[str]) -> str:
-    """A child says "+ test" before each, "- test" where it fails, "." at the end: without an end the last test broke it."""
-    failed = [line[2:] for line in lines if line.startswith("- ")]
-    if failed:
-        return failed[0]
-    if lines and lines[-1] == ".":
-        return ""
-    return f"{lines[-1][2:]} (breaks off)" if lines else ""
 
 
 def _run(swap: Callable[[], None], items: Iterator[pytest.Item], writer: int) -> None:

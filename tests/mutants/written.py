@@ -66,12 +66,6 @@ MUTANTS = (
     ),
     Mutant("2B becomes B", "queries/gradient.py", old="l2 = 2 * self.clip", new="l2 = self.clip"),
     Mutant(
-        "gradients are clipped one coordinate at a time",
-        "queries/vectors.py",
-        old="length = g.square().sum(0).sqrt_()",
-        new="length = g.abs().amax(0)",
-    ),
-    Mutant(
         "gradients are not clipped in whole numbers",
         "queries/vectors.py",
         old="    if bool((squares > most * most).any()):",
