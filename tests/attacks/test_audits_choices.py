@@ -76,7 +76,7 @@ def best_of_hidden_runs(law, seed):
         return iter((mechanism._sample(sums, [2.0**-30] * count, many, entropy) * one.grid[0]).tolist())
 
     def draw(which, count):
-        left = scores(1 - which, law.quantile(1.0) * count)
+        left = scores(1 - which, law.runs * count)
         runs = [best_of(lambda _: (None, next(left)), space, law, entropy, threshold=None, pad_to=None) for _ in range(count)]
         return -np.array([run.score for run in runs if run is not None])
 

@@ -18,7 +18,7 @@ from dpbo.queries import CandidateScores, ClippedMean
 from dpbo.testing import SeededEntropy, audit
 
 pytestmark = [pytest.mark.attack("A12"), pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")]
-RUNS = 60
+RUNS = 100
 PAIR = [torch.tensor([[0.5], [end]], dtype=torch.float64) for end in (0.0, 1.0)]
 BOUNDS = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
 
