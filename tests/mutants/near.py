@@ -62,7 +62,7 @@ _FILES = {  # the part of the tests' names, by file; where it is not the file's 
     "queries/ball": ("queries/test_point_sums", "queries/test_mixture_moments"),
     "queries/cluster_sums": ("queries/test_point_sums",),
     "queries/features": ("queries/test_mixture_moments",),
-    "queries/integers": ("queries/test_clipped_contract", "curator/test_curator"),
+    "queries/integers": ("queries/test_clipped_contract", "curator/test_curator", "attacks/test_float_sums"),
     "queries/clipped": ("queries/test_clipped_contract", "curator/test_curator"),
     "queries/points": ("queries/test_point_sums",),
     "queries/quantile": ("queries/test_quantile_contract",),
