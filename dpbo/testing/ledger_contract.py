@@ -12,7 +12,7 @@ from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.storage import table
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch
-from dpbo.events import GaussianEvent
+from dpbo.events import GaussianEvent, PoissonGaussianEvent, RolesEvent
 from dpbo.privacy import Budget
 
 BIRTH: dict[str, Any] = {
@@ -72,6 +72,16 @@ class LedgerContract(abc.ABC):
                 ledger.charge("plan", event, {}, plan)
         assert ledger.head().kind == "reserve"
 
+    def test_what_is_counted_under_another_relation_is_not_charged(self, url: str) -> None:
+        ledger = Ledger(url, BIRTH)
+        for event in (PoissonGaussianEvent(4.0, rate=0.5, relation="add-or-remove-one"),
+                      RolesEvent(costs=(("training", (PoissonGaussianEvent(4.0, rate=0.5, relation="add-or-remove-one"),)),))):  # fmt: skip
+            with pytest.raises(InputError, match="relation"):
+                ledger.charge("release", event, {})
+            with pytest.raises(InputError, match="relation"):
+                ledger.reserve("plan", event, 2, {})
+        assert ledger.head().kind == "birth"
+
     @pytest.mark.parametrize("column", ["body", "kind", "previous", "hash"])
     def test_a_changed_record_is_seen(self, url: str, column: str) -> None:
         ledger = self._filled(url)
@@ -84,6 +94,7 @@ class LedgerContract(abc.ABC):
         ("kind", "body"),
         [
             ("charge", {"event": GaussianEvent(0.01).to_json(), "plan": None}),
+            ("charge", {"event": _TENTH.to_json(), "plan": None}),
             ("charge", {"event": {**_TENTH.to_json(), "slots": -3}, "plan": None}),
             ("charge", {"event": _TENTH.to_json(), "plan": "never made"}),
             ("value", {"entry": 77, "values": []}),
@@ -96,7 +107,7 @@ class LedgerContract(abc.ABC):
         ],
     )
     def test_a_rightly_hashed_record_that_breaks_the_rules_is_seen(self, url: str, kind: str, body: dict[str, Any]) -> None:
-        """Beyond the cap, below zero, from no plan, for no charge: hashes hold, the sums do not."""
+        """Beyond the cap, not added to the total, below zero, from no plan, for no charge: hashes hold, the sums do not."""
         ledger = self._filled(url)
         head = ledger.head()
         forged = Record.following(head, kind, "forged", {**body, "state": head.body["state"]})

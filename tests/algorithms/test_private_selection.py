@@ -18,6 +18,7 @@ from dpbo.accounting import Planned, PureFilter, RDPFilter
 from dpbo.algorithms import NoisedScore, hidden_runs, private_selection, selection_event
 from dpbo.algorithms.hidden_runs import coin
 from dpbo.curator import Curator
+from dpbo.curator.inside import noised_inside
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable, ReleaseLost
 from dpbo.events import GaussianEvent, SelectionEvent
 from dpbo.laws import FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
@@ -379,3 +380,15 @@ def test_coins_are_exact():
     assert coin(1.0, entropy)
     whole = iter([1 << 63, 0, 5])
     assert not coin(0.5, lambda size: next(whole).to_bytes(8, "little")), "1/2 is not below 1/2"
+
+
+@pytest.mark.parametrize(("adjacency", "deviation"), [(Adjacency.REPLACE_ONE, 0.01), (Adjacency.ADD_OR_REMOVE_ONE, 0.005)])
+def test_scores_inside_carry_the_noise_that_is_charged(adjacency, deviation):
+    """M times the sensitivity of this relation over the divisor: 20 / 2000, or half of it. Four thousand draws know it to 1.1 %."""
+    curator = Curator(RECORDS, **{**TERMS, "adjacency": adjacency, "entropy": SeededEntropy(9)})
+    query = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0}).query(0.7)
+    values = [noised_inside(curator, query, GaussianMechanism(20.0)) for _ in range(4000)]
+    scores = torch.stack([value for value in values if value is not None])
+    assert len(scores) == 4000
+    assert float(scores.std()) == pytest.approx(deviation, rel=0.06)
+    assert float(scores.mean()) == pytest.approx(float(near(0.7, RECORDS).mean()), abs=5 * deviation / 4000**0.5)

@@ -27,7 +27,7 @@ _FILES = {  # the part of the tests' names, by file; where it is not the file's 
     "algorithms/outsourced/curating": ("algorithms/test_outsourced_curating",),
     "algorithms/selection": ("algorithms/test_private_selection", "accounting/test_roles"),
     "curator/books": ("curator/test_curator",),
-    "curator/chain": ("curator/test_ledger_contract", "fire"),
+    "curator/chain": ("curator/test_ledger_contract", "fire/test_rows", "fire/test_bytes"),
     "curator/deliveries": ("curator/test_curator", "test_killed"),
     "curator/entropy": ("queries/test_sampled",),
     "curator/evaluation": ("curator/test_curator",),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.mechanisms import GaussianMechanism, NoNoise
-from dpbo.queries import ClippedGradient
+from dpbo.queries import ClippedGradient, vectors
 from dpbo.queries.vectors import clipped_sum, quantum_of
 from dpbo.testing import SumContract
 
@@ -268,3 +268,16 @@ def test_bad_input_is_named(name, change):
     query = ClippedGradient(column, torch.ones(3, 1).double(), weights=torch.ones(2, 3).double(), clip=1.0)
     with pytest.raises(InputError, match=name):
         dataclasses.replace(query, **change)
+
+
+@pytest.mark.parametrize("d", [2, 3, 34])
+def test_whole_numbers_are_clipped_exactly_whatever_the_floats_did(monkeypatch, d):
+    """With a float scaling that overshoots by a tenth, as no machine's does, lengths stay within floor(B / q) all the same."""
+    monkeypatch.setattr(vectors, "_SHORTER", 1.1)
+    q = vectors.quantum_of(1.5, d)
+    g = torch.randn(d, 500, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * torch.logspace(-3, 3, 500).double()
+    k = vectors._clipped(g, 1.5, q)
+    most = math.floor(1.5 / q)
+    squares = [sum(int(number) ** 2 for number in column) for column in k.T]
+    assert max(squares) <= most**2
+    assert sum(square > (0.999 * most) ** 2 for square in squares) > 100, "long vectors are clipped, not lost"
