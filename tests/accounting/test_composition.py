@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpbo import Adjacency
-from dpbo.accounting import compose, composition, convert, gdp
+from dpbo.accounting import compose, composition, convert, gdp, poisson
 from dpbo.accounting.pairs import GaussianPair, LaplacePair, PoissonPair, ResponsePair
 from dpbo.accounting.pld import epsilon
 from dpbo.accounting.poisson import log_ratio, output_of
@@ -225,3 +225,20 @@ def test_losses_out_of_reach_are_left_to_the_other_bounds():
     bound = compose([GaussianEvent(0.02)], delta=1e-5)
     assert bound.pld == math.inf
     assert bound.epsilon == gdp.epsilon_at(50.0, 1e-5)
+
+
+def test_mechanisms_that_share_a_dominating_pair_add_up():
+    """l2-Laplace noise and permute-and-flip of one pure epsilon are dominated by one pair: two releases, not one."""
+    both = compose([L2LaplaceEvent(8.0, 3), PermuteAndFlipEvent(16.0, 2)], delta=1e-6)
+    assert both.pld == compose([L2LaplaceEvent(8.0, 5)], delta=1e-6).pld
+    assert both.pld > 1.5 * compose([L2LaplaceEvent(8.0, 3)], delta=1e-6).pld
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_a_sample_of_nearly_all_costs_nearly_what_all_cost(relation):
+    """Renyi divergences of both relations tend to the unsampled ones, a (1 or 2)^2 / (2 sigma^2), as the rate tends to 1."""
+    orders = np.array([1.5, 2.0, 4.0])
+    whole, nearly = (poisson.renyi(2.0, rate, relation, orders) for rate in (1.0, 0.9999))
+    assert whole == pytest.approx(orders * (1 if relation == ADD else 4) / 8)
+    assert (nearly <= whole).all()
+    assert nearly == pytest.approx(whole, rel=0.01)

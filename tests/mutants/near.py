@@ -7,14 +7,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from tests.mutants.mutant import ROOT
 
 _FILES = {  # the part of the tests' names, by file; where it is not the file's own name
-    "accounting/dominating": ("accounting/test_selected", "accounting/test_selection_event", "accounting/test_composition"),
+    "accounting/dominating": (
+        "accounting/test_composition",
+        "accounting/test_selected",
+        "accounting/test_selection_event",
+        "accounting/test_composition",
+    ),
     "accounting/costs": ("accounting/test_planned", "accounting/test_filters"),
     "accounting/membership": ("test_statement",),
     "accounting/pld": ("accounting/test_composition", "accounting/test_planned"),
     "accounting/pairs": ("accounting/test_composition",),
     "accounting/sides": ("accounting/test_selected", "accounting/test_selection_event"),
     "accounting/poisson": ("accounting/test_composition",),
-    "accounting/profiles": ("accounting/test_filters", "accounting/test_composition"),
+    "accounting/profiles": ("accounting/test_roles", "accounting/test_filters", "accounting/test_composition"),
     "accounting/rdp": ("accounting/test_filters", "accounting/test_exported"),
     "accounting/relations": ("accounting/test_filters", "accounting/test_composition", "accounting/test_selection_event"),
     "accounting/tuning": ("accounting/test_selection_event", "accounting/test_selected", "accounting/test_roles"),
