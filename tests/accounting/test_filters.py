@@ -189,6 +189,8 @@ def test_membership_bounds():
     assert true_positive_rate(Guarantee(0.0, None, None), 0.01) == pytest.approx(0.01)
     assert true_positive_rate(Guarantee(None, math.log(3), 0.0), 0.01) == pytest.approx(0.03)
     assert true_positive_rate(Guarantee(None, 10.0, 0.0), 0.01) == pytest.approx(1 - math.exp(-10) * 0.99)
+    assert true_positive_rate(Guarantee(None, math.log(3), 0.02), 0.01) == pytest.approx(0.05)
+    assert true_positive_rate(Guarantee(None, 10.0, 0.02), 0.01) == pytest.approx(1 - math.exp(-10) * 0.97)
     assert true_positive_rate(Guarantee(None, None, None), 0.01) == 1.0
     curve = Guarantee(1.0, None, None)
     assert true_positive_rate(curve, 0.01) <= true_positive_rate(Guarantee(None, gdp.epsilon_at(1.0, 1e-5), 1e-5), 0.01)

@@ -14,7 +14,7 @@ _FILES = {  # the part of the tests' names, by file; where it is not the file's 
         "accounting/test_composition",
     ),
     "accounting/costs": ("accounting/test_planned", "accounting/test_filters"),
-    "accounting/membership": ("test_statement",),
+    "accounting/membership": ("accounting/test_filters",),
     "accounting/pld": ("accounting/test_composition", "accounting/test_planned"),
     "accounting/pairs": ("accounting/test_composition",),
     "accounting/sides": ("accounting/test_selected", "accounting/test_selection_event"),
