@@ -69,7 +69,7 @@ _FILES = {  # the part of the tests' names, by file; where it is not the file's 
     "queries/features": ("queries/test_mixture_moments",),
     "queries/integers": ("queries/test_clipped_contract", "curator/test_curator", "attacks/test_float_sums"),
     "queries/clipped": ("queries/test_clipped_contract", "curator/test_curator"),
-    "queries/points": ("queries/test_point_sums",),
+    "queries/points": ("queries/test_mixture_moments", "queries/test_point_sums"),
     "queries/quantile": ("queries/test_quantile_contract",),
     "queries/outcome": ("queries/test_rows",),
     "queries/scoring": ("curator/test_curator",),
