@@ -1,6 +1,7 @@
 """Means over a Poisson sample: under the contract with everybody in it, and with a sample its law, its cost and its variance."""
 
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -170,3 +171,18 @@ def test_an_objective_over_samples_keeps_its_plan():
 def test_the_relation_of_a_plan_must_be_the_ledgers():
     with pytest.raises(InputError, match="relation"):
         make(records(), accounting=Planned([PoissonGaussianEvent(6.0, rate=0.5, relation="add-or-remove-one")]))
+
+
+def test_no_seed_decides_who_is_in_a_sample():
+    view = PrivateView.of(torch.arange(1000.0), PrivacyUnit("record"), units_are_public=True)
+    before = np.random.get_state()
+    samples = []
+    with torch.random.fork_rng():
+        for _ in range(2):
+            np.random.seed(0)
+            torch.manual_seed(0)
+            random.seed(0)
+            samples.append(view.sampled(0.5).records.tolist())
+    np.random.set_state(before)
+    random.seed()
+    assert samples[0] != samples[1]
