@@ -6,6 +6,8 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
+_LONGEST = 200  # letters of a value that are shown
+
 
 class PrivacyError(Exception):
     """Base of every error that dpbo raises on purpose. All survive the way back from a worker."""
@@ -38,7 +40,13 @@ class InputError(PrivacyError, ValueError):
 def _showable(value: Any) -> str:
     plain = (int, float, str, enum.Enum, type(None))
     short = isinstance(value, (tuple, list)) and len(value) <= 8 and all(isinstance(part, (int, float)) for part in value)
-    return repr(value) if isinstance(value, plain) or short else f"<{type(value).__name__}>"
+    if not (isinstance(value, plain) or short):
+        return f"<{type(value).__name__}>"
+    try:
+        shown = repr(value)
+    except Exception:  # a whole number of thousands of digits, or a class of the user's own
+        return f"<{type(value).__name__}>"
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
 
 
 class BudgetExceeded(PrivacyError):

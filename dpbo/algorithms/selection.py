@@ -243,6 +243,6 @@ def _require(curator: Any, train: Any, space: Any, law: Any, threshold: Any, pad
     if stops != (threshold is not None) or (stops and not finite):
         raise InputError("threshold", threshold, "a finite number with ThresholdStop, and left out otherwise")
     if pad_to is not None:
-        require_positive("pad_to", pad_to)
+        require_positive("pad_to", pad_to, 0.0, 1e6)
     if not isinstance(name, str) or not 0 < len(name) <= 200:
         raise InputError("name", name, "a word of at most 200 letters")

@@ -11,7 +11,7 @@ import copy
 import uuid
 from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from dpbo.errors import InputError
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
 
+T = TypeVar("T")
 PROBED = 5
 _loaded: dict[str, Any] = {}
 
@@ -188,25 +189,39 @@ class _Packed:
 
 
 def _opened(records: Any) -> Any:
-    return records.records() if isinstance(records, Source) else records
+    if not isinstance(records, Source):
+        return records
+    if (loaded := _quietly(records.records)) is None:
+        raise InputError("records", "Source", "a Source that loads in this process", "Call what it loads by, to see why it fails.")
+    return loaded
 
 
 def _grouped(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    flat = labels.cpu().numpy() if isinstance(labels, torch.Tensor) else labels
-    flat = np.asarray(flat if hasattr(flat, "dtype") else np.array(flat, dtype=object))
-    if flat.ndim != 1 or len(flat) != count:
+    flat = _quietly(lambda: _flat(labels))
+    if flat is None or flat.ndim != 1 or len(flat) != count:
         raise InputError("groups", type(labels).__name__, "one label a record, in the records' order")
-    codes = _codes(flat)
+    if _quietly(lambda: _missing(flat)) is not False:
+        raise InputError("groups", "a missing label", "present for every record", "Give records without a label one of their own.")
+    if (codes := _quietly(lambda: _codes(flat))) is None:
+        raise InputError("groups", "a label without an equal", "hashable, such as words or whole numbers")
     rows = np.bincount(codes)
     if rows.max(initial=0) > MOST_ROWS_PER_UNIT:
         raise InputError("groups", "a label", f"on at most {MOST_ROWS_PER_UNIT} records")
     return torch.from_numpy(codes), torch.from_numpy(rows)
 
 
+def _flat(labels: Any) -> np.ndarray[Any, Any]:
+    held = labels.cpu().numpy() if isinstance(labels, torch.Tensor) else labels
+    return np.asarray(held if hasattr(held, "dtype") else np.array(held, dtype=object))
+
+
+def _missing(labels: np.ndarray[Any, Any]) -> bool:
+    """Whether a label is missing: it cannot be grouped."""
+    return labels.dtype.kind in "OfMm" and any(label is None or bool(label != label) for label in labels)
+
+
 def _codes(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Unit index of each record. A missing label cannot be grouped, so it is refused."""
-    if labels.dtype.kind in "OfMm" and any(label is None or label != label for label in labels):
-        raise InputError("groups", "a missing label", "present for every record", "Give records without a label one of their own.")
+    """Unit index of each record."""
     if labels.dtype.kind != "O":
         return np.unique(labels, return_inverse=True)[1].astype(np.int64)
     seen: dict[Hashable, int] = {}
@@ -278,8 +293,16 @@ def _rows(part: Any, positions: torch.Tensor) -> Any:
 
 
 def _length(part: Any) -> int:
-    try:
-        return int(part.shape[0]) if hasattr(part, "shape") and len(part.shape) else len(part)
-    except TypeError:
+    length = _quietly(lambda: int(part.shape[0]) if hasattr(part, "shape") and len(part.shape) else len(part))
+    if length is None:
         remedy = "Wrap a loader in dpbo.Source."
-        raise InputError("records", type(part).__name__, "a tensor, array, DataFrame, or anything with a length", remedy) from None
+        raise InputError("records", type(part).__name__, "a tensor, array, DataFrame, or anything with a length", remedy)
+    return length
+
+
+def _quietly(work: Callable[[], T]) -> T | None:
+    """What `work` returns, or None where it raised: an error that the records raise may hold some, as may every error raised beside it."""
+    try:
+        return work()
+    except Exception:
+        return None

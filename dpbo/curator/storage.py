@@ -143,6 +143,8 @@ class _Stage:
 
 
 def _engine(url: str | None) -> sa.Engine:
+    if url is not None and "\0" in url:
+        raise InputError("ledger", url, "a file name or an SQLAlchemy URL, without NUL")
     try:
         parsed = sa.make_url(url or "sqlite://")
         engine = sa.create_engine(parsed, hide_parameters=True, **dialects.settings(parsed))
