@@ -62,3 +62,18 @@ def test_exact_answers_leave_no_line_but_the_private_ones():
     assert everything == "not bounded"
     assert assumed.startswith("not bounded")
     assert alone.startswith("(2.000")
+
+
+def test_a_release_beside_a_plan_is_as_conditional_as_one_without():
+    """The assumptions are those of everything charged, planned or not; and each question of a joint release must be allowed."""
+    curator = Curator(RECORDS, **SETTINGS, allow_conditional=True)
+    curator.reserve("plan", NOISE.event(), slots=3, terms={})
+    curator.release(SMOOTH, NOISE)
+    statement = curator.statement()
+    assert statement.lines[0] == "not bounded"
+    assert "gp-prior" in statement.assumptions
+
+    strict = Curator(RECORDS, **SETTINGS)
+    with pytest.raises(InputError, match="gp-prior"):
+        strict.release_all([strict.evaluate(MEAN), strict.evaluate(SMOOTH)], NOISE)
+    assert strict.ledger.head().kind == "birth"

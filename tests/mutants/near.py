@@ -45,7 +45,7 @@ _FILES = {  # the part of the tests' names, by file; where it is not the file's 
     ),
     "curator/ranks": ("ranks",),
     "curator/records": ("curator/test_curator", "queries/test_sampled"),
-    "curator/reporting": ("test_statement", "curator/test_conditional", "testing/test_sabotage"),
+    "curator/reporting": ("test_statement", "curator/test_conditional", "testing/test_sabotage", "fire/test_rows"),
     "curator/shards": ("ranks",),
     "curator/dialects": ("fire",),
     "curator/plans": ("algorithms/test_outsourced_curating", "curator/test_ledger_contract", "fire/test_contract"),
