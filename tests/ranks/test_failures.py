@@ -193,3 +193,13 @@ def test_ranks_need_a_group_and_a_timeout():
         Ranks()
     with pytest.raises(InputError, match="ranks"):
         Curator(torch.rand(3), unit=PrivacyUnit("u"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), ranks=object())  # type: ignore[arg-type]
+
+
+def test_partial_sums_are_added_in_whole_numbers(tmp_path):
+    """A float64 keeps no number beyond 2^53 apart from its neighbours; sums go up to 2^61."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        large = torch.tensor([2**60 + 1, -(2**53) - 1])
+        assert Ranks().added(large).tolist() == large.tolist()
+    finally:
+        dist.destroy_process_group()
