@@ -1,9 +1,9 @@
 """Try every mutant, print which test kills it, and fail where one lives that should not.
 
-   python -m tests.mutants                     all of them, each against the test that killed it last, then against tests near it
-   python -m tests.mutants written             those written by hand; `generic` for those made by rule; any other word is part of a name
-   python -m tests.mutants --keep              and write which test killed each to killers.json
-   python -m tests.mutants --learn coverage    against the tests that `coverage`, of pytest --cov --cov-context=test, says run its lines
+    python -m tests.mutants            those written by hand: each against the test that killed it last, then against tests near it
+    python -m tests.mutants generic    an eighth of those made by rule, always the same; `every` for all; any other word is part of a name
+    python -m tests.mutants --keep     and write which test killed each to killers.json
+    python -m tests.mutants --learn F  against the tests that run its lines, by F, the coverage data of pytest --cov --cov-context=test
 
 Survivors, explained in survivors.json, must be made by rule: no reason excuses one written by hand.
 """
@@ -25,7 +25,7 @@ from tests.mutants.mutant import Sabotage
 from tests.mutants.near import near
 from tests.mutants.swift import hunt_swiftly
 
-SHARE = 8  # of the mutants made by rule, one in so many is hunted each time, always the same ones
+SHARE = 8  # of the mutants made by rule, one in so many is `generic`
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,7 +83,7 @@ def _chosen(which: Sequence[str]) -> list[Sabotage]:
     by_hand: list[Sabotage] = [*written.MUTANTS, *blind.MUTANTS]
     every: list[Sabotage] = [*generic()]
     groups = {"written": by_hand, "generic": [mutant for mutant in every if int(mutant.within(), 16) % SHARE == 0], "every": every}
-    found = [mutant for word in which or ("written", "generic") for mutant in groups.get(word, [])]
+    found = [mutant for word in which or ["written"] for mutant in groups.get(word, [])]
     words = [word for word in which if word not in groups]
     return found + [mutant for mutant in by_hand + every if any(word in mutant.name for word in words)]
 

@@ -51,7 +51,7 @@ class _Loop:
         self._waiting, self._plan, self._workers, self._found = list(reversed(mutants)), plan, workers, found
         self._items: dict[str, pytest.Item] = {}
         self._children: list[_Child] = []
-        self._slow: set[str] = set()
+        self._sound, self._unsound = set[str](), set[str]()
         self.left: list[Sabotage] = []
 
     @pytest.hookimpl(tryfirst=True)
@@ -72,7 +72,7 @@ class _Loop:
         if swap is None:
             self.left.append(mutant)
         else:
-            tests = (item for item in _chosen(self._plan(mutant), self._items) if item.nodeid not in self._slow)
+            tests = (item for item in _chosen(self._plan(mutant), self._items) if item.nodeid not in self._unsound)
             self._children.append(_Child.running(mutant, swap, tests))
 
     def _look(self, child: _Child) -> None:
@@ -80,19 +80,19 @@ class _Loop:
             return
         self._children.remove(child)
         name, breaks_off = child.verdict()
-        if breaks_off and self._too_slow(name):
+        if name and self._fails_anyway(name):
             self._waiting.append(child.mutant)
         else:
             self._found(child.mutant, f"{name} (breaks off)" if breaks_off else name)
 
-    def _too_slow(self, name: str) -> bool:
-        """Whether the test breaks off on the true package as well; it is left out from then on."""
-        true = _Child.running(None, lambda: None, iter([self._items[name]]))
-        while not true.done():
-            time.sleep(0.02)
-        if true.verdict()[0]:
-            self._slow.add(name)
-        return name in self._slow
+    def _fails_anyway(self, name: str) -> bool:
+        """Whether the test fails here on the true package as well; then it is left out."""
+        if name not in self._sound | self._unsound:
+            true = _Child.running(None, lambda: None, iter([self._items[name]]))
+            while not true.done():
+                time.sleep(0.02)
+            (self._unsound if true.verdict()[0] else self._sound).add(name)
+        return name in self._unsound
 
 
 @dataclass(eq=False)
