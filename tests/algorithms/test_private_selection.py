@@ -392,3 +392,12 @@ def test_scores_inside_carry_the_noise_that_is_charged(adjacency, deviation):
     assert len(scores) == 4000
     assert float(scores.std()) == pytest.approx(deviation, rel=0.06)
     assert float(scores.mean()) == pytest.approx(float(near(0.7, RECORDS).mean()), abs=5 * deviation / 4000**0.5)
+
+
+def test_the_time_that_hides_runs_counts_from_the_beginning():
+    """Counted from the end of the runs, the call would last as long as they did, and then so long again."""
+    began = time.monotonic()
+    private_selection(
+        made(FixedRuns(1), score=None), lambda _: (time.sleep(2.0), 0.5), space=SPACE, law=FixedRuns(1), base=BASE, pad_to=3.0
+    )
+    assert 3.0 <= time.monotonic() - began < 4.8
