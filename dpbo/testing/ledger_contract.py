@@ -72,6 +72,16 @@ class LedgerContract(abc.ABC):
                 ledger.charge("plan", event, {}, plan)
         assert ledger.head().kind == "reserve"
 
+    def test_a_part_that_is_asked_twice_at_once_takes_two_of_its_slots(self, url: str) -> None:
+        ledger = Ledger(url, BIRTH)
+        ledger.reserve("plan", _TENTH, 3, {"records": 5}, parallel=True)
+        ledger.charge("plan", _TENTH.repeated(2), {"units": 5, "slots": [{"part": 1}, {"part": 1}]}, "plan")
+        assert ledger.head().used == {"plan": 2}
+        with pytest.raises(BudgetExceeded):
+            ledger.charge("plan", _TENTH.repeated(2), {"units": 5, "slots": [{"part": 1}, {"part": 1}]}, "plan")
+        ledger.charge("plan", _TENTH.repeated(3), {"units": 5, "slots": [{"part": 1}, {"part": 2}, {"part": 2}]}, "plan")
+        assert ledger.verify().used == {"plan": 3}
+
     def test_what_is_counted_under_another_relation_is_not_charged(self, url: str) -> None:
         ledger = Ledger(url, BIRTH)
         for event in (PoissonGaussianEvent(4.0, rate=0.5, relation="add-or-remove-one"),
@@ -135,6 +145,8 @@ class LedgerContract(abc.ABC):
         ledger = self._filled(url)
         head = ledger.head().hash
         assert ledger.verify(expect=head).hash == head
+        with pytest.raises(LedgerCorrupt, match="rolled back"):
+            ledger.verify(expect=head[:8] + "0" * 56)
         with ledger.storage.writing() as connection:
             connection.execute(sa.delete(table).where(table.c.seq == ledger.head().seq))
         ledger.verify()

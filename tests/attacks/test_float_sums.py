@@ -67,3 +67,13 @@ def test_float_sums_would_fail():
     values = np.random.default_rng(0).uniform(size=4_000_000).astype(np.float32)
     sums = [float(np.cumsum(order)[-1]) for order in (values, values[::-1])]
     assert abs(sums[0] - sums[1]) > 1
+
+
+def test_the_largest_numbers_of_many_records_are_added_exactly():
+    """Records within a few quanta of the top of the range: float sums of blocks beyond 2^53 would round their last bits away."""
+    query = ClippedSum(own, score_range=(0.0, 1.0))
+    n = 3 * 2**16 + 5
+    (grid,) = query.lattices(n)
+    numbers = grid.high - torch.arange(n).square() % 7
+    records = (numbers.double() * grid.quantum).unsqueeze(1)
+    assert answer(query, records).numerators.tolist() == [sum(numbers.tolist())]

@@ -240,3 +240,19 @@ def test_the_protocol_is_plain_enough_for_any_client(client):
     )
     assert isinstance(reply, httpx.Response)
     assert reply.status_code == 200
+
+
+def test_an_outcome_slower_than_a_period_leaves_at_the_next_one(client):
+    """0.45 s of work and periods of 0.3 s: the answer takes two, or three on a slow machine, and nothing in between."""
+
+    def slow(records):
+        time.sleep(0.45)
+        return 0.5
+
+    web = client(outcomes(slow), every=0.3)
+    ask(web, 0, "probes have run")
+    start = time.monotonic()
+    ask(web, 1, "timed")
+    periods = (time.monotonic() - start) / 0.3
+    assert periods > 1.9
+    assert (periods + 0.2) % 1.0 < 0.5, periods

@@ -33,6 +33,7 @@ _FILES = {  # the part of the tests' names, by file; where it is not the file's 
     "algorithms/selection": ("algorithms/test_private_selection", "accounting/test_roles"),
     "curator/books": ("curator/test_curator",),
     "curator/chain": ("curator/test_ledger_contract", "fire/test_rows", "fire/test_bytes"),
+    "curator/curator": ("curator/test_curator", "queries/test_sampled", "queries/test_rows", "accounting/test_roles"),
     "curator/deliveries": ("curator/test_curator", "test_killed"),
     "curator/entropy": ("queries/test_sampled",),
     "curator/evaluation": ("curator/test_curator",),

@@ -153,9 +153,11 @@ class _Child:
 
 
 def _chosen(tests: Iterator[str], items: dict[str, pytest.Item]) -> Iterator[pytest.Item]:
-    """These tests; of a file or a folder all."""
+    """These tests; of a file or a folder all. None comes back after others: they may leave something behind."""
+    tried = set[str]()
     for test in tests:
-        yield from [items[test]] if test in items else [item for name, item in items.items() if name.startswith(test)]
+        yield from [items[test]] if test in items else [item for name, item in items.items() if name.startswith(test) and name not in tried]
+        tried |= {name for name in items if name.startswith(test)}
 
 
 def _run(swap: Callable[[], None], items: Iterator[pytest.Item], writer: int) -> None:
