@@ -101,3 +101,12 @@ def test_the_form_to_sign_says_all_the_statement_says_and_asks_the_rest():
     assert "This process only" in page, "what must be read first stands first"
     assert page.split("## What the signer states")[1] == blank.split("## What the signer states")[1]
     assert page.count("\n") < 60, "one page"
+
+
+def test_no_name_writes_a_row_of_its_own_on_the_form_and_a_void_one_guarantees_nothing():
+    curator = make()
+    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=25, name="p |\n| Guarantee | (0.01, 1e-5)-DP\n\n# A heading")
+    page = form(curator.statement())
+    assert page.count("\n| Guarantee |") == 1
+    assert "\n# A heading" not in page
+    assert "Nothing is guaranteed." in form(curator.statement().voided("the noise repeats"))

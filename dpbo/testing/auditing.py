@@ -74,6 +74,10 @@ def audit(
     """
     if not isinstance(runs, int) or runs < 100:
         raise InputError("runs", runs, "a whole number of at least 100")
+    if threshold is not None and not math.isfinite(threshold):
+        raise InputError("threshold", threshold, "a finite number, fixed before any run")
+    if threshold is not None and delta is not None:
+        raise InputError("delta", delta, "left out with a threshold", "It chooses one.")
     if not 0.0 < level < 1.0:
         raise InputError("level", level, "in (0, 1)")
     if threshold is not None:
