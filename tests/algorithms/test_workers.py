@@ -27,7 +27,7 @@ KEPT = dict[str, Executor]()  # a worker takes seconds to import torch
 
 @pytest.fixture(scope="module")
 def client():
-    with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as connected:
+    with LocalCluster(2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as connected:
         yield connected
 
 
