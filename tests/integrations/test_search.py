@@ -20,6 +20,7 @@ from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.integrations.tuning import strategies
 from dpbo.integrations.tuning.scorings import scoring_named
 from dpbo.integrations.tuning.strategies import public_candidates
+from dpbo.integrations.tuning.tables import split_once
 from dpbo.mechanisms import NoNoise
 from dpbo.space import Space
 from dpbo.testing import SeededEntropy, replay
@@ -158,6 +159,17 @@ def test_one_table_is_split_once_and_the_statement_says_what_that_leaves():
         make(test_size=0.5).fit(X, Y, groups=np.arange(1600))
     with pytest.raises(InputError, match="adjacency"):
         make(test_size=0.5, adjacency="add-or-remove-one", divisor=800).fit(X, Y)
+
+
+@pytest.mark.attack("A6")
+def test_labels_do_not_decide_where_a_row_goes():
+    rows, places = np.arange(60).reshape(60, 1), []
+    for labels in (np.arange(60) % 2, np.arange(60) < 20, np.arange(60) % 3):
+        trained, trained_y, held, held_y = split_once(rows, labels, 0.5, 3, Adjacency.REPLACE_ONE)
+        assert (trained_y == labels[trained[:, 0]]).all()
+        assert (held_y == labels[held[:, 0]]).all()
+        places.append(held[:, 0].tolist())
+    assert places[0] == places[1] == places[2]
 
 
 def test_groups_are_protected_together_and_must_not_train():

@@ -163,6 +163,17 @@ def test_the_release_holds_what_the_modeler_needs_and_nothing_private(place):
     assert names == ["release.json", "rows.npz", "statement.json", "statement.txt"]
 
 
+@pytest.mark.attack("A21")
+def test_without_a_given_centre_nothing_is_taken_off(place, monkeypatch):
+    monkeypatch.chdir(place)
+    options = "--columns a b --outcome y --outcome-range 0 1 --radius 50 --row-change 1 --epsilon 8 --dataset test --ledger private.db"
+    assert main(["curate", "table.csv", *options.split(), "--out", "release"]) == 0
+    rows, facts = read_release(place / "release")
+    X = read_columns(place / "table.csv", ["a", "b"])
+    assert (facts["center"], facts["scale"]) == (None, None)
+    assert float((rows.Z - X).mean(0).abs().max()) < 6 * (rows.variance / ROWS) ** 0.5, "the table's own mean, about 20, is private"
+
+
 def test_other_columns_or_units_are_refused_under_the_same_ledger(place, monkeypatch):
     monkeypatch.chdir(place)
 
