@@ -10,14 +10,6 @@ from typing import Any
 
 from tests.mutants.generic import Generic
 
-OPEN = {  # written by hand, and no test that kills them is known yet: `make mutants` fails until there is one
-    "a table without a given centre is centred at its own mean",
-    "one table is split so that labels are spread evenly",
-    "DP-SGD on a CPU draws its noise from a seed of 32 bits",
-    "a record may be in two samples of one step of DP-SGD",
-    "DP-SGD divides by the private number of records",
-    "a DP-SGD run is paid for after it was trained, and one that fails is not",
-}
 HERE = pathlib.Path(__file__).parent
 KILLERS, SURVIVORS = HERE / "killers.json", HERE / "survivors.json"
 
