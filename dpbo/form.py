@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dpbo.statement import Statement
 
 _BLANK = "______________________"
+_CLOSING = "The guarantee holds while every assumption and every answer above does. It is that of the whole budget, not of what was used."
 _ASKED = (
     ("Purpose of the study, and the person who answers for it", ""),
     ("Where the records come from, and who may open them", ""),
@@ -38,7 +39,7 @@ def form(statement: Statement | None = None) -> str:
             "## What the signer states",
             *_table([(question, answer or _BLANK) for question, answer in _ASKED]),
             "",
-            "The guarantee holds while every assumption and every answer above does. It is that of the whole budget, not of what was used.",
+            "Nothing is guaranteed." if statement is not None and statement.void else _CLOSING,
             "",
             f"Date {_BLANK} Name and office {_BLANK} Signature {_BLANK}",
             "",
@@ -53,4 +54,9 @@ def _facts(statement: Statement | None) -> Sequence[tuple[str, str]]:
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> list[str]:
-    return ["| | |", "|---|---|", *(f"| {title.strip()} | {text.replace('|', chr(92) + '|')} |" for title, text in rows)]
+    return ["| | |", "|---|---|", *(f"| {title.strip()} | {_cell(text)} |" for title, text in rows)]
+
+
+def _cell(text: str) -> str:
+    """One line without bars: a name in it must not make a row of its own."""
+    return " ".join(text.replace("|", "\\|").split())

@@ -58,7 +58,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
     """The summary of a chain that holds. Raises ValueError, or an error of reading, where one does not."""
     total, spent, before, head, exact, unknown = 0.0, 0.0, Fraction(0), "0" * 64, False, set()
     plans: dict[str, Any] = {}
-    used, parts, waiting = dict[str, int](), dict[str, Counter[int]](), dict[int, Any]()
+    used, parts, waiting, rates, voids = dict[str, int](), dict[str, Counter[int]](), dict[int, Any](), dict[str, float](), list[str]()
     for seq, r in enumerate(map(json.loads, lines)):
         body, kind, event, plan, slots = r["body"], r["kind"], r["body"].get("event"), r["body"].get("plan"), 0
         text = json.dumps([seq, kind, r["name"], json.dumps(body, sort_keys=True, separators=(",", ":")), head], separators=(",", ":"))
@@ -69,21 +69,31 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
             a = float(order or "nan")
             require(r, notion in ("GDPFilter", "PureFilter", "ZCDPFilter", "RDPFilter"), "an accounting that is known here")
         elif kind == "reserve":
-            require(r, r["name"] not in plans and body["slots"] > 0, "one plan a name")
+            require(r, r["name"] not in plans and is_count(body["slots"]), "one plan a name")
             plans[r["name"]], used[r["name"]], parts[r["name"]], slots = body, 0, Counter(), body["slots"]
         elif kind == "charge":
             asked, slots = body.get("slots"), event["slots"]
-            waiting[seq], exact = asked and [s["handle"] for s in asked], exact or event["mechanism"] == "none"
-            require(r, slots > 0 and (asked is None or len(asked) == slots), "one slot a handle")
+            waiting[seq], exact = asked and [s.get("handle") for s in asked], exact or event["mechanism"] in ("none", "declassified")
+            require(r, is_count(slots) and (asked is None or len(asked) == slots), "one slot a handle")
             if plan is not None:
                 parts[plan].update(s["part"] if plans[plan].get("parallel") else 0 for s in asked or [{}] * slots)
                 slots, used[plan] = max(parts[plan].values()) - used[plan], max(parts[plan].values())
+                wrong = [part for part in parts[plan] if type(part) is not int or part < 0]
+                limit = plans[plan].get("limit") or math.inf
+                require(r, not wrong and (not plans[plan].get("parallel") or parts[plan].total() <= limit), "its parts and their limit")
                 require(r, used[plan] <= plans[plan]["slots"] and {**event, "slots": 1} == {**plans[plan]["event"], "slots": 1}, "its plan")
         elif kind == "value":
-            require(r, (handles := waiting.pop(body["entry"])) is None or [v["handle"] for v in body["values"]] == handles, "its charge")
+            handles, given = waiting.pop(body["entry"]), [v.get("handle") for v in body["values"]]
+            require(r, handles is None or None in handles or given == handles, "its charge")
+        else:
+            require(r, kind in ("assume", "void"), "a kind that is known here")
+            voids += [r["name"]] * (kind == "void")
         stated, found = Fraction(body["state"]["total"]), cost(event, notion, a) if slots else 0.0
         unknown |= set() if found is not None else {event["mechanism"]}
-        paid = slots * found if found is not None else float(stated - before)
+        rate = found if found is not None else rates[plan] if plan in rates else float(stated - before) / slots
+        rates |= {r["name"]: rate} if kind == "reserve" else {}
+        paid = slots * rate
+        require(r, (not slots or event["noise_multiplier"] > 0 or rate == 0) and paid >= 0 and stated >= before, "a cost that is one")
         total, spent = total if plan is not None else total + paid, spent if kind == "reserve" else spent + paid
         require(r, math.isclose(stated, total, rel_tol=1e-9) and body["state"]["used"] == used, "its running total")
         before = stated
@@ -95,9 +105,19 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
     )
     require(r, bought and total <= cap * (1 + 1e-9), "a cap that the budget buys")
     at = delta if delta is not None else budget["delta"]
-    told = {name: epsilon(part, notion, a, at) for name, part in {"spent": spent, "reserved": total, "guarantee": cap}.items()}
-    told |= {"spent": math.inf} if exact else {}
-    return {"records": seq + 1, "head": head, "delta": at, "epsilon": told, "taken as stated": sorted(unknown)}
+    if notion != "PureFilter" and not (at is not None and 0 < at < 1):
+        raise ValueError("epsilon has no meaning without a DELTA in (0, 1)")
+    told: dict[str, float | None] = {
+        "spent": math.inf if exact else epsilon(spent, notion, a, at),
+        "reserved": epsilon(total, notion, a, at),
+    }
+    told["guarantee"] = math.inf if exact else epsilon(cap, notion, a, at) if "cap" in birth else None  # else it is the budget's own
+    return {"records": seq + 1, "head": head, "delta": at, "epsilon": told, "void": voids, "taken as stated": sorted(unknown)}
+
+
+def is_count(number: Any) -> bool:
+    """Whether it is a whole number above 0."""
+    return type(number) is int and number > 0
 
 
 def require(record: dict[str, Any], holds: bool, what: str) -> None:

@@ -1,6 +1,7 @@
 """PrivateObjective: the one changed line of a BoTorch loop."""
 
 import functools
+import string
 import warnings
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -15,7 +16,7 @@ from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, Privat
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.errors import InputError, LedgerMismatch
 from dpbo.mechanisms import LaplaceMechanism
-from dpbo.objective import NoiseWarning
+from dpbo.objective import BAR, NoiseWarning
 
 N = 5000
 X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3]], dtype=torch.float64)
@@ -272,3 +273,9 @@ def test_terms_that_the_ledger_cannot_keep_are_refused(terms):
     with pytest.raises(InputError, match=r"^terms="):
         objective(curator, evaluations=2, terms=terms)
     assert curator.ledger.head().seq == 0
+
+
+def test_bars_show_no_clock():
+    """How long private scores take is nobody's business: a bar says what was charged, and no time, rate or estimate."""
+    shown = {name for _, name, _, _ in string.Formatter().parse(BAR) if name}
+    assert shown == {"desc", "n_fmt", "total_fmt", "bar"}

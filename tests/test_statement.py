@@ -32,6 +32,7 @@ def test_twenty_five_gaussian_releases_of_total_mu_one_print_4_378():
     assert text.count("4.378") == 6  # guarantee, its three lines, reserved, charged
 
 
+@pytest.mark.attack("A15")
 def test_the_guarantee_is_the_cap_whatever_was_spent():
     curator = make()
     before = curator.statement().guarantee
@@ -86,6 +87,7 @@ def test_a_voided_statement_says_why_first():
 
 @pytest.mark.parametrize(("value", "shown"), [(4.37718, "4.378"), (3.0, "3.000"), (2.9999999999999996, "3.000"), (0.71911, "0.7192"),
                                               (0.2, "0.2001"), (0.25, "0.2500"), (12345.6, "12350"), (0.0, "0.0")])  # fmt: skip
+@pytest.mark.attack("A15")
 def test_numbers_are_rounded_up(value, shown):
     assert format_up(value) == shown
 
@@ -99,3 +101,12 @@ def test_the_form_to_sign_says_all_the_statement_says_and_asks_the_rest():
     assert "This process only" in page, "what must be read first stands first"
     assert page.split("## What the signer states")[1] == blank.split("## What the signer states")[1]
     assert page.count("\n") < 60, "one page"
+
+
+def test_no_name_writes_a_row_of_its_own_on_the_form_and_a_void_one_guarantees_nothing():
+    curator = make()
+    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=25, name="p |\n| Guarantee | (0.01, 1e-5)-DP\n\n# A heading")
+    page = form(curator.statement())
+    assert page.count("\n| Guarantee |") == 1
+    assert "\n# A heading" not in page
+    assert "Nothing is guaranteed." in form(curator.statement().voided("the noise repeats"))

@@ -119,7 +119,7 @@ class _Books:
         self._total, self._used = cap.nothing, dict[str, int]()
         self._plans = dict[str, Record]()
         self._parts = dict[str, Counter[int]]()
-        self._open, self._relation = dict[int, int](), ""
+        self._open, self._relation = dict[int, Record](), ""
 
     def after(self, record: Record) -> dict[str, Any]:
         """The state this record ought to carry. Raises ValueError where it could not have been written."""
@@ -134,7 +134,10 @@ class _Books:
             case "charge":
                 self._charge(record)
             case "value":
-                _require(len(record.body["values"]) == self._open.pop(record.body["entry"]))
+                charge = self._open.pop(record.body["entry"])
+                _require(
+                    len(record.body["values"]) == event_from_json(charge.body["event"]).slots and answers(charge, record.body["values"])
+                )
             case "assume" | "void":
                 pass
             case _:
@@ -144,7 +147,7 @@ class _Books:
     def _charge(self, record: Record) -> None:
         event, plan = event_from_json(record.body["event"]), record.body["plan"]
         _require(len(record.body.get("slots", range(event.slots))) == event.slots)
-        self._open[record.seq] = event.slots
+        self._open[record.seq] = record
         if plan is None:
             return self._pay(event)
         reserved = self._plans[plan].body
@@ -162,6 +165,12 @@ class _Books:
         _require(event.relations() <= {self._relation})
         self._total += self._accounting.cost(event)
         _require(self._total <= self._cap)
+
+
+def answers(charge: Record, values: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether these are the values of that charge's handles, as far as both name them."""
+    asked, told = [slot.get("handle") for slot in charge.body.get("slots", [])], [value.get("handle") for value in values]
+    return not asked or None in (*asked, *told) or asked == told
 
 
 def is_part(part: Any) -> bool:

@@ -22,12 +22,18 @@ WRITE = "dpbo_write"  # the execution option of connections that write
 _CREATORS = 0x6470626F  # of the lock under which PostgreSQL's table is made: CREATE TABLE IF NOT EXISTS alone is a race
 _SQLITE_BROKEN = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
 _SMALLEST = 512  # bytes of a page
-_POSTGRES_BROKEN = "XX"  # SQLSTATE's class of damaged data
+_POSTGRES_BROKEN = ("XX001", "XX002")  # SQLSTATEs of damaged data and indexes; XX000 is any internal error
+
+
+def rooted(url: sa.URL) -> sa.URL:
+    """A file by its whole path: every transaction opens it anew, wherever the process has moved meanwhile."""
+    file = _file(url)
+    return url if file is None else url.set(database=str(file.absolute()))
 
 
 def in_memory(url: sa.URL) -> bool:
     """Whether it is SQLite without a file."""
-    return url.get_backend_name() == "sqlite" and (url.database in (None, "", ":memory:") or "mode=memory" in str(url))
+    return url.get_backend_name() == "sqlite" and (url.database in (None, "", ":memory:") or url.query.get("mode") == "memory")
 
 
 def settings(url: sa.URL) -> dict[str, Any]:
@@ -77,7 +83,7 @@ def is_broken(error: BaseException | None) -> bool:
     """Whether the driver's error says that what is stored is damaged, not that it cannot be reached."""
     code, state = getattr(error, "sqlite_errorcode", None), getattr(error, "sqlstate", None)
     undecodable = "Could not decode to UTF-8" in str(error)
-    return undecodable or (code is not None and code & 0xFF in _SQLITE_BROKEN) or str(state or "").startswith(_POSTGRES_BROKEN)
+    return undecodable or (code is not None and code & 0xFF in _SQLITE_BROKEN) or state in _POSTGRES_BROKEN
 
 
 def _file(url: sa.URL) -> pathlib.Path | None:

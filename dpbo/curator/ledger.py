@@ -20,7 +20,7 @@ from dpbo.accounting.costs import Cost
 from dpbo.accounting.filters import Accounting
 from dpbo.accounting.known import accounting_named
 from dpbo.checking import checked, require_json
-from dpbo.curator.chain import Record, dump, replay, stored_forms
+from dpbo.curator.chain import Record, answers, dump, replay, stored_forms
 from dpbo.curator.plans import require_declared, require_records, same_event, with_slots
 from dpbo.curator.storage import Storage, Taken, table
 from dpbo.curator.upgrades import upgraded, upgraded_value
@@ -98,7 +98,8 @@ class Ledger:
             if name in head.used:
                 raise LedgerCorrupt(f"the ledger counts slots of the plan {name!r}, but its reservation is gone.")
             state = {"total": str(total), "used": {**head.used, name: 0}}
-            _append(connection, head, "reserve", name, {**body, "state": state})
+            reserved = _append(connection, head, "reserve", name, {**body, "state": state})
+        self._seen = reserved
         return event
 
     def charge(self, name: str, event: Event, details: Mapping[str, Any], plan: str | None = None, *, used: int | None = None) -> int:
@@ -124,12 +125,16 @@ class Ledger:
                     require_records(reserved, details)
                 state = with_slots(head, reserved, plan, event, details, taken)
             body = {"event": event.to_json(), "plan": plan, **details, "state": state}
-            return _append(connection, head, "charge", name, body).seq
+            charged = _append(connection, head, "charge", name, body)
+        self._seen = charged  # durable now: a store that loses it is seen before the value of this charge goes out
+        return charged.seq
 
     def store(self, entry: int, name: str, values: Sequence[Mapping[str, Any]]) -> None:
         """Keep what was drawn for a charge, one value a slot. Said twice, it is kept once: the first commit may have gone unanswered."""
         with self.storage.writing() as connection:
-            head = self._head(connection)
+            head, charge = self._head(connection), _read_one(connection, table.c.seq == entry)
+            if charge is None or charge.kind != "charge" or not answers(charge, values):
+                raise LedgerCorrupt(f"record {entry} is not the charge of these values: another copy was put in its place.")
             later = _read(connection, (table.c.seq > entry) & (table.c.kind == "value") & (table.c.name == name))
             if not any(record.body["entry"] == entry for record in later):
                 _append(connection, head, "value", name, {"entry": entry, "values": list(values), "state": head.body["state"]})

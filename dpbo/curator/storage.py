@@ -146,7 +146,7 @@ def _engine(url: str | None) -> sa.Engine:
     if url is not None and "\0" in url:
         raise InputError("ledger", url, "a file name or an SQLAlchemy URL, without NUL")
     try:
-        parsed = sa.make_url(url or "sqlite://")
+        parsed = dialects.rooted(sa.make_url(url or "sqlite://"))
         engine = sa.create_engine(parsed, hide_parameters=True, **dialects.settings(parsed))
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ImportError):
         raise InputError(

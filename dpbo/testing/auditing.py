@@ -56,7 +56,15 @@ class Audit:
 
 
 @checked
-def audit(draw: Draw, *, runs: int, statistic: Statistic | None = None, delta: float | None = None, level: Level = LEVEL) -> Audit:
+def audit(
+    draw: Draw,
+    *,
+    runs: int,
+    statistic: Statistic | None = None,
+    threshold: float | None = None,
+    delta: float | None = None,
+    level: Level = LEVEL,
+) -> Audit:
     """Lower bound on mu, or on epsilon at a delta, from 2 * runs draws on each of two neighbouring data sets.
 
     Args:
@@ -64,21 +72,29 @@ def audit(draw: Draw, *, runs: int, statistic: Statistic | None = None, delta: f
         runs: runs that measure, on each side. 90 % of mu takes about (125 / mu)^2 at level 1e-6.
         statistic: maps outputs to one number each, larger for data set 1. Omitted: the projection on the difference of means, scaled by
             the covariance, which is the likelihood ratio for Gaussian noise.
+        threshold: of the statistic, where it was fixed before any draw; then no runs are spent on choosing one.
         delta: choose the attack that shows the largest epsilon at this delta, instead of the largest mu.
         level: probability with which the bound may be wrong.
     """
     if not isinstance(runs, int) or runs < 100:
         raise InputError("runs", runs, "a whole number of at least 100")
+    if threshold is not None and not math.isfinite(threshold):
+        raise InputError("threshold", threshold, "a finite number, fixed before any run")
+    if threshold is not None and delta is not None:
+        raise InputError("delta", delta, "left out with a threshold", "It chooses one.")
     if not 0.0 < level < 1.0:
         raise InputError("level", level, "in (0, 1)")
+    if threshold is not None:
+        if statistic is None:
+            raise InputError("threshold", threshold, "left out without a statistic")
+        return _counted([_drawn(draw, which, runs) for which in (0, 1)], statistic, threshold, level)
     learned = [_drawn(draw, which, runs) for which in (0, 1)]
     score = statistic or _projection(*learned)
-    threshold = _best_threshold(np.sort(score(learned[0])), np.sort(score(learned[1])), runs, level, delta)
+    chosen = _best_threshold(np.sort(score(learned[0])), np.sort(score(learned[1])), runs, level, delta)
     measured = [_drawn(draw, which, runs) for which in (0, 1)]
     if any(np.array_equal(old, new) for old, new in zip(learned, measured, strict=True)):
         raise InputError("draw", "the same outputs twice", "independent in every call", "Do not seed inside draw.")
-    hits = [int((score(outputs) > threshold).sum()) for outputs in measured]
-    return _measured(hits[1], hits[0], runs, level)
+    return _counted(measured, score, chosen, level)
 
 
 @checked
@@ -86,6 +102,11 @@ def reachable(mu: Positive, runs: Count, level: Level = LEVEL) -> float:
     """The bound that `audit` would give, on average, for a true Gaussian of this mu: its power."""
     thresholds = np.linspace(-4.0, 4.0 + mu, 2000)
     return max(_measured(round(runs * ndtr(mu - t)), round(runs * ndtr(-t)), runs, level).mu for t in thresholds)
+
+
+def _counted(measured: list[NDArray[np.float64]], score: Statistic, threshold: float, level: float) -> Audit:
+    hits = [int((score(outputs) > threshold).sum()) for outputs in measured]
+    return _measured(hits[1], hits[0], len(measured[0]), level)
 
 
 def _measured(true_hits: int, false_hits: int, runs: int, level: float) -> Audit:

@@ -12,7 +12,7 @@ from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.storage import table
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch
-from dpbo.events import GaussianEvent
+from dpbo.events import GaussianEvent, PoissonGaussianEvent, RolesEvent
 from dpbo.privacy import Budget
 
 BIRTH: dict[str, Any] = {
@@ -72,6 +72,26 @@ class LedgerContract(abc.ABC):
                 ledger.charge("plan", event, {}, plan)
         assert ledger.head().kind == "reserve"
 
+    def test_a_part_that_is_asked_twice_at_once_takes_two_of_its_slots(self, url: str) -> None:
+        ledger = Ledger(url, BIRTH)
+        ledger.reserve("plan", _TENTH, 3, {"records": 5}, parallel=True)
+        ledger.charge("plan", _TENTH.repeated(2), {"units": 5, "slots": [{"part": 1}, {"part": 1}]}, "plan")
+        assert ledger.head().used == {"plan": 2}
+        with pytest.raises(BudgetExceeded):
+            ledger.charge("plan", _TENTH.repeated(2), {"units": 5, "slots": [{"part": 1}, {"part": 1}]}, "plan")
+        ledger.charge("plan", _TENTH.repeated(3), {"units": 5, "slots": [{"part": 1}, {"part": 2}, {"part": 2}]}, "plan")
+        assert ledger.verify().used == {"plan": 3}
+
+    def test_what_is_counted_under_another_relation_is_not_charged(self, url: str) -> None:
+        ledger = Ledger(url, BIRTH)
+        for event in (PoissonGaussianEvent(4.0, rate=0.5, relation="add-or-remove-one"),
+                      RolesEvent(costs=(("training", (PoissonGaussianEvent(4.0, rate=0.5, relation="add-or-remove-one"),)),))):  # fmt: skip
+            with pytest.raises(InputError, match="relation"):
+                ledger.charge("release", event, {})
+            with pytest.raises(InputError, match="relation"):
+                ledger.reserve("plan", event, 2, {})
+        assert ledger.head().kind == "birth"
+
     @pytest.mark.parametrize("column", ["body", "kind", "previous", "hash"])
     def test_a_changed_record_is_seen(self, url: str, column: str) -> None:
         ledger = self._filled(url)
@@ -84,6 +104,7 @@ class LedgerContract(abc.ABC):
         ("kind", "body"),
         [
             ("charge", {"event": GaussianEvent(0.01).to_json(), "plan": None}),
+            ("charge", {"event": _TENTH.to_json(), "plan": None}),
             ("charge", {"event": {**_TENTH.to_json(), "slots": -3}, "plan": None}),
             ("charge", {"event": _TENTH.to_json(), "plan": "never made"}),
             ("value", {"entry": 77, "values": []}),
@@ -96,7 +117,7 @@ class LedgerContract(abc.ABC):
         ],
     )
     def test_a_rightly_hashed_record_that_breaks_the_rules_is_seen(self, url: str, kind: str, body: dict[str, Any]) -> None:
-        """Beyond the cap, below zero, from no plan, for no charge: hashes hold, the sums do not."""
+        """Beyond the cap, not added to the total, below zero, from no plan, for no charge: hashes hold, the sums do not."""
         ledger = self._filled(url)
         head = ledger.head()
         forged = Record.following(head, kind, "forged", {**body, "state": head.body["state"]})
@@ -124,6 +145,8 @@ class LedgerContract(abc.ABC):
         ledger = self._filled(url)
         head = ledger.head().hash
         assert ledger.verify(expect=head).hash == head
+        with pytest.raises(LedgerCorrupt, match="rolled back"):
+            ledger.verify(expect=head[:8] + "0" * 56)
         with ledger.storage.writing() as connection:
             connection.execute(sa.delete(table).where(table.c.seq == ledger.head().seq))
         ledger.verify()

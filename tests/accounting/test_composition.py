@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpbo import Adjacency
-from dpbo.accounting import compose, composition, convert, gdp
+from dpbo.accounting import compose, composition, convert, gdp, poisson
 from dpbo.accounting.pairs import GaussianPair, LaplacePair, PoissonPair, ResponsePair
 from dpbo.accounting.pld import epsilon
 from dpbo.accounting.poisson import log_ratio, output_of
@@ -62,6 +62,7 @@ def test_gaussians_one_by_one_come_to_their_exact_curve_from_above(mu, delta):
         (GaussianPair(0.3), lambda h: theirs.from_gaussian_mechanism(1 / 0.3, value_discretization_interval=h)),
     ],
 )  # fmt: skip
+@pytest.mark.attack("A15")
 def test_each_pair_agrees_with_dp_accounting(pair, make):
     for count, delta in ((1, 1e-2), (10, 1e-5), (200, 1e-8)):
         reference = make(1e-4).self_compose(count).get_epsilon_for_delta(delta)
@@ -69,6 +70,8 @@ def test_each_pair_agrees_with_dp_accounting(pair, make):
 
 
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.1, 0.125, 16), (0.7, 0.01, 1000), (4.0, 0.5, 200), (1.0, 1.0, 3)])
+@pytest.mark.attack("A15")
+@pytest.mark.attack("A23")
 def test_sampled_gaussians_agree_with_dp_accounting_under_both_relations(sigma, rate, steps):
     event = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(sigma)), steps)
     for relation, name in ((NeighboringRelation.ADD_OR_REMOVE_ONE, ADD), (NeighboringRelation.REPLACE_ONE, REPLACE)):
@@ -112,6 +115,7 @@ def test_masses_are_those_of_the_density(pair):
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.floats(0.02, 0.8), st.integers(1, 40)), min_size=1, max_size=5), st.floats(1e-9, 1e-3))
+@pytest.mark.attack("A15")
 def test_every_bound_is_above_the_best_known_and_finer_is_tighter(parts, delta):
     events = [kind(1 / size, slots) for kind, size, slots in parts]
     fast, fine = (compose(events, delta=delta, refine=refine) for refine in (False, True))
@@ -128,6 +132,7 @@ def test_the_composition_dominates_each_part():
     assert compose([], delta=0.0).epsilon == 0.0
 
 
+@pytest.mark.attack("A10")
 def test_exponentials_are_half_as_far_as_any_pure_mechanism():
     """mu of the exponential: over all two-point pairs with losses t and t - epsilon, none needs more."""
     from scipy.special import ndtri
@@ -153,6 +158,7 @@ def test_a_thousand_releases_of_three_mechanisms_are_as_good_as_a_fine_pld():
     assert compose(events, delta=1e-5).pld == pytest.approx(total.get_epsilon_for_delta(1e-5), rel=0.02)
 
 
+@pytest.mark.attack("A9")
 def test_relations_are_converted_one_way():
     add, replace = Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE
     assert convert(GaussianEvent(4.0, 3), add, replace) == GaussianEvent(2.0, 3)
@@ -219,3 +225,20 @@ def test_losses_out_of_reach_are_left_to_the_other_bounds():
     bound = compose([GaussianEvent(0.02)], delta=1e-5)
     assert bound.pld == math.inf
     assert bound.epsilon == gdp.epsilon_at(50.0, 1e-5)
+
+
+def test_mechanisms_that_share_a_dominating_pair_add_up():
+    """l2-Laplace noise and permute-and-flip of one pure epsilon are dominated by one pair: two releases, not one."""
+    both = compose([L2LaplaceEvent(8.0, 3), PermuteAndFlipEvent(16.0, 2)], delta=1e-6)
+    assert both.pld == compose([L2LaplaceEvent(8.0, 5)], delta=1e-6).pld
+    assert both.pld > 1.5 * compose([L2LaplaceEvent(8.0, 3)], delta=1e-6).pld
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_a_sample_of_nearly_all_costs_nearly_what_all_cost(relation):
+    """Renyi divergences of both relations tend to the unsampled ones, a (1 or 2)^2 / (2 sigma^2), as the rate tends to 1."""
+    orders = np.array([1.5, 2.0, 4.0])
+    whole, nearly = (poisson.renyi(2.0, rate, relation, orders) for rate in (1.0, 0.9999))
+    assert whole == pytest.approx(orders * (1 if relation == ADD else 4) / 8)
+    assert (nearly <= whole).all()
+    assert nearly == pytest.approx(whole, rel=0.01)

@@ -81,6 +81,7 @@ def test_the_gdp_price_of_laplace_lies_above_its_exact_curve(epsilon, at):
 @pytest.mark.parametrize(("event", "theirs"), [(GaussianEvent(5.0, 25), dp_accounting.GaussianDpEvent(5.0)),
                                               (LaplaceEvent(4.0, 25), dp_accounting.LaplaceDpEvent(4.0))])  # fmt: skip
 @pytest.mark.parametrize("order", ORDERS[1:5])
+@pytest.mark.attack("A15")
 def test_rdp_agrees_with_dp_accounting(event, theirs, order):
     accountant = RdpAccountant([order])
     accountant.compose(theirs, event.slots)
@@ -100,6 +101,7 @@ def test_zcdp_gives_the_known_figures():
 @pytest.mark.parametrize("accounting", FILTERS, ids=lambda f: f.name)
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (3.0, 1e-5), (8.0, 1e-3)])
+@pytest.mark.attack("A15")
 def test_a_calibrated_plan_comes_back_within_its_budget_and_wastes_nothing(accounting, event, epsilon, delta):
     budget = Budget(epsilon, delta)
     if accounting.price(event(1.0)) is None:
@@ -157,6 +159,7 @@ def test_what_a_filter_cannot_do_is_said(make, parameter):
         make()
 
 
+@pytest.mark.attack("A15")
 def test_a_thousand_distinct_costs_add_up_quickly_and_upward():
     from fractions import Fraction
 
@@ -169,6 +172,7 @@ def test_a_thousand_distinct_costs_add_up_quickly_and_upward():
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 0.5, 20.0, 199.0, 200.0])
+@pytest.mark.attack("A15")
 def test_the_gdp_price_of_a_pure_event_is_rounded_up(epsilon):
     import mpmath
 
@@ -185,6 +189,8 @@ def test_membership_bounds():
     assert true_positive_rate(Guarantee(0.0, None, None), 0.01) == pytest.approx(0.01)
     assert true_positive_rate(Guarantee(None, math.log(3), 0.0), 0.01) == pytest.approx(0.03)
     assert true_positive_rate(Guarantee(None, 10.0, 0.0), 0.01) == pytest.approx(1 - math.exp(-10) * 0.99)
+    assert true_positive_rate(Guarantee(None, math.log(3), 0.02), 0.01) == pytest.approx(0.05)
+    assert true_positive_rate(Guarantee(None, 10.0, 0.02), 0.01) == pytest.approx(1 - math.exp(-10) * 0.97)
     assert true_positive_rate(Guarantee(None, None, None), 0.01) == 1.0
     curve = Guarantee(1.0, None, None)
     assert true_positive_rate(curve, 0.01) <= true_positive_rate(Guarantee(None, gdp.epsilon_at(1.0, 1e-5), 1e-5), 0.01)

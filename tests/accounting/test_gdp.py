@@ -21,6 +21,7 @@ def test_mu_one_is_4_378_at_1e_5():
 
 
 @pytest.mark.parametrize(("mu", "delta"), [(0.1, 1e-6), (0.72, 1e-5), (1.0, 1e-5), (3.0, 1e-10)])
+@pytest.mark.attack("A15")
 def test_agrees_with_the_privacy_loss_distribution(mu, delta):
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     accountant.compose(dp_accounting.GaussianDpEvent(1 / mu))
@@ -29,6 +30,7 @@ def test_agrees_with_the_privacy_loss_distribution(mu, delta):
 
 @settings(deadline=None, max_examples=200)
 @given(st.floats(1e-3, 50.0), st.floats(1e-12, 0.5))
+@pytest.mark.attack("A15")
 def test_round_trip_never_flatters(mu, delta):
     epsilon = gdp.epsilon_at(mu, delta)
     assert gdp.delta_at(mu, epsilon) <= delta * (1 + 1e-15)
@@ -38,6 +40,7 @@ def test_round_trip_never_flatters(mu, delta):
         assert back == pytest.approx(mu, rel=1e-6)
 
 
+@pytest.mark.attack("A15")
 def test_ends_of_the_range():
     assert gdp.epsilon_at(1.0, 0.0) == math.inf
     assert gdp.epsilon_at(0.0, 1e-5) == 0.0
@@ -47,6 +50,7 @@ def test_ends_of_the_range():
 
 @settings(deadline=None, max_examples=100)
 @given(st.floats(0.05, 20.0), st.floats(1e-9, 1e-2), st.integers(1, 2000), st.sampled_from([1, 0.9, 0.1, 0.3]))
+@pytest.mark.attack("A15")
 def test_a_plan_fits_its_share_and_wastes_nothing(epsilon, delta, releases, share):
     budget, accounting = Budget(epsilon, delta), GDPFilter()
     multiplier = calibrate(budget, releases=releases, share=share)

@@ -153,6 +153,7 @@ def test_full_batches_are_plain_gaussians():
     assert curator.ledger.head().body["event"]["noise_multiplier"] == 1.0
 
 
+@pytest.mark.attack("A16")
 def test_a_checkpoint_is_merged_and_never_takes_anything_back(tmp_path):
     engine, model, optimizer = train(LedgerAccountant(), 5)
     buffer = io.BytesIO()
@@ -225,6 +226,7 @@ def test_a_copy_counts_for_itself_and_other_stories_are_refused():
         copy.deepcopy(bound)
 
 
+@pytest.mark.attack("A17")
 def test_what_cannot_be_seen_is_named_and_a_seed_voids_the_statement():
     curator = make()
     state = torch.get_rng_state()

@@ -43,6 +43,7 @@ def laws_of(i):
     return LAWS[i % len(LAWS)], LAWS[(7 * i + 5) % len(LAWS)]
 
 
+@pytest.mark.attack("A10")
 def test_no_mechanism_passes_the_profile_bounds():
     worst = {"ratio": 0.0, "envelope": 0.0}
     for i, (p, q) in enumerate(pairs(PAIRS, 1)):
@@ -58,6 +59,7 @@ def test_no_mechanism_passes_the_profile_bounds():
     assert worst["envelope"] > 0.9
 
 
+@pytest.mark.attack("A10")
 def test_no_mechanism_passes_the_renyi_bounds():
     worst = 0.0
     for i, (p, q) in enumerate(pairs(PAIRS, 2, leaks=False)):
@@ -149,6 +151,7 @@ def test_one_direction_of_the_base_is_not_enough():
     assert passed > 10
 
 
+@pytest.mark.attack("A10")
 def test_a_visible_number_of_runs_passes_the_bound():
     law, passed = LAWS[0], 0
     start, masses = law.probabilities(400)

@@ -61,6 +61,7 @@ def test_the_plan_is_used_up_exactly(workers, ordered):
     assert any(torch.equal(found.x, x) for x in found.X)
 
 
+@pytest.mark.attack("A7")
 def test_in_order_every_point_and_value_is_the_same_however_long_jobs_take():
     def run(seed, **settings):
         with ThreadPoolExecutor(4) as executor:
@@ -72,6 +73,7 @@ def test_in_order_every_point_and_value_is_the_same_however_long_jobs_take():
     assert not torch.equal(run(1, ordered=False).X, run(2, ordered=False).X), "else the durations showed nothing in any order"
 
 
+@pytest.mark.attack("A3")
 def test_only_a_search_in_the_order_of_finishing_assumes_that_durations_tell_nothing():
     for ordered, workers, assumed in ((True, 3, False), (False, 1, False), (False, 3, True)):
         objective = planned()
@@ -253,6 +255,8 @@ def test_a_score_that_was_interrupted_is_scored_again_in_the_next_run():
     assert torch.equal(found.Y, whole.Y)
 
 
+@pytest.mark.attack("A3")
+@pytest.mark.attack("A21")
 def test_a_result_holds_no_clock():
     def run(wait):
         def propose(X, Y, Yvar, pending, *, seed):

@@ -55,16 +55,21 @@ def test_lloyd_is_pure_under_a_pure_budget_and_its_noise_the_papers():
 
 
 @pytest.mark.parametrize("kind", [DPKMeans, DPLloyd, DPFactorAnalysis])
-def test_nothing_depends_on_the_records_but_through_what_was_released(kind):
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
+@pytest.mark.attack("A8")
+def test_nothing_depends_on_the_records_but_through_what_was_released(kind, adjacency):
+    """One record is another, or there is one fewer, whose number is then private too."""
     X = torch.from_numpy(squares(200))
-    neighbour = X.clone()
-    neighbour[3] = math.inf
+    neighbour = X.clone() if adjacency.replaces else X[1:].clone()
+    neighbour[3] = math.inf if adjacency.replaces else X[4]
 
     def run(curator, _):
         fitted = kind(1 if kind is DPFactorAnalysis else 4, budget=0.9, radius=2.0, dimension=2, random_state=0).fit(curator)
         return fitted.components_ if kind is DPFactorAnalysis else fitted.cluster_centers_
 
-    replay(run, X, neighbour, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(1.0, 1e-5))
+    replay(run, X, neighbour, unit=PrivacyUnit("record"), adjacency=adjacency, budget=Budget(1.0, 1e-5))
 
 
 @pytest.mark.parametrize(("d", "n"), [(6, 20_000), (60, 40_000)])

@@ -147,6 +147,7 @@ class Dying(Curator):
 
 
 @pytest.mark.parametrize("seed", [0, None])
+@pytest.mark.attack("A16")
 def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path, seed):
     terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": REPLACE, "budget": Budget.gdp(2.0, delta=1e-6),
                              "dataset": "d", "ledger": str(tmp_path / "l.db")}  # fmt: skip
@@ -163,6 +164,8 @@ def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path
 
 
 @pytest.mark.parametrize("covariance", ["full", "diag"])
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
 def test_nothing_depends_on_the_records_but_through_what_was_released(covariance):
     X = torch.from_numpy(blobs(300))
     neighbour = X.clone()
@@ -176,6 +179,7 @@ def test_nothing_depends_on_the_records_but_through_what_was_released(covariance
     assert len(steps) == 14
 
 
+@pytest.mark.attack("A5")
 def test_rows_that_are_not_finite_count_as_nothing_and_are_not_refused():
     X = blobs(3000)
     X[::100] = np.nan
@@ -184,6 +188,8 @@ def test_rows_that_are_not_finite_count_as_nothing_and_are_not_refused():
     )
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A21")
 def test_a_cell_that_is_no_number_is_not_quoted():
     broken: list[Any] = ["secret", 10**400, 1j, [1], None]
     for cell in broken:
@@ -249,6 +255,8 @@ def test_the_statement_says_that_these_records_train_a_model():
     assert not any("records that models were trained on" in text for text in statement.not_protected)
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A8")
 def test_no_records_at_all_are_as_private_as_any():
     assert mixture(adjacency=ADD).fit(np.empty((0, 2))).statement()
     with pytest.raises(ValueError, match="0 sample"):

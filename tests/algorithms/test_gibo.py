@@ -127,6 +127,7 @@ def test_step_by_step_on_an_executor_and_out_of_turn():
 
 
 @pytest.mark.parametrize("history", [False, True])
+@pytest.mark.attack("A16")
 def test_a_run_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path, history):
     settings = dataclasses.replace(RECOMMENDED, history=history)
     terms = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
@@ -243,6 +244,7 @@ def test_noisy_losses_and_other_optimizers():
     assert (result.x - users().mean(0)).abs().max() < 0.15
 
 
+@pytest.mark.attack("A20")
 def test_users_of_many_rows_count_once():
     records = users(300)
     labels = np.arange(300) // 3
@@ -275,6 +277,8 @@ def run_search(curator, _records):
 
 
 @pytest.mark.parametrize("history", [False, True])
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
 def test_replay_on_neighbours_asks_the_same_and_moves_within_the_sensitivity(history):
     neighbour = users()
     neighbour[7] = torch.tensor([5.0, -3.0, math.nan, 1e9])
@@ -302,8 +306,10 @@ def worst_case(which, seed, iterations, mu):
 
 @pytest.mark.dpbo_audit
 @pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")
-def test_one_step_and_a_whole_run_are_as_private_as_they_say_and_no_more():
-    """The pair's clipped gradients differ by 2 B at every step. One step: its one number. A run: the sum, its likelihood ratio."""
+@pytest.mark.attack("A24")
+@pytest.mark.attack("A9")
+def test_one_step_is_as_private_as_it_says_and_no_more():
+    """The pair's clipped gradients differ by 2 B at every step. Whole runs: tests/attacks/test_audits_whole_runs.py."""
     steps = worst_case(0, 1, 2000, 3.0 * math.sqrt(2000)), worst_case(1, 2, 2000, 3.0 * math.sqrt(2000))
     gradients = [search.run().gradients[:, 0].numpy() for search in steps]
     used = [0, 0]
@@ -314,18 +320,6 @@ def test_one_step_and_a_whole_run_are_as_private_as_they_say_and_no_more():
 
     found = audit(one, runs=1000)
     assert 0.9 * reachable(3.0, 1000) <= found.mu <= 3.0
-
-    def whole(which, count):
-        return np.array([worst_case(which, 10 + which + 2 * i, 4, 4.0).run().gradients[:, 0].sum().item() for i in range(count)])
-
-    totals = [whole(which, 500) for which in (0, 1)]
-    used = [0, 0]
-
-    def run(which, count):
-        used[which] += count
-        return totals[which][used[which] - count : used[which]]
-
-    assert 0.9 * reachable(4.0, 250) <= audit(run, runs=250).mu <= 4.0
 
 
 def test_a_start_is_chosen_privately_among_public_candidates():

@@ -51,6 +51,7 @@ def test_the_search_inside_finds_the_best_candidate_and_its_value():
     assert curator.release(search().last(amplitude=0.1, tau=1.0), EXACT).value.item() == pytest.approx(1.0, abs=0.2)
 
 
+@pytest.mark.attack("A19")
 def test_releases_are_conditional_and_say_so_in_plain_words():
     with pytest.raises(InputError, match="gp-prior"):
         make(allow_conditional=False).release(search().best(), ExponentialMechanism.of(20.0))
@@ -134,6 +135,8 @@ def test_the_best_value_is_found_and_unconditional_over_the_whole_grid(adaptive)
 
 @pytest.mark.parametrize("adaptive", [None, Adaptive(kernel(1.0), 1e-2, 3)])
 @pytest.mark.parametrize("least", [0.5, 4.0])
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
 def test_no_neighbour_moves_the_best_value_further_than_declared(adaptive, least):
     """Replaced records of every kind, among them one that is not finite and one that breaks the loss."""
     grid = [least, 2 * least, 4 * least]
@@ -148,6 +151,7 @@ def test_no_neighbour_moves_the_best_value_further_than_declared(adaptive, least
         assert abs(values[0] - values[1]) <= query.sensitivity(Adjacency.REPLACE_ONE).l1 / m * (1 + 1e-9)
 
 
+@pytest.mark.attack("A9")
 def test_the_papers_constant_is_too_small_and_the_corrected_one_is_not():
     """The sheet's counter-example: lmin = lmax = 4, m = 5, one label flipped: 0.05 where the paper allows 0.025."""
     data = torch.tensor([[1.0, 1.0]] * 5, dtype=torch.float64)
@@ -189,6 +193,7 @@ def test_the_number_of_records_is_checked():
 
 
 @pytest.mark.parametrize("cause", ["a huge record", "a fit that is too long", "a loss that differs at zero"])
+@pytest.mark.attack("A19")
 def test_over_the_whole_grid_no_broken_promise_breaks_the_sensitivity(cause):
     """The clip holds what the caller promised: without it each of these moved the value ten times too far."""
     data = torch.tensor([[1.0]] * 5, dtype=torch.float64)
@@ -208,6 +213,7 @@ def test_over_the_whole_grid_no_broken_promise_breaks_the_sensitivity(cause):
     assert query.sensitivity(Adjacency.REPLACE_ONE).l1 == pytest.approx(0.1, rel=1e-6)
 
 
+@pytest.mark.attack("A21")
 def test_an_interrupted_or_writing_gain_lets_nothing_out():
     def interrupted(x, records):
         secret = records.clone()
@@ -243,6 +249,7 @@ def test_kernels_of_another_variance_and_vanishing_noise_are_refused():
         search(noise=1e-20)
 
 
+@pytest.mark.attack("A19")
 def test_a_plan_must_say_from_the_start_what_it_rests_on():
     question, mechanism = search().best(), ExponentialMechanism.of(1.0)
     curator = make()

@@ -16,7 +16,8 @@ from dpbo.events import L2LaplaceEvent
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
 from dpbo.queries import RowTable
 from dpbo.queries.query import IntegerSum
-from dpbo.testing import SeededEntropy, audit, reachable, replay
+from dpbo.testing import SeededEntropy, reachable, replay
+from tests.attacks.family import LEVEL, audited
 
 DOUBLE = torch.float64
 CHANGE = RowChange(1.0, diameter=50.0, table="rows")
@@ -244,6 +245,8 @@ def test_declassified_answers_are_exact_free_and_said_to_be_so():
         answers(curator(), budget_share=None, declassified="because")
 
 
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
 def test_nothing_but_releases_steers_what_is_answered():
     neighbour = rows_of(40)
     neighbour[5] += 0.7
@@ -280,7 +283,9 @@ RUNS = 1_000_000
 
 
 @pytest.mark.parametrize("kind", ["l2-laplace", "gaussian", "projected"])
-def test_a_million_rows_audit_the_claim_for_one(kind):
+@pytest.mark.attack("A24")
+@pytest.mark.attack("A9")
+def test_a_million_rows_audit_the_claim_for_one(kind, measured):
     """A table of equal rows is as many independent runs; its neighbour has all rows moved by the relation's radius. N = 10^6 a side."""
     A = random_projection(2, 1, seed=4) if kind == "projected" else None
     mechanism = L2LaplaceMechanism.of(1.0) if kind == "l2-laplace" else GaussianMechanism(1.0)
@@ -302,12 +307,11 @@ def test_a_million_rows_audit_the_claim_for_one(kind):
         return np.linalg.norm(Z, axis=1) - np.linalg.norm(Z - end, axis=1)
 
     if kind == "l2-laplace":
-        found = audit(draw, runs=RUNS, statistic=ratio, delta=0.0)
-        assert 0.9 <= found.epsilon(0.0) <= 1.0
+        measured(RUNS, audited(f"rows {kind}", draw, runs=RUNS, statistic=ratio, delta=0.0).epsilon(0.0), 1.0, least=0.9)
     else:
-        found = audit(draw, runs=RUNS)
-        assert 0.9 <= found.mu <= 1.0
-        assert found.mu >= 0.98 * reachable(1.0, RUNS)
+        found = audited(f"rows {kind}", draw, runs=RUNS)
+        measured(RUNS, found.mu, 1.0, least=0.9)
+        assert found.mu >= 0.98 * reachable(1.0, RUNS, LEVEL)
 
 
 def test_events_of_rows_and_answers_survive_the_ledger():

@@ -18,6 +18,7 @@ from dpbo.accounting import Planned, PureFilter, RDPFilter
 from dpbo.algorithms import NoisedScore, hidden_runs, private_selection, selection_event
 from dpbo.algorithms.hidden_runs import coin
 from dpbo.curator import Curator
+from dpbo.curator.inside import noised_inside
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable, ReleaseLost
 from dpbo.events import GaussianEvent, SelectionEvent
 from dpbo.laws import FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
@@ -82,6 +83,7 @@ def test_winners_follow_the_law_of_the_best_of_many():
         assert scipy.stats.kstest(found, other.generating).pvalue < 1e-6, "another number of runs would be seen"
 
 
+@pytest.mark.attack("A21")
 def test_the_ledger_holds_one_charge_and_one_value_and_no_trace_of_a_run():
     runs = []
 
@@ -134,6 +136,8 @@ def test_a_row_for_each_run_would_be_seen(monkeypatch):
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("17"), SystemExit(3), MemoryError(), torch.OutOfMemoryError("x")])
+@pytest.mark.attack("A21")
+@pytest.mark.attack("A5")
 def test_a_run_that_fails_is_the_worst_and_is_not_heard(fault, capfd, caplog):
     def work(parameters):
         print("out")
@@ -168,6 +172,8 @@ def test_a_score_that_fails_inside_is_assumed_away_in_words_whether_or_not_it_di
     assert told[0] == told[1] >= {"score-total", "runs-hidden"}
 
 
+@pytest.mark.attack("A17")
+@pytest.mark.attack("A21")
 def test_global_generators_do_not_tell_how_many_runs_there_were():
     drawn, states = [], []
 
@@ -255,6 +261,7 @@ select(made(dataset="d", ledger=sys.argv[1]), work)
 """
 
 
+@pytest.mark.attack("A16")
 def test_a_killed_selection_is_charged_lost_and_never_drawn_again(tmp_path):
     path = str(tmp_path / "l.db")
     assert subprocess.run([sys.executable, "-c", CHILD, path], capture_output=True, timeout=120).returncode == -9
@@ -359,6 +366,7 @@ def test_the_first_run_that_reaches_a_threshold():
     assert min(reached) < 0.9, "the first, not the best"
 
 
+@pytest.mark.attack("A3")
 def test_padding_hides_how_long_it_took():
     started = time.monotonic()
     select(made(), pad_to=0.6)
@@ -372,3 +380,27 @@ def test_coins_are_exact():
     assert coin(1.0, entropy)
     whole = iter([1 << 63, 0, 5])
     assert not coin(0.5, lambda size: next(whole).to_bytes(8, "little")), "1/2 is not below 1/2"
+
+
+@pytest.mark.parametrize(("adjacency", "deviation"), [(Adjacency.REPLACE_ONE, 0.01), (Adjacency.ADD_OR_REMOVE_ONE, 0.005)])
+def test_scores_inside_carry_the_noise_that_is_charged(adjacency, deviation):
+    """M times the sensitivity of this relation over the divisor: 20 / 2000, or half of it. Four thousand draws know it to 1.1 %."""
+    curator = Curator(RECORDS, **{**TERMS, "adjacency": adjacency, "entropy": SeededEntropy(9)})
+    query = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0}).query(0.7)
+    values = [noised_inside(curator, query, GaussianMechanism(20.0)) for _ in range(4000)]
+    scores = torch.stack([value for value in values if value is not None])
+    assert len(scores) == 4000
+    assert float(scores.std()) == pytest.approx(deviation, rel=0.06)
+    assert float(scores.mean()) == pytest.approx(float(near(0.7, RECORDS).mean()), abs=5 * deviation / 4000**0.5)
+
+
+def test_the_time_that_hides_runs_counts_from_the_beginning():
+    """Counted from the end of the runs, the call would last as long as they did, and then so long again."""
+
+    def slow(_):
+        time.sleep(2.0)
+        return "output", 0.5
+
+    curator, began = made(FixedRuns(1), score=None), time.monotonic()
+    private_selection(curator, slow, space=SPACE, law=FixedRuns(1), base=BASE, pad_to=3.0)
+    assert 3.0 <= time.monotonic() - began < 4.8

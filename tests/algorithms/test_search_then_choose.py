@@ -95,6 +95,7 @@ def test_where_not_all_of_it_is_left_nothing_is_reserved():
     assert curator.ledger.head().seq == before
 
 
+@pytest.mark.attack("A16")
 def test_a_choice_that_was_charged_but_lost_is_not_drawn_again(monkeypatch, tmp_path):
     terms = {**TERMS, "dataset": "d", "ledger": str(tmp_path / "ledger.db")}
 
@@ -109,6 +110,8 @@ def test_a_choice_that_was_charged_but_lost_is_not_drawn_again(monkeypatch, tmp_
         searched(Curator(RECORDS, **terms))
 
 
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
 def test_nothing_but_releases_steers_it():
     neighbour = RECORDS.clone()
     neighbour[0] = 1e9

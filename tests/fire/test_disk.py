@@ -112,3 +112,42 @@ def test_another_copy_that_grew_past_the_seen_head_is_seen(tmp_path, drawn):
         other.release(MEAN, NOISE)
     with pytest.raises(LedgerCorrupt, match="another copy"):
         curator.release(MEAN, NOISE)
+
+
+def test_a_charge_that_is_lost_between_the_charge_and_its_value_is_seen(tmp_path, drawn, monkeypatch):
+    """A copy from just before the charge, put back right after it: the value is never let out, or a plan of three would answer for ever."""
+    curator = make(url := str(tmp_path / "l.db"))
+    curator.release(MEAN, NOISE)
+    honest = Ledger.charge
+
+    def lost(self, *arguments, **named):
+        before = pathlib.Path(url).read_bytes()
+        entry = honest(self, *arguments, **named)
+        pathlib.Path(url).write_bytes(before)
+        return entry
+
+    monkeypatch.setattr(Ledger, "charge", lost)
+    for _ in range(2):
+        with pytest.raises(LedgerCorrupt, match="another copy"):
+            curator.release(MEAN, NOISE)
+    kinds = [record.kind for record in Ledger.existing(url).records()]
+    assert kinds.count("value") == kinds.count("charge") == 1
+
+
+def test_values_go_to_their_own_charge_alone(tmp_path):
+    """A charge of the same number, by another process, on a copy from before it: its value is not taken for ours."""
+    curator = make(str(tmp_path / "l.db"))
+    curator.release(MEAN, NOISE)
+    charge = next(record for record in curator.ledger.records() if record.kind == "charge")
+    for entry, handle in ((charge.seq, "somebody else's"), (0, "x"), (99, "x")):
+        with pytest.raises(LedgerCorrupt, match="another copy"):
+            curator.ledger.store(entry, charge.name, [{"handle": handle, "value": [0.5]}])
+
+
+def test_a_ledger_is_where_it_was_opened_wherever_the_process_goes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    curator = make("l.db")
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    curator.release(MEAN, NOISE)
+    assert Ledger.existing(str(tmp_path / "l.db")).head().kind == "value"

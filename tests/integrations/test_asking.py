@@ -67,6 +67,7 @@ def test_other_refusals_are_raised(remote, tmp_path):
     assert (refused.value.status, refused.value.gone) == (404, False)
 
 
+@pytest.mark.attack("A13")
 def test_minimising_is_maximising_the_negative(remote, tmp_path):
     told = modeler()
     (answer,) = search(told, remote(outcomes()), steps=1, journal=tmp_path / "j", minimise=True)

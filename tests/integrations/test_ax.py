@@ -230,6 +230,7 @@ def test_what_does_not_fit_is_refused():
     assert loop.objective.remaining == other.objective.remaining == early.objective.remaining == 6
 
 
+@pytest.mark.attack("A21")
 def test_a_trial_with_raw_data_is_never_released():
     loop = a_loop()
     (index,) = loop.next()
@@ -415,6 +416,9 @@ def snapshot(loop):
     return repr((rows, trials, experiment.name, experiment._properties))
 
 
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
+@pytest.mark.attack("A21")
 def test_replay_of_an_experiment():
     neighbour = RECORDS.clone()
     neighbour[200] = 0.0
@@ -441,6 +445,7 @@ def test_importing_dpbo_imports_neither_ax_nor_optuna():
 CANARY = "73.0625"
 
 
+@pytest.mark.attack("A21")
 def test_a_failing_score_leaves_nothing_private_behind(tmp_path, capfd):
     def broken(x, records):
         if float(records.max()) > 0:

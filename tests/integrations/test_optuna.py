@@ -110,6 +110,7 @@ def test_the_last_slot_lost_to_another_while_fitting():
     assert len(released(private)) == 2
 
 
+@pytest.mark.attack("A13")
 def test_studies_that_do_not_fit_are_refused_before_anything_is_fitted():
     def never(x):
         raise AssertionError("fitted")
@@ -133,6 +134,7 @@ def test_studies_that_do_not_fit_are_refused_before_anything_is_fitted():
     assert private.objective.remaining == 6
 
 
+@pytest.mark.attack("A21")
 def test_a_report_from_within_the_fit_is_never_released():
     study = a_study()
     trials: list[optuna.Trial] = []
@@ -177,6 +179,7 @@ def test_a_fit_that_raises_is_a_failed_trial_at_no_charge():
 CANARY = "73.0625"
 
 
+@pytest.mark.attack("A21")
 def test_a_failing_score_leaves_nothing_private_behind(tmp_path, caplog):
     records = RECORDS + float(CANARY)
 
@@ -231,6 +234,9 @@ class Leaking(TrialObjective):
 
 
 @pytest.mark.parametrize("kind", [TrialObjective, Leaking])
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
+@pytest.mark.attack("A21")
 def test_replay_of_a_study(tmp_path, kind):
     neighbour = RECORDS.clone()
     runs: list[pathlib.Path] = []

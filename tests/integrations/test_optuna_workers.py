@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import optuna
+import pytest
 from optuna.trial import TrialState
 
 from dpbo.curator.ledger import Ledger
@@ -49,6 +50,7 @@ def slots(ledger):
     return sum(record.body["event"]["slots"] for record in books.charges("search"))
 
 
+@pytest.mark.attack("A16")
 def test_two_processes_share_one_plan(tmp_path):
     study, storage, ledger = shared(tmp_path)
     results, errors = ended(*(started("work", storage, ledger, name) for name in ("a", "b")))
@@ -63,6 +65,7 @@ def test_two_processes_share_one_plan(tmp_path):
     assert len({tuple(trial.params.items()) for trial in study.get_trials(states=(TrialState.COMPLETE,))}) == 8
 
 
+@pytest.mark.attack("A16")
 def test_a_killed_worker_loses_nothing_that_was_paid_for(tmp_path):
     study, storage, ledger = shared(tmp_path)
     ((_, code),), errors = ended(started("die", storage, ledger, "a"))

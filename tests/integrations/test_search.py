@@ -20,6 +20,7 @@ from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.integrations.tuning import strategies
 from dpbo.integrations.tuning.scorings import scoring_named
 from dpbo.integrations.tuning.strategies import public_candidates
+from dpbo.integrations.tuning.tables import split_once
 from dpbo.mechanisms import NoNoise
 from dpbo.space import Space
 from dpbo.testing import SeededEntropy, replay
@@ -160,6 +161,17 @@ def test_one_table_is_split_once_and_the_statement_says_what_that_leaves():
         make(test_size=0.5, adjacency="add-or-remove-one", divisor=800).fit(X, Y)
 
 
+@pytest.mark.attack("A6")
+def test_labels_do_not_decide_where_a_row_goes():
+    rows, places = np.arange(60).reshape(60, 1), []
+    for labels in (np.arange(60) % 2, np.arange(60) < 20, np.arange(60) % 3):
+        trained, trained_y, held, held_y = split_once(rows, labels, 0.5, 3, Adjacency.REPLACE_ONE)
+        assert (trained_y == labels[trained[:, 0]]).all()
+        assert (held_y == labels[held[:, 0]]).all()
+        places.append(held[:, 0].tolist())
+    assert places[0] == places[1] == places[2]
+
+
 def test_groups_are_protected_together_and_must_not_train():
     groups = np.arange(1200) // 4
     search = make(unit="patient").fit(*TRAIN, *VALIDATION, groups=groups, groups_train=np.arange(400) + 1000)
@@ -206,6 +218,7 @@ def test_why_folds_and_refit_are_refused():
 
 
 @pytest.mark.parametrize("scoring", ["accuracy", "neg_log_loss", "balanced_accuracy", "f1", "roc_auc"])
+@pytest.mark.attack("A13")
 def test_no_model_is_worse_than_any(scoring):
     scored = scoring_named(scoring, None, TRAIN[1])
     numbers = torch.from_numpy(np.asarray(scored(None, VALIDATION), dtype=np.float64))
@@ -304,15 +317,21 @@ def run(curator, _records, **changed):
 @pytest.mark.parametrize(
     "changed",
     [
-        {}, {"scoring": "f1"}, {"scoring": "roc_auc"}, {"strategy": "grid"},
+        {}, {"scoring": "f1"}, {"scoring": "roc_auc"}, {"strategy": "grid"}, {"strategy": "turbo"},
+        {"strategy": "saas", "param_distributions": {"ccp_alpha": MIXED["ccp_alpha"]}},
         {"strategy": "gibo", "scoring": "neg_log_loss", "estimator": LOGISTIC, "param_distributions": SMOOTH},
     ],
-    ids=["bo", "f1", "roc_auc", "grid", "gibo"],
+    ids=["bo", "f1", "roc_auc", "grid", "turbo", "saas", "gibo"],
 )  # fmt: skip
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
+@pytest.mark.attack("A21")
 def test_nothing_but_releases_steers_it(changed):
     replay(lambda curator, records: run(curator, records, **changed), VALIDATION, NEIGHBOUR, **TERMS, entropy=SeededEntropy(1))
 
 
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A21")
 def test_a_recommendation_by_raw_scores_is_seen(monkeypatch):
     """The mutant: among the evaluated points, the one whose exact validation score is highest."""
     records = [VALIDATION]
@@ -335,6 +354,7 @@ def test_a_recommendation_by_raw_scores_is_seen(monkeypatch):
         replay(leaky, VALIDATION, NEIGHBOUR, **TERMS, entropy=SeededEntropy(1))
 
 
+@pytest.mark.attack("A21")
 def test_the_public_side_never_gets_a_validation_record():
     """Everything the fits and the search's own model are given: training rows, and released values."""
     seen = []

@@ -47,6 +47,7 @@ class Same(Remembering):
 
 @pytest.mark.parametrize("kind", [Remembering, Unique, Same])
 @pytest.mark.parametrize("strategy", ["bo", "grid"])
+@pytest.mark.attack("A21")
 def test_the_model_that_saw_private_records_is_never_handed_on(kind, strategy):
     best = fitted(kind(random_state=0), strategy=strategy).best_estimator_
     assert not hasattr(best, "seen_")
@@ -54,6 +55,7 @@ def test_the_model_that_saw_private_records_is_never_handed_on(kind, strategy):
 
 
 @pytest.mark.parametrize("scoring", ["accuracy", "neg_log_loss", "balanced_accuracy", "f1", "roc_auc"])
+@pytest.mark.attack("A5")
 def test_one_label_of_another_type_moves_no_other_records_score(scoring):
     """As one array of numpy's choice, a list's one word would make all its numbers words, and every score wrong."""
     model, scored = DecisionTreeClassifier(max_depth=3).fit(*TRAIN), scoring_named(scoring, None, TRAIN[1])
@@ -65,6 +67,7 @@ def test_one_label_of_another_type_moves_no_other_records_score(scoring):
         assert np.array_equal(after[1:], before[1:])
 
 
+@pytest.mark.attack("A21")
 def test_warnings_on_private_records_are_muted_in_every_thread():
     """`catch_warnings` in two threads: the first to leave gave the other one its voice back."""
     first, second, left = threading.Event(), threading.Event(), threading.Event()
@@ -105,6 +108,7 @@ def test_warnings_on_private_records_are_muted_in_every_thread():
         assert len(shown) == 1
 
 
+@pytest.mark.attack("A21")
 def test_a_ledgers_password_is_not_shown():
     search = DPSearch(
         DecisionTreeClassifier(), {"max_depth": [1, 2]}, budget=Budget(1.0, 1e-6), dataset="d", ledger="postgresql://u:hunter2@host/db"

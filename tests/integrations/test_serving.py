@@ -157,6 +157,7 @@ def test_an_answer_that_was_charged_and_lost_is_gone(client, monkeypatch):
     assert ask(web, 2, "other").status_code == 200
 
 
+@pytest.mark.attack("A21")
 def test_a_failing_outcome_is_the_worst_one_and_no_word_of_it_gets_out(client, caplog, monkeypatch):
     def failing(records):
         raise RuntimeError(f"patient {SECRET}")
@@ -216,6 +217,7 @@ def test_nobody_learns_from_the_statement_how_long_an_outcome_takes(client):
         assert (periods + 0.3) % 1.0 < 0.6, took
 
 
+@pytest.mark.attack("A3")
 def test_replies_leave_at_whole_multiples_of_a_public_time(client):
     web = client(outcomes(), every=0.4)
     for question in (lambda: ask(web, 1), lambda: ask(web, 99), lambda: web.get("/statement")):
@@ -238,3 +240,19 @@ def test_the_protocol_is_plain_enough_for_any_client(client):
     )
     assert isinstance(reply, httpx.Response)
     assert reply.status_code == 200
+
+
+def test_an_outcome_slower_than_a_period_leaves_at_the_next_one(client):
+    """0.45 s of work and periods of 0.3 s: the answer takes two, or three on a slow machine, and nothing in between."""
+
+    def slow(records):
+        time.sleep(0.45)
+        return 0.5
+
+    web = client(outcomes(slow), every=0.3)
+    ask(web, 0, "probes have run")
+    start = time.monotonic()
+    ask(web, 1, "timed")
+    periods = (time.monotonic() - start) / 0.3
+    assert periods > 1.9
+    assert (periods + 0.2) % 1.0 < 0.5, periods

@@ -93,6 +93,7 @@ def kill(process):
     process.wait()
 
 
+@pytest.mark.attack("A16")
 def test_either_side_may_be_killed_at_any_moment(place):
     rng, port = random.Random(time.time_ns()), free_port()
     curator = curating(place, port)
@@ -139,6 +140,7 @@ def _require_accounts(place):
     assert ledger.head().used == {"rows": 1, "outcomes": 1}
 
 
+@pytest.mark.attack("A21")
 def test_the_release_holds_what_the_modeler_needs_and_nothing_private(place):
     port = free_port()
     curator = curating(place, port)
@@ -159,6 +161,17 @@ def test_the_release_holds_what_the_modeler_needs_and_nothing_private(place):
     assert (place / "token").stat().st_mode & 0o077 == 0, "for its owner alone"
     names = sorted(file.name for file in (place / "release").iterdir())
     assert names == ["release.json", "rows.npz", "statement.json", "statement.txt"]
+
+
+@pytest.mark.attack("A21")
+def test_without_a_given_centre_nothing_is_taken_off(place, monkeypatch):
+    monkeypatch.chdir(place)
+    options = "--columns a b --outcome y --outcome-range 0 1 --radius 50 --row-change 1 --epsilon 8 --dataset test --ledger private.db"
+    assert main(["curate", "table.csv", *options.split(), "--out", "release"]) == 0
+    rows, facts = read_release(place / "release")
+    X = read_columns(place / "table.csv", ["a", "b"])
+    assert (facts["center"], facts["scale"]) == (None, None)
+    assert float((rows.Z - X).mean(0).abs().max()) < 6 * (rows.variance / ROWS) ** 0.5, "the table's own mean, about 20, is private"
 
 
 def test_other_columns_or_units_are_refused_under_the_same_ledger(place, monkeypatch):
@@ -193,6 +206,7 @@ def test_a_journal_cut_off_in_a_line_goes_on_from_the_line_before(tmp_path):
     assert Journal(tmp_path / "j").open() == []
 
 
+@pytest.mark.attack("A21")
 def test_tables_from_every_format_and_no_cell_in_any_error(place):
     wanted = read_columns(place / "table.csv", ["y", "a"])
     np.savez(place / "t.npz", y=wanted[:, 0].numpy(), a=wanted[:, 1].numpy())

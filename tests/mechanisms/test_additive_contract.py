@@ -1,11 +1,14 @@
 """Gaussian and Laplace noise under the mechanism contract."""
 
+import pytest
 from scipy.stats import laplace, norm
 
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.testing import MechanismContract
 
 
+@pytest.mark.attack("A1")
+@pytest.mark.attack("A2")
 class TestGaussian(MechanismContract):
     covers, norm = GaussianMechanism, "l2"
 
@@ -16,6 +19,8 @@ class TestGaussian(MechanismContract):
         return norm.cdf(noise, scale=scale)
 
 
+@pytest.mark.attack("A1")
+@pytest.mark.attack("A2")
 class TestLaplace(MechanismContract):
     covers, norm = LaplaceMechanism, "l1"
 

@@ -6,12 +6,12 @@ import torch
 from scipy import stats
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.accounting import PureFilter, profiles
+from dpbo.accounting import GDPFilter, PureFilter, profiles
 from dpbo.errors import BudgetExceeded
 from dpbo.events import L2LaplaceEvent, event_from_json
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism
 from dpbo.mechanisms.l2_laplace import _Draw
-from dpbo.queries import ClippedMean
+from dpbo.queries import ClippedMean, RowTable
 from dpbo.testing import VectorContract
 
 
@@ -61,3 +61,14 @@ def test_metrics_are_released_together_and_charged_as_pure():
 def test_a_thousand_coordinates_are_drawn():
     drawn = L2LaplaceMechanism(1.0).noise(np.zeros(1000), np.full(1000, 2.0**20), lambda n: np.random.default_rng(0).bytes(n))
     assert np.linalg.norm(drawn) / 2**20 == pytest.approx(1000, rel=0.2)
+
+
+@pytest.mark.parametrize("mechanism", [L2LaplaceMechanism(1.0), GaussianMechanism(1.0)], ids=["l2-laplace", "gaussian"])
+def test_rows_of_a_table_have_noise_of_their_own(mechanism):
+    """Equal rows stay equal nowhere: two that shared their noise would tell their difference exactly."""
+    accounting = PureFilter() if isinstance(mechanism, L2LaplaceMechanism) else GDPFilter()
+    curator = Curator(torch.zeros(400, 2, dtype=torch.float64), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE,
+                      budget=Budget(50.0, 0.0 if isinstance(mechanism, L2LaplaceMechanism) else 1e-5), accounting=accounting)  # fmt: skip
+    rows = curator.release(RowTable((0.0, 0.0), 1.0), mechanism).value.reshape(400, 2).numpy()
+    assert len(np.unique(rows, axis=0)) == 400
+    assert abs(np.corrcoef(rows[:-1, 0], rows[1:, 0])[0, 1]) < 0.3, "six standard deviations"

@@ -89,6 +89,7 @@ def test_the_grid_is_a_power_of_two_between_2_20_and_2_21_to_the_std():
 
 
 @pytest.mark.parametrize("multiplier", [0.0, -1.0, math.nan, math.inf, 1e-3, 2.0**21, "5", True])
+@pytest.mark.attack("A12")
 def test_a_multiplier_outside_its_range_is_refused(multiplier):
     with pytest.raises(InputError, match="noise_multiplier"):
         GaussianMechanism(multiplier)

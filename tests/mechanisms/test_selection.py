@@ -57,6 +57,7 @@ def test_laplace_and_exponential_of_a_half_each_are_one():
         curator.release(QUESTION, ExponentialMechanism.of(0.01))
 
 
+@pytest.mark.attack("A10")
 def test_many_exponential_releases_cost_by_their_range():
     """150 of epsilon 0.1: 15 by basic composition, 2.72 by range at delta 1e-5; permute-and-flip has no such range."""
     accounting = ZCDPFilter()
@@ -117,6 +118,7 @@ class _HalfNoise(contracts.TestExponential):
         return super().probabilities(distances, 2 * rate)
 
 
+@pytest.mark.attack("A10")
 def test_the_contract_catches_undercharging_and_half_the_noise():
     with pytest.raises(AssertionError):
         _UnderCharged().test_no_order_diverges_further_than_is_charged()
@@ -131,6 +133,7 @@ def test_the_contract_catches_undercharging_and_half_the_noise():
 
 
 @pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.attack("A14")
 def test_what_64_bits_leave_open_is_decided_exactly(kind, monkeypatch):
     """With bounds so wide that every draw goes the slow way, the choices are those of the fast way."""
     import importlib

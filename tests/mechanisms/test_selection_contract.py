@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+import pytest
 
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
 from dpbo.testing import SelectionContract
@@ -10,6 +11,8 @@ from dpbo.testing import SelectionContract
 _gauss = functools.cache(np.polynomial.legendre.leggauss)
 
 
+@pytest.mark.attack("A10")
+@pytest.mark.attack("A14")
 class TestExponential(SelectionContract):
     covers = ExponentialMechanism
 
@@ -21,6 +24,8 @@ class TestExponential(SelectionContract):
         return weights / weights.sum()
 
 
+@pytest.mark.attack("A10")
+@pytest.mark.attack("A14")
 class TestPermuteAndFlip(SelectionContract):
     covers = PermuteAndFlipMechanism
 

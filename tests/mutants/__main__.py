@@ -1,9 +1,9 @@
 """Try every mutant, print which test kills it, and fail where one lives that should not.
 
-   python -m tests.mutants                     all of them, each against the test that killed it last, then against tests near it
-   python -m tests.mutants written             those written by hand; `generic` for those made by rule; any other word is part of a name
-   python -m tests.mutants --keep              and write which test killed each to killers.json
-   python -m tests.mutants --learn coverage    against the tests that `coverage`, of pytest --cov --cov-context=test, says run its lines
+    python -m tests.mutants            those written by hand: each against the test that killed it last, then against tests near it
+    python -m tests.mutants generic    an eighth of those made by rule, always the same; `every` for all; any other word is part of a name
+    python -m tests.mutants --keep     and write which test killed each to killers.json
+    python -m tests.mutants --learn F  against the tests that run its lines, by F, the coverage data of pytest --cov --cov-context=test
 
 Survivors, explained in survivors.json, must be made by rule: no reason excuses one written by hand.
 """
@@ -24,6 +24,8 @@ from tests.mutants.known import KILLERS, explained, read, write
 from tests.mutants.mutant import Sabotage
 from tests.mutants.near import near
 from tests.mutants.swift import hunt_swiftly
+
+SHARE = 8  # of the mutants made by rule, one in so many is `generic`
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,13 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.keep:
             write(KILLERS, killers)
 
-    by_rule = [mutant for mutant in mutants if isinstance(mutant, Generic)]
-    left = (
-        hunt_swiftly(by_rule, ["tests"], lambda mutant: itertools.chain.from_iterable(plan(mutant)), asked.workers, found)
-        if by_rule
-        else []
-    )
-    hunt([*(mutant for mutant in mutants if not isinstance(mutant, Generic)), *left], plan, asked.workers, found)
+    slow = list[Sabotage]()
+
+    def found_swiftly(mutant: Sabotage, killer: str) -> None:
+        if killer or isinstance(mutant, Generic):
+            found(mutant, killer)
+        else:
+            slow.append(mutant)
+
+    left = hunt_swiftly(mutants, ["tests"], lambda mutant: itertools.chain.from_iterable(plan(mutant)), asked.workers, found_swiftly)
+    if asked.quick:
+        for mutant in [*left, *slow]:
+            found(mutant, "")
+    else:
+        hunt([*left, *slow], plan, asked.workers, found)
     print(f"{len(mutants) - len(lived)} of {len(mutants)} mutants killed in {time.monotonic() - began:.0f} s")
     for name in lived:
         print(f"LIVES: {name}")
@@ -65,17 +74,18 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("which", nargs="*", help="written, generic, or parts of names")
     parser.add_argument("--learn", metavar="FILE", help="coverage data with a context a test")
     parser.add_argument("--keep", action="store_true", help="write what killed each to killers.json")
+    parser.add_argument("--quick", action="store_true", help="not the slow way as well: what needs it is told as living")
     parser.add_argument("--workers", type=int, default=2)
     return parser.parse_args(arguments)
 
 
 def _chosen(which: Sequence[str]) -> list[Sabotage]:
     by_hand: list[Sabotage] = [*written.MUTANTS, *blind.MUTANTS]
-    by_rule: list[Sabotage] = [*generic()]
-    if not which:
-        return by_hand + by_rule
-    named = [mutant for mutant in by_hand + by_rule if any(word in mutant.name for word in which)]
-    return (by_hand if "written" in which else []) + (by_rule if "generic" in which else []) or named
+    every: list[Sabotage] = [*generic()]
+    groups = {"written": by_hand, "generic": [mutant for mutant in every if int(mutant.within(), 16) % SHARE == 0], "every": every}
+    found = [mutant for word in which or ["written"] for mutant in groups.get(word, [])]
+    words = [word for word in which if word not in groups]
+    return found + [mutant for mutant in by_hand + every if any(word in mutant.name for word in words)]
 
 
 def _groups(mutant: Sabotage, killers: Mapping[str, str], learned: Mapping[str, Mapping[int, list[str]]]) -> Iterator[Sequence[str]]:

@@ -314,7 +314,7 @@ MUTANTS = (
     ),
     Mutant(
         "a charge may be lost with the power after its noise was drawn",
-        "curator/storage.py",
+        "curator/dialects.py",
         old='"PRAGMA synchronous=EXTRA"',
         new='"PRAGMA synchronous=NORMAL"',
     ),
@@ -332,7 +332,7 @@ MUTANTS = (
     ),
     Mutant(
         "a row asked twice in one release of a parallel plan counts once",
-        "curator/ledger.py",
+        "curator/plans.py",
         old="*(taken[part] + count for part, count in parts.items()))",
         new="*(taken[part] + 1 for part in parts))",
     ),

@@ -39,11 +39,10 @@ _AXES = {"axis", "dim", "dims", "ndim"}
 
 @dataclass(frozen=True)
 class Generic:
-    """The text between two offsets of dpbo/`file`, inside `function` or of the module, becomes `new`."""
+    """The text between two offsets of dpbo/`file` becomes `new`."""
 
     name: str
     file: str
-    function: str
     start: int
     stop: int
     new: str
@@ -76,7 +75,7 @@ def _of_file(file: str, text: str) -> Iterator[Generic]:
         for start, stop, new in _changes(node, offsets):
             what = f"{file} {function}: {_short(text[start:stop])} becomes {_short(new)}, in {_short(ast.unparse(_line_of(node)))}"
             seen[what] += 1
-            mutant = Generic(f"{what} ({seen[what]})", file, function, start, stop, new)
+            mutant = Generic(f"{what} ({seen[what]})", file, start, stop, new)
             if _compiles(mutant):
                 yield mutant
 

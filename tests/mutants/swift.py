@@ -2,7 +2,7 @@
 
 A pytest plugin takes the place of the loop that runs tests. A child compiles the sabotaged file, puts the new code object into the live
 function (so whoever imported it has it) and runs tests one by one until one fails. What is no change of a function's code, such as a number
-of the module or a default, is left to `hunting`; processes that a test starts run the true package, which can only let a mutant live.
+of the module or a default, is left to `hunting`, and so is what no test kills here: processes that a test starts run the true package.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import os
 import resource
 import signal
 import time
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,15 +25,14 @@ import hypothesis
 import pytest
 from _pytest.runner import runtestprotocol
 
-from tests.mutants.generic import Generic
-from tests.mutants.mutant import ROOT
+from tests.mutants.mutant import ROOT, Sabotage
 
-TEST_SECONDS, SECONDS, MEMORY = 60, 300.0, 8 << 30
-Plan = Callable[[Generic], Iterator[str]]
-Found = Callable[[Generic, str], None]
+TEST_SECONDS, SECONDS, MEMORY = 60, 120.0, 8 << 30
+Plan = Callable[[Sabotage], Iterator[str]]
+Found = Callable[[Sabotage, str], None]
 
 
-def hunt_swiftly(mutants: Sequence[Generic], folders: Sequence[str], plan: Plan, workers: int, found: Found) -> list[Generic]:
+def hunt_swiftly(mutants: Sequence[Sabotage], folders: Sequence[str], plan: Plan, workers: int, found: Found) -> list[Sabotage]:
     """Try every mutant against the tests that `plan` names, of these folders; `found` hears the killer or "". Returns what it cannot do."""
     hypothesis.settings.register_profile("mutants", database=None)
     loop = _Loop(mutants, plan, workers, found)
@@ -44,79 +45,119 @@ def hunt_swiftly(mutants: Sequence[Generic], folders: Sequence[str], plan: Plan,
     return loop.left
 
 
-@dataclass
-class _Child:
-    mutant: Generic
-    pipe: int
-    started: float
-    told: str = ""
-
-
 class _Loop:
     """Forks a child a mutant, in place of running tests."""
 
-    def __init__(self, mutants: Sequence[Generic], plan: Plan, workers: int, found: Found) -> None:
+    def __init__(self, mutants: Sequence[Sabotage], plan: Plan, workers: int, found: Found) -> None:
         self._waiting, self._plan, self._workers, self._found = list(reversed(mutants)), plan, workers, found
-        self.left: list[Generic] = []
+        self._items: dict[str, pytest.Item] = {}
+        self._children: list[_Child] = []
+        self._sound, self._unsound = set[str](), set[str]()
+        self._breaks = Counter[tuple[str, str]]()
+        self.left: list[Sabotage] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """In the parent, and to the end of the last mutant."""
         hypothesis.settings.load_profile("mutants")
-        items = {item.nodeid: item for item in session.items}
-        children: dict[int, _Child] = {}
-        while self._waiting or children:
-            while self._waiting and len(children) < self._workers:
-                self._begin(self._waiting.pop(), items, children)
+        self._items = {item.nodeid: item for item in session.items}
+        while self._waiting or self._children:
+            while self._waiting and len(self._children) < self._workers:
+                self._begin(self._waiting.pop())
             time.sleep(0.005)
-            for process, child in list(children.items()):
-                self._look(process, child, children)
+            for child in list(self._children):
+                self._look(child)
         return True
 
-    def _begin(self, mutant: Generic, items: dict[str, pytest.Item], children: dict[int, _Child]) -> None:
+    def _begin(self, mutant: Sabotage) -> None:
         swap = swap_of(mutant)
         if swap is None:
             self.left.append(mutant)
+        else:
+            tests = (item for item in _chosen(self._plan(mutant), self._items) if item.nodeid not in self._unsound)
+            self._children.append(_Child.running(mutant, swap, tests))
+
+    def _look(self, child: _Child) -> None:
+        if not child.done():
             return
+        self._children.remove(child)
+        name, breaks_off = child.verdict()
+        if name and (self._fails_anyway(name) or (breaks_off and self._by_chance(child.mutant, name))):
+            self._waiting.append(child.mutant)
+        else:
+            self._found(child.mutant, f"{name} (breaks off)" if breaks_off else name)
+
+    def _by_chance(self, mutant: Sabotage, name: str) -> bool:
+        """A fork may hang by itself once: three breaks in the same test are the mutant's."""
+        self._breaks[mutant.name, name] += 1
+        return self._breaks[mutant.name, name] < 3
+
+    def _fails_anyway(self, name: str) -> bool:
+        """Whether the test fails here on the true package as well; then it is left out."""
+        if name not in self._sound | self._unsound:
+            true = _Child.running(None, lambda: None, iter([self._items[name]]))
+            while not true.done():
+                time.sleep(0.02)
+            (self._unsound if true.verdict()[0] else self._sound).add(name)
+        return name in self._unsound
+
+
+@dataclass(eq=False)
+class _Child:
+    """A process that says "+ test" before each test, "- test" where it fails, "." at the end: without an end the last one broke it."""
+
+    mutant: Any
+    process: int
+    pipe: int
+    started: float
+    told: str = ""
+
+    @classmethod
+    def running(cls, mutant: Sabotage | None, swap: Callable[[], None], tests: Iterator[pytest.Item]) -> _Child:
+        """Forked, and at work."""
         reader, writer = os.pipe()
         process = os.fork()
         if not process:
-            _run(swap, _chosen(self._plan(mutant), items), writer)
+            _run(swap, tests, writer)
         os.close(writer)
         os.set_blocking(reader, False)
-        children[process] = _Child(mutant, reader, time.monotonic())
+        return cls(mutant, process, reader, time.monotonic())
 
-    def _look(self, process: int, child: _Child, children: dict[int, _Child]) -> None:
-        with contextlib.suppress(BlockingIOError):
-            child.told += os.read(child.pipe, 1 << 16).decode()
-        done, _ = os.waitpid(process, os.WNOHANG)
-        if not done and time.monotonic() - child.started < SECONDS:
-            return
+    def done(self) -> bool:
+        """Whether it came to its end, which is hastened after so many seconds: then no test of those tried has failed."""
+        self._hear()
+        ended, _ = os.waitpid(self.process, os.WNOHANG)
+        if not ended and time.monotonic() - self.started < SECONDS:
+            return False
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process, signal.SIGKILL)
-        if not done:
-            os.waitpid(process, 0)
+            os.killpg(self.process, signal.SIGKILL)  # and whatever its tests left behind
+        if not ended:
+            os.waitpid(self.process, 0)
+        self._hear()
+        self.told += "" if ended else ".\n"
+        os.close(self.pipe)
+        return True
+
+    def verdict(self) -> tuple[str, bool]:
+        """The test that failed, or "", and whether it broke the process off."""
+        lines = self.told.splitlines()
+        failed = [line[2:] for line in lines if line.startswith("- ")]
+        if failed or not lines or lines[-1] == ".":
+            return (failed or [""])[0], False
+        return lines[-1][2:], True
+
+    def _hear(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            child.told += os.read(child.pipe, 1 << 16).decode()
-        os.close(child.pipe)
-        del children[process]
-        self._found(child.mutant, _verdict(child.told.splitlines()) if done else "")
+            while part := os.read(self.pipe, 1 << 16):
+                self.told += part.decode()
 
 
 def _chosen(tests: Iterator[str], items: dict[str, pytest.Item]) -> Iterator[pytest.Item]:
-    """These tests; of a file or a folder all."""
+    """These tests; of a file or a folder all. None comes back after others: they may leave something behind."""
+    tried = set[str]()
     for test in tests:
-        yield from [items[test]] if test in items else [item for name, item in items.items() if name.startswith(test)]
-
-
-def _verdict(lines: Sequence[str]) -> str:
-    """A child says "+ test" before each, "- test" where it fails, "." at the end: without an end the last test broke it."""
-    failed = [line[2:] for line in lines if line.startswith("- ")]
-    if failed:
-        return failed[0]
-    if lines and lines[-1] == ".":
-        return ""
-    return f"{lines[-1][2:]} (breaks off)" if lines else ""
+        yield from [items[test]] if test in items else [item for name, item in items.items() if name.startswith(test) and name not in tried]
+        tried |= {name for name in items if name.startswith(test)}
 
 
 def _run(swap: Callable[[], None], items: Iterator[pytest.Item], writer: int) -> None:
@@ -137,42 +178,64 @@ def _run(swap: Callable[[], None], items: Iterator[pytest.Item], writer: int) ->
     os._exit(0)
 
 
-def swap_of(mutant: Generic) -> Callable[[], None] | None:
-    """What puts the sabotaged code into the live function; None where the change is not inside a function's code."""
+def swap_of(mutant: Sabotage) -> Callable[[], None] | None:
+    """What puts the sabotaged code into the live functions; None where not all of the change is inside functions' code."""
     module = importlib.import_module("dpbo." + mutant.file.removesuffix(".py").replace("/", "."))
-    codes = list(_codes(compile(mutant.source(), str(module.__file__), "exec")))
-    for function in _functions(module, mutant.function.split(".")):
-        old = function.__code__
-        new = next((code for code in codes if (code.co_qualname, code.co_firstlineno) == (old.co_qualname, old.co_firstlineno)), None)
-        if new is not None and old.co_firstlineno <= min(mutant.lines()) and not _same(old, new) and new.co_freevars == old.co_freevars:
-            return functools.partial(setattr, function, "__code__", new)
-    return None
+    true, false = (compile(text, str(module.__file__), "exec") for text in ((ROOT / "dpbo" / mutant.file).read_text(), mutant.source()))
+    try:
+        changed = list(_changed(true, false))
+    except _NotInside:
+        return None
+    pairs = [(function, new) for old, new in changed for function in _live(module, old) if new.co_freevars == old.co_freevars]
+    if len(pairs) < len(changed) or not changed:
+        return None
+    return functools.partial(_swap, pairs)
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield constant
-            yield from _codes(constant)
+def _swap(pairs: Sequence[tuple[types.FunctionType, types.CodeType]]) -> None:
+    for function, code in pairs:
+        function.__code__ = code
+
+
+class _NotInside(Exception):
+    """The body of a module or of a class changed."""
+
+
+def _changed(old: types.CodeType, new: types.CodeType) -> Iterator[tuple[types.CodeType, types.CodeType]]:
+    """The outermost functions that differ, of a module or of a class."""
+    if not _alike(old, new):
+        raise _NotInside
+    for before, after in zip(_inner(old), _inner(new), strict=True):
+        if not before.co_flags & inspect.CO_OPTIMIZED:  # a class
+            yield from _changed(before, after)
+        elif not _same(before, after):
+            yield before, after
+
+
+def _inner(code: types.CodeType) -> list[types.CodeType]:
+    return [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+
+
+def _alike(old: types.CodeType, new: types.CodeType) -> bool:
+    """But for the functions inside."""
+    own = [(c.co_code, c.co_names, [repr(k) for k in c.co_consts if not isinstance(k, types.CodeType)], len(_inner(c))) for c in (old, new)]
+    return own[0] == own[1]
 
 
 def _same(old: types.CodeType, new: types.CodeType) -> bool:
-    parts = [(code.co_code, [c for c in code.co_consts if not isinstance(c, types.CodeType)], list(_codes(code))) for code in (old, new)]
-    (code, consts, inner), (other, others, nested) = parts
-    alike = code == other and repr(consts) == repr(others) and len(inner) == len(nested)
-    return alike and old.co_names == new.co_names and all(map(_same, inner, nested))
+    return _alike(old, new) and all(map(_same, _inner(old), _inner(new)))
 
 
-def _functions(holder: Any, path: Sequence[str]) -> Iterator[Any]:
-    """The outermost function on this path: bare, of a property, or under what wraps it."""
-    found = vars(holder).get(path[0]) if path and path[0] else None
-    if isinstance(found, type):
-        yield from _functions(found, path[1:])
-    elif isinstance(found, property):
-        yield from (function for function in (found.fget, found.fset) if function is not None)
-    else:
-        while found is not None and not isinstance(found, types.FunctionType):
-            found = next((getattr(found, name) for name in ("__func__", "__wrapped__", "func") if hasattr(found, name)), None)
-        while found is not None:
-            yield found
-            found = getattr(found, "__wrapped__", None)
+def _live(module: types.ModuleType, code: types.CodeType) -> Iterator[types.FunctionType]:
+    """The function of this code: bare, of a property, or under what wraps it."""
+    holder: Any = module
+    *classes, name = code.co_qualname.split(".")
+    for part in classes:
+        holder = vars(holder).get(part, holder)
+    found = vars(holder).get(name)
+    candidates = [found.fget, found.fset] if isinstance(found, property) else [found]
+    for candidate in candidates:
+        while candidate is not None:
+            if isinstance(candidate, types.FunctionType) and candidate.__code__.co_firstlineno == code.co_firstlineno:
+                yield candidate
+            candidate = next((getattr(candidate, n) for n in ("__func__", "__wrapped__", "func") if hasattr(candidate, n)), None)

@@ -66,12 +66,6 @@ MUTANTS = (
     ),
     Mutant("2B becomes B", "queries/gradient.py", old="l2 = 2 * self.clip", new="l2 = self.clip"),
     Mutant(
-        "gradients are clipped one coordinate at a time",
-        "queries/vectors.py",
-        old="length = g.square().sum(0).sqrt_()",
-        new="length = g.abs().amax(0)",
-    ),
-    Mutant(
         "gradients are not clipped in whole numbers",
         "queries/vectors.py",
         old="    if bool((squares > most * most).any()):",
@@ -164,8 +158,8 @@ MUTANTS = (
         old="plain = mechanism.event(len(handles))",
         new="plain = mechanism.event(1)",
     ),
-    Mutant("a charge that the next process overwrites", "curator/storage.py", old='"BEGIN IMMEDIATE" if', new='"BEGIN" if'),
-    Mutant("a ledger that the power may empty", "curator/storage.py", old="PRAGMA synchronous=EXTRA", new="PRAGMA synchronous=OFF"),
+    Mutant("a charge that the next process overwrites", "curator/dialects.py", old='"BEGIN IMMEDIATE" if', new='"BEGIN" if'),
+    Mutant("a ledger that the power may empty", "curator/dialects.py", old="PRAGMA synchronous=EXTRA", new="PRAGMA synchronous=OFF"),
     Mutant(
         "a charge beyond the cap by one",
         "curator/ledger.py",

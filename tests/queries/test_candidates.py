@@ -11,6 +11,8 @@ from dpbo.queries import CandidateScores
 from dpbo.testing import QueryContract
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
 class TestCandidates(QueryContract):
     covers = CandidateScores
     metrics = 3

@@ -11,6 +11,9 @@ from dpbo.testing import SumContract
 CELLS = torch.tensor([0.0, 0.0, 1.0, 2.0, torch.nan, 7.0, -1.0, 0.5, 2.0, 2.0], dtype=torch.float64)
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
 class TestCellMeans(SumContract):
     covers = CellMeans
 
@@ -42,6 +45,7 @@ def test_an_objective_over_cells_has_their_noise():
     assert "cells 3" in str(objective.curator.statement())
 
 
+@pytest.mark.attack("A20")
 def test_a_units_records_share_its_one_vote():
     groups = [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]
     objective = PrivateObjective(

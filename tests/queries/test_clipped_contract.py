@@ -1,9 +1,15 @@
 """ClippedMean and ClippedSum under the query contract, in every form they take."""
 
+import pytest
+
 from dpbo.queries import ClippedMean, ClippedSum
 from dpbo.testing import SumContract
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
+@pytest.mark.attack("A20")
 class TestClippedMean(SumContract):
     covers = ClippedMean
 
@@ -11,6 +17,10 @@ class TestClippedMean(SumContract):
         return ClippedMean(score, score_range=(0.0, 1.0), divisor=10)
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
+@pytest.mark.attack("A20")
 class TestClippedMeanOfOddRange(SumContract):
     covers = ClippedMean
 
@@ -18,6 +28,10 @@ class TestClippedMeanOfOddRange(SumContract):
         return ClippedMean(score, score_range=(-0.3, 10.7), divisor=10, worst="upper")
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
+@pytest.mark.attack("A20")
 class TestClippedMeanOfSeveralMetrics(SumContract):
     covers = ClippedMean
     metrics = 3
@@ -26,6 +40,10 @@ class TestClippedMeanOfSeveralMetrics(SumContract):
         return ClippedMean(score, score_range=[(0.0, 1.0), (-5.0, 0.1), (2.0, 3.0)], weights=[1.0, 2.0, 0.3], divisor=10)
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
+@pytest.mark.attack("A20")
 class TestClippedMeanOfFewRecordsAUnit(SumContract):
     covers = ClippedMean
 
@@ -33,6 +51,10 @@ class TestClippedMeanOfFewRecordsAUnit(SumContract):
         return ClippedMean(score, score_range=(0.0, 1.0), max_records_per_unit=3, divisor=10)
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
+@pytest.mark.attack("A20")
 class TestClippedSum(SumContract):
     covers = ClippedSum
 
@@ -40,6 +62,10 @@ class TestClippedSum(SumContract):
         return ClippedSum(score, score_range=(-1.0, 2.0))
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
+@pytest.mark.attack("A20")
 class TestClippedSumOfFewRecordsAUnit(SumContract):
     covers = ClippedSum
 
@@ -47,6 +73,10 @@ class TestClippedSumOfFewRecordsAUnit(SumContract):
         return ClippedSum(score, score_range=(2.0, 3.0), max_records_per_unit=3)
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
+@pytest.mark.attack("A20")
 class TestClippedSumBelowZero(SumContract):
     covers = ClippedSum
 

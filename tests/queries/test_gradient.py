@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.mechanisms import GaussianMechanism, NoNoise
-from dpbo.queries import ClippedGradient
+from dpbo.queries import ClippedGradient, vectors
 from dpbo.queries.vectors import clipped_sum, quantum_of
 from dpbo.testing import SumContract
 
@@ -25,6 +25,9 @@ def column(x, records):
     return records[:, int(x[0])]
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
 class TestGradient(SumContract):
     covers = ClippedGradient
     metrics = 3
@@ -35,6 +38,9 @@ class TestGradient(SumContract):
         return ClippedGradient(lambda x, r: column(x, score(None, r)), X, weights=W, clip=0.7, divisor=7.0, loss_range=(-6.0, 10.0))
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
 class TestSlope(SumContract):
     """One dimension, one point, a clip that is no power of two."""
 
@@ -68,6 +74,7 @@ def test_it_is_the_papers_mean_of_clipped_gradients(n, N, d):
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(1, 300), st.integers(1, 70), st.floats(1e-6, 1e6), st.floats(-300, 300), st.integers(0, 2**32))
+@pytest.mark.attack("A5")
 def test_no_vector_is_ever_longer_than_the_clip(n, d, clip, magnitude, seed):
     """In exact integers, for numbers of any size, with some that are not finite."""
     rng = np.random.default_rng(seed)
@@ -107,6 +114,7 @@ def test_one_unit_changes_no_others_bits(N, d, threads):
 
 
 @pytest.mark.parametrize("wild", [math.nan, math.inf, 1e300, -1e308])
+@pytest.mark.attack("A5")
 def test_a_wild_unit_changes_no_others_bits(wild):
     """Whatever path one unit takes, its neighbours keep theirs: their numbers lie on the lattice, where one lost bit is one whole step."""
     generator = torch.Generator().manual_seed(11)
@@ -119,6 +127,7 @@ def test_a_wild_unit_changes_no_others_bits(wild):
     assert (clipped_sum(list(calm), W, clip, quantum) + alone).tolist() == clipped_sum(list(loud), W, clip, quantum).tolist()
 
 
+@pytest.mark.attack("A8")
 def test_a_removed_unit_leaves_every_other_ones_length_as_it_was():
     """4,095 units against 4,096: clipped lengths are summed in one fixed shape, wherever the last unit stands."""
     numbers = [10.760967930952122, -5.493870409268653, 4.796100944628616, -3.83102110441581, 0.9765046270726674]
@@ -182,6 +191,8 @@ def test_on_a_gpu_no_unit_changes_anothers_bits():
     assert (clipped_sum(list(replaced), W, 1.0, quantum) + clipped_sum(list(Y[:, 5:6]), W, 1.0, quantum)).tolist() == whole.tolist()
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A20")
 def test_a_loss_that_is_not_finite_silences_its_whole_unit():
     Y = torch.ones(10, 3, dtype=torch.float64)
     Y[4, 1], Y[7, 2] = math.nan, math.inf
@@ -257,3 +268,16 @@ def test_bad_input_is_named(name, change):
     query = ClippedGradient(column, torch.ones(3, 1).double(), weights=torch.ones(2, 3).double(), clip=1.0)
     with pytest.raises(InputError, match=name):
         dataclasses.replace(query, **change)
+
+
+@pytest.mark.parametrize("d", [2, 3, 34])
+def test_whole_numbers_are_clipped_exactly_whatever_the_floats_did(monkeypatch, d):
+    """With a float scaling that overshoots by a tenth, as no machine's does, lengths stay within floor(B / q) all the same."""
+    monkeypatch.setattr(vectors, "_SHORTER", 1.1)
+    q = vectors.quantum_of(1.5, d)
+    g = torch.randn(d, 500, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * torch.logspace(-3, 3, 500).double()
+    k = vectors._clipped(g, 1.5, q)
+    most = math.floor(1.5 / q)
+    squares = [sum(int(number) ** 2 for number in column) for column in k.T]
+    assert max(squares) <= most**2
+    assert sum(square > (0.999 * most) ** 2 for square in squares) > 100, "long vectors are clipped, not lost"

@@ -35,6 +35,8 @@ def split(d, covariance="full"):
     return theta
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
 class TestSplit(PointContract):
     covers, metrics = MixtureMoments, 3
 
@@ -57,6 +59,8 @@ class TestOneComponent(PointContract):
         return [[[5.0, 0]], [turned] if adjacency is REPLACE else []]
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
 class TestSoft(PointContract):
     """Soft responsibilities, weights, a whitening and a centre; diagonal covariances."""
 
@@ -81,6 +85,7 @@ def vector(z, gamma, weights, covariance):
 @pytest.mark.parametrize("covariance", ["full", "diag", "spherical"])
 @pytest.mark.parametrize("weights", [(1, 1, 1), (0.1, 1, 0.6), (1, 1, 4)])
 @pytest.mark.parametrize("K", [1, 2])
+@pytest.mark.attack("A9")
 def test_a_search_over_pairs_finds_the_sup_and_nothing_above_it(covariance, weights, K):
     """Coordinate ascent from random pairs of records and responsibilities, in floats."""
     rng = np.random.default_rng(0)
@@ -115,6 +120,7 @@ def test_the_sheets_numbers():
     assert distance_squared((1.0, 1.0, 1.0), "spherical") == 4.0
 
 
+@pytest.mark.attack("A9")
 def test_the_papers_covariance_constant_is_broken():
     """About a released centre one record moves sum gamma (x - mu)(x - mu)' / N_k by 4/N_k; 1/N_k and 2/N_k were published."""
     mu, ball = np.array([1.0, 0.0]), 1000
@@ -133,6 +139,7 @@ def test_the_papers_covariance_constant_is_broken():
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(-200, 200), st.integers(0, 2**32))
+@pytest.mark.attack("A5")
 def test_no_record_is_longer_than_one_and_weights_sum_to_one_exactly(n, d, magnitude, seed):
     rng = np.random.default_rng(seed)
     X = torch.from_numpy(rng.normal(size=(n, d)) * 10.0**magnitude)
@@ -152,6 +159,7 @@ def test_no_record_is_longer_than_one_and_weights_sum_to_one_exactly(n, d, magni
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))])
 @pytest.mark.parametrize(("d", "K", "covariance"), [(2, 5, "full"), (10, 3, "full"), (40, 2, "diag"), (3, 1, "full")])
+@pytest.mark.attack("A4")
 def test_sums_are_exact_whatever_the_order_and_beside_whomever(device, d, K, covariance):
     generator = torch.Generator().manual_seed(d)
     X = torch.randn(9001, d, dtype=torch.float64, generator=generator)

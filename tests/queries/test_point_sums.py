@@ -18,6 +18,8 @@ EXACT = NoNoise(allow_not_private=True)
 CENTERS = torch.tensor([[0.5, 0.0], [-0.5, 0.0], [0.0, 9.0]]).double()
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
 class TestSecondMoment(PointContract):
     covers, metrics = SecondMoment, 3
 
@@ -29,6 +31,8 @@ class TestSecondMoment(PointContract):
         return [[*rest, [0, 2.0, 0]], rest + ([[1e9, 0, 0]] if adjacency is REPLACE else [])]
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
 class TestClusters(PointContract):
     """Different centres and the same one are equally far apart."""
 
@@ -41,6 +45,8 @@ class TestClusters(PointContract):
         return [[[1.0, 0], [0.1, 0]], [[0.1, 0]] + ([[-1.0, 0]] if adjacency is REPLACE else [])]
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
 class TestCube(PointContract):
     covers, metrics = ClusterSums, 2
 

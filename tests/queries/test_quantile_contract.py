@@ -12,6 +12,8 @@ from dpbo.queries import QuantileUtilities
 from dpbo.testing import QueryContract
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
 class TestQuantile(QueryContract):
     covers = QuantileUtilities
 

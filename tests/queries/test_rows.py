@@ -21,6 +21,8 @@ OF_ROWS = RowChange(1.0, diameter=50.0, table="rows")
 SHEAR = torch.tensor([[1.0, 0.3, 2.0], [-2.0, 0.1, 0.5]], dtype=DOUBLE)
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
 class TestTable(RowContract):
     covers = RowTable
 
@@ -28,6 +30,8 @@ class TestTable(RowContract):
         return RowTable((0.0, 0.0), 5.0, row_change=row_change)
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
 class TestProjectedTable(RowContract):
     covers = RowTable
 
@@ -43,6 +47,8 @@ class TestShiftedTableOfManyColumns(RowContract):
         return RowTable((1e-3, 0.7, -0.1, 2.0), 5.0, row_change=row_change)
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A9")
 class TestOutcome(RowContract):
     covers = RowOutcome
 
@@ -261,6 +267,7 @@ def ask(private, *rows):
     return private.release_all(handles, LaplaceMechanism.of(1.0), name="y", plan="y")
 
 
+@pytest.mark.attack("A22")
 def test_distinct_rows_compose_in_parallel_and_repeats_do_not():
     private = tabled()
     total = private.ledger.head().total

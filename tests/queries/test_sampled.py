@@ -1,6 +1,7 @@
 """Means over a Poisson sample: under the contract with everybody in it, and with a sample its law, its cost and its variance."""
 
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from dpbo.testing import SumContract
 from dpbo.testing.statistics import LEVEL
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.attack("A9")
 class TestSampledMean(SumContract):
     """At rate 1 the sample is everybody, so exact answers can be compared."""
 
@@ -27,6 +30,9 @@ class TestSampledMean(SumContract):
         return PoissonSampled(ClippedMean(score, score_range=(0.0, 10.0), divisor=7.0), rate=1.0)
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.attack("A9")
+@pytest.mark.attack("A20")
 class TestSampledMeanOfGroups(TestSampledMean):
     metrics = 2
 
@@ -47,6 +53,7 @@ def make(data, adjacency=Adjacency.REPLACE_ONE, **settings):
     return Curator(data, adjacency=adjacency, **terms)
 
 
+@pytest.mark.attack("A23")
 def test_units_are_taken_by_themselves_and_anew():
     """Sizes are binomial, every unit and every pair comes as often as it should, and no two samples are alike."""
     view = PrivateView.of(torch.arange(40), PrivacyUnit("record"), units_are_public=True)
@@ -61,6 +68,8 @@ def test_units_are_taken_by_themselves_and_anew():
         assert abs(sum({i, j} <= s for s in samples) - 250) < 6 * np.sqrt(4000 / 16)
 
 
+@pytest.mark.attack("A20")
+@pytest.mark.attack("A23")
 def test_all_rows_of_a_unit_come_together():
     labels = np.arange(300) % 60
     view = PrivateView.of((torch.arange(300), labels.copy()), PrivacyUnit("patient", groups=labels), units_are_public=True)
@@ -76,6 +85,7 @@ def test_all_rows_of_a_unit_come_together():
 
 
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
+@pytest.mark.attack("A23")
 def test_it_is_charged_as_a_sampled_gaussian_of_that_relation(adjacency):
     curator = make(records(), adjacency)
     release = curator.release(mean(divisor=1000.0), GaussianMechanism(1.5))
@@ -161,3 +171,18 @@ def test_an_objective_over_samples_keeps_its_plan():
 def test_the_relation_of_a_plan_must_be_the_ledgers():
     with pytest.raises(InputError, match="relation"):
         make(records(), accounting=Planned([PoissonGaussianEvent(6.0, rate=0.5, relation="add-or-remove-one")]))
+
+
+def test_no_seed_decides_who_is_in_a_sample():
+    view = PrivateView.of(torch.arange(1000.0), PrivacyUnit("record"), units_are_public=True)
+    before = np.random.get_state()
+    samples = []
+    with torch.random.fork_rng():
+        for _ in range(2):
+            np.random.seed(0)
+            torch.manual_seed(0)
+            random.seed(0)
+            samples.append(view.sampled(0.5).records.tolist())
+    np.random.set_state(before)
+    random.seed()
+    assert samples[0] != samples[1]

@@ -62,6 +62,7 @@ def test_any_number_of_ranks_computes_the_same_integers(cases, size):
 
 
 @pytest.mark.parametrize("name", DEATHS)
+@pytest.mark.attack("A16")
 def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(cases, name):
     folder, survivors = place(cases, name), met(cases, name)
     assert json.loads((folder / "exits").read_text()) == [-9 if rank in DEATHS[name] else 0 for rank in range(4)]
@@ -87,6 +88,7 @@ def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(cases, name)
         assert after[: len(known)] == known, "what ranks saw is what is resumed"
 
 
+@pytest.mark.attack("A20")
 def test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger(cases):
     name, text = refusals(cases, "unit on two ranks")
     assert name == "InputError"
@@ -191,3 +193,13 @@ def test_ranks_need_a_group_and_a_timeout():
         Ranks()
     with pytest.raises(InputError, match="ranks"):
         Curator(torch.rand(3), unit=PrivacyUnit("u"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), ranks=object())  # type: ignore[arg-type]
+
+
+def test_partial_sums_are_added_in_whole_numbers(tmp_path):
+    """A float64 keeps no number beyond 2^53 apart from its neighbours; sums go up to 2^61."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        large = torch.tensor([2**60 + 1, -(2**53) - 1])
+        assert Ranks().added(large).tolist() == large.tolist()
+    finally:
+        dist.destroy_process_group()

@@ -37,6 +37,7 @@ def test_four_ranks_release_the_same_bits_as_one_process(results, part):
         assert rank[part] == one[part]
 
 
+@pytest.mark.attack("A8")
 def test_only_public_numbers_of_units_are_known(results):
     for rank in results:
         assert rank["gibo, units removed"]["units"] is None

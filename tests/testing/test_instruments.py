@@ -140,6 +140,7 @@ class _NoClipWithoutGroups(ClippedMean):
 
 
 @pytest.mark.parametrize("mutant", [_HalfSensitivity, _NoClip, _NaNAtTheFarSide, _SumThenClip, _NoClipWithoutGroups])
+@pytest.mark.attack("A9")
 def test_the_query_contract_catches_a_broken_sensitivity(mutant):
     with pytest.raises(AssertionError, match="moved by"):
         _contract(mutant).test_neighbours_stay_within_the_declared_sensitivity()
@@ -186,6 +187,7 @@ class _OneForAll(GaussianMechanism):
 
 
 @pytest.mark.parametrize("mutant", [_Flattering, _Linf, _OneScale])
+@pytest.mark.attack("A12")
 def test_the_mechanism_contract_compares_noise_and_charge(mutant):
     with pytest.raises(AssertionError):
         _mechanism_contract(mutant).test_noise_is_at_least_what_the_event_charges_for()
@@ -244,11 +246,14 @@ class _FloatAdded(GaussianMechanism):
 
 
 @pytest.mark.parametrize("mutant", [_Scaled, _Loud])
+@pytest.mark.attack("A12")
 def test_the_mechanism_contract_catches_a_wrong_scale(mutant):
     with pytest.raises(AssertionError, match="reject the law"):
         _mechanism_contract(mutant).test_law_is_accepted_and_wrong_scales_are_rejected()
 
 
+@pytest.mark.attack("A1")
+@pytest.mark.attack("A2")
 def test_the_mechanism_contract_catches_unequal_supports_and_low_bits():
     with pytest.raises(AssertionError):
         _mechanism_contract(_FloatAdded).test_supports_of_neighbours_are_equal()

@@ -56,6 +56,7 @@ KINDS = ["gaussian", "l2-laplace", "projected"]
 
 @pytest.mark.parametrize("branch", BRANCHES)
 @pytest.mark.parametrize("known", [(0, 99, 9900), (4, 5010, 7777)], ids=["corners", "inside"])
+@pytest.mark.attack("A18")
 def test_three_known_rows_give_all_the_others(branch, known):
     X = grid()
     Z, inflated = published(X, BRANCHES[branch])
@@ -72,6 +73,7 @@ def test_known_rows_in_more_dimensions(branch):
 
 @pytest.mark.parametrize("branch", BRANCHES)
 @pytest.mark.parametrize("r", [1, 10])
+@pytest.mark.attack("A18")
 def test_neighbours_are_told_apart_always(branch, r):
     """Rows moved by 0.01 where the relation allows 1; r = 1 is enough. A coin would be right 20 times of 20 once in a million."""
     X, right = grid(), 0
@@ -95,6 +97,7 @@ def test_the_true_table_leaves_rounding_outside_and_a_neighbour_far_more():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("known", [3, 5000], ids=["three rows known", "half known"])
+@pytest.mark.attack("A18")
 def test_rows_with_noise_are_found_no_better_than_the_noise_allows(kind, known):
     """B is the identity and the noise of unknown rows their own: the error's deviation is at least the noise's. Five standard errors."""
     X = grid()
@@ -109,6 +112,7 @@ def test_rows_with_noise_are_found_no_better_than_the_noise_allows(kind, known):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.attack("A18")
 def test_neighbours_of_rows_with_noise_are_told_apart_no_better_than_the_noise_allows(kind):
     """Rows moved by 1 under epsilon = 1: right at most e/(1 + e) of the time, plus delta; 200 trials, wrong alarm once in 10^6."""
     X, right, trials = grid(20), 0, 200

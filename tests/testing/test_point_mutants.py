@@ -33,6 +33,7 @@ def test_responsibilities_that_do_not_share_one_record_are_seen(monkeypatch):
     (test_point_sums.TestSecondMoment(), second_moment.SecondMoment, 1.0),
     (test_point_sums.TestClusters(), cluster_sums.ClusterSums, 3.0),
 ])  # fmt: skip
+@pytest.mark.attack("A9")
 def test_a_sensitivity_that_is_too_small_is_seen(monkeypatch, contract, module, square):
     contract.test_worst_case_attains_the_sensitivity()
     honest = module.squared
@@ -45,6 +46,7 @@ def test_a_sensitivity_that_is_too_small_is_seen(monkeypatch, contract, module, 
     must_fail(contract.test_worst_case_attains_the_sensitivity)
 
 
+@pytest.mark.attack("A4")
 def test_sums_of_numbers_that_are_not_whole_depend_on_their_order(monkeypatch):
     guard = test_mixture_moments.test_sums_are_exact_whatever_the_order_and_beside_whomever
     honest = features.features

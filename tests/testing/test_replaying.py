@@ -42,12 +42,15 @@ def honest(curator, _records):
         x = (x + 0.1 * Y.item()).clamp(0, 1)
 
 
+@pytest.mark.attack("A6")
 def test_an_honest_algorithm_passes_and_its_steps_come_back():
     steps = replay(honest, RECORDS, NEIGHBOUR, **SETTINGS)
     assert len(steps) == 6
     assert len({step.asked["x"][0] for step in steps}) > 3
 
 
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A20")
 def test_groups_are_neighbours_by_their_unit():
     labels = [i // 2 for i in range(50)]
     grown = [0, *labels]
@@ -141,6 +144,9 @@ def a_lattice_from_the_records(curator, records):
         (evaluating_more_than_is_released, "the number of evaluations"),
     ],
 )
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
+@pytest.mark.attack("A21")
 def test_each_planted_leak_is_found(leak, message):
     with pytest.raises(AssertionError, match=message):
         replay(leak, RECORDS, NEIGHBOUR, **SETTINGS)
@@ -151,6 +157,8 @@ def test_a_run_that_releases_nothing_proves_nothing():
         replay(lambda _curator, _records: None, RECORDS, NEIGHBOUR, **SETTINGS)
 
 
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
 def test_the_main_jobs_search_passes():
     """GP fits, acquisition and all: the points it asks for come from released values alone."""
     digits = split(0)

@@ -45,6 +45,7 @@ def test_a_charge_of_one_slot_for_a_batch_is_seen(monkeypatch):
     must_fail(guard, contract, None)
 
 
+@pytest.mark.attack("A4")
 def test_float32_accumulation_depends_on_the_order_and_the_guard_sees_it(monkeypatch):
     def serial(steps):
         total = torch.zeros((), dtype=torch.float32)
@@ -58,6 +59,7 @@ def test_float32_accumulation_depends_on_the_order_and_the_guard_sees_it(monkeyp
     must_fail(guard)
 
 
+@pytest.mark.attack("A15")
 def test_a_printed_spent_epsilon_is_seen(monkeypatch):
     guard = test_statement.test_the_guarantee_is_the_cap_whatever_was_spent
     guard()
@@ -71,6 +73,7 @@ def test_a_printed_spent_epsilon_is_seen(monkeypatch):
     must_fail(guard)
 
 
+@pytest.mark.attack("A10")
 def test_an_exponential_charged_like_any_pure_mechanism_or_for_half_its_range_is_seen(monkeypatch):
     from dpbo.accounting import profiles
 
@@ -85,6 +88,7 @@ def test_an_exponential_charged_like_any_pure_mechanism_or_for_half_its_range_is
     composition._composed.cache_clear()
 
 
+@pytest.mark.attack("A16")
 def test_a_refunding_checkpoint_is_seen(monkeypatch):
     from dpbo.accounting import LedgerAccountant
     from tests.accounting import test_ledger_accountant

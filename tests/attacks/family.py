@@ -1,0 +1,28 @@
+"""All audits of the package as one family: together they err with probability 1e-6.
+
+Each audit's Clopper-Pearson bounds hold with probability 1 - LEVEL, LEVEL = 1e-6 divided evenly among the audits listed here (Bonferroni,
+no independence needed), whatever attack was chosen. A name that is not listed is refused, so the count is that of the audits that are made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpbo.testing import Audit, audit
+
+AUDITS = (
+    "gaussian 0.5", "gaussian 1", "gaussian 3", "laplace 0.5", "laplace 1",
+    "laplace 2", "l2-laplace", "poisson add-or-remove-one", "poisson replace-one", "permute-and-flip",
+    "exponential", "private selection", "dpgibo", "objective", "mixture",
+    "rows l2-laplace", "rows gaussian", "rows projected", "noise 0.7: gaussian",
+    "noise 0.7: laplace", "noise 0.7: dpgibo", "noise 0.7: objective", "noise 0.7: mixture", "no clip: dpgibo",
+    "no clip: objective", "no clip: mixture", "permute-and-flip as exponential", "visible runs",
+)  # fmt: skip
+TOGETHER = 1e-6
+LEVEL = TOGETHER / len(AUDITS)
+
+
+def audited(name: str, draw: Any, *, runs: int, **settings: Any) -> Audit:
+    """`dpbo.testing.audit` at this audit's share of the level."""
+    assert name in AUDITS, f"list {name!r} in AUDITS: its level is a share of the family's"
+    return audit(draw, runs=runs, level=LEVEL, **settings)

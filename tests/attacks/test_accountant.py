@@ -1,0 +1,90 @@
+"""A15: no negative epsilon, no spend swallowed, no more noise for a larger epsilon, and no search that returns more than it was asked for.
+
+Found in public accountants: negative epsilons, 0 from tiny orders, a calibrated sigma whose epsilon exceeds the target, a spend below a
+float's last bit that left the total as it was. Compared with dp_accounting's PLD, which was written by others.
+"""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from dp_accounting import pld
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter, calibrate, compose
+from dpbo.errors import BudgetExceeded
+from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, PermuteAndFlipEvent
+from dpbo.mechanisms import LaplaceMechanism
+from dpbo.queries import ClippedSum
+from tests.attacks.test_replays import POINTS
+
+pytestmark = pytest.mark.attack("A15")
+KINDS = [GaussianEvent, LaplaceEvent, ExponentialEvent, PermuteAndFlipEvent]
+SIZES = st.floats(0.3, 200.0)
+DELTAS = st.sampled_from([1e-3, 1e-6, 1e-12])
+GRID = 1 - 1e-3  # each is an upper bound, rounded up on a grid of its own: of two nearly equal ones either may print the lesser
+QUICK = settings(deadline=None, max_examples=25)
+
+
+@QUICK
+@given(st.sampled_from(KINDS), SIZES, st.integers(1, 300), DELTAS)
+def test_epsilon_is_never_negative_and_grows_with_every_spend(kind, multiplier, slots, delta):
+    one, more, noisier = kind(multiplier, slots), kind(multiplier, slots + 1), kind(1.1 * multiplier, slots)
+    epsilon = compose([one], delta=delta).epsilon
+    assert epsilon >= 0.0
+    assert compose([more], delta=delta).epsilon >= epsilon * GRID
+    assert compose([noisier], delta=delta).epsilon <= epsilon / GRID
+    assert compose([one], delta=delta / 10).epsilon >= epsilon * GRID
+    assert compose([one, LaplaceEvent(1e6)], delta=delta).epsilon >= epsilon * GRID
+
+
+@QUICK
+@given(st.floats(0.5, 10.0), DELTAS, st.integers(1, 200), st.sampled_from([GDPFilter(), ZCDPFilter(), RDPFilter(64.0)]))
+def test_calibrated_noise_spends_no_more_than_it_was_given(epsilon, delta, releases, accounting):
+    multiplier = calibrate(Budget(epsilon, delta), releases=releases, accounting=accounting)
+    assert compose([GaussianEvent(multiplier, releases)], delta=delta).epsilon <= epsilon * (1 + 1e-12)
+
+
+@QUICK
+@given(st.floats(0.5, 50.0), st.integers(1, 50), st.sampled_from([1e-3, 1e-6]))
+def test_no_less_than_the_pld_of_others(multiplier, slots, delta):
+    """Their optimistic value is a lower bound: nothing of ours may lie below it."""
+    theirs = pld.privacy_loss_distribution.from_laplace_mechanism(
+        multiplier, value_discretization_interval=1e-3, pessimistic_estimate=False
+    ).self_compose(slots)
+    assert compose([LaplaceEvent(multiplier, slots)], delta=delta).epsilon >= theirs.get_epsilon_for_delta(delta) - 1e-9
+
+
+def test_a_spend_below_the_last_bit_of_the_total_is_counted():
+    """A release of 2^-20 beside one of almost all: the total grows by no less, and the next one, which does not fit, is refused."""
+    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "accounting": PureFilter()}
+    curator = Curator(POINTS, budget=Budget(1.0, 0.0), **terms)
+    query = ClippedSum(lambda _, r: r[:, 0], score_range=(0.0, 1.0))
+    curator.release(query, LaplaceMechanism.of(1.0 - 1.5 * 2.0**-20))
+    (before,) = curator.ledger.verify().total.parts
+    small = LaplaceMechanism(2.0**20)
+    curator.release(query, small)
+    (after,) = curator.ledger.verify().total.parts
+    assert after - before >= Fraction(1, 2**20)
+    with pytest.raises(BudgetExceeded):
+        curator.release(query, small)
+    assert curator.ledger.verify().total.parts == (after,)
+
+
+def test_filters_add_exactly():
+    """Costs of very unlike sizes: the sum is that of fractions rounded up, never a float's that forgets the small one."""
+    for accounting in (PureFilter(), ZCDPFilter(), GDPFilter()):
+        big, small = (accounting.price(LaplaceEvent(m)) for m in (0.5, 2.0**30))
+        assert big is not None
+        assert small is not None
+        assert small.parts[0] > 0
+        assert (big + small).parts[0] >= big.parts[0] + small.parts[0]
+
+
+def test_statements_round_up():
+    epsilon = compose([GaussianEvent(1.0)], delta=1e-5).epsilon
+    assert epsilon >= 4.37717 * (1 - 1e-6)
+    assert math.isclose(epsilon, 4.377178, rel_tol=1e-5)

@@ -1,0 +1,140 @@
+"""A7: whatever an optimiser does between releases follows from released values alone: bit-identical points when those are frozen.
+
+Each honest loop uses one thing that could have looked at the records: hyper-parameters by likelihood, standardisation, stopping early, a
+Cholesky that fails and is tried again with jitter, a warm start. Replay with frozen values must find the same points, models and number of
+calls on the neighbour. Each has a mutant that takes the very same thing from the records, and replay must refuse it.
+"""
+
+import warnings
+from typing import Any
+
+import pytest
+import scipy.stats
+import torch
+from botorch.acquisition import qLogNoisyExpectedImprovement
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Standardize
+from botorch.optim import optimize_acqf
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from linear_operator.utils.cholesky import psd_safe_cholesky
+
+from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective, Space
+from dpbo.acquisition import Proposer
+from dpbo.testing import SeededEntropy, replay
+
+pytestmark = [pytest.mark.attack("A6"), pytest.mark.attack("A7"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+DOUBLE = torch.float64
+RECORDS = torch.linspace(0, 1, 300, dtype=DOUBLE)
+NEIGHBOUR = torch.cat([torch.tensor([41.0], dtype=DOUBLE), RECORDS[1:]])
+TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(8.0, 1e-5)}
+BOUNDS = torch.tensor([[0.0], [1.0]], dtype=DOUBLE)
+START = torch.tensor([[0.1], [0.5], [0.9]], dtype=DOUBLE)
+
+
+def score(x, records):
+    return 1 - (records.clamp(0, 1) - x[0]).abs()
+
+
+def steps(curator, propose, evaluations=7, stop=lambda Y: False):
+    """Points, in the order in which they were asked."""
+    objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=evaluations)
+    X = START
+    Y, Yvar = objective(X)
+    while objective.remaining and not stop(Y):
+        x = propose(X, Y, Yvar)
+        y, yvar = objective(x)
+        X, Y, Yvar = torch.cat([X, x]), torch.cat([Y, y]), torch.cat([Yvar, yvar])
+    return X
+
+
+def fitted(X, Y, Yvar, transform=None):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = SingleTaskGP(X, Y, train_Yvar=Yvar, outcome_transform=transform)
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    return model
+
+
+def proposed(model, X):
+    torch.manual_seed(len(X))
+    acquisition = qLogNoisyExpectedImprovement(model, X, prune_baseline=False)
+    return optimize_acqf(acquisition, BOUNDS, q=1, num_restarts=2, raw_samples=16, options={"seed": 1})[0]
+
+
+def hyperparameters(curator, _records):
+    return steps(curator, lambda X, Y, Yvar: proposed(fitted(X, Y, Yvar), X))
+
+
+def standardised(curator, _records):
+    return steps(curator, lambda X, Y, Yvar: proposed(fitted(X, Y, Yvar, Standardize(m=1)), X))
+
+
+def stopped_early(curator, _records):
+    return steps(curator, lambda X, Y, Yvar: (X[-1:] * 0.7 + 0.1).clamp(0, 1), stop=lambda Y: bool((Y > 0.74).any()))
+
+
+def retried_with_jitter(curator, _records):
+    """Two points that coincide: a kernel matrix of rank 1, whose Cholesky fails until enough jitter is added."""
+
+    def propose(X, Y, Yvar):
+        twins = torch.cat([X, X[-1:], X[-1:]])
+        K = torch.exp(-((twins - twins.mT) ** 2) / 2) - 1e-8 * torch.eye(len(twins), dtype=DOUBLE) * Y.abs().max()
+        with pytest.warns(Warning, match="jitter"):
+            L = psd_safe_cholesky(K, max_tries=6)
+        return (X[-1:] + L.diagonal()[-1] + 0.37 * Y[-1:]).remainder(1.0)
+
+    return steps(curator, propose)
+
+
+def warmly_started(curator, _records):
+    """dpbo's own proposer keeps its model's length scales from one call to the next."""
+    keeping = Proposer(Space(x=scipy.stats.uniform(0, 1)), growth=0.5)
+    return steps(curator, lambda X, Y, Yvar: keeping(X, Y, Yvar, X[:0], seed=len(X)))
+
+
+HONEST = [hyperparameters, standardised, stopped_early, retried_with_jitter, warmly_started]
+
+
+@pytest.mark.parametrize("loop", HONEST, ids=lambda loop: loop.__name__)
+def test_points_are_the_same_bits_when_releases_are(loop):
+    asked = replay(loop, RECORDS, NEIGHBOUR, **TERMS, entropy=SeededEntropy(7))
+    assert 3 <= len(asked) <= 7
+    if loop is stopped_early:
+        assert len(asked) < 7, "it did stop"
+
+
+def fitted_to_raw_scores(curator, records):
+    raw = lambda X: torch.stack([score(x, records).mean() for x in X]).unsqueeze(1)  # noqa: E731
+    return steps(curator, lambda X, Y, Yvar: proposed(fitted(X, raw(X), Yvar), X), evaluations=4)
+
+
+def standardised_by_raw_scores(curator, records):
+    return steps(curator, lambda X, Y, Yvar: ((Y[-1:] - records.mean()) / records.std()).remainder(1.0), evaluations=4)
+
+
+def stopped_on_raw_scores(curator, records):
+    return steps(curator, lambda X, Y, Yvar: X[-1:] * 0.5, stop=lambda Y: bool(records.max() > 10))
+
+
+def jitter_by_the_records(curator, records):
+    return steps(curator, lambda X, Y, Yvar: (X[-1:] + 1e-12 * records.std()).clamp(0, 1), evaluations=4)
+
+
+def started_from_the_records(curator, records):
+    keeping = [float(records.mean())]
+
+    def propose(X, Y, Yvar):
+        keeping[0] = 0.5 * keeping[0] + 0.5 * float(Y[-1])
+        return torch.tensor([[keeping[0] % 1.0]], dtype=DOUBLE)
+
+    return steps(curator, propose, evaluations=4)
+
+
+MUTANTS = [fitted_to_raw_scores, standardised_by_raw_scores, stopped_on_raw_scores, jitter_by_the_records, started_from_the_records]
+
+
+@pytest.mark.parametrize("loop", MUTANTS, ids=lambda loop: loop.__name__)
+def test_the_same_taken_from_the_records_is_seen(loop):
+    with pytest.raises(AssertionError, match="depends on the records"):
+        replay(loop, RECORDS, NEIGHBOUR, **TERMS, entropy=SeededEntropy(7))

@@ -1,0 +1,79 @@
+"""A4: no order, magnitude or dtype lets a sum move further than declared; A8 of the sum: nothing else of it depends on how many there are.
+
+Each record is a whole number before it is added, so a permutation changes no bit and one replaced record moves the integer sum by its own
+two contributions. Float sums fail both at once (Casacuberta et al. 2022: 4 million float32 scores permuted moved by 238), as shown below.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from dpbo import Adjacency, PrivacyUnit
+from dpbo.curator.records import PrivateView
+from dpbo.queries import Ball, ClippedGradient, ClippedMean, ClippedSum, ClusterSums, MixtureMoments, SecondMoment
+from dpbo.queries.query import IntegerSum
+from dpbo.testing.distances import require_within
+
+pytestmark = pytest.mark.attack("A4")
+N, BIG = 100_003, 1e8
+
+
+def own(_, records):
+    return records[:, 0]
+
+
+def plane(records):
+    return records[:, :2]
+
+
+BALL = Ball(BIG)
+QUERIES = {
+    "mean": ClippedMean(own, score_range=(-BIG, BIG)),
+    "sum": ClippedSum(own, score_range=(0.0, BIG)),
+    "gradient": ClippedGradient(own, torch.zeros(1, 1).double(), weights=torch.full((3, 1), 0.7).double(), clip=BIG),
+    "clusters": ClusterSums(2, ball=BALL, centers=torch.tensor([[0.1, 0.0], [-0.1, 0.0]]).double(), vectors=plane),
+    "moments": MixtureMoments(2, ball=BALL, natural=torch.zeros(2, 6).double(), vectors=plane),
+    "second moment": SecondMoment(2, ball=BALL, vectors=plane),
+}
+
+
+def answer(query, records):
+    view = PrivateView.of(records, PrivacyUnit("record"), units_are_public=True)
+    found = query._evaluate(view, query.prepare())
+    assert isinstance(found, IntegerSum)
+    return found
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_permuted_and_one_record_swapped_a_sum_moves_by_no_more_than_declared(name, dtype, measured):
+    """In exact whole numbers, of 10^5 records at 10^8 of either sign, with fractions that no float sum keeps."""
+    rng = np.random.default_rng(0)
+    records = torch.from_numpy(rng.uniform(-1.5 * BIG, 1.5 * BIG, size=(N, 2))).to(dtype)
+    permuted = records[torch.from_numpy(rng.permutation(N))]
+    query = QUERIES[name]
+    first, again = answer(query, records), answer(query, permuted)
+    assert first.numerators.tolist() == again.numerators.tolist()
+    for other in ([3e8, 0.0], [-3e8, 1e-30], [float("nan"), 0.0]):
+        swapped = permuted.clone()
+        swapped[7] = torch.tensor(other, dtype=dtype)
+        moved = answer(query, swapped)
+        require_within(first.numerators.tolist(), moved.numerators.tolist(), first.quanta, query.sensitivity(Adjacency.REPLACE_ONE), name)
+    measured(N)
+
+
+def test_float_sums_would_fail():
+    """Power: four million scores in [0, 1], permuted, as float32 in one pass, move by more than one score may."""
+    values = np.random.default_rng(0).uniform(size=4_000_000).astype(np.float32)
+    sums = [float(np.cumsum(order)[-1]) for order in (values, values[::-1])]
+    assert abs(sums[0] - sums[1]) > 1
+
+
+def test_the_largest_numbers_of_many_records_are_added_exactly():
+    """Records within a few quanta of the top of the range: float sums of blocks beyond 2^53 would round their last bits away."""
+    query = ClippedSum(own, score_range=(0.0, 1.0))
+    n = 3 * 2**16 + 5
+    (grid,) = query.lattices(n)
+    numbers = grid.high - torch.arange(n).square() % 7
+    records = (numbers.double() * grid.quantum).unsqueeze(1)
+    assert answer(query, records).numerators.tolist() == [sum(numbers.tolist())]

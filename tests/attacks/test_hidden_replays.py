@@ -1,0 +1,154 @@
+"""A6, A7, A21 of hidden runs: with every noised score frozen, a neighbour's runs are as many, look at the same places, and end alike.
+
+`replay` freezes what is released; here nothing is but the winner, so the scores inside are frozen as they are drawn, from the same entropy.
+Each exact score may move within its sensitivity; proposals, the number of runs, the winner, the ledger and everything public must not move.
+"""
+
+from typing import Any
+
+import pytest
+import scipy.stats
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
+from dpbo.accounting import Planned
+from dpbo.algorithms import Adaptive, NoisedScore, private_selection, selection
+from dpbo.events import SelectionEvent
+from dpbo.integrations.opacus import plan_tuning, tune, tuning
+from dpbo.laws import ThresholdStop, TruncatedNegativeBinomial
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.testing import SeededEntropy
+from dpbo.testing.distances import require_within
+from dpbo.testing.replaying import RecordingCurator, _public, _require_same, _without_names
+from tests.attacks.public import _HASH, public
+from tests.integrations.test_opacus_tuning import BUDGET, TERMS
+
+pytestmark = [pytest.mark.attack(name) for name in ("A6", "A7", "A21")]
+RECORDS = torch.rand(300, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+NEIGHBOUR = torch.cat([torch.tensor([float("nan")], dtype=torch.float64), RECORDS[1:]])
+SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0), depth=[1, 2, 4])
+
+
+class Inside:
+    """Stands for `noised_inside`: notes each question and exact answer, and gives the first run's noised scores to the second."""
+
+    def __init__(self, monkeypatch, module):
+        self._honest, self._runs = module.noised_inside, []
+        monkeypatch.setattr(module, "noised_inside", self)
+
+    def begin(self):
+        self._runs.append([])
+
+    def __call__(self, curator, query, mechanism):
+        drawn = self._honest(curator, query, mechanism)  # also when frozen: it takes as much entropy
+        answer = curator._job(query)()
+        turn = len(self._runs[-1])
+        value = drawn if len(self._runs) == 1 else self._runs[0][turn][3]
+        self._runs[-1].append((_public(query), answer, query.sensitivity(curator.adjacency), value))
+        return value
+
+    def compare(self):
+        first, second = self._runs
+        assert len(first) == len(second) > 0, "the number of runs depends on the records"
+        for a, b in zip(first, second, strict=True):
+            assert a[0] == b[0], "a run looked elsewhere"
+            require_within(a[1].numerators.tolist(), b[1].numerators.tolist(), a[1].quanta, a[2], "a hidden score")
+        return len(first)
+
+
+def near(model, records):
+    return 1.0 - (model - 0.7) ** 2 - 0.1 * records
+
+
+SCORE = NoisedScore(near, (0.0, 1.0), GaussianMechanism(50.0))
+LAW = TruncatedNegativeBinomial.of_mean(6.0, shape=1.0)
+
+
+def selected(records, train=lambda given: given["lr"], law=LAW, adaptive=None, **settings):
+    spread = (1.0, 1.0) if adaptive is None else adaptive.spread
+    accounting = Planned([SelectionEvent(base=(SCORE.mechanism.event(),), law=law, spread=spread)])
+    curator = Curator(
+        records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(50.0, 1e-6), accounting=accounting,
+        entropy=SeededEntropy(4),
+    )  # fmt: skip
+    settings = {"score": SCORE, "adaptive": adaptive, **settings}
+    best = private_selection(curator, train, space=SPACE, law=law, **settings)
+    return public(best), [_without_names(record) for record in curator.ledger.records()], public(curator.statement())
+
+
+ADAPTIVE = Adaptive(SPACE, spread=(0.5, 2.0), noise_std=0.01, candidates=32)
+WAYS: dict[str, dict[str, Any]] = {
+    "uniform": {},
+    "adaptive": {"adaptive": ADAPTIVE},
+    "threshold": {"law": ThresholdStop(0.1), "threshold": 0.8},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_hidden_runs_follow_from_noised_scores_alone(way, monkeypatch):
+    inside, shown = Inside(monkeypatch, selection), []
+    for records in (RECORDS, NEIGHBOUR):
+        inside.begin()
+        shown.append(selected(records, **WAYS[way]))
+    assert inside.compare() >= 1
+    assert repr(shown[0]) == repr(shown[1])
+
+
+def test_a_run_that_looks_at_raw_scores_is_seen(monkeypatch):
+    """Power: a training step that reads the validation records."""
+    inside = Inside(monkeypatch, selection)
+    for records in (RECORDS, NEIGHBOUR):
+        inside.begin()
+        selected(records, train=lambda given, r=records: given["lr"] + float(r.nanmean()))
+    with pytest.raises(AssertionError, match="looked elsewhere"):
+        inside.compare()
+
+
+TRAINING = TensorDataset(torch.zeros(300, 1), torch.zeros(300).long())
+RATES = Space(lr=scipy.stats.uniform(0.0, 1.0))
+
+
+def fit(given, _session):
+    """A model that follows from its parameters: what DP-SGD would have released, frozen."""
+    model = nn.Linear(1, 1).double()
+    nn.init.constant_(model.weight, given["lr"])
+    nn.init.zeros_(model.bias)
+    return model
+
+
+def close(model, records):
+    with torch.no_grad():
+        return 1 - (model(records[:, :1])[:, 0] - 0.4).abs()
+
+
+@pytest.mark.deep  # its plans are calibrated for a quarter of a minute
+@pytest.mark.parametrize("strategy", ["search", "selection", "hypo"])
+def test_tuning_follows_from_noised_scores_alone(strategy, monkeypatch):
+    """The whole of `tune`, its curator replaced by one that notes and freezes; training is frozen too, being another role's."""
+    curators: list[Any] = []
+    inside, shown = Inside(monkeypatch, selection), []
+
+    def recording(records, **settings):
+        frozen = tuple(curators[0].steps) if curators else ()
+        curators.append(RecordingCurator(records, frozen=frozen, entropy=SeededEntropy(3), **settings))
+        return curators[-1]
+
+    monkeypatch.setattr(tuning, "Curator", recording)
+    plan = plan_tuning(BUDGET, TERMS, runs=3, validation=300)[strategy]
+    for records in (RECORDS, RECORDS[1:]):  # its relation: one record fewer
+        inside.begin()
+        terms: dict[str, Any] = {"training": TRAINING, "validation": records[:, None], "space": RATES, "budget": BUDGET, "divisor": 300}
+        shown.append(repr(public(tune(fit, close, plan=plan, **terms))))
+    first, second = curators
+    if strategy == "search":
+        _require_same("evaluation", first.evaluations, second.evaluations)
+        _require_same("release", [step.asked for step in first.steps], [step.asked for step in second.steps])
+        for a, b in zip(first.steps, second.steps, strict=True):
+            require_within(a.numerators, b.numerators, a.quanta, a.sensitivity, "a score")
+    else:
+        inside.compare()
+    ledgers = [_HASH.sub("#", repr([_without_names(record) for record in curator.ledger.records()])) for curator in curators]
+    assert ledgers[0] == ledgers[1]
+    assert shown[0] == shown[1]

@@ -1,0 +1,117 @@
+"""A19, A20, A22, A18: promises about the data are named as such, units are whole, studies add up, and released rows stay rows with noise.
+
+A19 a gain outside the prior moves a Kusner search further than its theorem says, so the release must be conditional and refused by default.
+A20 fifty rows of one patient, all replaced, move a release by one unit's bound. A22 two algorithms on one data set share one budget.
+A18 the column-space attack that always wins against the published transform guesses at the shipped one.
+"""
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import binom
+
+from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo.algorithms.em import DPKMeans
+from dpbo.errors import BudgetExceeded, InputError
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, NoNoise
+from dpbo.queries import ClippedGradient, ClippedMean, ClippedSum
+from dpbo.testing import replay, which_published
+from tests.algorithms.test_kusner_loops import make, search
+from tests.attacks.test_replays import BOX, GRID, POINTS, distance, near
+from tests.testing.test_known_rows import BRANCHES, grid, published, released
+
+DOUBLE = torch.float64
+TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(2.0)}
+
+
+@pytest.mark.attack("A19")
+def test_a_gain_outside_the_prior_breaks_the_bound_and_the_release_says_so():
+    """The construction: one record turns the whole gain about."""
+    calm, wild = (torch.full((40,), 0.7, dtype=DOUBLE) for _ in range(2))
+    wild[0] = 1e6
+    exact = NoNoise(allow_not_private=True)
+    query = search(gain=lambda x, records: 30.0 if float(records.max()) > 1.0 else -30.0, value_range=(-30.0, 30.0)).best()
+    values = [make(records).release(query, exact).value for records in (calm, wild)]
+    assert (values[0] - values[1]).abs().max() > query.sensitivity(Adjacency.REPLACE_ONE).linf
+    refusing = make(calm, allow_conditional=False)
+    with pytest.raises(InputError, match="gp-prior"):
+        refusing.release(query, ExponentialMechanism.of(1.0))
+    assert refusing.ledger.verify().total.parts == (0,)
+    allowed = make(calm)
+    allowed.release(query, ExponentialMechanism.of(1.0))
+    lines = allowed.statement().lines
+    assert lines[0] == "not bounded"
+    assert "gp-prior" in str(allowed.statement())
+
+
+@pytest.mark.attack("A20")
+@pytest.mark.parametrize("kind", ["mean", "capped sum", "gradient"])
+def test_all_rows_of_a_patient_move_a_release_by_one_units_bound(kind):
+    labels = [i // 50 for i in range(400)]
+    unit = PrivacyUnit("patient", groups=labels)
+    records = torch.rand(400, 1, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    own = lambda _, r: r[:, 0]  # noqa: E731
+    queries = {
+        "mean": ClippedMean(own, score_range=(0.0, 1.0)),
+        "capped sum": ClippedSum(own, score_range=(0.0, 1.0), max_records_per_unit=3),
+        "gradient": ClippedGradient(own, torch.zeros(1, 1).double(), weights=torch.ones(2, 1).double(), clip=0.3, loss_range=(-9.0, 9.0)),
+    }
+    for worst in (1e9, -1e9, float("nan")):
+        other = records.clone()
+        other[100:150] = worst  # all fifty rows of patient 2
+        settings = {**TERMS, "unit": unit}
+        assert replay(lambda c, _: c.release(queries[kind], GaussianMechanism(5.0)).value, records, other, **settings)
+
+
+@pytest.mark.attack("A22")
+@pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")
+def test_studies_of_any_kind_on_one_data_set_share_one_budget(tmp_path):
+    """Three algorithms, three processes' worth of curators, one ledger: the sum is charged, and what is beyond it refused uncharged."""
+    terms = {**TERMS, "dataset": "points", "ledger": str(tmp_path / "ledger.db")}
+    PrivateObjective(Curator(POINTS, **terms), near, score_range=(0.0, 1.0), evaluations=3, budget_share=0.5)(GRID[:1])
+    DPGIBO(Curator(POINTS, **terms), distance, bounds=BOX, budget=0.25, iterations=2, batch_size=3, clip=1.0).run()
+    ledger = Curator(POINTS, **terms).ledger
+    assert ledger.cap * Fraction(74, 100) <= ledger.verify().total <= ledger.cap * Fraction(3, 4)
+    spent = ledger.verify().total
+    with pytest.raises(BudgetExceeded):
+        DPKMeans(2, budget=0.5, radius=2.0, dimension=2).fit(Curator(POINTS, **terms))
+    assert ledger.verify().total == spent
+    DPKMeans(2, budget=0.25, radius=2.0, dimension=2).fit(Curator(POINTS, **terms))
+    assert ledger.verify().total <= ledger.cap
+
+
+@pytest.mark.attack("A18")
+def test_the_column_space_tells_neighbours_of_the_shipped_release_apart_by_chance(measured):
+    """200 pairs of tables: always for the published transform, within 5 standard deviations of a coin at epsilon = 0.01 for the shipped."""
+    torch.manual_seed(0)
+    X, trials, right = grid(12), 200, {"published": 0, "shipped": 0}
+    for trial in range(trials):
+        neighbour, truth = X.clone(), trial % 2
+        neighbour[7] += torch.tensor([1.0, 0.0], dtype=DOUBLE)
+        tables = (X, neighbour)
+        right["published"] += which_published(published(tables[truth], BRANCHES["if"], seed=trial)[0], tables) == truth
+        right["shipped"] += which_published(released(tables[truth], "l2-laplace", 0.01)[0], tables) == truth
+    assert right["published"] == trials
+    assert 1e-6 < binom.cdf(right["shipped"], trials, 0.5) < 1 - 1e-6
+    measured(trials, right["shipped"] / trials)
+
+
+@pytest.mark.attack("A23")
+def test_nothing_shuffled_is_charged_as_sampled():
+    """Batches of fixed size, taken in turn from a shuffled order, are not Poisson: every unit's inclusion would be one in each pass."""
+    from scipy.stats import chisquare
+
+    from dpbo.curator.records import PrivateView
+
+    view = PrivateView.of(torch.arange(60), PrivacyUnit("record"), units_are_public=True)
+    draws, rate = 3000, 0.2
+    sizes = torch.tensor([len(view.sampled(rate).records) for _ in range(draws)])
+    assert sizes.unique().numel() > 10, "a fixed size is no Poisson sample"
+    passes = torch.stack([torch.bincount(view.sampled(rate).records, minlength=60) for _ in range(draws)]).sum(0).numpy()
+    assert chisquare(passes).pvalue > 1e-6
+    expected = binom(60, rate).pmf(range(61)) * draws
+    likely = expected > 5
+    seen = torch.bincount(sizes, minlength=61).numpy()
+    assert chisquare([*seen[likely], seen[~likely].sum()], [*expected[likely], expected[~likely].sum()]).pvalue > 1e-6

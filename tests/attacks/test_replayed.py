@@ -1,0 +1,129 @@
+"""A6, A7 by enumeration: every export of the algorithms and integrations is replayed by a named test, or listed as public with a reason.
+
+A new export fails here until it stands in one of both tables; what takes a Curator or an objective may stand in the first alone. That the
+named tests exist and carry both classes is checked by reading them.
+"""
+
+import importlib
+import inspect
+import re
+
+import pytest
+
+from dpbo import algorithms, integrations
+from dpbo import objective as objective_module
+from dpbo.algorithms import em, kusner, outsourced
+from dpbo.algorithms.em.estimator import PrivateEstimator
+from dpbo.queries.query import Query
+from tests.attacks.marks import marks_of
+
+HERE = "tests/attacks/test_replays.py::"
+STEERS, CONDITIONAL = f"{HERE}test_nothing_but_releases_steers_or_shows", f"{HERE}test_conditional_releases_too"
+MIDDLE = f"{HERE}test_rows_outcomes_and_the_modeler_between_them"
+HIDDEN = "tests/attacks/test_hidden_replays.py::"
+SEARCH = "tests/integrations/test_search.py::test_nothing_but_releases_steers_it"
+
+REPLAYED = {
+    "PrivateObjective": STEERS,
+    "AsynchronousBO": STEERS,
+    "AsynchronousResult": STEERS,
+    "Chosen": STEERS,
+    "search_then_choose": STEERS,
+    "DPGIBO": STEERS,
+    "GIBOResult": STEERS,
+    "choose_clip": STEERS,
+    "choose_start": STEERS,
+    "hypo.Adaptive": f"{HIDDEN}test_hidden_runs_follow_from_noised_scores_alone",
+    "NoisedScore": f"{HIDDEN}test_hidden_runs_follow_from_noised_scores_alone",
+    "Selected": f"{HIDDEN}test_hidden_runs_follow_from_noised_scores_alone",
+    "private_selection": f"{HIDDEN}test_hidden_runs_follow_from_noised_scores_alone",
+    "selection_event": f"{HIDDEN}test_hidden_runs_follow_from_noised_scores_alone",
+    "DPFactorAnalysis": STEERS,
+    "DPKMeans": STEERS,
+    "DPLloyd": STEERS,
+    "DPGaussianMixture": STEERS,
+    "KusnerSearch": CONDITIONAL,
+    "regularised.Adaptive": CONDITIONAL,
+    "RegularisedBest": CONDITIONAL,
+    "Outcomes": MIDDLE,
+    "release_rows": MIDDLE,
+    "Modeler": MIDDLE,
+    "ReleasedRows": MIDDLE,
+    "Answer": MIDDLE,
+    "DPSearch": SEARCH,
+    "ClientObjective": "tests/integrations/test_ax.py::test_replay_of_an_experiment",
+    "noisy_improvement": "tests/integrations/test_ax.py::test_replay_of_an_experiment",
+    "TrialObjective": "tests/integrations/test_optuna.py::test_replay_of_a_study",
+    "NoiseAwareSampler": "tests/integrations/test_optuna.py::test_replay_of_a_study",
+    "recommended_of": "tests/integrations/test_optuna.py::test_replay_of_a_study",
+    "Recommendation": "tests/integrations/test_optuna.py::test_replay_of_a_study",
+    "recommended": "tests/integrations/test_ax.py::test_replay_of_an_experiment",
+    "TunedModel": f"{HIDDEN}test_tuning_follows_from_noised_scores_alone",
+    "tune": f"{HIDDEN}test_tuning_follows_from_noised_scores_alone",
+    "application": "tests/attacks/test_served_replays.py::test_what_the_server_says_follows_from_releases_alone",
+    "serve": "tests/attacks/test_served_replays.py::test_what_the_server_says_follows_from_releases_alone",
+}
+PUBLIC = {
+    "GIBOSettings": "data", "PAPER": "data", "RECOMMENDED": "data", "LinearEmbedding": "a map of released numbers",
+    "embedding": "of a fitted, released analysis", "density_of": "of a released mixture", "RowNoise": "public numbers",
+    "NotPrivateRows": "what is not private and says so", "po_gp_ucb_omega": "public numbers",
+    "po_gp_ucb_transform": "not private, and refused unless that is said", "read_release": "released files",
+    "write_release": "released files", "random_projection": "a seeded matrix", "row_noises": "public numbers",
+    "RemoteCurator": "a client of the server", "RemoteRefusal": "an error", "search": "the modeler's loop over the client",
+    "gp_ucb": "a strategy over told values", "gradient_information": "a strategy over told values", "TuningPlan": "public numbers",
+    "TuningPlans": "public numbers", "plan_tuning": "public numbers", "DPSGD": "public numbers", "Fit": "a type",
+    "Session": "Opacus trains within it; attested", "BudgetSpent": "an error", "ax": "a package", "optuna": "a package",
+}  # fmt: skip
+
+
+def exported():
+    """Every public name of the packages, by what tells two of one name apart."""
+    found = {"PrivateObjective": objective_module.PrivateObjective}
+    beside = [importlib.import_module(f"dpbo.integrations.{name}") for name in ("ax", "optuna", "opacus", "tuning")]
+    for package in (algorithms, em, kusner, outsourced, integrations, *beside):
+        for name in package.__all__:
+            thing = getattr(package, name)
+            found[f"{thing.__module__.split('.')[-1]}.{name}" if name == "Adaptive" else name] = thing
+    return found
+
+
+def touches_records(thing):
+    """It takes a curator or what is made of one, or it is a question to one."""
+    if not callable(thing):
+        return False
+    if isinstance(thing, type) and (issubclass(thing, (PrivateEstimator, Query)) or hasattr(thing, "fit")):
+        return True
+    try:
+        parameters = inspect.signature(thing).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    names = {parameter.name for parameter in parameters if "Remote" not in str(parameter.annotation)}
+    return bool(names & {"curator", "objective", "outcomes"})
+
+
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
+def test_every_export_is_replayed_or_public():
+    found = exported()
+    assert not (set(found) - {*REPLAYED, *PUBLIC}), "a new export: name its replay, or why it touches no records"
+    assert not ({*REPLAYED, *PUBLIC} - set(found)), "exported no more"
+    assert not (set(REPLAYED) & set(PUBLIC))
+    wrongly = [name for name in PUBLIC if touches_records(found[name])]
+    assert not wrongly, f"{wrongly} take private records and have no replay"
+    assert sum(map(touches_records, found.values())) >= 15
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_the_named_replay_exists_and_tries_both(name):
+    assert {"A6", "A7"} <= marks_of(REPLAYED[name])
+
+
+def test_every_way_of_searching_is_replayed():
+    """DPSearch's strategies, and Ax's and Optuna's loops, by the tests' own cases."""
+    from dpbo.integrations.tuning import estimator
+    from tests.integrations import test_search
+
+    (cases,) = (mark for mark in test_search.test_nothing_but_releases_steers_it.pytestmark if mark.name == "parametrize")
+    tried = {case.get("strategy", "bo") for case in cases.args[1]}
+    assert tried == set(estimator._STRATEGIES)
+    assert re.search("replay", inspect.getsource(test_search.test_nothing_but_releases_steers_it))

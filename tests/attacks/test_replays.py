@@ -1,0 +1,223 @@
+"""A6, A7, A21: every algorithm, on neighbours with releases frozen, asks the same, moves within its sensitivities, shows the same.
+
+Each run returns everything public that its result holds (`public`), so a raw score, a trace or a best-so-far value kept in an attribute
+makes the two runs differ. Algorithms whose replay stands elsewhere, and hidden runs, are in the table of test_replayed.py.
+"""
+
+import dataclasses
+import functools
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import scipy.stats
+import torch
+
+from dpbo import DPGIBO, Adjacency, Budget, PrivacyUnit, PrivateObjective, Space
+from dpbo.accounting import Planned, PureFilter
+from dpbo.acquisition import GPUCB, SrinivasFinite
+from dpbo.algorithms import PAPER, RECOMMENDED, AsynchronousBO, choose_clip, choose_start, search_then_choose
+from dpbo.algorithms.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
+from dpbo.algorithms.kusner import Adaptive, KusnerSearch
+from dpbo.algorithms.outsourced import Modeler, Outcomes, release_rows
+from dpbo.curator import entropy
+from dpbo.curator import records as curator_records
+from dpbo.events import PoissonGaussianEvent
+from dpbo.mechanisms import ExponentialMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.models import FiniteGP, noisy_inputs, squared_exponential
+from dpbo.queries import CandidateScores, QuantileUtilities, RowTable
+from dpbo.testing import SeededEntropy, replay
+from tests.algorithms.test_kusner_loops import best, kernel, people
+from tests.algorithms.test_outsourced_curating import CHANGE, rows_of, terms
+from tests.attacks.public import public
+
+pytestmark = [pytest.mark.attack(name) for name in ("A6", "A7", "A21")]
+DOUBLE = torch.float64
+POINTS = 0.2 + 0.6 * torch.rand(200, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+OTHER = torch.cat([POINTS[:7], torch.tensor([[-1e9, float("nan")]], dtype=DOUBLE), POINTS[8:]])
+TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(8.0, 1e-5)}
+PURE: dict[str, Any] = {**TERMS, "budget": Budget(20.0, 0.0), "accounting": PureFilter()}
+BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
+GRID = torch.cartesian_prod(*[torch.linspace(0, 1, 6, dtype=DOUBLE)] * 2)
+KERNEL = kernel()
+SPACE = Space(a=scipy.stats.uniform(0, 1), b=scipy.stats.uniform(0, 1))
+
+
+def distance(x, records):
+    return (records - x).square().sum(1)
+
+
+def near(x, records):
+    return 1 - distance(x, records)
+
+
+def objective(curator, _records, **settings):
+    plan = PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=4, **settings)
+    plan(GRID[:2])
+    plan.release([plan.evaluate(GRID[2]), plan.evaluate(GRID[3])])
+    return plan, plan.history(), plan.curator.statement()
+
+
+def objective_of_cells(curator, _records):
+    plan = PrivateObjective(curator, lambda x, r: (r[:, 0].nan_to_num() > x[0]).long(), score_range=(0.0, 1.0), evaluations=3, cells=2)
+    return plan(GRID[:3]), plan, plan.history()
+
+
+def dpgibo(curator, _records, settings=RECOMMENDED):
+    search = DPGIBO(curator, distance, bounds=BOX, budget=0.9, iterations=5, batch_size=3, clip=1.0, settings=settings)
+    return search.run(), search, search.state_dict()
+
+
+def choices(curator, _records):
+    start = choose_start(curator, distance, GRID, loss_range=(0.0, 2.0), budget_share=0.3)
+    return start, choose_clip(curator, distance, bounds=BOX, candidates=[0.1, 0.3, 1.0, 3.0], budget_share=0.3, start=start)
+
+
+def asynchronous(curator, _records, **settings):
+    plan = PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=8)
+    search = AsynchronousBO(plan, SPACE, workers=3, initial=4, **settings)
+    with ThreadPoolExecutor(1) as executor:  # one thread: jobs end in the order in which they began
+        found = search.run(executor)
+    search.proposing.clear()  # seconds, for the operator alone, as its docstring says
+    return found, search
+
+
+def searched_then_chosen(curator, _records):
+    return search_then_choose(curator, near, GRID, score_range=(0.0, 1.0), evaluations=6, initial=3, finalists=4)
+
+
+def ucb_choice(curator, _records):
+    model = FiniteGP(GRID, squared_exponential(0.4), 1e-2)
+    plan = PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=3, budget_share=0.5, mechanism=LaplaceMechanism)
+    for index in (0, 17, 35):
+        model.observe(index, plan(GRID[index].unsqueeze(0))[0].item())
+    query = GPUCB(model, SrinivasFinite(count=len(GRID), delta=0.1)).argmax_query(near, GRID, score_range=(0.0, 1.0), finalists=5)
+    return curator.release(query, PermuteAndFlipMechanism.of(5.0)), list(query.candidates)
+
+
+def queries(curator, _records):
+    scores = CandidateScores(near, list(GRID[:5]), score_range=(0.0, 1.0))
+    quantile = QuantileUtilities(distance, GRID[7], candidates=[0.1, 0.5, 1.0], quantile=0.9)
+    return [curator.release(query, ExponentialMechanism.of(1.0)) for query in (scores, quantile)]
+
+
+def fitted(kind, curator, _records, **settings):
+    return kind(budget=0.9, radius=2.0, dimension=2, random_state=0, **settings).fit(curator)
+
+
+def kusner_search(curator, records):
+    """The value on the neighbour lies within what the prior promises: the promise is the data's, and conditional."""
+    gain = lambda x, r: float((r[:, 0].nan_to_num(0.0).clamp(0, 1).mean() * x).sum())  # noqa: E731
+    terms: dict[str, Any] = {"noise": 1e-3, "observations": 6, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0)}
+    search = KusnerSearch(gain, GRID, kernel=KERNEL, **terms)
+    chosen = curator.release(search.best(), ExponentialMechanism.of(2.0))
+    values = [curator.release(query, LaplaceMechanism(1.0)) for query in (search.value(), search.last(amplitude=1.0, tau=1.0))]
+    return chosen, values, search.public_inputs()
+
+
+def regularised(curator, _records, adaptive=None):
+    return curator.release(best(50, adaptive=adaptive), LaplaceMechanism(1.0))
+
+
+RUNS: dict[str, Any] = {
+    "PrivateObjective": objective,
+    "PrivateObjective laplace": functools.partial(objective, mechanism=LaplaceMechanism),
+    "CellMeans": objective_of_cells,
+    "DPGIBO": dpgibo,
+    "DPGIBO paper": functools.partial(dpgibo, settings=PAPER),
+    "DPGIBO history": functools.partial(dpgibo, settings=dataclasses.replace(RECOMMENDED, history=True, radius=None)),
+    "choose_start, choose_clip": choices,
+    "AsynchronousBO": asynchronous,
+    "AsynchronousBO as finished": functools.partial(asynchronous, ordered=False),
+    "search_then_choose": searched_then_chosen,
+    "GPUCB": ucb_choice,
+    "CandidateScores, QuantileUtilities": queries,
+    "DPGaussianMixture": functools.partial(fitted, DPGaussianMixture, n_components=2, max_iter=3),
+    "DPGaussianMixture map": functools.partial(fitted, DPGaussianMixture, n_components=2, method="map", covariance_type="diag", max_iter=2),
+    "DPKMeans": functools.partial(fitted, DPKMeans, n_clusters=3, max_iter=2),
+    "DPLloyd": functools.partial(fitted, DPLloyd, n_clusters=3, max_iter=2),
+    "DPFactorAnalysis": functools.partial(fitted, DPFactorAnalysis, n_components=1),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")
+def test_nothing_but_releases_steers_or_shows(name):
+    settings = PURE if name == "GPUCB" else TERMS
+    assert replay(lambda c, r: public(RUNS[name](c, r)), POINTS, OTHER, **settings, entropy=SeededEntropy(1))
+
+
+@pytest.mark.parametrize("name", ["KusnerSearch", "RegularisedBest", "RegularisedBest adaptive"])
+def test_conditional_releases_too(name):
+    settings = {**PURE, "allow_conditional": True}
+    if name == "KusnerSearch":
+        steps = replay(lambda c, r: public(kusner_search(c, r)), POINTS, OTHER, **settings, entropy=SeededEntropy(1))
+        assert len(steps) == 3
+        return
+    data = people(50)
+    other = torch.cat([data[:3], torch.tensor([[1.0, -1.0]], dtype=DOUBLE), data[4:]])
+    run = functools.partial(regularised, adaptive=Adaptive(kernel(1.0), 1e-2, 3) if "adaptive" in name else None)
+    assert len(replay(lambda c, r: public(run(c, r)), data, other, **settings)) == 1
+
+
+def test_rows_outcomes_and_the_modeler_between_them():
+    """The modeler asks for rows by released rows and answers alone."""
+    neighbour = rows_of(40)
+    neighbour[5] += 0.7
+
+    def run(private, _):
+        released = release_rows(private, RowTable((0.0, 0.0), 25.0, row_change=CHANGE), L2LaplaceMechanism.of(2.0))
+        answers = Outcomes(private, lambda record: record["y"], value_range=(0.0, 1.0), budget_share=0.5)
+        asking = Modeler(released.Z, kernel=noisy_inputs(squared_exponential(5.0), released.variance, dimension=2), noise=0.1)
+        for step in range(5):
+            row = asking.ask()
+            asking.tell(row, answers.value(row, request=f"{step}").value)
+        return public((released, answers, asking.history, asking.best))
+
+    records = [{"rows": X, "y": X[:, 0].sigmoid()} for X in (rows_of(40), neighbour)]
+    assert len(replay(run, records[0], records[1], **terms(), entropy=SeededEntropy(1))) == 6
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+def test_sampled_means_with_the_sample_frozen(relation, monkeypatch):
+    """Which units are taken comes from the entropy alone; with it frozen, the sampled sum moves within what is declared."""
+    sampled = entropy.bernoulli
+    sources: list[Any] = []
+
+    def again(units, rate):
+        torch.manual_seed(len(sources) % 3)
+        sources.append(units)
+        return (torch.rand(1000, dtype=DOUBLE)[:units] < rate).numpy()
+
+    assert sampled(10, 0.5).dtype == again(10, 0.5).dtype
+    sources.clear()
+    monkeypatch.setattr(curator_records, "bernoulli", again)
+    accounting = Planned([PoissonGaussianEvent(3.0, 3, rate=0.5, relation=relation)])
+    settings = {**TERMS, "adjacency": Adjacency(relation), "accounting": accounting}
+    other = OTHER if relation == "replace-one" else POINTS[:-1]
+
+    def run(curator, _):
+        plan = PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=3, sample_rate=0.5, divisor=100.0)
+        return public((plan(GRID[:3]), plan, plan.history()))
+
+    assert len(replay(run, POINTS, other, **settings, entropy=SeededEntropy(1))) == 3
+
+
+def test_a_raw_number_kept_in_an_attribute_is_seen():
+    """Power of `public`: the mean loss of each step, as the published notebook of DP-GIBO keeps it."""
+
+    class Keeping(DPGIBO):
+        def tell(self, X, handle):
+            self.losses = [*getattr(self, "losses", []), float(distance(self.theta, RECORDS_NOW[0]).nanmean())]
+            return super().tell(X, handle)
+
+    RECORDS_NOW: list[Any] = [None]
+
+    def run(curator, records):
+        RECORDS_NOW[0] = records
+        search = Keeping(curator, distance, bounds=BOX, budget=0.9, iterations=3, batch_size=3, clip=1.0)
+        search.run()
+        return public(search)
+
+    with pytest.raises(AssertionError, match="what the run returns"):
+        replay(run, POINTS, OTHER, **TERMS)

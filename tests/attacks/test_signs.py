@@ -1,0 +1,57 @@
+"""A13: without noise the best is the best: the largest utility, the smallest loss, the highest score, in every place that has a direction.
+
+Each algorithm runs without noise on records whose best point is known; a swapped sign would return the worst.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from sklearn.tree import DecisionTreeClassifier
+
+from dpbo import DPGIBO, Adjacency, Budget, Curator, DPSearch, PrivacyUnit, PrivateObjective
+from dpbo.algorithms import choose_start, search_then_choose
+from dpbo.mechanisms import ExponentialMechanism, NoNoise, PermuteAndFlipMechanism
+from dpbo.queries import CandidateScores
+from tests.attacks.test_replays import BOX, GRID, distance, near
+
+pytestmark = [pytest.mark.attack("A13"), pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")]
+EXACT = NoNoise(allow_not_private=True)
+RECORDS = torch.full((4000, 2), 0.2, dtype=torch.float64)
+BEST = 0.2
+
+
+def owner(**changed):
+    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(200.0)}
+    return Curator(RECORDS, **{**terms, **changed})
+
+
+@pytest.mark.parametrize("kind", [ExponentialMechanism, PermuteAndFlipMechanism])
+def test_a_choice_takes_the_largest_utility(kind):
+    """4,000 records at one place: the best of 36 leads by hundreds of noise scales."""
+    chosen = owner().release(CandidateScores(near, list(GRID), score_range=(0.0, 1.0)), kind.of(50.0)).value
+    assert torch.equal(GRID[int(chosen)], torch.full((2,), BEST, dtype=torch.float64))
+
+
+def test_scores_are_maximised_and_losses_minimised():
+    plan = PrivateObjective(owner(), near, score_range=(0.0, 1.0), evaluations=36, mechanism=EXACT)
+    assert torch.equal(GRID[plan(GRID)[0].argmax()], GRID[distance(RECORDS[0], GRID).argmin()])
+    start = choose_start(owner(budget=Budget.gdp(5.0)), distance, GRID, loss_range=(0.0, 2.0), budget_share=0.9)
+    assert torch.allclose(start, torch.full((2,), BEST, dtype=torch.float64))
+    found = DPGIBO(owner(), distance, bounds=BOX, budget=EXACT, iterations=25, batch_size=3, clip=1.0).run()
+    assert (found.x - BEST).abs().max() < 0.05
+    chosen = search_then_choose(owner(budget=Budget.gdp(5.0)), near, GRID, score_range=(0.0, 1.0), evaluations=12)
+    assert (chosen.x - BEST).abs().max() < 0.21
+
+
+@pytest.mark.parametrize(("scoring", "least"), [("accuracy", 0.95), ("neg_log_loss", -0.3)])
+def test_a_search_keeps_the_better_model(scoring, least):
+    """Labels that a tree of depth 1 can tell, and one of depth 8 with huge leaves cannot: scores and losses, both maximised."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1200, 2))
+    y = (X[:, 0] > 0).astype(int)
+    space = {"min_samples_leaf": scipy.stats.randint(1, 200), "max_depth": [1, 2]}
+    search = DPSearch(DecisionTreeClassifier(random_state=0), space, budget=Budget(50.0, 1e-6), n_iter=6, n_initial=4, scoring=scoring)
+    assert search.fit(X[:400], y[:400], X[400:], y[400:]).best_score_ >= least
