@@ -45,7 +45,7 @@ class GrowingFactor:
 
     def drift(self) -> float:
         """Largest relative error of L L^T against A along the probe; about 1e-15 when sound."""
-        L, v, Av = self.matrix, self._probe[: self.size], self._product[..., : self.size, :]
+        L, v, Av = self.matrix.detach(), self._probe[: self.size], self._product[..., : self.size, :].detach()
         return float((L @ (L.mT @ v) - Av).abs().max() / Av.abs().max())
 
     def copy(self) -> GrowingFactor:

@@ -27,6 +27,14 @@ BIRTH = {
     "accounting": "GDPFilter",
     "role": "validation",
 }
+
+
+def _charged_store():
+    ledger = Ledger(None, BIRTH)
+    ledger.charge("r", w.EVENT, {"units": 3, "slots": []}, None)
+    return ledger.store
+
+
 SCHEDULE = acquisition.SrinivasFinite(count=8, delta=0.1)
 CURATORS = {
     "dpbo.Curator": Case(
@@ -107,7 +115,7 @@ CURATORS = {
         lambda: Ledger(None, BIRTH).charge,
         lambda: {"name": "r", "event": w.EVENT, "details": {"units": 3, "slots": []}, "plan": None, "used": None},
     ),
-    "dpbo.curator.Ledger.store": Case(lambda: Ledger(None, BIRTH).store, lambda: {"entry": 1, "name": "r", "values": [{"value": [1.0]}]}),
+    "dpbo.curator.Ledger.store": Case(_charged_store, lambda: {"entry": 1, "name": "r", "values": [{"value": [1.0]}]}),
     "dpbo.curator.Ledger.note": Case(lambda: Ledger(None, BIRTH).note, lambda: {"kind": "assume", "text": "score-total"}),
     "dpbo.curator.Ledger.charged": Case(lambda: Ledger(None, BIRTH).charged, lambda: {"handle": "x"}),
     "dpbo.curator.Ledger.values": Case(lambda: Ledger(None, BIRTH).values, lambda: {"plan": "x"}),
