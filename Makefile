@@ -20,7 +20,7 @@ test: lint types
 
 # Every attack on the package, the slow ones too; prints class, test, N, measured / claimed.
 audit: $(STAMP)
-	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m attack --attacks
+	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --maxschedchunk 1 -q -m attack --attacks
 
 # Sabotages of the package, each of which a test must catch; prints mutant, killed by.
 mutants: $(STAMP)

@@ -33,8 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "deep: too slow for `make test`; run by `make audit`")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Classes travel with the reports, from whichever worker runs the test."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Classes travel with the reports, from whichever worker runs the test. In an audit the long ones begin first."""
+    if config.getoption("--attacks"):
+        items.sort(key=lambda item: item.get_closest_marker("deep") is None)
     for item in items:
         for marker in item.iter_markers("attack"):
             if marker.args[0] not in CLASSES:
@@ -44,12 +46,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def measured(request: pytest.FixtureRequest) -> Measured:
-    """`measured(n, value, claim)`: what the table shows. A value must not exceed its claim, and reach `least` of it."""
+    """`measured(n, value, claim, least=.9)`: what the table shows. A value must not exceed its claim, and reach so much of it."""
 
-    def note(n: int, value: float | None = None, claim: float | None = None, *, least: float = 0.0) -> None:
+    def note(n: int, value: float | None = None, claim: float | None = None, *, least: float | None = None) -> None:
         shown = "" if value is None else f"{value:.4g}" if claim is None else f"{value:.4g} / {claim:.4g}"
         request.node.user_properties.append(("measured", (n, shown)))
         if value is not None and claim is not None:
+            assert least is not None, "say how much of the claim is to be reached, or 0"
             assert least * claim <= value <= claim, f"measured {value}, claimed {claim}, to reach {least} of it"
 
     return note
