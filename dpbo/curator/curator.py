@@ -264,18 +264,18 @@ class Curator(Opaque):
         self._require_allowed(handles)
         self._books.settle()
         entry = self._charge(handles, name, event, plan, used)
-        self._deliveries.charged(handles)
         releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]
         self._deliveries.drawn(entry, name, list(zip(handles, releases, strict=True)))
         self._deliveries.store()
 
     def _charge(self, handles: Sequence[Handle], name: str, event: Event, plan: str | None, used: int | None) -> int:
         slots = [self._described(handle) for handle in handles]
+        self._deliveries.charged(handles)  # before it is true: an interrupt may come between the commit and its answer
         try:
             return self._books.own.charge(name, event, {"units": self.units, "slots": slots}, plan, used=used)
-        except LedgerUnavailable as error:
-            if error.uncertain and self._may_be_charged(handles[0]):
-                self._deliveries.charged(handles)
+        except Exception as error:
+            if not (isinstance(error, LedgerUnavailable) and error.uncertain and self._may_be_charged(handles[0])):
+                self._deliveries.refused(handles)
             raise
 
     def _law(self, handle: Handle, mechanism: Mechanism) -> Law:

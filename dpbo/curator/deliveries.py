@@ -30,6 +30,11 @@ class Deliveries:
         """From here on each is delivered once, or lost."""
         self._given.update(dict.fromkeys(handles))
 
+    def refused(self, handles: Iterable[Handle]) -> None:
+        """They were not charged after all, and may be another time."""
+        for handle in handles:
+            del self._given[handle]
+
     def drawn(self, entry: int, name: str, pairs: Drawn) -> None:
         """Keep what was drawn until the ledger has it."""
         self._waiting.append((entry, name, pairs))

@@ -188,6 +188,24 @@ def test_a_commit_without_an_answer_is_never_drawn_again(monkeypatch):
     assert curator.release(kept, NOISE).entry == 2
 
 
+@pytest.mark.attack("A16")
+def test_an_interrupt_after_the_commit_lets_no_handle_be_charged_again(monkeypatch):
+    charge, curator = Ledger.charge, make()
+
+    def interrupted(self, *arguments, **named):
+        charge(self, *arguments, **named)
+        raise KeyboardInterrupt
+
+    handle = curator.evaluate(mean())
+    monkeypatch.setattr(Ledger, "charge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        curator.release(handle, NOISE)
+    monkeypatch.setattr(Ledger, "charge", charge)
+    with pytest.raises(ReleaseLost):
+        curator.release(handle, NOISE)
+    assert [r.kind for r in curator.ledger.records()] == ["birth", "charge"]
+
+
 @pytest.mark.parametrize("what", ["curator", "handle"])
 @pytest.mark.attack("A21")
 def test_curators_and_handles_are_opaque(what):

@@ -64,7 +64,8 @@ NOT_CALLED = {
 
 
 HOOKS = {  # public for those who write their own: dpbo calls them, with what it has checked
-    "dpbo.queries.Query": "affine charged chunk lattices moves probe quanta require_public resolution scale sensitivity squared variance_within",
+    "dpbo.queries.Query": "affine charged chunk lattices moves probe quanta require_public resolution "
+    "scale sensitivity squared variance_within",
     "dpbo.mechanisms.Mechanism": "choose law noise norm publish std",
     "dpbo.accounting.filters.Filter": "holds may_hold multiplier reading toll",
     "dpbo.accounting.Planned": "guarantee least_beside may_hold multiplier",
@@ -108,7 +109,9 @@ def _methods_without_a_case():
         if name in CASES and isinstance(thing, type):
             bases = [_qualified(base) for base in thing.__mro__]
             hooks = {hook for base in bases for hook in HOOKS.get(base, "").split()}
-            yield from (f"{name}.{own}" for own in names.methods(thing) if own not in hooks and not any(f"{b}.{own}" in CASES for b in bases))
+            yield from (
+                f"{name}.{own}" for own in names.methods(thing) if own not in hooks and not any(f"{b}.{own}" in CASES for b in bases)
+            )
 
 
 def test_every_public_method_has_a_good_call():

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.mutants.mutant import ROOT
+from tests.mutants.mutant import ROOT, Sabotage
 
 FOLDERS = ("queries", "mechanisms", "accounting")
 _COMPARED = {
@@ -38,7 +38,7 @@ _AXES = {"axis", "dim", "dims", "ndim"}
 
 
 @dataclass(frozen=True)
-class Generic:
+class Generic(Sabotage):
     """The text between two offsets of dpbo/`file` becomes `new`."""
 
     name: str
@@ -47,18 +47,12 @@ class Generic:
     stop: int
     new: str
 
-    def source(self) -> str:
-        """The file's text with the change in it."""
-        text = (ROOT / "dpbo" / self.file).read_text()
-        return text[: self.start] + self.new + text[self.stop :]
-
-    def lines(self) -> set[int]:
-        """The numbers of the lines it touches, from one."""
-        text = (ROOT / "dpbo" / self.file).read_text()
-        return set(range(text.count("\n", 0, self.start) + 1, text.count("\n", 0, self.stop) + 2))
+    def span(self, text: str) -> tuple[int, int]:
+        """As it was found."""
+        return self.start, self.stop
 
     def within(self) -> str:
-        """A digest of its name."""
+        """Of its name."""
         return hashlib.sha256(self.name.encode()).hexdigest()[:12]
 
 

@@ -135,16 +135,22 @@ MUTANTS = (
     Mutant(
         "noise before the charge",
         "curator/curator.py",
-        old="        entry = self._charge(handles, name, event, plan, used)\n        self._deliveries.charged(handles)\n"
+        old="        entry = self._charge(handles, name, event, plan, used)\n"
         "        releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]",
         new="        releases = [self._draw(*pair, mechanism, event, 0) for pair in zip(handles, laws, strict=True)]\n"
-        "        entry = self._charge(handles, name, event, plan, used)\n        self._deliveries.charged(handles)",
+        "        entry = self._charge(handles, name, event, plan, used)",
     ),
     Mutant(
         "a charge that failed to be answered is taken for none",
         "curator/curator.py",
-        old="if error.uncertain and self._may_be_charged(handles[0]):",
-        new="if False:",
+        old="if not (isinstance(error, LedgerUnavailable) and error.uncertain and self._may_be_charged(handles[0])):",
+        new="if True:",
+    ),
+    Mutant(
+        "an interrupt after the commit leaves the handle free to be charged again",
+        "curator/curator.py",
+        old="        except Exception as error:\n            if not (isinstance",
+        new="        except BaseException as error:\n            if not (isinstance",
     ),
     Mutant(
         "what was charged and lost is drawn again",
