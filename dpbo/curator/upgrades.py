@@ -25,12 +25,12 @@ def upgraded(birth: Mapping[str, Any]) -> dict[str, Any]:
 
 def upgraded_slot(slot: Mapping[str, Any]) -> dict[str, Any]:
     """A charge's slot with its public inputs. The first versions kept them, and the caller's details, beside the question's name."""
-    return dict(slot) if "public" in slot else _gathered(slot, _OF_SLOTS, "public")
+    return dict(slot) if isinstance(slot.get("public"), Mapping) else _gathered(slot, _OF_SLOTS, "public")
 
 
 def upgraded_value(value: Mapping[str, Any]) -> dict[str, Any]:
     """A released value with the caller's details, such as x. The first versions kept them beside the value."""
-    return dict(value) if "details" in value else _gathered(value, _OF_VALUES, "details")
+    return dict(value) if isinstance(value.get("details"), Mapping) else _gathered(value, _OF_VALUES, "details")
 
 
 def _gathered(kept: Mapping[str, Any], own: frozenset[str], under: str) -> dict[str, Any]:

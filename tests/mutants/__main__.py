@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parsed(arguments)
     mutants = [mutant for mutant in _chosen(asked.which) if not (isinstance(mutant, Generic) and explained(mutant))]
     killers, began = read(KILLERS), time.monotonic()
+    made = {mutant.within() for mutant in _chosen(["written", "every"])} if asked.keep else set()
     learned = covering(asked.learn) if asked.learn else {}
     lived = list[str]()
 
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lived.append(mutant.name)
             killers.pop(mutant.within(), None)
         if asked.keep:
-            write(KILLERS, killers)
+            write(KILLERS, {known: killer for known, killer in killers.items() if known in made})
 
     slow = list[Sabotage]()
 
