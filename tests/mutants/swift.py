@@ -24,6 +24,7 @@ from typing import Any
 import hypothesis
 import pytest
 from _pytest.runner import runtestprotocol
+from _pytest.warnings import catch_warnings_for_item
 
 from tests.mutants.mutant import ROOT, Sabotage
 
@@ -171,7 +172,9 @@ def _run(swap: Callable[[], None], items: Iterator[pytest.Item], writer: int) ->
     for item in items:
         os.write(writer, f"+ {item.nodeid}\n".encode())
         signal.alarm(TEST_SECONDS)
-        if any(report.failed for report in runtestprotocol(item, log=False, nextitem=None)):
+        with catch_warnings_for_item(item.config, item.ihook, "runtest", item):  # its marks, and the project's filters
+            reports = runtestprotocol(item, log=False, nextitem=None)
+        if any(report.failed for report in reports):
             os.write(writer, f"- {item.nodeid}\n".encode())
             os._exit(0)
     os.write(writer, b".\n")
