@@ -54,6 +54,7 @@ Finite = Annotated[float, Within("a finite number", lambda value: math.isfinite(
 Positive = Annotated[float, Within("a finite number above 0", lambda value: 0.0 < value < math.inf)]
 NotNegative = Annotated[float, Within("a finite number of at least 0", lambda value: 0.0 <= value < math.inf)]
 Probability = Annotated[float, Within("in (0, 1)", lambda value: 0.0 < value < 1.0)]
+Delta = Annotated[float, Within("in [0, 1)", lambda value: 0.0 <= value < 1.0)]
 Count = Annotated[int, at_least(1)]
 Index = Annotated[int, at_least(0)]
 Seed = Annotated[int, at_least(0, 2**63 - 1)]

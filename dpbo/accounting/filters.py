@@ -11,12 +11,12 @@ import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from dpbo.accounting import gdp, profiles, rdp
 from dpbo.accounting.costs import Cost
 from dpbo.accounting.rounding import root_up, rounded_up
-from dpbo.checking import Within, checked, require
+from dpbo.checking import Delta, checked, require
 from dpbo.errors import InputError
 from dpbo.events import Event
 from dpbo.privacy import Budget
@@ -100,7 +100,7 @@ class Filter(Accounting):
 
     def guarantee(self, cost: Cost, delta: float | None) -> Guarantee:
         if delta is not None:
-            require("delta", delta, Annotated[float, Within("in [0, 1)", lambda value: 0.0 <= value < 1.0)])
+            require("delta", delta, Delta)
         return self.reading(cost.parts[0], delta)
 
     def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import beta
 
-from dpbo.checking import Count, Positive, Probability, Within, checked
+from dpbo.checking import Count, Delta, Positive, Within, checked
 from dpbo.errors import InputError
 
 LEVEL = 1e-6
@@ -46,7 +46,7 @@ class Audit:
     runs: int
     level: float
 
-    def epsilon(self, delta: Probability) -> float:
+    def epsilon(self, delta: Delta) -> float:
         """The mechanism is not (epsilon', delta)-DP for any epsilon' below this."""
         excess = self.true_positives - delta
         return max(math.log(excess / self.false_positives), 0.0) if excess > 0 else 0.0

@@ -148,7 +148,7 @@ def test_what_is_refused():
     for index in wrong:
         with pytest.raises(InputError, match="index"):
             asking.tell(index, 0.0)
-    with pytest.raises(InputError, match="value"):
+    with pytest.raises(InputError, match="y=nan"):
         asking.tell(0, math.nan)
     with pytest.raises(InputError, match="history"):
         _ = asking.best

@@ -395,7 +395,7 @@ def test_what_has_no_gradient_is_refused():
             }
             | {"rate": 1e-9},
         )
-    with pytest.raises(InputError, match="SrinivasFinite or SrinivasCompact"):
+    with pytest.raises(InputError, match="SrinivasFinite or a SrinivasCompact"):
         gp_ucb(lambda t: 2.0)  # type: ignore[arg-type]
 
 
