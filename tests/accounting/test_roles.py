@@ -42,6 +42,8 @@ def test_roles_that_take_turns_being_the_worst_are_not_added_up():
     turns = [RolesEvent(costs=((role, (GaussianEvent(1.0),)),)) for role in ("training", "validation")]
     assert compose(turns, delta=1e-6).epsilon == compose([GaussianEvent(1.0)], delta=1e-6).epsilon
     assert compose(turns, delta=1e-6).mu == pytest.approx(1.0)
+    uneven = RolesEvent(costs=(("a", (GaussianEvent(2.0),)), ("b", (GaussianEvent(1.0),)), ("c", (GaussianEvent(4.0),))))
+    assert compose([uneven], delta=1e-6).mu == pytest.approx(1.0), "the largest of 1/2, 1 and 1/4"
 
 
 def test_the_worst_role_may_change_with_delta():
