@@ -3,11 +3,12 @@
     @checked
     def chain(count: Count) -> Tensor: ...          chain("5") and chain(0) are refused by name, before the body runs
 
-`checked` takes a function or a class, of which it wraps `__init__`, `__call__` and the public methods. Overrides of another library's
-methods keep that library's manners. A wrong number of arguments, or an unknown name, is Python's own TypeError.
+`checked` takes a function or a class, of which it wraps `__init__`, `__call__` and the public methods, but for its `_hooks`, which dpbo
+calls, with what it has checked. Overrides of another library's methods keep that library's manners. A wrong number of arguments,
+or an unknown name, is Python's own TypeError. Where a text is asked for, what was given is not shown: it may be a password.
 Beside the type: a number is not NaN and fits 64 bits, a tensor is dense and real, a text is valid Unicode. `Within` adds a range.
 Numbers of other libraries (np.int64, np.float32, Fraction) reach the body as Python's own, alone or in a tuple or list of numbers, and a
-vector as a tuple where a sequence is asked for; arrays and tensors without a dimension are refused.
+vector as a tuple where a sequence is asked for; so does the number of an array or a tensor without a dimension.
 No element of a tensor is looked at unless a range asks for it, and few of a long sequence.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import json
 import math
 import numbers
@@ -22,12 +24,14 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, TypeVar, Union
 
-from dpbo.errors import InputError
+import numpy as np
+
+from dpbo.errors import InputError, Unshown
 
 S = TypeVar("S")
 _ELEMENTS = 256  # of a sequence are looked at; longer ones are checked where they are used
@@ -77,8 +81,9 @@ def checked(subject: S) -> S:
     """The same function or class, which refuses what its annotations do not allow."""
     if not isinstance(subject, type):
         return _guarded(subject)
+    hooks = frozenset[str]().union(*(vars(base).get("_hooks", ()) for base in subject.__mro__))
     for name, member in list(vars(subject).items()):
-        if (name.startswith("_") and name not in ("__init__", "__call__")) or _foreign(subject, name):
+        if (name.startswith("_") and name not in ("__init__", "__call__")) or name in hooks or _foreign(subject, name):
             continue
         if isinstance(member, (classmethod, staticmethod)):
             setattr(subject, name, type(member)(_guarded(member.__func__)))
@@ -94,25 +99,35 @@ def _foreign(owner: type, name: str) -> bool:
 
 
 def _guarded(function: Any, owner: type | None = None) -> Any:
+    if set(inspect.signature(function).parameters) <= {"self", "cls"}:
+        return function
+
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         names, hints = _hints(function, owner)
         given = list(args)
-        for place, (name, value) in enumerate((*zip(names, args, strict=False), *kwargs.items())):
-            if (hint := hints.get(name)) is None:
-                continue
-            own = value if type(value) in _OWN else _own(value, hint)
-            if (told := _refusal(own, hint)) is not None:
-                raise InputError(name, value, *told)
-            if own is value:
-                continue
-            if place < len(args):
-                given[place] = own
-            else:
-                kwargs[name] = own
+        try:
+            for place, (name, value) in enumerate(zip(names, args, strict=False)):
+                if (hint := hints.get(name)) is not None:
+                    given[place] = _accepted(name, value, hint)
+            for name, value in kwargs.items():
+                if (hint := hints.get(name)) is not None:
+                    kwargs[name] = _accepted(name, value, hint)
+        except InputError as refused:
+            if (tell := getattr(args[0] if args else None, "_tell_ranks", None)) is not None:
+                tell(function.__name__, kwargs, refused)
+            raise
         return function(*given, **kwargs)
 
     return guarded
+
+
+def _accepted(name: str, value: Any, hint: Any) -> Any:
+    """The value as the body gets it. Raises InputError."""
+    own = value if type(value) in _OWN else _own(value, hint)
+    if (told := _refusal(own, hint)) is not None:
+        raise InputError(name, Unshown(value) if str in _asked(hint) else value, *told)
+    return own
 
 
 def warn(text: str, category: type[Warning]) -> None:
@@ -128,9 +143,11 @@ def _own(value: Any, hint: Any) -> Any:
     if type(value) in _OWN:
         return value
     asked = _asked(hint)
-    if isinstance(value, numbers.Real):
+    if isinstance(value, (numbers.Real, np.bool_)):
         return value if Fraction in asked and isinstance(value, Fraction) else _number(value, asked)
-    elements = [part for part in asked if _parts(part)[0] in (tuple, Sequence)]
+    if getattr(value, "ndim", None) == 0 and not any(_is_table(part) for part in asked) and _dense(value):
+        return _number(value.item(), asked)
+    elements = [part for part in asked if _parts(part)[0] in (tuple, Sequence, Collection) and _of_numbers(part)]
     if not elements:
         return value
     if getattr(value, "ndim", 0) == 1 and hasattr(value, "tolist") and _dense(value) and not any(_is_table(part) for part in asked):
@@ -146,7 +163,15 @@ def _is_table(hint: Any) -> bool:
     return hint in (Any, object) or _parts(hint)[1] == (Any,) or hasattr(_parts(hint)[0] or hint, "ndim")
 
 
+@functools.cache
+def _of_numbers(hint: Any) -> bool:
+    """Whether numbers are asked for somewhere inside."""
+    return any(not {int, float}.isdisjoint(_asked(part)) or _of_numbers(part) for part in _parts(hint)[1] if part is not ...)
+
+
 def _number(value: Any, asked: tuple[Any, ...]) -> Any:
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value) if bool in asked else value
     try:
         if int in asked and isinstance(value, numbers.Integral):
             return int(value)
@@ -200,7 +225,7 @@ def require_settings(estimator: Any) -> None:
 def require_json(name: str, value: Any) -> None:
     """Raises InputError unless a mapping is of JSON values: it is to be kept in the ledger."""
     try:
-        json.dumps(dict(value), allow_nan=False)
+        json.dumps(dict(value), allow_nan=False, sort_keys=True)
     except (TypeError, ValueError, RecursionError):
         raise InputError(name, value, "JSON values by name: words, finite numbers, lists and dicts of them", "Use .tolist().") from None
 
@@ -231,8 +256,8 @@ def _fits(value: Any, hint: Any) -> bool:
             return _KINDS[kind](value)
         if kind is type:
             return isinstance(value, type) and all(not isinstance(part, type) or issubclass(value, part) for part in parts)
-        if kind is tuple or issubclass(kind, Sequence):
-            return _sequence(value, parts, fixed=kind is tuple)
+        if kind is tuple or kind is Collection or issubclass(kind, Sequence):
+            return _sequence(value, parts, Sequence if issubclass(kind, Sequence) else Collection, fixed=kind is tuple)
         if issubclass(kind, Mapping):
             return isinstance(value, Mapping) and (not parts or all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items()))
         if kind is Callable:
@@ -243,14 +268,14 @@ def _fits(value: Any, hint: Any) -> bool:
     return hint is not None or value is None
 
 
-def _sequence(value: Any, parts: tuple[Any, ...], *, fixed: bool) -> bool:
+def _sequence(value: Any, parts: tuple[Any, ...], kind: Any, *, fixed: bool) -> bool:
     if parts == (Any,) and getattr(value, "ndim", 0) > 0:
         return _dense(value)  # a table, of which each row is an element
-    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+    if not isinstance(value, kind) or isinstance(value, (str, bytes, Mapping)):
         return False
     if fixed and parts and parts[-1] is not ...:
         return len(value) == len(parts) and all(map(_fits, value, parts))
-    return not parts or all(_fits(part, parts[0]) for part in value[:_ELEMENTS])
+    return not parts or all(_fits(part, parts[0]) for part in itertools.islice(value, _ELEMENTS))
 
 
 def _dense(value: Any) -> bool:
@@ -286,10 +311,10 @@ _KINDS: dict[Any, Callable[[Any], bool]] = {
     types.NoneType: lambda value: value is None,
 }
 _WORDS = {
-    float: "a number (an int or a float)",
+    float: "a number (an int or a float, not NaN)",
     int: "a whole number (an int)",
     bool: "True or False",
-    str: "a text",
+    str: "a text of valid Unicode",
     types.NoneType: "None",
 }
 
@@ -313,4 +338,6 @@ def _words(hint: Any) -> str:
         return "callable"
     if getattr(kind, "__name__", "") == "Tensor":
         return "a dense real tensor"
+    if kind is type and parts:
+        return f"a class of {getattr(parts[0], '__name__', parts[0])}"
     return _WORDS.get(kind, f"a {getattr(kind, '__name__', kind)}") if isinstance(kind, type) else str(kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 _LONGEST = 200  # letters of a value that are shown
@@ -22,6 +23,13 @@ def _restored(kind: type[PrivacyError], args: tuple[Any, ...], attributes: dict[
     return error
 
 
+@dataclass(frozen=True)
+class Unshown:
+    """What stands for a value that may be a secret or private: its type alone is told."""
+
+    value: Any
+
+
 class InputError(PrivacyError, ValueError):
     """A public argument is outside its allowed range.
 
@@ -38,6 +46,8 @@ class InputError(PrivacyError, ValueError):
 
 
 def _showable(value: Any) -> str:
+    if isinstance(value, Unshown):
+        return f"<{type(value.value).__name__}>"
     plain = (int, float, str, enum.Enum, type(None))
     short = isinstance(value, (tuple, list)) and len(value) <= 8 and all(isinstance(part, (int, float)) for part in value)
     if not (isinstance(value, plain) or short):

@@ -43,6 +43,7 @@ class RunLaw(abc.ABC):
 
     name: ClassVar[str]
     none: ClassVar[float] = 0.0
+    _hooks: ClassVar[frozenset[str]] = frozenset({"generating", "ratio", "slope"})
 
     @abc.abstractmethod
     def slope(self, u: Array) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+import numbers
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -146,10 +147,10 @@ def require_positive(name: str, value: Any, least: float = 0.0, most: float = ma
 
 
 def require_count(name: str, value: Any, least: int = 1) -> int:
-    """`value` if it is a whole number of at least `least`, else InputError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    """`value` as an int if it is a whole number of at least `least`, else InputError."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise InputError(name, value, f"a whole number of at least {least}")
-    return value
+    return int(value)
 
 
 def require_probability(name: str, value: Any) -> float:

@@ -72,6 +72,8 @@ class Accounting(abc.ABC):
 class Filter(Accounting):
     """One additive cost under fully adaptive composition; see each subclass for its theorem."""
 
+    _hooks: ClassVar[frozenset[str]] = frozenset({"holds", "may_hold", "multiplier", "reading", "toll"})
+
     @property
     def name(self) -> str:
         return type(self).__name__

@@ -42,6 +42,7 @@ class Planned(Accounting):
     events: tuple[Event, ...]
     unit: ClassVar[str] = "slots"
     cap_is_budget: ClassVar[bool] = False
+    _hooks: ClassVar[frozenset[str]] = frozenset({"guarantee", "least_beside", "may_hold", "multiplier"})
 
     def __init__(self, events: Sequence[Event]) -> None:
         if not events or not all(isinstance(event, Event) and not event.free for event in events):

@@ -127,7 +127,7 @@ class DPGIBO:
                  "kernel": _described(kernel), "noise": noise, "settings": str(settings), "seed": seed}  # fmt: skip
         self._mechanism = self._reserved(budget, terms)
         self.noise_std, self.rho = self._noise()
-        self._optimizer = settings.optimizer([self._theta], lr=settings.step_size(self.rho))  # type: ignore[call-arg]
+        self._optimizer = settings.optimizer([self._theta], lr=settings.step_size(self.rho))
         self._iterates, self._gradients = [self._theta.detach().clone()], list[torch.Tensor]()
         self._earlier = list[Handle]()
         self._asked: tuple[torch.Tensor, torch.Tensor] | None = None

@@ -5,6 +5,7 @@ Both are the same algorithm; `dataclasses.replace(RECOMMENDED, learning_rate=0.1
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +38,7 @@ class GIBOSettings:
     radius: float | None = 0.04
     history: bool = False
     jitter: float = 1e-6
-    optimizer: type[torch.optim.Optimizer] = torch.optim.Adagrad
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adagrad
     learning_rate: float | None = None
     tail: float | None = None
 
@@ -49,7 +50,7 @@ class GIBOSettings:
         tried = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
         tried.grad = torch.zeros_like(tried)
         try:
-            self.optimizer([tried], lr=1.0).step()  # type: ignore[call-arg]
+            self.optimizer([tried], lr=1.0).step()
         except TypeError:
             name = getattr(self.optimizer, "__name__", type(self.optimizer).__name__)
             raise InputError("optimizer", name, "a class of torch.optim that steps on a gradient, as Adagrad") from None

@@ -6,10 +6,11 @@ release = curator.release(handle, GaussianMechanism(20.0))                   # c
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, NoReturn
 
@@ -27,7 +28,7 @@ from dpbo.curator.ledger import Ledger
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
 from dpbo.curator.terms import birth, require_own_role, require_row_change, require_terms
-from dpbo.errors import InputError, LedgerError, LedgerUnavailable, PrivateFailure
+from dpbo.errors import InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
@@ -35,6 +36,7 @@ from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
 from dpbo.statement import Statement
 
+_COLLECTIVE = frozenset({"__init__", "evaluate", "release", "release_all", "reserve"})  # every rank calls them
 _FAILURES = {
     "shape": "The score did not return one row of real numbers a record, on private records, beyond single units.",
     "exception": "The score failed on private records, beyond single units. Let it return NaN for records it cannot take.",
@@ -169,8 +171,12 @@ class Curator(Opaque):
         Raises:
             ScoreError: it fails on public records. PrivateFailure: it fails on private ones beyond single units.
         """
-        title = f"evaluate {type(query).__name__}"
-        return self._accept(query, details, self._ranks.sum(title, (query, details), lambda: self._tried(query)))
+
+        def tried() -> IntegerSum | Failure:
+            require_json("details", details)
+            return self._tried(query)
+
+        return self._accept(query, details, self._ranks.sum(f"evaluate {type(query).__name__}", (query, details), tried))
 
     def submit(self, query: Query, executor: Executor, **details: Any) -> Future[Handle]:
         """`evaluate` on any executor: a future of a handle.
@@ -180,6 +186,7 @@ class Curator(Opaque):
         """
         if self._ranks.size > 1:
             raise InputError("executor", type(executor).__name__, "left out on several ranks", "Each evaluates its own shard.")
+        require_json("details", details)
         job = self._job(query)
         promised: Future[Handle] = Future()
 
@@ -204,7 +211,7 @@ class Curator(Opaque):
 
     def release_all(
         self,
-        handles: Sequence[Handle],
+        handles: Collection[Handle],
         mechanism: Mechanism,
         *,
         name: Name = "release",
@@ -273,8 +280,9 @@ class Curator(Opaque):
         self._deliveries.charged(handles)  # before it is true: an interrupt may come between the commit and its answer
         try:
             return self._books.own.charge(name, event, {"units": self.units, "slots": slots}, plan, used=used)
-        except Exception as error:
-            if not (isinstance(error, LedgerUnavailable) and error.uncertain and self._may_be_charged(handles[0])):
+        except BaseException as error:
+            refused = isinstance(error, PrivacyError) and not getattr(error, "uncertain", False)
+            if refused or not self._may_be_charged(handles[0]):
                 self._deliveries.refused(handles)
             raise
 
@@ -305,6 +313,13 @@ class Curator(Opaque):
         conditions = dict(query.data_assumptions())
         part = {} if query.part() is None else {"part": query.part()}
         return {"handle": handle.id, **asked, **part, **({"assumptions": conditions} if conditions else {})}
+
+    def _tell_ranks(self, method: str, given: Mapping[str, Any], refused: InputError) -> None:
+        """A refusal before a collective is one itself: ranks that were asked for something else are told, and do not wait for this one."""
+        ranks = vars(self).get("_ranks", given.get("ranks"))
+        if method in _COLLECTIVE and ranks is not None and hasattr(ranks, "first"):
+            with contextlib.suppress(RanksDisagree):
+                ranks.first("refuse an argument", (str(refused),), lambda: None)
 
     def _may_be_charged(self, handle: Handle) -> bool:
         try:

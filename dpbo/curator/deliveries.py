@@ -23,8 +23,12 @@ class Deliveries:
         self._waiting: list[tuple[int, str, Drawn]] = []
 
     def fresh(self, handles: Iterable[Handle]) -> list[Handle]:
-        """Those that were never charged, each once."""
-        return list(dict.fromkeys(handle for handle in handles if handle not in self._given))
+        """Those that were never charged, each once. Raises ReleaseLost where another one's value is lost: then none is charged."""
+        every = list(dict.fromkeys(handles))
+        for handle in every:
+            if handle in self._given:
+                self.of(handle)
+        return [handle for handle in every if handle not in self._given]
 
     def charged(self, handles: Iterable[Handle]) -> None:
         """From here on each is delivered once, or lost."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 
 from dpbo.curator import dialects
-from dpbo.errors import InputError, LedgerCorrupt, LedgerUnavailable
+from dpbo.errors import InputError, LedgerCorrupt, LedgerUnavailable, Unshown
 
 _RESTORE = "Charge nothing on it: put back a copy that holds the newest head you noted (`python -m dpbo ledger verify --expect HEAD`)."
 
@@ -144,7 +144,7 @@ class _Stage:
 
 def _engine(url: str | None) -> sa.Engine:
     if url is not None and "\0" in url:
-        raise InputError("ledger", url, "a file name or an SQLAlchemy URL, without NUL")
+        raise InputError("ledger", Unshown(url), "a file name or an SQLAlchemy URL, without NUL")
     try:
         parsed = dialects.rooted(sa.make_url(url or "sqlite://"))
         engine = sa.create_engine(parsed, hide_parameters=True, **dialects.settings(parsed))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,8 @@ class NoiseLaw:
 @checked
 class Mechanism(abc.ABC):
     """One law of noise. Subclasses state in their docstring what they guarantee and why the sampling is exact."""
+
+    _hooks: ClassVar[frozenset[str]] = frozenset({"choose", "law", "noise", "norm", "publish", "std"})
 
     @abc.abstractmethod
     def event(self, slots: int = 1) -> Event:

@@ -35,7 +35,9 @@ _LEAST_NOISE = 1e-12
 _CACHED = 1 << 16  # numbers of a vector over candidates that are worked on together: 0.5 MB, so a step's few vectors stay in cache
 
 
-Indices = Annotated[Tensor, Within("whole numbers (int64)", lambda index: index.dtype is torch.int64, "Use .long().")]
+Indices = Annotated[
+    Tensor, Within("whole numbers", lambda index: not (index.is_floating_point() or index.dtype is torch.bool), "Use .long().")
+]
 
 
 @checked
@@ -125,9 +127,9 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         """The candidates at indices `batch_shape x k`, as `batch_shape x k x d`."""
         self._require_known("index", index)
         if self.candidates.dim() == 2:
-            return self.candidates[index]
+            return self.candidates[index.long()]
         d = self.candidates.shape[-1]
-        return self.candidates.expand(*self._batch_shape, -1, -1).gather(-2, index.unsqueeze(-1).expand(*index.shape, d))
+        return self.candidates.expand(*self._batch_shape, -1, -1).gather(-2, index.long().unsqueeze(-1).expand(*index.shape, d))
 
     @torch.no_grad()
     def argmax_upper(self, beta: NotNegative, *, exclude: Indices | None = None) -> Tensor:
@@ -138,7 +140,7 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         root, best = math.sqrt(beta), []
         if exclude is not None:
             self._require_known("exclude", exclude)
-        without = None if exclude is None else exclude.expand(*self._batch_shape, -1).reshape(self._runs, -1)
+        without = None if exclude is None else exclude.long().expand(*self._batch_shape, -1).reshape(self._runs, -1)
         for runs in self._slices():
             upper = torch.sqrt(self._variance[runs], out=self._scratch[: len(self._variance[runs])])
             upper.mul_(root).add_(self._mean[runs])
@@ -238,13 +240,15 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
     def _require_known(self, name: str, index: Tensor) -> None:
         """On a GPU the range is left to the kernel's own assertion: looking would make the host wait."""
         n = self._mean.shape[-1]
-        if index.dim() < 1 or (index.device.type == "cpu" and bool(((index < 0) | (index >= n)).any())):
-            raise InputError(name, "out of range", f"whole numbers from 0 to {n - 1}, of shape batch_shape x k")
+        if index.dim() < 1:
+            raise InputError(name, "one number", "of shape batch_shape x k", "Use index.unsqueeze(-1).")
+        if index.device.type == "cpu" and index.numel() and not 0 <= int(index.min()) <= int(index.max()) < n:
+            raise InputError(name, "out of range", f"whole numbers from 0 to {n - 1}")
 
     def _checked(self, index: int | Tensor, value: float | Tensor) -> tuple[Tensor, Tensor]:
         like, n = self._mean, self._mean.shape[-1]
         for name, given in (("index", index), ("value", value)):
-            if isinstance(given, Tensor) and given.shape not in (torch.Size(), self._batch_shape):
+            if isinstance(given, Tensor) and not _broadcasts(given.shape, self._batch_shape):
                 raise InputError(name, tuple(given.shape), f"one number, or of shape {tuple(self._batch_shape)}")
         index = torch.as_tensor(index, device=like.device).expand(self._batch_shape).reshape(-1)
         value = torch.as_tensor(value, dtype=like.dtype, device=like.device).expand(self._batch_shape).reshape(-1)
@@ -289,3 +293,7 @@ def _require_candidates(candidates: Tensor) -> None:
         raise InputError("candidates", tuple(candidates.shape), "of shape n x d or batch_shape x n x d, not empty")
     if not bool(candidates.isfinite().all()):
         raise InputError("candidates", "not finite", "finite")
+
+
+def _broadcasts(shape: torch.Size, batch: torch.Size) -> bool:
+    return len(shape) <= len(batch) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(batch), strict=False))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -85,6 +85,11 @@ class Failure:
 @checked
 class Query(abc.ABC):
     """One question. Subclasses clip their own input and prove `sensitivity` in their docstring."""
+
+    _hooks: ClassVar[frozenset[str]] = frozenset({
+        "affine", "charged", "chunk", "lattices", "moves", "probe", "quanta", "require_public", "resolution", "scale", "sensitivity",
+        "squared", "variance_within",
+    })  # fmt: skip
 
     @abc.abstractmethod
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:

@@ -6,10 +6,11 @@ in a million runs. With 20,000 samples a scale 10 % off is rejected practically 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -18,21 +19,22 @@ from dpbo.checking import checked
 LEVEL = 1e-6
 
 Cdf = Callable[[NDArray[np.float64]], Any]
+Samples = NDArray[np.floating[Any]] | torch.Tensor | Sequence[float]
 
 
 @checked
-def assert_law(samples: NDArray[np.floating[Any]], cdf: Cdf) -> None:
+def assert_law(samples: Samples, cdf: Cdf) -> None:
     """The samples may come from this law. Raises AssertionError with the p-value."""
     p = _p_value(samples, cdf)
     assert p > LEVEL, f"{len(samples)} samples reject the law: p = {p:.3g} <= {LEVEL:g}"
 
 
 @checked
-def assert_not_law(samples: NDArray[np.floating[Any]], cdf: Cdf) -> None:
+def assert_not_law(samples: Samples, cdf: Cdf) -> None:
     """The samples cannot come from this law: the proof that the test beside it could have failed."""
     p = _p_value(samples, cdf)
     assert p <= LEVEL, f"{len(samples)} samples cannot tell this law apart: p = {p:.3g} > {LEVEL:g}; the test has no power"
 
 
-def _p_value(samples: NDArray[np.floating[Any]], cdf: Cdf) -> float:
-    return float(stats.kstest(samples, cdf).pvalue)
+def _p_value(samples: Samples, cdf: Cdf) -> float:
+    return float(stats.kstest(np.asarray(samples), cdf).pvalue)

@@ -189,21 +189,28 @@ def test_a_commit_without_an_answer_is_never_drawn_again(monkeypatch):
 
 
 @pytest.mark.attack("A16")
-def test_an_interrupt_after_the_commit_lets_no_handle_be_charged_again(monkeypatch):
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_stops_a_charge_burns_the_handle_only_if_it_was_kept(monkeypatch, stop, kept):
     charge, curator = Ledger.charge, make()
 
-    def interrupted(self, *arguments, **named):
-        charge(self, *arguments, **named)
-        raise KeyboardInterrupt
+    def stopped(self, *arguments, **named):
+        if kept:
+            charge(self, *arguments, **named)
+        raise stop
 
     handle = curator.evaluate(mean())
-    monkeypatch.setattr(Ledger, "charge", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(Ledger, "charge", stopped)
+    with pytest.raises(stop):
         curator.release(handle, NOISE)
     monkeypatch.setattr(Ledger, "charge", charge)
-    with pytest.raises(ReleaseLost):
+    if kept:
+        fresh = curator.evaluate(mean())
+        with pytest.raises(ReleaseLost):
+            curator.release_all([fresh, handle], NOISE)
+    else:
         curator.release(handle, NOISE)
-    assert [r.kind for r in curator.ledger.records()] == ["birth", "charge"]
+    assert [r.kind for r in curator.ledger.records()] == ["birth", "charge"] + ["value"] * (not kept)
 
 
 @pytest.mark.parametrize("what", ["curator", "handle"])

@@ -1,6 +1,8 @@
 """What the check lets through, what it hands on, and what it costs."""
 
+import collections
 import decimal
+import functools
 import json
 import time
 import traceback
@@ -12,11 +14,18 @@ from typing import Annotated, Any, cast
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import GridSearchCV
 
 import dpbo
+from dpbo.accounting import compose
+from dpbo.algorithms import GIBOSettings
+from dpbo.algorithms.em import DPKMeans
+from dpbo.algorithms.outsourced import Modeler
 from dpbo.checking import Count, Positive, Within, checked
+from dpbo.curator import Ledger
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
+from dpbo.integrations import RemoteCurator
 from dpbo.objective import NoiseWarning
 from tests.fuzz import world as w
 
@@ -36,6 +45,9 @@ def got(
     [
         ("count", np.int64(3), 3),
         ("count", np.uint8(3), 3),
+        ("count", torch.tensor(3), 3),
+        ("scale", np.array(0.5), 0.5),
+        ("scale", torch.tensor(0.5), 0.5),
         ("scale", np.float32(0.5), 0.5),
         ("scale", np.float64(0.5), 0.5),
         ("scale", np.int64(2), 2.0),
@@ -62,14 +74,17 @@ def test_numbers_of_other_libraries_become_pythons_own(name, given, own, by_name
         assert [type(part) for part in arrived] == [type(part) for part in own]
 
 
-@pytest.mark.parametrize("value", [True, np.array(3), torch.tensor(3), np.float64(3.0), Fraction(3), "3", np.bool_(True)])
+@pytest.mark.parametrize(
+    "value", [True, np.array([3]), np.array(3.0), torch.tensor(True), np.float64(3.0), Fraction(3), "3", np.bool_(True)]
+)
 def test_what_is_no_whole_number_is_refused(value):
     with pytest.raises(InputError, match="count"):
         got(count=value)
 
 
 @pytest.mark.parametrize(
-    "value", [True, np.array(0.5), torch.tensor(0.5), decimal.Decimal("0.5"), np.float32("nan"), np.float64("inf"), Fraction(10**400), 1j]
+    "value",
+    [True, np.array([0.5]), torch.tensor([0.5]), decimal.Decimal("0.5"), np.float32("nan"), np.float64("inf"), Fraction(10**400), 1j],
 )
 def test_what_is_no_number_is_refused(value):
     with pytest.raises(InputError, match="scale"):
@@ -90,15 +105,77 @@ def test_a_refused_number_reserves_nothing():
     curator = w.curator()
     before = curator.ledger.head().hash
     with pytest.raises(InputError, match="evaluations"):
-        dpbo.PrivateObjective(curator, w.score, score_range=(0.0, 1.0), evaluations=cast(Any, torch.tensor(3)))
+        dpbo.PrivateObjective(curator, w.score, score_range=(0.0, 1.0), evaluations=cast(Any, torch.tensor([3])))
     assert curator.ledger.head().hash == before
 
 
-def test_a_refusal_shows_the_callers_line_and_one_more():
+def test_a_refusal_shows_the_callers_line_and_two_more():
     with pytest.raises(InputError) as caught:
         GaussianEvent(cast(Any, 1j), 3)
     files = [frame.filename.rpartition("/")[2] for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert files == ["test_checked.py", "checking.py"]
+    assert files == ["test_checked.py", "checking.py", "checking.py"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda odd: w.curator(ledger=f"postgresql://bob:{odd}@db/x", dataset="d"),
+        lambda odd: Ledger.existing(f"postgresql://bob:{odd}\0@db/x"),
+        lambda odd: RemoteCurator(f"http://u:{odd}@h", "token"),
+        lambda odd: RemoteCurator("http://h", odd),
+    ],
+)
+def test_a_refused_text_is_not_shown_for_it_may_be_a_password(call):
+    with pytest.raises(InputError) as caught:
+        call("S3cret\udce9")
+    assert "S3cret" not in str(caught.value)
+    assert "<str>" in str(caught.value)
+
+
+class Bare(Sequence[Any]):
+    """What `Sequence` promises and no more: no slices."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._parts[int(place)]
+
+
+@pytest.mark.parametrize("kind", [collections.deque, lambda parts: Bare(*parts), tuple, lambda parts: dict(enumerate(parts)).values()])
+def test_handles_may_come_in_any_collection(kind):
+    curator = w.curator()
+    handles = [curator.evaluate(w.query()) for _ in range(2)]
+    assert len(curator.release_all(kind(handles), w.GAUSSIAN)) == 2
+
+
+def test_uses_that_are_usual_elsewhere_are_taken():
+    assert compose(collections.deque([w.EVENT]), delta=1e-5).epsilon > 0
+    assert w.curator(allow_conditional=np.bool_(True)).statement().assumptions
+    tuned = GIBOSettings(optimizer=functools.partial(torch.optim.SGD, momentum=0.9))
+    assert len(w.gibo(settings=tuned).run().gradients) == 2
+    modeler = Modeler(w.grid(), kernel=w.kernel(), noise=1e-2, history=zip([0, 1], [0.1, 0.2], strict=True))
+    modeler.tell(2, cast(Any, torch.tensor(0.3)))
+    assert len(modeler.history) == 3
+    found = GridSearchCV(DPKMeans(budget=1.0, radius=2.0, max_iter=1, dimension=2), {"n_clusters": np.arange(1, 3)}, cv=2)
+    assert found.fit(np.linspace(-1, 1, 80).reshape(40, 2)).best_params_["n_clusters"] in (1, 2)
+
+
+def test_details_are_looked_at_before_the_records():
+    asked: list[int] = []
+
+    def score(_, rows):
+        asked.append(len(rows))
+        return rows[:, 0]
+
+    curator = w.curator()
+    for wrong in (np.int64(1), {1: 2, "1": 3}, float("nan")):
+        with pytest.raises(InputError, match="details"):
+            curator.evaluate(w.query(score=score), x=wrong)
+    assert asked == []
 
 
 def test_a_warning_points_at_the_callers_line():

@@ -63,13 +63,7 @@ NOT_CALLED = {
 }
 
 
-HOOKS = {  # public for those who write their own: dpbo calls them, with what it has checked
-    "dpbo.queries.Query": "affine charged chunk lattices moves probe quanta require_public resolution "
-    "scale sensitivity squared variance_within",
-    "dpbo.mechanisms.Mechanism": "choose law noise norm publish std",
-    "dpbo.accounting.filters.Filter": "holds may_hold multiplier reading toll",
-    "dpbo.accounting.Planned": "guarantee least_beside may_hold multiplier",
-    "dpbo.laws.RunLaw": "generating ratio slope",
+HOOKS = {  # beside those that the classes name: dpbo calls them, with what it has checked
     "dpbo.algorithms.NoisedScore": "query",
     "dpbo.algorithms.Adaptive": "__call__ interest",
     "dpbo.algorithms.kusner.KusnerSearch": "run",
@@ -104,11 +98,16 @@ def _qualified(base):
     return next((name for name, thing in names.public().items() if thing is base), f"{base.__module__}.{base.__qualname__}")
 
 
+def _hooks(thing):
+    """What `checked` leaves alone."""
+    return [vars(base).get("_hooks", ()) for base in thing.__mro__]
+
+
 def _methods_without_a_case():
     for name, thing in names.public().items():
         if name in CASES and isinstance(thing, type):
             bases = [_qualified(base) for base in thing.__mro__]
-            hooks = {hook for base in bases for hook in HOOKS.get(base, "").split()}
+            hooks = {hook for base in bases for hook in HOOKS.get(base, "").split()}.union(*_hooks(thing))
             yield from (
                 f"{name}.{own}" for own in names.methods(thing) if own not in hooks and not any(f"{b}.{own}" in CASES for b in bases)
             )

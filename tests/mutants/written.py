@@ -143,14 +143,14 @@ MUTANTS = (
     Mutant(
         "a charge that failed to be answered is taken for none",
         "curator/curator.py",
-        old="if not (isinstance(error, LedgerUnavailable) and error.uncertain and self._may_be_charged(handles[0])):",
-        new="if True:",
+        old="            if refused or not self._may_be_charged(handles[0]):\n",
+        new="            if True:\n",
     ),
     Mutant(
         "an interrupt after the commit leaves the handle free to be charged again",
         "curator/curator.py",
-        old="        except Exception as error:\n            if not (isinstance",
-        new="        except BaseException as error:\n            if not (isinstance",
+        old='refused = isinstance(error, PrivacyError) and not getattr(error, "uncertain", False)',
+        new='refused = not getattr(error, "uncertain", False)',
     ),
     Mutant(
         "what was charged and lost is drawn again",

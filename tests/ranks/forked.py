@@ -200,6 +200,22 @@ def no_records(ranks: Ranks, folder: pathlib.Path) -> Any:
     return Curator(torch.rand(0, 2), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), ranks=ranks)
 
 
+def refused_before_it_is_asked(ranks: Ranks, folder: pathlib.Path) -> Any:
+    """Rank 1 gives arguments that are refused before any collective; then all go on together. Last, all are refused alike."""
+    odd: Any = "" if ranks.rank == 1 else "release"
+    role: Any = None if ranks.rank == 1 else "validation"
+    made = met_by(lambda: opened(ranks, budget=Budget.gdp(1.0), role=role))
+    curator = opened(ranks, budget=Budget.gdp(1.0))
+    handle = curator.evaluate(_mean())
+    apart = met_by(lambda: curator.release_all([handle], GaussianMechanism(50.0), name=odd))
+    detail: Any = object() if ranks.rank == 1 else 0.5
+    named = met_by(lambda: curator.evaluate(_mean(), x=detail))
+    together = curator.release(handle, GaussianMechanism(50.0)).value.tolist()
+    wrong: Any = 3
+    alike = met_by(lambda: curator.release_all(wrong, GaussianMechanism(50.0)))
+    return made, apart, named, alike, together, len([r for r in curator.ledger.records() if r.kind == "charge"])
+
+
 def on_devices(ranks: Ranks, folder: pathlib.Path) -> Any:
     """Partial sums by NCCL from records on CUDA, against one process with all records on CUDA."""
     torch.cuda.set_device(ranks.rank)
@@ -240,6 +256,7 @@ JOBS: dict[str, tuple[int, Ranked]] = {
     "no hidden runs": (2, no_hidden_runs),
     "comes late": (SIZE, comes_late),
     "no records": (SIZE, no_records),
+    "refused before it is asked": (2, refused_before_it_is_asked),
     "on devices": (min(SIZE, torch.cuda.device_count()), on_devices),
 }
 

@@ -109,6 +109,18 @@ def test_ranks_that_ask_for_different_things_are_refused_and_may_go_on(cases):
     assert refusals(cases, "other terms")[0] == "RanksDisagree"
 
 
+def test_an_argument_refused_on_one_rank_keeps_the_others_in_step(cases):
+    told = met(cases, "refused before it is asked")
+    assert len(told) == 2
+    for number, rank in told.items():
+        made, apart, named, alike, together, charges = rank["value"]
+        assert [made[0], apart[0]] == (["InputError"] * 2 if number == 1 else ["RanksDisagree"] * 2)
+        assert named[0] in ("InputError", "RanksDisagree")
+        assert (alike[0], charges) == ("InputError", 1)
+        assert together == told[0]["value"][4], "the release that both asked for"
+        assert rank["seconds"] < 60
+
+
 def test_what_one_rank_cannot_do_none_does(cases):
     for number, rank in met(cases, "refused by one").items():
         score, fit, utilities, row, ledger, seedless, much, noted = rank["value"]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -24,7 +24,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from dpbo.acquisition.ucb import Schedule, SrinivasFinite, argmax_ucb
-from dpbo.checking import checked
+from dpbo.checking import checked, require
 from dpbo.errors import InputError
 from dpbo.models.finite import FiniteGP
 from dpbo.privacy import require_count
@@ -67,7 +67,7 @@ class Modeler:
         acquisition: Acquisition | None = None,
         repeats: bool = False,
         mean: float = 0.0,
-        history: Sequence[tuple[int, float]] = (),
+        history: Iterable[tuple[int, float]] = (),
         chunk: int = 4096,
     ) -> None:
         if Z.dim() != 2:
@@ -80,7 +80,9 @@ class Modeler:
         self._history: list[tuple[int, float]] = []
         self._pending: list[int] = []
         self._skipped: set[int] = set()
-        for index, y in history:
+        told = list(history)
+        require("history", told, Sequence[tuple[int, float]])
+        for index, y in told:
             self.tell(index, y)
 
     @property
