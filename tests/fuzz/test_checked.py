@@ -160,7 +160,7 @@ def test_uses_that_are_usual_elsewhere_are_taken():
     modeler = Modeler(w.grid(), kernel=w.kernel(), noise=1e-2, history=zip([0, 1], [0.1, 0.2], strict=True))
     modeler.tell(2, cast(Any, torch.tensor(0.3)))
     assert len(modeler.history) == 3
-    found = GridSearchCV(DPKMeans(budget=1.0, radius=2.0, max_iter=1, dimension=2), {"n_clusters": np.arange(1, 3)}, cv=2)
+    found = GridSearchCV(DPKMeans(budget=dpbo.Budget.gdp(9.0), radius=2.0, max_iter=1, dimension=2), {"n_clusters": np.arange(1, 3)}, cv=2)
     assert found.fit(np.linspace(-1, 1, 80).reshape(40, 2)).best_params_["n_clusters"] in (1, 2)
 
 
