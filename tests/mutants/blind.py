@@ -303,8 +303,11 @@ MUTANTS = (
     Mutant(
         "a handle that was charged and lost is drawn again",
         "curator/deliveries.py",
-        old="handle for handle in handles if handle not in self._given))",
-        new="handle for handle in handles if self._given.get(handle) is None))",
+        old="""            if handle in self._given:
+                self.of(handle)
+        return [handle for handle in every if handle not in self._given]
+""",
+        new="            pass\n        return [handle for handle in every if self._given.get(handle) is None]\n",
     ),
     Mutant(
         "a forked process goes on with its own copy of a ledger in memory",

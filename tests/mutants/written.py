@@ -153,10 +153,10 @@ MUTANTS = (
         new='refused = not getattr(error, "uncertain", False)',
     ),
     Mutant(
-        "what was charged and lost is drawn again",
+        "beside a lost handle others are charged before it is refused",
         "curator/deliveries.py",
-        old="handle for handle in handles if handle not in self._given)",
-        new="handle for handle in handles if self._given.get(handle) is None)",
+        old="            if handle in self._given:\n",
+        new="            if self._given.get(handle) is not None:\n",
     ),
     Mutant(
         "a batch is charged as one release",
