@@ -58,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             slow.append(mutant)
 
-    left = hunt_swiftly(mutants, ["tests"], lambda mutant: itertools.chain.from_iterable(plan(mutant)), asked.workers, found_swiftly)
+    left = hunt_swiftly(
+        mutants, ["tests"], lambda mutant: itertools.chain.from_iterable(plan(mutant)), asked.workers, asked.seconds, found_swiftly
+    )
     if asked.quick:
         for mutant in [*left, *slow]:
             found(mutant, "")
@@ -77,6 +79,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="write what killed each to killers.json")
     parser.add_argument("--quick", action="store_true", help="not the slow way as well: what needs it is told as living")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=120.0, help="how long one mutant is hunted the quick way")
     return parser.parse_args(arguments)
 
 

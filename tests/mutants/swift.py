@@ -28,15 +28,17 @@ from _pytest.warnings import catch_warnings_for_item
 
 from tests.mutants.mutant import ROOT, Sabotage
 
-TEST_SECONDS, SECONDS, MEMORY = 60, 120.0, 8 << 30
+TEST_SECONDS, MEMORY = 60, 8 << 30
 Plan = Callable[[Sabotage], Iterator[str]]
 Found = Callable[[Sabotage, str], None]
 
 
-def hunt_swiftly(mutants: Sequence[Sabotage], folders: Sequence[str], plan: Plan, workers: int, found: Found) -> list[Sabotage]:
+def hunt_swiftly(
+    mutants: Sequence[Sabotage], folders: Sequence[str], plan: Plan, workers: int, seconds: float, found: Found
+) -> list[Sabotage]:
     """Try every mutant against the tests that `plan` names, of these folders; `found` hears the killer or "". Returns what it cannot do."""
     hypothesis.settings.register_profile("mutants", database=None)
-    loop = _Loop(mutants, plan, workers, found)
+    loop = _Loop(mutants, plan, workers, seconds, found)
     quiet = ["-q", "-s", "--no-header", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     if pytest.main([*quiet, "--rootdir", str(ROOT), *folders], plugins=[loop]) not in (
         pytest.ExitCode.OK,
@@ -49,8 +51,9 @@ def hunt_swiftly(mutants: Sequence[Sabotage], folders: Sequence[str], plan: Plan
 class _Loop:
     """Forks a child a mutant, in place of running tests."""
 
-    def __init__(self, mutants: Sequence[Sabotage], plan: Plan, workers: int, found: Found) -> None:
+    def __init__(self, mutants: Sequence[Sabotage], plan: Plan, workers: int, seconds: float, found: Found) -> None:
         self._waiting, self._plan, self._workers, self._found = list(reversed(mutants)), plan, workers, found
+        self._seconds = seconds
         self._items: dict[str, pytest.Item] = {}
         self._children: list[_Child] = []
         self._sound, self._unsound = set[str](), set[str]()
@@ -79,7 +82,7 @@ class _Loop:
             self._children.append(_Child.running(mutant, swap, tests))
 
     def _look(self, child: _Child) -> None:
-        if not child.done():
+        if not child.done(self._seconds):
             return
         self._children.remove(child)
         name, breaks_off = child.verdict()
@@ -97,7 +100,7 @@ class _Loop:
         """Whether the test fails here on the true package as well; then it is left out."""
         if name not in self._sound | self._unsound:
             true = _Child.running(None, lambda: None, iter([self._items[name]]))
-            while not true.done():
+            while not true.done(TEST_SECONDS):
                 time.sleep(0.02)
             (self._unsound if true.verdict()[0] else self._sound).add(name)
         return name in self._unsound
@@ -124,11 +127,11 @@ class _Child:
         os.set_blocking(reader, False)
         return cls(mutant, process, reader, time.monotonic())
 
-    def done(self) -> bool:
+    def done(self, seconds: float) -> bool:
         """Whether it came to its end, which is hastened after so many seconds: then no test of those tried has failed."""
         self._hear()
         ended, _ = os.waitpid(self.process, os.WNOHANG)
-        if not ended and time.monotonic() - self.started < SECONDS:
+        if not ended and time.monotonic() - self.started < seconds:
             return False
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process, signal.SIGKILL)  # and whatever its tests left behind
