@@ -4,9 +4,23 @@ import dataclasses
 import json
 import math
 
+import numpy as np
 import pytest
 
-from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter, calibrate, choose_law, compose, convert, scale_base
+from dpbo.accounting import (
+    GDPFilter,
+    Planned,
+    PureFilter,
+    RDPFilter,
+    ZCDPFilter,
+    calibrate,
+    choose_law,
+    compose,
+    convert,
+    scale_base,
+    selected,
+)
+from dpbo.accounting.dominating import base_of, selection_side
 from dpbo.accounting.known import accounting_named
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, InputError
@@ -40,6 +54,18 @@ def test_bad_events_are_named():
         event_from_json({**broken, "law": {"law": "of the jungle"}})
     with pytest.raises(ValueError, match="newer"):
         event_from_json({**broken, "more": 1})
+
+
+def test_each_direction_of_a_selection_keeps_its_own_profile():
+    event = SelectionEvent(base=(PoissonGaussianEvent(1.1, 30, rate=0.05, relation="add-or-remove-one"),), law=GEOMETRIC)
+    base, epsilons = base_of(event.run()), np.linspace(1.0, 3.0, 8)
+    assert base is not None
+    profiles = [selected.profile(event.law, side, epsilons, spread=event.spread) for side in (base, base.swapped())]
+    assert not np.allclose(profiles[0], profiles[1], rtol=0.1)
+    for reverse, own in zip((False, True), profiles, strict=True):
+        side = selection_side(event, reverse)
+        assert side is not None
+        assert np.allclose(side.delta(epsilons), own, rtol=0.01)
 
 
 def birth(accounting, budget, adjacency="add-or-remove-one"):
