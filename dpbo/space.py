@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -50,6 +51,8 @@ class _Continuous(_Axis):
         return float(self.distribution.ppf(min(max(u, self.lower), self.upper)))
 
     def encode(self, value: Any) -> float:
+        if not isinstance(value, numbers.Real):
+            raise TypeError("no number")
         return float(self.distribution.cdf(value))
 
 

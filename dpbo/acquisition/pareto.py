@@ -38,8 +38,7 @@ def pareto_point(
     Raises:
         InputError: shapes that do not fit.
     """
-    if public.ndim != 2 or len(public) != len(X):
-        raise InputError("public", tuple(public.shape), f"of shape ({len(X)}, k), a row for each row of X")
+    _require_beside(X, public)
     if len(reference) != 1 + public.shape[1]:
         raise InputError("reference", len(reference), f"of {1 + public.shape[1]} values, the released objective's first")
     with quiet(), seeded(seed):
@@ -53,4 +52,10 @@ def pareto_point(
 @checked
 def pareto_front(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, public: torch.Tensor) -> torch.Tensor:
     """Which rows of X no other row beats, `t` bools, by posterior means and public values: noisy scores would keep the luckiest."""
+    _require_beside(X, public)
     return is_non_dominated(torch.cat([posterior_mean(space, X, Y, Yvar).unsqueeze(1), public], 1))
+
+
+def _require_beside(X: torch.Tensor, public: torch.Tensor) -> None:
+    if public.ndim != 2 or len(public) != len(X):
+        raise InputError("public", tuple(public.shape), f"of shape ({len(X)}, k), a row for each row of X")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -21,7 +21,7 @@ from botorch.acquisition.monte_carlo import qSimpleRegret, qUpperConfidenceBound
 from botorch.acquisition.prior_guided import PriorGuidedAcquisitionFunction
 from torch import Tensor
 
-from dpbo.checking import checked
+from dpbo.checking import FLOATS, checked
 from dpbo.errors import InputError
 from dpbo.privacy import require_count, require_positive, require_probability
 
@@ -39,7 +39,7 @@ class Prior(torch.nn.Module):
         bounds: `2 x d`; a `share` of pi is the uniform law on it.
     """
 
-    def __init__(self, log_density: LogDensity, *, log: bool, bounds: Tensor | None = None, share: float = 0.1) -> None:
+    def __init__(self, log_density: LogDensity, *, log: bool, bounds: Annotated[Tensor, FLOATS] | None = None, share: float = 0.1) -> None:
         super().__init__()
         self._log_density, self._log, self._uniform, self._share = log_density, log, None, require_probability("share", share)
         if bounds is not None:

@@ -75,6 +75,8 @@ class Proposer:
         require_observed(self._space, X, Y, Yvar)
         if len(X) < 2:
             raise InputError("X", tuple(X.shape), "two points or more", "Begin with space.sample(8, seed=0).")
+        if pending.ndim != 2 or pending.shape[1] != X.shape[1] or pending.dtype != X.dtype or not bool(pending.isfinite().all()):
+            raise InputError("pending", tuple(pending.shape), f"float64, finite, of shape k x {X.shape[1]}")
         with quiet():
             return best_point(self._space, self._model(X, Y, Yvar), X, pending, seed=seed, effort=self._effort)
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from botorch.models.model import Model
 from torch import Tensor
 
-from dpbo.checking import checked
+from dpbo.checking import POINTS, Count, NotNegative, checked, require
 from dpbo.errors import InputError
 from dpbo.models.finite import FiniteGP
 from dpbo.privacy import require_count, require_positive, require_probability
@@ -110,10 +110,12 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]  # BoTorch carries no a
     """
 
     def __init__(self, model: Model, schedule: Schedule) -> None:
-        super().__init__(model, beta=schedule(_observations(model) + 1))
+        beta = schedule(_observations(model) + 1)
+        require("schedule", beta, NotNegative)
+        super().__init__(model, beta=beta)
 
     def argmax_query(
-        self, score: Score, candidates: Tensor, *, score_range: tuple[float, float], finalists: int = 16, fit: Any = None
+        self, score: Score, candidates: Annotated[Tensor, POINTS], *, score_range: tuple[float, float], finalists: int = 16, fit: Any = None
     ) -> CandidateScores:
         """The question which of the `finalists` candidates with the largest bounds scores best over all units.
 
@@ -129,7 +131,7 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]  # BoTorch carries no a
         return CandidateScores(score, list(kept), score_range=score_range, fit=fit)
 
     @torch.no_grad()
-    def best_of(self, candidates: Tensor, count: int) -> Tensor:
+    def best_of(self, candidates: Annotated[Tensor, POINTS], count: Count) -> Tensor:
         """Indices of the (at most) `count` candidates, of `n x d`, with the largest bounds: largest first, the first of equals before."""
         bounds = torch.cat([self(chunk.unsqueeze(-2)) for chunk in torch.split(candidates, _CHUNK)])
         return bounds.sort(descending=True, stable=True).indices[:count]

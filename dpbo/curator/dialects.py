@@ -62,7 +62,14 @@ def queue_creators(connection: sa.Connection) -> None:
 def missing_file(url: sa.URL) -> bool:
     """Whether SQLite would make a new, empty file."""
     file = _file(url)
-    return file is not None and not file.is_file()
+    return file is not None and not _is_file(file)
+
+
+def _is_file(path: pathlib.Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # no name that a file could have
+        return False
 
 
 def cut_off(url: sa.URL) -> bool:

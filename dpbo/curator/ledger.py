@@ -261,6 +261,8 @@ def _read_one(connection: sa.Connection, where: sa.ColumnElement[bool]) -> Recor
 
 
 def _cap(birth: Mapping[str, Any]) -> Cost:
+    if missing := {"accounting", "adjacency", "budget"} - set(birth):
+        raise InputError("birth", f"without {sorted(missing)}", "what a curator says of itself, with accounting, adjacency and budget")
     accounting = accounting_named(birth["accounting"])
     for event in accounting.events:
         _require_relation(event, birth["adjacency"])

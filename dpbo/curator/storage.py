@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from dpbo.curator import dialects
 from dpbo.errors import InputError, LedgerCorrupt, LedgerUnavailable, Unshown
 
+_LONGEST = 300  # letters of its place that are shown
 _RESTORE = "Charge nothing on it: put back a copy that holds the newest head you noted (`python -m dpbo ledger verify --expect HEAD`)."
 
 metadata = sa.MetaData()
@@ -109,7 +110,8 @@ class Storage:
             return sa.inspect(self._engine).has_table(table.name)
 
     def _shown(self) -> str:
-        return self._engine.url.render_as_string(hide_password=True)
+        shown = self._engine.url.render_as_string(hide_password=True)
+        return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
 
     @contextlib.contextmanager
     def _translated(self, *, creating: bool = False) -> Iterator[_Stage]:

@@ -22,7 +22,7 @@ import httpx
 from dpbo.algorithms.outsourced.modeler import Modeler
 from dpbo.algorithms.outsourced.released import Answer
 from dpbo.checking import checked
-from dpbo.errors import BudgetExceeded, PrivacyError
+from dpbo.errors import BudgetExceeded, InputError, PrivacyError, Unshown
 from dpbo.privacy import require_count
 
 _EMPTY = 429
@@ -55,7 +55,10 @@ class RemoteCurator:
     """
 
     def __init__(self, url: str, token: str, *, timeout: float = 600.0) -> None:
-        self._client = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=timeout, trust_env=False)
+        try:
+            self._client = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=timeout, trust_env=False)
+        except httpx.InvalidURL:
+            raise InputError("url", Unshown(url), "the URL of a server", "For example http://127.0.0.1:8000.") from None
 
     def __enter__(self) -> Self:
         return self

@@ -41,7 +41,7 @@ class DataSetKernel(Kernel):  # type: ignore[misc]  # GPyTorch carries no annota
     def __init__(self, differences: Tensor, theta: float, **settings: Any) -> None:
         super().__init__(**settings)
         self.theta = require_positive("theta", theta)
-        counts = torch.as_tensor(differences).double()
+        counts = torch.as_tensor(differences).detach().double()
         if counts.dim() != 2 or not torch.equal(counts, counts.mT) or bool((counts < 0).any()) or bool(counts.diagonal().any()):
             raise InputError("differences", tuple(counts.shape), "a symmetric D x D matrix of counts with a zero diagonal")
         if float(torch.linalg.eigvalsh((-counts / self.theta).exp())[0]) < -1e-10 * len(counts):

@@ -140,6 +140,8 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         root, best = math.sqrt(beta), []
         if exclude is not None:
             self._require_known("exclude", exclude)
+            if not _broadcasts(exclude.shape[:-1], self._batch_shape):
+                raise InputError("exclude", tuple(exclude.shape), f"of shape {(*self._batch_shape, 'k')}")
         without = None if exclude is None else exclude.long().expand(*self._batch_shape, -1).reshape(self._runs, -1)
         for runs in self._slices():
             upper = torch.sqrt(self._variance[runs], out=self._scratch[: len(self._variance[runs])])

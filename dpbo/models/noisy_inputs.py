@@ -111,9 +111,10 @@ def unprojected(Z: Annotated[Tensor, POINTS], P: Annotated[Tensor, POINTS], vari
     Raises:
         InputError: P has fewer columns than rows, or not full rank; then only a projection of the rows is known.
     """
-    require_float64("Z", Z)
+    if require_float64("Z", Z).shape[1] != P.shape[1]:
+        raise InputError("Z", tuple(Z.shape), f"of {P.shape[1]} columns, as P")
     _, S, Vh = torch.linalg.svd(require_float64("P", P), full_matrices=False)
-    if P.shape[0] > P.shape[1] or float(S[-1]) <= 1e-12 * float(S[0]):
+    if P.shape[0] > P.shape[1] or bool(S[-1] <= 1e-12 * S[0]):
         raise InputError("P", tuple(P.shape), "d x k with d <= k, of rank d", "Use Z as it is, with `variance`, in k dimensions.")
     return Z @ (Vh.mT / S), require_positive("variance", variance) / S.square()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Annotated
 
-from dpbo.checking import checked
+from dpbo.checking import at_least, checked
 
 
 @checked
@@ -14,6 +15,6 @@ class SeededEntropy:
     def __init__(self, seed: int) -> None:
         self._seed, self._calls = seed, 0
 
-    def __call__(self, size: int) -> bytes:
+    def __call__(self, size: Annotated[int, at_least(0, 2**28)]) -> bytes:
         self._calls += 1
         return hashlib.shake_256(f"dpbo test entropy {self._seed} {self._calls}".encode()).digest(size)

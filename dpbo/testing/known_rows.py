@@ -62,4 +62,6 @@ def outside_column_space(Z: Points, X: Points) -> float:
 @checked
 def which_published(Z: Points, tables: Sequence[Points]) -> int:
     """Which of several tables, `n x d` each, Z was made of: the one whose column space leaves least of Z outside."""
+    if not tables:
+        raise InputError("tables", 0, "one table or more")
     return min(range(len(tables)), key=lambda table: outside_column_space(Z, tables[table]))

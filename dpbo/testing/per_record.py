@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.checking import checked
+from dpbo.checking import Count, Seed, checked
 from dpbo.curator.records import PrivateView, leaves
 from dpbo.privacy import Adjacency, PrivacyUnit
 
@@ -27,8 +27,8 @@ def check_per_record(
     *,
     adjacency: Adjacency = Adjacency.REPLACE_ONE,
     grouped: bool = False,
-    trials: int = 20,
-    seed: int = 0,
+    trials: Count = 20,
+    seed: Seed = 0,
 ) -> None:
     """Change single records and require every other record's score to keep its bits.
 

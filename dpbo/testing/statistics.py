@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpbo.checking import checked
+from dpbo.errors import InputError
 
 LEVEL = 1e-6
 
@@ -37,4 +38,7 @@ def assert_not_law(samples: Samples, cdf: Cdf) -> None:
 
 
 def _p_value(samples: Samples, cdf: Cdf) -> float:
-    return float(stats.kstest(np.asarray(samples), cdf).pvalue)
+    values = np.asarray(samples.detach().cpu().double() if isinstance(samples, torch.Tensor) else samples)
+    if values.ndim != 1 or not len(values) or values.dtype.kind not in "biuf":
+        raise InputError("samples", values.shape, "numbers, of one dimension, at least one")
+    return float(stats.kstest(values, cdf).pvalue)

@@ -125,6 +125,7 @@ SEARCHES = {
         lambda: algorithms.AsynchronousBO(w.objective(evaluations=2), w.SPACE, workers=1, initial=2).run,
         lambda: {"executor": POOL},
         dear=0.5,
+        foreign=("executor",),  # a callable of the user's own may raise what it likes
     ),
     "dpbo.algorithms.search_then_choose": Case(
         lambda: algorithms.search_then_choose,

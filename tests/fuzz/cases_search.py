@@ -249,7 +249,11 @@ ACQUISITIONS = {
     "dpbo.acquisition.TrustRegion": of(acquisition.TrustRegion, start=0, length=0.8),
     "dpbo.acquisition.region_after": of(acquisition.region_after, means=(0.1, 0.2, 0.3), dimension=2, initial=2),
     "dpbo.acquisition.trust_region_point": of(acquisition.trust_region_point, dear=1, **HISTORY, seed=0, initial=4),
-    "dpbo.acquisition.GPUCB": Case(lambda: acquisition.GPUCB, lambda: {"model": w.gradient_gp(), "schedule": SCHEDULE}),
+    "dpbo.acquisition.GPUCB": Case(
+        lambda: acquisition.GPUCB,
+        lambda: {"model": w.gradient_gp(), "schedule": SCHEDULE},
+        foreign=("schedule",),  # a callable of the user's own may raise what it likes
+    ),
     "dpbo.acquisition.GPUCB.argmax_query": Case(
         lambda: acquisition.GPUCB(w.gradient_gp(), SCHEDULE).argmax_query,
         lambda: {"score": w.score, "candidates": w.grid(), "score_range": (0.0, 1.0), "finalists": 3, "fit": None},

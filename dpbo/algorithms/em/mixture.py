@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from dpbo.algorithms.em.estimator import Center, Components, Floats, Iterations,
 from dpbo.algorithms.em.gaussians import Gaussians
 from dpbo.algorithms.em.plan import Answer, Plan
 from dpbo.algorithms.em.repair import Averaged, Prior, frame_of, mixture_of
-from dpbo.checking import Name, Positive, checked
+from dpbo.checking import Name, Positive, at_least, checked, require, require_settings
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, require_count, require_positive
@@ -153,13 +153,15 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
     def sample(self, n_samples: int = 1) -> tuple[Floats, Any]:
         """(rows, components) drawn from the released mixture; free."""
         check_is_fitted(self)
+        require("n_samples", n_samples, Annotated[int, at_least(1, 10**8)])
         generator = self._generator()
-        labels = np.sort(generator.choice(len(self.weights_), size=require_count("n_samples", n_samples), p=self.weights_))
+        labels = np.sort(generator.choice(len(self.weights_), size=n_samples, p=self.weights_))
         normal = torch.from_numpy(generator.standard_normal((n_samples, self.n_features_in_)))
         inner = self._mixture.means[labels] + (self._mixture.factors()[labels] @ normal.unsqueeze(2)).squeeze(2)
         return self._ball_.outward(inner).numpy(), labels
 
     def _require_settings(self) -> None:
+        require_settings(self)
         require_count("n_components", self.n_components)
         require_covariance(self.covariance_type)
         for name in ("max_iter", "init_iter", "frame_iter"):

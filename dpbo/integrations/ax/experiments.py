@@ -85,16 +85,20 @@ class ClientObjective:
 
     def point(self, index: int) -> torch.Tensor:
         """The point of a trial, `d`."""
-        return self._wording.point(self.client._experiment.trials[index].arm.parameters)
+        trials = self.client._experiment.trials
+        if index not in trials:
+            raise InputError("index", index, "that of a trial of this experiment")
+        return self._wording.point(trials[index].arm.parameters)
 
     def evaluate(self, index: int, *, executor: Executor | None = None) -> Any:
         """Fit and score a trial, for `complete`: a handle, or its Future on an executor. Free; what it raises ends the trial."""
         if index in self._unstored:
             return self._unstored[index] if executor is None else _done(self._unstored[index])
+        x = self.point(index)
         if executor is not None:
-            return self.objective.submit(self.point(index), executor)
+            return self.objective.submit(x, executor)
         try:
-            return self.objective.evaluate(self.point(index))
+            return self.objective.evaluate(x)
         except Exception as error:
             self._fail(index, error)
             raise
