@@ -56,7 +56,7 @@ def outside_column_space(Z: Points, X: Points) -> float:
     U, S, _ = torch.linalg.svd(X - X.mean(0), full_matrices=False)
     U = U[:, S > 1e-12 * S[0]]
     centred = Z - Z.mean(0)
-    return float((centred - U @ (U.mT @ centred)).norm() / centred.norm())
+    return float(((centred - U @ (U.mT @ centred)).norm() / centred.norm()).detach())
 
 
 @checked
