@@ -86,7 +86,7 @@ class Ledger:
         A parallel plan has so many slots for each part of the records (`Curator.reserve`), and at most `limit` in all.
         Returns the event that is reserved. Recomputed on another machine it may differ in its last digits; the first one stands.
         """
-        _require_name(name)
+        _require_name("name", name)
         require_json("terms", terms)
         body = {"event": event.to_json(), "slots": require_count("slots", slots), "terms": dict(terms)}
         body |= {"parallel": True, "limit": limit} if parallel else {}
@@ -108,7 +108,7 @@ class Ledger:
         With `plan` it takes event.slots of what that plan reserved, else its cost from the budget. With `used`, only if the plan has
         used exactly so many slots before: for runs in which every release builds on the last.
         """
-        _require_name(name)
+        _require_name("name", name)
         require_json("details", details)
         with self.storage.writing() as connection:
             if plan is None:
@@ -141,7 +141,7 @@ class Ledger:
 
     def note(self, kind: str, text: str) -> None:
         """Note once, for every later statement: an assumption ("assume"), or why there is no guarantee ("void")."""
-        _require_name(text)
+        _require_name("text", text)
         with self.storage.writing() as connection:
             if _read_one(connection, (table.c.kind == kind) & (table.c.name == text)) is None:
                 head = self._head(connection)
@@ -274,10 +274,10 @@ def _require_relation(event: Event, adjacency: str) -> None:
         raise InputError("relation", sorted(event.relations()), f"the ledger's own, {adjacency!r}", "See dpbo.accounting.convert.")
 
 
-def _require_name(name: str) -> None:
+def _require_name(parameter: str, name: str) -> None:
     """What every database keeps whole, and finds again: servers refuse or cut other names."""
     if not isinstance(name, str) or len(name) > _LONGEST or "\0" in name or _surrogates(name):
-        raise InputError("name", name, f"text of at most {_LONGEST} characters, without NUL or surrogates")
+        raise InputError(parameter, name, f"text of at most {_LONGEST} characters, without NUL or surrogates")
 
 
 def _surrogates(name: str) -> bool:

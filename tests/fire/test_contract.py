@@ -1,6 +1,7 @@
 """PostgreSQL under the whole ledger contract, and what is a server's own: births, creators, durability and dropped connections."""
 
 import concurrent.futures
+from typing import Any
 
 import pytest
 
@@ -54,12 +55,13 @@ def test_a_connection_that_the_server_dropped_between_charges_is_made_anew(serve
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 201, 7])
 def test_names_that_some_database_cannot_keep_are_refused_by_all(url, name):
     ledger = Ledger(url, BIRTH)
-    for call in (
-        lambda: ledger.charge(name, GaussianEvent(4.0), {}),
-        lambda: ledger.reserve(name, GaussianEvent(4.0), 2, {}),
-        lambda: ledger.note("void", name),
-    ):
-        with pytest.raises(InputError, match="name"):
+    calls: dict[str, Any] = {
+        "name=": lambda: ledger.charge(name, GaussianEvent(4.0), {}),
+        "name": lambda: ledger.reserve(name, GaussianEvent(4.0), 2, {}),
+        "text": lambda: ledger.note("void", name),
+    }
+    for parameter, call in calls.items():
+        with pytest.raises(InputError, match=parameter):
             call()
     assert ledger.head().seq == 0
     assert ledger.charge("µ" * 200, GaussianEvent(4.0), {}) == 1
