@@ -59,6 +59,8 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
         super().__init__(model)
         self.theta = require_float64("theta", theta)
         self._history = model if isinstance(model, GradientPosterior) else _history(model)
+        if theta.shape[-1:] != self._history.points(theta).shape[-1:]:
+            raise InputError("theta", tuple(theta.shape), "of the observed points' dimension")
         self.X_pending: Tensor | None = None
         self._trace = GradientTrace(self._history, theta)
         if X_pending is not None:
