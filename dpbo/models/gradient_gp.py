@@ -37,8 +37,9 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
             InputError: X is not float64, or the model has several outcomes or a transform through which gradients are not carried.
         """
         require_float64("X", X)
-        if X.shape[-2] == 0:
-            raise InputError("X", tuple(X.shape), "of shape ... x q x d, q at least 1")
+        d = self.train_inputs[0].shape[-1]
+        if X.shape[-2] == 0 or X.shape[-1] != d:
+            raise InputError("X", tuple(X.shape), f"of shape ... x q x {d}, q at least 1")
         scale = self._outcome_scale()
         self.eval()
         mean, covariance = self._gradient_moments(X)
