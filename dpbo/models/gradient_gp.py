@@ -38,7 +38,7 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
         """
         require_float64("X", X)
         d = self.train_inputs[0].shape[-1]
-        if X.shape[-2] == 0 or X.shape[-1] != d:
+        if X.ndim < 2 or X.shape[-2] == 0 or X.shape[-1] != d:
             raise InputError("X", tuple(X.shape), f"of shape ... x q x {d}, q at least 1")
         scale = self._outcome_scale()
         self.eval()
