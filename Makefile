@@ -8,6 +8,8 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
+# What BoTorch compiles at first use; beside the clone's other output, so that no lock of another, killed process is waited for.
+export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 
 .PHONY: demo test audit mutants lint types docs pictures clean
 
