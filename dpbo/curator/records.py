@@ -70,6 +70,8 @@ class PrivateView:
         if units > MOST_UNITS:
             raise InputError("records", type(records).__name__, f"at most {MOST_UNITS} units")
         device = next((part.device for part in leaves(records) if isinstance(part, torch.Tensor)), torch.device("cpu"))
+        if device.type == "meta":
+            raise InputError("records", "on the meta device", "tensors that hold numbers")
         if groups is not None and rows is not None:
             groups, rows = groups.to(device), rows.to(device)
         return cls(records, count, groups, rows, units if units_are_public else None, shard=shard)

@@ -89,7 +89,7 @@ def _replacements(view: PrivateView, changed: int, rng: np.random.Generator) -> 
 
 def _overwritten(part: Any, changed: int, value: float) -> bool:
     """Put `value`, as far as the dtype reaches, in one row of a numeric part; False where that means nothing."""
-    kind = np.asarray(part[:0]).dtype.kind if isinstance(part, (torch.Tensor, np.ndarray)) else ""
+    kind = _kind(part)
     if kind == "f":
         part[changed] = value
         return True
@@ -98,6 +98,13 @@ def _overwritten(part: Any, changed: int, value: float) -> bool:
         part[changed] = int(min(max(value, ends.min), ends.max))
         return True
     return False
+
+
+def _kind(part: Any) -> str:
+    """numpy's letter for the dtype; "" where it is none of numpy's or torch's."""
+    if isinstance(part, torch.Tensor):
+        return "f" if part.is_floating_point() else str(torch.empty(0, dtype=part.dtype).numpy().dtype.kind)
+    return part.dtype.kind if isinstance(part, np.ndarray) else ""
 
 
 def _scores_or_none(score: Callable[[Any, Any], Any], subject: Any, records: Any) -> np.ndarray[Any, Any] | None:

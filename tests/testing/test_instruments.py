@@ -66,6 +66,14 @@ def test_check_per_record_takes_integers_and_batches_and_needs_something_to_comp
         check_per_record(only_these, None, whole)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_check_per_record_takes_records_that_carry_a_gradient(dtype):
+    records = RECORDS.to(dtype).requires_grad_()
+    check_per_record(lambda _x, r: r[:, 0].double() * 2, None, records)
+    with pytest.raises(AssertionError, match="moved other records"):
+        check_per_record(lambda _x, r: (r[:, 0] - r[:, 0].mean()).double(), None, records)
+
+
 def test_a_score_that_depends_on_the_number_of_records_leaks_only_where_that_is_private():
     check_per_record(by_the_count, None, RECORDS)
     for settings in ({"grouped": True}, {"adjacency": Adjacency.ADD_OR_REMOVE_ONE}):
