@@ -3,7 +3,7 @@
     python -m tests.mutants            those written by hand: each against the test that killed it last, then against tests near it
     python -m tests.mutants generic    an eighth of those made by rule, always the same; `every` for all; any other word is part of a name
     python -m tests.mutants --keep     and write which test killed each to killers.json
-    python -m tests.mutants --learn F  against the tests that run its lines, by F, the coverage data of pytest --cov --cov-context=test
+    python -m tests.mutants --learn F  against the tests that run its lines, by F: pytest --cov --cov-context=test --junitxml=F.xml
 
 Survivors, explained in survivors.json, must be made by rule: no reason excuses one written by hand.
 """
@@ -14,6 +14,7 @@ import argparse
 import itertools
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests.mutants import blind, written
@@ -35,15 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     killers, began = read(KILLERS), time.monotonic()
     made = {mutant.within() for mutant in _chosen(["written", "every"])} if asked.keep else set()
     learned = covering(asked.learn) if asked.learn else {}
-    lived = list[str]()
+    lived, kills = list[str](), Counter[tuple[str, str]]()
 
     def plan(mutant: Sabotage) -> Iterator[Sequence[str]]:
-        return _groups(mutant, killers, learned)
+        return _groups(mutant, killers, learned, kills)
 
     def found(mutant: Sabotage, killer: str) -> None:
         print(f"{mutant.name}  ->  {killer or 'LIVES'}", flush=True)
         if killer:
             killers[mutant.within()] = killer
+            kills[_place(mutant), killer.partition(" (")[0]] += 1
         else:
             lived.append(mutant.name)
             killers.pop(mutant.within(), None)
@@ -92,13 +94,21 @@ def _chosen(which: Sequence[str]) -> list[Sabotage]:
     return found + [mutant for mutant in by_hand + every if any(word in mutant.name for word in words)]
 
 
-def _groups(mutant: Sabotage, killers: Mapping[str, str], learned: Mapping[str, Mapping[int, list[str]]]) -> Iterator[Sequence[str]]:
+def _place(mutant: Sabotage) -> str:
+    """The function it changes, of one made by rule."""
+    return mutant.name.partition(":")[0]
+
+
+def _groups(
+    mutant: Sabotage, killers: Mapping[str, str], learned: Mapping[str, Mapping[int, list[str]]], kills: Mapping[tuple[str, str], int]
+) -> Iterator[Sequence[str]]:
     """Tests to try in turn: the last killer, thrice where it draws at random; then what runs these lines, or the tests near it."""
     if killer := killers.get(mutant.within(), "").partition(" (")[0]:
         yield from [[killer]] * 3
     if learned:
         lines = learned.get(mutant.file, {})
-        tests = list(dict.fromkeys(test for line in sorted(mutant.lines()) for test in lines.get(line, [])))
+        runs = dict.fromkeys(test for line in sorted(mutant.lines()) for test in lines.get(line, []))
+        tests = sorted(runs, key=lambda test: -kills[_place(mutant), test])  # what killed others in this function; then the quickest
         for start in range(0, len(tests), 40):
             yield tests[start : start + 40]
     else:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import pathlib
+import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 
 import coverage
 
 
 def covering(path: str) -> Mapping[str, Mapping[int, list[str]]]:
-    """For each file under dpbo/, for each line, the tests that run it, those of the fewest lines first."""
+    """For each file under dpbo/, for each line, the tests that run it, the quickest first by the report `path`.xml of the same run."""
     data = coverage.CoverageData(path)
     data.read()
+    seconds = _seconds(f"{path}.xml")
     runs: dict[str, dict[int, list[str]]] = {}
-    weight: dict[str, int] = {}
     for file in data.measured_files():
         inside = pathlib.PurePath(file.rpartition("/dpbo/")[2])  # wherever the tree lay that was measured
-        lines = {line: [_test(c) for c in contexts if c] for line, contexts in data.contexts_by_lineno(file).items()}
-        runs[str(inside)] = lines
-        for tests in lines.values():
-            for test in tests:
-                weight[test] = weight.get(test, 0) + 1
-    return {file: {n: sorted(tests, key=lambda t: weight[t]) for n, tests in lines.items()} for file, lines in runs.items()}
+        lines = data.contexts_by_lineno(file).items()
+        tests = {line: {context.partition("|")[0] for context in contexts if context} for line, contexts in lines}
+        runs[str(inside)] = {line: sorted(names, key=lambda name: (seconds.get(_dotted(name), 0.0), name)) for line, names in tests.items()}
+    return runs
 
 
-def _test(context: str) -> str:
-    return context.partition("|")[0]
+def _seconds(report: str) -> dict[str, float]:
+    cases = ET.parse(report).iter("testcase")
+    return {_dotted(f"{case.get('classname')}.{case.get('name')}"): float(case.get("time", 0)) for case in cases}
+
+
+def _dotted(test: str) -> str:
+    """A test's name as both kinds of file write it."""
+    return test.replace(".py::", ".").replace("::", ".").replace("/", ".")
