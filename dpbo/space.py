@@ -131,7 +131,7 @@ class Space:
 
     def sample(self, q: Annotated[int, at_least(1, 2**20)], *, seed: Seed) -> torch.Tensor:
         """`q x d` scrambled Sobol points, rounded to the nearest allowed value: a public initial design."""
-        return self.placed(torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=int(seed)).draw(int(q), dtype=torch.float64))
+        return self.placed(torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=seed).draw(q, dtype=torch.float64))
 
     def placed(self, unit: Annotated[torch.Tensor, POINTS]) -> torch.Tensor:
         """`q x d` points of the space from points of the unit cube, such that uniform ones are uniform on the space."""

@@ -25,7 +25,7 @@ import numpy as np
 from dpbo.accounting import gdp, pld, profiles, rdp
 from dpbo.accounting.dominating import pairs_of, selection_epsilon
 from dpbo.accounting.rounding import root_up, rounded_up
-from dpbo.checking import checked
+from dpbo.checking import Delta, checked
 from dpbo.errors import InputError
 from dpbo.events import Event, ExponentialEvent, RolesEvent, SelectionEvent
 
@@ -51,7 +51,7 @@ class Composition:
 
 
 @checked
-def compose(events: Sequence[Event], *, delta: float, refine: bool = False) -> Composition:
+def compose(events: Sequence[Event], *, delta: Delta, refine: bool = False) -> Composition:
     """What these events guarantee together, whatever their order; fixed before the first release.
 
     Args:
@@ -59,8 +59,6 @@ def compose(events: Sequence[Event], *, delta: float, refine: bool = False) -> C
         delta: in [0, 1).
         refine: a hundred times finer loss distribution, for a report.
     """
-    if not isinstance(delta, (int, float)) or not 0.0 <= delta < 1.0:
-        raise InputError("delta", delta, "in [0, 1)")
     relations = frozenset[str]().union(*(event.relations() for event in events))
     if len(relations) > 1:
         raise InputError("events", sorted(relations), "of one relation", "See dpbo.accounting.convert.")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import beta
 
-from dpbo.checking import Count, Delta, Positive, Within, checked
+from dpbo.checking import Count, Delta, Finite, Positive, Within, at_least, checked
 from dpbo.errors import InputError
 
 LEVEL = 1e-6
@@ -59,10 +59,10 @@ class Audit:
 def audit(
     draw: Draw,
     *,
-    runs: int,
+    runs: Annotated[int, at_least(100)],
     statistic: Statistic | None = None,
-    threshold: float | None = None,
-    delta: float | None = None,
+    threshold: Finite | None = None,
+    delta: Delta | None = None,
     level: Level = LEVEL,
 ) -> Audit:
     """Lower bound on mu, or on epsilon at a delta, from 2 * runs draws on each of two neighbouring data sets.
@@ -76,14 +76,8 @@ def audit(
         delta: choose the attack that shows the largest epsilon at this delta, instead of the largest mu.
         level: probability with which the bound may be wrong.
     """
-    if not isinstance(runs, int) or runs < 100:
-        raise InputError("runs", runs, "a whole number of at least 100")
-    if threshold is not None and not math.isfinite(threshold):
-        raise InputError("threshold", threshold, "a finite number, fixed before any run")
     if threshold is not None and delta is not None:
         raise InputError("delta", delta, "left out with a threshold", "It chooses one.")
-    if not 0.0 < level < 1.0:
-        raise InputError("level", level, "in (0, 1)")
     if threshold is not None:
         if statistic is None:
             raise InputError("threshold", threshold, "left out without a statistic")

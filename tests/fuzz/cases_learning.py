@@ -106,20 +106,12 @@ def _run(curator, records):
 TESTING = {
     "dpbo.testing.SeededEntropy": of(testing.SeededEntropy, seed=1),
     "dpbo.testing.SeededEntropy.__call__": Case(lambda: testing.SeededEntropy(1), lambda: {"size": 8}),
-    "dpbo.testing.assert_law": of(
-        testing.assert_law,
-        samples=np.linspace(0.001, 0.999, 999),
-        cdf=scipy.stats.uniform().cdf,
-        foreign=("cdf",),
-        raises=(AssertionError,),
-    ),
-    "dpbo.testing.assert_not_law": of(
-        testing.assert_not_law,
-        samples=np.linspace(0.001, 0.999, 999),
-        cdf=scipy.stats.norm().cdf,
-        foreign=("cdf",),
-        raises=(AssertionError,),
-    ),
+    **{
+        f"dpbo.testing.{holds.__name__}": of(
+            holds, samples=np.linspace(0.001, 0.999, 999), cdf=law().cdf, foreign=("cdf",), raises=(AssertionError,)
+        )
+        for holds, law in ((testing.assert_law, scipy.stats.uniform), (testing.assert_not_law, scipy.stats.norm))
+    },
     "dpbo.testing.audit": of(testing.audit, dear=0.3, foreign=("draw",), draw=_draw, runs=400, statistic=None, delta=1e-5, level=1e-6),
     "dpbo.testing.Audit.epsilon": Case(lambda: testing.audit(_draw, runs=400).epsilon, lambda: {"delta": 1e-5}),
     "dpbo.testing.reachable": of(testing.reachable, mu=1.0, runs=400, level=1e-6),

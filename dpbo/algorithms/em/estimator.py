@@ -61,9 +61,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
         check_is_fitted(self)
         return self.statement_
 
+    def _require_settings(self) -> None:
+        """Raises InputError where the constructor's arguments, which scikit-learn keeps without looking, are not what they should be."""
+        require_settings(self)
+
     def _opened(self, X: Any) -> tuple[Curator, int]:
         """The curator, and the public dimension of the records."""
-        require_settings(self)
+        self._require_settings()
         if isinstance(X, Curator):
             if self.dimension is None:
                 raise InputError("dimension", None, "the number of columns, when fitting on a Curator")

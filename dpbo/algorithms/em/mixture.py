@@ -26,7 +26,7 @@ from dpbo.algorithms.em.estimator import Center, Components, Floats, Iterations,
 from dpbo.algorithms.em.gaussians import Gaussians
 from dpbo.algorithms.em.plan import Answer, Plan
 from dpbo.algorithms.em.repair import Averaged, Prior, frame_of, mixture_of
-from dpbo.checking import Name, Positive, at_least, checked, require, require_settings
+from dpbo.checking import Name, Positive, at_least, checked, require
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, require_count, require_positive
@@ -115,7 +115,6 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         Raises:
             InputError: an argument outside its range. BudgetExceeded: the budget is not left.
         """
-        self._require_settings()
         curator, d = self._opened(X)
         ball = self._ball(d)
         slots = self.frame_iter + (self.init_iter if self.n_components > 1 else 0) + self.max_iter
@@ -161,7 +160,7 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         return self._ball_.outward(inner).numpy(), labels
 
     def _require_settings(self) -> None:
-        require_settings(self)
+        super()._require_settings()
         require_count("n_components", self.n_components)
         require_covariance(self.covariance_type)
         for name in ("max_iter", "init_iter", "frame_iter"):
