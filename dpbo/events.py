@@ -28,8 +28,8 @@ class Event:
     free: ClassVar[bool] = False  # exact, so that no budget could pay: charged nothing
 
     def __post_init__(self) -> None:
-        if not isinstance(self.noise_multiplier, float) or not 0.0 < self.noise_multiplier < math.inf:
-            raise InputError("noise_multiplier", self.noise_multiplier, "a finite float above 0")
+        if not isinstance(self.noise_multiplier, float) or not 1e-100 <= self.noise_multiplier <= 1e100:
+            raise InputError("noise_multiplier", self.noise_multiplier, "a float from 1e-100 to 1e100")
         _require_slots(self.slots)
 
     def to_json(self) -> dict[str, Any]:

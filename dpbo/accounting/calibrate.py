@@ -50,8 +50,6 @@ def calibrate(
 
 def exact_share(share: float | Fraction, name: str = "budget_share") -> Fraction:
     """A share as the decimal the user wrote (0.9 is 9/10, not the float next to it), in (0, 1]."""
-    number = isinstance(share, (int, float, Fraction)) and not isinstance(share, bool) and 0 < share <= 1
-    value = Fraction(str(share)) if number else Fraction(0)
-    if not 0 < value <= 1:
+    if not isinstance(share, (int, float, Fraction)) or isinstance(share, bool) or not 0 < share <= 1:
         raise InputError(name, share, "in (0, 1]")
-    return value
+    return Fraction(str(share))

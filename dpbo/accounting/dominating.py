@@ -150,7 +150,7 @@ def _composed(events: tuple[Event, ...], reverse: bool) -> tuple[dict[Pair, int]
     if pairs is None:
         return None
     deviation = math.sqrt(sum(pair.variance() * count for pair, count in pairs.items()))
-    ends = sum(pair.span(_FLOOR / 4)[1] * count for pair, count in pairs.items())
+    ends = 2 * sum(pair.span(_FLOOR / 4)[1] * count for pair, count in pairs.items())  # as read, losses are rounded up
     far = min(ends, deviation**2 / 2 + 12 * deviation)
     if far > _FURTHEST or deviation == 0.0:
         return None
@@ -163,7 +163,7 @@ def _composed(events: tuple[Event, ...], reverse: bool) -> tuple[dict[Pair, int]
         if len(low):
             return pairs, (epsilons[: low[0] + 1], deltas[: low[0] + 1])
         if far >= min(ends, _FURTHEST):
-            return pairs, (epsilons, deltas)
+            return (pairs, (epsilons, deltas)) if deltas[-1] < 1.0 else None
         far = min(1.5 * far, ends, _FURTHEST)
 
 

@@ -5,7 +5,7 @@ A release is mu-GDP when telling two neighbours apart is at least as hard as tel
     delta(epsilon) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)        (Dong, Roth & Su 2022, Corollary 2.13),
 
 and releases of mu_1, mu_2, ... compose to sqrt(mu_1^2 + mu_2^2 + ...) (their Corollary 3.3). Epsilon and delta are rounded up and mu
-down: the float answer is checked, and moved if need be, in 50-digit arithmetic.
+down: the float answer is checked, and moved if need be, in arithmetic of at least 50 digits.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def epsilon_at(mu: float, delta: float) -> float:
     ceiling = mu * mu / 2 - mu * min(float(ndtri(delta)), 0.0) + 1e-12  # delta(eps) <= Phi(-eps/mu + mu/2)
     while _log_delta(mu, ceiling) > math.log(delta):
         ceiling *= 2.0
-    answer = float(brentq(lambda eps: _log_delta(mu, eps) - math.log(delta), 0.0, ceiling, xtol=1e-15, rtol=1e-14))
+    answer = ceiling  # for a mu so small that floats see no difference of the two tails
+    if _log_delta(mu, 0.0) > math.log(delta):
+        answer = float(brentq(lambda eps: _log_delta(mu, eps) - math.log(delta), 0.0, ceiling, xtol=1e-15, rtol=1e-14))
     step = 1e-15
     while _exact_delta(mu, answer) > delta:
         answer, step = answer * (1.0 + step), 2.0 * step
@@ -70,7 +72,8 @@ def mu_within(epsilon: float, delta: float) -> float:
 
 
 def _exact_delta(mu: float, epsilon: float) -> mpmath.mpf:
-    with mpmath.workdps(_DIGITS):
+    lost = -math.log10(mu) if 0.0 < mu < 1.0 else 0.0  # digits that the two tails have in common
+    with mpmath.workdps(_DIGITS + math.ceil(lost)):
         m, eps = mpmath.mpf(mu), mpmath.mpf(epsilon)
         if m == 0:
             return mpmath.mpf(0)

@@ -84,11 +84,11 @@ class ResponsePair(Pair):
         return 0.0
 
     def atoms(self) -> list[tuple[float, float]]:
-        rare = 1.0 / (1.0 + math.exp(self.epsilon))
+        rare = math.exp(-self.epsilon) / (1.0 + math.exp(-self.epsilon))
         return [(self.epsilon, 1.0 - rare), (-self.epsilon, rare)]
 
     def variance(self) -> float:
-        return (self.epsilon / math.cosh(self.epsilon / 2)) ** 2
+        return (2.0 * self.epsilon * math.exp(-self.epsilon / 2) / (1.0 + math.exp(-self.epsilon))) ** 2
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,9 @@ def epsilon(pairs: Mapping[Pair, int], delta: float, *, inflation: float = 1e-4)
     Args:
         inflation: share by which discretisation may inflate the loss's variance; smaller is tighter and slower.
     """
-    if sum(pair.variance() * count for pair, count in pairs.items()) == 0.0:
-        return 0.0
+    if sum(pair.variance() * count for pair, count in pairs.items()) == 0.0:  # in floats: losses that are tiny, or all but certain
+        tail = _TAIL * delta / max(sum(pairs.values()), 1)
+        return sum(pair.span(tail)[1] * count for pair, count in pairs.items())
     tilted = _tilted(pairs, delta, inflation)
     if tilted is None or (read := _curve(tilted, delta)) is None:
         return math.inf

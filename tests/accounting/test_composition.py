@@ -119,7 +119,7 @@ def test_masses_are_those_of_the_density(pair):
 def test_every_bound_is_above_the_best_known_and_finer_is_tighter(parts, delta):
     events = [kind(1 / size, slots) for kind, size, slots in parts]
     fast, fine = (compose(events, delta=delta, refine=refine) for refine in (False, True))
-    assert fine.pld <= fast.pld * (1 + 1e-3)
+    assert fine.pld <= fast.pld
     more = compose([*events, LaplaceEvent(5.0)], delta=delta)
     assert more.epsilon >= fast.epsilon * (1 - 1e-3)
     assert compose([*events[1:], *events[:1]], delta=delta) == fast
@@ -181,7 +181,9 @@ def test_a_delta_outside_its_range_is_refused(delta):
 
 
 def test_exact_answers_are_bounded_by_nothing():
-    assert compose([NotPrivateEvent()], delta=1e-5).epsilon == math.inf
+    for events in ([NotPrivateEvent()], [GaussianEvent(1.0), NotPrivateEvent()], [NotPrivateEvent(), LaplaceEvent(1.0)]):
+        bound = compose(events, delta=1e-5)
+        assert (bound.pure, bound.gdp, bound.pld, bound.rdp, bound.mu) == (math.inf, math.inf, math.inf, math.inf, None)
     assert compose([L2LaplaceEvent(2.0)], delta=1e-5).epsilon == pytest.approx(0.5, rel=1e-3)
 
 
@@ -205,6 +207,7 @@ def test_refined_bounds_are_never_looser_and_sampled_plans_of_any_shape_are_read
         event = PoissonGaussianEvent(sigma, slots, rate=rate, relation=ADD)
         fast, fine = (compose([event], delta=delta, refine=refine) for refine in (False, True))
         assert fine.epsilon <= fast.epsilon <= fine.epsilon * 1.001
+        assert fine.pld < fast.pld
 
 
 def test_a_small_renyi_divergence_keeps_its_digits():
@@ -225,6 +228,29 @@ def test_losses_out_of_reach_are_left_to_the_other_bounds():
     bound = compose([GaussianEvent(0.02)], delta=1e-5)
     assert bound.pld == math.inf
     assert bound.epsilon == gdp.epsilon_at(50.0, 1e-5)
+
+
+@pytest.mark.parametrize("delta", [0.5, 1e-5, 1e-300])
+@pytest.mark.parametrize("kind", [GaussianEvent, LaplaceEvent, ExponentialEvent, L2LaplaceEvent, PermuteAndFlipEvent])
+@pytest.mark.attack("A15")
+def test_no_size_of_noise_is_too_small_or_too_large_for_a_bound(kind, delta):
+    """Every bound is above what neighbours of this kind can reach: no float underflows to a claim of nothing."""
+    for size in np.logspace(-99, 99, 23):
+        scale = 2.0 if kind in (ExponentialEvent, PermuteAndFlipEvent) else 1.0
+        bound = compose([kind(scale / size)], delta=delta)
+        assert min(bound.pure, bound.gdp, bound.pld, bound.rdp) >= _reached(kind, size, delta)
+
+
+def _reached(kind, size, delta):
+    """The exact epsilon of randomised response, or less: of Laplace noise and of a two-sided choice, of the Gaussian's mean loss."""
+    if delta * (1 + math.exp(-size)) >= 1:
+        return 0.0
+    response = max(size + math.log1p(-delta * (1 + math.exp(-size))), 0.0)
+    if kind is GaussianEvent:
+        return 0.49 * size**2 if size > 100 else 0.0
+    if kind is LaplaceEvent:
+        return max(size + 2 * math.log((1 - delta) / 2), 0.0)
+    return max(response / 2 - 1, 0.0) if kind is ExponentialEvent else response * (1 - 1e-9)
 
 
 def test_mechanisms_that_share_a_dominating_pair_add_up():

@@ -1,0 +1,75 @@
+"""From events to dominating pairs: what is merged, which direction is told, what a selection's pair says of itself."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dpbo.accounting import compose, gdp
+from dpbo.accounting.dominating import SelectionPair, base_of, pairs_of, selection_delta, selection_epsilon, selection_side
+from dpbo.accounting.pairs import GaussianPair
+from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, NotPrivateEvent, PoissonGaussianEvent, SelectionEvent
+from dpbo.laws import TruncatedNegativeBinomial
+
+GEOMETRIC = TruncatedNegativeBinomial.of_mean(10.0)
+
+
+def chosen(*run):
+    return SelectionEvent(base=run, law=GEOMETRIC)
+
+
+def sampled(sigma, slots, rate):
+    return PoissonGaussianEvent(sigma, slots, rate=rate, relation="add-or-remove-one")
+
+
+def test_gaussians_are_one_pair_and_choices_join_them_where_that_is_asked():
+    events = (GaussianEvent(2.0, 3), GaussianEvent(4.0), ExponentialEvent(20.0, 5))
+    merged, apart = pairs_of(events, True, False), pairs_of(events, False, False)
+    assert merged is not None
+    assert apart is not None
+    assert list(merged.values()) == [1]
+    assert list(apart.values()) == [5, 1]
+    (gaussian,) = (pair for pair in apart if isinstance(pair, GaussianPair))
+    assert gaussian.mu == pytest.approx(math.sqrt(3 / 4 + 1 / 16))
+    assert pairs_of((*events, NotPrivateEvent()), True, False) is None
+
+
+def test_many_choices_cost_what_their_gaussian_costs_and_few_large_ones_their_range():
+    many = compose([ExponentialEvent(20.0, 150)], delta=1e-5)
+    assert many.mu is not None
+    assert many.pld == pytest.approx(gdp.epsilon_at(many.mu, 1e-5), rel=1e-3)
+    assert compose([ExponentialEvent(2 / 1000)], delta=1e-5).pld == pytest.approx(1000.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-6])
+@pytest.mark.parametrize("run", [sampled(1.1, 30, 0.05), sampled(0.6, 1, 0.3)], ids=["thirty", "one"])
+def test_the_worse_direction_of_a_selection_is_told(run, delta):
+    event = chosen(run)
+    epsilon = selection_epsilon(event, delta)
+    assert selection_delta(event, np.array([epsilon]))[0] == pytest.approx(delta, rel=1e-3)
+    assert selection_delta(event, np.array([0.9 * epsilon]))[0] > delta
+
+
+def test_a_bounded_loss_ends_where_its_bound_is():
+    """Without the record, one sampled step has loss at most -log(1 - q): beyond it nothing is left, whatever is selected."""
+    base = base_of((sampled(0.6, 1, 0.3),))
+    assert base is not None
+    assert base.reverse.infinite <= 1e-17
+    assert base.reverse.losses[-1] == pytest.approx(-math.log(0.7), rel=0.2)
+
+
+def test_the_pair_of_a_selection_tells_its_mass_and_spread():
+    pair = SelectionPair(chosen(GaussianEvent(4.0)), False)
+    losses, masses = np.array(pair.atoms()).T
+    assert pair.beyond(-math.inf) == pytest.approx(1.0, abs=1e-9)
+    middle = losses[len(losses) // 2]
+    assert pair.beyond(middle) == pytest.approx(masses[losses > middle].sum() + pair.side.infinite, rel=1e-12)
+    assert pair.variance() == pytest.approx(np.cov(losses, aweights=masses, ddof=0), rel=1e-9)
+
+
+def test_a_run_without_a_profile_has_no_pair():
+    event = chosen(LaplaceEvent(1e-4))
+    assert selection_side(event, False) is None
+    assert pairs_of((event,), False, False) is None
+    with pytest.raises(ValueError, match="without a profile"):
+        _ = SelectionPair(event, False).side
