@@ -3,6 +3,7 @@
 import functools
 import math
 import os
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -11,7 +12,7 @@ from scipy.special import ndtri
 from scipy.stats import norm
 
 from dpbo.errors import InputError
-from dpbo.mechanisms import GaussianMechanism
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.laplace import LAPLACE
 from dpbo.mechanisms.rounding import decide, rounded
@@ -98,3 +99,20 @@ def test_a_multiplier_outside_its_range_is_refused(multiplier):
 def test_noise_that_one_lattice_cannot_hold_is_refused_before_anything_is_drawn():
     with pytest.raises(InputError, match="lattice"):
         GaussianMechanism(2.0**20).law(Sensitivity(1.0, 1.0, 1.0), [2.0**-60])
+    (grid,) = GaussianMechanism(1.0).law(Sensitivity(1.0, 1.0, 1.0), [2.0**-40]).grid
+    pair = Sensitivity(1.0, 1.0, 1.0, (1.0, 1.0))
+    for shift in (1, 53):
+        assert GaussianMechanism(1.0).law(pair, [grid / 2, math.ldexp(grid, -shift)]).grid == (grid, grid)
+    for shift in (0, 54):
+        with pytest.raises(InputError, match="lattice"):
+            GaussianMechanism(1.0).law(pair, [grid / 2, math.ldexp(grid, -shift)])
+    for scale in (1e-151, 1e151, 1.5e150):
+        with pytest.raises(InputError, match="lattice"):
+            GaussianMechanism(1.0).law(Sensitivity(1.0, 1.0, 1.0, (1.0, scale)), [2.0**-40, scale * 2.0**-40])
+
+
+def test_an_epsilon_that_has_a_multiplier_gets_that_and_any_other_the_next_above():
+    assert LaplaceMechanism.of(0.5).noise_multiplier == 2.0
+    for epsilon in (0.1, 0.3, 1.1, 3.0, 49.0):
+        multiplier = Fraction(LaplaceMechanism.of(epsilon).noise_multiplier)
+        assert 1 / multiplier <= Fraction(epsilon) < 1 / (multiplier * (1 - Fraction(1, 2**51)))

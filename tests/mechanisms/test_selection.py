@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -151,6 +152,45 @@ def test_what_64_bits_leave_open_is_decided_exactly(kind, monkeypatch):
     slow = [chosen(seed) for seed in range(60)]
     assert fast == slow
     assert len(set(fast)) > 1
+
+
+LEVELS = np.array([0, 1, 2, 5, 9, 14, 40, 41, 100])
+COUNTS = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5])
+
+
+def given(*words):
+    """An entropy of these words, each asked for as eight bytes."""
+    left = iter(words)
+
+    def entropy(size):
+        assert size == 8
+        return next(left).to_bytes(8, "little")
+
+    return entropy
+
+
+def test_at_the_edge_between_two_levels_further_bits_decide():
+    """The running weight passes a share of 64 bits somewhere within the last bit: what the next word says of it is obeyed."""
+    rate, counts = Fraction(1, 9), np.zeros(1 << 16, dtype=np.int64)
+    counts[LEVELS] = COUNTS
+    with mpmath.workdps(60):
+        sums = np.cumsum(
+            [mpmath.mpf(int(count)) * mpmath.exp(-mpmath.mpf(int(level)) / 9) for level, count in zip(LEVELS, COUNTS, strict=True)]
+        )
+        shares = [value / sums[-1] * mpmath.mpf(2) ** 64 for value in sums[:-1]]
+        words = [(int(mpmath.floor(share)), int(mpmath.floor((share - mpmath.floor(share)) * mpmath.mpf(2) ** 64))) for share in shares]
+    for place, (word, rest) in enumerate(words):
+        for second, chosen in ((0, place), (rest - 2, place), (rest + 2, place + 1), (2**64 - 1, place + 1)):
+            assert ExponentialMechanism(2.0).choose(counts, rate, given(word, second)) == LEVELS[chosen]
+        for near, chosen in ((word - 1, place), (word + 1, place + 1)):
+            assert ExponentialMechanism(2.0).choose(counts, rate, given(near, 2**63)) == LEVELS[chosen]
+
+
+def test_a_word_is_nearly_always_enough():
+    counts, random = np.zeros(1 << 16, dtype=np.int64), SeededEntropy(4)
+    counts[LEVELS] = COUNTS
+    drawn = [ExponentialMechanism(2.0).choose(counts, Fraction(1, 9), given(int.from_bytes(random(8), "little"))) for _ in range(300)]
+    assert set(drawn) >= {0, 2, 9, 14}
 
 
 def test_uniform_is_uniform_and_never_out_of_range():
