@@ -33,7 +33,8 @@ Floats = NDArray[np.float64]
 
 _WORD = 8
 _LAST = (1 << 63) - 1
-_WIDEN = 2.0**-40  # far above the relative error of a sum of a million logarithms or squares
+_WIDEN = 2.0**-40  # far above the relative error of a sum of a million logarithms or squares, and of what follows them
+_SLACK = 2.0**-20  # far above the rounding of numbers so small that the relative error is smaller still
 
 
 @checked
@@ -56,9 +57,8 @@ class L2LaplaceMechanism(PureNoise):
         low, high = _sizes(words)
         signed = _signs(words) * scale
         ends = np.sort([signed * low, signed * high], axis=0) + (rows + 0.5)
-        slack = 2.0**-20 + np.abs(ends).max(axis=0) * 2.0**-50
         with np.errstate(invalid="ignore"):
-            result, other = np.floor(ends[0] - slack), np.floor(ends[1] + slack)
+            result, other = np.floor(ends[0] - _SLACK), np.floor(ends[1] + _SLACK)
             known = (np.isfinite(other) & (result == other)).all(axis=1)
         lattice = np.where(known[:, None], result, 0.0).astype(np.int64)
         for i in np.flatnonzero(~known):

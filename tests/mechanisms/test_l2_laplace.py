@@ -1,5 +1,6 @@
 """The l2-norm Laplace mechanism under its contract, its privacy on densities, and through the curator."""
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -10,9 +11,10 @@ from dpbo.accounting import GDPFilter, PureFilter, profiles
 from dpbo.errors import BudgetExceeded
 from dpbo.events import L2LaplaceEvent, event_from_json
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism
+from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.l2_laplace import _Draw
 from dpbo.queries import ClippedMean, RowTable
-from dpbo.testing import VectorContract
+from dpbo.testing import SeededEntropy, VectorContract
 
 
 class TestL2Laplace(VectorContract):
@@ -56,6 +58,41 @@ def test_metrics_are_released_together_and_charged_as_pure():
     with pytest.raises(BudgetExceeded):
         curator.release(query, L2LaplaceMechanism(0.5))
     assert event_from_json(curator.ledger.records()[1].body["event"]) == L2LaplaceEvent(0.5)
+
+
+@pytest.mark.attack("A14")
+def test_a_vector_near_an_edge_asks_for_more_bits_and_no_other_does():
+    """As for one number: the fractions put one coordinate at a known distance from where rounding jumps, the others far from it."""
+    scale, small = 2.0**20 * 1.37, (1 << 63) - (1 << 30)  # a normal of 64 bits next to zero
+    for seed in range(12):
+        words = np.frombuffer(SeededEntropy(seed)(8 * 6), dtype="<u8").tolist()
+        words[4] = words[4] if seed % 2 else small
+        with mpmath.workdps(60):
+            x = [coordinate * scale for coordinate in _coordinates(words)]
+            for j in range(3):
+                error = float(abs(x[j])) * 2.0**-38 + 2.0**-20
+                for distance in (0.7 * error, -0.7 * error, 1.4 * error, -1.4 * error):
+                    fractions = [float((mpmath.mpf(0.3) - mpmath.mpf(1) / 2 - value) % 1) for value in x]
+                    fractions[j] = float((distance - mpmath.mpf(1) / 2 - x[j]) % 1)
+                    floors = [int(mpmath.floor(mpmath.mpf(f) + mpmath.mpf(1) / 2 + value)) for f, value in zip(fractions, x, strict=True)]
+                    asked = []
+
+                    def entropy(size, first=words, asked=asked):
+                        asked.append(size)
+                        assert size == 48
+                        return np.array(first if len(asked) == 1 else [1 << 63] * 6, dtype="<u8").tobytes()
+
+                    drawn = L2LaplaceMechanism(1.0).noise(np.array(fractions), np.full(3, scale), entropy)
+                    assert drawn.tolist() == floors
+                    assert (len(asked) > 1) == (abs(distance) < error)
+
+
+def _coordinates(words):
+    """Of a vector of three, where every number lies half a step above its 64 bits."""
+    half = [mpmath.mpf(2 * word + 1) / 2**65 for word in [*words[:3], *(word & (1 << 63) - 1 for word in words[3:])]]
+    z = [-NORMAL.exact(p) for p in half[3:]]
+    radius, length = -sum(map(mpmath.log, half[:3])), mpmath.sqrt(sum(value**2 for value in z))
+    return [(-1 if word >> 63 else 1) * radius * value / length for word, value in zip(words[3:], z, strict=True)]
 
 
 def test_a_thousand_coordinates_are_drawn():

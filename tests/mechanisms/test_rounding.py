@@ -20,6 +20,7 @@ from dpbo.privacy import Sensitivity
 from dpbo.testing import SeededEntropy, assert_law
 
 draw = functools.partial(rounded, NORMAL)
+_MASK = (1 << 63) - 1
 
 
 def test_ndtri_is_as_accurate_as_assumed():
@@ -57,8 +58,7 @@ def test_the_slow_path_decides_as_the_fast_one(law):
     words = np.frombuffer(SeededEntropy(3)(8 * 300), dtype="<u8")
     scale, fraction = 2.0**20 * 1.37, 0.8125
     fast = rounded(law, np.full(300, fraction), np.full(300, scale), lambda size: words.tobytes()[:size])
-    mask = (1 << 63) - 1
-    slow = [decide(law, int(w) & mask, bool(int(w) >> 63), fraction, scale, SeededEntropy(4)) for w in words]
+    slow = [decide(law, int(w) & _MASK, bool(int(w) >> 63), fraction, scale, SeededEntropy(4)) for w in words]
     assert fast.tolist() == slow
 
 
@@ -69,6 +69,24 @@ def test_the_extreme_word_is_decided_by_more_bits():
     with mpmath.workdps(60):
         expected = float(-mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(5.5) / mpmath.mpf(2) ** 128 - 1))
     assert value[0] == round(expected * 2.0**20)
+
+
+@pytest.mark.parametrize("law", [NORMAL, LAPLACE], ids=["normal", "laplace"])
+@pytest.mark.attack("A14")
+def test_a_draw_near_an_edge_asks_for_more_bits_and_no_other_does(law):
+    """The fraction puts the draw at a known distance from where rounding jumps; further bits are asked for within the declared error."""
+    for word in np.frombuffer(SeededEntropy(6)(8 * 40), dtype="<u8").tolist():
+        scale = 2.0**20 * 1.37
+        with mpmath.workdps(60):
+            z = -law.exact(mpmath.mpf(2 * (word & _MASK) + 1) / 2**65) * (-1 if word >> 63 else 1)
+            error = float(abs(z)) * scale * 2.0**-40 + 2.0**-24
+            for distance in (0.7 * error, -0.7 * error, 1.4 * error, -1.4 * error):
+                fraction = float((distance - mpmath.mpf(1) / 2 - z * scale) % 1)
+                edge = int(mpmath.nint(mpmath.mpf(fraction) + mpmath.mpf(1) / 2 + z * scale))
+                words = [word, *[1 << 63] * 3]
+                drawn = rounded(law, np.array([fraction]), np.array([scale]), lambda size, left=words: left.pop(0).to_bytes(size, "little"))
+                assert drawn[0] == (edge if distance > 0 else edge - 1)
+                assert (len(words) < 3) == (abs(distance) < error)
 
 
 def test_the_law_on_the_systems_entropy():
