@@ -75,7 +75,7 @@ def test_a_vector_near_an_edge_asks_for_more_bits_and_no_other_does():
                     fractions = [float((mpmath.mpf(0.3) - mpmath.mpf(1) / 2 - value) % 1) for value in x]
                     fractions[j] = float((distance - mpmath.mpf(1) / 2 - x[j]) % 1)
                     floors = [int(mpmath.floor(mpmath.mpf(f) + mpmath.mpf(1) / 2 + value)) for f, value in zip(fractions, x, strict=True)]
-                    asked = []
+                    asked: list[int] = []
 
                     def entropy(size, first=words, asked=asked):
                         asked.append(size)
