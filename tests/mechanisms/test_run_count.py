@@ -119,6 +119,31 @@ def test_what_a_word_leaves_open_is_decided_by_more():
     assert len(asked) == 2
 
 
+@pytest.mark.parametrize(
+    ("law", "least", "distribution"),
+    [
+        (TruncatedNegativeBinomial(1.0, 0.3), 2, lambda k: 1 - (1 - mpmath.mpf(0.3)) ** k),
+        (PoissonRuns(5.0), 0, lambda k: mpmath.gammainc(k + 1, 5, regularized=True)),
+        (BinomialRuns(10, 0.35), 0, lambda k: 1 - mpmath.betainc(k + 1, 10 - k, 0, mpmath.mpf(0.35), regularized=True)),
+    ],
+    ids=["geometric", "poisson", "binomial"],
+)
+@pytest.mark.attack("A14")
+def test_at_a_border_the_next_word_decides(law, least, distribution):
+    """Of the first 64 bits the share of a cell ends within; the border's own further bits say where the next word may lie."""
+    for k in range(least, least + 9):
+        with mpmath.workdps(60):
+            border = distribution(k) * mpmath.mpf(2) ** 64
+            word = int(mpmath.floor(border))
+            rest = int(mpmath.floor((border - word) * mpmath.mpf(2) ** 64))
+        for second, runs in ((rest - 2, k), (rest + 2, k + 1)):
+            words = iter([word, second])
+            assert drawn(law, lambda size, words=words: next(words).to_bytes(size, "little")) == runs
+            assert next(words, None) is None
+        for alone, runs in ((word - 2, k), (word + 2, k + 1)):
+            assert _decided(law, alone, 64) is None or drawn(law, lambda size, alone=alone: alone.to_bytes(size, "little")) == runs
+
+
 def test_the_widest_words_end():
     words = iter([(1 << 64) - 1] * 2 + [0])
     assert drawn(PoissonRuns(3.0), lambda size: next(words).to_bytes(8, "little")) > 20

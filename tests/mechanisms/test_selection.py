@@ -193,6 +193,43 @@ def test_a_word_is_nearly_always_enough():
     assert set(drawn) >= {0, 2, 9, 14}
 
 
+@pytest.mark.attack("A14")
+def test_rivals_ask_for_more_bits_where_their_noise_is_nearly_equal_and_nowhere_else():
+    """Two levels whose noisy utilities lie a known distance apart, and a third far below, which never asks for anything."""
+    levels, numbers, rate = (0, 12, 40), (3, 1000, 5), Fraction(1, 3)
+    counts, random = np.zeros(1 << 16, dtype=np.int64), SeededEntropy(8)
+    counts[list(levels)] = numbers
+    for _ in range(25):
+        first = int.from_bytes(random(8), "little") >> 1 | 1 << 62  # neither near 0 nor near 1
+        with mpmath.workdps(60):
+            noise = -mpmath.log(1 - (mpmath.mpf(2 * first + 1) / 2**65) ** (mpmath.mpf(1) / 3))
+            error = 2.0**-36 * float(noise + (noise + 4) + 1 + (1 + 4))
+            for distance in (0.7 * error, -0.7 * error, 1.4 * error, -1.4 * error):
+                second = int((1 - mpmath.exp(-(noise + distance + 4))) ** 1000 * 2**64)
+                asked: list[int] = []
+
+                def entropy(size, asked=asked, words=(first, second, 1 << 40)):
+                    asked.append(size)
+                    return np.array(words if len(asked) == 1 else [1 << 63], dtype="<u8").tobytes()
+
+                assert PermuteAndFlipMechanism(2.0).choose(counts, rate, entropy) == (12 if distance > 0 else 0)
+                assert asked == ([24, 8, 8] if abs(distance) < error else [24])
+
+
+def test_the_last_bits_of_rivals_decide_between_them():
+    """The second level's word is the one that equals the first's noise in 64 bits: its further bits make it win or lose."""
+    counts, rate, first = np.zeros(1 << 16, dtype=np.int64), Fraction(1, 3), 3 << 62
+    counts[[0, 12]] = [3, 1000]
+    with mpmath.workdps(80):
+        noise = -mpmath.log(1 - (mpmath.mpf(2 * first + 1) / 2**65) ** (mpmath.mpf(1) / 3))
+        share = (1 - mpmath.exp(-(noise + 4))) ** 1000 * 2**64
+        second, rest = int(share), int((share - int(share)) * 2**64)
+    for own, chosen in ((rest + 2, 12), (rest - 2, 0), (2**64 - 1, 12), (0, 0)):
+        words = iter([np.array([first, second], dtype="<u8").tobytes(), (1 << 63).to_bytes(8, "little"), own.to_bytes(8, "little"),
+                      bytes(8), bytes(8)])  # fmt: skip
+        assert PermuteAndFlipMechanism(2.0).choose(counts, rate, lambda size, words=words: next(words)) == chosen
+
+
 def test_uniform_is_uniform_and_never_out_of_range():
     entropy = SeededEntropy(1)
     assert chisquare(np.bincount([uniform(7, entropy) for _ in range(7000)], minlength=7)).pvalue > 1e-6
