@@ -15,6 +15,7 @@ from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.l2_laplace import _Draw
 from dpbo.queries import ClippedMean, RowTable
 from dpbo.testing import SeededEntropy, VectorContract
+from tests.mechanisms.words import Words
 
 
 class TestL2Laplace(VectorContract):
@@ -75,16 +76,10 @@ def test_a_vector_near_an_edge_asks_for_more_bits_and_no_other_does():
                     fractions = [float((mpmath.mpf(0.3) - mpmath.mpf(1) / 2 - value) % 1) for value in x]
                     fractions[j] = float((distance - mpmath.mpf(1) / 2 - x[j]) % 1)
                     floors = [int(mpmath.floor(mpmath.mpf(f) + mpmath.mpf(1) / 2 + value)) for f, value in zip(fractions, x, strict=True)]
-                    asked: list[int] = []
-
-                    def entropy(size, first=words, asked=asked):
-                        asked.append(size)
-                        assert size == 48
-                        return np.array(first if len(asked) == 1 else [1 << 63] * 6, dtype="<u8").tobytes()
-
+                    entropy = Words(tuple(words), middle=True)
                     drawn = L2LaplaceMechanism(1.0).noise(np.array(fractions), np.full(3, scale), entropy)
                     assert drawn.tolist() == floors
-                    assert (len(asked) > 1) == (abs(distance) < error)
+                    assert (entropy.asked > 1) == (abs(distance) < error)
 
 
 def _coordinates(words):

@@ -18,6 +18,7 @@ from dpbo.mechanisms.laplace import LAPLACE
 from dpbo.mechanisms.rounding import decide, rounded
 from dpbo.privacy import Sensitivity
 from dpbo.testing import SeededEntropy, assert_law
+from tests.mechanisms.words import Words
 
 draw = functools.partial(rounded, NORMAL)
 _MASK = (1 << 63) - 1
@@ -83,15 +84,10 @@ def test_a_draw_near_an_edge_asks_for_more_bits_and_no_other_does(law):
             for distance in (0.7 * error, -0.7 * error, 1.4 * error, -1.4 * error):
                 fraction = float((distance - mpmath.mpf(1) / 2 - z * scale) % 1)
                 edge = int(mpmath.nint(mpmath.mpf(fraction) + mpmath.mpf(1) / 2 + z * scale))
-                asked: list[int] = []
-
-                def entropy(size, word=word, asked=asked):
-                    asked.append(size)
-                    return (word if len(asked) == 1 else 1 << 63).to_bytes(size, "little")
-
-                drawn = rounded(law, np.array([fraction]), np.array([scale]), entropy)
+                words = Words(word, middle=True)
+                drawn = rounded(law, np.array([fraction]), np.array([scale]), words)
                 assert drawn[0] == (edge if distance > 0 else edge - 1)
-                assert (len(asked) > 1) == (abs(distance) < error)
+                assert (words.asked > 1) == (abs(distance) < error)
 
 
 def test_the_law_on_the_systems_entropy():

@@ -20,6 +20,7 @@ from dpbo.laws import (
 )
 from dpbo.mechanisms.run_count import _decided, drawn
 from dpbo.testing import SeededEntropy
+from tests.mechanisms.words import Words
 
 NEGATIVE_BINOMIALS = [
     TruncatedNegativeBinomial.of_mean(6.0),
@@ -137,11 +138,10 @@ def test_at_a_border_the_next_word_decides(law, least, distribution):
             word = int(mpmath.floor(border))
             rest = int(mpmath.floor((border - word) * mpmath.mpf(2) ** 64))
         for second, runs in ((rest - 2, k), (rest + 2, k + 1)):
-            words = iter([word, second])
-            assert drawn(law, lambda size, words=words: next(words).to_bytes(size, "little")) == runs
-            assert next(words, None) is None
+            words = Words(word, second)
+            assert (drawn(law, words), words.asked) == (runs, 2)
         for alone, runs in ((word - 2, k), (word + 2, k + 1)):
-            assert _decided(law, alone, 64) is None or drawn(law, lambda size, alone=alone: alone.to_bytes(size, "little")) == runs
+            assert _decided(law, alone, 64) is None or drawn(law, Words(alone)) == runs
 
 
 def test_the_widest_words_end():

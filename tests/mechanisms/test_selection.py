@@ -19,6 +19,7 @@ from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedSum
 from dpbo.testing import SeededEntropy
 from tests.mechanisms import test_selection_contract as contracts
+from tests.mechanisms.words import Words
 
 BOTH = [ExponentialMechanism, PermuteAndFlipMechanism]
 
@@ -158,17 +159,6 @@ LEVELS = np.array([0, 1, 2, 5, 9, 14, 40, 41, 100])
 COUNTS = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5])
 
 
-def given(*words):
-    """An entropy of these words, each asked for as eight bytes."""
-    left = iter(words)
-
-    def entropy(size):
-        assert size == 8
-        return next(left).to_bytes(8, "little")
-
-    return entropy
-
-
 def test_at_the_edge_between_two_levels_further_bits_decide():
     """The running weight passes a share of 64 bits somewhere within the last bit: what the next word says of it is obeyed."""
     rate, counts = Fraction(1, 9), np.zeros(1 << 16, dtype=np.int64)
@@ -181,15 +171,15 @@ def test_at_the_edge_between_two_levels_further_bits_decide():
         words = [(int(mpmath.floor(share)), int(mpmath.floor((share - mpmath.floor(share)) * mpmath.mpf(2) ** 64))) for share in shares]
     for place, (word, rest) in enumerate(words):
         for second, chosen in ((0, place), (rest - 2, place), (rest + 2, place + 1), (2**64 - 1, place + 1)):
-            assert ExponentialMechanism(2.0).choose(counts, rate, given(word, second)) == LEVELS[chosen]
+            assert ExponentialMechanism(2.0).choose(counts, rate, Words(word, second)) == LEVELS[chosen]
         for near, chosen in ((word - 1, place), (word + 1, place + 1)):
-            assert ExponentialMechanism(2.0).choose(counts, rate, given(near, 2**63)) == LEVELS[chosen]
+            assert ExponentialMechanism(2.0).choose(counts, rate, Words(near, 2**63)) == LEVELS[chosen]
 
 
 def test_a_word_is_nearly_always_enough():
     counts, random = np.zeros(1 << 16, dtype=np.int64), SeededEntropy(4)
     counts[LEVELS] = COUNTS
-    drawn = [ExponentialMechanism(2.0).choose(counts, Fraction(1, 9), given(int.from_bytes(random(8), "little"))) for _ in range(300)]
+    drawn = [ExponentialMechanism(2.0).choose(counts, Fraction(1, 9), Words(int.from_bytes(random(8), "little"))) for _ in range(300)]
     assert set(drawn) >= {0, 2, 9, 14}
 
 
@@ -206,14 +196,9 @@ def test_rivals_ask_for_more_bits_where_their_noise_is_nearly_equal_and_nowhere_
             error = 2.0**-36 * float(noise + (noise + 4) + 1 + (1 + 4))
             for distance in (0.7 * error, -0.7 * error, 1.4 * error, -1.4 * error):
                 second = int((1 - mpmath.exp(-(noise + distance + 4))) ** 1000 * 2**64)
-                asked: list[int] = []
-
-                def entropy(size, asked=asked, words=(first, second, 1 << 40)):
-                    asked.append(size)
-                    return np.array(words if len(asked) == 1 else [1 << 63], dtype="<u8").tobytes()
-
-                assert PermuteAndFlipMechanism(2.0).choose(counts, rate, entropy) == (12 if distance > 0 else 0)
-                assert asked == ([24, 8, 8] if abs(distance) < error else [24])
+                words = Words((first, second, 1 << 40), middle=True)
+                assert PermuteAndFlipMechanism(2.0).choose(counts, rate, words) == (12 if distance > 0 else 0)
+                assert words.asked == (3 if abs(distance) < error else 1)
 
 
 def test_the_last_bits_of_rivals_decide_between_them():
@@ -225,9 +210,7 @@ def test_the_last_bits_of_rivals_decide_between_them():
         share = (1 - mpmath.exp(-(noise + 4))) ** 1000 * 2**64
         second, rest = int(share), int((share - int(share)) * 2**64)
     for own, chosen in ((rest + 2, 12), (rest - 2, 0), (2**64 - 1, 12), (0, 0)):
-        words = iter([np.array([first, second], dtype="<u8").tobytes(), (1 << 63).to_bytes(8, "little"), own.to_bytes(8, "little"),
-                      bytes(8), bytes(8)])  # fmt: skip
-        assert PermuteAndFlipMechanism(2.0).choose(counts, rate, lambda size, words=words: next(words)) == chosen
+        assert PermuteAndFlipMechanism(2.0).choose(counts, rate, Words((first, second), 1 << 63, own, middle=True)) == chosen
 
 
 def test_uniform_is_uniform_and_never_out_of_range():
