@@ -29,7 +29,7 @@ from dpbo.privacy import Sensitivity, require_positive
 LEVELS = 1 << 16
 _FINENESS = 64
 _CHUNK = 1 << 20
-_DEPTH = 65.0  # the farthest level lies this many noise scales below the best
+_DEPTH = 65.0  # the farthest level lies this many noise scales below the best, less what `moves` is rounded up
 _ROUND_UP = 1 + Fraction(1, 2**40)  # `linf` is a float
 _LEAST, _MOST = 0.01, 200.0
 _LARGEST = 1 << 61

@@ -1,5 +1,6 @@
 """What the contract leaves open: exact decisions, the whole way through a curator, sabotage, bad input."""
 
+import math
 from fractions import Fraction
 
 import mpmath
@@ -14,6 +15,7 @@ from dpbo.accounting.costs import Cost
 from dpbo.errors import InputError
 from dpbo.events import ExponentialEvent, PermuteAndFlipEvent
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.mechanisms.selection import LEVELS as LEVELS_IN_ALL
 from dpbo.mechanisms.selection import uniform
 from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedSum
@@ -217,8 +219,38 @@ def test_uniform_is_uniform_and_never_out_of_range():
     entropy = SeededEntropy(1)
     assert chisquare(np.bincount([uniform(7, entropy) for _ in range(7000)], minlength=7)).pvalue > 1e-6
     assert uniform(1, entropy) == 0
-    top = iter([b"\xff" * 8, bytes(8)])
-    assert uniform(3, lambda _size: next(top)) == 0, "words beyond the last whole multiple are thrown away"
+    assert uniform(3, Words(2**64 - 1, 1)) == 1, "words beyond the last whole multiple are thrown away"
+    assert uniform(3, Words(2**64 - 2)) == 2
+
+
+@pytest.mark.parametrize("multiplier", [0.01, 0.3, 5.0, 200.0])
+@pytest.mark.attack("A10")
+def test_levels_are_as_wide_as_said_and_neighbours_never_move_further(multiplier):
+    """Of what a float sensitivity and a quantum leave open, everything is rounded up; the lowest level lies 64 noise scales down."""
+    for linf, quantum in ((1.0, 2.0**-7), (1.0, 2.0**-12), (0.3, 2.0**-20), (7.7, 2.0**-30), (2.0**-20, 2.0**-20), (5e-7, 2.0**-20)):
+        law = ExponentialMechanism(multiplier).law(Sensitivity(linf, linf, linf), [quantum, quantum])
+        most = math.ceil(Fraction(linf) * (1 + Fraction(1, 2**40)) / Fraction(quantum))
+        assert law.width == max(math.ceil(most * max(1 / 64, 65 * multiplier / 65536)), 1)
+        assert law.moves == math.ceil(Fraction(most, law.width))
+        assert law.moves * law.width * Fraction(quantum) > Fraction(linf)
+        assert (LEVELS_IN_ALL - 1) * law.width >= 64 * multiplier * most
+
+
+def test_utilities_of_two_units_are_no_choice():
+    for sensitivity, quanta in ((Sensitivity(1.0, 1.0, 1.0, (1.0, 2.0)), [0.5, 0.5]), (Sensitivity(1.0, 1.0, 1.0), [0.5, 0.25])):
+        with pytest.raises(InputError, match="question"):
+            ExponentialMechanism(1.0).law(sensitivity, quanta)
+
+
+def test_more_candidates_than_one_chunk_holds_are_one_set():
+    mechanism, count = ExponentialMechanism(0.01), (1 << 20) + 3
+    utilities = np.full(count, -(10**9))
+    utilities[-1] = 10**9
+    law = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [1.0])
+    assert mechanism._sample(utilities, [1.0], law, SeededEntropy(0)).tolist() == [count - 1]
+    utilities[[5, 6]] = 10**9
+    drawn = {int(mechanism._sample(utilities, [1.0], law, SeededEntropy(seed))[0]) for seed in range(12)}
+    assert drawn == {5, 6, count - 1}
 
 
 @pytest.mark.parametrize("kind", BOTH)
