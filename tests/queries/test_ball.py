@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpbo.errors import InputError
-from dpbo.queries.ball import Ball, Resolution, chunk_rows
+from dpbo.queries.ball import Ball, Resolution, chunk_rows, lattice_chunks
 
 DOUBLE = torch.float64
 CENTER = torch.tensor([1.0, -2.0], dtype=DOUBLE)
@@ -31,7 +31,8 @@ def test_what_is_no_ball_is_refused():
         with pytest.raises(InputError, match="radius"):
             Ball(radius)
     refused: list[dict[str, Any]] = [
-        {"norm": "l1"}, {"center": MATRIX}, {"center": CENTER * math.nan}, {"matrix": CENTER}, {"matrix": MATRIX[:1]}, {"matrix": MATRIX.float()},
+        {"norm": "l1"}, {"center": MATRIX}, {"center": torch.tensor([1.0, math.nan], dtype=DOUBLE)},
+        {"matrix": CENTER}, {"matrix": MATRIX[:1]}, {"matrix": MATRIX.float()},
     ]  # fmt: skip
     for settings in refused:
         with pytest.raises(InputError, match=next(iter(settings))):
@@ -40,6 +41,39 @@ def test_what_is_no_ball_is_refused():
         ball.require_dimension(2)
         with pytest.raises(InputError, match="dimension 3"):
             ball.require_dimension(3)
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+@pytest.mark.parametrize("center", [None, CENTER], ids=["zero", "center"])
+@pytest.mark.parametrize("matrix", [None, MATRIX], ids=["identity", "matrix"])
+@pytest.mark.attack("A4")
+def test_a_record_counts_as_its_clipped_place_in_whole_steps(norm, center, matrix):
+    ball, steps = Ball(2.0, center=center, matrix=matrix, norm=norm), 2.0**16
+    X = 3 * torch.randn(700, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    X[3, 0], X[4, 1], X[5] = math.nan, -math.inf, 1e102
+    dead = torch.zeros(700, dtype=torch.bool)
+    dead[3:6] = True
+    chunks = list(lattice_chunks([X[:300], X[300:]], ball, 16, 256))
+    assert [(k.shape, alive.shape) for k, alive in chunks] == [((2, 256), (256,))] * 4
+    parts = [(k[:, :count], alive[:count], alive[count:]) for (k, alive), count in zip(chunks, (256, 44, 256, 144), strict=True)]
+    k, alive, padding = (torch.cat(part, -1) for part in zip(*parts, strict=True))
+    assert torch.equal(alive, ~dead)
+    assert not padding.any()
+    Z = ball.inward(X)
+    length = Z.norm(dim=1, keepdim=True).clamp(min=1.0)
+    clipped = Z.clamp(-1.0, 1.0) if norm == "linf" else Z / length
+    assert torch.equal(k, k.round())
+    assert (k.T / steps - clipped)[~dead].abs().max() <= (0.5 if norm == "linf" else 3.5) / steps, (
+        "rounded; then shortened where that made it too long"
+    )
+    assert not k[:, dead].any()
+    assert k.abs().max() == steps if norm == "linf" else k.square().sum(0).max() <= steps**2
+
+
+def test_a_record_on_the_sphere_keeps_its_length():
+    ((k, alive),) = lattice_chunks([torch.tensor([[0.0, -3.0], [3.0, 0.0]], dtype=DOUBLE)], Ball(3.0), 12, 256)
+    assert k[:, :2].tolist() == [[0.0, 4096.0], [-4096.0, 0.0]]
+    assert alive[:3].tolist() == [True, True, False]
 
 
 def test_the_balls_own_tensors_are_copies():
