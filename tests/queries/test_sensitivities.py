@@ -1,0 +1,90 @@
+"""What each question declares, number by number: the contracts see that no neighbour passes it, this sees that none of it is given away."""
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+
+from dpbo import Adjacency
+from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, ClippedSum
+
+REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
+DOUBLE = torch.float64
+
+
+def score(_subject, records):
+    return records
+
+
+def declared(question, adjacency):
+    s = question.sensitivity(adjacency)
+    return pytest.approx((s.l1, s.l2, s.linf, *s.scale), rel=1e-12)
+
+
+@pytest.mark.parametrize(("adjacency", "part"), [(REPLACE, 1.0), (Adjacency.BOUNDED_ROW_CHANGE, 1.0), (ADD, 0.5)])
+@pytest.mark.attack("A5")
+def test_a_mean_of_two_metrics_counts_from_the_middle_of_each_range(adjacency, part):
+    """Widths 1 and 4 over weights 1 and 1/4: units 1 and 16, so in units of the larger one weight times 16 each."""
+    question = ClippedMean(score, score_range=[(0.0, 1.0), (-1.0, 3.0)], weights=(1.0, 0.25), divisor=10.0)
+    assert (part * 20.0, part * math.sqrt(272.0), part * 16.0, 1 / 16, 1.0) == declared(question, adjacency)
+    assert question.affine(None) == ((0.5, 1.0), 0.1)
+
+
+@pytest.mark.attack("A5")
+def test_a_sum_counts_from_zero_and_a_unit_of_several_records_more():
+    question = ClippedSum(score, score_range=(-1.0, 3.0))
+    assert (4.0, 4.0, 4.0, 1.0) == declared(question, REPLACE)
+    assert (3.0, 3.0, 3.0, 1.0) == declared(question, ADD)
+    three = ClippedSum(score, score_range=(-1.0, 3.0), max_records_per_unit=3)
+    assert (12.0, 12.0, 12.0, 1.0) == declared(three, REPLACE), "from three at -1 to three at 3"
+    assert (9.0, 9.0, 9.0, 1.0) == declared(three, ADD)
+    for one_sided in ((1.0, 3.0), (-3.0, -1.0)):
+        positive = ClippedSum(score, score_range=one_sided, max_records_per_unit=3)
+        assert (8.0, 8.0, 8.0, 1.0) == declared(positive, REPLACE), "from one record at 1 to three at 3"
+        assert (9.0, 9.0, 9.0, 1.0) == declared(positive, ADD)
+    assert (5.0, 5.0, 5.0, 1.0) == declared(ClippedSum(score, score_range=(-5.0, 1.0)), ADD)
+    assert question.affine(7) == ((0.0,), 1.0)
+
+
+@pytest.mark.attack("A5")
+def test_what_floats_cannot_hold_is_rounded_up():
+    for width in (0.1, 1.1, 2.7):
+        for weights in ((1.0, 3.0), (1.0, 1.0), (0.3, 0.7, 0.9)):
+            ranges = [(0.0, width)] * len(weights)
+            found = ClippedSum(score, score_range=ranges, weights=weights).sensitivity(REPLACE)
+            largest = Fraction(width) / min(map(Fraction, weights))
+            for value, exact in (
+                (Fraction(found.l1), largest * sum(map(Fraction, weights))),
+                (Fraction(found.l2) ** 2, largest**2 * sum(Fraction(weight) ** 2 for weight in weights)),
+                (Fraction(found.linf), largest * max(map(Fraction, weights))),
+            ):
+                assert exact <= value <= exact * (1 + Fraction(1, 2**50))
+    assert ClippedSum(score, score_range=[(0.0, 3.0), (0.0, 4.0)], weights=(3.0, 4.0)).sensitivity(REPLACE).l2 == 5.0
+
+
+@pytest.mark.attack("A5")
+def test_a_unit_is_in_one_cell():
+    question = CellMeans(score, cells=3)
+    for adjacency in (REPLACE, Adjacency.BOUNDED_ROW_CHANGE):
+        assert (2.0, math.sqrt(2.0), 1.0, 1.0, 1.0, 1.0) == declared(question, adjacency)
+    assert (1.0, 1.0, 1.0, 1.0, 1.0, 1.0) == declared(question, ADD)
+
+
+@pytest.mark.attack("A5")
+def test_a_unit_moves_every_candidate():
+    question = CandidateScores(score, [1, 2, 3, 4], score_range=(0.0, 3.0))
+    assert (12.0, 6.0, 3.0, 1.0, 1.0, 1.0, 1.0) == declared(question, REPLACE)
+    assert (6.0, 3.0, 1.5, 1.0, 1.0, 1.0, 1.0) == declared(question, ADD)
+    assert question.affine(7) == ((0.0,) * 4, 1.0)
+    assert question.sensitivity(REPLACE).l2 >= 6.0
+
+
+@pytest.mark.attack("A5")
+def test_a_gradient_has_one_length():
+    X = torch.zeros(2, 3, dtype=DOUBLE)
+    question = ClippedGradient(score, X, weights=torch.zeros(4, 2, dtype=DOUBLE), clip=1.5, divisor=8.0)
+    assert (6.0, 3.0, 3.0, 1.0, 1.0, 1.0, 1.0) == declared(question, REPLACE)
+    assert (3.0, 1.5, 1.5, 1.0, 1.0, 1.0, 1.0) == declared(question, ADD)
+    assert question.sensitivity(REPLACE).l1 >= 6.0
+    assert question.affine(5) == ((0.0,) * 4, 1 / 8)
