@@ -3,11 +3,14 @@
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
 from dpbo import Adjacency
-from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, ClippedSum
+from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, ClippedSum, ClusterSums
+from dpbo.queries.ball import Ball
+from dpbo.queries.features import distance_squared
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
 DOUBLE = torch.float64
@@ -88,3 +91,31 @@ def test_a_gradient_has_one_length():
     assert (3.0, 1.5, 1.5, 1.0, 1.0, 1.0, 1.0) == declared(question, ADD)
     assert question.sensitivity(REPLACE).l1 >= 6.0
     assert question.affine(5) == ((0.0,) * 4, 1 / 8)
+
+
+@pytest.mark.parametrize(("q", "m"), [(1.0, 1.0), (2.0, 1.0), (1.0, 3.0)])
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.attack("A5")
+def test_a_record_is_in_one_cluster(q, m, K):
+    """Two records in different clusters, or opposite ones in the same: whichever is further apart."""
+    for norm, longest, around in (("l2", 1.0, math.sqrt(2.0)), ("linf", 2.0, 2.0)):
+        question = ClusterSums(2, ball=Ball(1.0, norm=norm), centers=torch.eye(4, dtype=DOUBLE)[:K, :2], weights=(q, m))
+        scale = (1.0 / q, 1.0 / m, 1.0 / m) * K
+        apart = max((2.0 if K > 1 else 1.0) * (q**2 + longest * m**2), 4.0 * longest * m**2)
+        assert (2.0 * (q + m * around), math.sqrt(apart), max(q, 2.0 * m), *scale) == declared(question, REPLACE)
+        assert (q + m * around, math.sqrt(q**2 + longest * m**2), max(q, m), *scale) == declared(question, ADD)
+
+
+@pytest.mark.parametrize("m", [0.05, 0.3, 0.6, 1.0, 3.0])
+@pytest.mark.attack("A5")
+def test_moments_move_as_far_as_two_records_can(m):
+    """Against a search over lengths and angles, where the docstring solves for them."""
+    r, t = np.linspace(0.0, 1.0, 401), np.linspace(-1.0, 1.0, 401)
+    a, b, c = np.meshgrid(r, r[::4], t, indexing="ij")
+    inner = a * b * c
+    linear = m**2 * (a**2 + b**2 - 2 * inner)
+    for covariance, quadratic in (("full", a**4 + b**4 - 2 * inner**2), ("spherical", (a**2 - b**2) ** 2)):
+        reached = float((linear + quadratic).max())
+        assert reached <= distance_squared((7.0, m, 1.0), covariance) * (1 + 1e-12)
+        assert distance_squared((7.0, m, 1.0), covariance) <= reached * (1 + 1e-4)
+    assert distance_squared((7.0, m, 1.0), "diag") == distance_squared((7.0, m, 1.0), "full")
