@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +42,7 @@ class CandidateScores(Query):
     score: scoring.Score
     candidates: Sequence[Any] = field(repr=False)
     score_range: tuple[float, float] = field(kw_only=True)
-    fit: Any = field(default=None, kw_only=True)
+    fit: Callable[[Any], Any] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if len(self.candidates) < 1:

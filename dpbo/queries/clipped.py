@@ -18,7 +18,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -56,7 +56,7 @@ class ClippedScores(Query):
     score: scoring.Score
     subject: Any = field(default=None, repr=False)
     score_range: ScoreRange = field(kw_only=True)
-    fit: Any = field(default=None, kw_only=True)
+    fit: Callable[[Any], Any] | None = field(default=None, kw_only=True)
     weights: Sequence[float] | None = field(default=None, kw_only=True)
     max_records_per_unit: int = field(default=1, kw_only=True)
     worst: str | float = field(default="lower", kw_only=True)
@@ -64,9 +64,6 @@ class ClippedScores(Query):
     ranges: tuple[tuple[float, float], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        scoring.require_callable("score", self.score)
-        if self.fit is not None:
-            scoring.require_callable("fit", self.fit)
         object.__setattr__(self, "ranges", _ranges(self.score_range))
         object.__setattr__(self, "weights", _weights(self.weights, self.metrics))
         require_count("max_records_per_unit", self.max_records_per_unit)

@@ -59,7 +59,6 @@ class ClippedGradient(Query):
     loss_range: tuple[float, float] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        scoring.require_callable("loss", self.loss)
         object.__setattr__(self, "clip", require_positive("clip", self.clip, 1e-100, 1e100))
         for name in ("X", "weights"):
             _require_matrix(name, getattr(self, name))

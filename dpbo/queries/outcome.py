@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from dpbo.checking import checked
+from dpbo.checking import Index, checked
 from dpbo.errors import InputError
 from dpbo.events import DeclassifiedEvent, Event, NotPrivateEvent
-from dpbo.privacy import Adjacency, Sensitivity, require_count, require_range
+from dpbo.privacy import Adjacency, Sensitivity, require_range
 from dpbo.queries import scoring
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.integers import sum_records
@@ -47,14 +47,12 @@ class RowOutcome(Query):
     """
 
     outcome: Callable[[Any], Any]
-    row: int = field(kw_only=True)
+    row: Index = field(kw_only=True)
     value_range: tuple[float, float] = field(kw_only=True)
     declassified: str | None = field(default=None, kw_only=True)
     worst: str | float = field(default="lower", kw_only=True)
 
     def __post_init__(self) -> None:
-        scoring.require_callable("outcome", self.outcome)
-        require_count("row", self.row, 0)
         object.__setattr__(self, "value_range", require_range("value_range", self.value_range))
         if self.declassified is not None and not (isinstance(self.declassified, str) and self.declassified.strip()):
             raise InputError("declassified", self.declassified, "a sentence that says why outcomes need no protection")

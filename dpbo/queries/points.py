@@ -11,13 +11,14 @@ import abc
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
+from dpbo.checking import at_least
 from dpbo.errors import InputError
-from dpbo.privacy import Adjacency, Sensitivity, require_count
+from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import scoring
 from dpbo.queries.ball import MOST_DIMENSION, Ball, Resolution, chunk_rows, lattice_chunks
 from dpbo.queries.query import Failure, IntegerSum, Query, View
@@ -35,18 +36,12 @@ class PointSums(Query):
         vectors: `vectors(records)` gives `n x d` where records are no such tensor or array themselves; each record by itself.
     """
 
-    dimension: int
+    dimension: Annotated[int, at_least(1, MOST_DIMENSION)]
     ball: Ball = field(kw_only=True)
     vectors: Callable[[Any], Any] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if require_count("dimension", self.dimension) > MOST_DIMENSION:
-            raise InputError("dimension", self.dimension, f"at most {MOST_DIMENSION}")
-        if not isinstance(self.ball, Ball):
-            raise InputError("ball", type(self.ball).__name__, "a Ball")
         self.ball.require_dimension(self.dimension)
-        if self.vectors is not None:
-            scoring.require_callable("vectors", self.vectors)
 
     @property
     @abc.abstractmethod

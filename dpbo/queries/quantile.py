@@ -14,11 +14,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
-from dpbo.checking import checked
+from dpbo.checking import Probability, Within, checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import scoring
@@ -44,18 +44,15 @@ class QuantileUtilities(Query):
     score: scoring.Score
     subject: Any = field(default=None, repr=False)
     candidates: Sequence[float] = field(kw_only=True)
-    quantile: float = field(kw_only=True)
-    step_cost: float = field(default=0.0, kw_only=True)
+    quantile: Probability = field(kw_only=True)
+    step_cost: Annotated[float, Within("from 0 to 1e6", lambda value: 0.0 <= value <= 1e6)] = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        scoring.require_callable("score", self.score)
         values = [float(value) for value in self.candidates]
         if len(values) < 2 or not all(math.isfinite(v) for v in values) or any(a >= b for a, b in itertools.pairwise(values)):
             raise InputError("candidates", values, "two or more increasing finite numbers")
-        if not isinstance(self.quantile, float) or not 0.0 < self.quantile < 1.0 or self._share().denominator > _FINE:
-            raise InputError("quantile", self.quantile, "in (0, 1), a decimal of at most six digits")
-        if not isinstance(self.step_cost, float) or not 0.0 <= self.step_cost <= 1e6:
-            raise InputError("step_cost", self.step_cost, "a float from 0 to 1e6")
+        if self._share().denominator > _FINE:
+            raise InputError("quantile", self.quantile, "a decimal of at most six digits")
         object.__setattr__(self, "candidates", tuple(values))
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:

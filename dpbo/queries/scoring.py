@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from dpbo.errors import InputError, ScoreError
+from dpbo.errors import ScoreError
 from dpbo.queries.query import Failure, View
 
 Score = Callable[[Any, Any], Any]
@@ -136,9 +136,3 @@ def _as_rows(batch: Any, metrics: int) -> torch.Tensor:
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def require_callable(name: str, value: Any) -> None:
-    """Raises InputError unless `value` can be called."""
-    if not callable(value):
-        raise InputError(name, value, "callable")

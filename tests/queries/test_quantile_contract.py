@@ -6,9 +6,11 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
+from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError, ScoreError
 from dpbo.mechanisms import ExponentialMechanism
 from dpbo.queries import QuantileUtilities
+from dpbo.queries.query import IntegerSum
 from dpbo.testing import QueryContract
 
 
@@ -42,6 +44,24 @@ def test_the_chosen_candidate_is_near_the_quantile(adjacency, grouped):
     release = curator.release(QuantileUtilities(norms, candidates=grid, quantile=0.9), ExponentialMechanism.of(1.0))
     assert abs(grid[int(release.value.item())] - 0.9) <= 0.03
     assert "candidates" in str(curator.statement())
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_utilities_count_who_is_below(grouped):
+    """-|how many units score less - q n| less the cost of the place; scores on a candidate are not below it, NaN is at the upper end."""
+    records = torch.tensor([3.0, -2.0, 5.0, 5.0, 6.9, 100.0, -7.0, 7.0, 0.25, 0.2499, torch.nan], dtype=torch.float64)
+    unit = PrivacyUnit("patient", groups=np.arange(11)) if grouped else PrivacyUnit("record")
+    view = PrivateView.of(records, unit, units_are_public=True)
+    candidates = [-2.0, 0.25, 5.0, 7.0]
+    question = QuantileUtilities(norms, candidates=candidates, quantile=0.35, step_cost=0.5)
+    answer = question._evaluate(view, None)
+    assert isinstance(answer, IntegerSum)
+    below = [0, 3, 5, 8]
+    expected = [-abs(count - 0.35 * 11) - 0.5 * place for place, count in enumerate(below)]
+    assert (answer.numerators.double() * answer.quanta[0]).tolist() == pytest.approx(expected, rel=2e-5), (
+        "the step of 2^-20 is shared out in whole parts"
+    )
+    assert len(set(answer.quanta)) == 1
 
 
 def test_extreme_quantiles_are_those_that_were_asked_for():

@@ -8,7 +8,18 @@ import pytest
 import torch
 
 from dpbo import Adjacency
-from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, ClippedSum, ClusterSums
+from dpbo.queries import (
+    CandidateScores,
+    CellMeans,
+    ClippedGradient,
+    ClippedMean,
+    ClippedSum,
+    ClusterSums,
+    MixtureMoments,
+    QuantileUtilities,
+    RowOutcome,
+    RowTable,
+)
 from dpbo.queries.ball import Ball
 from dpbo.queries.features import distance_squared
 
@@ -119,3 +130,37 @@ def test_moments_move_as_far_as_two_records_can(m):
         assert reached <= distance_squared((7.0, m, 1.0), covariance) * (1 + 1e-12)
         assert distance_squared((7.0, m, 1.0), covariance) <= reached * (1 + 1e-4)
     assert distance_squared((7.0, m, 1.0), "diag") == distance_squared((7.0, m, 1.0), "full")
+
+
+@pytest.mark.attack("A5")
+def test_mixture_moments_are_one_vector_of_all_their_coordinates():
+    question = MixtureMoments(2, ball=Ball(1.0), natural=torch.ones(3, 6, dtype=DOUBLE), weights=(2.0, 1.0, 4.0))
+    scale = (0.5, 1.0, 1.0, 0.25, 0.25 / math.sqrt(2.0), 0.25) * 3
+    l2 = math.sqrt(max(2.0 * (4.0 + 1.0 + 16.0), distance_squared((2.0, 1.0, 4.0), "full")))
+    assert (l2 * math.sqrt(18.0), l2, l2, *scale) == declared(question, REPLACE)
+    assert question.affine(5) == ((0.0,) * 18, 1.0)
+
+
+@pytest.mark.attack("A5")
+def test_a_row_moves_by_twice_the_radius_and_by_what_the_projection_makes_of_it():
+    projection = torch.tensor([[3.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=DOUBLE)
+    for question, k, l2 in ((RowTable((1.0, 2.0), 0.5), 2, 1.0), (RowTable((1.0, 2.0), 0.5, projection=projection), 3, 3.0)):
+        found = question.sensitivity(REPLACE)
+        assert l2 <= found.l2 == found.linf <= l2 * (1 + 1e-9)
+        assert found.l1 == pytest.approx(found.l2 * math.sqrt(k), rel=1e-12)
+        assert (found.scale, found.block) == ((1.0,) * k, k)
+
+
+@pytest.mark.attack("A5")
+def test_a_unit_moves_every_utility_of_a_quantile_by_one_at_most():
+    question = QuantileUtilities(score, candidates=[0.0, 1.0, 2.0, 4.0], quantile=0.75)
+    assert (4.0, 2.0, 1.0, *(1.0,) * 4) == declared(question, REPLACE)
+    assert (3.0, 1.5, 0.75, *(1.0,) * 4) == declared(question, ADD)
+    assert question.sensitivity(REPLACE).l2 >= 2.0
+    assert question.affine(7) == ((0.0,) * 4, 1.0)
+
+
+def test_an_outcome_is_a_mean_over_one_record():
+    question = RowOutcome(len, row=2, value_range=(-1.0, 3.0))
+    assert (4.0, 4.0, 4.0, 1.0) == declared(question, REPLACE)
+    assert question.affine(7) == ((1.0,), 1.0)

@@ -31,7 +31,6 @@ from dpbo.models.finite import FiniteGP
 from dpbo.models.information import information_gain_bound
 from dpbo.privacy import Adjacency, Sensitivity, require_count, require_range
 from dpbo.queries.query import Failure, IntegerSum, Query, View
-from dpbo.queries.scoring import require_callable
 
 Gain = Callable[[torch.Tensor, Any], float]
 _STEP = 2.0**-30
@@ -65,7 +64,6 @@ class KusnerSearch:
     constants: str = field(default="corrected", kw_only=True)
 
     def __post_init__(self) -> None:
-        require_callable("gain", self.gain)
         object.__setattr__(self, "candidates", self.candidates.detach().clone())
         require_count("observations", self.observations)
         object.__setattr__(self, "value_range", require_range("value_range", self.value_range))

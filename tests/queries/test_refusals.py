@@ -1,0 +1,104 @@
+"""What a question refuses, by the name of its argument, and what lies just inside."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from dpbo import Adjacency
+from dpbo.errors import InputError
+from dpbo.queries import (
+    CandidateScores,
+    ClippedGradient,
+    ClippedMean,
+    ClusterSums,
+    MixtureMoments,
+    QuantileUtilities,
+    RowOutcome,
+    RowTable,
+    SecondMoment,
+)
+from dpbo.queries.ball import MOST_DIMENSION, Ball
+
+DOUBLE = torch.float64
+ONES = torch.ones(2, 2, dtype=DOUBLE)
+
+
+def score(_subject, records):
+    return records
+
+
+GOOD: dict[type, dict[str, Any]] = {
+    ClippedMean: {"score": score, "score_range": (0.0, 1.0)},
+    CandidateScores: {"score": score, "candidates": [1, 2], "score_range": (0.0, 1.0)},
+    ClippedGradient: {"loss": score, "X": ONES, "weights": ONES, "clip": 1.0},
+    ClusterSums: {"dimension": 2, "ball": Ball(1.0), "centers": ONES},
+    MixtureMoments: {"dimension": 2, "ball": Ball(1.0), "natural": torch.ones(2, 6, dtype=DOUBLE)},
+    QuantileUtilities: {"score": score, "candidates": [0.0, 1.0], "quantile": 0.5},
+    RowOutcome: {"outcome": len, "row": 0, "value_range": (0.0, 1.0)},
+    RowTable: {"center": [0.0, 0.0], "radius": 1.0},
+    SecondMoment: {"dimension": 2, "ball": Ball(1.0)},
+}
+BROKEN = torch.tensor([[1.0, float("nan")], [1.0, 1.0]], dtype=DOUBLE)
+REFUSED: list[tuple[type, str, Any]] = [
+    (ClippedMean, "score", 3), (ClippedMean, "fit", 3), (ClippedMean, "divisor", 0.99), (ClippedMean, "divisor", 1.5e18),
+    (ClippedMean, "weights", (1.5e6,)), (ClippedMean, "weights", (0.9e-6,)), (ClippedMean, "weights", (1.0, 1.0)),
+    (ClippedMean, "worst", 1.5), (ClippedMean, "worst", "best"), (ClippedMean, "max_records_per_unit", 0),
+    (CandidateScores, "candidates", []), (CandidateScores, "score", 3), (CandidateScores, "score_range", (1.0, 0.0)),
+    (ClippedGradient, "loss", 3), (ClippedGradient, "clip", 0.9e-100), (ClippedGradient, "clip", 1.5e100),
+    (ClippedGradient, "divisor", 0.5), (ClippedGradient, "divisor", 1.5e18), (ClippedGradient, "X", BROKEN),
+    (ClippedGradient, "weights", BROKEN), (ClippedGradient, "weights", ONES.float()), (ClippedGradient, "weights", ONES[:, :1]),
+    (ClusterSums, "centers", BROKEN), (ClusterSums, "centers", ONES.float()), (ClusterSums, "centers", ONES[:0]),
+    (ClusterSums, "weights", (1.0, 0.9e-3)), (ClusterSums, "weights", (1.5e3, 1.0)), (ClusterSums, "weights", (1.0, 1.0, 1.0)),
+    (ClusterSums, "vectors", 3), (ClusterSums, "ball", 3), (ClusterSums, "dimension", MOST_DIMENSION + 1),
+    (MixtureMoments, "natural", torch.full((2, 6), float("inf"), dtype=DOUBLE)), (MixtureMoments, "covariance", "tied"),
+    (MixtureMoments, "natural", torch.ones(2, 5, dtype=DOUBLE)), (MixtureMoments, "weights", (1.0, 1.0)),
+    (MixtureMoments, "weights", (1.0, 1.0, 0.9e-3)), (MixtureMoments, "weights", (1.5e3, 1.0, 1.0)),
+    (QuantileUtilities, "score", 3), (QuantileUtilities, "candidates", [0.0, float("inf")]), (QuantileUtilities, "candidates", [1.0]),
+    (QuantileUtilities, "candidates", [0.0, 1.0, 1.0]), (QuantileUtilities, "candidates", [0.0, 2.0, 1.0, 3.0]),
+    (QuantileUtilities, "quantile", 0.0), (QuantileUtilities, "quantile", 1.0), (QuantileUtilities, "quantile", 0.1234567),
+    (QuantileUtilities, "step_cost", -1.0), (QuantileUtilities, "step_cost", 1.5e6),
+    (RowOutcome, "outcome", 3), (RowOutcome, "row", -1), (RowOutcome, "declassified", " "),
+    (RowTable, "radius", 0.9e-100), (RowTable, "radius", 1.5e100), (RowTable, "projection", BROKEN), (RowTable, "center", []),
+]  # fmt: skip
+ACCEPTED: list[tuple[type, str, Any]] = [
+    (ClippedMean, "divisor", 1.0), (ClippedMean, "divisor", 1e18), (ClippedMean, "weights", (1e6,)), (ClippedMean, "weights", (1e-6,)),
+    (ClippedMean, "worst", 1.0), (ClippedMean, "worst", "upper"), (CandidateScores, "candidates", [1]),
+    (ClippedGradient, "clip", 1e-100), (ClippedGradient, "clip", 1e100), (ClippedGradient, "divisor", 1.0),
+    (ClippedGradient, "divisor", 1e18), (ClusterSums, "weights", (1e-3, 1e3)), (MixtureMoments, "weights", (1e-3, 1.0, 1e3)),
+    (SecondMoment, "dimension", MOST_DIMENSION),
+    (QuantileUtilities, "quantile", 0.123456), (QuantileUtilities, "step_cost", 1e6), (QuantileUtilities, "step_cost", 0.0),
+    (RowTable, "radius", 1e-100), (RowTable, "radius", 1e100),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), REFUSED, ids=lambda v: getattr(v, "__name__", str(v))[:30])
+def test_it_is_refused_by_name(kind, name, value):
+    with pytest.raises(InputError) as refused:
+        kind(**{**GOOD[kind], name: value})
+    assert refused.value.parameter == name
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), ACCEPTED, ids=lambda v: getattr(v, "__name__", str(v))[:30])
+def test_it_is_taken(kind, name, value):
+    kind(**{**GOOD[kind], name: value})
+
+
+@pytest.mark.parametrize("kind", [ClippedGradient, ClusterSums, MixtureMoments, SecondMoment, RowTable], ids=lambda kind: kind.__name__)
+def test_a_relation_it_says_nothing_about_is_refused(kind):
+    with pytest.raises(InputError, match="adjacency"):
+        kind(**GOOD[kind]).sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
+
+
+def test_a_row_has_no_place_where_records_may_be_missing():
+    for kind in (RowOutcome, RowTable):
+        with pytest.raises(InputError, match="adjacency"):
+            kind(**GOOD[kind]).sensitivity(Adjacency.ADD_OR_REMOVE_ONE)
+
+
+def test_public_tensors_are_copies():
+    for kind, name in ((ClusterSums, "centers"), (MixtureMoments, "natural"), (ClippedGradient, "X"), (ClippedGradient, "weights")):
+        own = GOOD[kind][name].clone()
+        question = kind(**{**GOOD[kind], name: own})
+        own += 1.0
+        assert torch.equal(getattr(question, name), GOOD[kind][name])
