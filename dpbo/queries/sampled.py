@@ -16,9 +16,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from dpbo.checking import checked
+from dpbo.checking import Within, checked
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, NotPrivateEvent, PoissonGaussianEvent
 from dpbo.privacy import Adjacency, Sensitivity
@@ -37,13 +37,10 @@ class PoissonSampled(Query):
     """
 
     query: ClippedMean
-    rate: float = dataclasses.field(kw_only=True)
+    rate: Annotated[float, Within("from 1e-9 to 1", lambda value: 1e-9 <= value <= 1.0)] = dataclasses.field(kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.query, ClippedMean):
-            raise InputError("query", type(self.query).__name__, "a ClippedMean")
-        if not isinstance(self.rate, float) or not 1e-9 <= self.rate <= 1.0:
-            raise InputError("rate", self.rate, "a float from 1e-9 to 1")
+        object.__setattr__(self, "rate", float(self.rate))
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         bound = self.scale(adjacency)
@@ -52,7 +49,6 @@ class PoissonSampled(Query):
 
     def scale(self, adjacency: Adjacency) -> Sensitivity:
         """The norm bound of one unit's contribution, under either relation."""
-        self.query.sensitivity(adjacency)  # refuses relations that are neither
         return self.query.sensitivity(Adjacency.ADD_OR_REMOVE_ONE)
 
     def charged(self, event: Event, adjacency: Adjacency) -> Event:

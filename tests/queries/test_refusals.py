@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpbo import Adjacency
+from dpbo import Adjacency, RowChange
 from dpbo.errors import InputError
 from dpbo.queries import (
     CandidateScores,
@@ -13,6 +13,7 @@ from dpbo.queries import (
     ClippedMean,
     ClusterSums,
     MixtureMoments,
+    PoissonSampled,
     QuantileUtilities,
     RowOutcome,
     RowTable,
@@ -36,6 +37,7 @@ GOOD: dict[type, dict[str, Any]] = {
     MixtureMoments: {"dimension": 2, "ball": Ball(1.0), "natural": torch.ones(2, 6, dtype=DOUBLE)},
     QuantileUtilities: {"score": score, "candidates": [0.0, 1.0], "quantile": 0.5},
     RowOutcome: {"outcome": len, "row": 0, "value_range": (0.0, 1.0)},
+    PoissonSampled: {"query": ClippedMean(score, score_range=(0.0, 1.0)), "rate": 0.5},
     RowTable: {"center": [0.0, 0.0], "radius": 1.0},
     SecondMoment: {"dimension": 2, "ball": Ball(1.0)},
 }
@@ -60,6 +62,10 @@ REFUSED: list[tuple[type, str, Any]] = [
     (QuantileUtilities, "step_cost", -1.0), (QuantileUtilities, "step_cost", 1.5e6),
     (RowOutcome, "outcome", 3), (RowOutcome, "row", -1), (RowOutcome, "declassified", " "),
     (RowTable, "radius", 0.9e-100), (RowTable, "radius", 1.5e100), (RowTable, "projection", BROKEN), (RowTable, "center", []),
+    (RowTable, "center", [0.0, 1.5e100]), (RowTable, "center", [-1.5e100, 0.0]), (RowTable, "projection", ONES.float()),
+    (RowTable, "projection", ONES[0]), (RowTable, "projection", ONES[:1]), (RowTable, "projection", ONES[:, :0]),
+    (RowTable, "projection", ONES * 1e100), (RowTable, "projection", ONES * 1e-100),
+    (PoissonSampled, "rate", 0.9e-9), (PoissonSampled, "rate", 1.1), (PoissonSampled, "query", 3),
 ]  # fmt: skip
 ACCEPTED: list[tuple[type, str, Any]] = [
     (ClippedMean, "divisor", 1.0), (ClippedMean, "divisor", 1e18), (ClippedMean, "weights", (1e6,)), (ClippedMean, "weights", (1e-6,)),
@@ -68,7 +74,9 @@ ACCEPTED: list[tuple[type, str, Any]] = [
     (ClippedGradient, "divisor", 1e18), (ClusterSums, "weights", (1e-3, 1e3)), (MixtureMoments, "weights", (1e-3, 1.0, 1e3)),
     (SecondMoment, "dimension", MOST_DIMENSION),
     (QuantileUtilities, "quantile", 0.123456), (QuantileUtilities, "step_cost", 1e6), (QuantileUtilities, "step_cost", 0.0),
-    (RowTable, "radius", 1e-100), (RowTable, "radius", 1e100),
+    (RowTable, "radius", 1e-100), (RowTable, "radius", 1e100), (RowTable, "center", [1e100, -1e100]), (RowTable, "projection", ONES[:, :1]),
+    (RowTable, "projection", -ONES * 1.5e-100), (RowTable, "projection", -ONES * 0.9e100),
+    (PoissonSampled, "rate", 1e-9), (PoissonSampled, "rate", 1),
 ]  # fmt: skip
 
 
@@ -94,6 +102,13 @@ def test_a_row_has_no_place_where_records_may_be_missing():
     for kind in (RowOutcome, RowTable):
         with pytest.raises(InputError, match="adjacency"):
             kind(**GOOD[kind]).sensitivity(Adjacency.ADD_OR_REMOVE_ONE)
+
+
+def test_a_change_too_small_beside_a_wide_table_is_refused():
+    change = RowChange(norm=2.0**-23, diameter=2.0)
+    RowTable([0.0] * 100, 1.0, row_change=change).sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
+    with pytest.raises(InputError, match="row_change"):
+        RowTable([0.0] * 2000, 1.0, row_change=change).sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
 
 
 def test_public_tensors_are_copies():

@@ -134,7 +134,7 @@ def test_other_noise_and_mixed_batches_are_refused():
         make(records(), accounting=None).release(mean(), GaussianMechanism(5.0))
 
 
-@pytest.mark.parametrize("rate", [0.0, 1.5, float("nan"), 1])
+@pytest.mark.parametrize("rate", [0.0, 1.5, float("nan"), "1"])
 def test_a_rate_outside_its_range_is_refused(rate):
     with pytest.raises(InputError, match="rate"):
         mean(rate)

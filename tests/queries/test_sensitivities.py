@@ -16,6 +16,7 @@ from dpbo.queries import (
     ClippedSum,
     ClusterSums,
     MixtureMoments,
+    PoissonSampled,
     QuantileUtilities,
     RowOutcome,
     RowTable,
@@ -158,6 +159,16 @@ def test_a_unit_moves_every_utility_of_a_quantile_by_one_at_most():
     assert (3.0, 1.5, 0.75, *(1.0,) * 4) == declared(question, ADD)
     assert question.sensitivity(REPLACE).l2 >= 2.0
     assert question.affine(7) == ((0.0,) * 4, 1.0)
+
+
+@pytest.mark.attack("A5")
+def test_a_sampled_unit_counts_once_or_twice_and_the_sample_varies():
+    question = PoissonSampled(ClippedMean(score, score_range=(0.0, 3.0), divisor=40.0), rate=0.25)
+    assert (3.0, 3.0, 3.0, 1.0) == declared(question, REPLACE)
+    assert (1.5, 1.5, 1.5, 1.0) == declared(question, ADD)
+    assert question.variance_within(None) == pytest.approx([0.75 / 0.25 * 40 * (1.5 / 40) ** 2])
+    assert question.variance_within(80) == pytest.approx([0.75 / 0.25 * 80 * (1.5 / 40) ** 2])
+    assert question.affine(None) == ((1.5,), 0.1)
 
 
 def test_an_outcome_is_a_mean_over_one_record():
