@@ -1,10 +1,13 @@
 """From one real vector a unit to an exact sum of clipped integer vectors.
 
 A unit's vector is a public linear map of its numbers, g = W y. Units are taken in chunks of one fixed shape, padded with zeros, so that
-the bits of a unit's vector depend on its own numbers alone (a matrix product's bits depend on its shape, not on what stands beside). Each
-vector is scaled to length B in floats, truncated toward zero to whole multiples of a power-of-two quantum q, and then clipped exactly in
-integers: with K = floor(B / q), coordinates saturate at K, and where the exact squared length passes K^2, k becomes k K / r truncated,
-with a whole r >= sqrt(sum k^2). So every length is at most K q <= B, whatever the floats did. A vector that is not finite counts as zero.
+the bits of a unit's vector depend on its own numbers alone (a matrix product's bits depend on its shape, not on what stands beside).
+
+From g to whole numbers, each step elementwise or exact, so that equal g make equal integers on every device and in every order. With K =
+floor(B / q) and a = max(B, max |g_j|): k = g (B/q) / a, truncated toward zero, so |k_j| <= K; s = sum k^2, exact in int64; where s > K^2, k
+becomes k K (1 - 2^-40) / sqrt(s), truncated. Every float64 operation here rounds correctly (IEEE 754: product, quotient, root), each by at
+most 2^-53 relative, and truncation shortens: so sum k^2 <= K^2 (1 - 2^-40)^2 (1 + 2^-50) < K^2, and every length is at most K q <= B. It is
+checked in integers all the same, and cut there if it were longer, whatever the floats did. A vector that is not finite counts as zero.
 
 Sizes: q is a power of two with (B/q)^2 d <= 2^62 and B/q <= 2^28, so squares and products fit int64, and so do sums over 2^33 units.
 Cost: 2 n N d flops in the product; every other pass is over n d numbers, chunk by chunk in cache. Extra memory: a few chunks.
@@ -17,11 +20,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from dpbo.queries.fused import can_fuse, fused_sum
+
 _ROWS = {"cpu": 4096}  # a multiple of 16
 _DEVICE_ROWS = 1 << 16
 _BITS = 28
-_HUGE = 1e100
-_SHORTER = 1.0 - 2.0**-40  # float scaling ends just inside, so that integer clipping is the exception
+_SHORTER = 1.0 - 2.0**-40
 
 
 def quantum_of(clip: float, dimension: int) -> float:
@@ -41,6 +45,9 @@ def clipped_sum(
         clip, quantum: B and q.
         offset: the same for every unit, `d`.
     """
+    if can_fuse(columns, len(weights)):
+        shift = torch.zeros(len(weights), dtype=torch.float64) if offset is None else offset
+        return fused_sum(columns, weights, clip, quantum, shift, shorter=_SHORTER)
     total = torch.zeros(len(weights), dtype=torch.int64, device=columns[0].device)
     for vectors, count in _products(columns, weights, offset):
         total += _clipped(vectors, clip, quantum)[:, :count].sum(1)
@@ -71,22 +78,23 @@ def _products(columns: Sequence[torch.Tensor], weights: torch.Tensor, offset: to
 def _clipped(g: torch.Tensor, clip: float, quantum: float) -> torch.Tensor:
     """Columns as whole multiples of the quantum, of squared length at most floor(B/q)^2: `d x units`, int64."""
     most = math.floor(clip / quantum)
-    length = g.square().sum(0).sqrt_()
-    wild = ~(length < _HUGE)  # NaN, infinite, or squares that overflow
-    if bool(wild.any()):  # a branch for time alone: whoever is not wild keeps every bit
-        g = torch.where(wild, _tamed(g), g)
-        length = torch.where(wild, g.square().sum(0).sqrt(), length)
-    scale = (clip * _SHORTER / length).clamp_(max=1.0).div_(quantum)
-    k = (g * scale).trunc_().clamp_(-most, most).to(torch.int64)
-    squares = k.square().sum(0)
+    largest = g.abs().amax(0).clamp_(min=clip)
+    scaled = g * (g.new_tensor(clip / quantum) / largest)  # a number over a tensor would be its reciprocal's product
+    finite = largest.isfinite()
+    if not bool(finite.all()):  # a branch for time alone: whoever is finite keeps every bit
+        scaled = torch.where(finite, scaled, 0.0)
+    k = scaled.trunc_().clamp_(-most, most)
+    squares = _squared(k)
+    if bool((squares > most * most).any()):
+        k.mul_(torch.where(squares > most * most, g.new_tensor(most * _SHORTER) / squares.to(torch.float64).sqrt(), 1.0)).trunc_()
+        squares = _squared(k)
+    whole = k.to(torch.int64)
     if bool((squares > most * most).any()):
         root = squares.to(torch.float64).sqrt().to(torch.int64) + 2  # never below the true root
-        k = torch.where(squares > most * most, torch.div(k * most, root, rounding_mode="trunc"), k)
-    return k
+        whole = torch.where(squares > most * most, torch.div(whole * most, root, rounding_mode="trunc"), whole)
+    return whole
 
 
-def _tamed(g: torch.Tensor) -> torch.Tensor:
-    """The same directions with lengths of at most about _HUGE, and zero for what is not finite."""
-    largest = g.abs().amax(0)
-    finite = largest.isfinite()
-    return torch.where(finite, g / torch.where(finite, largest, 1.0).clamp(min=1.0), 0.0) * largest.clamp(1.0, _HUGE).nan_to_num(1.0)
+def _squared(k: torch.Tensor) -> torch.Tensor:
+    """Of whole float64 columns, exactly: int64."""
+    return k.to(torch.int64).square().sum(0)
