@@ -1,10 +1,12 @@
-"""The clipped sum of vectors.py in one pass on a GPU: W y, whole numbers, clip and sum, without the vectors ever standing in memory.
+"""The clipped sum of vectors.py in one pass on a GPU: W (y - center), whole numbers, clip and sum, no vector ever standing in memory.
 
-A program takes BLOCK units at a time: products in tf32 on the tensor cores, float32 sums, then the recipe of vectors.py in float64 and
-int64. So from equal vectors it makes the same integers as the CPU, and int64 sums are the same in every order. Each unit's vector depends
-on its own numbers, W and the shape of a block alone. Rounding to tf32 (1e-3 of a term) comes before the clip, where nothing rests on it.
+A program takes ROWS units at a time: products in tf32 on the tensor cores, float32 sums, then the recipe of vectors.py in float64 and
+integers. So from equal vectors it makes the same whole numbers as the CPU, and int64 sums are the same in every order. Each unit's vector
+depends on its own numbers, W and the shape of a block alone. Rounding to tf32 (1e-3 of a term) comes before the clip, where nothing rests
+on it. Adding and taking off 1.5 x 2^52 rounds a float64 to a whole number, which its low 32 bits then hold: no conversion is needed.
 
-Reads 4 bytes a loss once. Operations a unit: 2 m d in tf32, about 10 d in float64 and 10 d in int64.
+Reads 4 bytes a loss once. Operations a unit: 2 m d in tf32, then for each of the `width_of(d)` padded coordinates one conversion, six
+float64 and about fifteen integer operations. Programs keep sums of their own until the end, so no step waits for another program.
 """
 
 from __future__ import annotations
@@ -18,46 +20,51 @@ from typing import Any
 import torch
 
 MOST_DIMENSION = 256
-_PROGRAMS = 4  # for each multiprocessor
+_ALIGNED = 16  # bytes that are read at once
+_PROGRAMS = 2  # for each multiprocessor
 
 
 def can_fuse(columns: Sequence[torch.Tensor], dimension: int) -> bool:
     """Whether these columns can be summed so: float32 on a GPU, without gaps, where Triton is."""
     one = columns[0]
     fits = one.is_cuda and dimension <= MOST_DIMENSION and importlib.util.find_spec("triton") is not None
-    return fits and all(column.dtype == torch.float32 and column.is_contiguous() for column in columns)
+    return fits and all(c.dtype == torch.float32 and c.is_contiguous() and c.data_ptr() % _ALIGNED == 0 for c in columns)
 
 
 def fused_sum(
-    columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float, offset: torch.Tensor, *, shorter: float
+    columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float, center: float, *, aim: float
 ) -> torch.Tensor:
-    """As `vectors.clipped_sum`; `shorter` is its share of the clip that the floats aim at."""
-    one, d = columns[0], len(weights)
-    width = max(16, 1 << math.ceil(math.log2(d)))
+    """As `vectors.clipped_sum`; `aim` is the length in quanta that the floats shorten to."""
+    one, d, width = columns[0], len(weights), width_of(len(weights))
     rows, depth, warps = _shape(width)
-    W = torch.zeros(len(columns), width, dtype=torch.float32, device=one.device)
-    W[:, :d] = weights.T
-    shift = torch.zeros(width, dtype=torch.float64, device=one.device)
-    shift[:d] = offset
+    padded = depth * math.ceil(len(columns) / depth)
+    W = torch.zeros(width, padded, dtype=torch.float32, device=one.device)
+    W[:d, : len(columns)] = weights
     places = torch.tensor([column.data_ptr() for column in columns], dtype=torch.int64, device=one.device)
-    most = math.floor(clip / quantum)
-    numbers = torch.tensor([clip, clip / quantum, most * shorter], dtype=torch.float64, device=one.device)  # an argument would be float32
+    numbers = torch.tensor([clip, clip / quantum, aim], dtype=torch.float64, device=one.device)  # an argument would be float32
+    most = torch.tensor([math.floor(clip / quantum) ** 2], dtype=torch.int64, device=one.device)
     total = torch.zeros(width, dtype=torch.int64, device=one.device)
-    blocks = math.ceil(len(one) / rows)
-    programs = min(blocks, _PROGRAMS * _multiprocessors(one.device))
-    if blocks:
-        _kernel()[(programs,)](
-            places, W, shift, total, numbers, len(one), len(columns), blocks, most,
-            ROWS=rows, DEPTH=depth, WIDTH=width, num_warps=warps,
-        )  # fmt: skip
+    whole, rest = divmod(len(one), rows)
+    for first, blocks, ragged in ((0, whole, False), (whole, int(rest > 0), True)):
+        if blocks:
+            programs = min(blocks, _PROGRAMS * _multiprocessors(one.device))
+            _kernel()[(programs,)](
+                places, W, total, numbers, most, center, len(one), len(columns), padded, first, first + blocks,
+                RAGGED=ragged, ROWS=rows, DEPTH=depth, WIDTH=width, num_warps=warps, enable_fp_fusion=False,
+            )  # fmt: skip
     return total[:d]
+
+
+def width_of(dimension: int) -> int:
+    """Coordinates that a unit's vector is padded to."""
+    return max(16, 1 << math.ceil(math.log2(dimension)))
 
 
 def _shape(width: int) -> tuple[int, int, int]:
     """(units a block, columns a step, warps)."""
     if width <= 32:
         return 128, 32, 4
-    return (64, 32, 4) if width <= 64 else (32, 32, 4) if width <= 128 else (32, 32, 8)
+    return (64, 32, 4) if width <= 64 else (64, 32, 8) if width <= 128 else (64, 32, 16)
 
 
 def _multiprocessors(device: torch.device) -> int:
@@ -72,40 +79,38 @@ def _kernel() -> Any:
 
     @triton.jit
     def summed(  # type: ignore[no-untyped-def]
-        places, W, shift, total, numbers, units, columns, blocks, whole,
-        ROWS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
+        places, W, total, numbers, most, center, units, columns, padded, first, last,
+        RAGGED: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
     ):  # fmt: skip
         across = tl.arange(0, WIDTH)
-        offset = tl.load(shift + across)
-        most = tl.zeros((1,), dtype=tl.int64) + whole  # its square passes 32 bits
-        clip, bound, aim = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
-        own = tl.zeros((WIDTH,), dtype=tl.int64)
-        for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
-            rows = (tl.zeros((1,), dtype=tl.int64) + block) * ROWS + tl.arange(0, ROWS)  # 64 bits, also for many units
-            product = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
-            for first in range(0, columns, DEPTH):
-                deep = first + tl.arange(0, DEPTH)
+        clip, bound, aim, longest = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2), tl.load(most)
+        own = tl.zeros((ROWS, WIDTH), dtype=tl.int64)
+        for block in range(first + tl.program_id(0), last, tl.num_programs(0)):
+            rows = (tl.zeros((ROWS,), dtype=tl.int64) + block) * ROWS + tl.arange(0, ROWS)  # 64 bits: there may be many units
+            p = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
+            for step in range(0, columns, DEPTH):
+                deep = step + tl.arange(0, DEPTH)
                 starts = tl.load(places + deep, mask=deep < columns, other=0).to(tl.pointer_type(tl.float32))
-                here = (rows[:, None] < units) & (deep[None, :] < columns)
-                losses = tl.load(starts[None, :] + rows[:, None], mask=here, other=0.0)
-                part = tl.load(W + deep[:, None] * WIDTH + across[None, :], mask=deep[:, None] < columns, other=0.0)
-                product = tl.dot(losses, part, product, input_precision="tf32")
-            g = product.to(tl.float64) - offset[None, :]
-            broken = tl.max(((g - g) != 0.0).to(tl.int32), axis=1) > 0  # NaN or infinite
-            alive = (rows < units) & (broken == 0)
-            g = tl.where(alive[:, None], g, 0.0)
-            largest = tl.maximum(tl.max(tl.abs(g), axis=1), clip)
-            k = (g * (bound / largest)[:, None]).to(tl.int64)
-            k = tl.minimum(tl.maximum(k, -most[:, None]), most[:, None])
-            squares = tl.sum(k * k, axis=1)
-            ratio = tl.where(squares > most * most, aim / tl.sqrt(tl.maximum(squares, 1).to(tl.float64)), 1.0)
-            k = (k.to(tl.float64) * ratio[:, None]).to(tl.int64)
-            squares = tl.sum(k * k, axis=1)
-            if tl.max((squares > most * most).to(tl.int32), axis=0) > 0:  # never, where floats are IEEE's
-                root = tl.sqrt(squares.to(tl.float64)).to(tl.int64) + 2
-                least = (tl.abs(k) * most[:, None]) // root[:, None]
-                k = tl.where((squares > most * most)[:, None], tl.where(k < 0, -least, least), k)
-            own += tl.sum(k, axis=0)
-        tl.atomic_add(total + across, own)
+                there = tl.multiple_of(starts, 16)[None, :] + rows[:, None]
+                here = deep[None, :] < columns
+                if RAGGED:
+                    here = here & (rows[:, None] < units)
+                losses = tl.load(there, mask=here, other=0.0) - center
+                part = tl.load(W + across[None, :] * padded + deep[:, None])
+                p = tl.dot(losses, part, p, input_precision="tf32")
+            bits = tl.max(p.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)  # of the largest size; NaN and infinity are above all others
+            alive = bits < 0x7F800000
+            if RAGGED:
+                alive = alive & (rows < units)
+            scale = bound / tl.maximum(bits.to(tl.float32, bitcast=True).to(tl.float64), clip)
+            k = tl.where(alive[:, None], p, 0.0).to(tl.float64) * scale[:, None] + 6755399441055744.0
+            size = tl.abs(k.to(tl.int64, bitcast=True).to(tl.int32)).to(tl.uint32).to(tl.int64)
+            squares = tl.sum(size * size, axis=1)
+            ratio = tl.where(squares > longest, aim / tl.sqrt(squares.to(tl.float64)), 1.0)
+            k = (k - 6755399441055744.0) * ratio[:, None] + 6755399441055744.0
+            low = k.to(tl.int64, bitcast=True).to(tl.int32)
+            size = tl.abs(low).to(tl.uint32).to(tl.int64)
+            own += tl.where((tl.sum(size * size, axis=1) <= longest)[:, None], low, 0)
+        tl.atomic_add(total + across, tl.sum(own, axis=0))
 
     return summed

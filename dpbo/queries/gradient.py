@@ -122,7 +122,7 @@ class ClippedGradient(Query):
         columns = [*(column for kept in view.kept for column in kept), *fresh]
         if len(columns) != self.weights.shape[1]:
             raise InputError("weights", tuple(self.weights.shape), f"of shape d x N with N = {len(columns)} points in all")
-        total = clipped_sum(columns, self.weights, self.clip, self.quanta()[0], self.center * self.weights.sum(1))
+        total = clipped_sum(columns, self.weights, self.clip, self.quanta()[0], self.center)
         return IntegerSum(total.cpu(), self.quanta(), tuple(fresh) if self.keep else None)
 
     def _column(self, pieces: Iterable[torch.Tensor], view: View, own: frozenset[int]) -> torch.Tensor:

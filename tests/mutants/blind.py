@@ -159,8 +159,8 @@ MUTANTS = (
     Mutant(
         "a gradient that is NaN is not taken for a wild one",
         "queries/vectors.py",
-        old="    wild = ~(length < _HUGE)  #",
-        new="    wild = length >= _HUGE  #",
+        old="    finite = largest.isfinite()",
+        new="    finite = ~largest.isinf()",
     ),
     Mutant(
         "records are not clipped once more after they were rounded",

@@ -68,14 +68,14 @@ MUTANTS = (
     Mutant(
         "gradients are not clipped in whole numbers",
         "queries/vectors.py",
-        old="    if bool((squares > most * most).any()):",
-        new="    if False:",
+        old="    return torch.where(squares > most**2, 0, whole)",
+        new="    return whole",
     ),
     Mutant(
         "a record's NaN gradient falls to a whole clip",
         "queries/vectors.py",
-        old="clamp(min=1.0), 0.0) * largest",
-        new="clamp(min=1.0), 1.0) * largest",
+        old="        k = torch.where(finite, k, 0.0)",
+        new="        k = torch.where(finite, k, clip / quantum / len(g) ** 0.5)",
     ),
     Mutant(
         "a unit's broken row is averaged over the rest",
@@ -86,8 +86,8 @@ MUTANTS = (
     Mutant(
         "the chunk's padding keeps the last chunk's records",
         "queries/vectors.py",
-        old="        buffer[:, count:] = 0.0\n        yield (W @ buffer)[:d] - shift, count",
-        new="        yield (W @ buffer)[:d] - shift, rows",
+        old="        buffer[:, count:] = 0.0\n        yield (W @ buffer)[:d], count",
+        new="        yield (W @ buffer)[:d], rows",
     ),
     Mutant(
         "permute-and-flip charged as the exponential mechanism",

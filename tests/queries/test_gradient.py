@@ -271,13 +271,27 @@ def test_bad_input_is_named(name, change):
 
 
 @pytest.mark.parametrize("d", [2, 3, 34])
-def test_whole_numbers_are_clipped_exactly_whatever_the_floats_did(monkeypatch, d):
-    """With a float scaling that overshoots by a tenth, as no machine's does, lengths stay within floor(B / q) all the same."""
-    monkeypatch.setattr(vectors, "_SHORTER", 1.1)
+def test_whole_numbers_are_never_too_long_whatever_the_floats_did(monkeypatch, d):
+    """Long vectors end just inside floor(B / q); if floats overshot by a tenth, as no machine's do, they would count as nothing."""
     q = vectors.quantum_of(1.5, d)
     g = torch.randn(d, 500, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * torch.logspace(-3, 3, 500).double()
-    k = vectors._clipped(g, 1.5, q)
     most = math.floor(1.5 / q)
-    squares = [sum(int(number) ** 2 for number in column) for column in k.T]
-    assert max(squares) <= most**2
-    assert sum(square > (0.999 * most) ** 2 for square in squares) > 100, "long vectors are clipped, not lost"
+    squares: list[int] = []
+    wild: list[int] = []
+    for found, shorter in ((squares, vectors._SHORTER), (wild, 1.1)):
+        monkeypatch.setattr(vectors, "_SHORTER", shorter)
+        found += [sum(int(number) ** 2 for number in column) for column in vectors._clipped(g, 1.5, q).T]
+        assert max(found) <= most**2
+    assert sum(square > (0.999999 * most) ** 2 for square in squares) > 100, "long vectors are clipped, not lost"
+    assert [0 if square > (0.999999 * most) ** 2 else square for square in squares] == wild
+
+
+@pytest.mark.parametrize("d", [1, 2, 7, 33, 1000, 1 << 14])
+def test_rounding_moves_no_vector_beyond_the_ball(d):
+    """Vectors whose coordinates all round up: sqrt(d) / 2 is left for it, and no more."""
+    q = vectors.quantum_of(1.0, d)
+    most = math.floor(1.0 / q)
+    g = torch.full((d, 64), 3.0, dtype=torch.float64) + torch.linspace(0, 1e-3, 64, dtype=torch.float64)
+    lengths = vectors._clipped(g, 1.0, q).double().norm(dim=0)
+    assert (lengths <= most).all()
+    assert (lengths >= most * (1 - 2.0**-39) - math.sqrt(d) - 1).all()
