@@ -2,8 +2,12 @@
 
 A program takes ROWS units at a time: products in tf32 on the tensor cores, float32 sums, then the recipe of vectors.py in float64 and
 integers. So from equal vectors it makes the same whole numbers as the CPU, and int64 sums are the same in every order. Each unit's vector
-depends on its own numbers, W and the shape of a block alone. Rounding to tf32 (1e-3 of a term) comes before the clip, where nothing rests
-on it. Adding and taking off 1.5 x 2^52 rounds a float64 to a whole number, which its low 32 bits then hold: no conversion is needed.
+depends on its own numbers, W and the shape of a block alone. Adding and taking off 1.5 x 2^52 rounds a float64 to a whole number, which its
+low 32 bits then hold: no conversion is needed.
+
+Rounding to tf32 (1e-3 of a term) comes before the clip, where nothing rests on it. But it moves every unit's vector, so what decides
+whether this path is taken must be public: device and dimension, never the dtype or layout of a column, which may depend on whether the loss
+failed on some record.
 
 Reads 4 bytes a loss once. Operations a unit: 2 m d in tf32, then for each of the `width_of(d)` padded coordinates one conversion, six
 float64 and about fifteen integer operations. Programs keep sums of their own until the end, so no step waits for another program.
@@ -24,17 +28,16 @@ _ALIGNED = 16  # bytes that are read at once
 _PROGRAMS = 2  # for each multiprocessor
 
 
-def can_fuse(columns: Sequence[torch.Tensor], dimension: int) -> bool:
-    """Whether these columns can be summed so: float32 on a GPU, without gaps, where Triton is."""
-    one = columns[0]
-    fits = one.is_cuda and dimension <= MOST_DIMENSION and importlib.util.find_spec("triton") is not None
-    return fits and all(c.dtype == torch.float32 and c.is_contiguous() and c.data_ptr() % _ALIGNED == 0 for c in columns)
+def can_fuse(device: torch.device, dimension: int) -> bool:
+    """Whether columns of this device are summed so."""
+    return device.type == "cuda" and dimension <= MOST_DIMENSION and importlib.util.find_spec("triton") is not None
 
 
 def fused_sum(
     columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float, center: float, *, aim: float
 ) -> torch.Tensor:
     """As `vectors.clipped_sum`; `aim` is the length in quanta that the floats shorten to."""
+    columns = [_ready(column) for column in columns]
     one, d, width = columns[0], len(weights), width_of(len(weights))
     rows, depth, warps = _shape(width)
     padded = depth * math.ceil(len(columns) / depth)
@@ -53,6 +56,12 @@ def fused_sum(
                 RAGGED=ragged, ROWS=rows, DEPTH=depth, WIDTH=width, num_warps=warps, enable_fp_fusion=False,
             )  # fmt: skip
     return total[:d]
+
+
+def _ready(column: torch.Tensor) -> torch.Tensor:
+    """As the kernel reads it: float32, without gaps, aligned; itself where it is so already."""
+    dense = column.to(torch.float32).contiguous()
+    return dense if dense.data_ptr() % _ALIGNED == 0 else dense.clone()
 
 
 def width_of(dimension: int) -> int:
@@ -77,7 +86,7 @@ def _kernel() -> Any:
     import triton
     import triton.language as tl
 
-    @triton.jit
+    @triton.jit  # type: ignore[untyped-decorator]
     def summed(  # type: ignore[no-untyped-def]
         places, W, total, numbers, most, center, units, columns, padded, first, last,
         RAGGED: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,

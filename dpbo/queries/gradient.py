@@ -126,7 +126,7 @@ class ClippedGradient(Query):
         return IntegerSum(total.cpu(), self.quanta(), tuple(fresh) if self.keep else None)
 
     def _column(self, pieces: Iterable[torch.Tensor], view: View, own: frozenset[int]) -> torch.Tensor:
-        """Each unit's loss at one point, float64; NaN where one of its records has none."""
+        """Each unit's loss at one point; NaN where one of its records has none."""
         losses = _collected(pieces, view.device, own)
         if self.loss_range is None:
             if view.groups is not None:
@@ -141,14 +141,17 @@ class ClippedGradient(Query):
 
 
 def _collected(pieces: Iterable[torch.Tensor], device: torch.device, own: frozenset[int]) -> torch.Tensor:
-    """One column of all records on the records' device: a copy, because a loss may use its buffer again, but for a view of the records."""
-    parts = []
+    """One column of all records on the records' device: a copy, because a loss may use its buffer again, but for a view of the records.
+
+    float64, on a GPU float32 as fused.py reads them: half the memory, where losses are kept.
+    """
+    parts, dtype = [], torch.float32 if device.type == "cuda" else torch.float64
     for piece in pieces:
         lent = device.type == piece.device.type and piece.untyped_storage().data_ptr() in own
-        parts.append(piece[:, 0] if lent else piece[:, 0].to(device, torch.float64, copy=True))
+        parts.append(piece[:, 0] if lent else piece[:, 0].to(device, dtype, copy=True))
     if not parts:
-        return torch.zeros(0, dtype=torch.float64, device=device)
-    return parts[0] if len(parts) == 1 else torch.cat([part.to(torch.float64) for part in parts])
+        return torch.zeros(0, dtype=dtype, device=device)
+    return parts[0] if len(parts) == 1 else torch.cat([part.to(dtype) for part in parts])
 
 
 def _require_matrix(name: str, value: Any) -> None:

@@ -1,7 +1,8 @@
 """From one real vector a unit to an exact sum of clipped integer vectors.
 
 A unit's vector is a public linear map of its numbers, g = W (y - center). Units are taken in chunks of one fixed shape, padded with zeros,
-so that the bits of a unit's vector depend on its own numbers alone (a matrix product's bits depend on its shape, not on what stands beside).
+so that the bits of a unit's vector depend on its own numbers alone (a matrix product's bits depend on its shape, not on what stands
+beside). On a GPU one fused pass takes their place, fused.py.
 
 From g to whole numbers, each step elementwise or exact, so that equal g make equal integers on every device and in every order. With K =
 floor(B / q) and a = max(B, max |g_j|): k = g ((B/q) / a), rounded to whole numbers; s = sum k^2, exact in int64; where s > K^2, k becomes
@@ -44,7 +45,7 @@ def clipped_sum(columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: fl
         clip, quantum: B and q.
         center: taken off every number.
     """
-    if can_fuse(columns, len(weights)):
+    if can_fuse(columns[0].device, len(weights)):
         return fused_sum(columns, weights, clip, quantum, center, aim=aim_of(math.floor(clip / quantum), len(weights)))
     total = torch.zeros(len(weights), dtype=torch.int64, device=columns[0].device)
     for vectors, count in _products(columns, weights, center):

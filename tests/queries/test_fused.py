@@ -8,16 +8,19 @@ import sys
 import pytest
 import torch
 
-from dpbo.queries import vectors
-from dpbo.queries.fused import MOST_DIMENSION, can_fuse
-from tests.queries.fused_cases import AIMS, CASES, both, exact
+from dpbo import PrivacyUnit
+from dpbo.curator.records import PrivateView
+from dpbo.queries import ClippedGradient, vectors
+from dpbo.queries.fused import can_fuse
+from dpbo.queries.query import IntegerSum
+from tests.queries.fused_cases import AIMS, CASES, both
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.mark.attack("A4")
 def test_interpreted_it_gives_the_cpus_integers():
-    pytest.importorskip("triton")
+    pytest.importorskip("triton")  # as on a machine for which it is not built
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-m", "tests.queries.fused_cases"], capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -40,9 +43,7 @@ def test_on_a_gpu_one_unit_changes_no_others_bits():
     quantum = vectors.quantum_of(2.0, 33)
 
     def summed(part):
-        columns = [column.contiguous() for column in part]
-        assert can_fuse(columns, 33)
-        return vectors.clipped_sum(columns, W, 2.0, quantum)
+        return vectors.clipped_sum(list(part), W, 2.0, quantum)
 
     whole, last, first = summed(Y), summed(Y[:, -1:]), summed(Y[:, :1])
     assert (summed(Y[:, :-1]) + last).tolist() == whole.tolist()
@@ -50,7 +51,33 @@ def test_on_a_gpu_one_unit_changes_no_others_bits():
     assert summed(Y[:, torch.randperm(70_001, device="cuda")]).tolist() == whole.tolist()
 
 
-def test_elsewhere_the_other_path_is_taken():
-    Y, W = exact(9, 3, 2)
-    assert not can_fuse(Y, len(W))
-    assert MOST_DIMENSION == 256
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
+def test_a_record_that_the_loss_fails_on_changes_no_others_path(device):
+    """Where the loss raises on a record, all losses come back as float64 from the CPU: the others must count to the same bits."""
+    W = torch.randn(7, 2, dtype=torch.float64)
+    records = torch.randn(5000, 2, device=device)
+
+    def loss(x, batch):
+        if bool((batch[:, 0] > 100).any()):
+            raise ValueError
+        return batch @ x.to(batch)
+
+    def released(batch):
+        query = ClippedGradient(loss, torch.eye(2, dtype=torch.float64), weights=W, clip=1.0, divisor=1.0)
+        view = PrivateView.of(batch, PrivacyUnit("record"), units_are_public=True)
+        answer = query._evaluate(view, query.prepare())
+        assert isinstance(answer, IntegerSum)
+        return answer.numerators
+
+    failing = records.clone()
+    failing[17] = 1e3
+    alone = torch.full((1, 2), torch.nan, device=device)
+    without = torch.cat([records[:17], alone, records[18:]])
+    assert released(failing).tolist() == released(without).tolist()
+
+
+def test_the_path_is_chosen_by_public_things_alone():
+    assert not can_fuse(torch.device("cpu"), 2)
+    assert can_fuse(torch.device("cuda"), 256)
+    assert not can_fuse(torch.device("cuda"), 257)
