@@ -8,12 +8,12 @@ from tests.mutants.mutant import ROOT
 
 _FILES = {  # the part of the tests' names, by file; where it is not the file's own name
     "accounting/dominating": (
-        "accounting/test_composition",
+        "accounting/test_dominating",
         "accounting/test_selected",
         "accounting/test_selection_event",
         "accounting/test_composition",
     ),
-    "accounting/costs": ("accounting/test_planned", "accounting/test_filters"),
+    "accounting/costs": ("accounting/test_costs", "accounting/test_planned", "accounting/test_filters"),
     "accounting/membership": ("accounting/test_filters",),
     "accounting/pld": ("accounting/test_composition", "accounting/test_planned"),
     "accounting/pairs": ("accounting/test_composition",),
@@ -65,16 +65,17 @@ _FILES = {  # the part of the tests' names, by file; where it is not the file's 
     "mechanisms/exponential": ("mechanisms/test_selection",),
     "mechanisms/permute_and_flip": ("mechanisms/test_selection",),
     "mechanisms/l2_laplace": ("mechanisms/test_l2_laplace", "mechanisms/test_additive_contract"),
-    "queries/ball": ("queries/test_point_sums", "queries/test_mixture_moments"),
+    "queries/ball": ("queries/test_ball", "queries/test_point_sums", "queries/test_mixture_moments"),
     "queries/cluster_sums": ("queries/test_point_sums",),
     "queries/features": ("queries/test_mixture_moments",),
-    "queries/integers": ("queries/test_clipped_contract", "curator/test_curator", "attacks/test_float_sums"),
+    "queries/integers": ("queries/test_integers", "queries/test_clipped_contract", "curator/test_curator", "attacks/test_float_sums"),
     "queries/clipped": ("queries/test_clipped_contract", "curator/test_curator"),
     "queries/points": ("queries/test_mixture_moments", "queries/test_point_sums"),
     "queries/quantile": ("queries/test_quantile_contract",),
     "queries/outcome": ("queries/test_rows",),
     "queries/scoring": ("curator/test_curator",),
     "queries/second_moment": ("queries/test_point_sums", "queries/test_mixture_moments"),
+    "queries/fused": ("queries/test_fused",),
     "queries/vectors": ("queries/test_gradient",),
 }
 _FOLDERS = {
