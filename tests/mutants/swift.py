@@ -1,8 +1,8 @@
-"""The quick way for a change inside one function: all tests are collected once, and each mutant is a fork that swaps the function's code.
+"""The quick way: all tests are collected once, and each mutant is a fork that swaps one function's code, or a value of the module.
 
 A pytest plugin takes the place of the loop that runs tests. A child compiles the sabotaged file, puts the new code object into the live
-function (so whoever imported it has it) and runs tests one by one until one fails. What is no change of a function's code, such as a number
-of the module or a default, is left to `hunting`, and so is what no test kills here: processes that a test starts run the true package.
+function (so whoever imported it has it), or new values into the live module (`rebinding`), and runs tests one by one until one fails. What
+is neither is left to `hunting`, and so is what no test kills here: processes that a test starts run the true package.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from _pytest.runner import runtestprotocol
 from _pytest.warnings import catch_warnings_for_item
 
 from tests.mutants.mutant import ROOT, Sabotage
+from tests.mutants.rebinding import rebinding_of
 
 TEST_SECONDS, MEMORY = 60, 8 << 30
 Plan = Callable[[Sabotage], Iterator[str]]
@@ -191,11 +192,24 @@ def swap_of(mutant: Sabotage) -> Callable[[], None] | None:
     try:
         changed = list(_changed(true, false))
     except _NotInside:
-        return None
+        return _rebinding(module, false)
     pairs = [(function, new) for old, new in changed for function in _live(module, old) if new.co_freevars == old.co_freevars]
     if len(pairs) < len(changed) or not changed:
         return None
     return functools.partial(_swap, pairs)
+
+
+def _rebinding(module: types.ModuleType, code: types.CodeType) -> Callable[[], None] | None:
+    try:
+        changes = rebinding_of(module, code)
+    except Exception:
+        return None  # the slow way tells that it cannot be imported
+    return functools.partial(_all, changes) if changes else None
+
+
+def _all(changes: Sequence[Callable[[], None]]) -> None:
+    for change in changes:
+        change()
 
 
 def _swap(pairs: Sequence[tuple[types.FunctionType, types.CodeType]]) -> None:
