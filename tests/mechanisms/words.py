@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 
+_MOST = 12
+
+
 class Words:
     """Answers in turn, one word or several at once, and then words from the middle; `asked` is how often it was called."""
 
@@ -15,6 +18,7 @@ class Words:
 
     def __call__(self, size: int) -> bytes:
         self.asked += 1
+        assert self.asked < _MOST, "asks for ever"
         answer = next(self._left, None)
         if answer is None:
             assert self._middle, "no more bits should be needed"

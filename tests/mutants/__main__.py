@@ -34,9 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parsed(arguments)
     mutants = [mutant for mutant in _chosen(asked.which) if not (isinstance(mutant, Generic) and explained(mutant))]
     killers, began = read(KILLERS), time.monotonic()
-    made = {mutant.within() for mutant in _chosen(["written", "every"])} if asked.keep else set()
+    made = {mutant.within(): mutant for mutant in _chosen(["written", "every"])}
     learned = covering(asked.learn) if asked.learn else {}
-    lived, kills = list[str](), Counter[tuple[str, str]]()
+    kills = Counter((_place(made[known]), killer) for known, killer in killers.items() if known in made)
+    lived = list[str]()
 
     def plan(mutant: Sabotage) -> Iterator[Sequence[str]]:
         return _groups(mutant, killers, learned, kills)
