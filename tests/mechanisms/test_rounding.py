@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from scipy.stats import norm
 
 from dpbo.errors import InputError
-from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
+from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, NoNoise
 from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.laplace import LAPLACE
 from dpbo.mechanisms.rounding import decide, rounded
@@ -128,6 +128,32 @@ def test_noise_that_one_lattice_cannot_hold_is_refused_before_anything_is_drawn(
     for scale in (1e-151, 1e151, 1.5e150):
         with pytest.raises(InputError, match="lattice"):
             GaussianMechanism(1.0).law(Sensitivity(1.0, 1.0, 1.0, (1.0, scale)), [2.0**-40, scale * 2.0**-40])
+
+
+def test_what_a_law_says_of_its_spread():
+    """Standard deviations over scales, as published in Yvar: 1 of a normal, sqrt 2 of a Laplace number, sqrt(d + 1) of a vector's coordinate."""
+    question = Sensitivity(2.0, 2.0, 2.0, (1.0, 1.0, 1.0), 3)
+    for kind, times in ((GaussianMechanism, 1.0), (LaplaceMechanism, math.sqrt(2.0)), (L2LaplaceMechanism, 2.0)):
+        law = kind(1.5).law(question, [2.0**-30] * 3)
+        assert law.scale == pytest.approx((3.0,) * 3, rel=1e-12)
+        assert law.std == pytest.approx((3.0 * times,) * 3, rel=1e-12)
+        assert law.to_json() == {
+            "name": kind.kind.mechanism,
+            "scale": list(law.scale),
+            "std": list(law.std),
+            "grid": list(law.grid),
+            "block": 3,
+        }
+    plain = NoNoise(allow_not_private=True).law(Sensitivity(1.0, 1.0, 1.0, (1.0, 1.0)), [0.5, 0.25])
+    assert plain.to_json() == {"name": "none", "scale": [0.0, 0.0], "std": [0.0, 0.0], "grid": [0.5, 0.25]}
+
+
+def test_an_entropy_of_too_few_bytes_is_refused():
+    for law in (NORMAL, LAPLACE):
+        with pytest.raises(InputError, match="entropy"):
+            rounded(law, np.zeros(2), np.full(2, 2.0**20), lambda size: bytes(size - 8))
+    with pytest.raises(InputError, match="entropy"):
+        L2LaplaceMechanism(1.0).noise(np.zeros(2), np.full(2, 2.0**20), lambda size: bytes(size - 8))
 
 
 def test_an_epsilon_that_has_a_multiplier_gets_that_and_any_other_the_next_above():

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-
 _MOST = 12
 
 
