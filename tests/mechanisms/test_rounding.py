@@ -131,7 +131,7 @@ def test_noise_that_one_lattice_cannot_hold_is_refused_before_anything_is_drawn(
 
 
 def test_what_a_law_says_of_its_spread():
-    """Standard deviations over scales, as published in Yvar: 1 of a normal, sqrt 2 of a Laplace number, sqrt(d + 1) of a vector's coordinate."""
+    """Standard deviations over scales, as published in Yvar: 1 of a normal, sqrt 2 of a Laplace number, sqrt(d + 1) in a vector of d."""
     question = Sensitivity(2.0, 2.0, 2.0, (1.0, 1.0, 1.0), 3)
     for kind, times in ((GaussianMechanism, 1.0), (LaplaceMechanism, math.sqrt(2.0)), (L2LaplaceMechanism, 2.0)):
         law = kind(1.5).law(question, [2.0**-30] * 3)
