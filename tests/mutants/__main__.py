@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests.mutants import blind, written
-from tests.mutants.covered import covering
+from tests.mutants.covered import EVERY, covering
 from tests.mutants.generic import Generic, generic
 from tests.mutants.hunting import hunt
 from tests.mutants.known import KILLERS, explained, read, write
@@ -109,6 +109,7 @@ def _groups(
     if learned:
         lines = learned.get(mutant.file, {})
         runs = dict.fromkeys(test for line in sorted(mutant.lines()) for test in lines.get(line, []))
+        runs = runs or dict.fromkeys(lines.get(EVERY, []))  # a module's own lines run before any test
         tests = sorted(runs, key=lambda test: -kills[_place(mutant), test])  # what killed others in this function; then the quickest
         for start in range(0, len(tests), 40):
             yield tests[start : start + 40]

@@ -9,8 +9,11 @@ from collections.abc import Mapping
 import coverage
 
 
+EVERY = 0  # stands for every line
+
+
 def covering(path: str) -> Mapping[str, Mapping[int, list[str]]]:
-    """For each file under dpbo/, for each line, the tests that run it, the quickest first by the report `path`.xml of the same run."""
+    """For each file under dpbo/, for each line and for EVERY, the tests that run it, by the report `path`.xml the quickest first."""
     data = coverage.CoverageData(path)
     data.read()
     seconds = _seconds(f"{path}.xml")
@@ -19,6 +22,7 @@ def covering(path: str) -> Mapping[str, Mapping[int, list[str]]]:
         inside = pathlib.PurePath(file.rpartition("/dpbo/")[2])  # wherever the tree lay that was measured
         lines = data.contexts_by_lineno(file).items()
         tests = {line: {context.partition("|")[0] for context in contexts if context} for line, contexts in lines}
+        tests[EVERY] = set().union(*tests.values())
         runs[str(inside)] = {line: sorted(names, key=lambda name: (seconds.get(_dotted(name), 0.0), name)) for line, names in tests.items()}
     return runs
 
