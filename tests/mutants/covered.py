@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import coverage
 
-
 EVERY = 0  # stands for every line
 
 
