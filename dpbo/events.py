@@ -140,6 +140,7 @@ class SelectionEvent(Event):
             raise InputError("law", type(self.law).__name__, "a law of the number of runs, where runs look at earlier ones")
         if len(self.relations()) > 1:
             raise InputError("base", sorted(self.relations()), "of one relation", "See dpbo.accounting.convert.")
+        self.run()  # refuses noise out of its range
 
     def run(self) -> tuple[Event, ...]:
         """What one run costs."""
@@ -185,6 +186,8 @@ class RolesEvent(Event):
             raise InputError("costs", sorted(named), "one event or more for each of several roles, none of them exact or of roles itself")
         if len(self.relations()) > 1:
             raise InputError("costs", sorted(self.relations()), "of one relation", "See dpbo.accounting.convert.")
+        for role in self.roles:
+            self.of(role)  # refuses noise out of its range
 
     def of(self, role: str) -> tuple[Event, ...]:
         """What all slots cost a record of this role."""

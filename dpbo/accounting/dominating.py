@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpbo.accounting import gdp, pld, profiles, selected
 from dpbo.accounting.pairs import GaussianPair, Pair, pair_of
-from dpbo.accounting.rounding import root_up
+from dpbo.accounting.rounding import root_up, rounded_up
 from dpbo.accounting.sides import Base, Side
 from dpbo.events import Event, ExponentialEvent, GaussianEvent, SelectionEvent
 
@@ -53,7 +53,7 @@ class SelectionPair(Pair):
 
     def variance(self) -> float:
         losses, masses = self.side.losses, self.side.masses / self.side.masses.sum()
-        return float(masses @ losses**2 - (masses @ losses) ** 2)
+        return float(masses @ (losses - masses @ losses) ** 2)
 
     @property
     def side(self) -> Side:
@@ -117,7 +117,8 @@ def selection_side(event: SelectionEvent, reverse: bool) -> Side | None:
     epsilons = step * np.arange(math.ceil(far / step) + 1, dtype=np.float64)
     up = selected.profile(event.law, base, epsilons, spread=event.spread)
     down = selected.profile(event.law, base.swapped(), epsilons, spread=event.spread)
-    return Side.connected(*_both_signs(epsilons, up, down))
+    side = Side.connected(*_both_signs(epsilons, up, down))
+    return side if _has_a_step(side) else None
 
 
 @functools.lru_cache(maxsize=64)
@@ -129,10 +130,16 @@ def base_of(events: tuple[Event, ...]) -> Base | None:
     (forward, up), (backward, down) = one, other
     if forward == backward:
         side = Side.connected(*_both_signs(up[0], up[1], up[1]))
-        return Base(side, side)
+        return Base(side, side) if _has_a_step(side) else None
     grid = max(up[0], down[0], key=lambda epsilons: float(epsilons[-1]))
     up_there, down_there = (np.interp(np.exp(grid), np.exp(eps), deltas) for eps, deltas in (up, down))  # chords in e^epsilon
-    return Base(Side.connected(*_both_signs(grid, up_there, down_there)), Side.connected(*_both_signs(grid, down_there, up_there)))
+    base = Base(Side.connected(*_both_signs(grid, up_there, down_there)), Side.connected(*_both_signs(grid, down_there, up_there)))
+    return base if _has_a_step(base.forward) and _has_a_step(base.reverse) else None
+
+
+def _has_a_step(side: Side) -> bool:
+    """Whether losses differ: floats cannot tell them apart where they are tiny, nor read them where they are all but certain."""
+    return len(side.losses) >= 2
 
 
 def _pair(event: Event, reverse: bool) -> Pair | None:
@@ -141,7 +148,7 @@ def _pair(event: Event, reverse: bool) -> Pair | None:
         two_sided = reverse and bool(event.relations())
         return SelectionPair(one, two_sided) if selection_side(one, two_sided) is not None else None
     pure = profiles.pure(event.repeated(1))
-    return pair_of(event, reverse=reverse, pure=None if pure is None else float(pure))
+    return pair_of(event, reverse=reverse, pure=None if pure is None else rounded_up(pure))
 
 
 def _composed(events: tuple[Event, ...], reverse: bool) -> tuple[dict[Pair, int], tuple[Array, Array]] | None:

@@ -47,7 +47,8 @@ def epsilon_at(mu: float, delta: float) -> float:
         ceiling *= 2.0
     answer = ceiling  # for a mu so small that floats see no difference of the two tails
     if _log_delta(mu, 0.0) > math.log(delta):
-        answer = float(brentq(lambda eps: _log_delta(mu, eps) - math.log(delta), 0.0, ceiling, xtol=1e-15, rtol=1e-14))
+        answer = float(brentq(lambda eps: max(_log_delta(mu, eps), -1e4) - math.log(delta), 0.0, ceiling, xtol=1e-15, rtol=1e-14))
+        answer = max(answer, 1e-300)  # so that it can grow
     step = 1e-15
     while _exact_delta(mu, answer) > delta:
         answer, step = answer * (1.0 + step), 2.0 * step
@@ -77,6 +78,8 @@ def _exact_delta(mu: float, epsilon: float) -> mpmath.mpf:
         m, eps = mpmath.mpf(mu), mpmath.mpf(epsilon)
         if m == 0:
             return mpmath.mpf(0)
+        if -eps / m + m / 2 < -1e6:  # mpmath has no such tail; both terms lie below this
+            return mpmath.mpf(10) ** -400
         return mpmath.ncdf(-eps / m + m / 2) - mpmath.exp(eps) * mpmath.ncdf(-eps / m - m / 2)
 
 

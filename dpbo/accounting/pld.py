@@ -49,12 +49,20 @@ def epsilon(pairs: Mapping[Pair, int], delta: float, *, inflation: float = 1e-4)
         inflation: share by which discretisation may inflate the loss's variance; smaller is tighter and slower.
     """
     if sum(pair.variance() * count for pair, count in pairs.items()) == 0.0:  # in floats: losses that are tiny, or all but certain
-        tail = _TAIL * delta / max(sum(pairs.values()), 1)
-        return sum(pair.span(tail)[1] * count for pair, count in pairs.items())
+        return _furthest(pairs, delta)
     tilted = _tilted(pairs, delta, inflation)
     if tilted is None or (read := _curve(tilted, delta)) is None:
         return math.inf
     return _crossing(*read, delta)
+
+
+def _furthest(pairs: Mapping[Pair, int], delta: float) -> float:
+    """The sum of all losses' ends, which is passed with probability delta at most; infinite where more than that lies beyond them."""
+    tail = _TAIL * delta / max(sum(pairs.values()), 1)
+    ends = [(pair, pair.span(tail)[1], count) for pair, count in pairs.items()]
+    if sum(pair.beyond(end) * count for pair, end, count in ends) > delta:
+        return math.inf
+    return sum(end * count for _, end, count in ends) * (1 + 1e-12)
 
 
 def readings(pairs: Mapping[Pair, int], targets: Sequence[float], *, inflation: float = 3e-5) -> list[tuple[Array, Array]]:

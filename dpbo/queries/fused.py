@@ -1,22 +1,22 @@
 """The clipped sum of vectors.py in one pass on a GPU: W (y - center), whole numbers, clip and sum, no vector ever standing in memory.
 
-A program takes ROWS units at a time: products in tf32 on the tensor cores, float32 sums, then the recipe of vectors.py in float64 and
-integers. So from equal vectors it makes the same whole numbers as the CPU, and int64 sums are the same in every order. Each unit's vector
-depends on its own numbers, W and the shape of a block alone. Adding and taking off 1.5 x 2^52 rounds a float64 to a whole number, which its
-low 32 bits then hold: no conversion is needed.
+A program takes ROWS units at a time: products on the tensor cores, in three of tf32 each, which come to float32's precision, float32 sums,
+then the recipe of vectors.py in float64 and integers. So from equal vectors it makes the same whole numbers as the CPU, and int64 sums are
+the same in every order. Each unit's vector depends on its own numbers, W and the shape of a block alone. Adding and taking off 1.5 x 2^52
+rounds a float64 to a whole number, which its low 32 bits then hold: no conversion is needed.
 
-Rounding to tf32 (1e-3 of a term) comes before the clip, where nothing rests on it. But it moves every unit's vector, so what decides
-whether this path is taken must be public: device and dimension, never the dtype or layout of a column, which may depend on whether the loss
-failed on some record.
+One tf32 product would not do: rows of W nearly cancel, and its error of 1e-3 a term, the same for all units, drowned gradients in
+simulation. Rounding to float32 comes before the clip, where nothing rests on it. But it moves every unit's vector, so what decides whether
+this path is taken must be public: device and dimension, never the dtype or layout of a column, which may depend on whether the loss failed
+on some record.
 
-Reads 4 bytes a loss once. Operations a unit: 2 m d in tf32, then for each of the `width_of(d)` padded coordinates one conversion, six
+Reads 4 bytes a loss once. Operations a unit: 6 m d in tf32, then for each of the `width_of(d)` padded coordinates one conversion, six
 float64 and about fifteen integer operations. Programs keep sums of their own until the end, so no step waits for another program.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,17 @@ _PROGRAMS = 2  # for each multiprocessor
 
 def can_fuse(device: torch.device, dimension: int) -> bool:
     """Whether columns of this device are summed so."""
-    return device.type == "cuda" and dimension <= MOST_DIMENSION and importlib.util.find_spec("triton") is not None
+    return device.type == "cuda" and dimension <= MOST_DIMENSION and _works(device)
+
+
+@functools.cache
+def _works(device: torch.device) -> bool:
+    """Whether the kernel compiles and counts here, tried once: Triton, its compiler, or this GPU's tensor cores may be missing."""
+    try:
+        ones = torch.ones(3, dtype=torch.float32, device=device)
+        return fused_sum([ones], torch.ones(1, 1, dtype=torch.float64), 4.0, 0.5, 0.0, aim=7.0).tolist() == [6]
+    except Exception:
+        return False
 
 
 def fused_sum(
@@ -51,10 +61,11 @@ def fused_sum(
     for first, blocks, ragged in ((0, whole, False), (whole, int(rest > 0), True)):
         if blocks:
             programs = min(blocks, _PROGRAMS * _multiprocessors(one.device))
-            _kernel()[(programs,)](
-                places, W, total, numbers, most, center, len(one), len(columns), padded, first, first + blocks,
-                RAGGED=ragged, ROWS=rows, DEPTH=depth, WIDTH=width, num_warps=warps, enable_fp_fusion=False,
-            )  # fmt: skip
+            with torch.cuda.device_of(one):  # type: ignore[no-untyped-call]  # Triton launches on the current device
+                _kernel()[(programs,)](
+                    places, W, total, numbers, most, center, len(one), len(columns), padded, first, first + blocks,
+                    RAGGED=ragged, ROWS=rows, DEPTH=depth, WIDTH=width, num_warps=warps, enable_fp_fusion=False,
+                )  # fmt: skip
     return total[:d]
 
 
@@ -106,7 +117,7 @@ def _kernel() -> Any:
                     here = here & (rows[:, None] < units)
                 losses = tl.load(there, mask=here, other=0.0) - center
                 part = tl.load(W + across[None, :] * padded + deep[:, None])
-                p = tl.dot(losses, part, p, input_precision="tf32")
+                p = tl.dot(losses, part, p, input_precision="tf32x3")
             bits = tl.max(p.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)  # of the largest size; NaN and infinity are above all others
             alive = bits < 0x7F800000
             if RAGGED:

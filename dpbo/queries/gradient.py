@@ -19,10 +19,11 @@ from typing import Any
 
 import torch
 
-from dpbo.checking import checked
+from dpbo.checking import Finite, checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity, require_positive, require_range
 from dpbo.queries import scoring
+from dpbo.queries.fused import can_fuse
 from dpbo.queries.integers import Lattice, unit_means
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 from dpbo.queries.vectors import clipped_sum, quantum_of
@@ -52,7 +53,7 @@ class ClippedGradient(Query):
     X: torch.Tensor
     weights: torch.Tensor = field(kw_only=True)
     clip: float = field(kw_only=True)
-    center: float = field(default=0.0, kw_only=True)
+    center: Finite = field(default=0.0, kw_only=True)
     divisor: float | None = field(default=None, kw_only=True)
     earlier: Sequence[Any] = field(default=(), kw_only=True)
     keep: bool = field(default=False, kw_only=True)
@@ -127,7 +128,7 @@ class ClippedGradient(Query):
 
     def _column(self, pieces: Iterable[torch.Tensor], view: View, own: frozenset[int]) -> torch.Tensor:
         """Each unit's loss at one point; NaN where one of its records has none."""
-        losses = _collected(pieces, view.device, own)
+        losses = collected(pieces, view.device, own, self._stored(view.device))
         if self.loss_range is None:
             if view.groups is not None:
                 raise InputError("loss_range", None, "a public pair (lower, upper) where units are groups of records")
@@ -139,19 +140,24 @@ class ClippedGradient(Query):
         means[broken if view.groups is None else view.groups[broken]] = torch.nan
         return means
 
+    def _stored(self, device: torch.device) -> torch.dtype:
+        """What losses are kept as; public, as every unit's numbers are rounded to it: float32 where the fused kernel reads them."""
+        return torch.float32 if can_fuse(device, len(self.weights)) else torch.float64
 
-def _collected(pieces: Iterable[torch.Tensor], device: torch.device, own: frozenset[int]) -> torch.Tensor:
+
+def collected(pieces: Iterable[torch.Tensor], device: torch.device, own: frozenset[int], dtype: torch.dtype) -> torch.Tensor:
     """One column of all records on the records' device: a copy, because a loss may use its buffer again, but for a view of the records.
 
-    float64, on a GPU float32 as fused.py reads them: half the memory, where losses are kept.
+    Every number goes through float64: so do those that were scored on the CPU because the loss failed on one record, and all others'
+    bits must not tell of that. A view is taken as it is where that changes no number.
     """
-    parts, dtype = [], torch.float32 if device.type == "cuda" else torch.float64
+    parts = []
     for piece in pieces:
-        lent = device.type == piece.device.type and piece.untyped_storage().data_ptr() in own
-        parts.append(piece[:, 0] if lent else piece[:, 0].to(device, dtype, copy=True))
+        lent = device == piece.device and piece.untyped_storage().data_ptr() in own and dtype in (torch.float64, piece.dtype)
+        parts.append(piece[:, 0] if lent else piece[:, 0].to(device, torch.float64, copy=True).to(dtype))
     if not parts:
         return torch.zeros(0, dtype=dtype, device=device)
-    return parts[0] if len(parts) == 1 else torch.cat([part.to(dtype) for part in parts])
+    return parts[0] if len(parts) == 1 else torch.cat([part.to(torch.float64).to(dtype) for part in parts])
 
 
 def _require_matrix(name: str, value: Any) -> None:

@@ -8,8 +8,19 @@ import pytest
 from dpbo.accounting import compose, gdp
 from dpbo.accounting.dominating import SelectionPair, base_of, pairs_of, selection_delta, selection_epsilon, selection_side
 from dpbo.accounting.pairs import GaussianPair
-from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, NotPrivateEvent, PoissonGaussianEvent, SelectionEvent
-from dpbo.laws import TruncatedNegativeBinomial
+from dpbo.errors import InputError
+from dpbo.events import (
+    ExponentialEvent,
+    GaussianEvent,
+    L2LaplaceEvent,
+    LaplaceEvent,
+    NotPrivateEvent,
+    PermuteAndFlipEvent,
+    PoissonGaussianEvent,
+    RolesEvent,
+    SelectionEvent,
+)
+from dpbo.laws import FixedRuns, PoissonRuns, TruncatedNegativeBinomial
 
 GEOMETRIC = TruncatedNegativeBinomial.of_mean(10.0)
 
@@ -65,6 +76,33 @@ def test_the_pair_of_a_selection_tells_its_mass_and_spread():
     middle = losses[len(losses) // 2]
     assert pair.beyond(middle) == pytest.approx(masses[losses > middle].sum() + pair.side.infinite, rel=1e-12)
     assert pair.variance() == pytest.approx(np.cov(losses, aweights=masses, ddof=0), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scale", "law", "slots", "delta"),
+    [
+        (LaplaceEvent, 1 / 40, PoissonRuns(10.0), 2, 1e-6),
+        pytest.param(L2LaplaceEvent, 1 / 40, PoissonRuns(10.0), 1, 1e-6, marks=pytest.mark.deep),
+        (L2LaplaceEvent, 1 / 20, PoissonRuns(10.0), 2, 1e-30),
+        pytest.param(PermuteAndFlipEvent, 1 / 25, FixedRuns(3), 2, 1e-6, marks=pytest.mark.deep),
+        (GaussianEvent, 1e20, PoissonRuns(10.0), 1, 1e-6),
+        *((kind, 1 / 700, PoissonRuns(10.0), 2, 1e-6) for kind in (LaplaceEvent, L2LaplaceEvent, PermuteAndFlipEvent, GaussianEvent)),
+        *((kind, 1e-50, FixedRuns(3), 1, 1e-6) for kind in (LaplaceEvent, L2LaplaceEvent, PermuteAndFlipEvent, GaussianEvent)),
+    ],
+)
+@pytest.mark.attack("A15")
+def test_selections_among_runs_of_any_noise_are_bounded(kind, scale, law, slots, delta):
+    """No exception, no NaN, and no bound below what one run's typical loss says, where floats lose it or cannot hold it."""
+    bound = compose([SelectionEvent(base=(kind(scale),), law=law, slots=slots)], delta=delta)
+    assert not math.isnan(bound.epsilon)
+    assert bound.pld >= (0.0 if scale > 1 else 0.9 / scale - 3.0)
+
+
+def test_noise_that_no_run_could_have_is_refused_with_the_event():
+    with pytest.raises(InputError, match="noise_multiplier"):
+        SelectionEvent(1e60, base=(GaussianEvent(1e60),), law=GEOMETRIC)
+    with pytest.raises(InputError, match="noise_multiplier"):
+        RolesEvent(1e60, costs=(("training", (GaussianEvent(1e60),)),))
 
 
 def test_a_run_without_a_profile_has_no_pair():

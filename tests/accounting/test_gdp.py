@@ -20,6 +20,17 @@ def test_mu_one_is_4_378_at_1e_5():
     assert format_up(gdp.epsilon_at(1.0, 1e-5)) == "4.378"
 
 
+@pytest.mark.parametrize("delta", [1e-3, 1e-9, 1e-30, 1e-200])
+@pytest.mark.attack("A15")
+def test_an_epsilon_is_a_number_that_holds_where_mu_hardly_leaks_more_than_delta_alone(delta):
+    """delta(0) = mu / sqrt(2 pi) for small mu: just above it floats see no difference of the two tails."""
+    edge = delta * math.sqrt(2 * math.pi)
+    for above in (1e-14, 1e-10, 1e-7, 1e-4, 0.1, 1.0, 1e3):
+        epsilon = gdp.epsilon_at(edge * (1 + above), delta)
+        assert 0.0 <= epsilon < math.inf
+        assert gdp.delta_at(edge * (1 + above), epsilon) <= delta
+
+
 @pytest.mark.parametrize(("mu", "delta"), [(0.1, 1e-6), (0.72, 1e-5), (1.0, 1e-5), (3.0, 1e-10)])
 @pytest.mark.attack("A15")
 def test_agrees_with_the_privacy_loss_distribution(mu, delta):

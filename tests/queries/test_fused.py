@@ -12,6 +12,7 @@ from dpbo import PrivacyUnit
 from dpbo.curator.records import PrivateView
 from dpbo.queries import ClippedGradient, vectors
 from dpbo.queries.fused import can_fuse
+from dpbo.queries.gradient import collected
 from dpbo.queries.query import IntegerSum
 from tests.queries.fused_cases import AIMS, CASES, both
 
@@ -79,5 +80,19 @@ def test_a_record_that_the_loss_fails_on_changes_no_others_path(device):
 
 def test_the_path_is_chosen_by_public_things_alone():
     assert not can_fuse(torch.device("cpu"), 2)
-    assert can_fuse(torch.device("cuda"), 256)
+    assert can_fuse(torch.device("cuda"), 256) == torch.cuda.is_available()
     assert not can_fuse(torch.device("cuda"), 257)
+
+
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("stored", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64, torch.bfloat16])
+@pytest.mark.parametrize("lent", [False, True])
+def test_a_loss_has_the_same_bits_however_it_was_collected(stored, dtype, lent):
+    """At once, in pieces, from a view of the records, or from the CPU in float64 because the loss failed on one record."""
+    records = (1e6 + 1e17 * torch.rand(50, 1, dtype=torch.float64)).to(dtype)
+    own = frozenset({records.untyped_storage().data_ptr()}) if lent else frozenset()
+    alone = [records.to(torch.float64)]
+    ways = [collected(pieces, torch.device("cpu"), own, stored) for pieces in ([records], records.split(7), alone)]
+    assert torch.equal(ways[0].double(), ways[2].double())
+    assert torch.equal(ways[1].double(), ways[2].double())
