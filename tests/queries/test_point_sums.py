@@ -92,6 +92,19 @@ def test_they_are_what_they_say(adjacency):
     assert sums[:, 0].sum() == 2999
 
 
+@pytest.mark.parametrize("K", [1, 2, 7])
+def test_the_nearest_centre_is_found_whatever_the_centres_lengths(K):
+    generator = torch.Generator().manual_seed(K)
+    X, centers = (0.4 * torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in (2000, K))
+    X = X / X.norm(dim=1, keepdim=True).clamp(min=1.0)
+    apart = torch.cdist(X, centers, compute_mode="donot_use_mm_for_euclid_dist").sort(1).values
+    X = X[apart[:, 1] - apart[:, 0] > 1e-3] if K > 1 else X
+    sums = make(X).release(ClusterSums(3, ball=Ball(1.0), centers=centers), EXACT).value.reshape(K, 4)
+    nearest = torch.cdist(X, centers, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
+    assert sums[:, 0].tolist() == nearest.bincount(minlength=K).tolist()
+    assert torch.allclose(sums[:, 1:], torch.stack([X[nearest == k].sum(0) for k in range(K)]), atol=0.05)
+
+
 @pytest.mark.parametrize("n", [1, 4095, 8193])
 def test_one_record_changes_no_others_bits(n):
     X = torch.randn(n + 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(n))

@@ -105,13 +105,14 @@ def test_a_gradient_has_one_length():
     assert question.affine(5) == ((0.0,) * 4, 1 / 8)
 
 
-@pytest.mark.parametrize(("q", "m"), [(1.0, 1.0), (2.0, 1.0), (1.0, 3.0)])
+@pytest.mark.parametrize(("q", "m"), [(1.0, 1.0), (2.0, 1.0), (1.0, 3.0), (0.5, 3.0), (3.0, 0.5)])
 @pytest.mark.parametrize("K", [1, 3])
 @pytest.mark.attack("A5")
 def test_a_record_is_in_one_cluster(q, m, K):
     """Two records in different clusters, or opposite ones in the same: whichever is further apart."""
     for norm, longest, around in (("l2", 1.0, math.sqrt(2.0)), ("linf", 2.0, 2.0)):
         question = ClusterSums(2, ball=Ball(1.0, norm=norm), centers=torch.eye(4, dtype=DOUBLE)[:K, :2], weights=(q, m))
+        q, m = q / min(q, m), m / min(q, m)  # in units of the block of less weight
         scale = (1.0 / q, 1.0 / m, 1.0 / m) * K
         apart = max((2.0 if K > 1 else 1.0) * (q**2 + longest * m**2), 4.0 * longest * m**2)
         assert (2.0 * (q + m * around), math.sqrt(apart), max(q, 2.0 * m), *scale) == declared(question, REPLACE)
