@@ -138,7 +138,7 @@ class ClippedGradient(Query):
         means = unit_means([losses.unsqueeze(1)], grid, view.groups, view.rows).to(torch.float64) * grid.quantum
         broken = ~losses.isfinite()
         means[broken if view.groups is None else view.groups[broken]] = torch.nan
-        return means
+        return means.to(self._stored(view.device))
 
     def _stored(self, device: torch.device) -> torch.dtype:
         """What losses are kept as; public, as every unit's numbers are rounded to it: float32 where the fused kernel reads them."""
