@@ -117,8 +117,7 @@ def selection_side(event: SelectionEvent, reverse: bool) -> Side | None:
     epsilons = step * np.arange(math.ceil(far / step) + 1, dtype=np.float64)
     up = selected.profile(event.law, base, epsilons, spread=event.spread)
     down = selected.profile(event.law, base.swapped(), epsilons, spread=event.spread)
-    side = Side.connected(*_both_signs(epsilons, up, down))
-    return side if _has_a_step(side) else None
+    return _joined(epsilons, up, down)
 
 
 @functools.lru_cache(maxsize=64)
@@ -129,17 +128,19 @@ def base_of(events: tuple[Event, ...]) -> Base | None:
         return None
     (forward, up), (backward, down) = one, other
     if forward == backward:
-        side = Side.connected(*_both_signs(up[0], up[1], up[1]))
-        return Base(side, side) if _has_a_step(side) else None
+        side = _joined(up[0], up[1], up[1])
+        return None if side is None else Base(side, side)
     grid = max(up[0], down[0], key=lambda epsilons: float(epsilons[-1]))
     up_there, down_there = (np.interp(np.exp(grid), np.exp(eps), deltas) for eps, deltas in (up, down))  # chords in e^epsilon
-    base = Base(Side.connected(*_both_signs(grid, up_there, down_there)), Side.connected(*_both_signs(grid, down_there, up_there)))
-    return base if _has_a_step(base.forward) and _has_a_step(base.reverse) else None
+    there, back = _joined(grid, up_there, down_there), _joined(grid, down_there, up_there)
+    return None if there is None or back is None else Base(there, back)
 
 
-def _has_a_step(side: Side) -> bool:
-    """Whether losses differ: floats cannot tell them apart where they are tiny, nor read them where they are all but certain."""
-    return len(side.losses) >= 2
+def _joined(epsilons: Array, up: Array, down: Array) -> Side | None:
+    """The pair of a profile, from both directions' bounds; None where its losses do not differ: floats cannot tell apart tiny ones, nor
+    read those that are all but certain."""
+    side = Side.connected(*_both_signs(epsilons, up, down))
+    return side if len(side.losses) >= 2 else None
 
 
 def _pair(event: Event, reverse: bool) -> Pair | None:

@@ -84,11 +84,15 @@ class ResponsePair(Pair):
         return 0.0
 
     def atoms(self) -> list[tuple[float, float]]:
-        rare = math.exp(-self.epsilon) / (1.0 + math.exp(-self.epsilon))
-        return [(self.epsilon, 1.0 - rare), (-self.epsilon, rare)]
+        return [(self.epsilon, 1.0 - self.rare), (-self.epsilon, self.rare)]
 
     def variance(self) -> float:
-        return (2.0 * self.epsilon * math.exp(-self.epsilon / 2) / (1.0 + math.exp(-self.epsilon))) ** 2
+        return 4.0 * self.epsilon**2 * self.rare * (1.0 - self.rare)
+
+    @property
+    def rare(self) -> float:
+        """P-mass of the loss -epsilon."""
+        return math.exp(-self.epsilon) / (1.0 + math.exp(-self.epsilon))
 
 
 @dataclass(frozen=True)

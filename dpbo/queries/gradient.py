@@ -157,7 +157,7 @@ def collected(pieces: Iterable[torch.Tensor], device: torch.device, own: frozens
         parts.append(piece[:, 0] if lent else piece[:, 0].to(device, torch.float64, copy=True).to(dtype))
     if not parts:
         return torch.zeros(0, dtype=dtype, device=device)
-    return parts[0] if len(parts) == 1 else torch.cat([part.to(torch.float64).to(dtype) for part in parts])
+    return parts[0] if len(parts) == 1 else torch.cat([part.to(dtype) for part in parts])
 
 
 def _require_matrix(name: str, value: Any) -> None:

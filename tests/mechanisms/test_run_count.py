@@ -110,14 +110,9 @@ def test_what_a_word_leaves_open_is_decided_by_more():
     with mpmath.workprec(256):
         border = int(mpmath.floor(mpmath.ldexp(mpmath.mpf(0.3) + mpmath.mpf(0.3) * (1 - mpmath.mpf(0.3)), 64)))  # F(2)
         assert [_decided(law, word, 64) for word in (border - 2, border, border + 2)] == [2, None, 3]
-    asked = []
-
-    def entropy(size):
-        asked.append(size)
-        return (border if len(asked) == 1 else (1 << 63)).to_bytes(8, "little")
-
-    assert drawn(law, entropy) in (2, 3)
-    assert len(asked) == 2
+    words = Words(border, 1 << 63)
+    assert drawn(law, words) in (2, 3)
+    assert words.asked == 2
 
 
 @pytest.mark.parametrize(
@@ -145,9 +140,8 @@ def test_at_a_border_the_next_word_decides(law, least, distribution):
 
 
 def test_the_widest_words_end():
-    words = iter([(1 << 64) - 1] * 2 + [0])
-    assert drawn(PoissonRuns(3.0), lambda size: next(words).to_bytes(8, "little")) > 20
-    assert drawn(PoissonRuns(3.0), lambda size: bytes(8)) == 0
+    assert drawn(PoissonRuns(3.0), Words((1 << 64) - 1, (1 << 64) - 1, 0)) > 20
+    assert drawn(PoissonRuns(3.0), Words(0)) == 0
 
 
 @pytest.mark.parametrize("law", [*LAWS, ThresholdStop(0.1)], ids=[*IDS, "threshold"])
