@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     killers, began = read(KILLERS), time.monotonic()
     made = {mutant.within(): mutant for mutant in _chosen(["written", "every"])}
     learned = covering(asked.learn) if asked.learn else {}
-    kills = Counter((_place(made[known]), killer) for known, killer in killers.items() if known in made)
+    kills = Counter((_place(made[known]), _test(killer)) for known, killer in killers.items() if known in made)
     lived = list[str]()
 
     def plan(mutant: Sabotage) -> Iterator[Sequence[str]]:
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{mutant.name}  ->  {killer or 'LIVES'}", flush=True)
         if killer:
             killers[mutant.within()] = killer
-            kills[_place(mutant), killer.partition(" (")[0]] += 1
+            kills[_place(mutant), _test(killer)] += 1
         else:
             lived.append(mutant.name)
             killers.pop(mutant.within(), None)
@@ -100,11 +100,16 @@ def _place(mutant: Sabotage) -> str:
     return mutant.name.partition(":")[0]
 
 
+def _test(killer: str) -> str:
+    """Its name, without how it failed."""
+    return killer.partition(" (")[0]
+
+
 def _groups(
     mutant: Sabotage, killers: Mapping[str, str], learned: Mapping[str, Mapping[int, list[str]]], kills: Mapping[tuple[str, str], int]
 ) -> Iterator[Sequence[str]]:
     """Tests to try in turn: the last killer, thrice where it draws at random; then what runs these lines, or the tests near it."""
-    if killer := killers.get(mutant.within(), "").partition(" (")[0]:
+    if killer := _test(killers.get(mutant.within(), "")):
         yield from [[killer]] * 3
     if learned:
         lines = learned.get(mutant.file, {})

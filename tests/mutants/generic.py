@@ -8,6 +8,7 @@ and how many of the same stand before it there, so it keeps its name when lines 
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
@@ -56,10 +57,11 @@ class Generic(Sabotage):
         return hashlib.sha256(self.name.encode()).hexdigest()[:12]
 
 
-def generic() -> list[Generic]:
+@functools.cache
+def generic() -> tuple[Generic, ...]:
     """Every mutant of the three folders."""
     files = sorted(path for folder in FOLDERS for path in (ROOT / "dpbo" / folder).rglob("*.py") if path.name != "__init__.py")
-    return [mutant for path in files for mutant in _of_file(str(path.relative_to(ROOT / "dpbo")), path.read_text())]
+    return tuple(mutant for path in files for mutant in _of_file(str(path.relative_to(ROOT / "dpbo")), path.read_text()))
 
 
 def _of_file(file: str, text: str) -> Iterator[Generic]:

@@ -42,13 +42,19 @@ def _changes(module: types.ModuleType, name: str, old: Any, new: Any) -> Iterato
 
 def _defaults(old: Any, new: Any) -> Iterator[Callable[[], None]]:
     """Of functions, under whatever wraps them."""
-    while old is not None and new is not None:
-        if isinstance(old, types.FunctionType) and isinstance(new, types.FunctionType):
-            if not _alike(old.__defaults__ or (), new.__defaults__ or ()):
-                yield _attribute(old, "__defaults__", new.__defaults__)
-            if not _alike(old.__kwdefaults__ or {}, new.__kwdefaults__ or {}):
-                yield _attribute(old, "__kwdefaults__", new.__kwdefaults__)
-        old, new = (next((getattr(f, n) for n in ("__func__", "__wrapped__") if hasattr(f, n)), None) for f in (old, new))
+    for own, other in zip(functions(old), functions(new), strict=False):
+        if not _alike(own.__defaults__ or (), other.__defaults__ or ()):
+            yield _attribute(own, "__defaults__", other.__defaults__)
+        if not _alike(own.__kwdefaults__ or {}, other.__kwdefaults__ or {}):
+            yield _attribute(own, "__kwdefaults__", other.__kwdefaults__)
+
+
+def functions(candidate: Any) -> Iterator[types.FunctionType]:
+    """The function itself, and those under whatever wraps it."""
+    while candidate is not None:
+        if isinstance(candidate, types.FunctionType):
+            yield candidate
+        candidate = next((getattr(candidate, n) for n in ("__func__", "__wrapped__", "func") if hasattr(candidate, n)), None)
 
 
 def _alike(old: Any, new: Any) -> bool:

@@ -27,7 +27,7 @@ from _pytest.runner import runtestprotocol
 from _pytest.warnings import catch_warnings_for_item
 
 from tests.mutants.mutant import ROOT, Sabotage
-from tests.mutants.rebinding import rebinding_of
+from tests.mutants.rebinding import functions, rebinding_of
 
 TEST_SECONDS, MEMORY = 60, 8 << 30
 Plan = Callable[[Sabotage], Iterator[str]]
@@ -255,7 +255,4 @@ def _live(module: types.ModuleType, code: types.CodeType) -> Iterator[types.Func
     found = vars(holder).get(name)
     candidates = [found.fget, found.fset] if isinstance(found, property) else [found]
     for candidate in candidates:
-        while candidate is not None:
-            if isinstance(candidate, types.FunctionType) and candidate.__code__.co_firstlineno == code.co_firstlineno:
-                yield candidate
-            candidate = next((getattr(candidate, n) for n in ("__func__", "__wrapped__", "func") if hasattr(candidate, n)), None)
+        yield from (function for function in functions(candidate) if function.__code__.co_firstlineno == code.co_firstlineno)
