@@ -82,6 +82,32 @@ def test_a_vector_near_an_edge_asks_for_more_bits_and_no_other_does():
                     assert (entropy.asked > 1) == (abs(distance) < error)
 
 
+@pytest.mark.attack("A14")
+def test_two_words_that_are_an_edges_own_bits_leave_it_to_the_third():
+    """One dimension, a radius of which nearly no uniform number is left: its last bit outweighs those of the direction."""
+    scale, fraction, edge = 2.0**20 * 1.37, 0.8125, int(2.0**20 * 1.37 * 30)
+    with mpmath.workdps(90):
+        bits = int(mpmath.floor(mpmath.exp((mpmath.mpf(fraction) + mpmath.mpf(1) / 2 - edge) / scale) * mpmath.mpf(2) ** 192))
+    first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
+    for last, value in ((third - 2**30, edge), (third + 2**30, edge - 1), (0, edge), (2**64 - 1, edge - 1)):
+        words = Words((first, 1 << 61), (second, 1 << 63), (last, 1 << 63))
+        assert L2LaplaceMechanism(1.0).noise(np.array([fraction]), np.array([scale]), words).tolist() == [value]
+        assert words.asked == 3
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_words_of_nothing_but_zeros_go_on_to_the_next(place):
+    """Neither a radius nor a direction is known of a number of which 128 bits are zero."""
+    middle = [1 << 62, 1 << 61]
+    starts = [0 if i == place else word for i, word in enumerate(middle)]
+    words = Words(tuple(starts), tuple(starts), (1 << 63, 1 << 63), middle=True)
+    drawn = L2LaplaceMechanism(1.0).noise(np.zeros(1), np.full(1, 2.0**20), words)
+    with mpmath.workdps(90):
+        radius = -mpmath.log(mpmath.mpf(2) ** -129 if place == 0 else mpmath.mpf(1) / 4)
+    assert words.asked > 2
+    assert drawn[0] == pytest.approx(float(radius) * 2**20, rel=1e-3)
+
+
 def _coordinates(words):
     """Of a vector of three, where every number lies half a step above its 64 bits."""
     half = [mpmath.mpf(2 * word + 1) / 2**65 for word in [*words[:3], *(word & (1 << 63) - 1 for word in words[3:])]]

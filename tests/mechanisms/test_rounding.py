@@ -89,6 +89,38 @@ def test_a_draw_near_an_edge_asks_for_more_bits_and_no_other_does(law):
                 assert (words.asked > 1) == (abs(distance) < error)
 
 
+@pytest.mark.parametrize(("law", "cdf"), [(NORMAL, mpmath.ncdf), (LAPLACE, lambda z: mpmath.exp(z) / 2)], ids=["normal", "laplace"])
+@pytest.mark.attack("A14")
+def test_two_words_that_are_an_edges_own_bits_leave_it_to_the_third(law, cdf):
+    scale, fraction = 2.0**20 * 1.37, 0.8125
+    for edge in (3, 700_001, 2**22):
+        with mpmath.workdps(90):
+            z = (edge - mpmath.mpf(fraction) - mpmath.mpf(1) / 2) / scale
+            bits = int(mpmath.floor(cdf(-z) * mpmath.mpf(2) ** 192))
+        first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
+        for last, value in ((third - 2, edge), (third + 2, edge - 1), (0, edge), (2**64 - 1, edge - 1)):
+            words = Words(first, second, last)
+            assert rounded(law, np.array([fraction]), np.array([scale]), words).tolist() == [value]
+            assert words.asked == 3
+
+
+def test_words_of_nothing_but_zeros_go_on_to_the_next():
+    for law in (NORMAL, LAPLACE):
+        words = Words(0, 0, 0, 5, 1 << 63, 0)
+        value = rounded(law, np.zeros(1), np.full(1, 2.0**20), words)
+        with mpmath.workdps(100):
+            expected = -law.exact(mpmath.mpf(11) / mpmath.mpf(2) ** 257) * 2**20
+            assert value[0] == int(mpmath.floor(expected + mpmath.mpf(1) / 2))
+        assert words.asked == 5
+
+
+def test_a_scale_is_no_last_bit_below_the_product_that_it_stands_for():
+    random = np.random.default_rng(0)
+    for multiplier, norm_, unit in (10.0 ** random.uniform(-1, 1, (300, 3))).tolist():
+        law = GaussianMechanism(multiplier).law(Sensitivity(norm_, norm_, norm_, (unit,)), [2.0**-40])
+        assert Fraction(law.scale[0]) >= Fraction(multiplier) * Fraction(norm_) * Fraction(unit)
+
+
 def test_the_law_on_the_systems_entropy():
     samples = draw(np.zeros(50_000), np.full(50_000, 1.5 * 2.0**20), os.urandom) / (1.5 * 2.0**20)
     assert_law(samples, norm.cdf)

@@ -139,6 +139,18 @@ def test_at_a_border_the_next_word_decides(law, least, distribution):
             assert _decided(law, alone, 64) is None or drawn(law, Words(alone)) == runs
 
 
+@pytest.mark.attack("A14")
+def test_two_words_that_are_a_borders_own_bits_leave_it_to_the_third():
+    law = TruncatedNegativeBinomial(1.0, 0.3)
+    for runs in (5, 9):
+        with mpmath.workdps(90):
+            bits = int(mpmath.floor((1 - (1 - mpmath.mpf(0.3)) ** runs) * mpmath.mpf(2) ** 192))
+        first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
+        for last, number in ((third - 2, runs), (third + 2, runs + 1), (0, runs), (2**64 - 1, runs + 1)):
+            words = Words(first, second, last)
+            assert (drawn(law, words), words.asked) == (number, 3)
+
+
 def test_the_widest_words_end():
     assert drawn(PoissonRuns(3.0), Words((1 << 64) - 1, (1 << 64) - 1, 0)) > 20
     assert drawn(PoissonRuns(3.0), Words(0)) == 0

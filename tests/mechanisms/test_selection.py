@@ -165,17 +165,28 @@ def test_at_the_edge_between_two_levels_further_bits_decide():
     """The running weight passes a share of 64 bits somewhere within the last bit: what the next word says of it is obeyed."""
     rate, counts = Fraction(1, 9), np.zeros(1 << 16, dtype=np.int64)
     counts[LEVELS] = COUNTS
-    with mpmath.workdps(60):
+    with mpmath.workdps(90):
         sums = np.cumsum(
             [mpmath.mpf(int(count)) * mpmath.exp(-mpmath.mpf(int(level)) / 9) for level, count in zip(LEVELS, COUNTS, strict=True)]
         )
-        shares = [value / sums[-1] * mpmath.mpf(2) ** 64 for value in sums[:-1]]
-        words = [(int(mpmath.floor(share)), int(mpmath.floor((share - mpmath.floor(share)) * mpmath.mpf(2) ** 64))) for share in shares]
-    for place, (word, rest) in enumerate(words):
+        shares = [int(mpmath.floor(value / sums[-1] * mpmath.mpf(2) ** 192)) for value in sums[:-1]]
+        words = [(share >> 128, share >> 64 & 2**64 - 1, share & 2**64 - 1) for share in shares]
+    for place, (word, rest, last) in enumerate(words):
+        for third, chosen in ((last - 2, place), (last + 2, place + 1), (0, place), (2**64 - 1, place + 1)):
+            bits = Words(word, rest, third)
+            assert ExponentialMechanism(2.0).choose(counts, rate, bits) == LEVELS[chosen]
+            assert bits.asked == 3
         for second, chosen in ((0, place), (rest - 2, place), (rest + 2, place + 1), (2**64 - 1, place + 1)):
             assert ExponentialMechanism(2.0).choose(counts, rate, Words(word, second)) == LEVELS[chosen]
         for near, chosen in ((word - 1, place), (word + 1, place + 1)):
             assert ExponentialMechanism(2.0).choose(counts, rate, Words(near, 2**63)) == LEVELS[chosen]
+
+
+def test_words_at_either_end_choose_the_outermost_levels():
+    counts = np.zeros(1 << 16, dtype=np.int64)
+    counts[LEVELS] = COUNTS
+    for word, chosen in ((0, LEVELS[0]), (2**64 - 1, LEVELS[-1])):
+        assert ExponentialMechanism(2.0).choose(counts, Fraction(1, 9), Words(word, word)) == chosen
 
 
 def test_a_word_is_nearly_always_enough():
@@ -213,6 +224,28 @@ def test_the_last_bits_of_rivals_decide_between_them():
         second, rest = int(share), int((share - int(share)) * 2**64)
     for own, chosen in ((rest + 2, 12), (rest - 2, 0), (2**64 - 1, 12), (0, 0)):
         assert PermuteAndFlipMechanism(2.0).choose(counts, rate, Words((first, second), 1 << 63, own, middle=True)) == chosen
+
+
+def test_rivals_whose_first_two_words_are_level_are_decided_by_the_third():
+    counts, rate, first = np.zeros(1 << 16, dtype=np.int64), Fraction(1, 3), 3 << 62
+    counts[[0, 12]] = [3, 1000]
+    with mpmath.workdps(100):
+        noise = -mpmath.log(1 - (mpmath.mpf(first) / 2**64 + mpmath.mpf(2) ** -65 + mpmath.mpf(2) ** -129) ** (mpmath.mpf(1) / 3))
+        bits = int(mpmath.floor((1 - mpmath.exp(-(noise + 4))) ** 1000 * mpmath.mpf(2) ** 192))
+    own = (bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1)
+    for third, chosen in ((own[2] + 2**12, 12), (own[2] - 2**12, 0), (2**64 - 1, 12), (0, 0)):
+        words = Words((first, own[0]), 1 << 63, own[1], 1 << 63, third)
+        assert PermuteAndFlipMechanism(2.0).choose(counts, rate, words) == chosen
+        assert words.asked == 5
+
+
+@pytest.mark.parametrize(("word", "chosen"), [(0, 12), (2**64 - 1, 0)])
+def test_rivals_at_either_end_of_their_words(word, chosen):
+    """A share of next to nothing is the least noise there is, one of next to all of it the largest, however many words say so."""
+    counts = np.zeros(1 << 16, dtype=np.int64)
+    counts[[0, 12]] = [3, 3]
+    words = Words((word, 1 << 63), word, 1 << 63, middle=True)
+    assert PermuteAndFlipMechanism(2.0).choose(counts, Fraction(1, 1000), words) == chosen
 
 
 def test_uniform_is_uniform_and_never_out_of_range():
