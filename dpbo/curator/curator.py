@@ -329,7 +329,7 @@ class Curator(Opaque):
 
     def _draw(self, handle: Handle, law: Law, mechanism: Mechanism, event: Event, entry: int) -> Release:
         query, answer = self._answer(handle)
-        drawn = mechanism._sample(answer.numerators.numpy(), answer.quanta, law, self._entropy)
+        drawn = mechanism._sample(answer.numerators, answer.quanta, law, self._entropy)
         value, variance = map(torch.from_numpy, mechanism.publish(drawn, law, query.affine(self.units)))
         variance = variance + torch.as_tensor(query.variance_within(self.units), dtype=torch.float64)
         return Release(value, variance, tuple(drawn.reshape(-1).tolist()), law, event, entry)

@@ -23,5 +23,5 @@ def noised_inside(curator: Curator, query: Query, mechanism: Mechanism) -> torch
             raise KeyboardInterrupt
         return None
     law = mechanism.law(query.scale(curator.adjacency), outcome.quanta)
-    drawn = mechanism._sample(outcome.numerators.numpy(), outcome.quanta, law, curator._entropy)
+    drawn = mechanism._sample(outcome.numerators, outcome.quanta, law, curator._entropy)
     return torch.from_numpy(mechanism.publish(drawn, law, query.affine(curator.units))[0])

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event
-from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseLaw, Published
+from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseLaw, Numerators, Published, on_the_host
 from dpbo.mechanisms.rounding import SymmetricLaw, rounded
 from dpbo.privacy import Sensitivity, require_positive
 
@@ -74,10 +74,8 @@ class AdditiveMechanism(Mechanism):
         offset, gain = affine
         return np.asarray(offset) + drawn * np.asarray(law.grid) * gain, (np.asarray(law.std) * gain) ** 2
 
-    def _sample(
-        self, numerators: Sequence[int] | NDArray[np.int64], quanta: Sequence[float], law: Any, entropy: Entropy
-    ) -> NDArray[np.int64]:
-        exact, shift = np.asarray(numerators, dtype=np.int64), _shifts(quanta, law.grid)
+    def _sample(self, numerators: Numerators, quanta: Sequence[float], law: Any, entropy: Entropy) -> NDArray[np.int64]:
+        exact, shift = on_the_host(numerators), _shifts(quanta, law.grid)
         if law.block is not None:
             exact = exact.reshape(-1, law.block)
         whole = exact >> shift

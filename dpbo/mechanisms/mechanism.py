@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from dpbo.checking import checked
@@ -21,6 +22,7 @@ from dpbo.privacy import Sensitivity
 Entropy = Callable[[int], bytes]  # so many bytes nobody can predict
 
 
+Numerators = Sequence[int] | NDArray[np.int64] | torch.Tensor  # int64, on any device
 Affine = tuple[Sequence[float], float]  # (offset, gain)
 Published = tuple[NDArray[np.float64], NDArray[np.float64]]  # (value, variance)
 
@@ -69,7 +71,10 @@ class Mechanism(abc.ABC):
         """(value, variance) of what was drawn, in the query's own units. Public post-processing."""
 
     @abc.abstractmethod
-    def _sample(
-        self, numerators: Sequence[int] | NDArray[np.int64], quanta: Sequence[float], law: Any, entropy: Entropy
-    ) -> NDArray[np.int64]:
+    def _sample(self, numerators: Numerators, quanta: Sequence[float], law: Any, entropy: Entropy) -> NDArray[np.int64]:
         """What is drawn, in whole numbers: each coordinate as a multiple of its `law.grid`, or the index chosen."""
+
+
+def on_the_host(numerators: Numerators) -> NDArray[np.int64]:
+    """As an array: noise is drawn on the CPU."""
+    return numerators.cpu().numpy() if isinstance(numerators, torch.Tensor) else np.asarray(numerators, dtype=np.int64)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import NotPrivateEvent
-from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseLaw, Published
+from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseLaw, Numerators, Published, on_the_host
 from dpbo.privacy import Sensitivity
 
 
@@ -44,8 +44,6 @@ class NoNoise(Mechanism):
         offset, gain = affine
         return np.asarray(offset) + drawn * np.asarray(law.grid) * gain, np.zeros(len(law.grid))
 
-    def _sample(
-        self, numerators: Sequence[int] | NDArray[np.int64], quanta: Sequence[float], law: Any, entropy: Entropy
-    ) -> NDArray[np.int64]:
-        exact = np.asarray(numerators, dtype=np.int64)
+    def _sample(self, numerators: Numerators, quanta: Sequence[float], law: Any, entropy: Entropy) -> NDArray[np.int64]:
+        exact = on_the_host(numerators)
         return exact if law.block is None else exact.reshape(-1, law.block)

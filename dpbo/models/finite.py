@@ -163,7 +163,8 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         """Learn that the candidate at `index` showed `value`, for each run (`batch_shape`, or one number for all).
 
         Raises:
-            InputError: an index is no candidate's, or a value is not finite.
+            InputError: an index is no candidate's, or a value is not finite. What lies on a GPU is not looked at, since the host would
+                have to wait: there the kernel's own assertion meets the index, and such a value makes its run's posterior NaN.
         """
         index, value = self._checked(index, value)
         t = self.num_observations
@@ -252,12 +253,12 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         for name, given in (("index", index), ("value", value)):
             if isinstance(given, Tensor) and not _broadcasts(given.shape, self._batch_shape):
                 raise InputError(name, tuple(given.shape), f"one number, or of shape {tuple(self._batch_shape)}")
-        index = torch.as_tensor(index, device=like.device).expand(self._batch_shape).reshape(-1)
-        value = torch.as_tensor(value, dtype=like.dtype, device=like.device).expand(self._batch_shape).reshape(-1)
-        if index.is_floating_point() or bool(((index < 0) | (index >= n)).any()):
+        index, value = torch.as_tensor(index), torch.as_tensor(value, dtype=like.dtype)
+        if index.is_floating_point() or (index.device.type == "cpu" and bool(((index < 0) | (index >= n)).any())):
             raise InputError("index", "out of range", f"whole numbers from 0 to {n - 1}")
-        if not bool(value.isfinite().all()):
+        if value.device.type == "cpu" and not bool(value.isfinite().all()):
             raise InputError("value", "not finite", "finite")
+        index, value = (given.to(like.device, non_blocking=True).expand(self._batch_shape).reshape(-1) for given in (index, value))
         return index.long(), value
 
     def _make_room(self, capacity: int) -> None:

@@ -128,7 +128,7 @@ class ClippedScores(Query):
             return sum_units(pieces, grids, view.groups, view.rows, self.max_records_per_unit)
 
         total = scoring.over_records(self.score, subject, view, self.metrics, reduce)
-        return total if isinstance(total, Failure) else IntegerSum(total.cpu(), tuple(grid.quantum for grid in grids))
+        return total if isinstance(total, Failure) else IntegerSum(total, tuple(grid.quantum for grid in grids))
 
     def _width(self, adjacency: Adjacency, lower: float, upper: float, origin: float) -> Fraction:
         a, b, k = Fraction(lower) - Fraction(origin), Fraction(upper) - Fraction(origin), self.max_records_per_unit

@@ -65,7 +65,7 @@ class View(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class IntegerSum:
-    """An exact answer: `numerators * quanta`, with int64 numerators and public power-of-two quanta. Private until noised.
+    """An exact answer: `numerators * quanta`, with int64 numerators on any device and public power-of-two quanta. Private until noised.
 
     `kept` stays with the curator for later questions and never leaves it.
     """

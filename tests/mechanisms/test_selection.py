@@ -14,7 +14,7 @@ from dpbo.accounting import PureFilter, ZCDPFilter, profiles
 from dpbo.accounting.costs import Cost
 from dpbo.errors import InputError
 from dpbo.events import ExponentialEvent, PermuteAndFlipEvent
-from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, PermuteAndFlipMechanism, selection
 from dpbo.mechanisms.selection import LEVELS as LEVELS_IN_ALL
 from dpbo.mechanisms.selection import uniform
 from dpbo.privacy import Sensitivity
@@ -24,6 +24,7 @@ from tests.mechanisms import test_selection_contract as contracts
 from tests.mechanisms.words import Words
 
 BOTH = [ExponentialMechanism, PermuteAndFlipMechanism]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"))]
 
 
 def votes(_x, records):
@@ -275,15 +276,28 @@ def test_utilities_of_two_units_are_no_choice():
             ExponentialMechanism(1.0).law(sensitivity, quanta)
 
 
-def test_more_candidates_than_one_chunk_holds_are_one_set():
+@pytest.mark.parametrize("device", DEVICES)
+def test_more_candidates_than_one_chunk_holds_are_one_set(device, monkeypatch):
+    monkeypatch.setattr(selection, "_DEVICE_CHUNK", 1 << 20)
     mechanism, count = ExponentialMechanism(0.01), (1 << 20) + 3
-    utilities = np.full(count, -(10**9))
+    utilities = torch.full((count,), -(10**9), device=device)
     utilities[-1] = 10**9
     law = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [1.0])
     assert mechanism._sample(utilities, [1.0], law, SeededEntropy(0)).tolist() == [count - 1]
     utilities[[5, 6]] = 10**9
     drawn = {int(mechanism._sample(utilities, [1.0], law, SeededEntropy(seed))[0]) for seed in range(12)}
     assert drawn == {5, 6, count - 1}
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_choice_is_the_same_wherever_the_utilities_lie(kind, device):
+    """As a list, an array or a tensor on any device: equal bits choose the same index, far below the best and far above all sums, too."""
+    mechanism, utilities = kind(2.0), [7, -(2**62), 2**40, 2**40 - 3, 2**40 + 1, -5, 2**40]
+    law = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [0.25])
+    for seed in range(30):
+        ways = (utilities, np.array(utilities), torch.tensor(utilities, device=device))
+        assert len({int(mechanism._sample(way, [0.25], law, SeededEntropy(seed))[0]) for way in ways}) == 1
 
 
 @pytest.mark.parametrize("kind", BOTH)
