@@ -34,7 +34,7 @@ NOISE, DELTA, LENGTH = 1e-2, 0.1, 0.2
 
 def values_of(candidates: Tensor, runs: int, seed: int) -> Tensor:
     """A smooth function for each run, `runs x n`."""
-    phases = 6.28 * torch.rand(runs, 2, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    phases = 6.28 * torch.rand(runs, 2, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(candidates.device)
     return torch.sin(8.0 * candidates[:, 0] + phases[:, 0]) * torch.cos(6.0 * candidates[:, 1] + phases[:, 1])
 
 
@@ -46,7 +46,7 @@ def model_of(candidates: Tensor, kernel: Any, runs: int, steps: int) -> FiniteGP
 def by_finite_gp(model: FiniteGP, values: Tensor, steps: int) -> Tensor:
     """The indices chosen from the start, `steps x runs`; values are `runs x n`."""
     model.forget()
-    schedule, index = SrinivasFinite(count=values.shape[-1], delta=DELTA), torch.zeros(len(values), dtype=torch.long)
+    schedule, index = SrinivasFinite(count=values.shape[-1], delta=DELTA), torch.zeros(len(values), dtype=torch.long, device=values.device)
     chosen = [index]
     for _ in range(steps - 1):
         model.observe(index, values.gather(1, index.unsqueeze(1)).squeeze(1))

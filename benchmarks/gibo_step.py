@@ -28,16 +28,17 @@ from dpbo.queries import ClippedGradient
 JITTER = 5e-6
 
 
-def walked(d: int, b: int, N: int, seed: int) -> tuple[GradientPosterior, torch.Tensor]:
+def walked(d: int, b: int, N: int, seed: int, device: torch.device | str = "cpu") -> tuple[GradientPosterior, torch.Tensor]:
     """A posterior over the designs of earlier iterations along a random walk, and where it is now."""
     generator = torch.Generator().manual_seed(seed)
     kernel = RBFKernel().double()
     kernel.lengthscale = 1.0
-    posterior, theta = GradientPosterior(kernel, 0.0, jitter=JITTER), torch.zeros(d, dtype=torch.float64)
+    posterior = GradientPosterior(kernel.to(device), 0.0, jitter=JITTER)
+    theta = torch.zeros(d, dtype=torch.float64, device=device)
     while len(posterior) < N:
         Z = choose_points(posterior, theta, min(b, N - len(posterior)), steps=10, generator=generator)
         posterior.append(Z)
-        theta = theta + 0.1 * torch.randn(d, dtype=torch.float64, generator=generator) / d**0.5
+        theta = theta + 0.1 * torch.randn(d, dtype=torch.float64, generator=generator).to(device) / d**0.5
     return posterior, theta
 
 

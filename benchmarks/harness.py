@@ -27,15 +27,17 @@ def options(description: str | None, extend: Callable[[argparse.ArgumentParser],
     return parser.parse_args()
 
 
-def interleaved(*works: Callable[[], Any], repetitions: int) -> list[list[float]]:
-    """Seconds of each work, run in turn so that a drifting machine slows all alike; one warm-up each."""
+def interleaved(*works: Callable[[], Any], repetitions: int, wait: Callable[[], Any] = lambda: None) -> list[list[float]]:
+    """Seconds of each work, run in turn so that a drifting machine slows all alike; one warm-up each. `wait` ends what a GPU still does."""
     for work in works:
         work()
     times: list[list[float]] = [[] for _ in works]
     for _ in range(repetitions):
         for work, seconds in zip(works, times, strict=True):
+            wait()
             start = time.perf_counter()
             work()
+            wait()
             seconds.append(time.perf_counter() - start)
     return times
 

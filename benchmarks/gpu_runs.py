@@ -1,0 +1,126 @@
+"""Whole steps on a device: GP-UCB of many runs at once, an iteration of DP-GIBO, a private choice, moments of a mixture."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+
+from benchmarks.finite_gp import DELTA, LENGTH, NOISE, by_botorch, by_finite_gp, model_of, values_of
+from benchmarks.gibo_step import walked
+from benchmarks.gpu_device import Ceilings, seconds
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.acquisition import SrinivasFinite, choose_points
+from dpbo.mechanisms import PermuteAndFlipMechanism
+from dpbo.models import squared_exponential
+from dpbo.privacy import Sensitivity
+from dpbo.queries import Ball, ClippedGradient, MixtureMoments
+from dpbo.testing import SeededEntropy
+
+
+def by_torch(candidates: torch.Tensor, kernel: Any, values: torch.Tensor, steps: int) -> torch.Tensor:
+    """All runs at once with plain batched Cholesky factors, made anew in each step: `steps x runs`."""
+    schedule = SrinivasFinite(count=len(candidates), delta=DELTA)
+    chosen = torch.zeros(len(values), 1, dtype=torch.long, device=values.device)
+    for t in range(1, steps):
+        X = candidates[chosen]
+        K = kernel(X).to_dense() + NOISE * torch.eye(t, dtype=X.dtype, device=X.device)
+        L = torch.linalg.cholesky(K)
+        A = torch.linalg.solve_triangular(L, kernel(X, candidates).to_dense(), upper=False)
+        z = torch.linalg.solve_triangular(L, values.gather(1, chosen).unsqueeze(-1), upper=False)
+        upper = (A.mT @ z).squeeze(-1) + (schedule(t + 1) * (1.0 - A.square().sum(-2)).clamp(min=0.0)).sqrt()
+        chosen = torch.cat([chosen, upper.argmax(-1, keepdim=True)], dim=1)
+    return chosen.T
+
+
+def ucb(runs: int, count: int, steps: int, device: torch.device) -> dict[str, float]:
+    """Seconds of a batch of runs, of the same in plain torch, and of one BoTorch loop."""
+    candidates = torch.rand(count, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device)
+    kernel = squared_exponential(LENGTH).to(device)
+    values, model = values_of(candidates, runs, 1), model_of(candidates, kernel, runs, steps)
+    batch, plain = seconds(
+        device, lambda: by_finite_gp(model, values, steps), lambda: by_torch(candidates, kernel, values, steps), repetitions=5
+    )
+    (loop,) = seconds(device, lambda: by_botorch(candidates, kernel, values[:1], steps), repetitions=3)
+    same = float((by_finite_gp(model, values, steps) == by_torch(candidates, kernel, values, steps)).all(0).double().mean())
+    return {"batch": batch, "torch": plain, "botorch": loop, "faster": runs * loop / batch, "agreeing": same}
+
+
+def iteration(units: int, d: int, history: int, device: torch.device) -> dict[str, float]:
+    """Seconds of an iteration of DP-GIBO over so many users: choosing d + 1 points, weighing, all users' gradients."""
+    posterior, theta = walked(d, d + 1, history, 0, device)
+    records = torch.rand(units, d, device=device)
+    curator = Curator(records, unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0))
+
+    def loss(x: torch.Tensor, users: torch.Tensor) -> torch.Tensor:
+        return users[:, 0] * x[0].to(users)
+
+    X = posterior.points(theta)
+    earlier = []
+    for start in range(0, history, d + 1):
+        part = X[start : start + d + 1].cpu()
+        some = torch.zeros(d, len(part), dtype=torch.float64)
+        earlier.append(curator.evaluate(ClippedGradient(loss, part, weights=some, clip=1.0, keep=True)))
+
+    def choose() -> torch.Tensor:
+        return choose_points(posterior, theta, d + 1)
+
+    def ask(Z: torch.Tensor) -> None:
+        W = posterior.conditioned_on(Z).weights(theta).cpu()
+        curator.evaluate(ClippedGradient(loss, Z.cpu(), weights=W, clip=1.0, earlier=earlier))
+
+    Z = choose()
+    whole, choosing, asking = seconds(device, lambda: ask(choose()), choose, lambda: ask(Z), repetitions=5)
+    return {"whole": whole, "choosing": choosing, "asking": asking}
+
+
+def choice(count: int, ceilings: Ceilings, device: torch.device) -> dict[str, float]:
+    """Seconds of a private choice among so many utilities, and the share of the time to read them three times."""
+    utilities = torch.randint(-(1 << 40), 1 << 40, (count,), device=device)
+    mechanism = PermuteAndFlipMechanism.of(1.0)
+    law = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [2.0**-20])
+    entropy = SeededEntropy(0)
+    (own,) = seconds(device, lambda: mechanism._sample(utilities, [2.0**-20], law, entropy), repetitions=5)
+    return {"seconds": own, "share": 24.0 * count / ceilings.read / own}
+
+
+def plain_moments(X: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
+    """One step of EM in torch, in floats: `K x F` of (1, z, z_i z_j) for two dimensions."""
+    z = X / X.norm(dim=1, keepdim=True).clamp(min=1.0)
+    phi = torch.stack([torch.ones_like(z[:, 0]), z[:, 0], z[:, 1], z[:, 0] ** 2, z[:, 0] * z[:, 1], z[:, 1] ** 2], dim=1)
+    return torch.softmax(phi @ theta.T, dim=1).T @ phi
+
+
+def mixture(count: int, ceilings: Ceilings, device: torch.device, *, compiled: bool) -> dict[str, float]:
+    """Seconds of the moments of so many records in two dimensions under five components, and of the peers."""
+    K, draw = 5, torch.Generator().manual_seed(0)
+    theta = torch.randn(K, 6, generator=draw, dtype=torch.float64)
+    X = torch.randn(count, 2, device=device)
+    curator = Curator(X, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0))
+    query, small = MixtureMoments(2, ball=Ball(1.0), natural=theta), theta.to(device, torch.float32)
+    fast = torch.compile(plain_moments) if compiled else plain_moments
+    own, plain, quick = seconds(
+        device, lambda: curator.evaluate(query), lambda: plain_moments(X, small), lambda: fast(X, small), repetitions=5
+    )
+    some = min(count, 1_000_000)
+    return {
+        "own": own, "torch": plain, "compiled": quick, "faster": quick / own,
+        "read": 8.0 * count / ceilings.read, "scikit_learn": by_scikit_learn(some) * count / some,
+    }  # fmt: skip
+
+
+def by_scikit_learn(count: int) -> float:
+    """Seconds of one step of its EM over so many records on the CPU."""
+    X = np.random.default_rng(0).normal(size=(count, 2))
+    model = GaussianMixture(5, max_iter=1, init_params="random", random_state=0, warm_start=True)
+
+    def step() -> None:
+        with warnings.catch_warnings(category=ConvergenceWarning, action="ignore"):
+            model.fit(X)
+
+    (time,) = seconds(torch.device("cpu"), step, repetitions=3)
+    return time
