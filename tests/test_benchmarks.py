@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-HELPERS = ("__init__", "harness", "paired", "peers", "dpgibo_problems", "dpgibo_experiments", "kusner_problems", "kusner_tuning",
+HELPERS = ("__init__", "harness", "paired", "peers", "gpu_device", "gpu_runs", "gpu_sums",
+           "dpgibo_problems", "dpgibo_experiments", "kusner_problems", "kusner_tuning",
            "outsourced_problems", "outsourced_releases", "outsourced_search", "outsourced_pictures",
-           "gpu_device", "gpu_runs", "gpu_sums", "dpem_compositions", "dpem_paper", "dpem_peer", "dpem_pictures", "strategies_problems", "private_selection_tables")  # fmt: skip
+           "dpem_compositions", "dpem_paper", "dpem_peer", "dpem_pictures", "strategies_problems", "private_selection_tables")  # fmt: skip
 NAMES = sorted(p.stem for p in (pathlib.Path(__file__).parents[1] / "benchmarks").glob("*.py") if p.stem not in HELPERS)
 
 

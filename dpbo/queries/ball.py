@@ -104,9 +104,20 @@ class Resolution:
         return cls(weights, min((room - weights) // degree, _MOST_BITS), lattice)
 
 
-def chunk_rows(width: int) -> int:
-    """Rows of a chunk, a public power of two, so that `width` numbers a row stay in cache."""
-    return min(_MOST_ROWS, max(256, (1 << 17) >> math.ceil(math.log2(width))))
+def chunk_rows(width: int, device: str = "cpu") -> int:
+    """Rows of a chunk, a public power of two, so that `width` numbers a row stay in cache, or on a GPU keep it busy."""
+    bits = math.ceil(math.log2(width))
+    if device == "cpu":
+        return min(_MOST_ROWS, max(256, (1 << 17) >> bits))
+    return min(1 << 20, max(_MOST_ROWS, (1 << 27) >> bits))
+
+
+def product(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+    """A B' of whole numbers below 2^41 in all their products, `a x rows` and `b x rows`: `a x b`, int64, exact."""
+    if A.shape[1] <= _MOST_ROWS:
+        return (A @ B.T).to(torch.int64)
+    first, second = (part.reshape(len(part), -1, _MOST_ROWS).transpose(0, 1) for part in (A, B))
+    return (first @ second.mT).to(torch.int64).sum(0)
 
 
 def lattice_chunks(pieces: Iterable[torch.Tensor], ball: Ball, bits: int, rows: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -153,8 +164,8 @@ def _shortened(k: torch.Tensor, most: float) -> torch.Tensor:
     """Columns of whole numbers, each of squared length at most most^2: exact, as every number here is whole and below 2^53."""
     squares = k.square().sum(0)
     long = squares > most * most
-    root = squares.sqrt().floor_() + 2.0  # never below the true root
-    return torch.where(long, (k * most / root).trunc_(), k)
+    root = squares.sqrt().floor_() + 2.0  # above the true root by one at least, which is more than what the quotient's rounding takes
+    return torch.where(long, (k * (most / root)).trunc_(), k)
 
 
 def require_float64(name: str, value: object) -> None:

@@ -28,7 +28,7 @@ import torch
 from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity, require_positive
-from dpbo.queries.ball import Resolution, require_float64
+from dpbo.queries.ball import Resolution, product, require_float64
 from dpbo.queries.points import PointSums
 
 _UP = 1.0 + 1e-15
@@ -88,12 +88,12 @@ class ClusterSums(PointSums):
         return {**super().public_inputs(), "components": len(self.centers), "weights": list(self.weights)}
 
     def chunk(self, Z: torch.Tensor, alive: torch.Tensor, resolution: Resolution) -> torch.Tensor:
-        centers = self.centers.to(Z.device)
+        centers = self.centers.to(Z.device, non_blocking=True)
         offset = math.ldexp(0.5, resolution.bits) * centers.square().sum(1, keepdim=True)
         nearest = (self._padded(centers) @ Z)[: len(centers)].sub_(offset).argmax(0)
         chosen = torch.zeros(len(centers), Z.shape[1], dtype=torch.float64, device=Z.device)
         chosen.scatter_(0, nearest.unsqueeze(0), alive.to(torch.float64).unsqueeze(0))
-        return (chosen @ torch.cat([torch.ones_like(Z[:1]), Z]).T).flatten()
+        return product(chosen, torch.cat([torch.ones_like(Z[:1]), Z])).flatten()
 
     def _scaled(self) -> tuple[float, float]:
         least = min(self.weights)

@@ -15,7 +15,8 @@ counts cancel. One of them zero: |s|^2 <= A. So sqrt 6, sqrt 4.5 and sqrt 3 at e
 moved by records that count as nothing alone, and is nearly free. Source: Park, Foulds, Chaudhuri & Welling 2017, whose separate releases
 (2K + 1 an iteration) and whose covariance constant 2/N_k do not hold up: the sup there is 4/N_k.
 
-Cost: 4 n K F flops for F = 1 + d + d(d+1)/2 statistics, in chunks that stay in cache; nothing grows with n.
+Cost: 4 n K F flops for F = 1 + d + d(d+1)/2 statistics, in chunks that stay in cache; nothing grows with n. On a GPU one pass where K F is
+small (fused_moments.py).
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ import torch
 from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, require_positive
-from dpbo.queries.ball import Resolution, require_float64
+from dpbo.queries.ball import Resolution, product, require_float64
 from dpbo.queries.features import Weights, degrees, distance_squared, features, isometry, length_squared, require_covariance, width_of
+from dpbo.queries.fused_moments import can_fuse_moments, fused_moments
 from dpbo.queries.points import PointSums, powers
 
 _MOST_COMPONENTS = 1 << 10  # more would leave weights and records too few bits
@@ -90,9 +92,18 @@ class MixtureMoments(PointSums):
     def chunk(self, Z: torch.Tensor, alive: torch.Tensor, resolution: Resolution) -> torch.Tensor:
         phi = features(Z, 1.0, self.covariance)
         if self.components == 1:
-            return (alive.to(torch.float64).unsqueeze(0) @ phi.T).flatten()
-        scaled = (self.natural * powers(-resolution.bits * degrees(self.covariance, self.dimension))).to(Z.device)
-        return (responsibilities(scaled @ phi, alive, resolution.weight_bits) @ phi.T).flatten()
+            return product(alive.to(torch.float64).unsqueeze(0), phi).flatten()
+        scaled = self._scaled(resolution).to(Z.device, non_blocking=True)
+        return product(responsibilities(scaled @ phi, alive, resolution.weight_bits), phi).flatten()
+
+    def summed(self, X: torch.Tensor, resolution: Resolution) -> torch.Tensor:
+        if can_fuse_moments(X.device, self.components, self.dimension, self.covariance):
+            return fused_moments(X, self._scaled(resolution), self.ball, resolution, self.covariance)
+        return super().summed(X, resolution)
+
+    def _scaled(self, resolution: Resolution) -> torch.Tensor:
+        """theta for statistics of whole coordinates."""
+        return self.natural * powers(-resolution.bits * degrees(self.covariance, self.dimension))
 
 
 def responsibilities(logits: torch.Tensor, alive: torch.Tensor, bits: int) -> torch.Tensor:

@@ -62,7 +62,14 @@ class PointSums(Query):
 
     @abc.abstractmethod
     def chunk(self, Z: torch.Tensor, alive: torch.Tensor, resolution: Resolution) -> torch.Tensor:
-        """The chunk's sum in whole numbers as float64, every partial sum below 2^53; Z `d x rows` in whole numbers."""
+        """The chunk's sum in whole numbers, int64, from Z `d x rows` in whole numbers and which of its columns are records."""
+
+    def summed(self, X: torch.Tensor, resolution: Resolution) -> torch.Tensor:
+        """The sum over records `n x d` in whole numbers, int64."""
+        total = torch.zeros(len(self.units()), dtype=torch.int64, device=X.device)
+        for Z, alive in lattice_chunks([X], self.ball, resolution.bits, chunk_rows(self.width(), X.device.type)):
+            total += self.chunk(Z, alive, resolution)
+        return total
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         if adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
@@ -98,7 +105,12 @@ class PointSums(Query):
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         if view.groups is not None:
             raise InputError("unit", "groups of records", "single records", "Reduce each unit to one record first, for example its mean.")
-        total = scoring.over_records(self._rows, None, view, self.dimension, lambda pieces: self._total(pieces, view.public_units))
+
+        def summed(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
+            # on the records' own device, whichever a piece comes from: where one record fails, all are told from the CPU
+            return self._total((piece.to(view.device) for piece in pieces), view.public_units)
+
+        total = scoring.over_records(self._rows, None, view, self.dimension, summed)
         return total if isinstance(total, Failure) else IntegerSum(total.cpu(), self.quanta(view.public_units))
 
     def _rows(self, _subject: Any, records: Any) -> Any:
@@ -107,8 +119,8 @@ class PointSums(Query):
     def _total(self, pieces: Iterable[torch.Tensor], units: int | None) -> torch.Tensor:
         steps, width = self.resolution(units), len(self.units())
         total: torch.Tensor | None = None
-        for Z, alive in lattice_chunks(pieces, self.ball, steps.bits, chunk_rows(self.width())):
-            part = self.chunk(Z, alive, steps).to(torch.int64)
+        for piece in pieces:
+            part = self.summed(piece, steps)
             total = part if total is None else total.add_(part)
         if total is None:
             return torch.zeros(width, dtype=torch.int64)

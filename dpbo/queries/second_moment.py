@@ -19,7 +19,7 @@ import torch
 from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
-from dpbo.queries.ball import Resolution
+from dpbo.queries.ball import Resolution, product
 from dpbo.queries.points import PointSums
 
 
@@ -53,4 +53,4 @@ class SecondMoment(PointSums):
 
     def chunk(self, Z: torch.Tensor, alive: torch.Tensor, resolution: Resolution) -> torch.Tensor:
         i, j = torch.triu_indices(self.dimension, self.dimension, device=Z.device)
-        return (Z @ Z.T)[i, j]
+        return product(Z, Z)[i, j]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpbo.errors import InputError
-from dpbo.queries.ball import Ball, Resolution, chunk_rows, lattice_chunks
+from dpbo.queries.ball import Ball, Resolution, chunk_rows, lattice_chunks, product
 
 DOUBLE = torch.float64
 CENTER = torch.tensor([1.0, -2.0], dtype=DOUBLE)
@@ -103,3 +103,15 @@ def test_steps_are_the_finest_that_no_sum_overflows(degree, components, units):
 
 def test_chunks_hold_a_power_of_two_of_rows_that_stays_in_cache():
     assert [chunk_rows(width) for width in (1, 32, 33, 64, 512, 10**6)] == [4096, 4096, 2048, 2048, 256, 256]
+    assert [chunk_rows(width, "cuda") for width in (1, 128, 129, 10**5)] == [1 << 20, 1 << 20, 1 << 19, 4096]
+
+
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("rows", [1, 4096, 3 * 4096])
+def test_products_of_whole_numbers_are_exact_however_many_there_are(rows):
+    """Each of 2^41 less a little: a float64 sum over more than one group would lose the last bits."""
+    A, B = ((2.0**bits - torch.randint(1, 9, (part, rows), dtype=DOUBLE)) for bits, part in ((20, 3), (21, 4)))
+    exact = A.long()[:, None] * B.long()[None]
+    found = product(A, B)
+    assert found.dtype == torch.int64
+    assert found.tolist() == exact.sum(2).tolist()

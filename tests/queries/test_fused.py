@@ -1,10 +1,5 @@
 """The fused kernel gives the CPU's integers: in Triton's interpreter everywhere, and on a GPU where there is one."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -15,17 +10,14 @@ from dpbo.queries.fused import can_fuse
 from dpbo.queries.gradient import collected
 from dpbo.queries.query import IntegerSum
 from tests.queries.fused_cases import AIMS, CASES, both
+from tests.queries.interpreting import interpreted
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.mark.attack("A4")
 def test_interpreted_it_gives_the_cpus_integers():
-    pytest.importorskip("triton")  # as on a machine for which it is not built
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-m", "tests.queries.fused_cases"], capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [True] * len(CASES) * len(AIMS)
+    assert interpreted("fused_cases") == [True] * len(CASES) * len(AIMS)
 
 
 @on_a_gpu

@@ -1,0 +1,144 @@
+"""The kernel of fused_moments.py, in Triton; loaded by it alone, where it is used.
+
+A record is one lane. Coordinates, statistics, weights and sums are tuples, whose lengths the compiler knows.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: RUF005, SIM108  Triton's language has neither starred tuples nor a choice between tuples in one line
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def nearest(v):
+    return (v + 6755399441055744.0) - 6755399441055744.0  # 1.5 x 2^52
+
+
+@triton.jit
+def placed(X, numbers, at, units, down, across, D: tl.constexpr, TURNED: tl.constexpr):
+    moved = ()
+    for j in tl.static_range(D):
+        x = tl.load(X + at * down + j * across, mask=at < units, other=float("nan")).to(tl.float64)
+        moved = moved + (x - tl.load(numbers + 2 + j),)
+    z = ()
+    for i in tl.static_range(D):
+        if TURNED:
+            value = moved[0] * tl.load(numbers + 2 + D + i * D)
+            for j in tl.static_range(1, D):
+                value = value + moved[j] * tl.load(numbers + 2 + D + i * D + j)
+        else:
+            value = moved[i] / tl.load(numbers + 1)
+        z = z + (value,)
+    return z
+
+
+@triton.jit
+def whole_numbers(z, steps, D: tl.constexpr):
+    """`ball._whole` and `ball._shortened`."""
+    squares = z[0] * z[0]
+    for j in tl.static_range(1, D):
+        squares = squares + z[j] * z[j]
+    size = tl.sqrt(squares)
+    alive = size < 1e100
+    scale = tl.minimum(1.0 / size, 1.0) * steps
+    k = ()
+    for j in tl.static_range(D):
+        k = k + (tl.minimum(tl.maximum(nearest(tl.where(alive, z[j] * scale, 0.0)), -steps), steps),)
+    squares = k[0] * k[0]
+    for j in tl.static_range(1, D):
+        squares = squares + k[j] * k[j]
+    long = squares > steps * steps
+    ratio = steps / (tl.floor(tl.sqrt(squares)) + 2.0)
+    short = ()
+    for j in tl.static_range(D):
+        less = tl.floor(tl.abs(k[j]) * ratio)
+        short = short + (tl.where(long, tl.where(k[j] < 0.0, -less, less), k[j]),)
+    return short, alive
+
+
+@triton.jit
+def statistics(k, one, D: tl.constexpr, COVARIANCE: tl.constexpr):
+    phi = (one,) + k
+    if COVARIANCE == "spherical":
+        squares = k[0] * k[0]
+        for j in tl.static_range(1, D):
+            squares = squares + k[j] * k[j]
+        phi = phi + (squares,)
+    else:
+        for i in tl.static_range(D):
+            for j in tl.static_range(i, D):
+                if COVARIANCE == "full" or i == j:
+                    phi = phi + (k[i] * k[j],)
+    return phi
+
+
+@triton.jit
+def weights(phi, alive, theta, K: tl.constexpr, F: tl.constexpr, WHOLE: tl.constexpr):
+    """`mixture_moments.responsibilities`."""
+    logits = ()
+    for k in tl.static_range(K):
+        logit = phi[0] * tl.load(theta + k * F)
+        for f in tl.static_range(1, F):
+            logit = tl.fma(phi[f], tl.load(theta + k * F + f), logit)
+        logits = logits + (logit,)
+    top = logits[0]
+    for k in tl.static_range(1, K):
+        top = tl.maximum(top, logits[k])
+    shares = ()
+    total = tl.zeros_like(top).to(tl.float32)
+    for k in tl.static_range(K):
+        share = tl.exp((logits[k] - top).to(tl.float32))
+        shares = shares + (share,)
+        total = total + share
+    times = WHOLE / total
+    gammas = ()
+    left = tl.zeros_like(total) + WHOLE
+    for k in tl.static_range(K):
+        gamma = (shares[k] * times + 12582912.0) - 12582912.0  # 1.5 x 2^23: weights are below 2^21
+        gammas = gammas + (gamma,)
+        left = left - gamma
+    sound = alive & (left == left)
+    rest = ()
+    open_ = alive | ~alive
+    for k in tl.static_range(K):
+        largest = open_ & (logits[k] == top)
+        open_ = open_ & ~largest
+        gamma = gammas[k] + tl.where(largest, left, 0.0)
+        sound = sound & (gamma >= 0.0)
+        rest = rest + (gamma,)
+    sound = sound & ~open_  # somebody took what was left
+    found = ()
+    for k in tl.static_range(K):
+        found = found + (tl.where(sound, rest[k], 0.0).to(tl.float64),)
+    return found
+
+
+@triton.jit
+def summed(
+    X, total, numbers, units, down, across,
+    D: tl.constexpr, K: tl.constexpr, COVARIANCE: tl.constexpr, TURNED: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, TOGETHER: tl.constexpr,
+):  # fmt: skip
+    F: tl.constexpr = 1 + D + (D * (D + 1) // 2 if COVARIANCE == "full" else D if COVARIANCE == "diag" else 1)
+    steps, theta = tl.load(numbers), numbers + 2 + D + (D * D if TURNED else 0)
+    own = tl.cdiv(tl.cdiv(units, ROWS) - tl.program_id(0), tl.num_programs(0))  # blocks
+    for start in range(0, own, TOGETHER):
+        sums = ()
+        for _ in tl.static_range(K * F):
+            sums = sums + (tl.zeros((ROWS,), tl.float64),)
+        for turn in range(start, min(start + TOGETHER, own)):
+            block = tl.zeros((ROWS,), tl.int64) + turn  # 64 bits: there may be many records
+            at = (block * tl.num_programs(0) + tl.program_id(0)) * ROWS + tl.arange(0, ROWS)
+            k, alive = whole_numbers(placed(X, numbers, at, units, down, across, D, TURNED), steps, D)
+            phi = statistics(k, tl.zeros((ROWS,), tl.float64) + 1.0, D, COVARIANCE)
+            if K == 1:
+                gamma = (tl.where(alive, 1.0, 0.0).to(tl.float64),)
+            else:
+                gamma = weights(phi, alive, theta, K, F, WHOLE)
+            more = ()
+            for i in tl.static_range(K * F):
+                more = more + (tl.fma(gamma[i // F], phi[i % F], sums[i]),)
+            sums = more
+        for i in tl.static_range(K * F):
+            tl.atomic_add(total + i, tl.sum(sums[i].to(tl.int64), axis=0))

@@ -1,0 +1,67 @@
+"""Records and mixtures for which the fused kernel's sums are set beside the torch path's.
+
+`python -m tests.queries.moments_cases` runs the kernel in Triton's interpreter (TRITON_INTERPRET=1) and prints, case by case, how far it is
+from the torch path: in all weights together, and in any sum as a share of its largest possible value.
+"""
+
+import json
+import math
+
+import torch
+
+from dpbo.queries import Ball, MixtureMoments, fused_moments
+from dpbo.queries.points import PointSums
+
+CASES = [  # records, dimension, components, covariance, whether the ball is turned
+    (300, 2, 5, "full", False), (300, 2, 5, "full", True), (130, 3, 1, "diag", False), (77, 1, 2, "spherical", False),
+    (260, 3, 4, "spherical", True), (257, 4, 2, "full", False), (1, 1, 1, "full", False), (129, 2, 10, "diag", False),
+]  # fmt: skip
+
+
+def case_of(records, dimension, components, covariance, turned, *, dtype=torch.float64):
+    """(X with records that count as nothing, and one far out; the question)."""
+    draw = torch.Generator().manual_seed(records)
+    X = torch.randn(records, dimension, generator=draw).to(dtype)
+    if records > 6:
+        X[3], X[4, 0], X[5], X[6] = math.nan, -math.inf, 0.0, 100 * X[6]
+        X[0, 0] = 1e200 if dtype == torch.float64 else X[0, 0]
+    width = MixtureMoments(dimension, ball=Ball(1.0), natural=torch.zeros(components, _width(dimension, covariance)).double(),
+                           covariance=covariance).width()  # fmt: skip
+    matrix = torch.eye(dimension) + 0.1 * torch.randn(dimension, dimension, generator=draw) if turned else None
+    ball = Ball(1.5, center=0.1 * torch.randn(dimension, generator=draw).double(), matrix=None if matrix is None else matrix.double())
+    natural = 3.0 * torch.randn(components, width, generator=draw).double()
+    return X, MixtureMoments(dimension, ball=ball, natural=natural, covariance=covariance)
+
+
+def _width(dimension, covariance):
+    return 1 + dimension + {"full": dimension * (dimension + 1) // 2, "diag": dimension, "spherical": 1}[covariance]
+
+
+def both(case, device="cpu", dtype=torch.float64, together=None):
+    """(the fused sums, those of the torch path on the CPU), `K x F`, and the public steps."""
+    X, question = case_of(*case[:5], dtype=dtype)
+    steps = question.resolution(len(X))
+    before = fused_moments._TOGETHER
+    try:
+        fused_moments._TOGETHER = together or before
+        found = fused_moments.fused_moments(X.to(device), question._scaled(steps), question.ball, steps, question.covariance)
+    finally:
+        fused_moments._TOGETHER = before
+    own = PointSums.summed(question, X, steps)
+    return found.cpu().reshape(question.components, -1), own.reshape(question.components, -1), steps
+
+
+def apart(case, **how):
+    """[difference of all weights together, largest difference of a sum over n 2^a]: 0 and a rounding of weights, where all is well."""
+    found, own, steps = both(case, **how)
+    most = case[0] * 2.0**steps.weight_bits * torch.tensor([2.0 ** (steps.bits * p) for p in _degrees(case)])
+    return [int((found.sum(0) - own.sum(0)).abs().max()), float(((found - own).abs() / most).max())]
+
+
+def _degrees(case):
+    _, d, _, covariance, _ = case
+    return [0] + [1] * d + [2] * (_width(d, covariance) - 1 - d)
+
+
+if __name__ == "__main__":
+    print(json.dumps([apart(case) for case in CASES] + [apart(CASES[0], together=1), apart(CASES[0], dtype=torch.float32)]))
