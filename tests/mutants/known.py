@@ -25,10 +25,11 @@ def write(path: pathlib.Path, content: dict[str, Any]) -> None:
 
 
 def explained(mutant: Generic) -> str | None:
-    """Why this one may live: survivors.json maps a pattern, which the whole name must match, to a reason."""
-    return next((why for pattern, why in _reasons() if pattern.fullmatch(mutant.name)), None)
+    """Why this one may live: the first reason of which a pattern matches its whole name."""
+    return next((why for pattern, why in reasons() if pattern.fullmatch(mutant.name)), None)
 
 
 @cache
-def _reasons() -> list[tuple[re.Pattern[str], str]]:
-    return [(re.compile(pattern), why) for pattern, why in read(SURVIVORS).items()]
+def reasons() -> list[tuple[re.Pattern[str], str]]:
+    """survivors.json holds the patterns of each reason."""
+    return [(re.compile(pattern), why) for why, patterns in read(SURVIVORS).items() for pattern in patterns]
