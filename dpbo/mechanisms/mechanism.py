@@ -77,4 +77,4 @@ class Mechanism(abc.ABC):
 
 def on_the_host(numerators: Numerators) -> NDArray[np.int64]:
     """As an array: noise is drawn on the CPU."""
-    return numerators.cpu().numpy() if isinstance(numerators, torch.Tensor) else np.asarray(numerators, dtype=np.int64)
+    return np.asarray(numerators.cpu().numpy() if isinstance(numerators, torch.Tensor) else numerators, dtype=np.int64)

@@ -31,7 +31,7 @@ from dpbo.privacy import Sensitivity, require_positive
 LEVELS = 1 << 16
 _FINENESS = 64
 _CHUNK = {"cpu": 1 << 20}
-_DEVICE_CHUNK = 1 << 27
+_DEVICE_CHUNK = 1 << 22
 _DEPTH = 65.0  # the farthest level lies this many noise scales below the best, less what `moves` is rounded up
 _ROUND_UP = 1 + Fraction(1, 2**40)  # `linf` is a float
 _LEAST, _MOST = 0.01, 200.0
@@ -86,7 +86,8 @@ class SelectionMechanism(Mechanism):
         return SelectionLaw(self.event().mechanism, width, math.ceil(Fraction(most, width)), self.noise_multiplier)
 
     def _sample(self, numerators: Numerators, quanta: Sequence[float], law: Any, entropy: Entropy) -> NDArray[np.int64]:
-        utilities = torch.as_tensor(numerators, dtype=torch.int64)
+        given = numerators if isinstance(numerators, torch.Tensor) else torch.from_numpy(np.array(numerators, dtype=np.int64))
+        utilities = given.to(torch.int64)
         best = max(int(chunk.max()) for _, chunk in _chunks(utilities)) // law.width
         counts = torch.zeros(LEVELS, dtype=torch.int64, device=utilities.device)
         for _, chunk in _chunks(utilities):

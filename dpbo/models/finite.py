@@ -254,6 +254,8 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
             if isinstance(given, Tensor) and not _broadcasts(given.shape, self._batch_shape):
                 raise InputError(name, tuple(given.shape), f"one number, or of shape {tuple(self._batch_shape)}")
         index, value = torch.as_tensor(index), torch.as_tensor(value, dtype=like.dtype)
+        if not like.is_cuda:
+            index, value = index.to(like.device), value.to(like.device)
         if index.is_floating_point() or (index.device.type == "cpu" and bool(((index < 0) | (index >= n)).any())):
             raise InputError("index", "out of range", f"whole numbers from 0 to {n - 1}")
         if value.device.type == "cpu" and not bool(value.isfinite().all()):

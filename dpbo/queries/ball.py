@@ -24,6 +24,7 @@ from dpbo.privacy import require_positive
 from dpbo.queries.integers import MOST_UNITS
 
 _MOST_ROWS = 1 << 12
+LARGEST_CHUNK = 1 << 20  # rows, on a GPU
 MOST_DIMENSION = 1 << 13
 _CHUNK_BITS = 41
 _LATTICE_BITS = 44  # fine beside any noise, coarse enough for the mechanisms' shifts
@@ -109,7 +110,7 @@ def chunk_rows(width: int, device: str = "cpu") -> int:
     bits = math.ceil(math.log2(width))
     if device == "cpu":
         return min(_MOST_ROWS, max(256, (1 << 17) >> bits))
-    return min(1 << 20, max(_MOST_ROWS, (1 << 27) >> bits))
+    return min(LARGEST_CHUNK, max(_MOST_ROWS, (1 << 27) >> bits))
 
 
 def product(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:

@@ -124,8 +124,8 @@ class ClippedScores(Query):
 
         def reduce(pieces: Any) -> torch.Tensor:
             if view.groups is None or view.rows is None:
-                return sum_records(pieces, grids)
-            return sum_units(pieces, grids, view.groups, view.rows, self.max_records_per_unit)
+                return sum_records(pieces, grids).cpu()
+            return sum_units(pieces, grids, view.groups, view.rows, self.max_records_per_unit).cpu()
 
         total = scoring.over_records(self.score, subject, view, self.metrics, reduce)
         return total if isinstance(total, Failure) else IntegerSum(total, tuple(grid.quantum for grid in grids))

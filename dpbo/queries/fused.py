@@ -39,6 +39,8 @@ def _works(device: torch.device) -> bool:
     try:
         ones = torch.ones(3, dtype=torch.float32, device=device)
         return fused_sum([ones], torch.ones(1, 1, dtype=torch.float64), 4.0, 0.5, 0.0, aim=7.0).tolist() == [6]
+    except torch.OutOfMemoryError:  # says nothing of the next time
+        raise
     except Exception:
         return False
 
@@ -55,15 +57,17 @@ def fused_sum(
     W[:d, : len(columns)] = weights
     places = torch.tensor([column.data_ptr() for column in columns], dtype=torch.int64, device=one.device)
     numbers = torch.tensor([clip, clip / quantum, aim], dtype=torch.float64, device=one.device)  # an argument would be float32
-    most = torch.tensor([math.floor(clip / quantum) ** 2], dtype=torch.int64, device=one.device)
-    total = torch.zeros(width, dtype=torch.int64, device=one.device)
     whole, rest = divmod(len(one), rows)
-    for first, blocks, ragged in ((0, whole, False), (whole, int(rest > 0), True)):
+    # in memory: by an argument Triton would compile anew, by what divides a private number of units
+    counts = [math.floor(clip / quantum) ** 2, len(one), whole]
+    sizes = torch.tensor(counts, dtype=torch.int64, device=one.device)
+    total = torch.zeros(width, dtype=torch.int64, device=one.device)
+    for blocks, ragged in ((whole, False), (int(rest > 0), True)):
         if blocks:
             programs = min(blocks, _PROGRAMS * _multiprocessors(one.device))
             with torch.cuda.device_of(one):  # type: ignore[no-untyped-call]  # Triton launches on the current device
                 _kernel()[(programs,)](
-                    places, W, total, numbers, most, center, len(one), len(columns), padded, first, first + blocks,
+                    places, W, total, numbers, sizes, center, len(columns), padded,
                     RAGGED=ragged, ROWS=rows, DEPTH=depth, WIDTH=width, num_warps=warps, enable_fp_fusion=False,
                 )  # fmt: skip
     return total[:d]
@@ -71,7 +75,7 @@ def fused_sum(
 
 def _ready(column: torch.Tensor) -> torch.Tensor:
     """As the kernel reads it: float32, without gaps, aligned; itself where it is so already."""
-    dense = column.to(torch.float32).contiguous()
+    dense = column.to(torch.float32).resolve_neg().contiguous()
     return dense if dense.data_ptr() % _ALIGNED == 0 else dense.clone()
 
 
@@ -99,11 +103,13 @@ def _kernel() -> Any:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def summed(  # type: ignore[no-untyped-def]
-        places, W, total, numbers, most, center, units, columns, padded, first, last,
+        places, W, total, numbers, sizes, center, columns, padded,
         RAGGED: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
     ):  # fmt: skip
         across = tl.arange(0, WIDTH)
-        clip, bound, aim, longest = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2), tl.load(most)
+        clip, bound, aim = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+        longest, units, whole = tl.load(sizes), tl.load(sizes + 1), tl.load(sizes + 2)
+        first, last = (whole, whole + 1) if RAGGED else (whole * 0, whole)
         own = tl.zeros((ROWS, WIDTH), dtype=tl.int64)
         for block in range(first + tl.program_id(0), last, tl.num_programs(0)):
             rows = (tl.zeros((ROWS,), dtype=tl.int64) + block) * ROWS + tl.arange(0, ROWS)  # 64 bits: there may be many units

@@ -116,11 +116,12 @@ def weights(phi, alive, theta, K: tl.constexpr, F: tl.constexpr, WHOLE: tl.const
 
 @triton.jit
 def summed(
-    X, total, numbers, units, down, across,
+    X, total, numbers, shape,
     D: tl.constexpr, K: tl.constexpr, COVARIANCE: tl.constexpr, TURNED: tl.constexpr, WHOLE: tl.constexpr,
     ROWS: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     F: tl.constexpr = 1 + D + (D * (D + 1) // 2 if COVARIANCE == "full" else D if COVARIANCE == "diag" else 1)
+    units, down, across = tl.load(shape), tl.load(shape + 1), tl.load(shape + 2)
     steps, theta = tl.load(numbers), numbers + 2 + D + (D * D if TURNED else 0)
     own = tl.cdiv(tl.cdiv(units, ROWS) - tl.program_id(0), tl.num_programs(0))  # blocks
     for start in range(0, own, TOGETHER):

@@ -20,7 +20,7 @@ from dpbo.checking import at_least
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import scoring
-from dpbo.queries.ball import MOST_DIMENSION, Ball, Resolution, chunk_rows, lattice_chunks
+from dpbo.queries.ball import LARGEST_CHUNK, MOST_DIMENSION, Ball, Resolution, chunk_rows, lattice_chunks
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 
 _UP = 1.0 + 1e-15
@@ -67,7 +67,7 @@ class PointSums(Query):
     def summed(self, X: torch.Tensor, resolution: Resolution) -> torch.Tensor:
         """The sum over records `n x d` in whole numbers, int64."""
         total = torch.zeros(len(self.units()), dtype=torch.int64, device=X.device)
-        for Z, alive in lattice_chunks([X], self.ball, resolution.bits, chunk_rows(self.width(), X.device.type)):
+        for Z, alive in lattice_chunks([X], self.ball, resolution.bits, chunk_rows(max(self.width(), self.components), X.device.type)):
             total += self.chunk(Z, alive, resolution)
         return total
 
@@ -107,11 +107,12 @@ class PointSums(Query):
             raise InputError("unit", "groups of records", "single records", "Reduce each unit to one record first, for example its mean.")
 
         def summed(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
-            # on the records' own device, whichever a piece comes from: where one record fails, all are told from the CPU
-            return self._total((piece.to(view.device) for piece in pieces), view.public_units)
+            # on the records' own device, wherever a piece comes from: where one record fails, all come from the CPU
+            parts = (part.to(view.device) for piece in pieces for part in torch.split(piece, LARGEST_CHUNK))
+            return self._total(parts, view.public_units).cpu()
 
         total = scoring.over_records(self._rows, None, view, self.dimension, summed)
-        return total if isinstance(total, Failure) else IntegerSum(total.cpu(), self.quanta(view.public_units))
+        return total if isinstance(total, Failure) else IntegerSum(total, self.quanta(view.public_units))
 
     def _rows(self, _subject: Any, records: Any) -> Any:
         return records if self.vectors is None else self.vectors(records)

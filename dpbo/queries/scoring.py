@@ -30,14 +30,21 @@ class _WrongShape(Exception):
 
 def over_records(score: Score, subject: Any, view: View, metrics: int, reduce: Callable[[Iterable[torch.Tensor]], T]) -> T | Failure:
     """`reduce` applied to the scores of all records, as pieces of shape `rows x metrics` in record order. Never raises."""
+    found = _guarded(lambda: reduce([] if view.count == 0 else _pieces(score(subject, view.records), view.count, metrics)))
+    if not isinstance(found, Failure) or found.kind == "interrupted" or not view.can_take:
+        return found
+    scores = _isolated(score, subject, view, metrics)
+    return scores if isinstance(scores, Failure) else _guarded(lambda: reduce([scores]))
+
+
+def _guarded(work: Callable[[], T | Failure]) -> T | Failure:
+    """`work()`, or that it failed: whatever its error is, it is private."""
     try:
-        return reduce([] if view.count == 0 else _pieces(score(subject, view.records), view.count, metrics))
+        return work()
     except KeyboardInterrupt:
         return Failure("interrupted")
-    except BaseException as error:  # whatever it is, it is private
-        kind = _kind(error)
-    scores = _isolated(score, subject, view, metrics) if view.can_take else Failure(kind)
-    return scores if isinstance(scores, Failure) else reduce([scores])
+    except BaseException as error:
+        return Failure(_kind(error))
 
 
 def try_on(score: Score, subject: Any, example: Any, metrics: int, count: int, reduce: Callable[[Iterable[torch.Tensor]], Any]) -> None:

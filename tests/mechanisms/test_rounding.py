@@ -8,6 +8,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+import torch
 from scipy.special import ndtri
 from scipy.stats import norm
 
@@ -15,6 +16,7 @@ from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, NoNoise
 from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.laplace import LAPLACE
+from dpbo.mechanisms.mechanism import on_the_host
 from dpbo.mechanisms.rounding import decide, rounded
 from dpbo.privacy import Sensitivity
 from dpbo.testing import SeededEntropy, assert_law
@@ -177,6 +179,13 @@ def test_what_a_law_says_of_its_spread():
         }
     plain = NoNoise(allow_not_private=True).law(Sensitivity(1.0, 1.0, 1.0, (1.0, 1.0)), [0.5, 0.25])
     assert plain.to_json() == {"name": "none", "scale": [0.0, 0.0], "std": [0.0, 0.0], "grid": [0.5, 0.25]}
+
+
+def test_sums_come_to_the_host_as_whole_numbers_of_64_bits():
+    for given in ([3, -4], np.array([3, -4]), torch.tensor([3, -4], dtype=torch.int32), torch.tensor([3.0, -4.0])):
+        found = on_the_host(given)
+        assert found.dtype == np.int64
+        assert found.tolist() == [3, -4]
 
 
 def test_an_entropy_of_too_few_bytes_is_refused():

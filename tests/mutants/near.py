@@ -73,8 +73,10 @@ _FILES = {  # the part of the tests' names, by file; where it is not the file's 
     "queries/points": ("queries/test_mixture_moments", "queries/test_point_sums"),
     "queries/quantile": ("queries/test_quantile_contract",),
     "queries/outcome": ("queries/test_rows",),
-    "queries/scoring": ("curator/test_curator",),
+    "queries/scoring": ("queries/test_scoring", "curator/test_curator"),
     "queries/second_moment": ("queries/test_point_sums", "queries/test_mixture_moments"),
+    "queries/fused_moments": ("queries/test_fused_moments",),
+    "queries/moments_kernel": ("queries/test_fused_moments",),
     "queries/fused": ("queries/test_fused",),
     "queries/vectors": ("queries/test_gradient",),
 }

@@ -6,12 +6,15 @@ from the torch path: in all weights together, and in any sum as a share of its l
 
 import json
 import math
+import mmap
+from typing import Any
 
 import torch
 
 from dpbo.queries import Ball, MixtureMoments, fused_moments
 from dpbo.queries.points import PointSums
 
+_NOT_RESERVED = 0x4000  # Linux's MAP_NORESERVE
 CASES = [  # records, dimension, components, covariance, whether the ball is turned
     (300, 2, 5, "full", False), (300, 2, 5, "full", True), (130, 3, 1, "diag", False), (77, 1, 2, "spherical", False),
     (260, 3, 4, "spherical", True), (257, 4, 2, "full", False), (1, 1, 1, "full", False), (129, 2, 10, "diag", False),
@@ -37,9 +40,10 @@ def _width(dimension, covariance):
     return 1 + dimension + {"full": dimension * (dimension + 1) // 2, "diag": dimension, "spherical": 1}[covariance]
 
 
-def both(case, device="cpu", dtype=torch.float64, together=None):
+def both(case, device="cpu", dtype=torch.float64, together=None, changed=lambda X: X):
     """(the fused sums, those of the torch path on the CPU), `K x F`, and the public steps."""
     X, question = case_of(*case[:5], dtype=dtype)
+    X = changed(X)
     steps = question.resolution(len(X))
     before = fused_moments._TOGETHER
     try:
@@ -63,5 +67,24 @@ def _degrees(case):
     return [0] + [1] * d + [2] * (_width(d, covariance) - 1 - d)
 
 
+def sign_kept_apart(X):
+    """The same numbers as a view that holds their negatives and a bit that says so."""
+    return torch.complex(torch.zeros_like(X), -X).conj().imag
+
+
+def far_apart(X):
+    """The same numbers in columns 2^30 numbers from each other, in memory that is there where it is touched."""
+    columns, rows = 1 << 30, len(X)
+    memory = mmap.mmap(-1, 4 * columns * X.shape[1], flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NOT_RESERVED)
+    far = torch.frombuffer(memory, dtype=X.dtype).as_strided((rows, X.shape[1]), (1, columns))
+    return far.copy_(X)
+
+
+OTHERS: list[dict[str, Any]] = [
+    {"together": 1}, {"dtype": torch.float32}, {"changed": sign_kept_apart}, {"changed": lambda X: X.T.contiguous().T},
+    {"dtype": torch.float32, "changed": far_apart, "case": (130, 3, 1, "diag", False)},
+]  # fmt: skip
+
+
 if __name__ == "__main__":
-    print(json.dumps([apart(case) for case in CASES] + [apart(CASES[0], together=1), apart(CASES[0], dtype=torch.float32)]))
+    print(json.dumps([apart(case) for case in CASES] + [apart(**{"case": CASES[0], **other}) for other in OTHERS]))

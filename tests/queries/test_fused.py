@@ -6,7 +6,7 @@ import torch
 from dpbo import PrivacyUnit
 from dpbo.curator.records import PrivateView
 from dpbo.queries import ClippedGradient, vectors
-from dpbo.queries.fused import can_fuse
+from dpbo.queries.fused import _ready, can_fuse
 from dpbo.queries.gradient import collected
 from dpbo.queries.query import IntegerSum
 from tests.queries.fused_cases import AIMS, CASES, both
@@ -18,6 +18,14 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU
 @pytest.mark.attack("A4")
 def test_interpreted_it_gives_the_cpus_integers():
     assert interpreted("fused_cases") == [True] * len(CASES) * len(AIMS)
+
+
+def test_a_view_with_a_sign_of_its_own_is_read_as_it_is_shown():
+    column = torch.complex(torch.zeros(40), -torch.arange(40.0)).conj().imag
+    assert column.is_neg()
+    ready = _ready(column)
+    assert not ready.is_neg()
+    assert ready.tolist() == list(range(40))
 
 
 @on_a_gpu
