@@ -3,6 +3,8 @@
 import math
 
 import dp_accounting
+import mpmath
+import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
@@ -57,6 +59,52 @@ def test_ends_of_the_range():
     assert gdp.epsilon_at(0.0, 1e-5) == 0.0
     assert gdp.epsilon_at(0.1, 0.5) == 0.0
     assert gdp.mu_within(3.0, 0.0) == 0.0
+
+
+def exact(mu, epsilon):
+    """delta in 400 digits."""
+    with mpmath.workdps(400):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)
+
+
+MUS = [1e-9, 1e-3, 0.3, 1.0, 7.0, 60.0]
+TAILS = [-2.0, -0.4, 0.0, 1.0, 5.0, 20.0]
+
+
+@pytest.mark.parametrize("mu", MUS)
+@pytest.mark.attack("A15")
+def test_delta_is_exact_and_never_below(mu):
+    """Over epsilons whose tails are a few, or many, standard deviations away."""
+    for tail in TAILS:
+        epsilon = max(mu * (tail + mu / 2), 0.0)
+        found, true = gdp.delta_at(mu, epsilon), exact(mu, epsilon)
+        assert true <= found <= max(float(true) * (1 + 1e-15), 5e-324)
+        curve = float(gdp.curve(mu, np.array([epsilon]))[0])
+        assert true <= curve <= float(true) * (1 + 1e-8 + 1e-11 / mu) + 1e-300
+
+
+@pytest.mark.parametrize("mu", MUS)
+@pytest.mark.parametrize("delta", [0.3, 1e-3, 1e-8, 1e-40, 1e-300])
+@pytest.mark.attack("A15")
+def test_epsilon_is_the_least_and_mu_the_largest(mu, delta):
+    """To nine digits; of mu below 1e-6, to as many as floats keep of the two tails' difference."""
+    epsilon, off = gdp.epsilon_at(mu, delta), max(1e-9, 1e-13 / mu)
+    assert exact(mu, epsilon) <= delta
+    if epsilon == 0.0:
+        return
+    assert exact(mu, epsilon * (1 - off)) > delta
+    most = gdp.mu_within(epsilon, delta)
+    assert exact(most, epsilon) <= delta < exact(most * (1 + off), epsilon)
+
+
+@pytest.mark.attack("A15")
+def test_what_is_smaller_than_any_float_is_still_not_nothing():
+    assert gdp.delta_at(1e-7, 1.0) == 5e-324
+    assert gdp.delta_at(1e-300, 1.0) == 5e-324
+    assert gdp.delta_at(0.0, 1.0) == 0.0
+    assert gdp.delta_at(1e3, 0.0) == 1.0
+    assert gdp.curve(100.0, np.array([0.0])).tolist() == [1.0]
 
 
 @settings(deadline=None, max_examples=100)

@@ -115,7 +115,9 @@ def _groups(
         lines = learned.get(mutant.file, {})
         runs = dict.fromkeys(test for line in sorted(mutant.lines()) for test in lines.get(line, []))
         runs = runs or dict.fromkeys(lines.get(EVERY, []))  # a module's own lines run before any test
-        tests = sorted(runs, key=lambda test: -kills[_place(mutant), test])  # what killed others in this function; then the quickest
+        own = tuple(next(near(mutant.file)))
+        # what killed others in this function; then the file's own tests; then the quickest
+        tests = sorted(runs, key=lambda test: (-kills[_place(mutant), test], not test.startswith(own)))
         for start in range(0, len(tests), 40):
             yield tests[start : start + 40]
     else:
