@@ -147,8 +147,8 @@ class PoissonPair(Pair):
 
     def variance(self) -> float:
         x = np.linspace(-8 * self.sigma, 8 * self.sigma + 1, 2000)
-        weights = np.exp(-(x**2) / (2 * self.sigma**2)) * ((1 - self.rate) + self.rate * np.exp((2 * x - 1) / (2 * self.sigma**2)))
-        losses = self._loss(x)
+        grown = 0.0 if self.reverse else poisson.log_ratio(x, self.sigma, self.rate, "add-or-remove-one")
+        weights, losses = np.exp(grown - x**2 / (2 * self.sigma**2)), self._loss(x)
         mean = np.average(losses, weights=weights)
         return float(np.average((losses - mean) ** 2, weights=weights))
 
