@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import dp_accounting
 import numpy as np
@@ -161,8 +162,6 @@ def test_what_a_filter_cannot_do_is_said(make, parameter):
 
 @pytest.mark.attack("A15")
 def test_a_thousand_distinct_costs_add_up_quickly_and_upward():
-    from fractions import Fraction
-
     costs = [GDPFilter().cost(GaussianEvent(5 + i / 7)) for i in range(1000)]
     total = sum(costs, Cost.of(0)).parts[0]
     exact = math.fsum(float(cost.parts[0]) for cost in costs)
@@ -183,6 +182,34 @@ def test_the_gdp_price_of_a_pure_event_is_rounded_up(epsilon):
         assert mpmath.mpf(price.numerator) / price.denominator >= exact
         assert mpmath.mpf(price.numerator) / price.denominator <= exact * (1 + mpmath.mpf(2) ** -38)
     assert profiles.mu_squared(LaplaceEvent(1e-3)) is None
+
+
+def test_a_small_reading_is_read_as_it_is():
+    """Renyi divergence at an order, and what its conversion takes off; never below 0."""
+    accounting = RDPFilter(64.0)
+    for total, delta in ((Fraction(1, 100), 1e-3), (Fraction(3), 1e-5), (Fraction(0), 0.9)):
+        true = max(float(total) + math.log(63 / 64) - (math.log(delta) + math.log(64)) / 63, 0.0)
+        found = accounting.reading(total, delta).epsilon
+        assert found == pytest.approx(true, rel=1e-12, abs=1e-15)
+    assert accounting.reading(Fraction(0), 0.9).epsilon == 0.0
+    assert accounting.reading(Fraction(3), None).epsilon is None
+    assert RDPFilter(1e6).order == 1e6
+    with pytest.raises(InputError, match="order"):
+        RDPFilter(1.5e6)
+
+
+def test_an_order_whose_conversion_takes_all_is_refused():
+    order, delta = 16.0, 1e-6
+    least = rdp.conversion(order, delta)
+    with pytest.raises(InputError, match="large enough"):
+        RDPFilter(order).cap(Budget(least, delta))
+    assert RDPFilter(order).cap(Budget(least * (1 + 1e-9), delta)).parts[0] > 0
+
+
+@pytest.mark.parametrize("name", ["Planned(", "[]", "Planned(3", "x)", "RDPFilter(8.0", "8.0)", "GDPFilter"[:-1]])
+def test_a_name_that_is_nearly_one_is_none(name):
+    with pytest.raises(InputError, match="accounting"):
+        accounting_named(name)
 
 
 def test_membership_bounds():

@@ -8,6 +8,7 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.accounting import Planned, PureFilter, calibrate, compose
+from dpbo.accounting.costs import Cost
 from dpbo.accounting.known import accounting_named
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, NotPrivateEvent, PoissonGaussianEvent
@@ -110,6 +111,61 @@ def test_sampled_steps_are_calibrated_by_a_partial():
     multiplier = calibrate(budget, releases=200, accounting=Planned([GaussianEvent(20.0)]), event=step)
     plan = Planned([GaussianEvent(20.0), step(multiplier, 200)])
     assert 3.99 < plan.composition(1e-5).epsilon <= 4.0
+
+
+def test_relations_do_not_mix_and_nothing_free_is_planned():
+    one, other = (PoissonGaussianEvent(2.0, rate=0.1, relation=relation) for relation in ("replace-one", "add-or-remove-one"))
+    with pytest.raises(InputError, match="relation"):
+        Planned([one, other])
+    with pytest.raises(InputError, match="events"):
+        Planned([GaussianEvent(8.0), NotPrivateEvent()])
+    assert PLAN.price(NotPrivateEvent()) == Cost.of(0, 0, 0)
+
+
+def test_a_budget_is_kept_to_the_last_bit_or_within_the_room_that_is_left():
+    bound = PLAN.composition(1e-6, refine=False)
+    exactly, mu = Budget(bound.epsilon, 1e-6), Budget.gdp(bound.mu or 0.0)
+    assert PLAN.fits(exactly)
+    assert PLAN.fits(mu)
+    for share, room, fits in ((1e-3, 0.0, False), (1e-3, 2e-3, True), (1e-3, 5e-4, False)):
+        less = Budget(bound.epsilon * (1 - share), 1e-6), Budget.gdp((bound.mu or 0.0) * (1 - share))
+        assert [PLAN.fits(budget, room=room) for budget in less] == [fits, fits]
+    assert not Planned([PoissonGaussianEvent(2.0, rate=0.5, relation="replace-one")]).fits(Budget.gdp(50.0))
+
+
+def test_a_refusal_says_what_is_reached_and_what_is_allowed():
+    bound = PLAN.composition(1e-6, refine=False)
+    with pytest.raises(InputError, match=f"reaches epsilon {bound.epsilon:.6g}.*budget's epsilon 1"):
+        PLAN.cap(Budget(1.0, 1e-6))
+    with pytest.raises(InputError, match=f"reaches mu {bound.mu:.6g}.*budget's mu 0.3"):
+        PLAN.cap(Budget.gdp(0.3))
+
+
+def test_what_a_plan_says_without_a_delta():
+    """Of Gaussians alone only mu; of pure events the pure sum, at delta 0; at a delta the bound there."""
+    used = Cost.of(1)
+    gaussian, pure = Planned([GaussianEvent(4.0)]), Planned([LaplaceEvent(4.0)])
+    assert (gaussian.guarantee(used, None).mu, gaussian.guarantee(used, None).epsilon, gaussian.guarantee(used, None).delta) == (
+        0.25,
+        None,
+        None,
+    )
+    assert (pure.guarantee(used, None).epsilon, pure.guarantee(used, None).delta) == (0.25, 0.0)
+    assert gaussian.guarantee(used, 1e-5).epsilon == compose([GaussianEvent(4.0)], delta=1e-5, refine=True).epsilon
+    assert gaussian.guarantee(used, 1e-5).delta == pure.guarantee(used, 1e-5).delta == 1e-5
+
+
+def test_of_events_of_one_kind_the_one_with_fewest_slots_that_suffice_is_taken():
+    plan = Planned([GaussianEvent(8.0, 3), GaussianEvent(5.0, 7), GaussianEvent(6.0, 20)])
+    found = [plan.multiplier(GaussianEvent, slots, Cost.of(0)) for slots in (1, 3, 4, 7, 8, 20, 21)]
+    assert found == [8.0, 8.0, 5.0, 5.0, 6.0, 6.0, None]
+    assert plan.multiplier(LaplaceEvent, 1, Cost.of(0)) is None
+
+
+def test_no_noise_is_enough_beside_a_plan_that_takes_all_of_a_budget():
+    used = compose([GaussianEvent(5.0)], delta=0.0).mu or 0.0
+    with pytest.raises(InputError, match="larger than what the plan takes alone"):
+        calibrate(Budget.gdp(used), releases=1, accounting=Planned([GaussianEvent(5.0)]))
 
 
 @pytest.mark.parametrize("events", [[], [NotPrivateEvent()], ["gaussian"]])

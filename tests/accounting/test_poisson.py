@@ -1,0 +1,86 @@
+"""The sampled Gaussian's Renyi divergence against integrals in thirty digits, and its loss against its definition."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from dpbo.accounting import poisson
+
+ADD, REPLACE = "add-or-remove-one", "replace-one"
+
+
+def divergence(sigma, rate, relation, order):
+    """The larger of both directions' Renyi divergences, by quadrature over the output."""
+
+    def mixed(x, shift):
+        return (1 - mpmath.mpf(rate)) * mpmath.npdf(x, 0, sigma) + rate * mpmath.npdf(x, shift, sigma)
+
+    def other(x):
+        return mpmath.npdf(x, 0, sigma) if relation == ADD else mixed(x, -1)
+
+    with mpmath.workdps(30):
+        wide = 12 * sigma + 2 * order
+        parts = [-wide, -6 * sigma, -1, 0, 1, order / 2, order, 6 * sigma + order, wide]
+        found = [
+            mpmath.quad(lambda x, p=p, q=q: q(x) * (p(x) / q(x)) ** order, sorted(set(parts)))
+            for p, q in ((lambda x: mixed(x, 1), other), (other, lambda x: mixed(x, 1)))
+        ]
+        return float(max(mpmath.log(value) for value in found) / (order - 1))
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize(
+    ("sigma", "rate", "order"), [(1.0, 0.1, 2.0), (0.6, 0.3, 5.5), (4.0, 0.01, 1.5), (2.0, 0.9, 12.0), (8.0, 1e-4, 3.0)]
+)
+@pytest.mark.attack("A15")
+def test_divergences_are_the_integrals(sigma, rate, order, relation):
+    found = float(poisson.renyi(sigma, rate, relation, np.array([order]))[0])
+    true = divergence(sigma, rate, relation, order)
+    assert true * (1 - 1e-12) <= found <= true * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.attack("A15")
+def test_a_tiny_divergence_keeps_its_digits_and_a_large_order_is_the_unsampled_one(relation):
+    """For small rates chi^2 grows as rate^2; above order 128, and for all units, it is that of no sampling."""
+    shift = 1.0 if relation == ADD else 2.0
+    for rate in (1e-6, 1e-9):
+        found = float(poisson.renyi(1.0, rate, relation, np.array([2.0]))[0])
+        chi = math.e - 1 if relation == ADD else 2 * (math.e - 1 / math.e)  # int (p1 - p0)^2 / p0, or of p1 - p-1, over rate^2
+        assert found == pytest.approx(rate**2 * chi, rel=1e-4)
+    orders = np.array([128.5, 1000.0])
+    assert poisson.renyi(3.0, 0.5, relation, orders) == pytest.approx(orders * shift**2 / 18)
+    assert poisson.renyi(3.0, 1.0, relation, np.array([2.0])) == pytest.approx(2.0 * shift**2 / 18)
+    at_128 = float(poisson.renyi(30.0, 0.01, relation, np.array([128.0]))[0])
+    assert at_128 < 0.05 * 128 * shift**2 / 1800, "sampling is seen up to order 128"
+
+
+@pytest.mark.parametrize("order", [1.01, 1.5, 2.0, 17.0, 128.0])
+@pytest.mark.attack("A15")
+def test_the_gain_keeps_its_digits_for_every_loss(order):
+    """log(e^(a l) - 1 - a (e^l - 1)) in three forms: near nothing, between, and where exponentials overflow."""
+    sizes = np.concatenate([10.0 ** np.linspace(-9, 2.7, 60), np.array([3e-3, 2.9e-3, 3.1e-3, 30.0, 29.9, 30.1]) / order])
+    losses = np.concatenate([-sizes, sizes])
+    found = poisson._log_gain(losses, order)
+    with mpmath.workdps(80):
+        a = mpmath.mpf(order)
+        true = [float(mpmath.log(mpmath.exp(a * loss) - 1 - a * (mpmath.exp(loss) - 1))) for loss in map(mpmath.mpf, losses.tolist())]
+    assert found == pytest.approx(np.array(true), rel=1e-9, abs=1e-7)
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize(("sigma", "rate"), [(0.5, 0.1), (1.0, 1.0), (6.0, 0.7)])
+def test_the_loss_is_that_of_the_densities_and_is_inverted(sigma, rate, relation):
+    x = np.linspace(-7 * sigma, 7 * sigma, 41)
+
+    def mixed(shift):
+        return (1 - rate) * np.exp(-(x**2) / (2 * sigma**2)) + rate * np.exp(-((x - shift) ** 2) / (2 * sigma**2))
+
+    below = np.exp(-(x**2) / (2 * sigma**2)) if relation == ADD else mixed(-1.0)
+    losses = poisson.log_ratio(x, sigma, rate, relation)
+    assert losses == pytest.approx(np.log(mixed(1.0) / below), rel=1e-9, abs=1e-12)
+    assert poisson.output_of(losses, sigma, rate, relation) == pytest.approx(x, abs=1e-5)
+    if relation == ADD and rate < 1.0:
+        assert poisson.output_of(np.array([math.log1p(-rate) - 0.1]), sigma, rate, relation)[0] == -math.inf
