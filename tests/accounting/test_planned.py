@@ -163,7 +163,7 @@ def test_of_events_of_one_kind_the_one_with_fewest_slots_that_suffice_is_taken()
 
 
 def test_no_noise_is_enough_beside_a_plan_that_takes_all_of_a_budget():
-    used = compose([GaussianEvent(5.0)], delta=0.0).mu or 0.0
+    used = (compose([GaussianEvent(5.0)], delta=0.0).mu or 0.0) * (1 - 5e-7)  # within what another machine may round away
     with pytest.raises(InputError, match="larger than what the plan takes alone"):
         calibrate(Budget.gdp(used), releases=1, accounting=Planned([GaussianEvent(5.0)]))
 
