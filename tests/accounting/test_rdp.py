@@ -1,0 +1,46 @@
+"""Renyi and zero-concentrated DP read at a delta: against the formula in fifty digits and against every order of a fine grid."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from dpbo.accounting import rdp
+
+DELTAS = [0.2, 1e-5, 1e-40]
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.attack("A15")
+def test_conversions_are_the_formula_and_never_below(delta):
+    orders = np.array([1.0001, 1.5, 2.0, 60.0, 1e5])
+    found = rdp.conversions(orders, delta)
+    with mpmath.workdps(50):
+        for order, one in zip(orders.tolist(), found.tolist(), strict=True):
+            a, d = mpmath.mpf(order), mpmath.mpf(delta)
+            true = mpmath.log((a - 1) / a) - (mpmath.log(d) + mpmath.log(a)) / (a - 1)
+            assert true - abs(true) * mpmath.mpf(10) ** -15 <= one <= true + abs(true) * mpmath.mpf(10) ** -10
+            assert rdp.conversion(order, delta) == one
+    assert (rdp.conversions(orders, 0.0) == math.inf).all()
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("rho", [1e-8, 0.003, 0.5, 40.0])
+@pytest.mark.attack("A15")
+def test_rho_is_read_at_the_best_order_and_found_again(rho, delta):
+    epsilon = rdp.epsilon_of_rho(rho, delta)
+    orders = 1.0 + np.exp(np.linspace(-25.0, 25.0, 200_001))
+    grid = max(float((orders * rho + rdp.conversions(orders, delta)).min()), 0.0)
+    assert epsilon <= grid * (1 + 1e-9) + 1e-15
+    assert epsilon >= grid * (1 - 1e-6)
+    if epsilon > 0:
+        back = rdp.rho_within(epsilon, delta)
+        assert rdp.epsilon_of_rho(back, delta) <= epsilon
+        assert rdp.epsilon_of_rho(back * (1 + 1e-7), delta) > epsilon
+
+
+def test_ends():
+    assert rdp.epsilon_of_rho(0.0, 1e-5) == 0.0
+    assert rdp.epsilon_of_rho(1.0, 0.0) == math.inf
+    assert rdp.epsilon_of_rho(1e-9, 0.5) == 0.0
