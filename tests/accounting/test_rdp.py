@@ -40,6 +40,32 @@ def test_rho_is_read_at_the_best_order_and_found_again(rho, delta):
         assert rdp.epsilon_of_rho(back * (1 + 1e-7), delta) > epsilon
 
 
+def least(rho, delta):
+    """The best order's epsilon in fifty digits, by thirds of the orders' logarithm."""
+
+    def at(log_excess):
+        a = 1 + mpmath.exp(log_excess)
+        return a * rho + mpmath.log((a - 1) / a) - (mpmath.log(delta) + mpmath.log(a)) / (a - 1)
+
+    low, high = mpmath.mpf(-20), mpmath.mpf(25)
+    while high - low > mpmath.mpf(10) ** -14:
+        first, second = low + (high - low) / 3, high - (high - low) / 3
+        low, high = (low, second) if at(first) < at(second) else (first, high)
+    return at(low)
+
+
+@pytest.mark.parametrize(("rho", "delta"), [(0.003, 1e-5), (0.5, 1e-5), (40.0, 1e-12), (0.1, 1e-40)])
+@pytest.mark.attack("A15")
+def test_rho_is_never_read_below_its_best_order(rho, delta):
+    """To the last digits: what floats round away is added, not taken off; and the way back is rounded down."""
+    with mpmath.workdps(50):
+        true = least(mpmath.mpf(rho), mpmath.mpf(delta))
+        assert true <= rdp.epsilon_of_rho(rho, delta) <= true * (1 + mpmath.mpf(10) ** -11)
+        back = rdp.rho_within(float(true), delta)
+        assert least(mpmath.mpf(back), mpmath.mpf(delta)) <= true
+        assert back > rho * (1 - 1e-10)
+
+
 def test_ends():
     assert rdp.epsilon_of_rho(0.0, 1e-5) == 0.0
     assert rdp.epsilon_of_rho(1.0, 0.0) == math.inf
