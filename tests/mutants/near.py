@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from tests.mutants.mutant import ROOT
 
 _FILES = {  # the part of the tests' names, by file; where it is not the file's own name
+    "accounting/selected": ("accounting/test_selected_parts", "accounting/test_selected"),
     "accounting/dominating": (
         "accounting/test_dominating",
         "accounting/test_selected",

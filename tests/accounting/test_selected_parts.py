@@ -1,0 +1,151 @@
+"""What the bounds on a private selection are made of, each by its definition, over a few small bases: quick, and close on both sides."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+
+from dpbo.accounting import selected
+from dpbo.accounting.selected import _PLAIN, _levels, _upper, _weights
+from dpbo.accounting.sides import Base
+from dpbo.laws import FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
+from tests.accounting.enumerated import EPSILONS, LAWS, ORDERS, best_of, curve_of, delta, pairs, renyi
+
+BASES = [Base.of_laws(p, q) for p, q in pairs(12, 11, leaks=False)]
+STOPS = [ThresholdStop(0.02), ThresholdStop(0.4)]
+IDS = [f"{law.name}-{i}" for i, law in enumerate([*LAWS, *STOPS])]
+
+
+@pytest.mark.parametrize("law", [*LAWS, *STOPS], ids=IDS)
+@pytest.mark.attack("A10")
+def test_the_ratio_is_the_largest_over_all_levels(law):
+    """sup f'(1 - u) / f'(1 - v) over all u and v <= T(u) of the other direction; of Poisson runs, the rate times how far apart they lie."""
+    u = np.unique(np.concatenate([np.linspace(0.0, 0.999, 20_001), np.geomspace(1e-9, 0.999, 4000)]))
+    for base in BASES:
+        slopes = [law.slope(u), law.slope(base.reverse.tradeoff(u))]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.where(slopes[1] > 0, slopes[0] / slopes[1], np.where(slopes[0] > 0, np.inf, 1.0))
+        true, found = math.log(ratios.max()), selected.log_ratio(law, base)
+        assert found >= true - 1e-5, "losses on a grid of 2^-30, felt a thousandfold where u is near 1"
+        assert found <= true * 1.02 + 1e-3 or math.isinf(true)
+
+
+@pytest.mark.attack("A10")
+def test_the_ratio_of_one_run_is_one_and_of_leaking_runs_without_end():
+    (p, q) = np.array([0.5, 0.5, 0.0]), np.array([0.4, 0.4, 0.2])
+    leaking = Base.of_laws(p, q)
+    assert selected.log_ratio(FixedRuns(1), leaking) == 0.0
+    assert max(selected.log_ratio(FixedRuns(3), one) for one in (leaking, leaking.swapped())) == math.inf
+    epsilons = np.array([0.0, 1.0])
+    shiftless = [base for base in (leaking, leaking.swapped()) if math.isinf(selected.log_ratio(FixedRuns(3), base))]
+    assert selected.by_ratio(FixedRuns(3), shiftless[0], epsilons).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.attack("A10")
+def test_the_hull_of_lines_is_the_largest_of_them_all():
+    random = np.random.default_rng(3)
+    for count in (1, 2, 3, 50):
+        first = np.sort(random.uniform(0, 5, count))[::-1]
+        second = np.sort(random.uniform(0, 5, count))[::-1]
+        z = np.concatenate([np.linspace(0.0, 3.0, 200), [1e3]])
+        true = np.maximum((first - z[:, None] * second).max(1), 0.0)
+        assert _upper(first, second).at(z) == pytest.approx(true, abs=1e-12)
+    level = np.array([3.0, 3.0, 1.0])
+    assert _upper(level, np.array([2.0, 2.0, 2.0])).at(np.array([0.5])) == pytest.approx([2.0])
+
+
+@pytest.mark.parametrize("spread", [_PLAIN, (0.5, 2.0), (0.9, 1.1)])
+@pytest.mark.parametrize("law", [LAWS[0], LAWS[5], ThresholdStop(0.2)], ids=["geometric", "poisson", "threshold"])
+@pytest.mark.attack("A10")
+def test_cells_weigh_their_worst_ends(law, spread):
+    """The largest f'(1 - u) in a cell is at its left end, the least f'(1 - T(u)) at its right; rounds of densities in (c, C) move both."""
+    c, C = spread
+    for base in BASES[:3]:
+        u = _levels(law, base, 400)
+        assert u[0] == 0.0
+        assert u[-1] == 1.0
+        assert (np.diff(u) > 0).all()
+        first, second = _weights(law, base, 400, spread)
+        for i in range(0, len(first), 17):
+            inside = np.linspace(u[i], u[i + 1], 9)
+            own = np.maximum(c * inside, 1 - C * (1 - inside))
+            other = base.reverse.tradeoff(inside)
+            moved = np.minimum(1 - c * (1 - other), C * other)
+            assert first[i] == pytest.approx(C * law.slope(own).max(), rel=1e-9)
+            assert second[i] == pytest.approx(c * law.slope(moved).min(), rel=1e-9)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=IDS[: len(LAWS)])
+@pytest.mark.attack("A10")
+def test_profiles_lie_above_the_exact_ones_and_touch_some(law):
+    nearest = 0.0
+    for p, q in pairs(30, 21):
+        base, exact = Base.of_laws(p, q), delta(best_of(law, p), best_of(law, q))
+        ratio, envelope = selected.by_ratio(law, base, EPSILONS), selected.by_envelope(law, base, EPSILONS, cells=400)
+        found = selected.profile(law, base, EPSILONS, cells=400)
+        assert (exact <= found * (1 + 1e-9) + 1e-13).all()
+        assert found == pytest.approx(np.minimum(np.minimum(ratio, envelope), 1.0), rel=2e-9)
+        assert (found >= np.minimum(np.minimum(ratio, envelope), 1.0)).all()
+        apart = selected.profile(law, base, EPSILONS, cells=400, spread=(0.8, 1.3))
+        assert (apart >= found * (1 - 1e-9)).all()
+        assert apart == pytest.approx(np.minimum(selected.by_envelope(law, base, EPSILONS, cells=400, spread=(0.8, 1.3)), 1.0), rel=2e-9)
+        told = exact > 1e-6
+        nearest = max(nearest, float((exact[told] / found[told]).max(initial=0.0)))
+    assert nearest > 0.7
+
+
+@pytest.mark.attack("A10")
+def test_mass_that_only_one_law_has_counts_for_every_run():
+    p, q = np.array([0.6, 0.3, 0.1]), np.array([0.6, 0.4, 0.0])
+    base, law, far = Base.of_laws(p, q), FixedRuns(4), np.array([50.0])
+    exact = delta(best_of(law, p), best_of(law, q), far)[0]
+    found = selected.by_envelope(law, base, far)[0]
+    assert exact <= found <= 4 * 0.1 * 1.02
+    assert selected.by_envelope(law, base, far, spread=(1.0, 1.5))[0] == pytest.approx(1.5 * found, rel=0.02)
+
+
+@pytest.mark.parametrize("law", [law for law in LAWS if not isinstance(law, PoissonRuns) or law.rate > 1], ids=lambda law: law.name)
+@pytest.mark.attack("A10")
+def test_renyi_bounds_lie_above_the_exact_divergences(law):
+    inner, nearest = np.array([1.01, 1.1, 1.5, 2.0, 4.0, 10.0, 30.0, 100.0]), 0.0
+    for p, q in pairs(40, 5, leaks=False):
+        base = Base.of_laws(p, q)
+        for one, other, own in ((p, q, base), (q, p, base.swapped())):
+            bound = selected.renyi(law, curve_of(p, q), ORDERS, functools.partial(_same, own), inner=inner)
+            exact = renyi(best_of(law, one), best_of(law, other))
+            assert (exact <= bound + 1e-9 * (1 + bound)).all()
+            nearest = max(nearest, float((exact / (bound + 1e-12)).max()))
+    assert nearest > 0.25
+
+
+def _same(base):
+    return base
+
+
+def test_renyi_bounds_where_nothing_follows():
+    orders = np.array([2.0, 5.0])
+    plain = functools.partial(np.full_like, fill_value=0.3)
+    assert (selected.renyi(PoissonRuns(3.0), plain, orders, lambda: None) == math.inf).all()
+    assert selected.renyi(FixedRuns(4), plain, orders, lambda: None) == pytest.approx([1.2, 1.2])
+    assert (selected.renyi(LAWS[7], plain, orders, lambda: None) == math.inf).all()
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+@pytest.mark.attack("A10")
+def test_pure_runs(epsilon):
+    """Of randomised responses; the negative binomial's closed form, and twice or thrice what one run has for fixed numbers of runs."""
+    g = 0.3
+    geometric = selected.pure(TruncatedNegativeBinomial(1.0, g), epsilon)
+    assert geometric == pytest.approx(epsilon + 2 * math.log((math.exp(epsilon) + g) / (1 + g * math.exp(epsilon))), rel=1e-9)
+    for runs in (1, 2, 3):
+        found = selected.pure(FixedRuns(runs), epsilon)
+        assert runs * epsilon <= found <= runs * epsilon * (1 + 1e-9)
+    assert selected.pure(FixedRuns(2), 300.0) == pytest.approx(600.0)
+    assert selected.pure(FixedRuns(2), 301.0) == math.inf
+
+
+def test_the_noisy_largest():
+    assert selected.noisy_max_delta(lambda e: 0.01 * e, lambda e: 0.5, 3, 2.0) == pytest.approx(0.06)
+    assert selected.noisy_max_delta(lambda e: 0.3, lambda e: 0.5, 3, 2.0) == 0.5
+    assert selected.noisy_max_delta(lambda e: 0.9, lambda e: 3.0, 3, 2.0) == 1.0
