@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import re
 from functools import cache
 from typing import Any
 
@@ -25,11 +24,11 @@ def write(path: pathlib.Path, content: dict[str, Any]) -> None:
 
 
 def explained(mutant: Generic) -> str | None:
-    """Why this one may live: the first reason of which a pattern matches its whole name."""
-    return next((why for pattern, why in reasons() if pattern.fullmatch(mutant.name)), None)
+    """Why this one may live, if there is a reason."""
+    return reasons().get(mutant.name)
 
 
 @cache
-def reasons() -> list[tuple[re.Pattern[str], str]]:
-    """survivors.json holds the patterns of each reason."""
-    return [(re.compile(pattern), why) for why, patterns in read(SURVIVORS).items() for pattern in patterns]
+def reasons() -> dict[str, str]:
+    """By name; survivors.json holds the names of each reason."""
+    return {name: why for why, names in read(SURVIVORS).items() for name in names}

@@ -27,5 +27,5 @@ def test_there_are_many_and_half_are_by_somebody_who_has_not_seen_the_tests():
 
 def test_every_explanation_explains_something_and_none_what_is_killed():
     killers, made = read(KILLERS), generic()
-    assert not [pattern for pattern, _ in reasons() if not any(pattern.fullmatch(mutant.name) for mutant in made)]
+    assert reasons().keys() <= {mutant.name for mutant in made}
     assert not [mutant.name for mutant in made if explained(mutant) and mutant.within() in killers]
