@@ -208,7 +208,7 @@ def test_nobody_learns_from_the_statement_how_long_an_outcome_takes(client):
 
 def _together(web, rows):
     """Two questions and the statement, one shortly after the other: the periods from the first question to each answer."""
-    took = {}
+    took: dict[str, float] = {}
 
     def timed(name, question):
         question()

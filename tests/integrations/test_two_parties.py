@@ -78,14 +78,16 @@ def answering(place):
         try:
             return curator, port, wait_for_answers(place, port, curator)
         except AssertionError:
-            kill(curator)
+            if curator.poll() is None:  # silent, which no other port would mend
+                kill(curator)
+                raise
     raise AssertionError((place / "curate.log").read_text())
 
 
-def wait_for_answers(place, port, curator, seconds=180):
-    """Until the curator answers, or has ended."""
+def wait_for_answers(place, port, process, seconds=180):
+    """Until the curator answers, or its process has ended."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end and curator.poll() is None:
+    while time.monotonic() < end and process.poll() is None:
         try:
             with RemoteCurator(f"http://127.0.0.1:{port}", (place / "token").read_text().strip(), timeout=10) as curator:
                 return curator.statement()
