@@ -12,10 +12,12 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 @pytest.fixture
 def seeded_noise(monkeypatch):
-    """The system's entropy as a fixed stream: what a search finds does not change from run to run. Only in this process.
-
-    `system_entropy` stays the same function, so statements are not void.
+    """The system's entropy as a fixed stream, and torch's generator, which proposals ask, at its start: a search finds the same in
+    every run and order of tests. Only in this process. `system_entropy` stays the same function, so statements are not void.
     """
-    from dpbo.testing import SeededEntropy  # not above: it would import torch before the variables are set
+    import torch  # not above, before the variables are set
 
+    from dpbo.testing import SeededEntropy
+
+    torch.manual_seed(0)
     monkeypatch.setattr(importlib.import_module("dpbo.curator.entropy"), "os", types.SimpleNamespace(urandom=SeededEntropy(0)))
