@@ -1,6 +1,23 @@
-"""One thread a process, before torch is imported."""
+"""One thread a process, before torch is imported; and noise that is the same in every run, for tests that ask for it."""
 
+import importlib
 import os
+import types
+
+import pytest
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[variable] = "1"
+
+
+@pytest.fixture
+def seeded_noise(monkeypatch):
+    """The system's entropy as a fixed stream, and torch's generator, which proposals ask, at its start: a search finds the same in
+    every run and order of tests. Only in this process. `system_entropy` stays the same function, so statements are not void.
+    """
+    import torch  # not above, before the variables are set
+
+    from dpbo.testing import SeededEntropy
+
+    torch.manual_seed(0)
+    monkeypatch.setattr(importlib.import_module("dpbo.curator.entropy"), "os", types.SimpleNamespace(urandom=SeededEntropy(0)))

@@ -32,6 +32,7 @@ def test_a_planted_leak_is_found_by_every_instrument_and_an_honest_score_by_none
     assert [verdict.startswith("LEAK") for _, verdict in verdicts(leaking)] == [True] * 3
 
 
+@pytest.mark.usefixtures("seeded_noise")
 def test_f1_over_a_gp_of_jointly_released_cells():
     from examples.f1_from_cells import tune
 
@@ -43,6 +44,7 @@ def test_f1_over_a_gp_of_jointly_released_cells():
     assert "(3.000, 1e-06)-DP" in str(curator.statement())
 
 
+@pytest.mark.usefixtures("seeded_noise")
 def test_what_others_released_warms_up_the_next_search():
     from examples.warm_start import embedded_table, guided_by_teams
 
@@ -53,6 +55,7 @@ def test_what_others_released_warms_up_the_next_search():
     assert narrow < 0.8 * wide
 
 
+@pytest.mark.usefixtures("seeded_noise")
 def test_an_optuna_study_stops_by_itself_and_recommends_by_the_mean():
     import optuna
 
@@ -66,6 +69,7 @@ def test_an_optuna_study_stops_by_itself_and_recommends_by_the_mean():
     assert curator.ledger.head().used == {"search": 12, "final": 1}
 
 
+@pytest.mark.usefixtures("seeded_noise")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search, which BoTorch tries again
 def test_an_ax_experiment_generates_what_can_be_paid_for():
     import dpbo.integrations.ax  # noqa: F401  # it loads Ax without the warnings of Ax's own imports

@@ -13,6 +13,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 
 
+@pytest.mark.usefixtures("seeded_noise")
 class TestFiveTasks:
     """What a working engineer does, each in fewer than forty lines."""
 

@@ -8,6 +8,7 @@ import pytest
 NOTEBOOKS = sorted((pathlib.Path(__file__).parents[1] / "notebooks").glob("*.py"))
 
 
+@pytest.mark.usefixtures("seeded_noise")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook(path, monkeypatch):
     import matplotlib.pyplot as plt

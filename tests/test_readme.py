@@ -40,6 +40,7 @@ def blocks(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
+@pytest.mark.usefixtures("seeded_noise")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_whole_loop(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

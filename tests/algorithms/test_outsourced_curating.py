@@ -144,6 +144,7 @@ def answers(private, **changed):
     return Outcomes(private, lambda records: records["y"], **{"value_range": (0.0, 1.0), "budget_share": 0.5, **changed})
 
 
+@pytest.mark.usefixtures("seeded_noise")
 def test_distinct_rows_cost_what_one_does():
     private = curator()
     asked = answers(private)

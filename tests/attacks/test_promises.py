@@ -99,6 +99,7 @@ def test_the_column_space_tells_neighbours_of_the_shipped_release_apart_by_chanc
 
 
 @pytest.mark.attack("A23")
+@pytest.mark.usefixtures("seeded_noise")
 def test_nothing_shuffled_is_charged_as_sampled():
     """Batches of fixed size, taken in turn from a shuffled order, are not Poisson: every unit's inclusion would be one in each pass."""
     from scipy.stats import chisquare

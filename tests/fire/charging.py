@@ -1,6 +1,7 @@
 """What each of several processes does to one ledger; imported by them, so nothing heavy here."""
 
 import random
+from typing import Any
 
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded
@@ -16,8 +17,18 @@ SINGLE, PLANNED = GaussianEvent(8.0), GaussianEvent(8.0)  # mu^2 = 1/64 each: 24
 NOTES = ("durations-tell-nothing", "score-total")
 
 
+_START: list[Any] = []
+
+
+def start_together(barrier):
+    """For a pool's workers: none charges before all are there."""
+    _START[:] = [barrier]
+
+
 def charge_all(url, number):
     """Charge what is left of the budget and of each plan, in an order of one's own; the entries that were charged, by plan."""
+    for barrier in _START:
+        barrier.wait(300)
     ledger, rng = Ledger(url, BIRTH), random.Random(number)
     charged, left = [], [None, *PLANS]
     for name, slots in PLANS.items():

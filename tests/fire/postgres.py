@@ -38,8 +38,17 @@ class Server:
             shutil.chown(self._folder, self._user)
         self._data = self._folder / "data"
         self._run("initdb", "-D", self._data, "-A", "trust", "-U", "dpbo", "-E", "UTF8", "--locale=C", "--no-sync")
-        self.port = _free_port()
-        self.start()
+        self._start_somewhere()
+
+    def _start_somewhere(self):
+        """On a free port, which another program may take before the server does: then on another."""
+        for trial in range(5):
+            self.port = _free_port()
+            try:
+                return self.start()
+            except subprocess.CalledProcessError:
+                if trial == 4:
+                    raise
 
     def start(self):
         options = f"-p {self.port} -k {self._folder} {SETTINGS}"

@@ -7,7 +7,7 @@ import pytest
 
 from dpbo.accounting.costs import Cost
 from dpbo.curator.ledger import Ledger
-from tests.fire.charging import BIRTH, PLANS, charge_all
+from tests.fire.charging import BIRTH, PLANS, charge_all, start_together
 
 PROCESSES = 8
 pytestmark = pytest.mark.attack("A16")
@@ -17,7 +17,7 @@ def test_eight_processes_share_one_budget(url, measured):
     """mu^2 = 1/64 each: 8 and 16 slots in two plans, so 40 single releases fit besides, and not one more."""
     forking = multiprocessing.get_context("forkserver")  # imports once; no ledger is open where it forks
     forking.set_forkserver_preload(["tests.fire.charging", "psycopg"])
-    with forking.Pool(PROCESSES) as pool:
+    with forking.Pool(PROCESSES, start_together, (forking.Barrier(PROCESSES),)) as pool:
         told = pool.starmap(charge_all, [(url, number) for number in range(PROCESSES)])
     charged = [(plan, entry) for part in told for plan, entry in part]
 

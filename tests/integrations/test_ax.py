@@ -86,7 +86,7 @@ def test_values_are_released_in_the_order_in_which_trials_were_begun_unless_told
     def points(slow_side):
         def slow(x, records):
             if len(records) > 5 and (float(x[0]) > 0.5) == slow_side:
-                time.sleep(0.2)
+                time.sleep(0.5)
             return score(x, records)
 
         private = PrivateObjective(curator(), slow, score_range=(0.0, 1.0), evaluations=5, name="search")
@@ -184,6 +184,7 @@ def test_the_last_slot_lost_to_another_process():
     assert_told(loop, 2)
 
 
+@pytest.mark.usefixtures("seeded_noise")
 def test_a_fit_that_raises_ends_its_trial_at_no_charge():
     def fit(x):
         if x[0] > 0.6:

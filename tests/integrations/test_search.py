@@ -355,6 +355,7 @@ def test_a_recommendation_by_raw_scores_is_seen(monkeypatch):
 
 
 @pytest.mark.attack("A21")
+@pytest.mark.usefixtures("seeded_noise")
 def test_the_public_side_never_gets_a_validation_record():
     """Everything the fits and the search's own model are given: training rows, and released values."""
     seen = []

@@ -191,41 +191,58 @@ def test_what_no_typed_error_covers_is_told_by_a_status_alone(client, monkeypatc
 
 
 def test_nobody_learns_from_the_statement_how_long_an_outcome_takes(client):
-    """Slow outcomes and many repeats behind them: the statement takes whole periods, too, and answers come one a period."""
+    """Slow outcomes and many repeats behind them: the statement takes whole periods, too, and answers come one a period.
+
+    A busy machine only adds, at random; what leaks shows in every try. So the try that is nearest to whole periods is judged.
+    """
 
     def slow(records):
         time.sleep(0.15)
         return 0.5
 
     web = client(outcomes(slow), every=0.4)
-    took = {}
+    took = min((_together(web, rows) for rows in ((0, 1), (2, 3), (4, 5))), key=_beyond_whole)
+    assert took["statement"] > 2.5, "behind both answers"
+    assert _beyond_whole(took) < 0.35, took
+
+
+def _together(web, rows):
+    """Two questions and the statement, one shortly after the other: the periods from the first question to each answer."""
+    took: dict[str, float] = {}
 
     def timed(name, question):
-        start = time.monotonic()
         question()
         took[name] = (time.monotonic() - start) / 0.4
 
-    threads = [threading.Thread(target=timed, args=(f"row {row}", lambda row=row: ask(web, row, f"{row}"))) for row in range(2)]
+    threads = [threading.Thread(target=timed, args=(f"row {row}", lambda row=row: ask(web, row, f"{row}"))) for row in rows]
     threads += [threading.Thread(target=timed, args=("statement", lambda: web.get("/statement")))]
+    start = time.monotonic()
     for thread in threads:
         thread.start()
         time.sleep(0.05)
     for thread in threads:
         thread.join()
-    assert took["statement"] > 2.5, "behind both answers"
-    for periods in took.values():
-        assert (periods + 0.3) % 1.0 < 0.6, took
+    return took
+
+
+def _beyond_whole(took):
+    """The most by which an answer came after a whole number of periods, counted from a twentieth of one before."""
+    return max((periods + 0.05) % 1.0 for periods in took.values())
 
 
 @pytest.mark.attack("A3")
 def test_replies_leave_at_whole_multiples_of_a_public_time(client):
     web = client(outcomes(), every=0.4)
     for question in (lambda: ask(web, 1), lambda: ask(web, 99), lambda: web.get("/statement")):
-        start = time.monotonic()
-        question()
-        waited = (time.monotonic() - start) / 0.4
-        assert waited >= 1.0 - 1e-3
-        assert waited - math.floor(waited + 1e-3) < 0.5, "soon after the multiple"
+        waited = [_periods(question, 0.4) for _ in range(3)]
+        assert min(waited) >= 1.0 - 1e-3
+        assert min(periods - math.floor(periods + 1e-3) for periods in waited) < 0.5, "soon after the multiple; a busy machine adds"
+
+
+def _periods(question, every):
+    start = time.monotonic()
+    question()
+    return (time.monotonic() - start) / every
 
 
 def test_short_tokens_and_times_are_refused():
@@ -243,7 +260,7 @@ def test_the_protocol_is_plain_enough_for_any_client(client):
 
 
 def test_an_outcome_slower_than_a_period_leaves_at_the_next_one(client):
-    """0.45 s of work and periods of 0.3 s: the answer takes two, or three on a slow machine, and nothing in between."""
+    """0.45 s of work and periods of 0.3 s: the answer takes two, or three on a slow machine, and nothing in between: the best of three."""
 
     def slow(records):
         time.sleep(0.45)
@@ -251,8 +268,6 @@ def test_an_outcome_slower_than_a_period_leaves_at_the_next_one(client):
 
     web = client(outcomes(slow), every=0.3)
     ask(web, 0, "probes have run")
-    start = time.monotonic()
-    ask(web, 1, "timed")
-    periods = (time.monotonic() - start) / 0.3
-    assert periods > 1.9
-    assert (periods + 0.2) % 1.0 < 0.5, periods
+    took = [_periods(lambda row=row: ask(web, row, f"timed {row}"), 0.3) for row in (1, 2, 3)]
+    assert min(took) > 1.9
+    assert min((periods + 0.2) % 1.0 for periods in took) < 0.5, took

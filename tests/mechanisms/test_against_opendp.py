@@ -11,9 +11,9 @@ from dpbo.accounting import profiles
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.privacy import Sensitivity
 from dpbo.testing import SeededEntropy
-from dpbo.testing.statistics import LEVEL
 
 DRAWS, SCALE = 20_000, 400.0
+AGREE = 1e-8  # OpenDP's draws cannot be seeded: equal laws are told apart once in 10^8 runs
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +36,8 @@ def theirs(make, distance):
 
 
 def agree(a, b):
-    assert ks_2samp(a, b).pvalue > LEVEL
-    assert ks_2samp(1.3 * a, b).pvalue <= LEVEL, "the comparison has no power"
+    assert ks_2samp(a, b).pvalue > AGREE
+    assert ks_2samp(1.3 * a, b).pvalue <= AGREE, "the comparison has no power"
 
 
 def test_gaussian():
@@ -57,7 +57,7 @@ def test_l2_laplace_in_one_dimension_and_its_direction():
     drawn = np.array([L2LaplaceMechanism(2.0)._sample(np.zeros(3, np.int64), [2.0**-30] * 3, three, entropy) for _ in range(8000)])
     normal = theirs(dp.m.make_gaussian, dp.l2_distance(T=float))[: 3 * 6000].reshape(-1, 3)
     directions = [x[:, 0] / np.linalg.norm(x, axis=1) for x in (drawn.astype(float), normal)]
-    assert ks_2samp(*directions).pvalue > LEVEL
+    assert ks_2samp(*directions).pvalue > AGREE
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_choices(kind, measure):
     law = mechanism.law(Sensitivity(4.0, 2.0, 1.0), [quantum] * 4)
     entropy, utilities = SeededEntropy(3), np.array(scores, dtype=np.int64) << 20
     drawn = np.bincount([int(mechanism._sample(utilities, [quantum], law, entropy)[0]) for _ in range(8000)], minlength=4)
-    assert chi2_contingency([reference, drawn]).pvalue > LEVEL
+    assert chi2_contingency([reference, drawn]).pvalue > AGREE
     flat = np.bincount([int(mechanism._sample(utilities // 2, [quantum], law, entropy)[0]) for _ in range(8000)], minlength=4)
-    assert chi2_contingency([reference, flat]).pvalue <= LEVEL, "the comparison has no power"
+    assert chi2_contingency([reference, flat]).pvalue <= AGREE, "the comparison has no power"
     cost: Any = profiles.pure if kind is PermuteAndFlipMechanism else profiles.rho
     assert float(cost(mechanism.event())) == pytest.approx(choose.map(1), rel=1e-9)

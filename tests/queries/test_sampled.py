@@ -54,6 +54,7 @@ def make(data, adjacency=Adjacency.REPLACE_ONE, **settings):
 
 
 @pytest.mark.attack("A23")
+@pytest.mark.usefixtures("seeded_noise")
 def test_units_are_taken_by_themselves_and_anew():
     """Sizes are binomial, every unit and every pair comes as often as it should, and no two samples are alike."""
     view = PrivateView.of(torch.arange(40), PrivacyUnit("record"), units_are_public=True)
@@ -103,6 +104,7 @@ def test_sampling_costs_less_than_everybody_and_replacing_less_than_twice():
     assert replaced < 2 * sampled
 
 
+@pytest.mark.usefixtures("seeded_noise")
 def test_the_published_variance_covers_noise_and_sampling():
     data = (torch.arange(500) % 2).double().unsqueeze(1)  # the worst case: every score at an end of the range
     curator = make(data, budget=Budget(1e6, 1e-5))
@@ -114,6 +116,7 @@ def test_the_published_variance_covers_noise_and_sampling():
     assert values.mean() == pytest.approx(0.5, abs=5 * np.sqrt(bound / 400))
 
 
+@pytest.mark.usefixtures("seeded_noise")
 def test_a_divisor_below_the_number_of_units_is_no_excuse():
     curator = make(torch.ones(1000, 1).double(), budget=Budget(1e6, 1e-5))
     releases = [curator.release(mean(0.1, divisor=50.0), NoNoise(allow_not_private=True)) for _ in range(100)]

@@ -25,7 +25,7 @@ DEVICES = "on devices"
 def forked(folder, names):
     command = [sys.executable, "-m", "tests.ranks.forked", str(folder), *names]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
 
 
@@ -162,7 +162,7 @@ def test_hidden_runs_are_refused_on_ranks_before_they_cost(cases):
 def test_a_rank_that_comes_late_is_given_up(cases):
     for number, rank in met(cases, "comes late").items():
         assert rank["error"][0] == "RankLost"
-        assert number == 1 or rank["seconds"] < 3
+        assert number == 1 or rank["seconds"] < 15, "long before the other comes"
 
 
 def test_equal_labels_have_one_name_and_others_another():
