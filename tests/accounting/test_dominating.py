@@ -4,10 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
-from dpbo.accounting import compose, gdp
-from dpbo.accounting.dominating import SelectionPair, base_of, pairs_of, selection_delta, selection_epsilon, selection_side
+from dpbo.accounting import compose, dominating, gdp, pld, selected
+from dpbo.accounting.dominating import SelectionPair, _both_signs, base_of, pairs_of, selection_delta, selection_epsilon, selection_side
 from dpbo.accounting.pairs import GaussianPair
+from dpbo.accounting.sides import Base
 from dpbo.errors import InputError
 from dpbo.events import (
     ExponentialEvent,
@@ -59,6 +61,74 @@ def test_the_worse_direction_of_a_selection_is_told(run, delta):
     epsilon = selection_epsilon(event, delta)
     assert selection_delta(event, np.array([epsilon]))[0] == pytest.approx(delta, rel=1e-3)
     assert selection_delta(event, np.array([0.9 * epsilon]))[0] > delta
+
+
+@pytest.mark.attack("A15")
+def test_both_directions_of_a_run_count_whichever_is_worse(monkeypatch):
+    """Of two laws that differ by direction, and of the same exchanged: the bound is the same, and that of the worse one."""
+    event, epsilons = SelectionEvent(base=(GaussianEvent(1.0),), law=FixedRuns(2)), np.linspace(0.0, 2.0, 9)
+    base = Base.of_laws(np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5 - 1e-3]) + np.array([0.0, 0.0, 1e-3]))
+    profiles = [selected.profile(event.law, side, epsilons) for side in (base, base.swapped())]
+    lopsided = Base.of_laws(np.array([0.6, 0.4]), np.array([0.9, 0.1]))
+    apart = [selected.profile(event.law, side, epsilons) for side in (lopsided, lopsided.swapped())]
+    assert not np.allclose(apart[0], apart[1])
+    for one, both in ((base, profiles), (lopsided, apart)):
+        for side in (one, one.swapped()):
+            monkeypatch.setattr(dominating, "base_of", lambda _, side=side: side)
+            assert selection_delta(event, epsilons) == pytest.approx(np.max(both, axis=0), rel=1e-12)
+            epsilon = selection_epsilon(event, 0.05)
+            tried = [selected.profile(event.law, turned, np.array([epsilon, epsilon * (1 - 1e-4)])) for turned in (one, one.swapped())]
+            assert max(now for now, _ in tried) <= 0.05 < max(before for _, before in tried)
+
+
+@pytest.mark.attack("A15")
+def test_below_zero_a_profile_is_that_of_the_other_direction():
+    epsilons = np.linspace(0.0, 6.0, 25)
+    up = gdp.curve(1.0, epsilons)
+    signed, deltas = _both_signs(epsilons, up, up)
+    assert (np.diff(signed) > 0).all()
+    assert (signed[0], signed[-1], len(signed)) == (-6.0, 6.0, 49)
+    true = norm.cdf(0.5 - signed) - np.exp(signed) * norm.cdf(-0.5 - signed)
+    assert deltas == pytest.approx(true, rel=1e-9, abs=1e-12)
+
+
+RUNS = {
+    "gaussian": (GaussianEvent(1.5),),
+    "two": (LaplaceEvent(2.0, 9), LaplaceEvent(3.0, 9)),
+    "mixed": (sampled(0.9, 9, 0.2), LaplaceEvent(4.0)),
+}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+@pytest.mark.attack("A15")
+def test_the_profile_of_one_run_is_that_of_its_composition(run):
+    """From above, and hardly: where a fine composition has a delta, so has the profile read from it; and it ends with nothing left."""
+    base = base_of(run)
+    assert base is not None
+    for reverse, side in ((False, base.forward), (True, base.reverse)):
+        pairs = pairs_of(run, False, reverse)
+        assert pairs is not None
+        for delta in (0.05, 1e-4):
+            epsilon = pld.epsilon(pairs, delta, inflation=1e-6)
+            assert delta * (1 - 2e-3) <= side.delta(np.array([epsilon]))[0] <= delta * 1.02
+        assert side.infinite <= 2e-17
+        assert side.masses.sum() + side.infinite == pytest.approx(1.0, abs=1e-9)
+    if len(run) == 1:
+        own = base.forward.losses[base.forward.losses >= 0][:-1]
+        assert base.forward.delta(own) == pytest.approx(gdp.curve(1 / 1.5, own), rel=1e-9, abs=1e-17)
+
+
+@pytest.mark.parametrize("noise", [20.0, 2.0, 0.3])
+@pytest.mark.parametrize("delta", [0.3, 1e-3, 1e-5])
+@pytest.mark.attack("A15")
+def test_an_epsilon_of_a_selection_is_the_least_at_its_delta(noise, delta):
+    event = SelectionEvent(base=(GaussianEvent(noise),), law=FixedRuns(2))
+    epsilon = selection_epsilon(event, delta)
+    assert selection_delta(event, np.array([epsilon]))[0] <= delta
+    if epsilon > 0:
+        assert selection_delta(event, np.array([epsilon * (1 - 3e-6)]))[0] > delta
+    else:
+        assert selection_delta(event, np.zeros(1))[0] <= delta
 
 
 def test_a_bounded_loss_ends_where_its_bound_is():

@@ -12,6 +12,7 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import GDPFilter, LedgerAccountant, Planned, RDPFilter, compose
+from dpbo.accounting.ledger_accountant import _rest
 from dpbo.errors import BudgetExceeded, InputError, LedgerError, OpacityError
 from dpbo.events import GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 from dpbo.loading import load_opacus
@@ -83,6 +84,61 @@ def test_releases_join_the_steps():
         accountant.add(event)
     together = compose([step_event(slots=16), GaussianEvent(5.0), LaplaceEvent(2.0)], delta=1e-5, refine=True).epsilon
     assert accountant.get_epsilon(1e-5) == together
+
+
+def test_a_checkpoint_brings_its_releases_and_must_be_one_of_ours():
+    told = LedgerAccountant()
+    told.add(LaplaceEvent(3.0))
+    told.step(noise_multiplier=SIGMA, sample_rate=RATE)
+    heard = LedgerAccountant()
+    heard.add(GaussianEvent(9.0))
+    heard.load_state_dict(told.state_dict())
+    whole = [step_event(), LaplaceEvent(3.0), GaussianEvent(9.0)]
+    assert heard.get_epsilon(1e-5) == compose(whole, delta=1e-5, refine=True).epsilon
+    for missing in ("mechanism", "runs"):
+        state = {key: value for key, value in told.state_dict().items() if key != missing}
+        with pytest.raises(InputError, match="state_dict"):
+            LedgerAccountant().load_state_dict(state)
+
+
+@pytest.mark.attack("A16")
+def test_steps_of_another_run_are_charged_beside_those_of_this_one():
+    """Equal steps, one known run: what the ledger knows of it pays for nothing of the other."""
+    curator = make(steps=12)
+    other = LedgerAccountant()
+    for _ in range(3):
+        other.step(noise_multiplier=SIGMA, sample_rate=RATE)
+    accountant = LedgerAccountant(curator, noise_multiplier=SIGMA, steps=6)
+    accountant.get_optimizer_hook_fn(RATE)
+    for _ in range(4):
+        accountant.step(noise_multiplier=SIGMA, sample_rate=RATE)
+
+    def charged():
+        return sum(record.body["event"]["slots"] for record in curator.ledger.records() if record.kind == "charge")
+
+    assert charged() == 4
+    for _ in range(2):  # once is as good as twice
+        accountant.load_state_dict(other.state_dict())
+        assert charged() == 7
+    other.step(noise_multiplier=SIGMA, sample_rate=RATE)
+    accountant.load_state_dict(other.state_dict())
+    assert charged() == 8
+
+
+@pytest.mark.parametrize(
+    ("known", "told", "rest"),
+    [
+        ([], [("a", 3)], [("a", 3)]),
+        ([("a", 3)], [("a", 3)], []),
+        ([("a", 3)], [("a", 5), ("b", 1)], [("a", 2), ("b", 1)]),
+        ([("a", 1), ("a", 2)], [("a", 3), ("b", 4)], [("b", 4)]),
+        ([("a", 3), ("b", 1)], [("a", 2)], []),
+    ],
+)
+def test_what_a_story_adds_to_another(known, told, rest):
+    assert _rest(known, told) == rest
+    with pytest.raises(LedgerError, match="another story"):
+        _rest([("c", 1), *known], [("a", 1)])
 
 
 @pytest.mark.parametrize("how", ["assigned", "by name"])

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -140,8 +141,19 @@ def test_chords_bound_a_curve_everywhere_and_meet_it_where_it_was_read():
 
 
 def test_losses_that_do_not_vary_end_at_their_end():
-    tiny = ResponsePair(1e-200)
+    """All of them together, rounded up; nothing is said where more than delta lies beyond their ends."""
+    tiny, less = ResponsePair(1e-200), ResponsePair(4e-201)
     assert pld.epsilon({tiny: 7}, 1e-6) == pytest.approx(7e-200)
+    assert Fraction(pld.epsilon({tiny: 7, less: 3}, 1e-6)) >= 7 * Fraction(1e-200) + 3 * Fraction(4e-201)
+    assert pld.epsilon({tiny: 7, less: 3}, 1e-6) == pytest.approx(8.2e-200, rel=1e-9)
+
+    class Broken(ResponsePair):
+        def beyond(self, loss):
+            return 1e-5
+
+    assert pld.epsilon({Broken(1e-200): 100}, 0.9e-3) == math.inf
+    assert pld.epsilon({Broken(1e-200): 50, Broken(2e-200): 50}, 0.9e-3) == math.inf
+    assert pld.epsilon({Broken(1e-200): 100}, 1.1e-3) == pytest.approx(1e-198)
     sure = ResponsePair(800.0)
     assert pld.epsilon({sure: 2}, 1e-6) == pytest.approx(1600.0)
     assert pld.epsilon({sure: 1, tiny: 3}, 1e-6) == pytest.approx(800.0)
