@@ -29,7 +29,7 @@ from _pytest.warnings import catch_warnings_for_item
 from tests.mutants.mutant import ROOT, Sabotage
 from tests.mutants.rebinding import functions, rebinding_of
 
-TEST_SECONDS, MEMORY = 60, 8 << 30
+LEAST_PATIENCE, MOST_PATIENCE, MEMORY = 8, 60, 8 << 30
 Plan = Callable[[Sabotage], Iterator[str]]
 Found = Callable[[Sabotage, str], None]
 
@@ -55,6 +55,7 @@ class _Loop:
     def __init__(self, mutants: Sequence[Sabotage], plan: Plan, workers: int, seconds: float, found: Found) -> None:
         self._waiting, self._plan, self._workers, self._found = list(reversed(mutants)), plan, workers, found
         self._seconds = seconds
+        self._patience = max(LEAST_PATIENCE, min(MOST_PATIENCE, int(seconds / 2)))  # with one test: a mutant may make it endless
         self._items: dict[str, pytest.Item] = {}
         self._children: list[_Child] = []
         self._sound, self._unsound = set[str](), set[str]()
@@ -80,7 +81,7 @@ class _Loop:
             self.left.append(mutant)
         else:
             tests = (item for item in _chosen(self._plan(mutant), self._items) if item.nodeid not in self._unsound)
-            self._children.append(_Child.running(mutant, swap, tests))
+            self._children.append(_Child.running(mutant, swap, tests, self._patience))
 
     def _look(self, child: _Child) -> None:
         if not child.done(self._seconds):
@@ -100,8 +101,8 @@ class _Loop:
     def _fails_anyway(self, name: str) -> bool:
         """Whether the test fails here on the true package as well; then it is left out."""
         if name not in self._sound | self._unsound:
-            true = _Child.running(None, lambda: None, iter([self._items[name]]))
-            while not true.done(TEST_SECONDS):
+            true = _Child.running(None, lambda: None, iter([self._items[name]]), self._patience)
+            while not true.done(self._patience + 1):
                 time.sleep(0.02)
             (self._unsound if true.verdict()[0] else self._sound).add(name)
         return name in self._unsound
@@ -118,12 +119,12 @@ class _Child:
     told: str = ""
 
     @classmethod
-    def running(cls, mutant: Sabotage | None, swap: Callable[[], None], tests: Iterator[pytest.Item]) -> _Child:
+    def running(cls, mutant: Sabotage | None, swap: Callable[[], None], tests: Iterator[pytest.Item], patience: int) -> _Child:
         """Forked, and at work."""
         reader, writer = os.pipe()
         process = os.fork()
         if not process:
-            _run(swap, tests, writer)
+            _run(swap, tests, writer, patience)
         os.close(writer)
         os.set_blocking(reader, False)
         return cls(mutant, process, reader, time.monotonic())
@@ -165,7 +166,7 @@ def _chosen(tests: Iterator[str], items: dict[str, pytest.Item]) -> Iterator[pyt
         tried |= {name for name in items if name.startswith(test)}
 
 
-def _run(swap: Callable[[], None], items: Iterator[pytest.Item], writer: int) -> None:
+def _run(swap: Callable[[], None], items: Iterator[pytest.Item], writer: int, patience: int) -> None:
     """In the child, and to its end."""
     os.setpgid(0, 0)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -175,7 +176,7 @@ def _run(swap: Callable[[], None], items: Iterator[pytest.Item], writer: int) ->
     swap()
     for item in items:
         os.write(writer, f"+ {item.nodeid}\n".encode())
-        signal.alarm(TEST_SECONDS)
+        signal.alarm(patience)
         with catch_warnings_for_item(item.config, item.ihook, "runtest", item):  # its marks, and the project's filters
             reports = runtestprotocol(item, log=False, nextitem=None)
         if any(report.failed for report in reports):
