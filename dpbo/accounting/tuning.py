@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpbo.accounting import profiles
 from dpbo.accounting.composition import compose
 from dpbo.accounting.dominating import selection_delta
 from dpbo.accounting.selected import reach
@@ -118,15 +119,16 @@ def scale_base(budget: Budget, base: Sequence[Event], law: RunLaw, *, beside: Se
 
 
 def _fitting(budget: Budget, beside: Sequence[Event]) -> Callable[[SelectionEvent], bool]:
-    """Whether a selection keeps the budget; alone, its profile at one epsilon tells."""
+    """Whether a selection keeps the budget; alone, its pure epsilon or its profile at one epsilon tells."""
     if budget.epsilon is None or not budget.delta:
         raise InputError("budget", budget.mu, "given as epsilon and a delta above 0")
     epsilon, delta = budget.epsilon, budget.delta
 
     def fits(event: SelectionEvent) -> bool:
-        if not beside and float(selection_delta(event, np.array([epsilon * _BELOW]))[0]) <= delta:
-            return True
-        return bool(beside) and compose([event, *beside], delta=delta).epsilon <= epsilon
+        if beside:
+            return compose([event, *beside], delta=delta).epsilon <= epsilon
+        pure = profiles.pure(event)
+        return (pure is not None and pure <= epsilon) or float(selection_delta(event, np.array([epsilon * _BELOW]))[0]) <= delta
 
     return fits
 

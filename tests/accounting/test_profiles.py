@@ -21,7 +21,7 @@ from dpbo.events import (
 from dpbo.laws import FixedRuns
 
 ORDERS = [1.05, 1.5, 2.0, 8.0, 300.0]
-SIZES = [0.02, 0.7, 3.0, 40.0]  # epsilon, or mu
+SIZES = [1e-4, 0.004, 0.02, 0.7, 3.0, 40.0]  # epsilon, or mu
 SLOTS = 3
 
 

@@ -22,7 +22,7 @@ _FILES = {  # the part of the tests' names, by file; where it is not the file's 
     "accounting/profiles": ("accounting/test_profiles", "accounting/test_roles", "accounting/test_filters", "accounting/test_composition"),
     "accounting/rdp": ("accounting/test_rdp", "accounting/test_filters", "accounting/test_exported"),
     "accounting/relations": ("accounting/test_filters", "accounting/test_composition", "accounting/test_selection_event"),
-    "accounting/tuning": ("accounting/test_selection_event", "accounting/test_selected", "accounting/test_roles"),
+    "accounting/tuning": ("accounting/test_tuning", "accounting/test_selection_event", "accounting/test_selected", "accounting/test_roles"),
     "accounting/calibrate": ("accounting/test_filters",),
     "algorithms/company": ("algorithms/test_asynchronous", "integrations/test_optuna"),
     "algorithms/em": ("algorithms/test_em_kmeans_factors", "algorithms/test_em_mixture"),
