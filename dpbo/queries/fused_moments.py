@@ -19,6 +19,7 @@ import torch
 
 from dpbo.queries.ball import Ball, Resolution
 from dpbo.queries.features import width_of
+from dpbo.queries.fused import multiprocessors
 
 _MOST_SUMS = 64  # each is a number of two registers in every thread
 _ROWS = 128
@@ -59,7 +60,7 @@ def fused_moments(X: torch.Tensor, natural: torch.Tensor, ball: Ball, steps: Res
     total = torch.zeros(natural.numel(), dtype=torch.int64, device=X.device)
     from dpbo.queries.moments_kernel import summed
 
-    programs = min(math.ceil(units / _ROWS), _PROGRAMS * _multiprocessors(X.device))
+    programs = min(math.ceil(units / _ROWS), _PROGRAMS * multiprocessors(X.device))
     if programs:
         with torch.cuda.device_of(X):  # type: ignore[no-untyped-call]  # Triton launches on the current device
             summed[(programs,)](
@@ -76,7 +77,3 @@ def _center(ball: Ball, d: int) -> list[float]:
 
 def _matrix(ball: Ball) -> list[float]:
     return [] if ball.matrix is None else (ball.matrix / ball.radius).flatten().tolist()
-
-
-def _multiprocessors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1

@@ -67,8 +67,8 @@ MUTANTS = (
     Mutant(
         "what stands beside a selection is forgotten when its budget is checked",
         "accounting/tuning.py",
-        old="        return bool(beside) and compose([event, *beside], delta=delta).epsilon <= epsilon",
-        new="        return bool(beside) and compose([event], delta=delta).epsilon <= epsilon",
+        old="            return compose([event, *beside], delta=delta).epsilon <= epsilon",
+        new="            return compose([event], delta=delta).epsilon <= epsilon",
     ),
     Mutant(
         "zCDP and Renyi are read as epsilon with the order in place of the order less one",

@@ -76,6 +76,7 @@ _FILES = {  # the part of the tests' names, by file; where it is not the file's 
     "queries/scoring": ("queries/test_scoring", "curator/test_curator"),
     "queries/second_moment": ("queries/test_point_sums", "queries/test_mixture_moments"),
     "queries/fused_moments": ("queries/test_fused_moments",),
+    "queries/gradient_kernel": ("queries/test_fused",),
     "queries/moments_kernel": ("queries/test_fused_moments",),
     "queries/fused": ("queries/test_fused",),
     "queries/vectors": ("queries/test_gradient",),
