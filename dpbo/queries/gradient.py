@@ -113,6 +113,8 @@ class ClippedGradient(Query):
         return self.earlier
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+        if self.loss_range is None and view.groups is not None:
+            raise InputError("loss_range", None, "a public pair (lower, upper) where units are groups of records")
         fresh: list[torch.Tensor] = []
         own = view.storages()
         for x in self.X:
@@ -130,8 +132,6 @@ class ClippedGradient(Query):
         """Each unit's loss at one point; NaN where one of its records has none."""
         losses = collected(pieces, view.device, own, self._stored(view.device))
         if self.loss_range is None:
-            if view.groups is not None:
-                raise InputError("loss_range", None, "a public pair (lower, upper) where units are groups of records")
             return losses
         grid = Lattice.over(*self.loss_range, origin=0.0, worst="upper", units=view.public_units)
         losses = losses if view.groups is None else losses.to(view.groups.device)

@@ -88,7 +88,7 @@ class Query(abc.ABC):
 
     _hooks: ClassVar[frozenset[str]] = frozenset({
         "affine", "charged", "chunk", "lattices", "moves", "probe", "quanta", "require_public", "resolution", "scale", "sensitivity",
-        "squared", "variance_within",
+        "squared", "summed", "variance_within",
     })  # fmt: skip
 
     @abc.abstractmethod
