@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dpbo.accounting import pld
+from dpbo.accounting import gdp, pld
 from dpbo.accounting.pairs import GaussianPair, LaplacePair, PoissonPair, ResponsePair
 from dpbo.accounting.pld import _after, _crossing, _discounted, _discretised, _Tilted
 
@@ -124,8 +124,6 @@ def test_where_a_curve_of_chords_passes_delta():
 @pytest.mark.attack("A15")
 def test_chords_bound_a_curve_everywhere_and_meet_it_where_it_was_read():
     pair, epsilons = GaussianPair(1.0), np.linspace(0.0, 9.0, 200)
-    from dpbo.accounting import gdp
-
     read = pld.readings({pair: 1}, (1e-2, 1e-5, 1e-10))
     assert len(read) == 3
     bound, exact = pld.chords(read, epsilons), gdp.curve(1.0, epsilons)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from dpbo.queries import Ball, MixtureMoments, fused_moments
+from dpbo.queries.features import degrees, width_of
 from dpbo.queries.points import PointSums
 
 _NOT_RESERVED = 0x4000  # Linux's MAP_NORESERVE
@@ -28,16 +29,10 @@ def case_of(records, dimension, components, covariance, turned, *, dtype=torch.f
     if records > 6:
         X[3], X[4, 0], X[5], X[6] = math.nan, -math.inf, 0.0, 100 * X[6]
         X[0, 0] = 1e200 if dtype == torch.float64 else X[0, 0]
-    width = MixtureMoments(dimension, ball=Ball(1.0), natural=torch.zeros(components, _width(dimension, covariance)).double(),
-                           covariance=covariance).width()  # fmt: skip
     matrix = torch.eye(dimension) + 0.1 * torch.randn(dimension, dimension, generator=draw) if turned else None
     ball = Ball(1.5, center=0.1 * torch.randn(dimension, generator=draw).double(), matrix=None if matrix is None else matrix.double())
-    natural = 3.0 * torch.randn(components, width, generator=draw).double()
+    natural = 3.0 * torch.randn(components, width_of(covariance, dimension), generator=draw).double()
     return X, MixtureMoments(dimension, ball=ball, natural=natural, covariance=covariance)
-
-
-def _width(dimension, covariance):
-    return 1 + dimension + {"full": dimension * (dimension + 1) // 2, "diag": dimension, "spherical": 1}[covariance]
 
 
 def both(case, device="cpu", dtype=torch.float64, together=None, changed=lambda X: X):
@@ -58,13 +53,8 @@ def both(case, device="cpu", dtype=torch.float64, together=None, changed=lambda 
 def apart(case, **how):
     """[difference of all weights together, largest difference of a sum over n 2^a]: 0 and a rounding of weights, where all is well."""
     found, own, steps = both(case, **how)
-    most = case[0] * 2.0**steps.weight_bits * torch.tensor([2.0 ** (steps.bits * p) for p in _degrees(case)])
+    most = case[0] * 2.0**steps.weight_bits * torch.tensor([2.0 ** (steps.bits * p) for p in degrees(case[3], case[1]).tolist()])
     return [int((found.sum(0) - own.sum(0)).abs().max()), float(((found - own).abs() / most).max())]
-
-
-def _degrees(case):
-    _, d, _, covariance, _ = case
-    return [0] + [1] * d + [2] * (_width(d, covariance) - 1 - d)
 
 
 def sign_kept_apart(X):
