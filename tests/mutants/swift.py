@@ -40,7 +40,7 @@ def hunt_swiftly(
     """Try every mutant against the tests that `plan` names, of these folders; `found` hears the killer or "". Returns what it cannot do."""
     hypothesis.settings.register_profile("mutants", database=None)
     loop = _Loop(mutants, plan, workers, seconds, found)
-    quiet = ["-q", "-s", "--no-header", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    quiet = ["-qq", "-s", "--no-header", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     if pytest.main([*quiet, "--rootdir", str(ROOT), *folders], plugins=[loop]) not in (
         pytest.ExitCode.OK,
         pytest.ExitCode.NO_TESTS_COLLECTED,
