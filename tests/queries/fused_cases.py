@@ -1,7 +1,7 @@
 """Losses and weights of few bits, whose products are exact in tf32 and float32: there the fused kernel must give the CPU's own integers.
 
 `python -m tests.queries.fused_cases` runs the kernel in Triton's interpreter, where there is no GPU (TRITON_INTERPRET=1), and prints, case
-by case, whether the sums are the same.
+by case, whether the sums are the same; then whether the trial launch succeeds, and whether the CPU is sent another way all the same.
 """
 
 import json
@@ -10,7 +10,7 @@ import math
 import torch
 
 from dpbo.queries import vectors
-from dpbo.queries.fused import fused_sum
+from dpbo.queries.fused import _works, can_fuse, fused_sum
 
 CASES = [  # units, columns, dimension, clip
     (1, 1, 1, 3.0), (300, 20, 33, 50.0), (130, 7, 5, 1e4), (129, 33, 16, 0.3), (77, 40, 70, 200.0), (65, 5, 128, 40.0), (10, 3, 256, 5.0),
@@ -45,4 +45,5 @@ def both(case, aim, device="cpu"):
 
 if __name__ == "__main__":
     pairs = [both(case, aim) for case in CASES for aim in AIMS]
-    print(json.dumps([fused == own for fused, own in pairs]))
+    cpu = torch.device("cpu")
+    print(json.dumps([fused == own for fused, own in pairs] + [_works(cpu), not can_fuse(cpu, 2)]))

@@ -77,5 +77,7 @@ OTHERS: list[dict[str, Any]] = [
 
 
 if __name__ == "__main__":
-    tried = [[0, 0.0] if fused_moments._works(torch.device("cpu")) else [1, 1.0]]  # as where the kernel is chosen
-    print(json.dumps([apart(case) for case in CASES] + [apart(**{"case": CASES[0], **other}) for other in OTHERS] + tried))
+    cpu = torch.device("cpu")
+    told = [fused_moments._works(cpu), not fused_moments.can_fuse_moments(cpu, 5, 2, "full")]  # it works, and the CPU is sent another way
+    found = [apart(case) for case in CASES] + [apart(**{"case": CASES[0], **other}) for other in OTHERS]
+    print(json.dumps(found + [[0, 0.0] if true else [1, 1.0] for true in told]))

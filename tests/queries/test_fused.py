@@ -5,7 +5,7 @@ import torch
 
 from dpbo import PrivacyUnit
 from dpbo.curator.records import PrivateView
-from dpbo.queries import ClippedGradient, vectors
+from dpbo.queries import ClippedGradient, fused, fused_moments, vectors
 from dpbo.queries.fused import _ready, can_fuse
 from dpbo.queries.gradient import collected
 from dpbo.queries.query import IntegerSum
@@ -17,7 +17,17 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU
 
 @pytest.mark.attack("A4")
 def test_interpreted_it_gives_the_cpus_integers():
-    assert interpreted("fused_cases") == [True] * len(CASES) * len(AIMS)
+    assert interpreted("fused_cases") == [True] * (len(CASES) * len(AIMS) + 2)
+
+
+@pytest.mark.parametrize("host", [fused, fused_moments])
+def test_a_trial_launch_that_finds_no_memory_says_nothing_of_the_next(host, monkeypatch):
+    def full(*arguments, **options):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(host, "fused_sum" if host is fused else "fused_moments", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        host._works(torch.device("cpu", 0))
 
 
 def test_a_view_with_a_sign_of_its_own_is_read_as_it_is_shown():
