@@ -1,7 +1,8 @@
 """Losses and weights of few bits, whose products are exact in tf32 and float32: there the fused kernel must give the CPU's own integers.
 
 `python -m tests.queries.fused_cases` runs the kernel in Triton's interpreter, where there is no GPU (TRITON_INTERPRET=1), and prints, case
-by case, whether the sums are the same; then whether the trial launch succeeds, and whether the CPU is sent another way all the same.
+case, whether the sums are the same, also of columns at the edge of memory; then whether the trial launch succeeds, and whether the CPU
+is sent another way all the same.
 """
 
 import json
@@ -11,10 +12,13 @@ import torch
 
 from dpbo.queries import vectors
 from dpbo.queries.fused import _works, can_fuse, fused_sum
+from tests.queries.memory import at_the_edge
 
 CASES = [  # units, columns, dimension, clip
     (1, 1, 1, 3.0), (300, 20, 33, 50.0), (130, 7, 5, 1e4), (129, 33, 16, 0.3), (77, 40, 70, 200.0), (65, 5, 128, 40.0), (10, 3, 256, 5.0),
+    (9, 2, 1, 0.3),
 ]  # fmt: skip
+AT_AN_EDGE = (68, 33, 16, 0.3)  # columns are where the kernel reads them: their length is a multiple of 16 bytes
 CENTER = 3.0
 AIMS = (vectors._SHORTER, 1.1)  # with the second, floats fail to shorten, and what is too long must count as nothing
 
@@ -29,10 +33,11 @@ def exact(units, columns, dimension, device="cpu"):
     return list(Y.to(device)), W.to(device)
 
 
-def both(case, aim, device="cpu"):
+def both(case, aim, device="cpu", changed=lambda column: column):
     """The fused sum, and the CPU's."""
     units, columns, dimension, clip = case
     Y, W = exact(units, columns, dimension, device)
+    Y = [changed(column) for column in Y]
     quantum, before = vectors.quantum_of(clip, dimension), vectors._SHORTER
     try:
         vectors._SHORTER = aim
@@ -44,6 +49,6 @@ def both(case, aim, device="cpu"):
 
 
 if __name__ == "__main__":
-    pairs = [both(case, aim) for case in CASES for aim in AIMS]
+    pairs = [both(case, aim) for case in CASES for aim in AIMS] + [both(AT_AN_EDGE, AIMS[0], changed=at_the_edge)]
     cpu = torch.device("cpu")
     print(json.dumps([fused == own for fused, own in pairs] + [_works(cpu), not can_fuse(cpu, 2)]))

@@ -6,7 +6,6 @@ from the torch path: in all weights together, and in any sum as a share of its l
 
 import json
 import math
-import mmap
 from typing import Any
 
 import torch
@@ -14,8 +13,8 @@ import torch
 from dpbo.queries import Ball, MixtureMoments, fused_moments
 from dpbo.queries.features import degrees, width_of
 from dpbo.queries.points import PointSums
+from tests.queries.memory import at_the_edge, far_apart
 
-_NOT_RESERVED = 0x4000  # Linux's MAP_NORESERVE
 CASES = [  # records, dimension, components, covariance, whether the ball is turned
     (300, 2, 5, "full", False), (300, 2, 5, "full", True), (130, 3, 1, "diag", False), (77, 1, 2, "spherical", False),
     (260, 3, 4, "spherical", True), (257, 4, 2, "full", False), (1, 1, 1, "full", False), (129, 2, 10, "diag", False),
@@ -62,17 +61,10 @@ def sign_kept_apart(X):
     return torch.complex(torch.zeros_like(X), -X).conj().imag
 
 
-def far_apart(X):
-    """The same numbers in columns 2^30 numbers from each other, in memory that is there where it is touched."""
-    columns, rows = 1 << 30, len(X)
-    memory = mmap.mmap(-1, 4 * columns * X.shape[1], flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NOT_RESERVED)
-    far = torch.frombuffer(memory, dtype=X.dtype).as_strided((rows, X.shape[1]), (1, columns))
-    return far.copy_(X)
-
-
 OTHERS: list[dict[str, Any]] = [
     {"together": 1}, {"dtype": torch.float32}, {"changed": sign_kept_apart}, {"changed": lambda X: X.T.contiguous().T},
-    {"dtype": torch.float32, "changed": far_apart, "case": (130, 3, 1, "diag", False)},
+    {"dtype": torch.float32, "changed": far_apart, "case": (130, 3, 1, "diag", False)}, {"changed": at_the_edge},
+    {"changed": lambda X: X.nan_to_num(0.0, 3.0, -3.0).clamp(-9.0, 9.0).long()},
 ]  # fmt: skip
 
 

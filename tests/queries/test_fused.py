@@ -17,7 +17,7 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU
 
 @pytest.mark.attack("A4")
 def test_interpreted_it_gives_the_cpus_integers():
-    assert interpreted("fused_cases") == [True] * (len(CASES) * len(AIMS) + 2)
+    assert interpreted("fused_cases") == [True] * (len(CASES) * len(AIMS) + 3)
 
 
 @pytest.mark.parametrize("host", [fused, fused_moments])
@@ -28,6 +28,14 @@ def test_a_trial_launch_that_finds_no_memory_says_nothing_of_the_next(host, monk
     monkeypatch.setattr(host, "fused_sum" if host is fused else "fused_moments", full)
     with pytest.raises(torch.OutOfMemoryError):
         host._works(torch.device("cpu", 0))
+
+
+def test_a_column_is_copied_where_the_kernel_could_not_read_it_and_only_there():
+    memory = torch.arange(64.0)  # torch's own memory begins at a multiple of 64 bytes
+    assert _ready(memory[4:]).data_ptr() == memory[4:].data_ptr()
+    for column in (memory[1:], memory[::2], memory.double()):
+        assert _ready(column).data_ptr() % 16 == 0
+        assert _ready(column).tolist() == column.tolist()
 
 
 def test_a_view_with_a_sign_of_its_own_is_read_as_it_is_shown():
