@@ -1,7 +1,7 @@
 """Losses and weights of few bits, whose products are exact in tf32 and float32: there the fused kernel must give the CPU's own integers.
 
 `python -m tests.queries.fused_cases` runs the kernel in Triton's interpreter, where there is no GPU (TRITON_INTERPRET=1), and prints, case
-case, whether the sums are the same, also of columns at the edge of memory; then whether the trial launch succeeds, and whether the CPU
+by case, whether the sums are the same, also of columns at the edge of memory; then whether the trial launch succeeds, and whether the CPU
 is sent another way all the same.
 """
 
