@@ -27,7 +27,8 @@ def case_of(records, dimension, components, covariance, turned, *, dtype=torch.f
     X = torch.randn(records, dimension, generator=draw).to(dtype)
     if records > 6:
         X[3], X[4, 0], X[5], X[6] = math.nan, -math.inf, 0.0, 100 * X[6]
-        X[0, 0] = 1e200 if dtype == torch.float64 else X[0, 0]
+        if dtype == torch.float64:
+            X[0, 0], X[1, 0] = 1e200, 2e100  # the second is just too far
     matrix = torch.eye(dimension) + 0.1 * torch.randn(dimension, dimension, generator=draw) if turned else None
     ball = Ball(1.5, center=0.1 * torch.randn(dimension, generator=draw).double(), matrix=None if matrix is None else matrix.double())
     natural = 3.0 * torch.randn(components, width_of(covariance, dimension), generator=draw).double()
