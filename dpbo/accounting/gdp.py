@@ -25,7 +25,7 @@ def delta_at(mu: float, epsilon: float) -> float:
     """Smallest delta at which mu-GDP is (epsilon, delta)-DP, rounded up."""
     exact = _exact_delta(mu, epsilon)
     value = max(float(exact), 0.0)
-    return value if value >= exact else math.nextafter(value, 1.0)
+    return value if value >= exact else math.nextafter(value, math.inf)
 
 
 def curve(mu: float, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,5 +1,6 @@
 """The exact curve: published figures, independent libraries, and rounding that never flatters."""
 
+import itertools
 import math
 
 import dp_accounting
@@ -16,6 +17,31 @@ from dpbo.accounting.calibrate import exact_share
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
 from dpbo.statement import format_up
+
+
+def at_most(times, function):
+    """The same function, which fails when it is asked more often."""
+    asked = itertools.count(1)
+
+    def counted(*terms):
+        assert next(asked) <= times
+        return function(*terms)
+
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("mu", "delta"),
+    [(1.0, 1e-5), (0.3, 0.1), (7.0, 1e-40), (1e11, 1e-9), *((edge * math.sqrt(2 * math.pi) * (1 + 1e-10), edge) for edge in (1e-9, 1e-30))],
+)
+@pytest.mark.attack("A15")
+def test_a_search_ends_after_few_readings_below_the_tails_own_bound(monkeypatch, mu, delta):
+    """Of mu so small that floats see no difference of the tails, and so large that they lose where the search should end, as well."""
+    for name in ("_log_delta", "_exact_delta"):
+        monkeypatch.setattr(gdp, name, at_most(300, getattr(gdp, name)))
+    epsilon = gdp.epsilon_at(mu, delta)
+    assert epsilon <= mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta))) * (1 + 1e-8) + 2e-12
+    assert gdp.mu_within(epsilon, delta) == pytest.approx(mu, rel=1e-3)
 
 
 def test_mu_one_is_4_378_at_1e_5():
@@ -104,6 +130,7 @@ def test_what_is_smaller_than_any_float_is_still_not_nothing():
     assert gdp.delta_at(1e-300, 1.0) == 5e-324
     assert gdp.delta_at(0.0, 1.0) == 0.0
     assert gdp.delta_at(1e3, 0.0) == 1.0
+    assert gdp.delta_at(1e7, 0.5e14) == pytest.approx(0.5, rel=1e-6)
     assert gdp.curve(100.0, np.array([0.0])).tolist() == [1.0]
 
 
