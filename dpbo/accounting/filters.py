@@ -107,7 +107,7 @@ class Filter(Accounting):
 
     def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
         """By bisection down to neighbouring floats."""
-        if self.toll(kind(1.0, 1)) is None:
+        if self.toll(kind(1.0, slots)) is None:
             return None
 
         def fits(multiplier: float) -> bool:
@@ -185,7 +185,7 @@ class ZCDPFilter(Filter):
         return Fraction(rdp.rho_within(_epsilon_of(budget, self.name), _delta_of(budget, self.name)))
 
     def reading(self, total: Fraction, delta: float | None) -> Guarantee:
-        return Guarantee(None, None if delta is None else rdp.epsilon_of_rho(float(total) * (1 + 1e-15), delta), delta)
+        return Guarantee(None, None if delta is None else rdp.epsilon_of_rho(rounded_up(total), delta), delta)
 
 
 @checked

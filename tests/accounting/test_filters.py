@@ -5,6 +5,7 @@ import math
 from fractions import Fraction
 
 import dp_accounting
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
@@ -173,8 +174,6 @@ def test_a_thousand_distinct_costs_add_up_quickly_and_upward():
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 0.5, 20.0, 199.0, 200.0])
 @pytest.mark.attack("A15")
 def test_the_gdp_price_of_a_pure_event_is_rounded_up(epsilon):
-    import mpmath
-
     price = profiles.mu_squared(LaplaceEvent(1 / epsilon))
     assert price is not None
     with mpmath.workdps(400):
@@ -196,6 +195,17 @@ def test_a_small_reading_is_read_as_it_is():
     assert RDPFilter(1e6).order == 1e6
     with pytest.raises(InputError, match="order"):
         RDPFilter(1.5e6)
+
+
+@pytest.mark.attack("A15")
+def test_a_renyi_reading_is_rounded_up():
+    """At an order whose conversion is so small that its own margin does not cover the rounding of the sum."""
+    order, delta = 1e6, 1e-5
+    with mpmath.workdps(50):
+        conversion = mpmath.log1p(-1 / mpmath.mpf(order)) - mpmath.log(mpmath.mpf(delta) * order) / (mpmath.mpf(order) - 1)
+        for seventh in range(1, 40):
+            exact = mpmath.mpf(seventh) / 7 + conversion
+            assert exact <= RDPFilter(order).reading(Fraction(seventh, 7), delta).epsilon <= exact * (1 + 1e-12)
 
 
 def test_an_order_whose_conversion_takes_all_is_refused():
