@@ -63,6 +63,8 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         InputError: an argument outside its range, or a unit of several records (Opacus clips records).
     """
 
+    _planned: Step  # of one that is bound to a curator
+
     def __init__(
         self, curator: Bound | None = None, *, noise_multiplier: float | None = None, steps: int | None = None, name: str = "dp-sgd"
     ) -> None:
@@ -70,7 +72,6 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._runs: dict[str, list[Step]] = {self._id: []}
         self._releases: dict[str, Event] = {}
         self._counting, self._voided = False, False
-        self._planned: Step | None = None
         self._switches: Mapping[int, int] = switches()
         if curator is not None:
             if curator.ledger.birth["grouped"]:
@@ -85,7 +86,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
         """What `make_private` attaches to the optimizer; bound to a curator, it reserves the plan now."""
-        if self._curator is not None and self._planned is not None:
+        if self._curator is not None:
             multiplier, _, steps = self._planned
             event = self._event(multiplier, sample_rate)
             self._curator.ledger.note("assume", _ATTESTED)
@@ -194,7 +195,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         return PoissonGaussianEvent(float(noise_multiplier), rate=float(sample_rate), relation=relation.value)
 
     def _require_planned(self, noise_multiplier: float, sample_rate: float) -> None:
-        planned = (self._planned or (0.0, 0.0, 0))[:2]
+        planned = self._planned[:2]
         if (float(noise_multiplier), float(sample_rate)) != planned:
             raise InputError("noise_multiplier, sample_rate", (noise_multiplier, sample_rate), f"as reserved, {planned}",
                              "Give make_private what the accountant was planned for.")  # fmt: skip

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 import pathlib
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -61,6 +62,19 @@ def train(accountant, steps, engine=None):
                 optimizer.step()
                 done += 1
     return engine, model, optimizer
+
+
+def test_two_stories_are_compared_part_by_part_and_no_longer():
+    compared = []
+
+    class Step:
+        def __ne__(self, other):
+            compared.append(other)
+            assert len(compared) <= 3, "each part once, and the longer one's rest never"
+            return self is not other
+
+    one, other = Step(), Step()
+    assert _rest([(one, 3), (other, 2)], [(one, 1), (one, 2), (other, 5)]) == [(other, 3)]
 
 
 def test_alone_it_says_what_opacus_says():
@@ -318,6 +332,30 @@ def test_a_proposal_in_another_thread_during_training_voids_the_statement_and_on
         assert "seeded" in curator.statement().void
 
 
+@pytest.mark.attack("A17")
+@pytest.mark.parametrize(("seed", "person"), [(2**32 - 1, True), (2**32, False)])
+def test_a_seed_of_at_most_32_bits_is_taken_for_a_persons(seed, person):
+    curator = make()
+    accountant = LedgerAccountant(curator, noise_multiplier=SIGMA, steps=6)
+    with _unpredictable():
+        torch.manual_seed(seed)
+        accountant._watch(None)
+    assert bool(curator.statement().void) == person
+
+
+@pytest.mark.attack("A19")
+def test_beside_a_release_that_rests_on_assumptions_no_epsilon_is_told():
+    class Smooth(ClippedMean):
+        def data_assumptions(self):
+            return {"gp-prior": "the objective is a draw of the declared prior"}
+
+    curator = make(allow_conditional=True)
+    accountant = LedgerAccountant(curator, noise_multiplier=SIGMA, steps=6)
+    assert accountant.get_epsilon(1e-5) < math.inf
+    curator.release(Smooth(lambda _, r: r[0].argmax(1) == r[1], score_range=(0.0, 1.0)), GaussianMechanism(10.0))
+    assert accountant.get_epsilon(1e-5) == math.inf
+
+
 @contextlib.contextmanager
 def _unpredictable():
     state = torch.get_rng_state()
@@ -333,8 +371,9 @@ def test_groups_and_unplanned_steps_are_refused():
     with pytest.raises(InputError, match="unit"):
         LedgerAccountant(grouped, noise_multiplier=SIGMA, steps=3)
     bound = LedgerAccountant(make(), noise_multiplier=SIGMA, steps=6)
-    with pytest.raises(InputError, match="as reserved"):
-        bound.step(noise_multiplier=SIGMA, sample_rate=RATE)
+    for rate in (RATE, 1.0):
+        with pytest.raises(InputError, match="as reserved"):
+            bound.step(noise_multiplier=SIGMA, sample_rate=rate)
     bound.get_optimizer_hook_fn(RATE)
     with pytest.raises(InputError, match="as reserved"):
         bound.step(noise_multiplier=0.5, sample_rate=RATE)
