@@ -57,6 +57,14 @@ def test_masses_tails_and_spread_are_those_of_the_densities(pair, p, q, wide):
     assert pair.variance() == pytest.approx(P @ (loss - mean) ** 2, rel=0.02)
 
 
+@pytest.mark.parametrize("mu", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("tail", [1e-3, 1e-9])
+def test_the_span_of_a_gaussian_leaves_out_the_tail_and_no_less(mu, tail):
+    low, high = GaussianPair(mu).span(tail)
+    loss = norm(mu**2 / 2, mu)
+    assert [loss.cdf(low), loss.sf(high)] == pytest.approx([tail, tail], rel=1e-6)
+
+
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 3.0, 20.0])
 @pytest.mark.attack("A15")
 def test_a_response_is_right_with_e_to_epsilon_to_one(epsilon):

@@ -105,6 +105,26 @@ def test_calibration_finds_the_least_noise_beside_everything_else():
         calibrate(budget, releases=1, accounting=beside, share=0.5)
 
 
+@pytest.mark.parametrize("least", [0.21, 1.0, 3.3])
+def test_the_least_noise_is_found_in_few_steps_on_either_side_of_one(least):
+    asked = []
+
+    def kind(multiplier, slots):
+        asked.append(multiplier)
+        assert len(asked) < 100
+        return GaussianEvent(multiplier, slots)
+
+    found = calibrate(Budget.gdp(math.hypot(1 / 5, 2 / least)), releases=4, accounting=Planned([GaussianEvent(5.0)]), event=kind)
+    assert least * (1 - 1e-12) <= found <= least * (1 + 1e-7)
+
+
+def test_a_plan_may_pass_its_budget_by_a_millionth_which_another_rounding_may_add():
+    bound = PLAN.composition(1e-6, refine=False)
+    assert PLAN.cap(Budget(bound.epsilon / (1 + 0.9e-6), 1e-6)).parts == (2, 3, 1)
+    with pytest.raises(InputError, match="events"):
+        PLAN.cap(Budget(bound.epsilon / (1 + 1.1e-6), 1e-6))
+
+
 def test_sampled_steps_are_calibrated_by_a_partial():
     step = functools.partial(PoissonGaussianEvent, rate=0.05, relation="replace-one")
     budget = Budget(4.0, 1e-5)
