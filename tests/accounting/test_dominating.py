@@ -7,9 +7,19 @@ import pytest
 from scipy.stats import norm
 
 from dpbo.accounting import compose, dominating, gdp, pld, selected
-from dpbo.accounting.dominating import SelectionPair, _both_signs, base_of, pairs_of, selection_delta, selection_epsilon, selection_side
+from dpbo.accounting.dominating import (
+    SelectionPair,
+    _both_signs,
+    _composed,
+    _joined,
+    base_of,
+    pairs_of,
+    selection_delta,
+    selection_epsilon,
+    selection_side,
+)
 from dpbo.accounting.pairs import GaussianPair
-from dpbo.accounting.sides import Base
+from dpbo.accounting.sides import Base, Side
 from dpbo.errors import InputError
 from dpbo.events import (
     ExponentialEvent,
@@ -52,6 +62,15 @@ def test_many_choices_cost_what_their_gaussian_costs_and_few_large_ones_their_ra
     assert many.mu is not None
     assert many.pld == pytest.approx(gdp.epsilon_at(many.mu, 1e-5), rel=1e-3)
     assert compose([ExponentialEvent(2 / 1000)], delta=1e-5).pld == pytest.approx(1000.0, rel=1e-3)
+
+
+@pytest.mark.attack("A15")
+def test_each_direction_of_a_selection_among_sampled_runs_is_a_pair_of_its_own():
+    """By slots; where the runs have one direction, so has the selection."""
+    for run, directions in ((sampled(1.1, 30, 0.05), (False, True)), (GaussianEvent(4.0), (False, False))):
+        event = chosen(run)
+        for reverse, own in zip((False, True), directions, strict=True):
+            assert pairs_of((event.repeated(3),), False, reverse) == {SelectionPair(event, own): 3}
 
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-6])
@@ -131,12 +150,43 @@ def test_an_epsilon_of_a_selection_is_the_least_at_its_delta(noise, delta):
         assert selection_delta(event, np.zeros(1))[0] <= delta
 
 
+@pytest.mark.parametrize("law", [FixedRuns(2), FixedRuns(20)], ids=["two", "twenty"])
+@pytest.mark.parametrize("share", [0.01, 0.7, 0.0])
+@pytest.mark.attack("A15")
+def test_the_least_epsilon_is_found_in_few_readings(monkeypatch, law, share):
+    """Between 0 and the first point of the grid, on the grid, and, of many runs, beyond where one run's losses end."""
+    event = SelectionEvent(base=(LaplaceEvent(4.0),), law=law)
+    base = base_of(event.run())
+    assert base is not None
+    end = float(base.forward.losses[-1])
+    delta = selection_delta(event, np.array([share * end]))[0] * 0.999 if share else 1e-9
+    readings = []
+
+    def counted(*terms, true=selected.profile, **more):
+        readings.append(terms)
+        assert len(readings) < 60
+        return true(*terms, **more)
+
+    monkeypatch.setattr(selected, "profile", counted)
+    epsilon = selection_epsilon(event, delta)
+    assert epsilon > share * end
+    assert selection_delta(event, np.array([epsilon]))[0] <= delta < selection_delta(event, np.array([epsilon * (1 - 3e-6)]))[0]
+
+
 def test_a_bounded_loss_ends_where_its_bound_is():
     """Without the record, one sampled step has loss at most -log(1 - q): beyond it nothing is left, whatever is selected."""
     base = base_of((sampled(0.6, 1, 0.3),))
     assert base is not None
     assert base.reverse.infinite <= 1e-17
     assert base.reverse.losses[-1] == pytest.approx(-math.log(0.7), rel=0.2)
+
+
+def test_the_losses_of_several_events_end_where_their_sum_does():
+    noises = (1.0, 1.1, 1.2, 1.3)
+    base = base_of(tuple(LaplaceEvent(noise) for noise in noises))
+    assert base is not None
+    assert base.forward.infinite <= 2e-17
+    assert base.forward.losses[-1] == pytest.approx(sum(1 / noise for noise in noises), rel=0.2)
 
 
 def test_the_pair_of_a_selection_tells_its_mass_and_spread():
@@ -146,6 +196,72 @@ def test_the_pair_of_a_selection_tells_its_mass_and_spread():
     middle = losses[len(losses) // 2]
     assert pair.beyond(middle) == pytest.approx(masses[losses > middle].sum() + pair.side.infinite, rel=1e-12)
     assert pair.variance() == pytest.approx(np.cov(losses, aweights=masses, ddof=0), rel=1e-9)
+
+
+def test_a_pairs_variance_is_that_of_its_finite_losses(monkeypatch):
+    side = Side(np.array([-1.0, 0.5, 2.0]), np.array([0.1, 0.2, 0.1]), 0.6)
+    monkeypatch.setattr(dominating, "selection_side", lambda event, reverse: side)
+    pair = SelectionPair(chosen(GaussianEvent(4.0)), False)
+    assert pair.variance() == pytest.approx(np.cov(side.losses, aweights=side.masses, ddof=0), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("run", "law", "spread"),
+    [
+        (LaplaceEvent(20.0), PoissonRuns(10.0), (1.0, 1.0)),
+        (GaussianEvent(4.0), GEOMETRIC, (1.0, 1.0)),
+        (GaussianEvent(4.0), GEOMETRIC, (0.9, 1.2)),
+    ],
+)
+def test_a_selections_profile_is_read_to_where_hardly_anything_is_left(run, law, spread):
+    side = selection_side(SelectionEvent(base=(run,), law=law, spread=spread), False)
+    assert side is not None
+    assert side.infinite < 1e-12
+
+
+@pytest.mark.parametrize("run", [LaplaceEvent(2.0), LaplaceEvent(1 / 300)], ids=["losses below one half", "losses of 300"])
+@pytest.mark.parametrize("level", [0.5, 1.0])
+@pytest.mark.attack("A15")
+def test_a_profile_that_never_falls_is_read_to_where_losses_end_and_no_longer(monkeypatch, run, level):
+    """Losses end at twice their bound, as read, or where floats do; of a profile of 1 there is none."""
+    readings = []
+
+    def read(epsilons):
+        readings.append(epsilons[-1])
+        assert len(readings) < 30
+        return np.full_like(epsilons, level)
+
+    monkeypatch.setattr(dominating, "_reading", lambda pairs: read)
+    found = _composed((run,), False)
+    assert max(readings) >= min(2 / run.noise_multiplier, 500.0)
+    if level == 1.0:
+        assert found is None
+    else:
+        assert found is not None
+        assert found[1][1].tolist() == [level] * len(found[1][0])
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["forward", "reverse"])
+@pytest.mark.attack("A15")
+def test_a_run_of_which_one_direction_is_lost_has_no_profile(monkeypatch, lost):
+    """Whether it is not composed, or what was composed cannot be told apart."""
+    runs, whole, joined = (sampled(1.1, 30, 0.05),), dominating._composed, dominating._joined
+    monkeypatch.setattr(dominating, "_composed", lambda events, reverse: None if reverse == lost else whole(events, reverse))
+    assert base_of.__wrapped__(runs) is None
+    monkeypatch.setattr(dominating, "_composed", whole)
+    sides = iter([None, 1] if lost else [1, None])
+    monkeypatch.setattr(dominating, "_joined", lambda *bounds: next(sides) and joined(*bounds))
+    assert base_of.__wrapped__(runs) is None
+
+
+def test_two_losses_are_a_pair_and_one_is_none():
+    """Of a randomised response, at the ends of its losses; and of a profile that is 0 everywhere."""
+    level = math.tanh(0.5)
+    side = _joined(np.array([0.0, 1.0]), *[np.array([level * (1 + 1e-12), 0.0])] * 2)
+    assert side is not None
+    assert side.losses.tolist() == [-1.0, 1.0]
+    assert side.masses == pytest.approx([(1 - level) / 2, (1 + level) / 2])
+    assert _joined(np.array([0.0, 1.0]), np.zeros(2), np.zeros(2)) is None
 
 
 @pytest.mark.parametrize(
