@@ -120,7 +120,7 @@ def test_the_least_noise_is_found_in_few_steps_on_either_side_of_one(least):
 
 def test_a_plan_may_pass_its_budget_by_a_millionth_which_another_rounding_may_add():
     bound = PLAN.composition(1e-6, refine=False)
-    assert PLAN.cap(Budget(bound.epsilon / (1 + 0.9e-6), 1e-6)).parts == (2, 3, 1)
+    assert PLAN.cap(Budget(bound.epsilon / (1 + 0.9e-6), 1e-6)) == Cost.of(2, 3, 1)
     with pytest.raises(InputError, match="events"):
         PLAN.cap(Budget(bound.epsilon / (1 + 1.1e-6), 1e-6))
 
