@@ -372,10 +372,10 @@ def test_groups_and_unplanned_steps_are_refused():
         LedgerAccountant(grouped, noise_multiplier=SIGMA, steps=3)
     bound = LedgerAccountant(make(), noise_multiplier=SIGMA, steps=6)
     for rate in (RATE, 1.0):
-        with pytest.raises(InputError, match="as reserved"):
+        with pytest.raises(InputError, match="must be as reserved"):
             bound.step(noise_multiplier=SIGMA, sample_rate=rate)
     bound.get_optimizer_hook_fn(RATE)
-    with pytest.raises(InputError, match="as reserved"):
+    with pytest.raises(InputError, match="must be as reserved"):
         bound.step(noise_multiplier=0.5, sample_rate=RATE)
     for wrong in ({"noise_multiplier": None, "steps": 3}, {"noise_multiplier": 1.0}, {"noise_multiplier": 1.0, "steps": 0}):
         with pytest.raises(InputError):
