@@ -59,7 +59,7 @@ def _quadrature(sigma: float, rate: float, relation: str, order: float) -> float
     other = np.zeros_like(x) if relation == "add-or-remove-one" else _log_mixture(x, sigma, rate, -1.0)
     pairs = ((up, other), (other, up))
     excess = max(float(logsumexp(normal + q + _log_gain(p - q, order))) for p, q in pairs) + math.log(step)
-    return float(np.logaddexp(0.0, excess)) / (order - 1) if excess > -30.0 else math.exp(excess) / (order - 1)
+    return float(np.logaddexp(0.0, excess)) / (order - 1)
 
 
 def _log_gain(loss: Array, order: float) -> Array:

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from scipy.special import erfinv, ndtri
 
 from dpbo.accounting import poisson, selected
+from dpbo.accounting.rounding import rounded_up
 from dpbo.events import (
     Event,
     ExponentialEvent,
@@ -63,8 +64,8 @@ def pure(event: Event) -> Fraction | None:
             parts = [pure(one) for one in event.run()]
             if None in parts or event.spread != (1.0, 1.0):
                 return None
-            best = selected.pure(event.law, float(sum(part for part in parts if part is not None)) * _UP)
-            return event.slots * Fraction(best * _UP) if math.isfinite(best) else None
+            best = selected.pure(event.law, rounded_up(sum((part for part in parts if part is not None), Fraction(0))))
+            return event.slots * Fraction(best) if math.isfinite(best) else None
         case RolesEvent():
             return _worst_role(event, pure)
     return None
@@ -173,18 +174,20 @@ def _selected_renyi(event: SelectionEvent, orders: Curve) -> Curve | None:
 
 
 def _mu_squared_of(epsilon: Fraction) -> Fraction:
-    """(2 Phi^-1(e^epsilon / (1 + e^epsilon)))^2 = 8 erfinv(tanh(epsilon / 2))^2, by whichever form loses no digits; checked in mpmath."""
+    """(2 Phi^-1(1 / (1 + e^epsilon)))^2 = 8 erfinv(tanh(epsilon / 2))^2, by whichever form loses no digits; checked in mpmath."""
     e = float(epsilon)
-    root = math.sqrt(8.0) * float(erfinv(math.tanh(e / 2))) if e < 1.0 else -2.0 * float(ndtri(1.0 / (1.0 + math.exp(e))))
+    root = math.sqrt(8.0) * float(erfinv(math.tanh(e / 2))) if e < 1.0 else 2.0 * float(ndtri(1.0 / (1.0 + math.exp(e))))
     return Fraction(root**2 * _UP)
 
 
 def _pure_renyi(epsilon: float, orders: Curve) -> Curve:
-    """Largest divergence of any pure-epsilon pair, randomised response: log((e^(a e) + e^((1-a) e)) / (1 + e^e)) / (a - 1)."""
+    """Largest divergence of any pure-epsilon pair, randomised response: log((e^(a e) + e^((1-a) e)) / (1 + e^e)) / (a - 1).
+
+    What cancels is added; the last digits are the caller's to round up."""
     grown = orders * epsilon + np.log1p(np.exp((1 - 2 * orders) * epsilon))
     value = (grown - epsilon - math.log1p(math.exp(-epsilon))) / (orders - 1)
     slack = 1e-15 * (1 + orders * epsilon) * (1 + 1 / (orders - 1))
-    return np.minimum(np.maximum(value, 0.0) + slack, epsilon * _UP)
+    return np.minimum(np.maximum(value, 0.0) + slack, epsilon)
 
 
 def _laplace_kl(epsilon: float) -> float:
@@ -195,8 +198,8 @@ def _laplace_kl(epsilon: float) -> float:
 
 
 def _laplace_renyi(epsilon: float, orders: Curve) -> Curve:
-    """log(a/(2a-1) e^((a-1)e) + (a-1)/(2a-1) e^(-a e)) / (a-1), at most epsilon."""
+    """log(a/(2a-1) e^((a-1)e) + (a-1)/(2a-1) e^(-a e)) / (a-1), at most epsilon; rounded as the response's."""
     first = np.log(orders / (2 * orders - 1)) + (orders - 1) * epsilon
     second = np.log((orders - 1) / (2 * orders - 1)) - orders * epsilon
     value = np.logaddexp(first, second) / (orders - 1)
-    return np.minimum(np.maximum(value, 0.0) + 1e-15 * (1 + 1 / (orders - 1)), epsilon * _UP)
+    return np.minimum(np.maximum(value, 0.0) + 1e-15 * (1 + 1 / (orders - 1)), epsilon)

@@ -86,7 +86,7 @@ def log_ratio(law: RunLaw, base: Base) -> float:
         case ThresholdStop():
             return math.log(base.reverse.crossing(1 - law.gamma, law.gamma))
         case PoissonRuns() | TruncatedPoisson():
-            return law.rate * float(min(base.forward.delta(np.zeros(1))[0], base.reverse.delta(np.zeros(1))[0]))
+            return law.rate * float(np.minimum(base.forward.delta(np.zeros(())), base.reverse.delta(np.zeros(()))))
         case BinomialRuns():
             return (law.trials - 1) * math.log(base.forward.crossing(law.chance, 1 - law.chance))
         case FixedRuns():
@@ -199,4 +199,4 @@ def _upper(first: Array, second: Array) -> _Lines:
         hull.append(i)
     kept = np.array(hull)
     w1, w2 = first[kept], second[kept]
-    return _Lines(w1, w2, np.diff(w1) / np.diff(w2) if len(kept) > 1 else np.empty(0))
+    return _Lines(w1, w2, np.diff(w1) / np.diff(w2))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 _BLOCK = 1 << 22
 _GRAIN = 2.0**-30
+_UP = 1.0 + 4e-15  # covers the rounding of a crossing, whose logarithm may be small
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,7 @@ class Side:
         """The pair whose profile joins these upper bounds by chords. `epsilons` rise; the last bound becomes mass at infinity."""
         x = np.concatenate([[0.0], np.exp(epsilons)])
         y = np.concatenate([[1.0], np.maximum(deltas, np.maximum(-np.expm1(epsilons), 0.0))])
-        y = np.minimum(np.minimum.accumulate(y), 1.0)
+        y = np.minimum.accumulate(y)
         kept = _below(x, y)
         kept = kept[: int(np.argmax(y[kept] <= y[-1])) + 1]  # nothing changes after the lowest bound is reached
         slopes = np.append(np.diff(y[kept]) / np.diff(x[kept]), 0.0)
@@ -78,14 +79,14 @@ class Side:
         return np.minimum(x[place] * u + y[place], 1.0)
 
     def crossing(self, a: float, b: float) -> float:
-        """The x >= 1 with a delta(x) = b (x - 1), for a, b >= 0; infinite where there is none."""
+        """The x >= 1 with a delta(x) = b (x - 1), for a, b >= 0, rounded up; infinite where there is none."""
         x, y = self.kinks
         gap = a * y - b * (x - 1)
         below = np.flatnonzero(gap <= 0.0)
         if len(below) == 0:
-            return 1.0 + a * self.infinite / b if b > 0 else np.inf
+            return (1.0 + a * self.infinite / b) * _UP if b > 0 else np.inf
         j = int(below[0])
-        return max(float(x[j - 1] + (x[j] - x[j - 1]) * gap[j - 1] / (gap[j - 1] - gap[j])), 1.0)
+        return max(float(x[j - 1] + (x[j] - x[j - 1]) * gap[j - 1] / (gap[j - 1] - gap[j])), 1.0) * _UP
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,10 +6,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
 from dpbo.accounting import gdp, pld
-from dpbo.accounting.pairs import GaussianPair, LaplacePair, PoissonPair, ResponsePair
+from dpbo.accounting.pairs import GaussianPair, LaplacePair, Pair, PoissonPair, ResponsePair
 from dpbo.accounting.pld import _after, _crossing, _discounted, _discretised, _Tilted
 
 PAIRS = [
@@ -66,7 +66,89 @@ def test_the_window_holds_all_but_a_little_of_the_tilted_mass(size, slots, delta
     assert pld._curve(tilted, delta) is not None
 
 
-@pytest.mark.parametrize(("size", "slots"), [(0.3, 40), (1.0, 12), (0.05, 400)])
+@pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-14])
+@pytest.mark.attack("A15")
+def test_of_a_gaussian_the_half_width_is_chernoffs(delta):
+    """Its log moments are squares, so t standard deviations off the tilt e^-35 is reached at t/2 + 35/t: least at t = 8 of those tried."""
+    tilted = _Tilted([_discretised(GaussianPair(0.7), 3, 0.01, 1e-40)], 0.01, delta)
+    assert tilted.half_width() == pytest.approx((8 / 2 + 35 / 8) * tilted.deviation, rel=1e-3)
+    assert tilted.deviation == pytest.approx(0.7 * math.sqrt(3), rel=1e-3)
+
+
+@pytest.mark.attack("A15")
+def test_the_window_reaches_the_half_width_on_either_side(monkeypatch):
+    """Wherever in its cell the mean lies, what is left outside is further off; and no side is longer than it must be."""
+    monkeypatch.setattr(pld, "next_fast_len", lambda points, real: points)
+    for delta in np.geomspace(1e-2, 1e-12, 60):
+        tilted = _Tilted([_discretised(ResponsePair(0.3), 40, 0.02, 1e-15)], 0.02, float(delta))
+        read = pld._curve(tilted, float(delta))
+        assert read is not None
+        highest = read[0][-1]
+        lowest = highest - (tilted.points() - 1) * tilted.step
+        for reached in (highest - tilted.mean, tilted.mean - lowest):
+            assert tilted.half_width() - tilted.step <= reached <= tilted.half_width() + 3 * tilted.step
+
+
+@pytest.mark.attack("A15")
+def test_what_the_transform_may_round_away_is_added_at_every_point(monkeypatch):
+    """2^-51 of the spectrum's mean modulus for each of log2(points) stages, and for each factor of the product and two more."""
+    tilted = pld._tilted({ResponsePair(0.5): 1, LaplacePair(0.3): 4}, 1e-6, 1e-3)
+    assert tilted is not None
+    points = tilted.points()
+    rounding = 2**-51 * math.log2(points) * np.abs(tilted.spectrum(points)).mean() * (1 + 4 + 2)
+    read = []
+    for share in (pld._ROUNDING, 0.0):
+        monkeypatch.setattr(pld, "_ROUNDING", share)
+        found = pld._curve(tilted, 1e-6)
+        assert found is not None
+        read.append(found)
+    (losses, deltas), (_, without) = read
+    for j in range(len(losses) - 40, len(losses) - 2):
+        above = losses[j + 1 :]
+        added = rounding * np.exp(tilted.level - tilted.tilt * above) @ -np.expm1(losses[j] - above)
+        assert deltas[j] - without[j] == pytest.approx(added, rel=1e-3)
+
+
+@pytest.mark.attack("A15")
+def test_the_grid_inflates_the_variance_by_the_share_asked_for():
+    """A cell's loss, moved to its ends, gains h^2 / 6 or so: of k slots of variance V in all, h = sqrt(6 a V / k) makes that a V."""
+    pairs = {GaussianPair(0.3): 5, LaplacePair(0.8): 2, ResponsePair(0.4): 1}
+    tilted = pld._tilted(pairs, 1e-6, 1e-3)
+    assert tilted is not None
+    total = 5 * GaussianPair(0.3).variance() + 2 * LaplacePair(0.8).variance() + ResponsePair(0.4).variance()
+    assert tilted.step == pytest.approx(math.sqrt(6 * 1e-3 * total / 8), rel=1e-12)
+
+
+@pytest.mark.attack("A15")
+def test_the_grid_is_the_finest_that_fits(monkeypatch):
+    """Neither one pair's span nor the window takes more points than there may be; what is read on a coarse grid is a bound all the same."""
+    monkeypatch.setattr(pld, "_MOST_POINTS", 4096)
+    wide = pld._tilted({ResponsePair(1e-3): 1, ResponsePair(30.0): 1}, 1e-6, 1e-4)
+    assert wide is not None
+    assert wide.step >= 60 / 4096
+    assert wide.points() <= 4096
+    many: dict[Pair, int] = {GaussianPair(0.01): 25_000}
+    tilted = pld._tilted(many, 1e-6, 1e-4)
+    assert tilted is not None
+    assert 2000 < tilted.points() <= 4096, "half the step takes twice as many"
+    exact = gdp.epsilon_at(0.01 * math.sqrt(25_000), 1e-6)
+    assert exact <= pld.epsilon(many, 1e-6) <= exact * 1.1
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        {ResponsePair(650.0): 1, GaussianPair(0.1): 1}, {GaussianPair(30.0): 1},
+        {PoissonPair(0.03, 0.5, "add-or-remove-one", True): 1}, {PoissonPair(0.03, 0.5, "add-or-remove-one", False): 1},
+    ],
+    ids=["response", "gaussian", "low", "high"],
+)  # fmt: skip
+def test_losses_too_large_for_floats_are_left_to_other_bounds(pairs):
+    """Whichever of the pairs has them, and at whichever end."""
+    assert pld.epsilon(pairs, 1e-6) == math.inf
+
+
+@pytest.mark.parametrize(("size", "slots"), [(0.3, 40), (1.0, 12), (0.05, 400), (0.7, 1), (0.7, 2), (0.7, 3)])
 @pytest.mark.parametrize("delta", [0.3, 1e-3, 1e-8])
 @pytest.mark.attack("A15")
 def test_many_responses_cost_what_their_binomial_says(size, slots, delta):
@@ -152,6 +234,11 @@ def test_losses_that_do_not_vary_end_at_their_end():
     assert pld.epsilon({Broken(1e-200): 100}, 0.9e-3) == math.inf
     assert pld.epsilon({Broken(1e-200): 50, Broken(2e-200): 50}, 0.9e-3) == math.inf
     assert pld.epsilon({Broken(1e-200): 100}, 1.1e-3) == pytest.approx(1e-198)
+    assert pld.epsilon({}, 1e-6) == 0.0
+    for slots, others in ((1, 0), (5, 2)):  # Gaussians end where a ten-thousandth of delta, shared by all slots, is left
+        small: dict[Pair, int] = {GaussianPair(1e-200): slots, **({GaussianPair(3e-200): others} if others else {})}
+        found = pld.epsilon(small, 1e-6)
+        assert found == pytest.approx(-norm.ppf(1e-10 / (slots + others)) * (slots + 3 * others) * 1e-200, rel=1e-9)
     sure = ResponsePair(800.0)
     assert pld.epsilon({sure: 2}, 1e-6) == pytest.approx(1600.0)
     assert pld.epsilon({sure: 1, tiny: 3}, 1e-6) == pytest.approx(800.0)

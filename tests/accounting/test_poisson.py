@@ -32,13 +32,19 @@ def divergence(sigma, rate, relation, order):
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize(
-    ("sigma", "rate", "order"), [(1.0, 0.1, 2.0), (0.6, 0.3, 5.5), (4.0, 0.01, 1.5), (2.0, 0.9, 12.0), (8.0, 1e-4, 3.0)]
+    ("sigma", "rate", "order"), [(1.0, 0.1, 2.0), (0.6, 0.3, 5.5), (4.0, 0.01, 1.5), (2.0, 0.9, 12.0), (8.0, 1e-4, 3.0), (30.0, 0.5, 1.1)]
 )
 @pytest.mark.attack("A15")
 def test_divergences_are_the_integrals(sigma, rate, order, relation):
     found = float(poisson.renyi(sigma, rate, relation, np.array([order]))[0])
     true = divergence(sigma, rate, relation, order)
     assert true * (1 - 1e-12) <= found <= true * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_all_units_are_no_sample_however_little_the_noise(relation):
+    """There no grid would be fine enough."""
+    assert poisson.renyi(1e-6, 1.0, relation, np.array([100.0])) == pytest.approx(100.0 * (1.0 if relation == ADD else 4.0) / 2e-12)
 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
@@ -68,6 +74,18 @@ def test_the_gain_keeps_its_digits_for_every_loss(order):
         a = mpmath.mpf(order)
         true = [float(mpmath.log(mpmath.exp(a * loss) - 1 - a * (mpmath.exp(loss) - 1))) for loss in map(mpmath.mpf, losses.tolist())]
     assert found == pytest.approx(np.array(true), rel=1e-9, abs=1e-7)
+
+
+@pytest.mark.parametrize("order", [1.01, 1.5, 7.0, 128.0])
+@pytest.mark.attack("A15")
+def test_the_gain_is_nearest_to_its_limits_where_its_forms_meet(order):
+    """Just below where the series ends, and just above where one exponential is all: to twelve digits, of which the last terms decide."""
+    losses = np.array([-2.99e-3, -1e-3, 1e-3, 2.99e-3, 30.001, 31.0]) / order
+    found = poisson._log_gain(losses, order)
+    with mpmath.workdps(80):
+        a = mpmath.mpf(order)
+        true = [float(mpmath.log(mpmath.exp(a * loss) - 1 - a * (mpmath.exp(loss) - 1))) for loss in map(mpmath.mpf, losses.tolist())]
+    assert found == pytest.approx(np.array(true), rel=0, abs=2e-12)
 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])

@@ -1,6 +1,7 @@
 """What each kind of event costs, column by column, against its closed form in fifty digits: never below, and hardly above."""
 
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -80,6 +81,29 @@ def test_zero_concentrated_prices(size):
             assert SLOTS * one * (1 - mpmath.mpf(2) ** -150) <= mpmath.mpf(found.numerator) / found.denominator <= SLOTS * one * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("kind", ["laplace", "l2-laplace"])
+@pytest.mark.attack("A15")
+def test_renyi_divergences_are_never_rounded_below(kind):
+    """Where digits cancel, near order 1, and where nothing but epsilon is left, at huge orders: of many epsilons none is too low."""
+    make, true = KINDS[kind]
+    orders = np.array([1 + 2.0**-20, 1 + 2.0**-10, 1.25, 64.0, 1e6, 1e17])
+    with mpmath.workdps(60):
+        for size in np.geomspace(1e-4, 60.0, 60).tolist():
+            event = make(size).repeated(1)
+            found = profiles.renyi_curve(event, orders)
+            assert found is not None
+            for order, one in zip(orders.tolist(), found.tolist(), strict=True):
+                assert true(1 / mpmath.mpf(event.noise_multiplier), order) <= one
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 0.003, 0.00999, 0.0101, 0.7])
+@pytest.mark.attack("A15")
+def test_the_price_of_laplace_noise_keeps_its_digits(epsilon):
+    with mpmath.workdps(50):
+        true = mpmath.mpf(epsilon) - 1 + mpmath.exp(-mpmath.mpf(epsilon))
+        assert float(profiles._laplace_kl(epsilon) / true) == pytest.approx(1.0, rel=1e-13 if epsilon < 0.01 else 1e-11)
+
+
 def test_pure_prices_and_the_largest_that_has_a_gaussian_one():
     assert profiles.pure(LaplaceEvent(4.0, 3)) == profiles.pure(L2LaplaceEvent(4.0, 3)) == 0.75
     assert profiles.pure(ExponentialEvent(4.0, 3)) == profiles.pure(PermuteAndFlipEvent(4.0, 3)) == 1.5
@@ -99,6 +123,24 @@ def test_a_selection_of_runs_of_several_events_pays_for_all_of_them():
     found = profiles.pure(event)
     assert found is not None
     assert 2 * 2 * 0.45 <= found <= 2 * 2 * 0.45 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("size", [1e-8, 1e-6, 1e-5, 1e-3, 0.1])
+@pytest.mark.attack("A15")
+def test_a_selection_of_runs_that_cost_little_is_not_rounded_below(size):
+    """Each of a fixed number of runs costs its epsilon; logarithms of numbers near 1 have lost its last digits, on the safe side."""
+    for runs in (2, 3, 1000):
+        event = SelectionEvent(1.0, 2, base=(LaplaceEvent(1 / size),), law=FixedRuns(runs))
+        found, true = profiles.pure(event), 2 * runs / Fraction(1 / size)
+        assert found is not None
+        assert true <= found <= true * (1 + Fraction(1e-14 / size + 1e-9))
+
+
+def test_a_run_without_a_renyi_bound_gives_its_selection_none():
+    """Not even where the run's other events have one."""
+    adaptive = SelectionEvent(base=(LaplaceEvent(2.0),), law=FixedRuns(2), spread=(0.5, 2.0))
+    for base in ((LaplaceEvent(2.0), adaptive), (adaptive, LaplaceEvent(2.0)), (adaptive,)):
+        assert profiles.renyi_curve(SelectionEvent(base=base, law=FixedRuns(2)), np.array(ORDERS)) is None
 
 
 @pytest.mark.attack("A15")

@@ -66,6 +66,21 @@ def test_rho_is_never_read_below_its_best_order(rho, delta):
         assert back > rho * (1 - 1e-10)
 
 
+def test_a_root_that_lies_above_is_stepped_down_from(monkeypatch):
+    """However near the search stops, what it finds costs no more than epsilon."""
+    epsilon, read = rdp.epsilon_of_rho(0.5, 1e-5), rdp.epsilon_of_rho
+    monkeypatch.setattr(rdp, "brentq", lambda *_, **__: 0.5 * (1 + 5e-12))
+
+    def no_further_up(rho, delta):
+        assert rho == 1.0 or rho <= 0.5 * (1 + 1e-11), "1 is where the search begins"
+        return read(rho, delta)
+
+    monkeypatch.setattr(rdp, "epsilon_of_rho", no_further_up)
+    found = rdp.rho_within(epsilon, 1e-5)
+    assert read(found, 1e-5) <= epsilon
+    assert 0.5 * (1 - 1e-11) < found <= 0.5 * (1 + 1e-11)
+
+
 def test_ends():
     assert rdp.epsilon_of_rho(0.0, 1e-5) == 0.0
     assert rdp.epsilon_of_rho(1.0, 0.0) == math.inf

@@ -9,7 +9,7 @@ import pytest
 from dpbo.accounting import selected
 from dpbo.accounting.selected import _PLAIN, _levels, _upper, _weights
 from dpbo.accounting.sides import Base
-from dpbo.laws import FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
+from dpbo.laws import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
 from tests.accounting.enumerated import EPSILONS, LAWS, ORDERS, best_of, curve_of, delta, pairs, renyi
 
 BASES = [Base.of_laws(p, q) for p, q in pairs(12, 11, leaks=False)]
@@ -96,6 +96,25 @@ def test_profiles_lie_above_the_exact_ones_and_touch_some(law):
 
 
 @pytest.mark.attack("A10")
+def test_poisson_runs_pay_for_the_lesser_of_two_bounds_on_one_distance():
+    """How far apart two laws lie is the same in both directions, so whichever bound is lower holds."""
+    tight, loose = Base.response(0.5).forward, Base.response(0.9).forward
+    for base in (Base(tight, loose), Base(loose, tight)):
+        assert selected.log_ratio(PoissonRuns(3.0), base) == pytest.approx(3 * math.tanh(0.25), rel=1e-12)
+
+
+@pytest.mark.attack("A10")
+def test_rounds_that_look_at_nothing_are_plain_ones():
+    """Densities between 1 and 1 times the prior's: the lesser of both bounds, of which the ratio's is lower where cells are coarse."""
+    base = Base.response(0.5)
+    for law in (LAWS[0], PoissonRuns(6.0)):
+        plain = selected.profile(law, base, EPSILONS, cells=8)
+        assert selected.profile(law, base, EPSILONS, cells=8, spread=(1.0, 1.0)).tolist() == plain.tolist()
+        assert plain == pytest.approx(np.minimum(selected.by_ratio(law, base, EPSILONS), 1.0), rel=2e-9)
+        assert (plain < selected.by_envelope(law, base, EPSILONS, cells=8) * 0.999).any()
+
+
+@pytest.mark.attack("A10")
 def test_mass_that_only_one_law_has_counts_for_every_run():
     p, q = np.array([0.6, 0.3, 0.1]), np.array([0.6, 0.4, 0.0])
     base, law, far = Base.of_laws(p, q), FixedRuns(4), np.array([50.0])
@@ -121,6 +140,31 @@ def test_renyi_bounds_lie_above_the_exact_divergences(law):
 
 def _same(base):
     return base
+
+
+@pytest.mark.attack("A10")
+def test_renyi_bounds_are_their_formulas():
+    """Of a base whose directions differ, of which the dearer counts; what K = 0 or a threshold adds is neither left out nor doubled."""
+    p, q = np.array([0.5, 0.2, 0.2, 0.1]), np.array([0.1, 0.3, 0.5, 0.1])
+    base, orders = Base.of_laws(p, q), np.array([1.5, 4.0, 40.0])
+
+    def found(law, curve):
+        return selected.renyi(law, curve, orders, lambda: base)
+
+    best = 2 * math.sqrt(0.05 * math.log(5)) - 0.05  # of all h, of (1 - 1/h) 0.05 h + log(5) / h
+    assert found(ThresholdStop(0.2), lambda a: 0.05 * a) == pytest.approx(0.05 * orders + best + math.log(5) / (orders - 1), rel=1e-3)
+
+    x = orders[:, None] / (orders[:, None] - 1)
+    apart = np.maximum(np.maximum(p - x * q, 0).sum(1), np.maximum(q - x * p, 0).sum(1))
+    assert (np.maximum(p - x * q, 0).sum(1) < apart * 0.9).any() or (np.maximum(q - x * p, 0).sum(1) < apart * 0.9).any()
+    moments = 1 + 3 * np.exp(3 * (orders - 1) * apart) * np.expm1((orders - 1) * 0.3)
+    assert found(PoissonRuns(3.0), lambda a: np.full_like(a, 0.3)) == pytest.approx(np.log(moments) / (orders - 1), rel=1e-6)
+
+    law = BinomialRuns(2, 0.5)  # no run with probability 1/4, one in the mean
+    shift = max(selected.log_ratio(law, base), selected.log_ratio(law, base.swapped()))
+    by_shift = np.log(0.25 + np.exp((orders - 1) * (2.0 + shift))) / (orders - 1)
+    assert (by_shift < 2 * 2.0).all(), "two runs' Renyi bounds say less"
+    assert found(law, lambda a: np.full_like(a, 2.0)) == pytest.approx(by_shift, rel=1e-9)
 
 
 def test_renyi_bounds_where_nothing_follows():

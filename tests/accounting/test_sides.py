@@ -62,7 +62,9 @@ def test_ends_of_a_crossing():
     bounded = Base.response(1.0).forward
     assert bounded.crossing(1.0, 0.0) == pytest.approx(math.e)
     assert SIDE.crossing(1.0, 0.0) == math.inf
-    assert SIDE.crossing(0.0, 1.0) == 1.0
+    assert SIDE.crossing(0.0, 1.0) == pytest.approx(1.0, rel=1e-14)
+    one_sided = Side.of_laws(np.array([1.0, 0.0]), np.array([0.5, 0.5]))  # its profile is 1 - x / 2, from 1 at x = 0 on
+    assert one_sided.crossing(1.0, 1.0) == pytest.approx(4 / 3)
     far = 1.0 + 1.0 * 0.1 / 1e-6
     assert SIDE.crossing(1.0, 1e-6) == pytest.approx(far, rel=1e-3)
 
