@@ -141,6 +141,8 @@ def test_a_run_without_a_renyi_bound_gives_its_selection_none():
     adaptive = SelectionEvent(base=(LaplaceEvent(2.0),), law=FixedRuns(2), spread=(0.5, 2.0))
     for base in ((LaplaceEvent(2.0), adaptive), (adaptive, LaplaceEvent(2.0)), (adaptive,)):
         assert profiles.renyi_curve(SelectionEvent(base=base, law=FixedRuns(2)), np.array(ORDERS)) is None
+    with np.errstate(over="ignore"):  # nor where a bound passes all floats at one order alone
+        assert profiles.renyi_curve(SelectionEvent(base=(GaussianEvent(1e-100),), law=FixedRuns(2)), np.array([1.5, 1e200])) is None
 
 
 @pytest.mark.attack("A15")

@@ -1,6 +1,7 @@
 """A loss with finitely many values: its profile, trade-off and crossings by their definitions, and the hull from points to a pair."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -67,6 +68,7 @@ def test_ends_of_a_crossing():
     assert one_sided.crossing(1.0, 1.0) == pytest.approx(4 / 3)
     far = 1.0 + 1.0 * 0.1 / 1e-6
     assert SIDE.crossing(1.0, 1e-6) == pytest.approx(far, rel=1e-3)
+    assert Fraction(SIDE.crossing(1.0, 1e-6)) >= 1 + Fraction(SIDE.infinite) / Fraction(1e-6)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 2.0, 30.0])
