@@ -106,7 +106,7 @@ def test_what_the_transform_may_round_away_is_added_at_every_point(monkeypatch):
     for j in range(len(losses) - 40, len(losses) - 2):
         above = losses[j + 1 :]
         added = rounding * np.exp(tilted.level - tilted.tilt * above) @ -np.expm1(losses[j] - above)
-        assert deltas[j] - without[j] == pytest.approx(added, rel=1e-3)
+        assert deltas[j] - without[j] == pytest.approx(added, rel=1e-3, abs=0)
 
 
 @pytest.mark.attack("A15")
@@ -212,20 +212,20 @@ def test_chords_bound_a_curve_everywhere_and_meet_it_where_it_was_read():
     assert (bound >= exact * (1 - 1e-9)).all()
     for target in (1e-2, 1e-5, 1e-10):
         at = np.array([gdp.epsilon_at(1.0, target)])
-        assert float(pld.chords(read, at)[0]) == pytest.approx(target, rel=1e-3)
+        assert float(pld.chords(read, at)[0]) == pytest.approx(target, rel=1e-3, abs=0)
     for losses, deltas in read:
         inside = losses[5:-5:50]
-        assert pld.chords([(losses, deltas)], inside) == pytest.approx(deltas[5:-5:50], rel=1e-9)
+        assert pld.chords([(losses, deltas)], inside) == pytest.approx(deltas[5:-5:50], rel=1e-9, abs=0)
         assert (pld.chords([(losses, deltas)], np.array([losses[0] - 1.0])) == 1.0).all()
-        assert pld.chords([(losses, deltas)], np.array([losses[-1] + 1.0])) == pytest.approx(deltas[-1], rel=1e-9)
+        assert pld.chords([(losses, deltas)], np.array([losses[-1] + 1.0])) == pytest.approx(deltas[-1], rel=1e-9, abs=0)
 
 
 def test_losses_that_do_not_vary_end_at_their_end():
     """All of them together, rounded up; nothing is said where more than delta lies beyond their ends."""
     tiny, less = ResponsePair(1e-200), ResponsePair(4e-201)
-    assert pld.epsilon({tiny: 7}, 1e-6) == pytest.approx(7e-200)
+    assert pld.epsilon({tiny: 7}, 1e-6) == pytest.approx(7e-200, rel=1e-9, abs=0)
     assert Fraction(pld.epsilon({tiny: 7, less: 3}, 1e-6)) >= 7 * Fraction(1e-200) + 3 * Fraction(4e-201)
-    assert pld.epsilon({tiny: 7, less: 3}, 1e-6) == pytest.approx(8.2e-200, rel=1e-9)
+    assert pld.epsilon({tiny: 7, less: 3}, 1e-6) == pytest.approx(8.2e-200, rel=1e-9, abs=0)
 
     class Broken(ResponsePair):
         def beyond(self, loss):
@@ -233,12 +233,12 @@ def test_losses_that_do_not_vary_end_at_their_end():
 
     assert pld.epsilon({Broken(1e-200): 100}, 0.9e-3) == math.inf
     assert pld.epsilon({Broken(1e-200): 50, Broken(2e-200): 50}, 0.9e-3) == math.inf
-    assert pld.epsilon({Broken(1e-200): 100}, 1.1e-3) == pytest.approx(1e-198)
+    assert pld.epsilon({Broken(1e-200): 100}, 1.1e-3) == pytest.approx(1e-198, rel=1e-9, abs=0)
     assert pld.epsilon({}, 1e-6) == 0.0
     for slots, others in ((1, 0), (5, 2)):  # Gaussians end where a ten-thousandth of delta, shared by all slots, is left
         small: dict[Pair, int] = {GaussianPair(1e-200): slots, **({GaussianPair(3e-200): others} if others else {})}
         found = pld.epsilon(small, 1e-6)
-        assert found == pytest.approx(-norm.ppf(1e-10 / (slots + others)) * (slots + 3 * others) * 1e-200, rel=1e-9)
+        assert found == pytest.approx(-norm.ppf(1e-10 / (slots + others)) * (slots + 3 * others) * 1e-200, rel=1e-9, abs=0)
     sure = ResponsePair(800.0)
     assert pld.epsilon({sure: 2}, 1e-6) == pytest.approx(1600.0)
     assert pld.epsilon({sure: 1, tiny: 3}, 1e-6) == pytest.approx(800.0)
