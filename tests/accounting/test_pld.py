@@ -220,6 +220,13 @@ def test_chords_bound_a_curve_everywhere_and_meet_it_where_it_was_read():
         assert pld.chords([(losses, deltas)], np.array([losses[-1] + 1.0])) == pytest.approx(deltas[-1], rel=1e-9, abs=0)
 
 
+@pytest.mark.attack("A15")
+def test_beyond_its_last_point_a_curve_keeps_its_last_value():
+    """It falls no further for all that is known, however steep the last chord was; before its first point it says nothing."""
+    read = [(np.array([0.0, 1.0, 2.0]), np.array([0.5, 0.2, 0.1]))]
+    assert pld.chords(read, np.array([-0.5, 1.0, 2.0, 2.5, 9.0])) == pytest.approx([1.0, 0.2, 0.1, 0.1, 0.1], rel=1e-9)
+
+
 def test_losses_that_do_not_vary_end_at_their_end():
     """All of them together, rounded up; nothing is said where more than delta lies beyond their ends."""
     tiny, less = ResponsePair(1e-200), ResponsePair(4e-201)
