@@ -72,7 +72,7 @@ def _sizes(words: NDArray[np.uint64]) -> tuple[Floats, Floats]:
     with np.errstate(divide="ignore", invalid="ignore"):
         below, above = (np.ldexp(uniforms.astype(np.float64) + end, -64) for end in (0.0, 1.0))
         near, far = (np.abs(end) for end in ends_of(NORMAL, normals & np.uint64(_LAST)))
-        shortest = -np.log(np.minimum(above, 1.0)).sum(axis=1, keepdims=True) * (1 - _WIDEN) / (_length(far) * (1 + _WIDEN))
+        shortest = -np.log(above).sum(axis=1, keepdims=True) * (1 - _WIDEN) / (_length(far) * (1 + _WIDEN))
         longest = -np.log(below).sum(axis=1, keepdims=True) * (1 + _WIDEN) / (_length(near) * (1 - _WIDEN))
         return shortest * near, longest * far
 
@@ -113,17 +113,18 @@ class _Draw:
         while True:
             draw = draw.refined(entropy)
             with mpmath.workprec(2 * draw.bits + 64):
-                result = None if 0 in (*draw.uniforms, *draw.normals) else draw._floors(fractions, scale)
+                result = draw._floors(fractions, scale)
             if result is not None:
                 return np.array(result, dtype=np.int64)
 
     def _exact_sizes(self) -> list[tuple[Any, Any]]:
-        """`_sizes` at mpmath's working precision."""
+        """`_sizes` at mpmath's working precision; infinite where a number may be 0 or the length."""
         whole = mpmath.mpf(1 << self.bits)
         radius = [-sum(mpmath.log((k + end) / whole) for k in self.uniforms) for end in (1, 0)]
         z = [[-NORMAL.exact((k + end) / whole) for k in self.normals] for end in (1, 0)]
         length = [mpmath.sqrt(sum(value**2 for value in values)) for values in z]
-        return [(radius[0] * near / length[1], radius[1] * far / length[0]) for near, far in zip(*z, strict=True)]
+        longest = radius[1] / length[0] if length[0] else mpmath.inf
+        return [(radius[0] * near / length[1], longest * far) for near, far in zip(*z, strict=True)]
 
     def _floors(self, fractions: list[float], scale: list[float]) -> list[int] | None:
         """floor(fraction + noise + 1/2) of each coordinate, or None where the bits so far leave one open."""

@@ -69,7 +69,7 @@ def rounded(law: SymmetricLaw, fractions: NDArray[np.float64], scale: NDArray[np
 def ends_of(law: SymmetricLaw, k: NDArray[np.uint64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Outward bounds of the inverse cdf over [k, k+1]/2^64: (the one nearer zero, the one further away); -inf where k = 0."""
     below = np.nextafter(np.ldexp(k.astype(np.float64), -64), 0.0)
-    above = np.nextafter(np.ldexp((k + np.uint64(1)).astype(np.float64), -64), 1.0)
+    above = np.minimum(np.nextafter(np.ldexp((k + np.uint64(1)).astype(np.float64), -64), 1.0), 0.5)
     far, near = law.quantile(below), law.quantile(above)
     return near + np.abs(near) * _WIDEN, far - np.abs(far) * _WIDEN
 

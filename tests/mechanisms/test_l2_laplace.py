@@ -1,5 +1,7 @@
 """The l2-norm Laplace mechanism under its contract, its privacy on densities, and through the curator."""
 
+import math
+
 import mpmath
 import numpy as np
 import pytest
@@ -89,10 +91,69 @@ def test_two_words_that_are_an_edges_own_bits_leave_it_to_the_third():
     with mpmath.workdps(90):
         bits = int(mpmath.floor(mpmath.exp((mpmath.mpf(fraction) + mpmath.mpf(1) / 2 - edge) / scale) * mpmath.mpf(2) ** 192))
     first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
-    for last, value in ((third - 2**30, edge), (third + 2**30, edge - 1), (0, edge), (2**64 - 1, edge - 1)):
+    for last, value in ((third - 1, edge), (third + 1, edge - 1), (0, edge), (2**64 - 1, edge - 1)):
         words = Words((first, 1 << 61), (second, 1 << 63), (last, 1 << 63))
         assert L2LaplaceMechanism(1.0).noise(np.array([fraction]), np.array([scale]), words).tolist() == [value]
         assert words.asked == 3
+
+
+@pytest.mark.attack("A14")
+def test_the_bits_of_one_direction_decide_another_coordinate():
+    """Two dimensions, the second normal far out: its last bit outweighs those of all other numbers in the first coordinate."""
+    scale, radius_words, small = np.full(2, 2.0**20 * 1.37), (3 << 62, 1 << 62), 1 << 61
+    half = mpmath.mpf(1) / 2
+    with mpmath.workdps(90):
+        radius = -sum(mpmath.log(mpmath.mpf(word) / 2**64 + mpmath.mpf(2) ** -65 + mpmath.mpf(2) ** -129) for word in radius_words)
+        z = -NORMAL.exact(mpmath.mpf(small) / 2**64 + mpmath.mpf(2) ** -65 + mpmath.mpf(2) ** -129)
+        edge = int(radius * z / mpmath.sqrt(z**2 + mpmath.mpf(7.4) ** 2) * scale[0])
+        fractions = [0.8125, 0.0]
+        length = radius * z * scale[0] / (edge - mpmath.mpf(fractions[0]) - half)
+        bits = int(mpmath.floor(mpmath.ncdf(-mpmath.sqrt(length**2 - z**2)) * mpmath.mpf(2) ** 192))
+        other = radius * mpmath.sqrt(length**2 - z**2) / length * scale[1]
+        fractions[1] = float(-other % 1)  # as far from an edge of its own as can be
+        beside = int(mpmath.floor(other + fractions[1] + half))
+    first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
+    for last, value in ((third - 1, edge - 1), (third + 1, edge), (0, edge - 1), (2**64 - 1, edge)):
+        words = Words((*radius_words, small, first), (1 << 63, 1 << 63, 1 << 63, second), (1 << 63, 1 << 63, 1 << 63, last))
+        assert L2LaplaceMechanism(1.0).noise(np.array(fractions), scale, words).tolist() == [value, beside]
+        assert words.asked == 3
+
+
+@pytest.mark.attack("A14")
+def test_ends_that_the_digits_carried_cannot_tell_from_an_edge_wait_for_more_bits():
+    """A scale so small that two words leave less open than mpmath's margin: the edge lies between their ends, and either may be over it."""
+    scale, fraction = 1.37, 0.8125
+    with mpmath.workdps(90):
+        bits = int(mpmath.floor(mpmath.exp(-(2 - mpmath.mpf(fraction) - mpmath.mpf(1) / 2) / scale) * mpmath.mpf(2) ** 192))
+    first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
+    for last, value in ((third - 2**50, 2), (third + 2**50, 1), (0, 2), (2**64 - 1, 1)):
+        words = Words((first, 1 << 61), (second, 1 << 63), (last, 1 << 63))
+        assert L2LaplaceMechanism(1.0).noise(np.array([fraction]), np.array([scale]), words).tolist() == [value]
+        assert words.asked == 3
+
+
+@pytest.mark.attack("A14")
+def test_the_words_on_either_side_of_the_middle_have_opposite_signs():
+    """A coordinate next to zero, at a fraction that rounds up with nothing added and down with the least taken away."""
+    for word, value in (((1 << 63) - 1, 1), ((1 << 64) - 1, 0)):
+        words = Words((1 << 62, 1 << 62, word, 1 << 61), middle=True)
+        assert L2LaplaceMechanism(1.0).noise(np.array([0.5, 0.0]), np.full(2, 2.0**20), words)[0] == value
+
+
+@pytest.mark.attack("A14")
+def test_a_normal_that_may_be_zero_is_known_to_be_next_to_it_beside_one_as_small():
+    """Its word says that it is below 2^-62; the other is near 2^-28, so the direction is all its own, and the first coordinate nothing."""
+    length = 2 * math.log(4) * 2**20
+    words = Words((1 << 62, 1 << 62, (1 << 63) - 1, (1 << 63) - (1 << 34)), middle=True)
+    fractions = np.array([0.5 - 2.0**-5, -length % 1])
+    assert L2LaplaceMechanism(1.0).noise(fractions, np.full(2, 2.0**20), words).tolist() == [0, math.ceil(length)]
+
+
+def test_words_that_may_be_of_no_length_go_on_to_the_next():
+    """128 bits of a normal whose upper end is zero itself; in one dimension it decides nothing but the sign."""
+    words = Words((1 << 62, (1 << 63) - 1), (1 << 63, (1 << 64) - 1), middle=True)
+    assert L2LaplaceMechanism(1.0).noise(np.zeros(1), np.full(1, 2.0**20), words)[0] == round(math.log(4) * 2**20)
+    assert words.asked == 3
 
 
 @pytest.mark.parametrize("place", [0, 1])

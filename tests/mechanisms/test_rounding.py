@@ -13,11 +13,11 @@ from scipy.special import ndtri
 from scipy.stats import norm
 
 from dpbo.errors import InputError
-from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, NoNoise, gaussian
 from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.laplace import LAPLACE
 from dpbo.mechanisms.mechanism import on_the_host
-from dpbo.mechanisms.rounding import decide, rounded
+from dpbo.mechanisms.rounding import decide, ends_of, rounded
 from dpbo.privacy import Sensitivity
 from dpbo.testing import SeededEntropy, assert_law
 from tests.mechanisms.words import Words
@@ -53,6 +53,30 @@ def test_the_laplace_quantile_is_as_accurate_as_assumed():
         truths = [mpmath.log(2 * mpmath.mpf(float(p))) for p in points]
         errors = [abs(float((mpmath.mpf(float(z)) - t) / t)) for z, t in zip(LAPLACE.quantile(points), truths, strict=True) if t]
     assert max(errors) < 2.0**-41
+
+
+def test_every_number_goes_through_both_branches_of_ndtri(monkeypatch):
+    """Above exp(-2) it takes a polynomial, below a logarithm: one call sees numbers of the one kind only, the other of the other."""
+    seen = []
+    monkeypatch.setattr(gaussian, "ndtri", lambda p: seen.append(p) or ndtri(p))
+    points = np.concatenate([np.linspace(0.001, 0.5, 200), math.exp(-2) * (1 + np.array([-1e-9, 1e-9]))])
+    assert NORMAL.quantile(points).tolist() == ndtri(points).tolist()
+    near, tail = seen
+    assert len(near) == len(tail) == len(points)
+    assert near.min() > math.exp(-2) >= tail.max()
+
+
+@pytest.mark.parametrize("law", [NORMAL, LAPLACE], ids=["normal", "laplace"])
+@pytest.mark.attack("A14")
+def test_the_ends_of_a_word_hold_its_numbers_between_them_and_lie_on_one_side_of_zero(law):
+    """From the least words, where one more is a lot, to those next to zero, where a float is coarser than a word."""
+    words = [1, 2, 5, 1000, 1 << 20, (1 << 30) + 1, (1 << 53) - 1, (1 << 53) + 1, _MASK]
+    words += [(1 << 63) - (1 << j) + more for j in range(1, 62) for more in (-1, 0, 1)]
+    near, far = ends_of(law, np.array(words, dtype=np.uint64))
+    with mpmath.workdps(60):
+        for word, inner, outer in zip(words, near.tolist(), far.tolist(), strict=True):
+            at = [law.exact(mpmath.mpf(end) / 2**64) for end in (word, word + 1)]
+            assert outer <= at[0] < at[1] <= inner <= 0
 
 
 @pytest.mark.parametrize("law", [NORMAL, LAPLACE])
@@ -106,6 +130,21 @@ def test_two_words_that_are_an_edges_own_bits_leave_it_to_the_third(law, cdf):
             assert words.asked == 3
 
 
+@pytest.mark.parametrize(("law", "cdf"), [(NORMAL, mpmath.ncdf), (LAPLACE, lambda z: mpmath.exp(z) / 2)], ids=["normal", "laplace"])
+@pytest.mark.attack("A14")
+def test_ends_that_the_digits_carried_cannot_tell_from_an_edge_wait_for_more_bits(law, cdf):
+    """A scale so small that two words leave less open than mpmath's margin: the edge lies between their ends, and either may be over it."""
+    fraction = math.nextafter(0.5, 0.0)
+    for scale in (2.0**-54 / 1.37, 2.0**-54 / 0.3):
+        with mpmath.workdps(90):
+            bits = int(mpmath.floor(cdf(-(mpmath.mpf(1) / 2 - mpmath.mpf(fraction)) / scale) * mpmath.mpf(2) ** 192))
+        first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
+        for last, value in ((third - 2**30, 1), (third + 2**30, 0), (0, 1), (2**64 - 1, 0)):
+            words = Words(second, last)
+            assert decide(law, first, False, fraction, scale, words) == value
+            assert words.asked == 2
+
+
 def test_words_of_nothing_but_zeros_go_on_to_the_next():
     for law in (NORMAL, LAPLACE):
         words = Words(0, 0, 0, 5, 1 << 63, 0)
@@ -116,11 +155,12 @@ def test_words_of_nothing_but_zeros_go_on_to_the_next():
         assert words.asked == 5
 
 
-def test_a_scale_is_no_last_bit_below_the_product_that_it_stands_for():
+def test_a_scale_is_above_the_product_that_it_stands_for_by_more_than_a_sensitivity_may_be_rounded():
     random = np.random.default_rng(0)
     for multiplier, norm_, unit in (10.0 ** random.uniform(-1, 1, (300, 3))).tolist():
         law = GaussianMechanism(multiplier).law(Sensitivity(norm_, norm_, norm_, (unit,)), [2.0**-40])
-        assert Fraction(law.scale[0]) >= Fraction(multiplier) * Fraction(norm_) * Fraction(unit)
+        rounded_up = 1 + Fraction(1, 2**48) - Fraction(1, 2**50)
+        assert Fraction(law.scale[0]) >= Fraction(multiplier) * Fraction(norm_) * Fraction(unit) * rounded_up
 
 
 def test_the_law_on_the_systems_entropy():
@@ -158,6 +198,7 @@ def test_noise_that_one_lattice_cannot_hold_is_refused_before_anything_is_drawn(
     for shift in (0, 54):
         with pytest.raises(InputError, match="lattice"):
             GaussianMechanism(1.0).law(pair, [grid / 2, math.ldexp(grid, -shift)])
+    assert GaussianMechanism(1.0).law(Sensitivity(1.0, 1.0, 1.0, (1.0, 1.5e-150)), [2.0**-40, 1.5e-150 * 2.0**-40])
     for scale in (1e-151, 1e151, 1.5e150):
         with pytest.raises(InputError, match="lattice"):
             GaussianMechanism(1.0).law(Sensitivity(1.0, 1.0, 1.0, (1.0, scale)), [2.0**-40, scale * 2.0**-40])
