@@ -60,10 +60,6 @@ def _exactly(count: int, level: int, rate: Fraction, word: int, bits: int) -> tu
     with mpmath.workprec(2 * bits + 64):
         offset = mpmath.mpf(rate.numerator) / rate.denominator * level
         slack = mpmath.ldexp(1, -bits)
-        ends = []
-        for end in (word, word + 1):
-            if end in (0, 1 << bits):
-                ends.append(mpmath.mpf(0) - offset if end == 0 else mpmath.inf)
-            else:
-                ends.append(-mpmath.log(-mpmath.expm1(mpmath.log(mpmath.ldexp(end, -bits)) / count)) - offset)
+        shares = [mpmath.ldexp(end, -bits) for end in (word, word + 1)]
+        ends = [-mpmath.log(-mpmath.expm1(mpmath.log(share) / count)) - offset for share in shares]  # as above at shares 0 and 1
         return ends[0] - slack, ends[1] + slack

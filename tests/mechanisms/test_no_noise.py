@@ -48,6 +48,11 @@ def test_the_budget_pays_nothing_and_the_rest_still_fits():
     assert curator.ledger.verify().total.parts == curator.ledger.cap.nothing.parts
 
 
+def test_one_release_is_one_event_unless_more_are_asked_for():
+    mechanism = NoNoise(allow_not_private=True)
+    assert (mechanism.event().slots, mechanism.event(3).slots) == (1, 3)
+
+
 def test_a_loop_runs_unchanged_as_its_own_baseline():
     curator = Curator(RECORDS, **SETTINGS)
     objective = PrivateObjective(

@@ -151,6 +151,23 @@ def test_two_words_that_are_a_borders_own_bits_leave_it_to_the_third():
             assert (drawn(law, words), words.asked) == (number, 3)
 
 
+@pytest.mark.attack("A14")
+def test_a_word_that_ends_at_a_border_itself_is_left_to_the_next():
+    """With chances of a half every border is a word: computed in floats of any length, it may lie on either side of the true one."""
+    law = TruncatedNegativeBinomial(1.0, 0.5)
+    for runs in range(1, 12):
+        border = 2**64 - 2 ** (64 - runs)
+        for word, number in ((border - 1, runs), (border, runs + 1)):
+            for second in (1, 2**63, 2**64 - 2):
+                words = Words(word, second)
+                assert (drawn(law, words), words.asked) == (number, 2)
+
+
+def test_where_only_the_last_value_is_left_no_further_word_is_asked_for():
+    for law, last in ((FixedRuns(7), 7), (BinomialRuns(10, 0.35), 10)):
+        assert drawn(law, Words(2**64 - 1)) == last
+
+
 def test_the_widest_words_end():
     assert drawn(PoissonRuns(3.0), Words((1 << 64) - 1, (1 << 64) - 1, 0)) > 20
     assert drawn(PoissonRuns(3.0), Words(0)) == 0

@@ -15,6 +15,7 @@ from dpbo.accounting.costs import Cost
 from dpbo.errors import InputError
 from dpbo.events import ExponentialEvent, PermuteAndFlipEvent
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, PermuteAndFlipMechanism, selection
+from dpbo.mechanisms.permute_and_flip import _noisy
 from dpbo.mechanisms.selection import LEVELS as LEVELS_IN_ALL
 from dpbo.mechanisms.selection import uniform
 from dpbo.privacy import Sensitivity
@@ -162,16 +163,26 @@ LEVELS = np.array([0, 1, 2, 5, 9, 14, 40, 41, 100])
 COUNTS = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5])
 
 
-def test_at_the_edge_between_two_levels_further_bits_decide():
-    """The running weight passes a share of 64 bits somewhere within the last bit: what the next word says of it is obeyed."""
-    rate, counts = Fraction(1, 9), np.zeros(1 << 16, dtype=np.int64)
+def exact_sums(rate):
+    """Running weights of the levels."""
+    decay = mpmath.exp(-mpmath.mpf(rate.numerator) / rate.denominator)
+    return np.cumsum([int(count) * decay ** int(level) for level, count in zip(LEVELS, COUNTS, strict=True)])
+
+
+@pytest.mark.parametrize(("rate", "next_to"), [(Fraction(1, 9), None), (Fraction(1, 71), 0), (Fraction(1, 19), 2**8 - 1)])
+@pytest.mark.attack("A14")
+def test_at_the_edge_between_two_levels_further_bits_decide(rate, next_to):
+    """The running weight passes a share of 64 bits somewhere within the last bit: what the next word says of it is obeyed.
+
+    One edge of the second rate lies in the first 256th of what two words leave open, one of the third in the last: the margin holds them.
+    """
+    counts = np.zeros(1 << 16, dtype=np.int64)
     counts[LEVELS] = COUNTS
     with mpmath.workdps(90):
-        sums = np.cumsum(
-            [mpmath.mpf(int(count)) * mpmath.exp(-mpmath.mpf(int(level)) / 9) for level, count in zip(LEVELS, COUNTS, strict=True)]
-        )
+        sums = exact_sums(rate)
         shares = [int(mpmath.floor(value / sums[-1] * mpmath.mpf(2) ** 192)) for value in sums[:-1]]
         words = [(share >> 128, share >> 64 & 2**64 - 1, share & 2**64 - 1) for share in shares]
+    assert next_to is None or next_to in {last >> 56 for _, _, last in words}
     for place, (word, rest, last) in enumerate(words):
         for third, chosen in ((last - 2, place), (last + 2, place + 1), (0, place), (2**64 - 1, place + 1)):
             bits = Words(word, rest, third)
@@ -181,6 +192,33 @@ def test_at_the_edge_between_two_levels_further_bits_decide():
             assert ExponentialMechanism(2.0).choose(counts, rate, Words(word, second)) == LEVELS[chosen]
         for near, chosen in ((word - 1, place), (word + 1, place + 1)):
             assert ExponentialMechanism(2.0).choose(counts, rate, Words(near, 2**63)) == LEVELS[chosen]
+
+
+@pytest.mark.attack("A14")
+def test_a_share_near_an_edge_asks_for_more_bits_and_no_other_does():
+    """Within twice the declared error of 2^-36, which both sides of the comparison have."""
+    counts = np.zeros(1 << 16, dtype=np.int64)
+    counts[LEVELS] = COUNTS
+    sums = exact_sums(Fraction(1, 9))
+    for place, edge in enumerate(sums[:-1]):
+        for distance in (0.7, -0.7, 1.4, -1.4):
+            words = Words(int(edge / sums[-1] * (1 + distance * 2.0**-35) * 2**64), middle=True)
+            assert ExponentialMechanism(2.0).choose(counts, Fraction(1, 9), words) == LEVELS[place + (distance > 0)]
+            assert (words.asked > 1) == (abs(distance) < 1)
+
+
+@pytest.mark.attack("A14")
+def test_a_candidate_among_very_many_is_chosen_as_rarely_as_it_should_be():
+    """So small a share that the last of 64 bits outweighs the declared error: further ones decide between it and the next level."""
+    counts = np.zeros(1 << 16, dtype=np.int64)
+    counts[[0, 1]] = [1, 2**40]
+    with mpmath.workdps(60):
+        share = int(mpmath.mpf(2) ** 128 / (1 + 2**40 * mpmath.exp(-mpmath.mpf(1) / 3)))
+    word, rest = share >> 64, share & 2**64 - 1
+    for second, chosen in ((rest - 2, 0), (rest + 2, 1), (0, 0), (2**64 - 1, 1)):
+        words = Words(word, second)
+        assert ExponentialMechanism(2.0).choose(counts, Fraction(1, 3), words) == chosen
+        assert words.asked == 2
 
 
 def test_words_at_either_end_choose_the_outermost_levels():
@@ -240,6 +278,52 @@ def test_rivals_whose_first_two_words_are_level_are_decided_by_the_third():
         assert words.asked == 5
 
 
+@pytest.mark.attack("A14")
+def test_bounds_on_a_levels_noise_hold_it_between_them():
+    """Down to words next to 2^64, of which a float keeps only the first 53 bits while the noise depends on the last."""
+    words = [0, 1, 5, 1 << 30, (1 << 53) + 1, 1 << 63, (3 << 62) + 1]
+    words += [2**64 - (1 << j) + more for j in range(1, 62) for more in (-1023, -1, 0, 1, 1023) if 2**64 - (1 << j) + more < 2**64]
+    rate = Fraction(1, 1000)
+    for count, level in ((1, 0), (1, 60_000), (3, 12), (1000, 0), (10**8, 7)):
+        numbers, levels = np.full(len(words), count), np.full(len(words), level)
+        low, high = (_noisy(numbers, levels, float(rate), np.array(words, dtype=np.uint64), end).tolist() for end in (0, 1))
+        with mpmath.workdps(60):
+            for i, word in enumerate(words):
+                ends = [-mpmath.log(1 - (mpmath.mpf(end) / 2**64) ** (mpmath.mpf(1) / count)) for end in (word, word + 1)]
+                assert low[i] < ends[0] - mpmath.mpf(level) / 1000 < ends[1] - mpmath.mpf(level) / 1000 <= high[i]
+
+
+@pytest.mark.attack("A14")
+def test_rivals_less_apart_than_the_digits_carried_ask_for_more_bits():
+    """Of two single candidates the second's two words lie just beyond what the first's leave open, by less than mpmath's margin."""
+    counts, rate, first = np.zeros(1 << 16, dtype=np.int64), Fraction(1, 10), 2**64 // 10
+    counts[[0, 1]] = 1
+    middle = first << 64 | 1 << 63
+    with mpmath.workdps(100):
+        above, below = (1 - (1 - mpmath.mpf(end) / mpmath.mpf(2) ** 128) * mpmath.exp(-mpmath.mpf(1) / 10) for end in (middle + 1, middle))
+        just_above = int(mpmath.floor(above * mpmath.mpf(2) ** 128)) + 1
+        just_below = int(mpmath.floor(below * mpmath.mpf(2) ** 128)) - 1
+    for own, chosen in ((just_above, 1), (just_below, 0)):
+        words = Words((first, own >> 64), 1 << 63, own & 2**64 - 1, middle=True)
+        assert PermuteAndFlipMechanism(2.0).choose(counts, rate, words) == chosen
+        assert words.asked == 5
+
+
+def test_the_least_of_two_shares_of_next_to_nothing_loses():
+    counts = np.zeros(1 << 16, dtype=np.int64)
+    counts[[0, 12]] = [3, 3]
+    for least in (0, 1):
+        words = Words((0, 0), least, 5)
+        assert PermuteAndFlipMechanism(2.0).choose(counts, Fraction(1, 10**18), words) == 12
+
+
+def test_of_two_shares_of_next_to_all_the_larger_wins():
+    counts = np.zeros(1 << 16, dtype=np.int64)
+    counts[[0, 12]] = [3, 3]
+    words = Words((2**64 - 1, 2**64 - 1), 2**64 - 5, 2**64 - 1, middle=True)
+    assert PermuteAndFlipMechanism(2.0).choose(counts, Fraction(1, 10**18), words) == 12
+
+
 @pytest.mark.parametrize(("word", "chosen"), [(0, 12), (2**64 - 1, 0)])
 def test_rivals_at_either_end_of_their_words(word, chosen):
     """A share of next to nothing is the least noise there is, one of next to all of it the largest, however many words say so."""
@@ -261,13 +345,33 @@ def test_uniform_is_uniform_and_never_out_of_range():
 @pytest.mark.attack("A10")
 def test_levels_are_as_wide_as_said_and_neighbours_never_move_further(multiplier):
     """Of what a float sensitivity and a quantum leave open, everything is rounded up; the lowest level lies 64 noise scales down."""
-    for linf, quantum in ((1.0, 2.0**-7), (1.0, 2.0**-12), (0.3, 2.0**-20), (7.7, 2.0**-30), (2.0**-20, 2.0**-20), (5e-7, 2.0**-20)):
+    within, beyond = 1 - 2.0**-41, 1 - 3 * 2.0**-41  # of 2^-40 below a whole number of quanta
+    sums = [(1.0, 2.0**-7), (1.0, 2.0**-12), (0.3, 2.0**-20), (7.7, 2.0**-30), (2.0**-20, 2.0**-20), (5e-7, 2.0**-20)]
+    for linf, quantum in (*sums, (within, 2.0**-7), (beyond, 2.0**-7)):
         law = ExponentialMechanism(multiplier).law(Sensitivity(linf, linf, linf), [quantum, quantum])
         most = math.ceil(Fraction(linf) * (1 + Fraction(1, 2**40)) / Fraction(quantum))
         assert law.width == max(math.ceil(most * max(1 / 64, 65 * multiplier / 65536)), 1)
         assert law.moves == math.ceil(Fraction(most, law.width))
         assert law.moves * law.width * Fraction(quantum) > Fraction(linf)
         assert (LEVELS_IN_ALL - 1) * law.width >= 64 * multiplier * most
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_multiplier_outside_its_range_is_refused(kind):
+    assert (kind(0.01).noise_multiplier, kind(200.0).noise_multiplier) == (0.01, 200.0)
+    for multiplier in (0.0099, 200.1):
+        with pytest.raises(InputError, match="noise_multiplier"):
+            kind(multiplier)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_utilities_at_the_ends_of_their_type_are_as_far_apart_as_can_be(kind):
+    mechanism, utilities = kind(0.01), np.array([-(2**63), 2**63 - 1, -(2**62)])
+    law = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [1.0])
+    assert law.width == 1
+    value, variance = mechanism.publish(mechanism._sample(utilities, [1.0], law, SeededEntropy(0)), law, ((0.0,), 1.0))
+    assert value.tolist() == [1.0]
+    assert variance.size == 0, "a choice has none"
 
 
 def test_utilities_of_two_units_are_no_choice():
