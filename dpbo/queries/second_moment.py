@@ -43,7 +43,9 @@ class SecondMoment(PointSums):
 
     def units(self) -> torch.Tensor:
         i, j = torch.triu_indices(self.dimension, self.dimension)
-        return torch.where(i == j, 1.0, math.sqrt(0.5)).double()
+        units = torch.full((len(i),), math.sqrt(0.5), dtype=torch.float64)  # torch.where of two numbers would be float32
+        units[i == j] = 1.0
+        return units
 
     def width(self) -> int:
         return self.dimension

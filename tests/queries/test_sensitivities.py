@@ -1,8 +1,10 @@
 """What each question declares, number by number: the contracts see that no neighbour passes it, this sees that none of it is given away."""
 
+import itertools
 import math
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -20,9 +22,10 @@ from dpbo.queries import (
     QuantileUtilities,
     RowOutcome,
     RowTable,
+    SecondMoment,
 )
 from dpbo.queries.ball import Ball
-from dpbo.queries.features import distance_squared
+from dpbo.queries.features import COVARIANCES, distance_squared, isometry, width_of
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
 DOUBLE = torch.float64
@@ -78,12 +81,24 @@ def test_what_floats_cannot_hold_is_rounded_up():
     assert ClippedSum(score, score_range=[(0.0, 3.0), (0.0, 4.0)], weights=(3.0, 4.0)).sensitivity(REPLACE).l2 == 5.0
 
 
+@pytest.mark.parametrize("ends", [(-0.3, 0.0011), (-5.3, 0.01), (-10.3, 0.6), (0.1, 0.9), (-0.3, 10.7)])
+@pytest.mark.attack("A5")
+def test_the_way_from_the_middle_to_an_end_is_rounded_up_where_no_float_is_it(ends):
+    for most in (1, 3):
+        question = ClippedMean(score, score_range=ends, divisor=10.0, max_records_per_unit=most)
+        ((origin,), found) = question.origins(), question.sensitivity(ADD)
+        exact = most * max(abs(Fraction(end) - Fraction(origin)) for end in ends)
+        for value in (found.l1, found.l2, found.linf):
+            assert exact <= Fraction(value) <= exact * (1 + Fraction(1, 2**50))
+
+
 @pytest.mark.attack("A5")
 def test_a_unit_is_in_one_cell():
     question = CellMeans(score, cells=3)
     for adjacency in (REPLACE, Adjacency.BOUNDED_ROW_CHANGE):
         assert (2.0, math.sqrt(2.0), 1.0, 1.0, 1.0, 1.0) == declared(question, adjacency)
     assert (1.0, 1.0, 1.0, 1.0, 1.0, 1.0) == declared(question, ADD)
+    assert question.ranges == ((0.0, 1.0),) * 3
 
 
 @pytest.mark.attack("A5")
@@ -106,7 +121,7 @@ def test_a_gradient_has_one_length():
 
 
 @pytest.mark.parametrize(("q", "m"), [(1.0, 1.0), (2.0, 1.0), (1.0, 3.0), (0.5, 3.0), (3.0, 0.5)])
-@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("K", [1, 2, 3])
 @pytest.mark.attack("A5")
 def test_a_record_is_in_one_cluster(q, m, K):
     """Two records in different clusters, or opposite ones in the same: whichever is further apart."""
@@ -119,19 +134,21 @@ def test_a_record_is_in_one_cluster(q, m, K):
         assert (q + m * around, math.sqrt(q**2 + longest * m**2), max(q, m), *scale) == declared(question, ADD)
 
 
-@pytest.mark.parametrize("m", [0.05, 0.3, 0.6, 1.0, 3.0])
+@pytest.mark.parametrize("m", [0.05, 0.3, 0.6, 0.65, 1.0, 3.0])
 @pytest.mark.attack("A5")
 def test_moments_move_as_far_as_two_records_can(m):
     """Against a search over lengths and angles, where the docstring solves for them."""
-    r, t = np.linspace(0.0, 1.0, 401), np.linspace(-1.0, 1.0, 401)
-    a, b, c = np.meshgrid(r, r[::4], t, indexing="ij")
-    inner = a * b * c
+    r, t = np.linspace(0.0, 1.0, 201), np.linspace(-1.0, 1.0, 401)
+    a, b, turned = np.meshgrid(r, r[::4], t, indexing="ij")
+    inner = a * b * turned
     linear = m**2 * (a**2 + b**2 - 2 * inner)
     for covariance, quadratic in (("full", a**4 + b**4 - 2 * inner**2), ("spherical", (a**2 - b**2) ** 2)):
         reached = float((linear + quadratic).max())
-        assert reached <= distance_squared((7.0, m, 1.0), covariance) * (1 + 1e-12)
-        assert distance_squared((7.0, m, 1.0), covariance) <= reached * (1 + 1e-4)
-    assert distance_squared((7.0, m, 1.0), "diag") == distance_squared((7.0, m, 1.0), "full")
+        for c in (0.5, 1.0, 4.0):
+            found = distance_squared((7.0, c * m, c), covariance)
+            assert c**2 * reached <= found * (1 + 1e-12)
+            assert found <= c**2 * reached * (1 + 1e-4)
+    assert distance_squared((7.0, 2 * m, 2.0), "diag") == distance_squared((7.0, 2 * m, 2.0), "full")
 
 
 @pytest.mark.attack("A5")
@@ -141,6 +158,69 @@ def test_mixture_moments_are_one_vector_of_all_their_coordinates():
     l2 = math.sqrt(max(2.0 * (4.0 + 1.0 + 16.0), distance_squared((2.0, 1.0, 4.0), "full")))
     assert (l2 * math.sqrt(18.0), l2, l2, *scale) == declared(question, REPLACE)
     assert question.affine(5) == ((0.0,) * 18, 1.0)
+
+
+WEIGHTS = [(1.0, 1.0, 1.0), (0.3, 0.7, 0.9), (1.1, 2.7, 0.1), (7.7, 0.013, 3.3), (0.9, 0.3, 0.49), (1e3, 1e-3, 0.37)]
+
+
+def just_above(value, exact):
+    return exact <= mpmath.mpf(value) <= exact * (1 + mpmath.mpf(10) ** -14)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS, ids=str)
+@pytest.mark.attack("A5")
+def test_clusters_are_rounded_up_in_the_very_units_that_are_declared(weights):
+    """With fifty digits, from the declared units themselves."""
+    for d, K, norm, adjacency in itertools.product((1, 2, 3, 7), (1, 2), ("l2", "linf"), (REPLACE, ADD)):
+        question = ClusterSums(d, ball=Ball(1.0, norm=norm), centers=torch.ones(K, d, dtype=DOUBLE), weights=weights[:2])
+        found, times = question.sensitivity(adjacency), 2 if adjacency is REPLACE else 1
+        with mpmath.workdps(50):
+            q, m = (1 / mpmath.mpf(unit) for unit in found.scale[:2])
+            longest = mpmath.sqrt(d) if norm == "linf" else mpmath.mpf(1)
+            alone = q**2 + (longest * m) ** 2
+            apart = max(min(K, 2) * alone, (2 * longest * m) ** 2) if adjacency is REPLACE else alone
+            assert just_above(found.l2, mpmath.sqrt(apart))
+            assert just_above(found.l1, times * (q + m * (d if norm == "linf" else mpmath.sqrt(d))))
+            assert just_above(found.linf, max(q, times * m))
+
+
+@pytest.mark.parametrize("weights", WEIGHTS, ids=str)
+@pytest.mark.attack("A5")
+def test_moments_are_rounded_up_in_the_very_units_that_are_declared(weights):
+    """The same; a block counts by the largest of its coordinates' weights, as a root of two is no float."""
+    for covariance, d, K, adjacency in itertools.product(COVARIANCES, (1, 2, 3, 5), (1, 3), (REPLACE, ADD)):
+        natural = torch.zeros(K, width_of(covariance, d), dtype=DOUBLE)
+        found = MixtureMoments(d, ball=Ball(1.0), natural=natural, covariance=covariance, weights=weights).sensitivity(adjacency)
+        with mpmath.workdps(50):
+            root = [mpmath.sqrt(2) if counted > 1 else mpmath.mpf(1) for counted in isometry(covariance, d).tolist()]
+            own = [1 / (mpmath.mpf(unit) * counted) for unit, counted in zip(found.scale, root, strict=False)]
+            q, m, c = own[0], max(own[1 : 1 + d]), max(own[1 + d :])
+            alone = q**2 + m**2 + c**2
+            apart = max(min(K, 2) * alone, furthest(m**2, c**2, covariance)) if adjacency is REPLACE else alone
+            assert just_above(found.l2, mpmath.sqrt(apart))
+            assert just_above(found.l1, mpmath.sqrt(apart * natural.numel()))
+            assert found.linf == found.l2
+
+
+def furthest(m, c, covariance):
+    """`distance_squared` of the squared weights, with all digits."""
+    if covariance == "spherical":
+        inner = max(1 - 2 * m / c, 0)
+        return max((2 - e) ** 2 * (m + c * e**2) for e in (0, (1 + mpmath.sqrt(inner)) / 2))
+    t = min(1, m / (2 * c))
+    return 2 * m * (1 + t) + 2 * c * (1 - t**2)
+
+
+@pytest.mark.attack("A5")
+def test_second_moments_are_rounded_up_in_every_norm():
+    for d, (adjacency, squared) in itertools.product(range(1, 30), ((REPLACE, 2), (ADD, 1))):
+        found = SecondMoment(d, ball=Ball(1.0)).sensitivity(adjacency)
+        with mpmath.workdps(50):
+            own = [mpmath.sqrt(1 if i == j else mpmath.mpf(0.5)) for i, j in itertools.combinations_with_replacement(range(d), 2)]
+            assert all(map(just_above, found.scale, own)), "below these a record's products would count for more"
+            assert just_above(found.l2, mpmath.sqrt(squared))
+            assert just_above(found.l1, mpmath.sqrt(squared * mpmath.mpf(len(found.scale))))
+            assert found.linf == found.l2
 
 
 @pytest.mark.attack("A5")
