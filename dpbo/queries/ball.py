@@ -169,10 +169,8 @@ def _shortened(k: torch.Tensor, most: float) -> torch.Tensor:
     return torch.where(long, (k * (most / root)).trunc_(), k)
 
 
-def require_float64(name: str, value: object) -> None:
-    """Raises InputError unless `value` is a finite float64 tensor."""
-    if not isinstance(value, torch.Tensor):
-        raise InputError(name, type(value).__name__, "a tensor")
+def require_float64(name: str, value: torch.Tensor) -> None:
+    """Raises InputError unless `value` is finite float64."""
     if value.dtype != torch.float64:
         raise InputError(name, value.dtype, "float64", "Use .double().")
     if not bool(value.isfinite().all()):

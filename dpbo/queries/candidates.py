@@ -78,4 +78,4 @@ class CandidateScores(Query):
         return IntegerSum(torch.cat([answer.numerators for answer in sums]), sums[0].quanta * len(sums))
 
     def _mean(self, candidate: Any) -> ClippedMean:
-        return ClippedMean(self.score, candidate, score_range=self.score_range, fit=self.fit, divisor=1.0)
+        return ClippedMean(self.score, candidate, score_range=self.score_range, fit=self.fit)

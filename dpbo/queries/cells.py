@@ -20,7 +20,7 @@ from dpbo.checking import at_least, checked, require
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean, root_up
-from dpbo.queries.scoring import Score, tensor_of
+from dpbo.queries.scoring import tensor_of
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class CellMeans(ClippedMean):
         if self.score_range not in (None, (0, 1)) or self.max_records_per_unit != 1 or self.worst != "lower":
             raise InputError("cells", self.cells, "given without score_range, max_records_per_unit and worst", "Cells fix these.")
         if not isinstance(self.score, OneCell):
-            object.__setattr__(self, "score", _in_cells(self.score, self.cells))
+            object.__setattr__(self, "score", OneCell(self.score, self.cells))
         object.__setattr__(self, "score_range", [(0.0, 1.0)] * self.cells)
         super().__post_init__()
         if len(set(self.weights or ())) > 1:
@@ -89,9 +89,3 @@ class CellMeans(ClippedMean):
 
     def public_inputs(self) -> dict[str, Any]:
         return {"cells": self.cells, "divisor": self.divisor}
-
-
-def _in_cells(score: Score, cells: int) -> OneCell:
-    if not callable(score):
-        raise InputError("score", score, "callable")
-    return OneCell(score, cells)

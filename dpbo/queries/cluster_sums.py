@@ -52,8 +52,6 @@ class ClusterSums(PointSums):
         require_float64("centers", self.centers)
         if self.centers.ndim != 2 or self.centers.shape[1] != self.dimension or not len(self.centers):
             raise InputError("centers", tuple(self.centers.shape), f"of shape K x {self.dimension}")
-        if len(self.weights) != 2:
-            raise InputError("weights", self.weights, "two numbers: for counts and for sums")
         object.__setattr__(self, "weights", tuple(require_positive("weights", weight, 1e-3, 1e3) for weight in self.weights))
         object.__setattr__(self, "centers", self.centers.detach().cpu().clone())
 
@@ -68,14 +66,14 @@ class ClusterSums(PointSums):
         replaced = adjacency is Adjacency.REPLACE_ONE
         return Sensitivity((2.0 * l1 if replaced else l1) * _UP, both.l2, max(q, 2.0 * m if replaced else m) * _UP, both.scale)
 
-    def squared(self, adjacency: Adjacency) -> tuple[float, float]:
+    def squared(self, adjacency: Adjacency) -> float:
         q, m = self._scaled()
         longest = self.dimension if self.ball.norm == "linf" else 1.0
         alone = q * q + longest * m * m
         if adjacency is not Adjacency.REPLACE_ONE:
-            return alone, 1.0
+            return alone
         different = 2.0 * alone if len(self.centers) > 1 else alone
-        return max(different, 4.0 * longest * m * m), 1.0
+        return max(different, 4.0 * longest * m * m)
 
     def units(self) -> torch.Tensor:
         q, m = self._scaled()
@@ -90,7 +88,7 @@ class ClusterSums(PointSums):
     def chunk(self, Z: torch.Tensor, alive: torch.Tensor, resolution: Resolution) -> torch.Tensor:
         centers = self.centers.to(Z.device, non_blocking=True)
         offset = math.ldexp(0.5, resolution.bits) * centers.square().sum(1, keepdim=True)
-        nearest = (self._padded(centers) @ Z)[: len(centers)].sub_(offset).argmax(0)
+        nearest = (centers @ Z).sub_(offset).argmax(0)
         chosen = torch.zeros(len(centers), Z.shape[1], dtype=torch.float64, device=Z.device)
         chosen.scatter_(0, nearest.unsqueeze(0), alive.to(torch.float64).unsqueeze(0))
         return product(chosen, torch.cat([torch.ones_like(Z[:1]), Z])).flatten()
@@ -98,8 +96,3 @@ class ClusterSums(PointSums):
     def _scaled(self) -> tuple[float, float]:
         least = min(self.weights)
         return self.weights[0] / least, self.weights[1] / least
-
-    @staticmethod
-    def _padded(centers: torch.Tensor) -> torch.Tensor:
-        """At least two rows: one would take another product's path."""
-        return centers if len(centers) > 1 else torch.cat([centers, centers])

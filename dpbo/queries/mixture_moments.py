@@ -21,7 +21,6 @@ small (fused_moments.py).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,8 +61,6 @@ class MixtureMoments(PointSums):
         require_float64("natural", self.natural)
         if self.natural.ndim != 2 or self.natural.shape[1] != width or not 1 <= len(self.natural) <= _MOST_COMPONENTS:
             raise InputError("natural", tuple(self.natural.shape), f"of shape K x {width} with K at most {_MOST_COMPONENTS}")
-        if len(self.weights) != 3:
-            raise InputError("weights", self.weights, "three numbers: for counts, means and second moments")
         object.__setattr__(self, "weights", tuple(require_positive("weights", weight, 1e-3, 1e3) for weight in self.weights))
         object.__setattr__(self, "natural", self.natural.detach().cpu().clone())
 
@@ -71,12 +68,12 @@ class MixtureMoments(PointSums):
     def components(self) -> int:
         return len(self.natural)
 
-    def squared(self, adjacency: Adjacency) -> tuple[float, float]:
+    def squared(self, adjacency: Adjacency) -> float:
         least = min(self.weights)
         q, m, c = (weight / least for weight in self.weights)
         alone, same = length_squared((q, m, c)), distance_squared((q, m, c), self.covariance)
         both = alone if self.components == 1 else 2.0 * alone
-        return max(both, same) if adjacency is Adjacency.REPLACE_ONE else alone, math.sqrt(self.natural.numel())
+        return max(both, same) if adjacency is Adjacency.REPLACE_ONE else alone
 
     def units(self) -> torch.Tensor:
         weights = torch.tensor(self.weights, dtype=torch.float64)[degrees(self.covariance, self.dimension)]

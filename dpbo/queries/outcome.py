@@ -25,10 +25,10 @@ from dpbo.events import DeclassifiedEvent, Event, NotPrivateEvent
 from dpbo.privacy import Adjacency, Sensitivity, require_range
 from dpbo.queries import scoring
 from dpbo.queries.clipped import ClippedMean
-from dpbo.queries.integers import sum_records
+from dpbo.queries.integers import Lattice, sum_records
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 
-_NOTHING = torch.tensor([torch.nan], dtype=torch.float64)
+_NOTHING = torch.tensor([[torch.nan]], dtype=torch.float64)
 
 
 @checked
@@ -74,7 +74,7 @@ class RowOutcome(Query):
         return {"outcomes-declassified": f"the curator declares that outcomes need no protection: {self.declassified}"}
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
-        return self._mean().affine(1)
+        return self._mean().affine(units)
 
     def public_inputs(self) -> dict[str, Any]:
         return {"value_range": list(self.value_range), "worst": self.worst}
@@ -84,7 +84,7 @@ class RowOutcome(Query):
 
     def quanta(self) -> tuple[float, ...]:
         """The public lattice of the outcome."""
-        return tuple(grid.quantum for grid in self._mean().lattices(1))
+        return tuple(grid.quantum for grid in self._grids())
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         if view.groups is not None:
@@ -94,13 +94,15 @@ class RowOutcome(Query):
         if not view.can_take:
             raise InputError("records", "a container without single records", "tensors, arrays, DataFrames or lists of samples")
         try:
-            value = scoring.tensor_of(self.outcome(view.only(self.row).records)).reshape(-1).to(torch.float64)
+            value = scoring.tensor_of(self.outcome(view.only(self.row).records)).reshape(1, 1).to(torch.float64)
         except KeyboardInterrupt:
             return Failure("interrupted")
         except BaseException:  # whatever it is, it is this record's own
             value = _NOTHING
-        grids = self._mean().lattices(1)
-        return IntegerSum(sum_records([(value if len(value) == 1 else _NOTHING).reshape(1, 1).cpu()], grids), self.quanta())
+        return IntegerSum(sum_records([value.cpu()], self._grids()), self.quanta())
+
+    def _grids(self) -> list[Lattice]:
+        return self._mean().lattices(1)
 
     def _mean(self) -> ClippedMean:
         """What lattice, sensitivity and published value are taken from: the mean over one record."""

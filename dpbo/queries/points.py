@@ -49,8 +49,8 @@ class PointSums(Query):
         """K."""
 
     @abc.abstractmethod
-    def squared(self, adjacency: Adjacency) -> tuple[float, float]:
-        """Squared l2 sensitivity of the vector whose coordinates are divided by `units`, and l1 over l2."""
+    def squared(self, adjacency: Adjacency) -> float:
+        """Squared l2 sensitivity of the vector whose coordinates are divided by `units`."""
 
     @abc.abstractmethod
     def units(self) -> torch.Tensor:
@@ -74,9 +74,8 @@ class PointSums(Query):
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         if adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
             raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE")
-        squared, times = self.squared(adjacency)
-        l2 = math.sqrt(squared) * _UP
-        return Sensitivity(l2 * times * _UP, l2, l2, tuple(self.units().tolist()))
+        l2, units = math.sqrt(self.squared(adjacency)) * _UP, tuple(self.units().tolist())
+        return Sensitivity(l2 * math.sqrt(len(units)) * _UP, l2, l2, units)  # of so many coordinates l1 is at most the root times l2
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return (0.0,) * len(self.units()), 1.0

@@ -37,9 +37,8 @@ class SecondMoment(PointSums):
     def components(self) -> int:
         return 1
 
-    def squared(self, adjacency: Adjacency) -> tuple[float, float]:
-        squared = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
-        return squared, math.sqrt(self.dimension * (self.dimension + 1) / 2)
+    def squared(self, adjacency: Adjacency) -> float:
+        return 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
 
     def units(self) -> torch.Tensor:
         i, j = torch.triu_indices(self.dimension, self.dimension)
