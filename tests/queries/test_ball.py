@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dpbo.errors import InputError
+from dpbo.queries import ball as balls
 from dpbo.queries.ball import Ball, Resolution, chunk_rows, lattice_chunks, product
 
 DOUBLE = torch.float64
@@ -27,9 +28,11 @@ def test_the_way_in_and_the_way_back(center, matrix):
 
 
 def test_what_is_no_ball_is_refused():
-    for radius in (0.0, 1e101, 1.5e-101, 1.5e-100 / 2, math.inf):
+    for radius in (0.0, 1.5e100, 1e101, 1.5e-101, 1.5e-100 / 2, math.inf):
         with pytest.raises(InputError, match="radius"):
             Ball(radius)
+    for radius in (1e-100, 1e100):
+        Ball(radius)
     refused: list[dict[str, Any]] = [
         {"norm": "l1"}, {"center": MATRIX}, {"center": torch.tensor([1.0, math.nan], dtype=DOUBLE)},
         {"matrix": CENTER}, {"matrix": MATRIX[:1]}, {"matrix": MATRIX.float()},
@@ -76,6 +79,30 @@ def test_a_record_on_the_sphere_keeps_its_length():
     assert alive[:3].tolist() == [True, True, False]
 
 
+@pytest.mark.attack("A4")
+def test_a_record_counts_up_to_1e100_radii_in_the_balls_own_norm():
+    """Both coordinates at 0.9e100 are inside for the cube, and 1.27e100 from the centre."""
+    X = 1e100 * torch.tensor([[0.9, 0.9], [0.9, 0.0], [1.5, 0.0]], dtype=DOUBLE)
+    for norm, counted in (("l2", [False, True, False]), ("linf", [True, True, False])):
+        ((k, alive),) = lattice_chunks([X], Ball(1.0, norm=norm), 16, 256)
+        assert alive[:3].tolist() == counted
+        assert k[:, :3].any(0).tolist() == counted
+
+
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("d", [1, 3])
+def test_a_whitened_record_has_the_same_place_whoever_stands_beside_it(d):
+    generator = torch.Generator().manual_seed(d)
+    X, matrix = (torch.randn(n, d, dtype=DOUBLE, generator=generator) for n in (300, d))
+    ball = Ball(2.0, matrix=matrix)
+    (k, alive), (rest, _) = lattice_chunks([X], ball, 16, 256)
+    assert alive.all()
+    alone = torch.cat([next(lattice_chunks([x[None]], ball, 16, 256))[0][:, :1] for x in X], 1)
+    assert torch.equal(alone, torch.cat([k, rest[:, :44]], 1))
+    clipped = ball.inward(X) / ball.inward(X).norm(dim=1, keepdim=True).clamp(min=1.0)
+    assert (alone.T / 2.0**16 - clipped).abs().max() <= 4 / 2.0**16
+
+
 def test_the_balls_own_tensors_are_copies():
     center, matrix = CENTER.clone(), MATRIX.clone()
     ball = Ball(1.0, center=center, matrix=matrix)
@@ -99,6 +126,23 @@ def test_steps_are_the_finest_that_no_sum_overflows(degree, components, units):
     assert 2**steps.weight_bits >= components**2
     assert steps.lattice_bits == 44 or 2 * most * 2**steps.lattice_bits > 2**62
     assert steps.bits == 20 or steps.weight_bits + degree * (steps.bits + 1) > min(41, steps.lattice_bits)
+
+
+@pytest.mark.parametrize(
+    ("degree", "components", "units", "steps"),
+    [
+        (2, 5, 2**21, Resolution(11, 15, 41)), (1, 5, 1000, Resolution(11, 20, 44)), (2, 5, None, Resolution(10, 10, 30)),
+        (2, 200, None, Resolution(16, 7, 30)), (2, 1, 1000, Resolution(0, 20, 44)),
+    ],
+)  # fmt: skip
+def test_weights_and_coordinates_share_the_bits_as_it_is_said(degree, components, units, steps):
+    """Eleven bits for weights, so that rounding moves a sum by n / 2^12; a third where there is less room, and what so many need."""
+    assert Resolution.of(degree, components, units) == steps
+
+
+@pytest.mark.attack("A4")
+def test_the_widest_records_squares_are_summed_exactly():
+    assert balls.MOST_DIMENSION * 4**balls._MOST_BITS == 2**53
 
 
 def test_chunks_hold_a_power_of_two_of_rows_that_stays_in_cache():

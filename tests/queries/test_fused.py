@@ -111,6 +111,15 @@ def test_a_loss_has_the_same_bits_however_it_was_collected(stored, dtype, lent):
     records = (1e6 + 1e17 * torch.rand(50, 1, dtype=torch.float64)).to(dtype)
     own = frozenset({records.untyped_storage().data_ptr()}) if lent else frozenset()
     alone = [records.to(torch.float64)]
-    ways = [collected(pieces, torch.device("cpu"), own, stored) for pieces in ([records], records.split(7), alone)]
-    assert torch.equal(ways[0].double(), ways[2].double())
-    assert torch.equal(ways[1].double(), ways[2].double())
+    expected = collected(alone, torch.device("cpu"), own, stored).double()
+    for pieces in ([records], records.split(7), records.split(25)):
+        assert torch.equal(collected(pieces, torch.device("cpu"), own, stored).double(), expected)
+
+
+def test_a_view_of_the_records_is_lent_and_whatever_else_a_loss_returns_is_copied():
+    records, other = torch.ones(2, 5, 1, dtype=torch.float64)
+    own = frozenset({records.untyped_storage().data_ptr()})
+    for piece, lent in ((records, True), (other.clone(), False), (records.float(), False)):
+        found = collected([piece], torch.device("cpu"), own, torch.float64)
+        assert (found.data_ptr() == piece.data_ptr()) is lent
+    assert collected([], torch.device("cpu"), own, torch.float64).tolist() == [], "no records, and no loss of any"

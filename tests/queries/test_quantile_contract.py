@@ -1,5 +1,7 @@
 """QuantileUtilities under the query contract, and a private quantile from end to end."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -62,6 +64,18 @@ def test_utilities_count_who_is_below(grouped):
         "the step of 2^-20 is shared out in whole parts"
     )
     assert len(set(answer.quanta)) == 1
+
+
+def test_a_unit_is_below_a_candidate_where_its_truncated_score_is():
+    """Also where the candidate lies between two numbers of the lattice, as a tenth does."""
+    question = QuantileUtilities(norms, candidates=[0.0, 0.1, 1.0], quantile=0.5)
+    step = question._grid(4).quantum
+    last = math.floor(0.1 / step) * step
+    assert last < 0.1 < last + step
+    records = torch.tensor([last - step, last, last + step, 0.7], dtype=torch.float64)
+    answer = question._evaluate(PrivateView.of(records, PrivacyUnit("record"), units_are_public=True), None)
+    assert isinstance(answer, IntegerSum)
+    assert (answer.numerators.double() * answer.quanta[0]).tolist() == [-2.0, 0.0, -2.0]
 
 
 def test_extreme_quantiles_are_those_that_were_asked_for():

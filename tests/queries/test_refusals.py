@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from dpbo import Adjacency, RowChange
-from dpbo.errors import InputError
+from dpbo.errors import InputError, ScoreError
 from dpbo.queries import (
     CandidateScores,
+    CellMeans,
     ClippedGradient,
     ClippedMean,
     ClusterSums,
@@ -32,6 +33,7 @@ def score(_subject, records):
 GOOD: dict[type, dict[str, Any]] = {
     ClippedMean: {"score": score, "score_range": (0.0, 1.0)},
     CandidateScores: {"score": score, "candidates": [1, 2], "score_range": (0.0, 1.0)},
+    CellMeans: {"score": score, "cells": 2},
     ClippedGradient: {"loss": score, "X": ONES, "weights": ONES, "clip": 1.0},
     ClusterSums: {"dimension": 2, "ball": Ball(1.0), "centers": ONES},
     MixtureMoments: {"dimension": 2, "ball": Ball(1.0), "natural": torch.ones(2, 6, dtype=DOUBLE)},
@@ -59,6 +61,7 @@ REFUSED: list[tuple[type, str, Any]] = [
     (QuantileUtilities, "score", 3), (QuantileUtilities, "candidates", [0.0, float("inf")]), (QuantileUtilities, "candidates", [1.0]),
     (QuantileUtilities, "candidates", [0.0, 1.0, 1.0]), (QuantileUtilities, "candidates", [0.0, 2.0, 1.0, 3.0]),
     (QuantileUtilities, "quantile", 0.0), (QuantileUtilities, "quantile", 1.0), (QuantileUtilities, "quantile", 0.1234567),
+    (QuantileUtilities, "quantile", 0.5e-6),
     (QuantileUtilities, "step_cost", -1.0), (QuantileUtilities, "step_cost", 1.5e6),
     (RowOutcome, "outcome", 3), (RowOutcome, "row", -1), (RowOutcome, "declassified", " "),
     (RowTable, "radius", 0.9e-100), (RowTable, "radius", 1.5e100), (RowTable, "projection", BROKEN), (RowTable, "center", []),
@@ -73,7 +76,8 @@ ACCEPTED: list[tuple[type, str, Any]] = [
     (ClippedGradient, "clip", 1e-100), (ClippedGradient, "clip", 1e100), (ClippedGradient, "divisor", 1.0),
     (ClippedGradient, "divisor", 1e18), (ClusterSums, "weights", (1e-3, 1e3)), (MixtureMoments, "weights", (1e-3, 1.0, 1e3)),
     (SecondMoment, "dimension", MOST_DIMENSION),
-    (QuantileUtilities, "quantile", 0.123456), (QuantileUtilities, "step_cost", 1e6), (QuantileUtilities, "step_cost", 0.0),
+    (QuantileUtilities, "quantile", 0.123456), (QuantileUtilities, "quantile", 2.0**-20),
+    (QuantileUtilities, "step_cost", 1e6), (QuantileUtilities, "step_cost", 0.0),
     (RowTable, "radius", 1e-100), (RowTable, "radius", 1e100), (RowTable, "center", [1e100, -1e100]), (RowTable, "projection", ONES[:, :1]),
     (RowTable, "projection", -ONES * 1.5e-100), (RowTable, "projection", -ONES * 0.9e100),
     (PoissonSampled, "rate", 1e-9), (PoissonSampled, "rate", 1),
@@ -109,6 +113,54 @@ def test_a_change_too_small_beside_a_wide_table_is_refused():
     RowTable([0.0] * 100, 1.0, row_change=change).sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
     with pytest.raises(InputError, match="row_change"):
         RowTable([0.0] * 2000, 1.0, row_change=change).sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
+
+
+def test_what_counts_where_nothing_can_be_scored_lies_inside_every_range():
+    ClippedMean(score, score_range=[(0.0, 1.0), (0.5, 3.0)], worst=0.75)
+    for worst in (0.25, 2.0):
+        with pytest.raises(InputError, match="worst"):
+            ClippedMean(score, score_range=[(0.0, 1.0), (0.5, 3.0)], worst=worst)
+
+
+def whole(*arguments):
+    return arguments[-1]
+
+
+def short(*arguments):
+    return arguments[-1][1:]
+
+
+TRIED: list[tuple[type, str, torch.Tensor]] = [
+    *((kind, "score", torch.zeros(5)) for kind in (ClippedMean, CandidateScores, CellMeans, QuantileUtilities)),
+    (ClippedGradient, "loss", torch.zeros(5)),
+    *((kind, "vectors", torch.zeros(5, 2)) for kind in (ClusterSums, MixtureMoments, SecondMoment)),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "example"), TRIED, ids=lambda v: getattr(v, "__name__", ""))
+@pytest.mark.attack("A6")
+def test_a_score_of_another_length_is_found_on_public_stand_ins(kind, name, example):
+    """Before a private record is touched: there it would be a failure that nothing is told of."""
+    sound, broken = (kind(**{**GOOD[kind], name: function}) for function in (whole, short))
+    sound.probe(example, 5, sound.prepare())
+    with pytest.raises(ScoreError, match="must return"):
+        broken.probe(example, 5, broken.prepare())
+
+
+def test_what_is_taken_on_trust_is_told():
+    """Number by number, as the ledger and the statement have it."""
+    mean = ClippedMean(score, score_range=[(0.0, 1.0), (-1.0, 3.0)], weights=(1.0, 0.25), divisor=10.0, worst=0.5)
+    assert mean.public_inputs() == {
+        "score_range": [[0.0, 1.0], [-1.0, 3.0]], "weights": [1.0, 0.25], "max_records_per_unit": 1, "worst": 0.5, "divisor": 10.0,
+    }  # fmt: skip
+    assert QuantileUtilities(**GOOD[QuantileUtilities]).public_inputs() == {"candidates": [0.0, 1.0], "quantile": 0.5, "step_cost": 0.0}
+
+
+def test_public_numbers_are_copies():
+    candidates = [0.0, 1.0]
+    question = QuantileUtilities(score, candidates=candidates, quantile=0.5)
+    candidates[1] = 2.0
+    assert question.candidates == (0.0, 1.0)
 
 
 def test_public_tensors_are_copies():
