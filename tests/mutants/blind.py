@@ -184,14 +184,14 @@ MUTANTS = (
     Mutant(
         "with two clusters or more nobody looks at a record that stays in its cluster",
         "queries/cluster_sums.py",
-        old="        return max(different, 4.0 * longest * m * m), 1.0",
-        new="        return different if len(self.centers) > 1 else max(different, 4.0 * longest * m * m), 1.0",
+        old="        return max(different, 4.0 * longest * m * m)",
+        new="        return different if len(self.centers) > 1 else max(different, 4.0 * longest * m * m)",
     ),
     Mutant(
         "second moments get too little noise off the diagonal",
         "queries/second_moment.py",
-        old="torch.where(i == j, 1.0, math.sqrt(0.5)).double()",
-        new="torch.where(i == j, 1.0, 0.5).double()",
+        old="torch.full((len(i),), math.sqrt(0.5), dtype",
+        new="torch.full((len(i),), 0.5, dtype",
     ),
     Mutant(
         "points of one unit with many rows count each for itself",

@@ -18,6 +18,7 @@ from tests.queries.memory import at_the_edge, far_apart
 CASES = [  # records, dimension, components, covariance, whether the ball is turned
     (300, 2, 5, "full", False), (300, 2, 5, "full", True), (130, 3, 1, "diag", False), (77, 1, 2, "spherical", False),
     (260, 3, 4, "spherical", True), (257, 4, 2, "full", False), (1, 1, 1, "full", False), (129, 2, 10, "diag", False),
+    (1300, 2, 3, "full", False),  # several blocks a program
 ]  # fmt: skip
 
 
@@ -31,7 +32,8 @@ def case_of(records, dimension, components, covariance, turned, *, dtype=torch.f
             X[0, 0], X[1, 0] = 1e200, 2e100  # the second is just too far
     matrix = torch.eye(dimension) + 0.1 * torch.randn(dimension, dimension, generator=draw) if turned else None
     ball = Ball(1.5, center=0.1 * torch.randn(dimension, generator=draw).double(), matrix=None if matrix is None else matrix.double())
-    natural = 3.0 * torch.randn(components, width_of(covariance, dimension), generator=draw).double()
+    spread = 60.0 if components == 2 else 3.0  # logits whose exponentials would overflow, and others
+    natural = spread * torch.randn(components, width_of(covariance, dimension), generator=draw).double()
     return X, MixtureMoments(dimension, ball=ball, natural=natural, covariance=covariance)
 
 
@@ -63,7 +65,8 @@ def sign_kept_apart(X):
 
 
 OTHERS: list[dict[str, Any]] = [
-    {"together": 1}, {"dtype": torch.float32}, {"changed": sign_kept_apart}, {"changed": lambda X: X.T.contiguous().T},
+    {"together": 1}, {"together": 2, "case": (1300, 2, 3, "full", False)}, {"dtype": torch.float32},
+    {"changed": sign_kept_apart}, {"changed": lambda X: X.T.contiguous().T},
     {"dtype": torch.float32, "changed": far_apart, "case": (130, 3, 1, "diag", False)}, {"changed": at_the_edge},
     {"changed": lambda X: X.nan_to_num(0.0, 3.0, -3.0).clamp(-9.0, 9.0).long()},
 ]  # fmt: skip
