@@ -106,10 +106,14 @@ class Resolution:
 
 
 def chunk_rows(width: int, device: str = "cpu") -> int:
-    """Rows of a chunk, a public power of two, so that `width` numbers a row stay in cache, or on a GPU keep it busy."""
+    """Rows of a chunk, public, so that `width` numbers a row stay in cache, or on a GPU keep it busy.
+
+    Whole tiles of a matrix product, whether those are 12, 16 or 24 rows wide: what is left over beside them would be added up in another
+    order, so a record's bits would depend on its place, and that on who else is there.
+    """
     bits = math.ceil(math.log2(width))
     if device == "cpu":
-        return min(_MOST_ROWS, max(256, (1 << 17) >> bits))
+        return 15 * min(_MOST_ROWS >> 4, max(16, (1 << 13) >> bits))
     return min(LARGEST_CHUNK, max(_MOST_ROWS, (1 << 27) >> bits))
 
 

@@ -79,7 +79,7 @@ _FILES = {  # the part of the tests' names, by file; where it is not the file's 
     "queries/gradient_kernel": ("queries/test_fused",),
     "queries/moments_kernel": ("queries/test_fused_moments",),
     "queries/fused": ("queries/test_fused",),
-    "queries/vectors": ("queries/test_gradient",),
+    "queries/vectors": ("queries/test_vectors", "queries/test_gradient"),
 }
 _FOLDERS = {
     "accounting": ("accounting",), "queries": ("queries", "testing"), "mechanisms": ("mechanisms", "testing"),

@@ -8,7 +8,7 @@ import torch
 
 from dpbo.errors import InputError
 from dpbo.queries import ball as balls
-from dpbo.queries.ball import Ball, Resolution, chunk_rows, lattice_chunks, product
+from dpbo.queries.ball import Ball, Resolution, _Placer, chunk_rows, lattice_chunks, product
 
 DOUBLE = torch.float64
 CENTER = torch.tensor([1.0, -2.0], dtype=DOUBLE)
@@ -145,9 +145,20 @@ def test_the_widest_records_squares_are_summed_exactly():
     assert balls.MOST_DIMENSION * 4**balls._MOST_BITS == 2**53
 
 
-def test_chunks_hold_a_power_of_two_of_rows_that_stays_in_cache():
-    assert [chunk_rows(width) for width in (1, 32, 33, 64, 512, 10**6)] == [4096, 4096, 2048, 2048, 256, 256]
+def test_chunks_hold_whole_tiles_of_rows_that_stay_in_cache():
+    assert [chunk_rows(width) for width in (1, 32, 33, 64, 512, 10**6)] == [3840, 3840, 1920, 1920, 240, 240]
+    assert all(chunk_rows(1 << bits) % 48 == 0 for bits in range(14))
     assert [chunk_rows(width, "cuda") for width in (1, 128, 129, 10**5)] == [1 << 20, 1 << 20, 1 << 19, 4096]
+
+
+@pytest.mark.parametrize("d", [1, 2, 5, 33, 200])
+@pytest.mark.attack("A4")
+def test_equal_records_get_equal_bits_wherever_they_stand(d):
+    generator = torch.Generator().manual_seed(d)
+    ball = Ball(0.7, center=torch.randn(d, generator=generator).double(), matrix=torch.randn(d, d, dtype=DOUBLE, generator=generator))
+    X = torch.randn(d, 1, dtype=DOUBLE, generator=generator).expand(d, chunk_rows(d)).contiguous()
+    found = _Placer(ball, d, X.device)(X)
+    assert torch.equal(found, found[:, :1].expand_as(found))
 
 
 @pytest.mark.attack("A4")

@@ -62,7 +62,7 @@ def make(records, **settings):
     return Curator(records, **terms)
 
 
-@pytest.mark.parametrize(("n", "N", "d"), [(1, 1, 1), (7, 4, 3), (4096, 11, 10), (4097, 34, 33), (10_000, 2, 200)])
+@pytest.mark.parametrize(("n", "N", "d"), [(1, 1, 1), (7, 4, 3), (3840, 11, 10), (3841, 34, 33), (10_000, 2, 200)])
 def test_it_is_the_papers_mean_of_clipped_gradients(n, N, d):
     generator = torch.Generator().manual_seed(n)
     Y, W = (torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in ((n, N), (d, N)))
@@ -96,7 +96,7 @@ def test_one_unit_changes_no_others_bits(N, d, threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        n, clip = 4097, 1.0
+        n, clip = vectors._ROWS["cpu"] + 1, 1.0
         generator = torch.Generator().manual_seed(N)
         Y = torch.randn(N, n, dtype=torch.float64, generator=generator)
         W = torch.randn(d, N, dtype=torch.float64, generator=generator)
@@ -129,14 +129,15 @@ def test_a_wild_unit_changes_no_others_bits(wild):
 
 @pytest.mark.attack("A8")
 def test_a_removed_unit_leaves_every_other_ones_length_as_it_was():
-    """4,095 units against 4,096: clipped lengths are summed in one fixed shape, wherever the last unit stands."""
+    """A whole chunk less one against a whole chunk: clipped lengths are summed in one fixed shape, wherever the last unit stands."""
+    rows = vectors._ROWS["cpu"]
     numbers = [10.760967930952122, -5.493870409268653, 4.796100944628616, -3.83102110441581, 0.9765046270726674]
     clip = 0.7499999980328573
     quantum, W = quantum_of(clip, 5), torch.eye(5, dtype=torch.float64)
-    sums = [clipped_sum([torch.full((n,), x, dtype=torch.float64) for x in numbers], W, clip, quantum) for n in (4095, 4096)]
+    sums = [clipped_sum([torch.full((n,), x, dtype=torch.float64) for x in numbers], W, clip, quantum) for n in (rows - 1, rows)]
     one = clipped_sum([torch.tensor([x], dtype=torch.float64) for x in numbers], W, clip, quantum)
     assert (sums[1] - sums[0]).tolist() == one.tolist()
-    for n in (1, 17, 4070, 4094):
+    for n in (1, 17, rows - 26, rows - 2):
         whole = clipped_sum([torch.full((n,), x, dtype=torch.float64) for x in numbers], W, clip, quantum)
         assert whole.tolist() == (n * one).tolist()
 

@@ -118,6 +118,19 @@ def test_one_record_changes_no_others_bits(n):
         assert torch.equal(rest + one, whole)
 
 
+@pytest.mark.attack("A4")
+def test_equal_records_fall_to_one_centre_wherever_they_stand():
+    """Records that only rounding puts nearer to one of two centres: were it another in another place, one removal would move many."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(30):
+        center, record = (torch.randn(5, dtype=torch.float64, generator=generator) for _ in range(2))
+        record = 0.3 * (record + record.flip(0)) / record.norm()
+        far = 9.0 * torch.eye(5, dtype=torch.float64)
+        query = ClusterSums(5, ball=Ball(1.0), centers=torch.cat([torch.stack([center, center.flip(0)]), far]))
+        total = query._total([record.expand(2 * 4096, 5).contiguous()], 2 * 4096)
+        assert (total.reshape(7, 6)[:, 0] != 0).sum() == 1
+
+
 def test_bad_input_is_named():
     for name, change in (("centers", {"centers": torch.zeros(2, 3).double()}), ("weights", {"weights": (1.0, -1.0)}),
                          ("dimension", {"dimension": 0})):  # fmt: skip
