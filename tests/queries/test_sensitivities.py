@@ -250,6 +250,19 @@ def test_a_sampled_unit_counts_once_or_twice_and_the_sample_varies():
     assert question.variance_within(None) == pytest.approx([0.75 / 0.25 * 40 * (1.5 / 40) ** 2])
     assert question.variance_within(80) == pytest.approx([0.75 / 0.25 * 80 * (1.5 / 40) ** 2])
     assert question.affine(None) == ((1.5,), 0.1)
+    two = PoissonSampled(ClippedMean(score, score_range=[(1.0, 3.0), (-5.0, 3.0)], divisor=40.0), rate=0.5)
+    assert two.variance_within(None) == pytest.approx([40 * (1.0 / 40) ** 2, 40 * (4.0 / 40) ** 2])
+
+
+@pytest.mark.attack("A5")
+def test_a_second_moment_is_one_symmetric_matrix():
+    """Off the diagonal each number stands twice in it, so it counts sqrt 2 times."""
+    question, off = SecondMoment(3, ball=Ball(2.0)), math.sqrt(0.5)
+    for adjacency, squared in ((REPLACE, 2.0), (ADD, 1.0)):
+        l2 = math.sqrt(squared)
+        assert (l2 * math.sqrt(6.0), l2, l2, 1.0, off, off, 1.0, off, 1.0) == declared(question, adjacency)
+    found = question.sensitivity(REPLACE)
+    assert Fraction(found.scale[1]) * Fraction(found.l2) >= 1, "(1, 1) and (1, -1) over the root of 2 differ there alone, and by 1"
 
 
 def test_an_outcome_is_a_mean_over_one_record():
