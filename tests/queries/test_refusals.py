@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from dpbo import Adjacency, RowChange
+from dpbo import Adjacency, PrivacyUnit, RowChange
+from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError, ScoreError
 from dpbo.queries import (
     CandidateScores,
@@ -161,6 +162,40 @@ def test_public_numbers_are_copies():
     question = QuantileUtilities(score, candidates=candidates, quantile=0.5)
     candidates[1] = 2.0
     assert question.candidates == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("radius", [1.0, 2.0**-40, 2.0**40])
+def test_whole_numbers_of_a_row_table_fit_64_bits(radius):
+    """The ball is 2^56 quanta wide in each direction of such a change; 2^61 are allowed, which the root of 1024 coordinates makes of it."""
+    change = RowChange(norm=radius * 2.0**-23, diameter=2 * radius)
+    RowTable([0.0] * 1024, radius, row_change=change).sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
+    with pytest.raises(InputError, match="row_change"):
+        RowTable([0.0] * 1025, radius, row_change=change).sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
+
+
+def test_a_ball_of_another_dimension_is_refused():
+    for kind in (SecondMoment, ClusterSums, MixtureMoments):
+        with pytest.raises(InputError) as refused:
+            kind(**{**GOOD[kind], "ball": Ball(1.0, center=torch.zeros(3, dtype=DOUBLE))})
+        assert refused.value.parameter == "center"
+
+
+def test_units_of_several_rows_have_no_row_of_their_own():
+    view = PrivateView.of(ONES, PrivacyUnit("person", groups=[0, 0]), units_are_public=True)
+    with pytest.raises(InputError) as refused:
+        RowTable([0.0, 0.0], 1.0)._evaluate(view, None)
+    assert refused.value.parameter == "groups"
+
+
+@pytest.mark.parametrize("question", [RowTable([0.0, 0.0], 1.0), PoissonSampled(ClippedMean(score, score_range=(0.0, 1.0)), rate=0.5)])
+def test_stand_in_records_of_another_shape_are_told_of(question):
+    with pytest.raises(ScoreError, match="stand-in"):
+        question.probe(torch.ones(5, 3, dtype=DOUBLE), 5, None)
+
+
+def test_a_sampled_mean_asks_for_the_divisor_that_its_mean_asks_for():
+    with pytest.raises(InputError, match="divisor"):
+        PoissonSampled(ClippedMean(score, score_range=(0.0, 1.0)), rate=0.5).require_public(Adjacency.ADD_OR_REMOVE_ONE)
 
 
 def test_public_tensors_are_copies():

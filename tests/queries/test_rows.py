@@ -167,6 +167,11 @@ def test_the_relation_is_about_one_table():
     assert "a row of 'rows' moves by at most 1" in str(private.statement())
 
 
+def test_a_table_is_told_where_it_is_named():
+    assert RowTable((0.0, 1.0), 2.0, table="rows").public_inputs() == {"table": "rows", "center": [0.0, 1.0], "radius": 2.0}
+    assert RowTable((0.0, 1.0), 2.0).public_inputs() == {"center": [0.0, 1.0], "radius": 2.0}
+
+
 def test_projections_are_told_apart_by_their_digest():
     first, second = (RowTable((0.0, 0.0), 1.0, projection=A).public_inputs() for A in (SHEAR, SHEAR + 1e-12))
     assert first["projection"][:2] == second["projection"][:2] == [2, 3]

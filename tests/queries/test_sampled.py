@@ -143,6 +143,11 @@ def test_a_rate_outside_its_range_is_refused(rate):
         mean(rate)
 
 
+def test_a_whole_rate_is_kept_as_the_float_that_it_is():
+    kept = mean(1).public_inputs()["sample_rate"]
+    assert (kept, type(kept)) == (1.0, float)
+
+
 def test_only_means_and_only_sliceable_records():
     with pytest.raises(InputError, match="ClippedMean"):
         PoissonSampled(ClippedSum(lambda _, r: r, score_range=(0.0, 1.0)), rate=0.5)  # type: ignore[arg-type]

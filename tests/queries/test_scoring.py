@@ -1,12 +1,13 @@
 """What happens to private scores on their way to a sum: whatever fails, nothing is raised."""
 
+import numpy as np
 import pytest
 import torch
 
 from dpbo import PrivacyUnit
 from dpbo.curator.records import PrivateView
 from dpbo.queries.query import Failure
-from dpbo.queries.scoring import over_records
+from dpbo.queries.scoring import over_records, tensor_of
 
 RECORDS = torch.arange(10.0)
 
@@ -39,3 +40,44 @@ def test_one_failing_record_counts_as_nothing_and_the_others_as_ever():
     found = over_records(fragile, None, view, 1, lambda pieces: torch.cat(list(pieces))[:, 0].tolist())
     assert isinstance(found, list)
     assert [value for value in found if value == value] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+
+
+class Fragile:
+    """Fails on some records, for which `worst` is asked."""
+
+    def __init__(self, broken, worst):
+        self.broken, self.score_of_failed, self.calls = broken, worst, 0
+
+    def __call__(self, _subject, batch):
+        self.calls += 1
+        if bool(torch.isin(batch, torch.tensor(self.broken)).any()) or self.calls == 1:
+            raise ValueError
+        return batch
+
+
+def scores_of(score, n):
+    view = PrivateView.of(torch.arange(float(n)), PrivacyUnit("record"), units_are_public=True)
+    return over_records(score, None, view, 1, lambda pieces: torch.cat(list(pieces))[:, 0].tolist())
+
+
+@pytest.mark.parametrize(("broken", "wanted"), [([1.0], [0.0, 7.0, 2.0]), ([0.0, 2.0], [7.0, 1.0, 7.0])])
+def test_what_counts_for_failed_records_is_asked_for_however_many_they_are(broken, wanted):
+    assert scores_of(Fragile(broken, lambda _, batch: torch.full_like(batch, 7.0)), 3) == wanted
+
+
+def test_nothing_is_asked_about_failed_records_where_there_are_none():
+    """The score failed once, on all at once, and then on no record."""
+
+    def worst(_subject, batch):
+        raise AssertionError
+
+    assert scores_of(Fragile([], worst), 3) == [0.0, 1.0, 2.0]
+
+
+def test_an_array_that_may_be_written_to_is_lent_and_any_other_copied():
+    """A tensor of a read-only array would let a reduction write into what was lent."""
+    array = np.arange(3.0)
+    assert tensor_of(array).data_ptr() == array.ctypes.data
+    array.flags.writeable = False
+    assert tensor_of(array).data_ptr() != array.ctypes.data
+    assert tensor_of(array).tolist() == [0.0, 1.0, 2.0]
