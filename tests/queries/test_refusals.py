@@ -68,7 +68,7 @@ REFUSED: list[tuple[type, str, Any]] = [
     (RowTable, "radius", 0.9e-100), (RowTable, "radius", 1.5e100), (RowTable, "projection", BROKEN), (RowTable, "center", []),
     (RowTable, "center", [0.0, 1.5e100]), (RowTable, "center", [-1.5e100, 0.0]), (RowTable, "projection", ONES.float()),
     (RowTable, "projection", ONES[0]), (RowTable, "projection", ONES[:1]), (RowTable, "projection", ONES[:, :0]),
-    (RowTable, "projection", ONES * 1e100), (RowTable, "projection", ONES * 1e-100),
+    (RowTable, "projection", ONES * 1e100), (RowTable, "projection", ONES * 1e-100), (RowTable, "projection", ONES / 0.0),
     (PoissonSampled, "rate", 0.9e-9), (PoissonSampled, "rate", 1.1), (PoissonSampled, "query", 3),
 ]  # fmt: skip
 ACCEPTED: list[tuple[type, str, Any]] = [

@@ -40,6 +40,9 @@ def test_norms_of_the_projection_are_rounded_up():
         query = RowTable((0.0,) * d, 1.0, projection=projection)
         for norm in (query.spectral_norm(), query._frobenius()):
             assert squared <= Fraction(norm) ** 2 <= squared * (1 + Fraction(1, 2**38))
+    wide, squared = rank_one(3000, 1000, 0)
+    norm = RowTable((0.0,) * 3000, 1.0, projection=wide)._frobenius()
+    assert squared <= Fraction(norm) ** 2 <= squared * (1 + Fraction(1, 2**38)), "also over millions of entries"
 
 
 @pytest.mark.parametrize("narrow", [1.0, 2.0**-23])
