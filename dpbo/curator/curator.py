@@ -329,9 +329,10 @@ class Curator(Opaque):
 
     def _draw(self, handle: Handle, law: Law, mechanism: Mechanism, event: Event, entry: int) -> Release:
         query, answer = self._answer(handle)
-        drawn = mechanism._sample(answer.numerators, answer.quanta, law, self._entropy)
-        value, variance = map(torch.from_numpy, mechanism.publish(drawn, law, query.affine(self.units)))
-        variance = variance + torch.as_tensor(query.variance_within(self.units), dtype=torch.float64)
+        with torch.device("cpu"):  # whatever the caller's default is: an error now would lose what was paid for
+            drawn = mechanism._sample(answer.numerators, answer.quanta, law, self._entropy)
+            value, variance = map(torch.from_numpy, mechanism.publish(drawn, law, query.affine(self.units)))
+            variance = variance + torch.as_tensor(query.variance_within(self.units), dtype=torch.float64)
         return Release(value, variance, tuple(drawn.reshape(-1).tolist()), law, event, entry)
 
     def _job(self, query: Query) -> Job:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbo.checking import checked
+from dpbo.digits import precision
 from dpbo.events import ExponentialEvent
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.selection import SelectionMechanism
@@ -44,7 +45,7 @@ class ExponentialMechanism(SelectionMechanism):
 
 def _exactly(counts: NDArray[np.int64], levels: NDArray[np.int64], rate: Fraction, word: int, bits: int) -> tuple[int, int]:
     """The first level whose running weight passes the drawn share, at both ends of what the bits leave open."""
-    with mpmath.workprec(bits + 64):
+    with precision(bits + 64):
         step = mpmath.exp(-mpmath.mpf(rate.numerator) / rate.denominator)
         sums, total = [], mpmath.mpf(0)
         for count, level in zip(counts.tolist(), levels.tolist(), strict=True):

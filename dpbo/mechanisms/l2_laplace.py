@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbo.checking import checked
+from dpbo.digits import precision
 from dpbo.errors import InputError
 from dpbo.events import Event, L2LaplaceEvent
 from dpbo.mechanisms.additive import PureNoise
@@ -112,7 +113,7 @@ class _Draw:
         draw = self
         while True:
             draw = draw.refined(entropy)
-            with mpmath.workprec(2 * draw.bits + 64):
+            with precision(2 * draw.bits + 64):
                 result = draw._floors(fractions, scale)
             if result is not None:
                 return np.array(result, dtype=np.int64)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbo.checking import checked
+from dpbo.digits import precision
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.selection import SelectionMechanism
@@ -57,7 +58,7 @@ def _noisy(counts: NDArray[np.int64], levels: NDArray[np.int64], rate: float, wo
 
 def _exactly(count: int, level: int, rate: Fraction, word: int, bits: int) -> tuple[Any, Any]:
     """The same bounds from more bits."""
-    with mpmath.workprec(2 * bits + 64):
+    with precision(2 * bits + 64):
         offset = mpmath.mpf(rate.numerator) / rate.denominator * level
         slack = mpmath.ldexp(1, -bits)
         shares = [mpmath.ldexp(end, -bits) for end in (word, word + 1)]

@@ -20,6 +20,7 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbo.digits import precision
 from dpbo.errors import InputError
 from dpbo.mechanisms.mechanism import Entropy
 
@@ -81,7 +82,7 @@ def decide(law: SymmetricLaw, k: int, negative: bool, fraction: float, scale: fl
         k, bits = (k << 64) | int.from_bytes(entropy(_WORD), "little"), bits + 64
         if k == 0:
             continue
-        with mpmath.workprec(2 * bits + 64):
+        with precision(2 * bits + 64):
             ends = [_floor_at(law, Fraction(p, 1 << bits), negative, fraction, scale) for p in (k, k + 1)]
         if ends[0] == ends[1] and ends[0] is not None:
             return ends[0]

@@ -14,6 +14,7 @@ from typing import Any
 
 import mpmath
 
+from dpbo.digits import precision
 from dpbo.laws import CountLaw
 from dpbo.mechanisms.mechanism import Entropy
 
@@ -24,7 +25,7 @@ def drawn(law: CountLaw, entropy: Entropy) -> int:
     """One number of runs. How long the draw takes grows with it, as the runs themselves do."""
     word, bits = _word(entropy), _WORD
     while True:
-        with mpmath.workprec(bits + 128):
+        with precision(bits + 128):
             found = _decided(law, word, bits)
         if found is not None:
             return found

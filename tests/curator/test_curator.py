@@ -114,6 +114,15 @@ def test_beyond_the_budget_nothing_is_drawn_and_nothing_charged():
     assert curator.ledger.head() == before
 
 
+@pytest.mark.parametrize("kind", [ClippedMean, ClippedSum])
+def test_what_was_paid_for_comes_whatever_device_is_the_default_now(kind):
+    curator = make()
+    handle = curator.evaluate(kind(same, score_range=(0.0, 1.0)))
+    with torch.device("meta"):  # the CPU's opposite: nothing can be read from it
+        release = curator.release(handle, NOISE)
+    assert {release.value.device.type, release.variance.device.type} == {"cpu"}
+
+
 def test_a_failure_after_the_charge_loses_the_value_for_good():
     class Broken(GaussianMechanism):
         def _sample(self, *arguments):
