@@ -1,11 +1,12 @@
 """Try every mutant, print which test kills it, and fail where one lives that should not.
 
-    python -m tests.mutants            those written by hand: each against the test that killed it last, then against tests near it
-    python -m tests.mutants generic    an eighth of those made by rule, always the same; `every` for all; any other word is part of a name
+    python -m tests.mutants            those written by hand, and of those made by rule an eighth, always the same
+    python -m tests.mutants written    by hand alone; `generic` is that eighth, `every` all made by rule, any other word a part of names
     python -m tests.mutants --keep     and write which test killed each to killers.json
     python -m tests.mutants --learn F  against the tests that run its lines, by F: pytest --cov --cov-context=test --junitxml=F.xml
 
-Survivors, explained in survivors.json, must be made by rule: no reason excuses one written by hand.
+Each meets the test that killed it last, then tests near it. Survivors, explained in survivors.json, must be made by rule: no reason excuses
+one written by hand.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tests.mutants.near import near
 from tests.mutants.swift import hunt_swiftly
 
 SHARE = 8  # of the mutants made by rule, one in so many is `generic`
+APART = " (apart)"  # seen in a process of its own alone, by a sabotaged copy
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,22 +55,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.keep:
             write(KILLERS, {known: killer for known, killer in killers.items() if known in made})
 
-    slow = list[Sabotage]()
+    slow = [mutant for mutant in mutants if _is_apart(killers.get(mutant.within(), ""))]
 
     def found_swiftly(mutant: Sabotage, killer: str) -> None:
-        if killer or isinstance(mutant, Generic):
+        if killer or (isinstance(mutant, Generic) and mutant.within() not in killers):
             found(mutant, killer)
         else:
             slow.append(mutant)
 
+    def found_slowly(mutant: Sabotage, killer: str) -> None:
+        found(mutant, killer if not killer or _is_apart(killer) else killer + APART)
+
+    swift = [mutant for mutant in mutants if mutant not in slow]
     left = hunt_swiftly(
-        mutants, ["tests"], lambda mutant: itertools.chain.from_iterable(plan(mutant)), asked.workers, asked.seconds, found_swiftly
+        swift, ["tests"], lambda mutant: itertools.chain.from_iterable(plan(mutant)), asked.workers, asked.seconds, found_swiftly
     )
     if asked.quick:
         for mutant in [*left, *slow]:
             found(mutant, "")
     else:
-        hunt([*left, *slow], plan, asked.workers, found)
+        hunt([*left, *slow], plan, asked.workers, found_slowly)
     print(f"{len(mutants) - len(lived)} of {len(mutants)} mutants killed in {time.monotonic() - began:.0f} s")
     for name in lived:
         print(f"LIVES: {name}")
@@ -90,7 +96,7 @@ def _chosen(which: Sequence[str]) -> list[Sabotage]:
     by_hand: list[Sabotage] = [*written.MUTANTS, *blind.MUTANTS]
     every: list[Sabotage] = [*generic()]
     groups = {"written": by_hand, "generic": [mutant for mutant in every if int(mutant.within(), 16) % SHARE == 0], "every": every}
-    found = [mutant for word in which or ["written"] for mutant in groups.get(word, [])]
+    found = [mutant for word in which or ["written", "generic"] for mutant in groups.get(word, [])]
     words = [word for word in which if word not in groups]
     return found + [mutant for mutant in by_hand + every if any(word in mutant.name for word in words)]
 
@@ -98,6 +104,10 @@ def _chosen(which: Sequence[str]) -> list[Sabotage]:
 def _place(mutant: Sabotage) -> str:
     """The function it changes, of one made by rule."""
     return mutant.name.partition(":")[0]
+
+
+def _is_apart(killer: str) -> bool:
+    return killer.endswith((APART, " (import)"))
 
 
 def _test(killer: str) -> str:
