@@ -62,7 +62,7 @@ def test_masses_tails_and_spread_are_those_of_the_densities(pair, p, q, wide):
 def test_the_span_of_a_gaussian_leaves_out_the_tail_and_no_less(mu, tail):
     low, high = GaussianPair(mu).span(tail)
     loss = norm(mu**2 / 2, mu)
-    assert [loss.cdf(low), loss.sf(high)] == pytest.approx([tail, tail], rel=1e-6)
+    assert [loss.cdf(low), loss.sf(high)] == pytest.approx([tail, tail], rel=1e-6, abs=0)
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 3.0, 20.0])
@@ -72,7 +72,7 @@ def test_a_response_is_right_with_e_to_epsilon_to_one(epsilon):
     right = math.exp(epsilon) / (1 + math.exp(epsilon))
     (up, often), (down, rare) = pair.atoms()
     assert (up, down) == pair.span(1e-9)[::-1] == (epsilon, -epsilon)
-    assert [often, rare] == pytest.approx([right, math.exp(-epsilon) * right], rel=1e-9)
+    assert [often, rare] == pytest.approx([right, math.exp(-epsilon) * right], rel=1e-9, abs=0)
     assert pair.beyond(epsilon) == 0.0
     assert not np.any(pair.masses(np.linspace(-epsilon, epsilon, 5)))
     assert pair.variance() == pytest.approx(4 * epsilon**2 * right * (1 - right), rel=1e-6)
@@ -106,8 +106,8 @@ def test_far_tails_keep_their_digits():
         p, q = pair.masses(np.array([edge, edge + 0.5]))
         far = abs(edge) - (0.5 if edge < 0 else 0.0)
         sign = 1 if edge > 0 else -1
-        assert p[0] == pytest.approx(norm.sf(far - sign * 0.5) - norm.sf(far + 0.5 - sign * 0.5), rel=1e-9)
-        assert q[0] == pytest.approx(norm.sf(far + sign * 0.5) - norm.sf(far + 0.5 + sign * 0.5), rel=1e-9)
+        assert p[0] == pytest.approx(norm.sf(far - sign * 0.5) - norm.sf(far + 0.5 - sign * 0.5), rel=1e-9, abs=0)
+        assert q[0] == pytest.approx(norm.sf(far + sign * 0.5) - norm.sf(far + 0.5 + sign * 0.5), rel=1e-9, abs=0)
 
 
 def test_each_event_has_its_own_pair():
