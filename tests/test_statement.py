@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo.curator.chain import Record
+from dpbo.curator.ledger import insert
+from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError
 from dpbo.form import form
 from dpbo.mechanisms import GaussianMechanism
@@ -110,3 +113,34 @@ def test_no_name_writes_a_row_of_its_own_on_the_form_and_a_void_one_guarantees_n
     assert page.count("\n| Guarantee |") == 1
     assert "\n# A heading" not in page
     assert "Nothing is guaranteed." in form(curator.statement().voided("the noise repeats"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "parameter"),
+    [("remark", "x", "kind"), ("birth", "x", "kind"), ("charge", "x", "kind"), ("assume", "", "text"), ("void", "", "text")],
+)
+def test_a_note_that_no_statement_could_tell_is_refused_before_anything_is_written(kind, text, parameter):
+    curator = make()
+    with pytest.raises(InputError, match=f"{parameter}="):
+        curator.ledger.note(kind, text)
+    assert curator.ledger.head().kind == "birth"
+    assert not curator.statement().void
+
+
+def test_an_assumption_that_no_part_of_dpbo_makes_stands_in_the_statement_as_the_callers_words():
+    curator = make()
+    curator.ledger.note("assume", "consent-was-given")
+    curator.ledger.note("assume", "score-total")
+    statement = curator.statement()
+    assert "noted by the caller" in statement.assumptions["consent-was-given"]
+    assert "the score never fails" in statement.assumptions["score-total"]
+    assert statement.lines[0].endswith("consent-was-given, score-total")
+
+
+def test_a_void_record_without_a_reason_voids():
+    """Earlier versions wrote one."""
+    ledger = make().ledger
+    head = ledger.head()
+    with ledger.storage.writing() as connection:
+        insert(connection, Record.following(head, "void", "", {"state": head.body["state"]}))
+    assert str(compose_statement(ledger)).splitlines()[0].startswith("VOID: no reason was given.")

@@ -29,6 +29,7 @@ from dpbo.events import Event
 from dpbo.privacy import Budget, require_count
 
 SCHEMA = 1
+NOTES = ("assume", "void")
 _LONGEST = 200  # characters of a name
 
 
@@ -140,8 +141,15 @@ class Ledger:
                 _append(connection, head, "value", name, {"entry": entry, "values": list(values), "state": head.body["state"]})
 
     def note(self, kind: str, text: str) -> None:
-        """Note once, for every later statement: an assumption ("assume"), or why there is no guarantee ("void")."""
+        """Note once, for every later statement: an assumption ("assume"), or why there is no guarantee ("void").
+
+        Assumptions that no part of dpbo makes stand in the statement as the caller's own words.
+        """
+        if kind not in NOTES:
+            raise InputError("kind", kind, f"one of {NOTES}", "Every other kind of record says what was charged, and is written with it.")
         _require_name("text", text)
+        if not text:
+            raise InputError("text", text, "a name or a sentence", "A reader of the statement must see what was noted.")
         with self.storage.writing() as connection:
             if _read_one(connection, (table.c.kind == kind) & (table.c.name == text)) is None:
                 head = self._head(connection)

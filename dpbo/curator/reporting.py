@@ -31,6 +31,7 @@ _ASSUMPTIONS = {
     "shards-are-disjoint": "no record was given to two processes",
     "score-total": "the score never fails on private records as a whole: it did, and the operator saw it, or runs were hidden",
 }
+_OWN_WORDS = "noted by the caller, in these words: dpbo neither makes nor checks this assumption"
 _CHANGES = {
     Adjacency.REPLACE_ONE: "had these records rather than others",
     Adjacency.ADD_OR_REMOVE_ONE: "is in the data",
@@ -56,7 +57,7 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
     guarantee = Guarantee.none() if exact else protected
     units = units if units is not None else next((r.body.get("units") for r in reversed(chain) if r.kind == "charge"), None)
     return Statement(
-        void="; ".join([record.name for record in chain if record.kind == "void"] + ["exact answers were or will be published"] * exact),
+        void="; ".join(_voids(chain) + ["exact answers were or will be published"] * exact),
         scope="" if ledger.storage.persistent else "this process only",
         dataset=birth["dataset"],
         unit=birth["unit"],
@@ -165,7 +166,12 @@ def _charged(chain: list[Record], ledger: Ledger) -> Cost:
 
 def _assumed(chain: list[Record]) -> dict[str, str]:
     named = ["score-per-record", "timing-not-observed"] + [record.name for record in chain if record.kind == "assume"]
-    return {name: _ASSUMPTIONS[name] for name in named}
+    return {name: _ASSUMPTIONS.get(name, _OWN_WORDS) for name in named}
+
+
+def _voids(chain: list[Record]) -> list[str]:
+    """Why nothing is guaranteed. A reason left empty voids like any other: earlier versions of dpbo took one."""
+    return [record.name or "no reason was given" for record in chain if record.kind == "void"]
 
 
 def _declared(chain: list[Record]) -> dict[str, dict[str, Any]]:
