@@ -15,6 +15,7 @@ from statistics import NormalDist
 from typing import Any
 
 PURE = {"laplace": 1, "l2-laplace": 1, "exponential": 2, "permute-and-flip": 2}  # pure epsilon times the noise multiplier
+EXACT = ("none", "declassified")  # answers without noise, which no cap bounds
 
 
 def cost(event: dict[str, Any], notion: str, a: float) -> float | None:
@@ -23,7 +24,7 @@ def cost(event: dict[str, Any], notion: str, a: float) -> float | None:
     if kind == "gaussian":
         return {"GDPFilter": 1.0, "ZCDPFilter": 0.5, "RDPFilter": a / 2}[notion] / m**2
     if kind not in PURE:
-        return 0.0 if kind in ("none", "declassified") else None
+        return 0.0 if kind in EXACT else None
     e, ranged = PURE[kind] / m, kind == "exponential"
     if notion == "PureFilter":
         return e
@@ -56,7 +57,7 @@ def epsilon(total: float, notion: str, a: float, delta: float) -> float:
 
 def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
     """The summary of a chain that holds. Raises ValueError, or an error of reading, where one does not."""
-    total, spent, before, head, exact, unknown = 0.0, 0.0, Fraction(0), "0" * 64, False, set()
+    total, spent, before, head, exact, unknown = 0.0, 0.0, Fraction(0), "0" * 64, set[str](), set[str]()
     plans: dict[str, Any] = {}
     used, parts, waiting, rates, voids = dict[str, int](), dict[str, Counter[int]](), dict[int, Any](), dict[str, float](), list[str]()
     for seq, r in enumerate(map(json.loads, lines)):
@@ -73,7 +74,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
             plans[r["name"]], used[r["name"]], parts[r["name"]], slots = body, 0, Counter(), body["slots"]
         elif kind == "charge":
             asked, slots = body.get("slots"), event["slots"]
-            waiting[seq], exact = asked and [s.get("handle") for s in asked], exact or event["mechanism"] in ("none", "declassified")
+            waiting[seq] = asked and [s.get("handle") for s in asked]
             require(r, is_count(slots) and (asked is None or len(asked) == slots), "one slot a handle")
             if plan is not None:
                 parts[plan].update(s["part"] if plans[plan].get("parallel") else 0 for s in asked or [{}] * slots)
@@ -88,6 +89,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
         else:
             require(r, kind in ("assume", "void"), "a kind that is known here")
             voids += [r["name"]] * (kind == "void")
+        exact |= {kind} if event and event["mechanism"] in EXACT else set()
         stated, found = Fraction(body["state"]["total"]), cost(event, notion, a) if slots else 0.0
         unknown |= set() if found is not None else {event["mechanism"]}
         rate = found if found is not None else rates[plan] if plan in rates else float(stated - before) / slots
@@ -108,7 +110,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
     if notion != "PureFilter" and not (at is not None and 0 < at < 1):
         raise ValueError("epsilon has no meaning without a DELTA in (0, 1)")
     told: dict[str, float | None] = {
-        "spent": math.inf if exact else epsilon(spent, notion, a, at),
+        "spent": math.inf if "charge" in exact else epsilon(spent, notion, a, at),
         "reserved": epsilon(total, notion, a, at),
     }
     told["guarantee"] = math.inf if exact else epsilon(cap, notion, a, at) if "cap" in birth else None  # else it is the budget's own

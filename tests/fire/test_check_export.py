@@ -2,16 +2,21 @@
 
 import hashlib
 import json
+import math
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import dp_accounting
 import pytest
+import torch
 from dp_accounting.pld import PLDAccountant
 
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.__main__ import main
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
+from dpbo.mechanisms import NoNoise
 from examples.check_export import check
 from tests.accounting.test_exported import exported
 from tests.fire.test_versions import restored
@@ -47,10 +52,25 @@ def test_it_agrees_with_the_statement(tmp_path, capsys, accounting, measured):
     measured(len(lines), told["epsilon"]["spent"], statement.guarantee.epsilon, least=0.0)
 
 
+def test_a_plan_of_exact_answers_is_bounded_by_nothing_before_the_first_of_them(tmp_path, capsys):
+    url = str(tmp_path / "l.db")
+    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(5.0, 1e-6)}
+    curator = Curator(torch.zeros(9, 1, dtype=torch.float64), **terms, dataset="d", ledger=url)
+    curator.reserve("exact", NoNoise(allow_not_private=True).event(), slots=3, terms={})
+    told = check(exported_lines(capsys, url))["epsilon"]
+    assert curator.statement().guarantee.epsilon == told["guarantee"] == math.inf
+    assert curator.statement().spent.epsilon == told["spent"] == 0.0
+
+
+def exported_lines(capsys, url):
+    """As they are printed."""
+    assert main(["ledger", "export", url]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
 def old(tmp_path, capsys, version):
     """The export of a kept ledger."""
-    assert main(["ledger", "export", restored(version, f"sqlite:///{tmp_path / 'l.db'}")]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return list(map(json.loads, exported_lines(capsys, restored(version, f"sqlite:///{tmp_path / 'l.db'}"))))
 
 
 def test_it_agrees_with_dp_accounting(tmp_path, capsys):
