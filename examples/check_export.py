@@ -2,7 +2,7 @@
 
 python -m dpbo ledger export tuning.db | python -I -S examples/check_export.py [DELTA]
 
-Ends with status 1 at the first record that does not follow. What has no short formula is taken as stated, and listed.
+Ends with status 1 at the first record that does not follow. What has no short formula (a `Planned`: epsilon) is taken as stated and listed.
 """
 
 import hashlib
@@ -19,12 +19,14 @@ EXACT = ("none", "declassified")  # answers without noise, which no cap bounds
 
 
 def cost(event: dict[str, Any], notion: str, a: float) -> float | None:
-    """Of one slot under a filter (of Renyi order a); None where no short formula is known."""
+    """Of one slot under a filter (of Renyi order a), or in a `Planned`; None where no short formula is known."""
     m, kind = event["noise_multiplier"], event["mechanism"]
+    if kind in EXACT or notion == "Planned":
+        return float(kind not in EXACT)
     if kind == "gaussian":
         return {"GDPFilter": 1.0, "ZCDPFilter": 0.5, "RDPFilter": a / 2}[notion] / m**2
     if kind not in PURE:
-        return 0.0 if kind in EXACT else None
+        return None
     e, ranged = PURE[kind] / m, kind == "exponential"
     if notion == "PureFilter":
         return e
@@ -57,8 +59,7 @@ def epsilon(total: float, notion: str, a: float, delta: float) -> float:
 
 def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
     """The summary of a chain that holds. Raises ValueError, or an error of reading, where one does not."""
-    total, spent, before, head, exact, unknown = 0.0, 0.0, Fraction(0), "0" * 64, set[str](), set[str]()
-    plans: dict[str, Any] = {}
+    spent, before, head, exact, unknown, plans = 0.0, Fraction(0), "0" * 64, set[str](), set[str](), dict[str, Any]()
     used, parts, waiting, rates, voids = dict[str, int](), dict[str, Counter[int]](), dict[int, Any](), dict[str, float](), list[str]()
     for seq, r in enumerate(map(json.loads, lines)):
         body, kind, event, plan, slots = r["body"], r["kind"], r["body"].get("event"), r["body"].get("plan"), 0
@@ -66,21 +67,21 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
         require(r, (r["seq"], r["previous"], kind == "birth") == (seq, head, seq == 0), "its place")
         require(r, r["hash"] == (head := hashlib.sha256(text.encode()).hexdigest()), "its hash")
         if kind == "birth":
-            birth, (notion, _, order) = body, body["accounting"].rstrip(")").partition("(")
-            a = float(order or "nan")
-            require(r, notion in ("GDPFilter", "PureFilter", "ZCDPFilter", "RDPFilter"), "an accounting that is known here")
+            birth, (notion, _, terms) = body, body["accounting"].rstrip(")").partition("(")
+            a, planned = float(terms) if notion == "RDPFilter" else math.nan, json.loads(terms) if notion == "Planned" else []
+            require(r, notion in ("GDPFilter", "PureFilter", "ZCDPFilter", "RDPFilter") or planned != [], "a known accounting")
+            totals = [0.0] * (len(planned) or 1)  # of a plan one for each event: its slots
         elif kind == "reserve":
-            require(r, r["name"] not in plans and is_count(body["slots"]), "one plan a name")
+            require(r, r["name"] not in plans and type(body["slots"]) is int and body["slots"] > 0, "one plan a name")
             plans[r["name"]], used[r["name"]], parts[r["name"]], slots = body, 0, Counter(), body["slots"]
         elif kind == "charge":
             asked, slots = body.get("slots"), event["slots"]
             waiting[seq] = asked and [s.get("handle") for s in asked]
-            require(r, is_count(slots) and (asked is None or len(asked) == slots), "one slot a handle")
+            require(r, type(slots) is int and slots > 0 and (asked is None or len(asked) == slots), "one slot a handle")
             if plan is not None:
                 parts[plan].update(s["part"] if plans[plan].get("parallel") else 0 for s in asked or [{}] * slots)
                 slots, used[plan] = max(parts[plan].values()) - used[plan], max(parts[plan].values())
-                wrong = [part for part in parts[plan] if type(part) is not int or part < 0]
-                limit = plans[plan].get("limit") or math.inf
+                wrong, limit = [p for p in parts[plan] if type(p) is not int or p < 0], plans[plan].get("limit") or math.inf
                 require(r, not wrong and (not plans[plan].get("parallel") or parts[plan].total() <= limit), "its parts and their limit")
                 require(r, used[plan] <= plans[plan]["slots"] and {**event, "slots": 1} == {**plans[plan]["event"], "slots": 1}, "its plan")
         elif kind == "value":
@@ -90,36 +91,33 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
             require(r, kind in ("assume", "void"), "a kind that is known here")
             voids += [r["name"]] * (kind == "void")
         exact |= {kind} if event and event["mechanism"] in EXACT else set()
-        stated, found = Fraction(body["state"]["total"]), cost(event, notion, a) if slots else 0.0
+        stated, found = [Fraction(part) for part in body["state"]["total"].split(" ")], cost(event, notion, a) if slots else 0.0
         unknown |= set() if found is not None else {event["mechanism"]}
-        rate = found if found is not None else rates[plan] if plan in rates else float(stated - before) / slots
+        rate = found if found is not None else rates[plan] if plan in rates else float(sum(stated) - before) / slots
         rates |= {r["name"]: rate} if kind == "reserve" else {}
-        paid = slots * rate
-        require(r, (not slots or event["noise_multiplier"] > 0 or rate == 0) and paid >= 0 and stated >= before, "a cost that is one")
-        total, spent = total if plan is not None else total + paid, spent if kind == "reserve" else spent + paid
-        require(r, math.isclose(stated, total, rel_tol=1e-9) and body["state"]["used"] == used, "its running total")
-        before = stated
-    budget, cap = birth["budget"], float(Fraction(birth.get("cap", stated)))  # the first versions kept none
-    bought = (
-        cap <= budget["mu"] ** 2 * (1 + 1e-9)
-        if budget["mu"]
-        else epsilon(cap, notion, a, budget["delta"]) <= budget["epsilon"] * (1 + 1e-6)
-    )
-    require(r, bought and total <= cap * (1 + 1e-9), "a cap that the budget buys")
+        paid, place = slots * rate, [{**e, "slots": 1} for e in planned].index({**event, "slots": 1}) if planned and slots * rate else 0
+        require(r, (not slots or event["noise_multiplier"] > 0 or rate == 0) and paid >= 0 and sum(stated) >= before, "a cost that is one")
+        totals[place], spent = totals[place] + (paid if plan is None else 0.0), spent if kind == "reserve" else spent + paid
+        same = [math.isclose(x, y, rel_tol=1e-9) for x, y in zip(stated, totals, strict=True)]
+        require(r, all(same) and body["state"]["used"] == used, "its running total")
+        before = sum(stated, Fraction(0))
+    budget, cap = birth["budget"], [float(Fraction(part)) for part in birth.get("cap", body["state"]["total"]).split(" ")]
+    if planned:  # what all slots guarantee together has no short formula
+        bought, unknown = cap == [e["slots"] for e in planned], {*unknown, "the budget's epsilon"}
+    elif budget["mu"]:
+        bought = cap[0] <= budget["mu"] ** 2 * (1 + 1e-9)
+    else:
+        bought = epsilon(cap[0], notion, a, budget["delta"]) <= budget["epsilon"] * (1 + 1e-6)
+    require(r, bought and all(x <= y * (1 + 1e-9) for x, y in zip(totals, cap, strict=True)), "a cap that the budget buys")
     at = delta if delta is not None else budget["delta"]
-    if notion != "PureFilter" and not (at is not None and 0 < at < 1):
+    if notion not in ("PureFilter", "Planned") and not (at is not None and 0 < at < 1):
         raise ValueError("epsilon has no meaning without a DELTA in (0, 1)")
-    told: dict[str, float | None] = {
-        "spent": math.inf if "charge" in exact else epsilon(spent, notion, a, at),
-        "reserved": epsilon(total, notion, a, at),
-    }
-    told["guarantee"] = math.inf if exact else epsilon(cap, notion, a, at) if "cap" in birth else None  # else it is the budget's own
+    costs = {"spent": spent, "reserved": totals[0], "guarantee": cap[0]}
+    told = {name: None if planned else epsilon(paid, notion, a, at) for name, paid in costs.items()}
+    if planned or "cap" not in birth:  # as the first versions' were
+        told["guarantee"] = budget["epsilon"] if planned and at == budget["delta"] else None
+    told |= dict.fromkeys(["guarantee"] * bool(exact) + ["spent"] * ("charge" in exact), math.inf)
     return {"records": seq + 1, "head": head, "delta": at, "epsilon": told, "void": voids, "taken as stated": sorted(unknown)}
-
-
-def is_count(number: Any) -> bool:
-    """Whether it is a whole number above 0."""
-    return type(number) is int and number > 0
 
 
 def require(record: dict[str, Any], holds: bool, what: str) -> None:

@@ -15,10 +15,11 @@ from dp_accounting.pld import PLDAccountant
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.__main__ import main
-from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
+from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter
+from dpbo.events import PoissonGaussianEvent, RolesEvent
 from dpbo.mechanisms import NoNoise
 from examples.check_export import check
-from tests.accounting.test_exported import exported
+from tests.accounting.test_exported import EVENTS, SAMPLED, exported
 from tests.fire.test_versions import restored
 
 PROGRAM = pathlib.Path(__file__).parents[2] / "examples" / "check_export.py"
@@ -140,6 +141,66 @@ FORGERIES = {
     "a kind from nowhere": lambda c: [*c, {**c[5], "kind": "release"}],
     "nothing": lambda c: [],
 }
+
+
+def planned(tmp_path, capsys):
+    """The statement and export of a fixed plan, with an event of roles as `tune` plans it, and the mechanisms in its order."""
+    steps = RolesEvent(slots=2, costs=(("training", (PoissonGaussianEvent(3.0, 4, rate=0.25, relation="replace-one"),)),))
+    statement, lines = exported(tmp_path, capsys, Planned([*EVENTS, SAMPLED, steps]))
+    return statement, lines, [event["mechanism"] for event in json.loads(lines[0]["body"]["accounting"].removeprefix("Planned(")[:-1])]
+
+
+def test_it_counts_the_slots_of_a_planned_ledger_and_takes_its_epsilon_as_stated(tmp_path, capsys):
+    statement, lines, _ = planned(tmp_path, capsys)
+    done = checked(lines)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["records"], told["head"]) == (statement.entries, statement.head)
+    assert told["epsilon"] == {"spent": None, "reserved": None, "guarantee": 20.0}
+    assert statement.guarantee.epsilon <= 20.0
+    assert told["taken as stated"] == ["the budget's epsilon"]
+    assert check(list(map(json.dumps, lines)), 1e-9)["epsilon"]["guarantee"] is None, "which is stated at the budget's delta alone"
+
+
+def recounted(lines, change):
+    """The chain with every total of a plan changed."""
+    states = [line["body"]["state"] for line in lines]
+    totals = [change(state["total"]) for state in states]
+    return [{**r, "body": {**r["body"], "state": {**state, "total": t}}} for r, state, t in zip(lines, states, totals, strict=True)]
+
+
+PLANNED_FORGERIES = {
+    "slots counted for another event": lambda c: recounted(c, lambda total: " ".join(reversed(total.split(" ")))),
+    "totals of fewer events": lambda c: recounted(c, lambda total: total.rpartition(" ")[0]),
+    "totals of more events": lambda c: recounted(c, lambda total: f"{total} 0"),
+    "a release that was not planned": lambda c: event(c, 1, noise_multiplier=400.0),
+    "slots that are not counted": lambda c: event(c, 1, slots=2),
+    "a cap above the plan": lambda c: changed(c, 0, cap=c[0]["body"]["cap"].replace("6", "7")),
+    "a plan that was cut": lambda c: changed(c, 0, accounting="Planned([])"),
+}
+
+
+@pytest.mark.parametrize("forgery", PLANNED_FORGERIES)
+def test_it_finds_what_breaks_a_plan_though_every_hash_was_made_anew(tmp_path, capsys, forgery):
+    _, lines, _ = planned(tmp_path, capsys)
+    forged = PLANNED_FORGERIES[forgery](lines)
+    assert forged != lines
+    with pytest.raises(ValueError, match=r"does not keep|not in list|zip"):
+        check(list(map(json.dumps, rehashed(forged))))
+
+
+def test_more_slots_than_were_planned_are_found(tmp_path, capsys):
+    """Charged and counted by the rules, beyond what the plan holds of this event."""
+    _, lines, mechanisms = planned(tmp_path, capsys)
+    place = mechanisms.index(lines[1]["body"]["event"]["mechanism"])
+    parts = lines[-1]["body"]["state"]["total"].split(" ")
+    more = json.loads(json.dumps(lines[1]))
+    more["body"] |= {"event": {**more["body"]["event"], "slots": 6}, "state": {"total": "", "used": {}}}
+    del more["body"]["slots"]
+    parts[place] = str(int(parts[place]) + 6)
+    more["body"]["state"]["total"] = " ".join(parts)
+    with pytest.raises(ValueError, match="a cap that the budget buys"):
+        check(list(map(json.dumps, rehashed([*lines, more]))))
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
