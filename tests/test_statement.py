@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo.accounting import LedgerAccountant, RDPFilter
 from dpbo.curator.chain import Record
-from dpbo.curator.ledger import insert
+from dpbo.curator.ledger import Ledger, insert
 from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError
 from dpbo.form import form
@@ -144,3 +145,17 @@ def test_a_void_record_without_a_reason_voids():
     with ledger.storage.writing() as connection:
         insert(connection, Record.following(head, "void", "", {"state": head.body["state"]}))
     assert str(compose_statement(ledger)).splitlines()[0].startswith("VOID: no reason was given.")
+
+
+def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_steps_of_dp_sgd(tmp_path):
+    url = str(tmp_path / "l.db")
+    budget = Budget(20.0, 1e-2)
+    curator = make(dataset="d", ledger=url, role="training", budget=budget, accounting=RDPFilter(6.0))
+    curator.release(ClippedMean(score, score_range=(0.0, 1.0)), GaussianMechanism(8.0))
+    accountant = LedgerAccountant(curator, noise_multiplier=8.0, steps=1)
+    accountant.get_optimizer_hook_fn(0.05)
+    accountant.step(noise_multiplier=8.0, sample_rate=0.05)
+    told, read = curator.statement(), compose_statement(Ledger.existing(url))
+    assert str(read) == str(told)
+    assert "200 of them" in str(read)
+    assert "WARNING: delta exceeds 1/200" in str(read)

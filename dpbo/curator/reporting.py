@@ -48,14 +48,14 @@ _NOT_PROTECTED = {
 
 
 def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int | None = None) -> Statement:
-    """The statement of everything this ledger may ever release. `units`: their public number, else that of the newest charge."""
+    """The statement of everything this ledger may ever release. `units`: their public number, else the newest that a charge names."""
     chain, birth = ledger.verified(), ledger.birth
     at, conditions, roles = _delta(ledger, delta), _conditions(chain), _roles(chain)
     assumed = {name: text for name, text in _assumed(chain).items() if not (conditions and name == "conditional-allowed")}
     exact = any(record.kind in ("charge", "reserve") and _is_exact(record) for record in chain)
     protected = _guarantee(ledger, ledger.cap, at)
     guarantee = Guarantee.none() if exact else protected
-    units = units if units is not None else next((r.body.get("units") for r in reversed(chain) if r.kind == "charge"), None)
+    units = units if units is not None else _units(chain)
     return Statement(
         void="; ".join(_voids(chain) + ["exact answers were or will be published"] * exact),
         scope="" if ledger.storage.persistent else "this process only",
@@ -76,6 +76,12 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         meaning=_meaning(guarantee, birth, units, conditions),
         radius=_radius(birth),
     )
+
+
+def _units(chain: list[Record]) -> int | None:
+    """Steps of DP-SGD are charged by an accountant that is not told how many there are, so the newest charge may name none."""
+    named = (record.body.get("units") for record in reversed(chain) if record.kind == "charge")
+    return next((units for units in named if units is not None), None)
 
 
 def _roles(chain: list[Record]) -> list[str]:
