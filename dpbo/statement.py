@@ -56,12 +56,14 @@ class Statement:
     Attributes:
         void: why nothing is guaranteed, or "".
         scope: "this process only" for a ledger in memory, else "".
+        units: their number where it is public; of several roles, that of `counted` alone.
         guarantee: of everything this ledger may ever release (the cap of its filter).
         lines: the guarantee of all releases unconditionally, of the unconditional ones alone, of all under the named assumptions.
         spent: bookkeeping, not a guarantee: what the charges so far cost.
         assumptions: name -> what must hold.
         public_inputs: what the user declared without looking at the data, by plan.
         radius: under BOUNDED_ROW_CHANGE, how far a row may move, and what share of the diameter that is; else "".
+        counted: of several roles, the one whose records `units` counts; else "".
         entries, head: number of ledger records and the hash of the newest one.
     """
 
@@ -83,6 +85,7 @@ class Statement:
     head: str
     meaning: tuple[str, ...]
     radius: str = ""
+    counted: str = ""
 
     def voided(self, reason: str) -> Statement:
         """The same statement, void for one more reason."""
@@ -119,7 +122,8 @@ class Statement:
     def sections(self) -> list[tuple[str, str]]:
         """Title and text of everything it says, in the order of the text."""
         private = " (their number is private)" if self.adjacency == Adjacency.ADD_OR_REMOVE_ONE.value else ""
-        count = f" ({self.units} of them, a public number)" if self.units is not None else private
+        them = f"{self.counted} ones" if self.counted else "of them"
+        count = f" ({self.units} {them}, a public number)" if self.units is not None else private
         name = f" {self.dataset!r}" if self.dataset else ""
         radius = f": {self.radius}" if self.radius else ""
         inputs = [f"{plan}: {_terms(terms)}" for plan, terms in self.public_inputs.items()]

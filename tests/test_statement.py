@@ -159,3 +159,17 @@ def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_
     assert str(read) == str(told)
     assert "200 of them" in str(read)
     assert "WARNING: delta exceeds 1/200" in str(read)
+
+
+@pytest.mark.parametrize(("delta", "told"), [(1e-2, "WARNING: delta exceeds 1/200"), (2e-3, "known here are the 200 validation ones")])
+def test_of_two_roles_the_statement_says_whose_number_it_knows(delta, told):
+    curator = make(budget=Budget(6.0, delta), role="validation")
+    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, budget_share=0.5)
+    assert "(200 of them, a public number)" in str(curator.statement())
+    assert "known here" not in str(curator.statement())
+    curator.reserve("training", GaussianMechanism(30.0).event(), slots=1, terms={"role": "training"})
+    statement = curator.statement()
+    assert "each patient of the validation and training records (200 validation ones, a public number)" in str(statement)
+    assert told in " ".join(statement.meaning)
+    assert (statement.units, statement.counted) == (200, "validation")
+    assert "WARNING" not in str(statement) or "known here" not in str(statement)

@@ -55,7 +55,7 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
     exact = any(record.kind in ("charge", "reserve") and _is_exact(record) for record in chain)
     protected = _guarantee(ledger, ledger.cap, at)
     guarantee = Guarantee.none() if exact else protected
-    units = units if units is not None else _units(chain)
+    units, counted = units if units is not None else _units(chain), roles[0] if len(roles) > 1 else ""  # the curator's own
     return Statement(
         void="; ".join(_voids(chain) + ["exact answers were or will be published"] * exact),
         scope="" if ledger.storage.persistent else "this process only",
@@ -73,8 +73,9 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         public_inputs=_declared(chain),
         entries=len(chain),
         head=chain[-1].hash,
-        meaning=_meaning(guarantee, birth, units, conditions),
+        meaning=(*_meaning(guarantee, birth, conditions), *_warnings(guarantee, units, counted)),
         radius=_radius(birth),
+        counted=counted,
     )
 
 
@@ -194,7 +195,7 @@ def _counted(reserved: Record) -> dict[str, Any]:
     return {"evaluations of each row": reserved.body["slots"], "in all at most": reserved.body.get("limit") or "all rows"}
 
 
-def _meaning(guarantee: Guarantee, birth: dict[str, Any], units: int | None, conditions: dict[str, str]) -> tuple[str, ...]:
+def _meaning(guarantee: Guarantee, birth: dict[str, Any], conditions: dict[str, str]) -> tuple[str, ...]:
     rate = format_up(100 * true_positive_rate(guarantee, 0.01), 2)
     change = _CHANGES[Adjacency(birth["adjacency"])]
     only = f"only under {', '.join(conditions)}: " if conditions else ""
@@ -202,6 +203,13 @@ def _meaning(guarantee: Guarantee, birth: dict[str, Any], units: int | None, con
     if "row_change" in birth:
         times = birth["row_change"]["diameter"] / birth["row_change"]["norm"]
         told += [f"A row that moves k times as far may show k times as much (pure epsilon, or mu, times k), up to k = {times:g}."]
-    if guarantee.delta is not None and units is not None and guarantee.delta > 1 / units:
-        told += [f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record."]
     return tuple(told)
+
+
+def _warnings(guarantee: Guarantee, units: int | None, counted: str) -> tuple[str, ...]:
+    """Of a delta that is too large. With those of other roles there are only more than `units`, so 1/units still is too large."""
+    if units is None or not guarantee.delta:
+        return ()
+    if guarantee.delta > 1 / units:
+        return (f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record.",)
+    return (f"Delta must lie below one over the number of all records; known here are the {units} {counted} ones.",) if counted else ()
