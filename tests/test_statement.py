@@ -173,3 +173,17 @@ def test_of_two_roles_the_statement_says_whose_number_it_knows(delta, told):
     assert told in " ".join(statement.meaning)
     assert (statement.units, statement.counted) == (200, "validation")
     assert "WARNING" not in str(statement) or "known here" not in str(statement)
+
+
+def test_a_plan_named_as_a_release_keeps_what_it_declared():
+    curator = make()
+    names = ["release 1", "release 1 (of no plan)", "release 2"]
+    for name in names:
+        PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, budget_share=0.1, name=name)
+    for _ in range(2):
+        curator.release(ClippedMean(score, score_range=(0.0, 2.0)), GaussianMechanism(50.0))
+    told = curator.statement().public_inputs
+    assert [told[name]["score_range"] for name in names] == [[[0.0, 1.0]]] * 3
+    loose = ["release 1 (of no plan) (of no plan)", "release 2 (of no plan)"]
+    assert [told[name]["score_range"] for name in loose] == [[[0.0, 2.0]]] * 2
+    assert len(told) == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from dpbo.accounting.costs import Cost
@@ -184,8 +185,15 @@ def _voids(chain: list[Record]) -> list[str]:
 def _declared(chain: list[Record]) -> dict[str, dict[str, Any]]:
     plans = {record.name: {**_counted(record), **record.body["terms"]} for record in chain if record.kind == "reserve"}
     loose = [slot for r in chain if r.kind == "charge" and r.body["plan"] is None for slot in r.body.get("slots", [])]
-    terms = {f"release {i + 1}": {"query": slot["query"], **upgraded_slot(slot)["public"]} for i, slot in enumerate(loose)}
-    return {**plans, **terms}
+    terms = [{"query": slot["query"], **upgraded_slot(slot)["public"]} for slot in loose]
+    return plans | {_not_in(plans, f"release {i}"): held for i, held in enumerate(terms, 1)}
+
+
+def _not_in(plans: Mapping[str, Any], name: str) -> str:
+    """A name for what belongs to no plan, whatever plans are called."""
+    while name in plans:
+        name += " (of no plan)"
+    return name
 
 
 def _counted(reserved: Record) -> dict[str, Any]:
