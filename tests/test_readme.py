@@ -11,7 +11,9 @@ import pytest
 import scipy.stats
 
 from dpbo import Budget
-from dpbo.accounting import GDPFilter
+from dpbo.accounting import GDPFilter, PureFilter, ZCDPFilter
+from dpbo.accounting.membership import true_positive_rate
+from dpbo.statement import format_up
 
 ROOT = pathlib.Path(__file__).parents[1]
 PREAMBLE = """
@@ -82,6 +84,15 @@ def test_the_table_of_what_an_epsilon_means():
     for epsilon, told in zip(epsilons, success, strict=True):
         mu = math.sqrt(float(GDPFilter().cap(Budget(epsilon, 1e-6)).parts[0]))
         assert 0 <= told - 100 * scipy.stats.norm.cdf(scipy.stats.norm.ppf(0.01) + mu) < 0.1, "rounded up"
+
+
+@pytest.mark.parametrize("accounting", [PureFilter(), ZCDPFilter()], ids=lambda a: a.name)
+def test_what_an_epsilon_means_under_other_accountings(accounting):
+    line = next(line for line in (ROOT / "README.md").read_text().splitlines() if f"`{accounting.name}`" in line and "may mean" in line)
+    epsilons, rates = re.findall(r"epsilon ([\d., ]+) may mean up to ([\d., ]+) %", line)[0]
+    for epsilon, told in zip(epsilons.split(", "), rates.split(", "), strict=True):
+        guarantee = accounting.guarantee(accounting.cap(Budget(float(epsilon), 1e-6)), 1e-6)
+        assert told == format_up(100 * true_positive_rate(guarantee, 0.01), 2), "as the statement prints it"
 
 
 def test_the_documentation_builds_without_a_warning(tmp_path):
