@@ -31,7 +31,7 @@ from dpbo.algorithms.gibo_settings import RECOMMENDED, GIBOSettings
 from dpbo.checking import checked, warn
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
-from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, PrivacyError
+from dpbo.errors import InputError, LedgerError, LedgerMismatch, LedgerUnavailable, PrivacyError
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.no_noise import NoNoise
@@ -133,6 +133,7 @@ class DPGIBO:
         self._asked: tuple[torch.Tensor, torch.Tensor] | None = None
         self._telling: Handle | None = None
         self._offered = set[ClippedGradient]()
+        self._sound = True
         self._used = curator.ledger.head().used[name]
         self._resume()
         self._warn()
@@ -158,7 +159,12 @@ class DPGIBO:
         return self.result()
 
     def ask(self) -> torch.Tensor:
-        """The points of this iteration, `b x d`; the same until `tell`. Public: asking costs nothing."""
+        """The points of this iteration, `b x d`; the same until `tell`. Public: asking costs nothing.
+
+        Raises:
+            LedgerError: an earlier `tell` was broken off amid its step; an object made anew goes on from the ledger.
+        """
+        self._require_sound()
         return self._frame.outward(self._proposed()[0])
 
     def evaluate(self, X: torch.Tensor, *, executor: Executor | None = None) -> Any:
@@ -177,7 +183,8 @@ class DPGIBO:
         A handle that was charged but could not be stored is finished first, in place of the one given: it answers the same question.
 
         Raises:
-            BudgetExceeded: all iterations are used up. LedgerError: another process took a step. Either way nothing was charged.
+            BudgetExceeded: all iterations are used up. LedgerError: another process took a step, or an earlier `tell` was broken off amid
+            one. In each case nothing was charged.
         """
         self._require_asked(X)
         ready = handle.result() if isinstance(handle, Future) else handle
@@ -191,14 +198,17 @@ class DPGIBO:
         except PrivacyError:
             self._telling = None
             raise
+        self._sound = False  # an optimizer that is stopped amid its step cannot be put back, and may not step twice
         self._used += 1
         self._advance(release.value, self._telling)
+        self._sound = True
         if self._callback is not None:
             self._callback(self)
         return self.theta
 
     def result(self) -> GIBOResult:
-        """What was found so far."""
+        """What was found so far. Raises LedgerError as `ask` does."""
+        self._require_sound()
         path = torch.stack(self._iterates)
         averaged = path[-self.settings.averaged(self.rho, len(path) - 1) :].mean(0)
         gradients = torch.stack(self._gradients) if self._gradients else path[:0]
@@ -221,6 +231,11 @@ class DPGIBO:
     def _require_asked(self, X: torch.Tensor) -> None:
         if not torch.equal(X, self.ask()):
             raise InputError("X", tuple(X.shape), "the points that ask() gave", "Evaluate and tell exactly what was asked for.")
+
+    def _require_sound(self) -> None:
+        if not self._sound:
+            raise LedgerError(f"a step of {self.name!r} was broken off after its gradient was released, and is never taken twice. Nothing "
+                              "was charged now. Make this object anew with the same arguments: it steps as its ledger says.")  # fmt: skip
 
     def _advance(self, gradient: torch.Tensor, handle: Handle | None) -> None:
         """One step of the optimizer, projected into the box."""

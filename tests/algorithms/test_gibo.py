@@ -2,8 +2,11 @@
 
 import concurrent.futures
 import dataclasses
+import functools
+import inspect
 import math
-from typing import Any
+import sys
+from typing import Any, ClassVar
 
 import gpytorch
 import numpy as np
@@ -188,6 +191,88 @@ def test_a_second_process_is_refused_uncharged_and_resumes_rightly(tmp_path):
     again = gibo(make(**terms))
     assert torch.equal(again.theta, first.theta)
     again.run()
+
+
+class BreaksOff(torch.optim.SGD):
+    """An optimizer that is stopped before or after one of its steps, once."""
+
+    at: ClassVar[list[str]] = []
+
+    def step(self, closure: Any = None) -> Any:
+        when = self.at.pop() if self.at else ""
+        if when == "before":
+            raise KeyboardInterrupt
+        super().step()
+        if when == "after":
+            raise ArithmeticError
+
+
+@pytest.mark.parametrize(("when", "error"), [("before", KeyboardInterrupt), ("after", ArithmeticError)])
+@pytest.mark.parametrize("iterations", [1, 4])
+def test_a_step_that_is_broken_off_is_never_taken_twice_and_an_object_made_anew_goes_on(tmp_path, when, error, iterations):
+    settings = dataclasses.replace(RECOMMENDED, optimizer=BreaksOff)
+    terms = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    search = gibo(make(**terms), settings=settings, iterations=iterations)
+    X = search.ask()
+    handle = search.evaluate(X)
+    BreaksOff.at.append(when)
+    with pytest.raises(error):
+        search.tell(X, handle)
+    assert search.remaining == iterations - 1
+    for ask in (search.ask, lambda: search.evaluate(X), lambda: search.tell(X, handle), search.run, search.result):
+        with pytest.raises(LedgerError, match="Make this object anew"):
+            ask()
+    assert search.remaining == iterations - 1
+    again = gibo(make(**terms), settings=settings, iterations=iterations)
+    result = again.run()
+    assert len(result.iterates) == iterations + 1
+    assert [r.kind for r in again.curator.ledger.records()].count("charge") == iterations
+    assert torch.equal(gibo(make(**terms), settings=settings, iterations=iterations).result().iterates, result.iterates)
+
+
+def test_wherever_a_tell_is_interrupted_a_gradient_moves_theta_once(tmp_path):
+    """An interrupt at each line in turn: the same object goes on as the ledger has it, or it refuses."""
+    refused = 0
+    for line in range(1, 100):
+        terms = {"dataset": "d", "ledger": str(tmp_path / f"{line}.db")}
+        search = gibo(make(**terms), iterations=1)
+        X = search.ask()
+        handle = search.evaluate(X)
+        if not interrupted_at(line, functools.partial(search.tell, X, handle)):
+            break
+        try:
+            path = search.run().iterates
+        except LedgerError:
+            refused += 1
+            path = None
+        again = gibo(make(**terms), iterations=1).run().iterates
+        assert len(again) == 2
+        assert path is None or torch.equal(path, again)
+    assert line > 15
+    assert 5 < refused < line
+
+
+def interrupted_at(line, call):
+    """Whether the call came to so many lines of the algorithm's own file, and was interrupted there."""
+    left, before = [line], sys.gettrace()
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename != inspect.getsourcefile(DPGIBO):
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 def test_only_handles_of_this_question_are_told():
