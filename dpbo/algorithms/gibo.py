@@ -124,7 +124,7 @@ class DPGIBO:
         posterior = GradientPosterior(kernel, noise, mean=mean, jitter=settings.jitter)
         self._points = GIBOPoints(posterior, self._frame.box, require_count("batch_size", batch_size), tolerance, seed, settings)
         terms = {"bounds": bounds.tolist(), "start": self.theta.tolist(), "batch_size": batch_size, "tolerance": tolerance,
-                 "kernel": _described(kernel), "noise": noise, "settings": str(settings), "seed": seed}  # fmt: skip
+                 "kernel": described_kernel(kernel), "noise": noise, "settings": str(settings), "seed": seed}  # fmt: skip
         self._mechanism = self._reserved(budget, terms)
         self.noise_std, self.rho = self._noise()
         self._optimizer = settings.optimizer([self._theta], lr=settings.step_size(self.rho))
@@ -306,7 +306,7 @@ class DPGIBO:
             warn(text, NoiseWarning)
 
 
-def _described(kernel: Any) -> str:
+def described_kernel(kernel: Any) -> str:
     """A kernel's parts, their settings and their numbers, for the ledger."""
     parts = []
     for path, module in kernel.named_modules():

@@ -18,6 +18,7 @@ from gpytorch.kernels import Kernel, RBFKernel
 
 from dpbo.accounting.calibrate import exact_share
 from dpbo.algorithms import one_choice
+from dpbo.algorithms.gibo import described_kernel
 from dpbo.algorithms.gibo_frame import Frame, require_bounds, require_start
 from dpbo.algorithms.gibo_points import GIBOPoints
 from dpbo.algorithms.gibo_settings import RECOMMENDED, GIBOSettings
@@ -53,7 +54,7 @@ def choose_start(
     same name and terms, it gives what the ledger holds.
 
     Raises:
-        InputError: an argument outside its range. BudgetExceeded: the share is not left.
+        InputError: an argument outside its range. BudgetExceeded: the share is not left. LedgerMismatch: the name is another choice's.
     """
     lower, upper = require_range("loss_range", loss_range)
     query = CandidateScores(
@@ -81,12 +82,17 @@ def choose_clip(
     """One of increasing public candidates, near the quantile of the units' gradient lengths at the start, chosen privately.
 
     Of candidates that are equally good (all beyond the longest gradient), the lowest: a clip too large is noise for nothing. A unit of
-    several records counts by the mean of their gradients' lengths. Arguments as in DPGIBO; asked again, it gives what the ledger holds.
+    several records counts by the mean of their gradients' lengths. Arguments as in DPGIBO. Asked again under the same name and terms, it
+    gives what the ledger holds.
+
+    Raises:
+        InputError: an argument outside its range. BudgetExceeded: the share is not left. LedgerMismatch: the name is another choice's.
     """
     frame = Frame(require_bounds(bounds), settings.unit_box)
-    posterior = GradientPosterior(kernel if kernel is not None else RBFKernel().double(), 0.0, jitter=settings.jitter)
+    theta, smooth = require_start(start, frame.bounds), kernel if kernel is not None else RBFKernel().double()
+    posterior = GradientPosterior(smooth, 0.0, jitter=settings.jitter)
     points = GIBOPoints(posterior, frame.box, bounds.shape[1] + 1, None, seed, settings)
-    Z, weights = points.propose(frame.inward(require_start(start, frame.bounds)), 0)
+    Z, weights = points.propose(frame.inward(theta), 0)
     X = frame.outward(Z)
 
     def of_units(_: Any, records: Any) -> torch.Tensor:
@@ -94,7 +100,9 @@ def choose_clip(
 
     mechanism = _mechanism(curator, budget_share)
     query = QuantileUtilities(of_units, candidates=candidates, quantile=quantile, step_cost=_TIE * mechanism.noise_multiplier)
-    return float(candidates[_chosen(curator, query, mechanism, name, {"quantile": quantile})])
+    terms = {"quantile": quantile, "bounds": bounds.tolist(), "start": theta.tolist(), "kernel": described_kernel(smooth),
+             "settings": str(settings), "seed": seed}  # fmt: skip
+    return float(candidates[_chosen(curator, query, mechanism, name, terms)])
 
 
 def _chosen(curator: Curator, query: Query, mechanism: SelectionMechanism, name: str, terms: dict[str, Any]) -> int:

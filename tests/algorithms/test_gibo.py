@@ -441,6 +441,26 @@ def test_a_clip_is_chosen_privately_near_the_quantile_of_gradient_lengths():
     assert chosen.count(far[1]) >= 6, "of clips that cut nobody, the lowest"
 
 
+MATERN = gpytorch.kernels.MaternKernel(nu=2.5).double()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"bounds": box(high=100.0)}, {"start": torch.zeros(D, dtype=torch.float64)}, {"kernel": MATERN}, {"seed": 1}, {"quantile": 0.5},
+     {"settings": dataclasses.replace(RECOMMENDED, radius=0.2)}],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_a_clip_that_was_chosen_answers_no_other_question(tmp_path, change):
+    terms = {"bounds": box(), "candidates": [0.1, 0.3, 1.0, 3.0], "budget_share": 0.3}
+    once = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "entropy": SeededEntropy(1)}
+    chosen = choose_clip(make(**once), distance, **terms)
+    with pytest.raises(LedgerMismatch, match=next(iter(change))):
+        choose_clip(make(**once), distance, **{**terms, **change})
+    curator = make(**once)
+    assert choose_clip(curator, distance, **terms, start=torch.full((D,), 0.5, dtype=torch.float64)) == chosen, "the default, said"
+    assert [r.kind for r in curator.ledger.records()].count("charge") == 1
+
+
 def test_where_losses_are_noisy_the_points_lie_further_apart():
     """A fixed small radius would drown the differences in the losses' noise, and the clip's noise in the shrunken gradient."""
 
