@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from fractions import Fraction
@@ -40,6 +41,9 @@ from dpbo.queries.sampled import PoissonSampled
 from dpbo.queries.scoring import Score
 
 BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}|"  # no times: how long a score takes may depend on the records
+
+
+_ASKED: weakref.WeakKeyDictionary[Query, tuple[str, dict[str, Any]]] = weakref.WeakKeyDictionary()  # by which plan, at which x
 
 
 class NoiseWarning(UserWarning):
@@ -140,7 +144,8 @@ class PrivateObjective:
 
     def evaluate(self, x: torch.Tensor) -> Handle:
         """Fit and score at one point (`d`), for a later release. Free, may be retried."""
-        return self.curator.evaluate(self._query(x), x=_require_point(x).tolist())
+        query, details = self._asked(x)
+        return self.curator.evaluate(query, **details)
 
     def submit(self, x: torch.Tensor, executor: Executor) -> Future[Handle]:
         """`evaluate` on an executor; release the future's handle when it is done, in any order.
@@ -148,13 +153,20 @@ class PrivateObjective:
         The order of release is public: where jobs are released as they finish, nothing but how long they take decides it, and that must
         not depend on the records. `dpbo.algorithms.AsynchronousBO` releases in the order of submission unless told otherwise.
         """
-        return self.curator.submit(self._query(x), executor, x=_require_point(x).tolist())
+        query, details = self._asked(x)
+        return self.curator.submit(query, executor, **details)
 
     def release(self, handles: Handle | Sequence[Handle]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Release one or more handles of this objective: Y `q x m`, Yvar `q x m`. A handle released twice gives its one value."""
+        """Release one or more handles: Y `q x m`, Yvar `q x m`. A handle released twice gives its one value.
+
+        Raises:
+            InputError: a handle that no objective of this name evaluated. BudgetExceeded: more of them than are left. Nothing was charged.
+        """
         several = [handles] if isinstance(handles, Handle) else list(handles)
         if not several:
             raise InputError("handles", [], "one handle or more")
+        for handle in several:
+            self._require_own(handle)
         return self._released(several, torch.device("cpu"))
 
     def history(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -175,6 +187,17 @@ class PrivateObjective:
 
     def _query(self, x: torch.Tensor | None) -> Query:
         return self._mean(x) if self._sample_rate is None else PoissonSampled(self._mean(x), rate=self._sample_rate)
+
+    def _asked(self, x: torch.Tensor) -> tuple[Query, dict[str, Any]]:
+        query, details = self._query(x), {"x": _require_point(x).tolist()}
+        _ASKED[query] = self.name, details
+        return query, details
+
+    def _require_own(self, handle: Any) -> None:
+        """Another plan's answer has other noise, and what was declared for it is not in this one's terms."""
+        ours = isinstance(handle, Handle) and type(handle.query) is type(self._query(None))
+        if not ours or _ASKED.get(handle.query) != (self.name, handle.details):
+            raise InputError("handle", handle, f"one that the objective {self.name!r} evaluated", "Release others where they were made.")
 
     def _released(self, handles: Sequence[Handle], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         releases = self.curator.release_all(handles, self._mechanism, name=self.name, plan=self.name)

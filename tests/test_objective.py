@@ -17,6 +17,7 @@ from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.errors import InputError, LedgerMismatch
 from dpbo.mechanisms import LaplaceMechanism
 from dpbo.objective import BAR, NoiseWarning
+from dpbo.queries import ClippedMean
 
 N = 5000
 X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3]], dtype=torch.float64)
@@ -134,6 +135,37 @@ def _executor(kind):
     import loky
 
     return loky.ProcessPoolExecutor(1)
+
+
+def test_handles_of_other_plans_and_questions_are_refused_uncharged():
+    curator = make()
+    search = objective(curator, budget_share=0.5)
+    pairs = PrivateObjective(
+        curator, lambda x, r: torch.stack([r, r], 1), score_range=[(0.0, 9.0)] * 2, evaluations=2, budget_share=0.25, name="pairs"
+    )
+    alike = objective(curator, budget_share=0.25, name="alike")
+    plain = curator.evaluate(ClippedMean(score, X[0], score_range=(0.0, 1.0)), x=X[0].tolist())
+    nowhere, moved = (curator.evaluate(search.evaluate(X[0]).query, **details) for details in ({}, {"x": [9.0, 9.0]}))
+    elsewhere = objective(make()).evaluate(X[0])
+    before = curator.ledger.head()
+    for foreign in (pairs.evaluate(X[0]), alike.evaluate(X[0]), plain, nowhere, moved, elsewhere, "handle"):
+        for handles in (foreign, [search.evaluate(X[0]), foreign]):
+            with pytest.raises(InputError, match="handle"):
+                search.release(handles)
+    assert curator.ledger.head() == before
+    search(X)
+    assert [len(column) for column in search.history()] == [3, 3, 3]
+
+
+def test_a_second_object_of_one_plan_releases_what_the_first_evaluated():
+    curator = make()
+    first, second = objective(curator), objective(curator)
+    with ThreadPoolExecutor(1) as pool:
+        handles = [first.evaluate(X[0]), second.evaluate(X[1]), first.submit(X[2], pool).result()]
+    Y, _ = second.release(handles)
+    assert torch.equal(first.release(handles)[0], Y)
+    assert torch.equal(first.history()[1], Y)
+    assert second.remaining == 27
 
 
 def test_a_worker_that_dies_costs_nothing():
