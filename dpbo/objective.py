@@ -62,7 +62,8 @@ class PrivateObjective:
         evaluations: how many points x this plan may release.
         fit: `fit(x) -> model`; part no protected record. Where it raises, nothing is charged.
         name: the plan's name in the ledger; the same name and terms resume it.
-        budget_share: part of the budget (of mu^2) this plan takes. 1 leaves nothing for a final separate release.
+        budget_share: part of the budget (of mu^2) this plan takes. 1 leaves nothing for a final separate release. Under `Planned`, which
+            lists what each release takes, 1.
         weights, max_records_per_unit, divisor, worst, role: as in `ClippedMean`.
         mechanism: GaussianMechanism, or LaplaceMechanism where the curator's filter can pay for no Gaussian; omitted, the first that fits.
             `NoNoise(allow_not_private=True)` runs the same loop without privacy, as a baseline.

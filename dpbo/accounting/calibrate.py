@@ -48,6 +48,11 @@ def calibrate(
     return multiplier
 
 
+def parts_of(accounting: Accounting, whole: Fraction, share: Fraction) -> tuple[Fraction, Fraction]:
+    """`share` of the whole, and the rest. Under a plan each is the whole, as it lists what either takes: no share changes that."""
+    return (whole, whole) if isinstance(accounting, Planned) else (whole * share, whole * (1 - share))
+
+
 def exact_share(share: float | Fraction, name: str = "budget_share") -> Fraction:
     """A share as the decimal the user wrote (0.9 is 9/10, not the float next to it), in (0, 1]."""
     if not isinstance(share, (int, float, Fraction)) or isinstance(share, bool) or not 0 < share <= 1:

@@ -76,7 +76,7 @@ class Planned(Accounting):
             got = "has no mu" if reached is None else f"reaches {unit} {reached:.6g}"
             allowed = f"within the budget's {unit} {budget.epsilon or budget.mu:g}"
             raise InputError("events", got, allowed, "Plan fewer slots or more noise; see calibrate.")
-        return Cost.of(*(event.slots for event in self.events))
+        return self._whole()
 
     def fits(self, budget: Budget, *, room: float = 0.0) -> bool:
         """Whether the plan keeps the budget, or passes it by no more than the share `room`."""
@@ -86,7 +86,7 @@ class Planned(Accounting):
         return bound.mu is not None and budget.mu is not None and bound.mu <= budget.mu * (1 + room)
 
     def may_hold(self, cap: Cost, budget: Budget) -> bool:
-        return cap == Cost.of(*(event.slots for event in self.events))  # what they guarantee is composed anew in every statement
+        return cap == self._whole()  # what they guarantee is composed anew in every statement
 
     def guarantee(self, cost: Cost, delta: float | None) -> Guarantee:
         used = [event.repeated(int(slots)) for event, slots in zip(self.events, cost.parts, strict=True) if slots]
@@ -95,13 +95,19 @@ class Planned(Accounting):
         return Guarantee(bound.mu, None if pure else bound.epsilon, None if pure else (delta or 0.0))
 
     def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
-        """That of the planned event of this kind which has so many slots; the plan fixed it."""
+        """That of the planned event of this kind which has so many slots; the plan fixed it, so `available` is all of it, or refused."""
+        if available != self._whole():
+            share = float(available.parts[0] / self.events[0].slots)
+            raise InputError("budget_share", share, "1 under a plan", "The plan lists what each release takes, and no share changes it.")
         fitting = [event for event in self.events if kind(event.noise_multiplier, 1) == event.repeated(1) and event.slots >= slots]
         return min(fitting, key=lambda event: event.slots).noise_multiplier if fitting else None
 
     def composition(self, delta: float, *, refine: bool = True) -> Composition:
         """The bounds on the whole plan."""
         return compose(self.events, delta=delta, refine=refine)
+
+    def _whole(self) -> Cost:
+        return Cost.of(*(event.slots for event in self.events))
 
     def least_beside(self, budget: Budget, kind: EventKind, slots: int, share: Fraction) -> float:
         """The least multiplier with which so many slots of `kind` fit the budget beside everything planned, to 7 digits."""

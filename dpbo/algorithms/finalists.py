@@ -25,7 +25,7 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from dpbo.accounting.calibrate import exact_share
+from dpbo.accounting.calibrate import exact_share, parts_of
 from dpbo.acquisition.ucb import GPUCB
 from dpbo.algorithms import one_choice
 from dpbo.checking import checked
@@ -86,7 +86,7 @@ def search_then_choose(
             evaluations are few.
         initial: evaluations at random candidates before GP-UCB looks.
         budget_share: part of the curator's budget that both take together.
-        search_share: part of it that the search takes, in (0, 1); the choice takes what is left.
+        search_share: part of it that the search takes, in (0, 1); the choice takes what is left. `Planned` lists what each takes instead.
         seed: of the random candidates, never of the noise.
 
     Raises:
@@ -100,12 +100,13 @@ def search_then_choose(
     whole, share = exact_share(budget_share), exact_share(search_share, "search_share")
     if share == 1:
         raise InputError("search_share", search_share, "below 1", "The rest pays for the choice.")
-    choice = one_choice.affordable(curator, PermuteAndFlipMechanism, whole * (1 - share))
+    of_search, of_choice = parts_of(curator.accounting, whole, share)
+    choice = one_choice.affordable(curator, PermuteAndFlipMechanism, of_choice)
     if f"{name}: choice" not in curator.ledger.head().used:
         begun = f"{name}: search" in curator.ledger.head().used
-        one_choice.require_left(curator, whole * (1 - share) if begun else whole, f"the plan {name!r}")
+        one_choice.require_left(curator, of_choice if begun else whole, f"the plan {name!r}")
     objective = PrivateObjective(
-        curator, score, score_range=score_range, evaluations=evaluations, fit=fit, name=f"{name}: search", budget_share=whole * share
+        curator, score, score_range=score_range, evaluations=evaluations, fit=fit, name=f"{name}: search", budget_share=of_search
     )
     settings = {"finalists": finalists, "initial": initial, "beta": beta, "seed": seed}
     terms = {"candidates": [*candidates.shape, digest_of(candidates)], **settings}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from dpbo.accounting.planned import Planned
 from dpbo.curator.curator import Curator
 from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
 from dpbo.mechanisms.selection import SelectionMechanism
@@ -24,7 +25,9 @@ def affordable(curator: Curator, law: type[SelectionMechanism], share: Fraction)
 
 
 def require_left(curator: Curator, share: Fraction, what: str) -> None:
-    """Raises BudgetExceeded where this share of the cap is not left, before any part of it is reserved."""
+    """Raises BudgetExceeded where this share of the cap is not left, before any part of it is reserved. A plan has slots, and no shares."""
+    if isinstance(curator.accounting, Planned):
+        return
     total, cap, wanted = curator.ledger.head().total, curator.ledger.cap, curator.ledger.cap * share
     if not total + wanted <= cap:
         part = (total + wanted).first_beyond(cap)

@@ -2,16 +2,18 @@
 
 import functools
 import math
+from fractions import Fraction
 
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.accounting import Planned, PureFilter, calibrate, compose
 from dpbo.accounting.costs import Cost
 from dpbo.accounting.known import accounting_named
+from dpbo.algorithms import choose_start, search_then_choose
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
-from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, NotPrivateEvent, PoissonGaussianEvent
+from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, NotPrivateEvent, PermuteAndFlipEvent, PoissonGaussianEvent
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import ClippedMean, QuantileUtilities
 
@@ -86,6 +88,34 @@ def test_a_plan_carries_an_objective_and_its_final_release():
     curator.release(MEAN, GaussianMechanism(12.0))
     with pytest.raises(InputError, match="as many slots"):
         PrivateObjective(make(), lambda x, r: r, score_range=(0.0, 1.0), evaluations=4, name="other")
+
+
+def test_a_share_of_a_plan_is_refused_before_anything_is_reserved():
+    """It would change nothing, and the statement would declare it."""
+    curator = make(Planned([GaussianEvent(10.0, 30), ExponentialEvent(20.0)]))
+    terms = {"score_range": (0.0, 1.0), "evaluations": 30}
+    bounds = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    for ask in (
+        lambda share: PrivateObjective(curator, lambda x, r: r, budget_share=share, **terms),
+        lambda share: DPGIBO(curator, lambda x, r: r, bounds=bounds, budget=share, iterations=30, batch_size=2, clip=1.0),
+        lambda share: choose_start(curator, lambda x, r: r, bounds, loss_range=(0.0, 1.0), budget_share=share),
+    ):
+        for share in (0.1, Fraction(29, 30)):
+            with pytest.raises(InputError, match=r"budget_share=0.*1 under a plan"):
+                ask(share)
+    assert curator.ledger.head().kind == "birth"
+    assert PrivateObjective(curator, lambda x, r: r, budget_share=1.0, **terms).noise_multiplier == 10.0
+
+
+def test_a_search_and_its_choice_take_what_the_plan_lists_for_each():
+    curator = make(Planned([GaussianEvent(20.0, 5), PermuteAndFlipEvent(20.0), GaussianEvent(15.0)]))
+    curator.release(MEAN, GaussianMechanism(15.0))
+    candidates = torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(1)
+    search_then_choose(
+        curator, lambda x, r: 1 - (r - x[0]).abs(), candidates, score_range=(0.0, 1.0), evaluations=5, finalists=3, initial=3
+    )
+    assert curator.ledger.head().used == {"search then choose: search": 5, "search then choose: choice": 1}
+    assert "4/5" not in str(curator.statement())
 
 
 def test_calibration_finds_the_least_noise_beside_everything_else():
@@ -177,9 +207,10 @@ def test_what_a_plan_says_without_a_delta():
 
 def test_of_events_of_one_kind_the_one_with_fewest_slots_that_suffice_is_taken():
     plan = Planned([GaussianEvent(8.0, 3), GaussianEvent(5.0, 7), GaussianEvent(6.0, 20)])
-    found = [plan.multiplier(GaussianEvent, slots, Cost.of(0)) for slots in (1, 3, 4, 7, 8, 20, 21)]
+    whole = Cost.of(*(event.slots for event in plan.events))
+    found = [plan.multiplier(GaussianEvent, slots, whole) for slots in (1, 3, 4, 7, 8, 20, 21)]
     assert found == [8.0, 8.0, 5.0, 5.0, 6.0, 6.0, None]
-    assert plan.multiplier(LaplaceEvent, 1, Cost.of(0)) is None
+    assert plan.multiplier(LaplaceEvent, 1, whole) is None
 
 
 def test_no_noise_is_enough_beside_a_plan_that_takes_all_of_a_budget():

@@ -15,8 +15,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit
+from dpbo.accounting import Planned
 from dpbo.curator import Ledger
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
+from dpbo.events import GaussianEvent
 from dpbo.integrations.tuning import strategies
 from dpbo.integrations.tuning.scorings import scoring_named
 from dpbo.integrations.tuning.strategies import public_candidates
@@ -286,6 +288,17 @@ def test_a_share_of_a_curators_budget():
         make().fit(*TRAIN, curator)
     with pytest.raises(InputError, match="groups"):
         make(budget=0.5).fit(*TRAIN, curator, groups=np.arange(1200))
+
+
+def test_a_search_and_its_last_score_take_what_a_plan_lists_for_each():
+    terms = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": BUDGET}
+    curator = Curator(VALIDATION, **terms, accounting=Planned([GaussianEvent(12.0, 3), GaussianEvent(9.0)]))
+    search = make(budget=1.0, n_iter=3).fit(*TRAIN, curator)
+    assert search.best_score_std_ == pytest.approx(9.0 / 1200)
+    assert search.results_["noise_std"] == pytest.approx(12.0 / 1200)
+    assert str(curator.ledger.verify().total) == str(curator.ledger.cap)
+    with pytest.raises(InputError, match="1 under a plan"):
+        make(budget=0.5, n_iter=3, name="other").fit(*TRAIN, curator)
 
 
 def test_a_baseline_without_privacy_says_so():

@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from dpbo.accounting.calibrate import exact_share
+from dpbo.accounting.calibrate import exact_share, parts_of
 from dpbo.algorithms import one_choice
 from dpbo.checking import require_settings
 from dpbo.curator.curator import Curator
@@ -196,8 +196,9 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
             "one table, split by position": getattr(self.test_size, "item", lambda: self.test_size)() if split else False,
         }
         baseline = self.budget if isinstance(self.budget, NoNoise) else None
+        of_search, rest = parts_of(curator.accounting, whole, 1 - kept)
         return strategies.Task(
-            curator, space, trainer, scoring, require_count("n_iter", self.n_iter), self.n_initial, whole * (1 - kept), whole * kept,
+            curator, space, trainer, scoring, require_count("n_iter", self.n_iter), self.n_initial, of_search, rest if kept else kept,
             baseline, self.divisor, self._seed(), self.name, terms, dict(self.strategy_options or {}),
         )  # fmt: skip
 
