@@ -451,8 +451,8 @@ MATERN = gpytorch.kernels.MaternKernel(nu=2.5).double()
     ids=lambda change: next(iter(change)),
 )  # fmt: skip
 def test_a_clip_that_was_chosen_answers_no_other_question(tmp_path, change):
-    terms = {"bounds": box(), "candidates": [0.1, 0.3, 1.0, 3.0], "budget_share": 0.3}
-    once = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "entropy": SeededEntropy(1)}
+    terms: dict[str, Any] = {"bounds": box(), "candidates": [0.1, 0.3, 1.0, 3.0], "budget_share": 0.3}
+    once: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "entropy": SeededEntropy(1)}
     chosen = choose_clip(make(**once), distance, **terms)
     with pytest.raises(LedgerMismatch, match=next(iter(change))):
         choose_clip(make(**once), distance, **{**terms, **change})

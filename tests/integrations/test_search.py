@@ -291,7 +291,7 @@ def test_a_share_of_a_curators_budget():
 
 
 def test_a_search_and_its_last_score_take_what_a_plan_lists_for_each():
-    terms = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": BUDGET}
+    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": BUDGET}
     curator = Curator(VALIDATION, **terms, accounting=Planned([GaussianEvent(12.0, 3), GaussianEvent(9.0)]))
     search = make(budget=1.0, n_iter=3).fit(*TRAIN, curator)
     assert search.best_score_std_ == pytest.approx(9.0 / 1200)
