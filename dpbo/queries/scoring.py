@@ -22,6 +22,8 @@ _MOST_CALLS = 1 << 12
 _FRUITLESS_CALLS = 1 << 8
 _DTYPES = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _DTYPES |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
+_DTYPES |= _UNSIGNED
 
 
 class _WrongShape(Exception):
@@ -125,16 +127,22 @@ def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
 
 
 def tensor_of(result: Any) -> torch.Tensor:
-    """What a score returned, as one tensor: a tensor, an array, a list, or an iterator of batches of those."""
+    """What a score returned, as one tensor of real numbers: a tensor, an array, a list, or an iterator of batches of those.
+
+    A list's kind of number is that of all its records together, so what one kind counts as beside another it must count as alone: else
+    one record decided how the others count. Unsigned numbers become floats beside most others, so they always do; and batches of several
+    kinds are joined as float64, because torch would join whole numbers with float32 as float32.
+    """
     if isinstance(result, Iterator):
-        return torch.cat([tensor_of(batch).clone() for batch in result])  # a score may use its buffer again
-    return result.detach() if isinstance(result, torch.Tensor) else _as_tensor(np.asarray(result))
+        return torch.cat([tensor_of(batch).to(torch.float64, copy=True) for batch in result])  # a score may use its buffer again
+    tensor = result.detach() if isinstance(result, torch.Tensor) else _as_tensor(np.asarray(result))
+    if tensor.dtype not in _DTYPES:
+        raise _WrongShape
+    return tensor.to(torch.float64) if tensor.dtype in _UNSIGNED else tensor
 
 
 def _as_rows(batch: Any, metrics: int) -> torch.Tensor:
     scores = tensor_of(batch)
-    if scores.dtype not in _DTYPES:
-        raise _WrongShape
     rows = scores.unsqueeze(1) if scores.ndim == 1 and metrics == 1 else scores
     if rows.ndim != 2 or rows.shape[1] != metrics:
         raise _WrongShape
@@ -142,4 +150,6 @@ def _as_rows(batch: Any, metrics: int) -> torch.Tensor:
 
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        return torch.from_numpy(array.astype(np.float64))  # here, because torch does not know each of numpy's unsigned kinds
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,5 +1,7 @@
 """What happens to private scores on their way to a sum: whatever fails, nothing is raised."""
 
+import decimal
+
 import numpy as np
 import pytest
 import torch
@@ -81,3 +83,48 @@ def test_an_array_that_may_be_written_to_is_lent_and_any_other_copied():
     array.flags.writeable = False
     assert tensor_of(array).data_ptr() != array.ctypes.data
     assert tensor_of(array).tolist() == [0.0, 1.0, 2.0]
+
+
+KINDS = {
+    "bool": True, "int": 1, "float": 0.1, "beyond int64": 2**63, "beyond uint64": 2**64, "none": None, "word": "1", "complex": 1 + 0j,
+    **{kind.__name__: kind(1) for kind in (np.bool_, np.int8, np.int16, np.int32, np.int64, np.longlong, np.float64, np.longdouble)},
+    **{kind.__name__: kind(200) for kind in (np.uint8, np.uint16, np.uint32, np.uint64, np.ulonglong)},
+    "float16": np.float16(0.1), "float32": np.float32(0.1), "array": np.array(1, dtype=np.uint32), "decimal": decimal.Decimal(1),
+    "tensor": torch.tensor(0.1), "uint16 tensor": torch.tensor(1, dtype=torch.uint16), "bfloat16": torch.tensor(1.0).bfloat16(),
+    "graph": torch.tensor(1.0, requires_grad=True), "time": np.timedelta64(1, "s"), "date": np.datetime64("2020"),
+}  # fmt: skip
+
+
+def first_of(*batch):
+    """What the first of these counts as; None for the worst."""
+    view = PrivateView.of(torch.arange(float(len(batch))), PrivacyUnit("record"), units_are_public=True)
+    found = over_records(lambda _, places: [batch[int(place)] for place in places], None, view, 1, lambda pieces: torch.cat(list(pieces)))
+    return None if isinstance(found, Failure) or bool(found[0].isnan()) else float(found[0])
+
+
+@pytest.mark.parametrize("other", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.attack("A6")
+def test_what_a_kind_of_number_in_a_list_counts_as_does_not_depend_on_the_others(kind, other):
+    """Also where the other fails, or is the only kind that is taken for floats together with it."""
+    assert first_of(KINDS[kind], KINDS[other]) == first_of(KINDS[kind], KINDS[kind])
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.uint32, np.uint64, np.ulonglong])
+def test_unsigned_numbers_are_numbers_in_arrays_and_lists(kind):
+    most = int(np.iinfo(kind).max)
+    for result in (np.array([1, most], dtype=kind), [kind(1), kind(most)]):
+        assert tensor_of(result).tolist() == [1.0, float(most)]
+        assert tensor_of(result).dtype == torch.float64
+
+
+@pytest.mark.parametrize("kind", [torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_tensors_are_numbers(kind):
+    assert tensor_of(torch.tensor([1, 40_000]).to(kind)).tolist() == [1.0, 40_000.0]
+    assert tensor_of(torch.tensor([1, 40_000]).to(kind)).dtype == torch.float64
+
+
+@pytest.mark.attack("A6")
+def test_whole_numbers_of_one_batch_are_not_rounded_for_the_kind_of_another():
+    batches = [[2**24 + 1], [np.float32(0.5)]]
+    assert tensor_of(iter(batches)).tolist() == [2.0**24 + 1, 0.5]
