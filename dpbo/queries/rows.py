@@ -3,15 +3,18 @@
     table = RowTable(center=(0.0, 0.0), radius=25.0, row_change=RowChange(1.0, diameter=50.0))
     Z = curator.release(table, L2LaplaceMechanism(1 / 3.0)).value           # n x d; pure epsilon = 3 for a row that moves by at most 1
 
-Row x becomes z = A^T P(x - c), where P is the projection onto the ball of radius R and A a d x k matrix (the identity where it is left
-out), all public, and then whole multiples of a power-of-two quantum q, rounded down. Published is z with its noise plus A^T c, so that
-without a projection it is in the rows' own coordinates.
+Row x becomes z = A^T P(x), where P clamps the coordinates to [-W, W], W = max(2^53, max |c_j| + R), subtracts c and projects onto the ball
+of radius R, and A is a d x k matrix (the identity where it is left out), all public; and then whole multiples of a power-of-two quantum q,
+rounded down. Published is z with its noise plus A^T c, so that without a projection it is in the rows' own coordinates.
 
 Sensitivity, in l2, of the one row that differs (`Sensitivity.block`); all others are the same, so it does not grow with n:
     REPLACE_ONE: |A| 2 R.     BOUNDED_ROW_CHANGE: |A| r, r = row_change.norm.
-P projects onto a convex set, so it is 1-Lipschitz, and its image has diameter 2 R. |A| is the spectral norm of this very matrix: it holds
-for every pair of rows, however A was drawn without the data. Added are what float64 does to P and A, at most (d + 16) 2^-50 R |A|_F for
-each of the two rows, and the lattice: a coordinate's distance grows by at most q, the row's by sqrt(k) q.
+P projects onto a convex set twice, a box that holds the ball and the ball, so it is 1-Lipschitz and leaves the ball in its place; its image
+has diameter 2 R. |A| is the spectral norm of this very matrix: it holds for every pair of rows, however A was drawn without the data. Added
+are what float64 does to P and A, at most (d + 16) 2^-50 R |A|_F for each of the two rows, and the lattice: a coordinate's distance grows by
+at most q, the row's by sqrt(k) q. Whole numbers become float64 first, alone as beside floats, which rounds monotonically and only those
+beyond 2^53: with W = 2^53 the clamped row is as if nothing were rounded; else each of the two rows is moved by at most sqrt(d) 2^-53 W,
+which is added as well.
 A row that is not finite counts as the centre. Centre, radius and A are public constants or come from releases of their own.
 
 Source: the relation is PO-GP-UCB's (Kharkovskii, Dai & Low 2020, Definition 1). Projection, then noise: Kenthapadi et al. 2013, with the
@@ -35,7 +38,7 @@ from dpbo.queries.digests import digest_of
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 
 _BITS = 34  # log2 of the sensitivity over the quantum
-_WHOLE = 1 << 53  # whole numbers beyond count as this: float64 does not tell them apart
+_WHOLE = 2.0**53  # float64 does not tell all whole numbers beyond apart
 _UP = 1 + 2.0**-40
 
 
@@ -89,7 +92,8 @@ class RowTable(Query):
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         k = self.dimension
         most = self.moves(adjacency)
-        wobble = 2 * (len(self.center) + 16) * 2.0**-50 * self.radius * self._frobenius()
+        rounded = 0.0 if self._box() == _WHOLE else math.sqrt(len(self.center)) * 2.0**-53 * self._box()
+        wobble = 2 * ((len(self.center) + 16) * 2.0**-50 * self.radius + rounded) * self._frobenius()
         l2 = (most + wobble + math.sqrt(k) * self._quantum(most)) * _UP
         return Sensitivity(l2 * math.sqrt(k) * _UP, l2, l2, (1.0,) * k, k)
 
@@ -128,14 +132,18 @@ class RowTable(Query):
 
     def _mapped(self, rows: torch.Tensor) -> torch.Tensor:
         """z of each row, `n x k`, float64."""
-        exact = rows if rows.is_floating_point() or rows.dtype is torch.bool else rows.clamp(-_WHOLE, _WHOLE)
-        v = exact.to(torch.float64) - torch.tensor(self.center, dtype=torch.float64, device=rows.device)
-        v = torch.where(v.isfinite().all(1, keepdim=True), v, 0.0)
+        floats = rows.to(torch.float64)
+        v = floats.clamp(-self._box(), self._box()) - torch.tensor(self.center, dtype=torch.float64, device=rows.device)
+        v = torch.where(floats.isfinite().all(1, keepdim=True), v, 0.0)
         largest = v.abs().amax(1, keepdim=True).clamp_min(1e-300)
         unit = v / largest
         length = unit.norm(dim=1, keepdim=True)  # from 1 to sqrt(d), or 0: nothing overflows before it is compared
         z = torch.where(largest * length > self.radius, unit / length * self.radius, v)
         return z if self.projection is None else z @ self.projection.to(z.device)
+
+    def _box(self) -> float:
+        """W, alike for whole numbers and floats: which of the two a list's rows are, one of them may decide for all."""
+        return max(_WHOLE, max(map(abs, self.center)) + self.radius)
 
     def _quantum(self, most: float) -> float:
         quantum = math.ldexp(1.0, math.frexp(most)[1] - _BITS)

@@ -1,5 +1,6 @@
 """Row tables and outcomes: their contracts, noise row by row, and releases through the curator."""
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -155,6 +156,45 @@ def test_whole_numbers_that_float64_does_not_tell_apart_stay_within_the_sensitiv
         assert isinstance(other, IntegerSum)
         declared = query.sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
         require_within(one.numerators.tolist(), other.numerators.tolist(), one.quanta, declared, "the row")
+
+
+def numerators_of(table, rows):
+    found = table._evaluate(PrivateView.of(rows, PrivacyUnit("row"), units_are_public=True), None)
+    assert isinstance(found, IntegerSum)
+    return found.numerators.reshape(len(rows), -1).tolist()
+
+
+@pytest.mark.parametrize("other", [[0.5, 0], [None, 0], [True, False], [np.uint16(7), 0], [2**63, 1]], ids=str)
+@pytest.mark.parametrize("center", [(0.0, 0.0), (2.0**60, 2.0**55)], ids=str)
+@pytest.mark.attack("A5")
+def test_a_row_of_whole_numbers_stays_where_it_is_whatever_kind_another_row_is_of(center, other):
+    table = RowTable(center, 1.0)
+    for row in ([2**60, 2**55], [2**53 + 1, 2**53 - 1], [-(2**60) - 1, 3], [0, 0]):
+        assert numerators_of(table, [row, other])[0] == numerators_of(table, [row, [0, 0]])[0]
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32])
+def test_rows_of_every_kind_of_number_count_as_the_same_floats(kind):
+    rows = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], dtype=DOUBLE)
+    table = RowTable((0.5, 0.25), 1.0)
+    assert numerators_of(table, rows.to(kind)) == numerators_of(table, rows)
+
+
+def test_the_box_that_rows_are_clamped_to_holds_the_ball():
+    """Far from zero as well, where nothing but the ball itself decides."""
+    table = RowTable((1e30, -1e30), 1e28)
+    exact = torch.tensor(
+        numerators_of(table, torch.tensor([[1.005e30, -1e30], [1e30, -1.01e30], [2e30, -1e30]], dtype=DOUBLE)), dtype=DOUBLE
+    )
+    wanted = torch.tensor([[5e27, 0.0], [0.0, -1e28], [1e28, 0.0]], dtype=DOUBLE)
+    torch.testing.assert_close(exact * table._quantum(table.moves(Adjacency.REPLACE_ONE)), wanted, rtol=0, atol=1e19)
+
+
+def test_rounding_whole_numbers_is_paid_for_only_where_the_ball_reaches_beyond_those_that_floats_tell_apart():
+    far = RowTable((2.0**53 + 2.0,), 1.0, row_change=RowChange(1.0, diameter=4.0))
+    near = RowTable((2.0**53 - 1.0,), 1.0, row_change=RowChange(1.0, diameter=4.0))
+    assert near.sensitivity(Adjacency.BOUNDED_ROW_CHANGE).l2 == pytest.approx(1.0)
+    assert far.sensitivity(Adjacency.BOUNDED_ROW_CHANGE).l2 == pytest.approx(3.0)
 
 
 def test_the_relation_is_about_one_table():
