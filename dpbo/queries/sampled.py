@@ -3,11 +3,13 @@
     PoissonSampled(ClippedMean(score, x, score_range=(0, 1)), rate=0.1)
 
 Every evaluation draws a sample of its own, each unit by itself with probability q; nobody ever sees who is in it. One unit contributes
-a vector of l2 norm at most C = the inner query's sensitivity under ADD_OR_REMOVE_ONE (scores are measured from the middle of their range).
+a vector of l2 norm at most C = the inner query's sensitivity under ADD_OR_REMOVE_ONE (scores are measured from the middle of their range,
+cells from zero).
 With noise of M C the release is dominated by the pair of accounting/poisson.py under either relation, and is charged as that event.
 For a fixed sample the sum moves between neighbours by C (add or remove) or 2 C (replace). The published mean divides by q n; by sampling
-its variance is at most (1 - q) / (q n) times the square of half the range, which is added to Yvar (the variance itself is private); under
-ADD_OR_REMOVE_ONE n is private and the divisor stands for it, so there Yvar is right if the divisor is not below n.
+its variance is at most (1 - q) / (q n) times the square of the most that a unit counts (half the range; 1 in a cell), which is added to
+Yvar (the variance itself is private); under ADD_OR_REMOVE_ONE n is private and the divisor stands for it, so there Yvar is right if the
+divisor is not below n.
 A joint release of several points uses a sample for each: that costs less than one sample for all.
 """
 
@@ -65,8 +67,9 @@ class PoissonSampled(Query):
     def variance_within(self, units: int | None) -> Sequence[float]:
         gain = self.query.affine(units)[1]
         number = 1 / gain if units is None else units  # where it is private, the divisor stands for it
-        halves = [self.query.max_records_per_unit * (upper - lower) / 2 for lower, upper in self.query.ranges]
-        return [(1 - self.rate) / self.rate * number * (gain * half) ** 2 for half in halves]
+        ends = zip(self.query.ranges, self.query.origins(), strict=True)
+        most = [self.query.max_records_per_unit * max(abs(lower - origin), abs(upper - origin)) for (lower, upper), origin in ends]
+        return [(1 - self.rate) / self.rate * number * (gain * each) ** 2 for each in most]
 
     def public_inputs(self) -> dict[str, Any]:
         return {**self.query.public_inputs(), "sample_rate": self.rate}

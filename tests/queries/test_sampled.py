@@ -14,7 +14,7 @@ from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
-from dpbo.queries import ClippedMean, ClippedSum, PoissonSampled
+from dpbo.queries import CellMeans, ClippedMean, ClippedSum, PoissonSampled
 from dpbo.testing import SumContract
 from dpbo.testing.statistics import LEVEL
 
@@ -123,6 +123,16 @@ def test_a_divisor_below_the_number_of_units_is_no_excuse():
     assert releases[0].variance.item() == pytest.approx(0.9 / 0.1 * 1000 / 50**2 / 4)
     spread = np.var([r.value.item() for r in releases])
     assert spread < 2.1 * releases[0].variance.item(), "of a hundred draws of that variance once in 10^9"
+
+
+@pytest.mark.usefixtures("seeded_noise")
+def test_the_published_variance_of_cells_is_measured_from_zero_as_they_are():
+    query = PoissonSampled(CellMeans(lambda _, r: r[:, 0], cells=2), rate=0.25)
+    curator = make(torch.zeros(500, 1), budget=Budget(1e6, 1e-5))
+    releases = [curator.release(query, NoNoise(allow_not_private=True)) for _ in range(400)]
+    bound = releases[0].variance.tolist()
+    assert bound == pytest.approx([0.75 / 0.25 / 500] * 2)
+    assert np.var([r.value[0].item() for r in releases]) == pytest.approx(bound[0], rel=0.35)
 
 
 def test_other_noise_and_mixed_batches_are_refused():
