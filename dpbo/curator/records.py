@@ -125,7 +125,7 @@ class PrivateView:
         return frozenset(part.untyped_storage().data_ptr() for part in leaves(self._own()) if isinstance(part, torch.Tensor))
 
     def sampled(self, rate: float) -> PrivateView:
-        """A fresh Poisson sample of the units, by the system's entropy; its rows in record order."""
+        """A fresh Poisson sample of the units, by the system's entropy; its rows in record order. It is a shard: there are others."""
         taken = torch.from_numpy(bernoulli(self.units, rate))
         if self.groups is None or self.rows is None:
             positions, groups, rows = taken.nonzero()[:, 0], None, None
@@ -134,7 +134,7 @@ class PrivateView:
             positions = mask[self.groups].nonzero()[:, 0]
             groups, rows = (mask.cumsum(0) - 1)[self.groups[positions]], self.rows[mask]
         taken_ones = _mapped(self.records, lambda part: _rows(part, positions))
-        return PrivateView(taken_ones, len(positions), groups, rows, self.public_units, shard=self.shard)
+        return PrivateView(taken_ones, len(positions), groups, rows, self.public_units, shard=True)
 
     def only(self, row: int) -> PrivateView:
         """One record alone, copied, so that whoever writes into it changes nothing; that it is one is public."""

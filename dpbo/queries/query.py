@@ -28,7 +28,7 @@ class View(Protocol):
         rows: number of records of each unit (int64), or None when each record is a unit.
         units: number of units, private under ADD_OR_REMOVE_ONE.
         public_units: number of units where the adjacency makes it public (all but ADD_OR_REMOVE_ONE), else None.
-        shard: whether others hold further units, so that what fails on all units here may still be few.
+        shard: whether there are further units, with other processes or outside a sample, so that what fails on all here may still be few.
         kept: what each of the question's `handles()` left with the curator, in that order.
         device: where the records are, or the CPU; public.
         can_take: whether `take(positions)` can pick single records.

@@ -67,8 +67,8 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Ten
     Every call scores as many records as there are, with repeats in the place of those left out, because a record's bits may depend on
     how many are scored together. A Failure, for the operator alone (assumption `score-total`): where more units fail than the calls
     settle, because those left over must not count as worst for another unit's sake; and where nothing can be scored at all, because then
-    the score is broken and a release of worst scores would be paid for. Of a shard that says little: it may be of one unit, which must
-    not end the evaluation for all. So its units count as worst, unless there are more than the fruitless calls settle.
+    the score is broken and a release of worst scores would be paid for. Of a shard or a sample that says little: it may be of one unit,
+    which must not end the evaluation for all. So its units count as worst, unless there are more than the fruitless calls settle.
     """
     scores, failed, kind = torch.full((view.count, metrics), torch.nan, dtype=torch.float64), view.units, ""
     positions_of = _positions(view)

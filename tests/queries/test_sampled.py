@@ -11,7 +11,7 @@ from scipy.stats import binom, chisquare
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.accounting import Planned, RDPFilter, compose
 from dpbo.curator.records import PrivateView
-from dpbo.errors import InputError
+from dpbo.errors import InputError, PrivateFailure
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
 from dpbo.queries import CellMeans, ClippedMean, ClippedSum, PoissonSampled
@@ -168,6 +168,33 @@ def test_only_means_and_only_sliceable_records():
 
     with pytest.raises(InputError, match="sliced"):
         make(Opaque()).evaluate(mean())
+
+
+@pytest.mark.usefixtures("seeded_noise")
+@pytest.mark.attack("A6")
+def test_a_unit_that_the_score_fails_on_is_worst_also_where_it_is_the_whole_sample():
+    def fragile(_, r):
+        if bool((r == 1).any()):
+            raise ValueError
+        return torch.ones(len(r))
+
+    query = PoissonSampled(ClippedMean(fragile, score_range=(0.0, 1.0)), rate=0.25)
+    data = torch.tensor([[1.0], [0.0]])
+    curator = make(data, budget=Budget(1e6, 1e-5))
+    values = {curator.release(query, NoNoise(allow_not_private=True)).value.item() for _ in range(100)}
+    assert values == {0.5, -0.5, 1.5}, "nobody or both, the broken unit alone, the sound one alone: all measured from the middle"
+    assert "score-total" not in curator.statement().assumptions
+
+
+@pytest.mark.usefixtures("seeded_noise")
+def test_a_score_that_fails_on_all_of_a_large_sample_is_a_failure():
+    def broken(_, r):
+        if bool((r == 1).any()):
+            raise ValueError
+        return r[:, 0]
+
+    with pytest.raises(PrivateFailure):
+        make(torch.ones(2000, 1)).evaluate(PoissonSampled(ClippedMean(broken, score_range=(0.0, 1.0)), rate=0.5))
 
 
 def test_an_objective_over_samples_keeps_its_plan():
