@@ -14,6 +14,9 @@ Proof. Different centres have disjoint coordinates, so squared lengths (for l1: 
 vectors are 2 m max|z| apart. The sensitivity is the larger of the two columns, reached by both; with one centre only the second arises (or
 a record that counts as nothing, which is the add-or-remove case and never more). At q = m in the ball both are 2: counts cost nothing.
 In the Laplace mechanism the l1 of the weighted vector is (q + m max|z|_1) once or twice.
+Nearest is by the centres as they are kept: within 1e100 of zero, every coordinate in m bits beside its centre's largest, m from 20 to 33.
+With d 2^m 2^b <= 2^53 for a record's coordinates of b <= 20 bits, products of centres and records are exact in every order, on every device
+and library, so which centre a record is counted at depends on its own lattice vector alone.
 DPLloyd (Blum, Dwork, McSherry & Nissim 2005) is the cube with l1 noise. Cost: 4 n K d flops.
 """
 
@@ -23,6 +26,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from dpbo.checking import checked
@@ -32,6 +36,8 @@ from dpbo.queries.ball import Resolution, product, require_float64
 from dpbo.queries.points import PointSums
 
 _UP = 1.0 + 1e-15
+_FARTHEST = 1e100  # nearest to nothing, and far from overflow
+_PRODUCT_BITS = 33  # of a centre's coordinate, less those of the dimension: 53 without the 20 of a record's
 
 
 @checked
@@ -40,7 +46,7 @@ class ClusterSums(PointSums):
     """Counts and sums of the records nearest to each centre, row by row `K x (1 + d)` as one vector.
 
     Args:
-        centers: `K x d`, float64, in the ball's coordinates.
+        centers: `K x d`, float64, in the ball's coordinates; kept rounded, as above.
         weights: (q, m), each from 1e-3 to 1e3: a block of twice the weight gets half the noise.
     """
 
@@ -53,7 +59,7 @@ class ClusterSums(PointSums):
         if self.centers.ndim != 2 or self.centers.shape[1] != self.dimension or not len(self.centers):
             raise InputError("centers", tuple(self.centers.shape), f"of shape K x {self.dimension}")
         object.__setattr__(self, "weights", tuple(require_positive("weights", weight, 1e-3, 1e3) for weight in self.weights))
-        object.__setattr__(self, "centers", self.centers.detach().cpu().clone())
+        object.__setattr__(self, "centers", _rounded(self.centers.detach().cpu(), _PRODUCT_BITS - math.ceil(math.log2(self.dimension))))
 
     @property
     def components(self) -> int:
@@ -86,9 +92,9 @@ class ClusterSums(PointSums):
         return {**super().public_inputs(), "components": len(self.centers), "weights": list(self.weights)}
 
     def chunk(self, Z: torch.Tensor, alive: torch.Tensor, resolution: Resolution) -> torch.Tensor:
+        offset = math.ldexp(0.5, resolution.bits) * self.centers.square().sum(1, keepdim=True)
         centers = self.centers.to(Z.device, non_blocking=True)
-        offset = math.ldexp(0.5, resolution.bits) * centers.square().sum(1, keepdim=True)
-        nearest = (centers @ Z).sub_(offset).argmax(0)
+        nearest = (centers @ Z).sub_(offset.to(Z.device, non_blocking=True)).argmax(0)
         chosen = torch.zeros(len(centers), Z.shape[1], dtype=torch.float64, device=Z.device)
         chosen.scatter_(0, nearest.unsqueeze(0), alive.to(torch.float64).unsqueeze(0))
         return product(chosen, torch.cat([torch.ones_like(Z[:1]), Z])).flatten()
@@ -96,3 +102,10 @@ class ClusterSums(PointSums):
     def _scaled(self) -> tuple[float, float]:
         least = min(self.weights)
         return self.weights[0] / least, self.weights[1] / least
+
+
+def _rounded(centers: torch.Tensor, bits: int) -> torch.Tensor:
+    """Each row in whole multiples of a power of two of its own, at most 2^bits of them."""
+    numbers = centers.clamp(-_FARTHEST, _FARTHEST).numpy()
+    exponents = np.frexp(np.abs(numbers).max(1, keepdims=True))[1] - bits
+    return torch.from_numpy(np.ldexp(np.rint(np.ldexp(numbers, -exponents)), exponents))

@@ -1,6 +1,7 @@
 """Second moments and cluster sums under the query contract."""
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,22 @@ def test_one_record_changes_no_others_bits(n):
     ):
         whole, rest, one = (query._total([part], n + 1) for part in (X, X[1:], X[:1]))
         assert torch.equal(rest + one, whole)
+
+
+@pytest.mark.parametrize("d", [1, 3, 64, 100, 8192])
+@pytest.mark.attack("A4")
+def test_products_of_centres_and_lattice_vectors_are_exact_in_every_order(d):
+    """Any order of sums passes whole numbers below 2^53 alone, also where every coordinate is as long as it may be."""
+    generator = torch.Generator().manual_seed(d)
+    sizes = torch.tensor([[1.0], [1e-300], [1e60], [1e90]], dtype=torch.float64)
+    given = sizes * torch.randn(4, d, dtype=torch.float64, generator=generator)
+    kept = ClusterSums(d, ball=Ball(1.0, norm="linf"), centers=torch.cat([given, torch.full((1, d), 1e308, dtype=torch.float64)])).centers
+    assert torch.all((kept[:4] - given).abs() <= 2.0**-20 * given.abs().amax(1, keepdim=True))
+    for row in kept.tolist():
+        fine = max(Fraction(number).denominator for number in row)
+        numbers = [int(Fraction(number) * fine) for number in row]
+        common = math.gcd(*numbers)
+        assert sum(map(abs, numbers)) // (common & -common) * 2**20 <= 2**53, "in steps of the largest power of two in all of them"
 
 
 @pytest.mark.attack("A4")
