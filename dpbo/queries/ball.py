@@ -22,6 +22,7 @@ from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import require_positive
 from dpbo.queries.integers import MOST_UNITS
+from dpbo.queries.products import by_columns
 
 _MOST_ROWS = 1 << 12
 LARGEST_CHUNK = 1 << 20  # rows, on a GPU
@@ -153,7 +154,7 @@ class _Placer:
 
     def __call__(self, X: torch.Tensor) -> torch.Tensor:
         moved = X if self._center is None else X - self._center
-        return moved / self._radius if self._matrix is None else (self._matrix @ moved)[: len(X)]
+        return moved / self._radius if self._matrix is None else by_columns(self._matrix, moved)[: len(X)]
 
 
 def _whole(Z: torch.Tensor, norm: str, bits: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -33,6 +33,7 @@ from dpbo.queries.ball import Resolution, product, require_float64
 from dpbo.queries.features import Weights, degrees, distance_squared, features, isometry, length_squared, require_covariance, width_of
 from dpbo.queries.fused_moments import can_fuse_moments, fused_moments
 from dpbo.queries.points import PointSums, powers
+from dpbo.queries.products import by_columns
 
 _MOST_COMPONENTS = 1 << 10  # more would leave weights and records too few bits
 
@@ -91,7 +92,7 @@ class MixtureMoments(PointSums):
         if self.components == 1:
             return product(alive.to(torch.float64).unsqueeze(0), phi).flatten()
         scaled = self._scaled(resolution).to(Z.device, non_blocking=True)
-        return product(responsibilities(scaled @ phi, alive, resolution.weight_bits), phi).flatten()
+        return product(responsibilities(by_columns(scaled, phi), alive, resolution.weight_bits), phi).flatten()
 
     def summed(self, X: torch.Tensor, resolution: Resolution) -> torch.Tensor:
         if can_fuse_moments(X.device, self.components, self.dimension, self.covariance):

@@ -1,8 +1,8 @@
 """From one real vector a unit to an exact sum of clipped integer vectors.
 
 A unit's vector is a public linear map of its numbers, g = W (y - center). Units are taken in chunks of one fixed shape, padded with zeros,
-so that the bits of a unit's vector depend on its own numbers alone (a matrix product's bits depend on its shape, and on whether a column
-stands in a whole tile, not on what stands beside). On a GPU one fused pass takes their place, fused.py.
+so that the bits of a unit's vector depend on its own numbers alone: a matrix product's bits depend on its shape, and on whether a column
+stands in a whole tile (products.py sees to that), not on what stands beside. On a GPU one fused pass takes their place, fused.py.
 
 From g to whole numbers, each step elementwise or exact, so that equal g make equal integers on every device and in every order. With K =
 floor(B / q) and a = max(B, max |g_j|): k = g ((B/q) / a), rounded to whole numbers; s = sum k^2, exact in int64; where s > K^2, k becomes
@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from dpbo.queries.fused import can_fuse, fused_sum
+from dpbo.queries.products import by_columns
 
 _ROWS = {"cpu": 3840}  # whole tiles of a product, 12, 16 or 24 wide: what is left over beside them is added up in another order
 _DEVICE_ROWS = 1 << 16
@@ -72,7 +73,7 @@ def _products(columns: Sequence[torch.Tensor], weights: torch.Tensor, center: fl
         if center:
             buffer.sub_(center)
         buffer[:, count:] = 0.0
-        yield (W @ buffer)[:d], count
+        yield by_columns(W, buffer)[:d], count
 
 
 def aim_of(most: int, dimension: int) -> float:

@@ -86,8 +86,8 @@ MUTANTS = (
     Mutant(
         "the chunk's padding keeps the last chunk's records",
         "queries/vectors.py",
-        old="        buffer[:, count:] = 0.0\n        yield (W @ buffer)[:d], count",
-        new="        yield (W @ buffer)[:d], rows",
+        old="        buffer[:, count:] = 0.0\n        yield by_columns(W, buffer)[:d], count",
+        new="        yield by_columns(W, buffer)[:d], rows",
     ),
     Mutant(
         "permute-and-flip charged as the exponential mechanism",
