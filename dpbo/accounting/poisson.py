@@ -18,6 +18,7 @@ from scipy.special import logsumexp
 Array = NDArray[np.float64]
 _MOST_ORDER = 128.0
 _UP = 1.0 + 1e-9
+_FAR = 40.0  # 1 + e^-40 is 1 in floats
 
 
 def log_ratio(x: Array, sigma: float, rate: float, relation: str) -> Array:
@@ -27,12 +28,15 @@ def log_ratio(x: Array, sigma: float, rate: float, relation: str) -> Array:
 
 def output_of(loss: Array, sigma: float, rate: float, relation: str) -> Array:
     """The output x that has this loss: the inverse of `log_ratio`. -inf where no output has so low a loss."""
-    if relation == "add-or-remove-one":
-        with np.errstate(divide="ignore"):
-            return 0.5 + sigma**2 * np.log(np.maximum(np.expm1(loss) + rate, 0.0) / rate)
-    size = np.abs(loss)  # u = e^(x/s^2) solves  q c u^2 + (1-q)(1 - e^l) u - e^l q c = 0,  c = e^(-1/(2 s^2))
-    c, b = rate * np.exp(-0.5 / sigma**2), (1 - rate) * np.expm1(size)
-    return np.sign(loss) * sigma**2 * np.log((b + np.sqrt(b**2 + 4 * c**2 * np.exp(size))) / (2 * c))
+    with np.errstate(divide="ignore"):  # of no unit, or all, in the sample; of a loss at or below the least
+        if relation == "add-or-remove-one":
+            near, far = np.minimum(loss, _FAR), np.maximum(loss - _FAR, 0.0)  # beyond it, e^l is all there is in floats
+            grown = np.where(near < -0.5, np.exp(near) - (1 - rate), np.expm1(near) + rate)  # q e^((2x-1)/(2 s^2))
+            return 0.5 + sigma**2 * (np.log(np.maximum(grown, 0.0)) + far - np.log(rate))
+        half = np.abs(loss) / 2  # sinh(x/s^2 - l/2) = (1-q)/q e^(1/(2 s^2)) sinh(l/2), whose logarithm does not overflow
+        log_sinh = np.log1p(-rate) - np.log(rate) + 0.5 / sigma**2 + half + np.log(-np.expm1(-2 * half) / 2)
+    inverse = np.where(log_sinh > _FAR, log_sinh + np.log(2.0), np.arcsinh(np.exp(np.minimum(log_sinh, _FAR))))
+    return np.sign(loss) * sigma**2 * (half + inverse)
 
 
 def renyi(sigma: float, rate: float, relation: str, orders: Array) -> Array:

@@ -6,7 +6,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpbo.accounting import poisson
+from dpbo.accounting import pld, poisson
+from dpbo.accounting.composition import compose
+from dpbo.accounting.pairs import PoissonPair
+from dpbo.events import GaussianEvent, PoissonGaussianEvent
 
 ADD, REPLACE = "add-or-remove-one", "replace-one"
 
@@ -102,3 +105,54 @@ def test_the_loss_is_that_of_the_densities_and_is_inverted(sigma, rate, relation
     assert poisson.output_of(losses, sigma, rate, relation) == pytest.approx(x, abs=1e-5)
     if relation == ADD and rate < 1.0:
         assert poisson.output_of(np.array([math.log1p(-rate) - 0.1]), sigma, rate, relation)[0] == -math.inf
+
+
+def inverse(loss, sigma, rate, relation):
+    """The output of this loss in as many digits as its terms have in common; -inf where there is none."""
+    with mpmath.workdps(60 + int(1 / sigma**2 + abs(loss))):
+        level, s, q = mpmath.mpf(loss), mpmath.mpf(sigma), mpmath.mpf(rate)
+        if relation == ADD:
+            grown = (mpmath.exp(level) - 1 + q) / q
+            return mpmath.mpf(0.5) + s**2 * mpmath.log(grown) if grown > 0 else -mpmath.inf
+        c, b, e = q * mpmath.exp(-1 / (2 * s**2)), (1 - q) * mpmath.expm1(level), mpmath.exp(level)
+        root = mpmath.sqrt(b**2 + 4 * c**2 * e)  # q c u^2 - b u - e q c = 0, of u = e^(x/s^2)
+        return s**2 * mpmath.log((b + root) / (2 * c))
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize("sigma", [0.04, 0.3, 100.0])
+@pytest.mark.parametrize("rate", [1e-9, 0.5, 1.0])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.attack("A15")
+def test_a_loss_is_inverted_however_large_it_is_on_either_side(sigma, rate, relation):
+    sizes = [1e-6, 0.4, 0.6, 5.0, 39.0, 41.0, 354.0, 357.0, 600.0, 720.0]
+    losses = np.array([-size for size in sizes] + [0.0] + sizes)
+    found = poisson.output_of(losses, sigma, rate, relation)
+    true = np.array([float(inverse(float(loss), sigma, rate, relation)) for loss in losses])
+    off = 1e-9 if rate < 1e-6 else 1e-12  # near the least loss, log(1 - rate), outputs are far apart
+    assert found == pytest.approx(true, rel=off, abs=off * sigma)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate", "relation", "reverse", "delta"),
+    [(0.04, 0.5, REPLACE, False, 1e-6), (0.15, 1.0, ADD, True, 1e-6), (0.08, 1.0, ADD, True, 1e-6), (0.3, 0.5, ADD, False, 1e-3)],
+)
+@pytest.mark.attack("A15")
+def test_an_epsilon_of_hundreds_is_a_bound_that_is_reached(sigma, rate, relation, reverse, delta):
+    """delta at epsilon, with P and Q the mass of all outputs on the far side of the one whose loss is epsilon."""
+    epsilon = pld.epsilon({PoissonPair(sigma, rate, relation, reverse): 1}, delta)
+
+    def exact(at):
+        x = inverse(-at if reverse else at, sigma, rate, relation)
+        with mpmath.workdps(400):
+            s, q, sign = mpmath.mpf(sigma), mpmath.mpf(rate), 1 if reverse else -1
+            plain, up, down = (mpmath.ncdf(sign * (x - shift) / s) for shift in (0, 1, -1))
+            mixed, other = (1 - q) * plain + q * up, plain if relation == ADD else (1 - q) * plain + q * down
+            return (other - mpmath.exp(at) * mixed) if reverse else (mixed - mpmath.exp(at) * other)
+
+    assert exact(epsilon) <= delta < exact(epsilon * 0.99)
+
+
+def test_a_sampled_gaussian_of_all_units_and_little_noise_composes_as_the_plain_one():
+    sampled, plain = compose([PoissonGaussianEvent(0.08, rate=1.0, relation=ADD)], delta=1e-6), compose([GaussianEvent(0.08)], delta=1e-6)
+    assert plain.gdp <= sampled.epsilon <= plain.gdp * 1.01
