@@ -82,15 +82,15 @@ def log_ratio(law: RunLaw, base: Base) -> float:
     """log R in closed form; infinite where there is no ratio."""
     match law:
         case TruncatedNegativeBinomial():
-            return (1 + law.shape) * math.log(base.reverse.crossing(1 - law.gamma, law.gamma))
+            return (1 + law.shape) * math.log1p(base.reverse.crossing(1 - law.gamma, law.gamma))
         case ThresholdStop():
-            return math.log(base.reverse.crossing(1 - law.gamma, law.gamma))
+            return math.log1p(base.reverse.crossing(1 - law.gamma, law.gamma))
         case PoissonRuns() | TruncatedPoisson():
             return law.rate * float(np.minimum(base.forward.delta(np.zeros(())), base.reverse.delta(np.zeros(()))))
         case BinomialRuns():
-            return (law.trials - 1) * math.log(base.forward.crossing(law.chance, 1 - law.chance))
+            return (law.trials - 1) * math.log1p(base.forward.crossing(law.chance, 1 - law.chance))
         case FixedRuns():
-            return 0.0 if law.runs == 1 else (law.runs - 1) * math.log(base.forward.crossing(1.0, 0.0))
+            return 0.0 if law.runs == 1 else (law.runs - 1) * math.log1p(base.forward.crossing(1.0, 0.0))
     return math.inf
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 _BLOCK = 1 << 22
 _GRAIN = 2.0**-30
-_UP = 1.0 + 4e-15  # covers the rounding of a crossing, whose logarithm may be small
+_UP = 1.0 + 1e-12  # covers the rounding of a crossing
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,14 +79,17 @@ class Side:
         return np.minimum(x[place] * u + y[place], 1.0)
 
     def crossing(self, a: float, b: float) -> float:
-        """The x >= 1 with a delta(x) = b (x - 1), for a, b >= 0, rounded up; infinite where there is none."""
-        x, y = self.kinks
-        gap = a * y - b * (x - 1)
-        below = np.flatnonzero(gap <= 0.0)
+        """The t >= 0 with a delta(log(1 + t)) = b t, for a, b >= 0, rounded up; infinite where there is none.
+
+        Written in t = e^e - 1 and without differences, it keeps its digits where losses are tiny.
+        """
+        t, y = np.concatenate([[-1.0], np.expm1(self.losses)]), self.kinks[1]
+        below = np.flatnonzero(a * y <= b * t)
         if len(below) == 0:
-            return (1.0 + a * self.infinite / b) * _UP if b > 0 else np.inf
+            return a * self.infinite / b * _UP if b > 0 else np.inf
         j = int(below[0])
-        return max(float(x[j - 1] + (x[j] - x[j - 1]) * gap[j - 1] / (gap[j - 1] - gap[j])), 1.0) * _UP
+        fall = max(float((y[j - 1] - y[j]) / (t[j] - t[j - 1])), 0.0)  # there delta = y_j + fall (t_j - t)
+        return a * float(y[j] + fall * t[j]) / (b + a * fall) * _UP
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,13 +3,14 @@
 import functools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 
 from dpbo.accounting import selected
 from dpbo.accounting.selected import _PLAIN, _levels, _upper, _weights
 from dpbo.accounting.sides import Base
-from dpbo.laws import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
+from dpbo.laws import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
 from tests.accounting.enumerated import EPSILONS, LAWS, ORDERS, best_of, curve_of, delta, pairs, renyi
 
 BASES = [Base.of_laws(p, q) for p, q in pairs(12, 11, leaks=False)]
@@ -187,6 +188,37 @@ def test_pure_runs(epsilon):
         assert runs * epsilon <= found <= runs * epsilon * (1 + 1e-9)
     assert selected.pure(FixedRuns(2), 300.0) == pytest.approx(600.0)
     assert selected.pure(FixedRuns(2), 301.0) == math.inf
+
+
+def exact_pure(law, epsilon):
+    """The winner's pure epsilon of randomised responses in 60 digits: epsilon and the law's log-ratio, each in closed form."""
+    with mpmath.workdps(60):
+        e, grown = mpmath.mpf(epsilon), mpmath.exp(mpmath.mpf(epsilon))
+        match law:
+            case TruncatedNegativeBinomial() | ThresholdStop():
+                g, power = mpmath.mpf(law.gamma), 1 + mpmath.mpf(getattr(law, "shape", 0.0))
+                return e + power * mpmath.log((grown + g) / (1 + g * grown))
+            case BinomialRuns():
+                c = mpmath.mpf(law.chance)
+                return e + (law.trials - 1) * mpmath.log1p(c * (grown - 1) / ((1 - c) * (1 + grown) + c))
+            case PoissonRuns() | TruncatedPoisson():
+                return e + mpmath.mpf(law.rate) * mpmath.tanh(e / 2)
+        return law.runs * e
+
+
+MANY = [
+    BinomialRuns(10**6, 1e-6), BinomialRuns(10**6, 0.5), BinomialRuns(3, 1 - 1e-12), BinomialRuns(1, 0.3),
+    TruncatedNegativeBinomial(1e4, 0.999), TruncatedNegativeBinomial(-0.5, 1e-4), TruncatedNegativeBinomial(0.0, 1 - 1e-9), ThresholdStop(1e-6), ThresholdStop(0.9),
+    PoissonRuns(60.0), TruncatedPoisson(1e-3), FixedRuns(1), FixedRuns(1000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("law", MANY, ids=str)
+@pytest.mark.attack("A10")
+def test_a_pure_epsilon_keeps_its_digits_however_small_and_is_rounded_up(law):
+    for epsilon in (1e-15, 1e-12, 1e-9, 1e-6, 1e-3, 0.1, 1.0, 30.0, 300.0):
+        true, found = exact_pure(law, epsilon), selected.pure(law, epsilon)
+        assert true <= found <= true * (1 + mpmath.mpf(1e-11))
 
 
 def test_the_noisy_largest():
