@@ -92,7 +92,7 @@ class Filter(Accounting):
 
     def price(self, event: Event) -> Cost | None:
         toll = Fraction(0) if event.free else self.toll(event)
-        return None if toll is None else Cost.of(toll)
+        return None if toll is None else Cost.of(max(toll, Fraction(0)))  # no release gives budget back
 
     def cap(self, budget: Budget) -> Cost:
         return Cost.of(self.holds(budget))

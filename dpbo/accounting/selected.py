@@ -50,6 +50,7 @@ CELLS = 12_000
 _INNER = 1.0 + np.exp(np.linspace(math.log(0.02), math.log(1e5), 240))
 _DEEP = 40.0  # levels whose weight is below e^-40 of the largest are told apart coarsely
 _UP = 1.0 + 1e-9
+_ROUNDING = 1e-15  # of a logarithm and a few sums, felt a thousandfold where it is divided by a small order less one
 _PLAIN = (1.0, 1.0)
 
 
@@ -121,12 +122,12 @@ def renyi(
         case TruncatedNegativeBinomial() | ThresholdStop():
             power = 1 + (law.shape if isinstance(law, TruncatedNegativeBinomial) else 0.0)
             ratio = power * float(((1 - 1 / inner) * base_curve(inner) - math.log(law.gamma) / inner).min())
-            return curve + ratio + most / (orders - 1)
+            return curve + ratio + (most + _ROUNDING * (1 + abs(most))) / (orders - 1)
         case PoissonRuns():
             found = base()
             if found is None:
                 return np.full_like(orders, math.inf)
-            crossed = np.log1p(1 / (orders - 1))
+            crossed = np.log1p(1 / (orders - 1)) * (1 - _ROUNDING)
             dh = np.maximum(found.forward.delta(crossed), found.reverse.delta(crossed))
             grown = (orders - 1) * np.maximum(curve, 0.0)
             with np.errstate(divide="ignore"):
@@ -134,8 +135,9 @@ def renyi(
     many = float(law.trials) if isinstance(law, BinomialRuns) else float(law.runs) if isinstance(law, FixedRuns) else math.inf
     found = base()
     shift = math.inf if found is None else max(log_ratio(law, found), log_ratio(law, found.swapped()))
-    nothing = math.log(law.none) if law.none > 0.0 else -math.inf
-    by_shift = np.logaddexp(nothing, most + (orders - 1) * (curve + shift)) / (orders - 1)
+    nothing = law.trials * math.log1p(-law.chance) if isinstance(law, BinomialRuns) else -math.inf  # the others have a run at least
+    grown = (orders - 1) * (curve + shift)
+    by_shift = (np.logaddexp(nothing, most + grown) + _ROUNDING * (1 + abs(most) + grown)) / (orders - 1)
     return np.minimum(many * curve, by_shift) if math.isfinite(many) else by_shift
 
 

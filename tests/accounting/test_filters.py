@@ -19,7 +19,8 @@ from dpbo.accounting.costs import Cost
 from dpbo.accounting.known import accounting_named
 from dpbo.accounting.membership import true_positive_rate
 from dpbo.errors import InputError
-from dpbo.events import Event, GaussianEvent, LaplaceEvent, event_from_json
+from dpbo.events import Event, GaussianEvent, LaplaceEvent, SelectionEvent, event_from_json
+from dpbo.laws import BinomialRuns
 from dpbo.statement import Guarantee
 
 FILTERS = [GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(8.0)]
@@ -231,3 +232,17 @@ def test_membership_bounds():
     assert true_positive_rate(Guarantee(None, None, None), 0.01) == 1.0
     curve = Guarantee(1.0, None, None)
     assert true_positive_rate(curve, 0.01) <= true_positive_rate(Guarantee(None, gdp.epsilon_at(1.0, 1e-5), 1e-5), 0.01)
+
+
+@pytest.mark.parametrize("order", [1.000001, 1.0001, 1.02])
+@pytest.mark.attack("A15")
+def test_no_release_gives_budget_back(order):
+    """A selection that hardly ever runs anything costs hardly anything, and not less."""
+    event = SelectionEvent(base=(GaussianEvent(1e6),), law=BinomialRuns(1, 1e-6), slots=10**9)
+    assert RDPFilter(order).cost(event).parts[0] > 0
+
+    class Generous(PureFilter):
+        def toll(self, event):
+            return Fraction(-1)
+
+    assert Generous().cost(event).parts == (0,)

@@ -207,9 +207,9 @@ def exact_pure(law, epsilon):
 
 
 MANY = [
-    BinomialRuns(10**6, 1e-6), BinomialRuns(10**6, 0.5), BinomialRuns(3, 1 - 1e-12), BinomialRuns(1, 0.3),
-    TruncatedNegativeBinomial(1e4, 0.999), TruncatedNegativeBinomial(-0.5, 1e-4), TruncatedNegativeBinomial(0.0, 1 - 1e-9), ThresholdStop(1e-6), ThresholdStop(0.9),
-    PoissonRuns(60.0), TruncatedPoisson(1e-3), FixedRuns(1), FixedRuns(1000),
+    BinomialRuns(10**6, 1e-6), BinomialRuns(10**6, 0.5), BinomialRuns(3, 1 - 1e-12), BinomialRuns(1, 0.3), FixedRuns(1), FixedRuns(1000),
+    TruncatedNegativeBinomial(1e4, 0.999), TruncatedNegativeBinomial(-0.5, 1e-4), TruncatedNegativeBinomial(0.0, 1 - 1e-9),
+    ThresholdStop(1e-6), ThresholdStop(0.9), PoissonRuns(60.0), TruncatedPoisson(1e-3),
 ]  # fmt: skip
 
 
@@ -219,6 +219,54 @@ def test_a_pure_epsilon_keeps_its_digits_however_small_and_is_rounded_up(law):
     for epsilon in (1e-15, 1e-12, 1e-9, 1e-6, 1e-3, 0.1, 1.0, 30.0, 300.0):
         true, found = exact_pure(law, epsilon), selected.pure(law, epsilon)
         assert true <= found <= true * (1 + mpmath.mpf(1e-11))
+
+
+def generated(law, x):
+    """E x^K in mpmath."""
+    match law:
+        case TruncatedNegativeBinomial():  # of shape 1
+            g = mpmath.mpf(law.gamma)
+            return g * x / (1 - (1 - g) * x)
+        case BinomialRuns():
+            return (1 - mpmath.mpf(law.chance) * (1 - x)) ** law.trials
+        case PoissonRuns():
+            return mpmath.exp(-mpmath.mpf(law.rate) * (1 - x))
+        case TruncatedPoisson():
+            return mpmath.expm1(mpmath.mpf(law.rate) * x) / mpmath.expm1(mpmath.mpf(law.rate))
+    return x**law.runs
+
+
+def exact_divergence(order, *laws):
+    """The larger Renyi divergence of two laws on finitely many outcomes, in mpmath."""
+    a = mpmath.mpf(order)
+    return max(mpmath.log(sum(x**a * y ** (1 - a) for x, y in zip(p, q, strict=True))) / (a - 1) for p, q in (laws, laws[::-1]))
+
+
+NEAR_ONE = [
+    BinomialRuns(1, 1e-6), BinomialRuns(1, 0.9), BinomialRuns(10**6, 1e-6), BinomialRuns(10**4, 1e-9), FixedRuns(1), FixedRuns(30),
+    TruncatedNegativeBinomial(1.0, 1 - 1e-9), TruncatedNegativeBinomial(1.0, 0.01), TruncatedPoisson(1e-9), PoissonRuns(1e-6), PoissonRuns(7.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("law", NEAR_ONE, ids=str)
+@pytest.mark.attack("A10")
+def test_renyi_bounds_of_an_order_near_one_are_rounded_up(law):
+    """There the rounding of a logarithm is divided by the order less one: no price may be below the divergence, nor below 0."""
+    orders = np.array([1.000001, 1.0001, 1.02, 3.0])
+    for epsilon in (1e-9, 1e-6, 1e-3, 1.0):
+        with mpmath.workdps(60):
+            rare = 1 / (1 + mpmath.exp(mpmath.mpf(epsilon)))
+            one, other = (rare, 1 - rare), (1 - rare, rare)
+
+            def curve(at, one=one, other=other):
+                return np.array([math.nextafter(float(exact_divergence(order, one, other)), 1.0) for order in at])
+
+            winners = [(generated(law, x) - generated(law, 0), 1 - generated(law, x), generated(law, 0)) for x in (rare, 1 - rare)]
+            winners = [[mass for mass in winner if mass > 0] for winner in winners]
+            base = Base.response(epsilon)
+            bounds = selected.renyi(law, curve, orders, functools.partial(_same, base), inner=np.array([1.5, 30.0]))
+            for order, bound in zip(orders.tolist(), bounds.tolist(), strict=True):
+                assert bound >= exact_divergence(order, *winners) >= 0
 
 
 def test_the_noisy_largest():
