@@ -56,7 +56,10 @@ def epsilon_at(mu: float, delta: float) -> float:
 
 
 def mu_within(epsilon: float, delta: float) -> float:
-    """Largest mu that is (epsilon, delta)-DP, rounded down; 0 for delta = 0 (no Gaussian is pure)."""
+    """Largest mu that is (epsilon, delta)-DP, rounded down; 0 for delta = 0 (no Gaussian is pure).
+
+    Below about 1e-15, where floats see no difference of the two tails, by up to a half.
+    """
     if delta <= 0.0:
         return 0.0
     ceiling = 1.0
@@ -64,11 +67,11 @@ def mu_within(epsilon: float, delta: float) -> float:
         ceiling *= 2.0
     floor = ceiling
     while _log_delta(floor, epsilon) > math.log(delta):
-        floor /= 2.0
-    answer = float(brentq(lambda m: _log_delta(m, epsilon) - math.log(delta), floor, ceiling, xtol=1e-300, rtol=1e-14))
+        floor, ceiling = floor / 2.0, floor  # so near to each other that a search ends soon, however small they are
+    answer = float(brentq(lambda m: max(_log_delta(m, epsilon), -1e4) - math.log(delta), floor, ceiling, xtol=1e-300, rtol=1e-14))
     step = 1e-15
     while _exact_delta(answer, epsilon) > delta:
-        answer, step = answer * (1.0 - step), 2.0 * step
+        answer, step = answer / (1.0 + step), min(2.0 * step, 1.0)
     return answer
 
 

@@ -48,7 +48,11 @@ def rho_within(epsilon: float, delta: float) -> float:
     ceiling = 1.0
     while epsilon_of_rho(ceiling, delta) < epsilon:
         ceiling *= 2.0
-    rho = float(brentq(lambda r: epsilon_of_rho(r, delta) - epsilon, 0.0, ceiling, xtol=1e-300, rtol=1e-13))
+    floor = ceiling
+    while epsilon_of_rho(floor, delta) > epsilon:
+        floor, ceiling = floor / 2.0, floor  # so near to each other that a search ends soon, however small they are
+    rho = float(brentq(lambda r: epsilon_of_rho(r, delta) - epsilon, floor, ceiling, xtol=1e-300, rtol=1e-13))
+    step = 1e-12
     while epsilon_of_rho(rho, delta) > epsilon:
-        rho *= 1.0 - 1e-12
+        rho, step = rho / (1.0 + step), 2.0 * step
     return rho

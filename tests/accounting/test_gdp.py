@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import dp_accounting
 import mpmath
@@ -122,6 +123,16 @@ def test_epsilon_is_the_least_and_mu_the_largest(mu, delta):
     assert exact(mu, epsilon * (1 - off)) > delta
     most = gdp.mu_within(epsilon, delta)
     assert exact(most, epsilon) <= delta < exact(most * (1 + off), epsilon)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(1e-20, 1e-20), (1e-30, 1e-20), (1e-12, 1e-40), (1e-100, 1e-100), (1e-20, 1e-6), (1e-12, 0.5)]
+)
+@pytest.mark.attack("A15")
+def test_a_tiny_budget_has_a_mu_that_holds_and_is_at_least_half_of_the_largest(epsilon, delta):
+    most = gdp.mu_within(epsilon, delta)
+    assert GDPFilter().cap(Budget(epsilon, delta)).parts[0] == Fraction(most) ** 2
+    assert exact(most, epsilon) <= delta < exact(most * 2.01, epsilon)
 
 
 @pytest.mark.attack("A15")

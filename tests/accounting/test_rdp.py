@@ -1,12 +1,14 @@
 """Renyi and zero-concentrated DP read at a delta: against the formula in fifty digits and against every order of a fine grid."""
 
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
 import pytest
 
-from dpbo.accounting import rdp
+from dpbo import Budget
+from dpbo.accounting import ZCDPFilter, rdp
 
 DELTAS = [0.2, 1e-5, 1e-40]
 
@@ -79,6 +81,14 @@ def test_a_root_that_lies_above_is_stepped_down_from(monkeypatch):
     found = rdp.rho_within(epsilon, 1e-5)
     assert read(found, 1e-5) <= epsilon
     assert 0.5 * (1 - 1e-11) < found <= 0.5 * (1 + 1e-11)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-12, 1e-6), (1e-9, 1e-6), (1e-20, 0.5), (1e-6, 1e-20), (1e5, 1e-300)])
+@pytest.mark.attack("A15")
+def test_a_tiny_budget_has_a_rho_that_holds_and_is_the_largest(epsilon, delta):
+    rho = rdp.rho_within(epsilon, delta)
+    assert ZCDPFilter().cap(Budget(epsilon, delta)).parts[0] == Fraction(rho)
+    assert rdp.epsilon_of_rho(rho, delta) <= epsilon < rdp.epsilon_of_rho(rho * (1 + 1e-7), delta)
 
 
 def test_ends():

@@ -244,7 +244,8 @@ def exact_divergence(order, *laws):
 
 NEAR_ONE = [
     BinomialRuns(1, 1e-6), BinomialRuns(1, 0.9), BinomialRuns(10**6, 1e-6), BinomialRuns(10**4, 1e-9), FixedRuns(1), FixedRuns(30),
-    TruncatedNegativeBinomial(1.0, 1 - 1e-9), TruncatedNegativeBinomial(1.0, 0.01), TruncatedPoisson(1e-9), PoissonRuns(1e-6), PoissonRuns(7.0),
+    TruncatedNegativeBinomial(1.0, 1 - 1e-9), TruncatedNegativeBinomial(1.0, 0.01), TruncatedPoisson(1e-9),
+    PoissonRuns(1e-6), PoissonRuns(7.0),
 ]  # fmt: skip
 
 
