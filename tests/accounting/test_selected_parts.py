@@ -262,8 +262,8 @@ def test_renyi_bounds_of_an_order_near_one_are_rounded_up(law):
             def curve(at, one=one, other=other):
                 return np.array([math.nextafter(float(exact_divergence(order, one, other)), 1.0) for order in at])
 
-            winners = [(generated(law, x) - generated(law, 0), 1 - generated(law, x), generated(law, 0)) for x in (rare, 1 - rare)]
-            winners = [[mass for mass in winner if mass > 0] for winner in winners]
+            outcomes = [(generated(law, x) - generated(law, 0), 1 - generated(law, x), generated(law, 0)) for x in (rare, 1 - rare)]
+            winners = [[mass for mass in winner if mass > 0] for winner in outcomes]
             base = Base.response(epsilon)
             bounds = selected.renyi(law, curve, orders, functools.partial(_same, base), inner=np.array([1.5, 30.0]))
             for order, bound in zip(orders.tolist(), bounds.tolist(), strict=True):
