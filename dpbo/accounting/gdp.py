@@ -14,9 +14,12 @@ import math
 
 import mpmath
 import numpy as np
+from mpmath.libmp import dps_to_prec
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtri
+
+from dpbo.digits import precision
 
 _DIGITS = 50
 
@@ -77,7 +80,7 @@ def mu_within(epsilon: float, delta: float) -> float:
 
 def _exact_delta(mu: float, epsilon: float) -> mpmath.mpf:
     lost = -math.log10(mu) if 0.0 < mu < 1.0 else 0.0  # digits that the two tails have in common
-    with mpmath.workdps(_DIGITS + math.ceil(lost)):
+    with precision(dps_to_prec(_DIGITS + math.ceil(lost))):
         m, eps = mpmath.mpf(mu), mpmath.mpf(epsilon)
         if m == 0:
             return mpmath.mpf(0)

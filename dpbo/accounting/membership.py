@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 import mpmath
+from mpmath.libmp import dps_to_prec
 
+from dpbo.digits import precision
 from dpbo.statement import Guarantee
 
 _DIGITS = 50
@@ -18,7 +20,7 @@ def true_positive_rate(guarantee: Guarantee, false_positive_rate: float) -> floa
     Kairouz, Oh & Viswanath 2015, Theorem 2.1.
     """
     if guarantee.mu is not None:
-        with mpmath.workdps(_DIGITS):
+        with precision(dps_to_prec(_DIGITS)):
             start = mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(false_positive_rate) - 1)
             return float(mpmath.ncdf(start + guarantee.mu))
     if guarantee.epsilon is None or guarantee.delta is None:
