@@ -34,6 +34,7 @@ from dpbo.checking import checked
 from dpbo.curator.curator import Curator
 from dpbo.curator.inside import noised_inside
 from dpbo.curator.terms import ROLES, require_own_role
+from dpbo.describing import described_space
 from dpbo.errors import InputError, ReleaseLost
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.laws import RunLaw, ThresholdStop
@@ -218,6 +219,7 @@ def _terms(law: RunLaw, space: Space, score: NoisedScore | None, threshold: floa
     return {
         "runs": law.to_json(),
         "parameters": list(space.names),
+        "space": described_space(space.specs),  # the ledger keeps a coordinate: elsewhere it would be other parameters
         **inside,
         **{key: value for key, value in extra.items() if value is not None},
     }

@@ -248,6 +248,17 @@ def test_asked_again_it_gives_the_same_and_runs_nothing(tmp_path):
         select(made(**terms), law=LAW, score=NoisedScore(near, (0.0, 2.0), GaussianMechanism(20.0)))
 
 
+def test_a_selection_in_another_space_is_refused_not_resumed(tmp_path):
+    """The ledger keeps a coordinate: in another space it would stand for parameters that no run ever had."""
+    where = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    released, axes = select(made(**where)).parameters, SPACE.specs
+    spaces = [{**axes, "lr": scipy.stats.uniform(10.0, 1e6)}, {**axes, "depth": [1, 2, 8]}, dict(reversed(axes.items()))]
+    for other in spaces:
+        with pytest.raises(LedgerMismatch):
+            select(made(**where), space=Space(**other))
+    assert select(made(**where), space=Space(**axes)).parameters == released
+
+
 CHILD = """
 import os, sys
 from tests.algorithms.test_private_selection import made, select

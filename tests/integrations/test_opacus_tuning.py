@@ -316,6 +316,15 @@ class TestTuning:
             assert found.model is None
             assert found.score is None
 
+    @pytest.mark.parametrize("strategy", ["search", "selection"])
+    def test_another_space_on_the_same_ledger_is_refused_before_anything_is_charged(self, four, tmp_path, strategy):
+        where: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+        tuned(four[strategy], **where)
+        before = len(Ledger.existing(where["ledger"]).records())
+        with pytest.raises(LedgerMismatch):
+            tuned(four[strategy], space=Space(lr=scipy.stats.loguniform(1e3, 1e6), clip=[0.5, 1.0]), **where)
+        assert len(Ledger.existing(where["ledger"]).records()) == before
+
     def test_another_plan_on_the_same_ledger_is_refused(self, four, tmp_path):
         where: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
         tuned(four["once"], parameters={"lr": 0.5, "clip": 1.0}, **where)

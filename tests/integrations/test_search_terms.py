@@ -13,7 +13,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
-from dpbo.integrations.tuning.describing import described_estimator, described_scoring, described_space
+from dpbo.describing import described_estimator, described_scoring, described_space
 
 
 def power(model, X, y, p=1):
@@ -54,7 +54,7 @@ def test_scorings_of_ones_own_are_told_apart():
 
 def test_another_process_says_the_same():
     code = (
-        "from dpbo.integrations.tuning.describing import described_estimator as e, described_scoring as s\n"
+        "from dpbo.describing import described_estimator as e, described_scoring as s\n"
         "from sklearn.pipeline import Pipeline\nfrom sklearn.preprocessing import FunctionTransformer\n"
         "f = lambda m, X, y: [v in {'a', 'b', 'c'} for v in y]\n"
         "print(e(Pipeline([('t', FunctionTransformer(f)), ('c', None)])), s(f))"

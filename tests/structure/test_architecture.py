@@ -16,7 +16,7 @@ from dpbo.testing import MechanismContract, QueryContract, RowContract, Selectio
 ROOT = pathlib.Path(dpbo.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = [  # a folder or file may import from its own line and the lines above it
-    {"errors", "checking", "digits", "laws", "events", "loading", "quiet", "seeding"},
+    {"errors", "checking", "digits", "laws", "events", "loading", "quiet", "seeding", "describing"},
     {"privacy", "statement", "form"},
     {"accounting", "queries", "mechanisms", "release"},
     {"space", "planning"},

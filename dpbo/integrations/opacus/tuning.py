@@ -36,6 +36,7 @@ from dpbo.algorithms.selection import NoisedScore, private_selection
 from dpbo.checking import checked
 from dpbo.curator.curator import Curator
 from dpbo.curator.records import count_records
+from dpbo.describing import described_space
 from dpbo.errors import InputError
 from dpbo.integrations.opacus.planning import TuningPlan
 from dpbo.integrations.opacus.training import DPSGD, Fit, Session
@@ -136,6 +137,7 @@ def tune(
         name=_SCORES,
         divisor=divisor,
         role="validation",
+        terms={"space": described_space(space.specs)},
     )
     _searched(objective, models, space, None if parameters is None else space.encode(parameters), initial, seed)
     X, Y, Yvar = objective.history()
@@ -156,7 +158,7 @@ class _Models:
         self._event = plan.events[0].repeated(1)
         self._folder = None if folder is None else pathlib.Path(folder)
         self._here: dict[str, nn.Module] = {}
-        terms = {"role": _TRAINING, "attested": "Poisson", **_stated(plan.terms)}
+        terms = {"role": _TRAINING, "attested": "Poisson", "space": described_space(space.specs), **_stated(plan.terms)}
         curator.reserve(_TRAINING, self._event, slots=plan.usually, terms=terms)
         self._runs = plan.usually
 

@@ -23,9 +23,9 @@ from dpbo.accounting.calibrate import exact_share, parts_of
 from dpbo.algorithms import one_choice
 from dpbo.checking import require_settings
 from dpbo.curator.curator import Curator
+from dpbo.describing import described_estimator, described_scoring, described_space
 from dpbo.errors import InputError
 from dpbo.integrations.tuning import strategies, tables
-from dpbo.integrations.tuning.describing import described_estimator, described_scoring, described_space
 from dpbo.integrations.tuning.recommended import Recommended
 from dpbo.integrations.tuning.scorings import Scoring, scoring_named
 from dpbo.integrations.tuning.training import Trainer
