@@ -1,8 +1,8 @@
 """Runs that nobody sees: the best of them comes out, and neither their number nor what the others gave.
 
 Whatever a run prints, logs or warns is thrown away; whatever it raises makes it a run with the worst score. An interrupt ends them all, and
-is raised anew where no frame holds anything private. The global generators stand afterwards where they stood before: how far runs moved
-them would tell how many there were.
+is raised anew where no frame holds anything private; so does what fails between runs, which comes out as a ReleaseLost that says no more.
+The global generators stand afterwards where they stood before: how far runs moved them would tell how many there were.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import torch
 
 from dpbo.curator.entropy import system_entropy
+from dpbo.errors import ReleaseLost
 from dpbo.laws import CountLaw, RunLaw, ThresholdStop
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.run_count import drawn
@@ -70,19 +71,22 @@ def best_of(
     """The best run, or None where there was none. The number of runs is drawn first, each proposal within its run.
 
     Raises:
-        KeyboardInterrupt: from a frame that knows nothing.
+        KeyboardInterrupt, ReleaseLost: from a frame that knows nothing.
     """
     ends = time.monotonic() + (pad_to or 0.0)
     outcome = _contained(work, space, law, entropy, threshold, proposals or uniform(space))
     if outcome is KeyboardInterrupt:
         raise KeyboardInterrupt
     time.sleep(max(ends - time.monotonic(), 0.0))
+    if outcome is ReleaseLost:
+        raise ReleaseLost("hidden runs ended with an error; which one is private. They stay charged and are never drawn again.")
     return outcome  # type: ignore[return-value]
 
 
 def _contained(
     work: Any, space: Space, law: RunLaw, entropy: Entropy, threshold: float | None, proposals: Proposals
-) -> Run | type[KeyboardInterrupt] | None:
+) -> Run | type[KeyboardInterrupt | ReleaseLost] | None:
+    """The outcome, or the kind of error to raise outside: an error itself, and its frames, hold the number of runs and their scores."""
     try:
         with _unheard(), apart(system_entropy):
             if isinstance(law, ThresholdStop):
@@ -91,6 +95,8 @@ def _contained(
             return _largest(work, space, drawn(law, entropy), entropy, proposals)
     except KeyboardInterrupt:
         return KeyboardInterrupt
+    except BaseException:
+        return ReleaseLost
 
 
 def _largest(work: Any, space: Space, count: int, entropy: Entropy, proposals: Proposals) -> Run | None:

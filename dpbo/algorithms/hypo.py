@@ -35,7 +35,8 @@ from dpbo.space import Space
 
 _ONE = 1 << 40
 Interest = Callable[[Any, torch.Tensor], torch.Tensor]
-"""`interest(model, X)`, how much is to be expected of each candidate, `n`: e.g. any analytic BoTorch acquisition's value."""
+"""`interest(model, X)`, how much is to be expected of each candidate, `n`: e.g. any analytic BoTorch acquisition's value. Where it fails,
+or gives another shape or what is not finite, nothing is expected of any, and nobody is told."""
 
 
 def upper_bound(model: Any, X: torch.Tensor) -> torch.Tensor:
@@ -92,10 +93,13 @@ class Adaptive:
         try:
             with quiet(), seeded(len(known)), torch.no_grad():
                 values = self.interest(usual_gp(self.space, X, Y, torch.full_like(Y, self.noise_std**2)), points).double()
-        except Exception:  # a model that cannot be fitted says nothing; whether it can is as private as the scores
-            return torch.zeros(len(points), dtype=torch.float64)
-        scaled = self.sharpness * (values - values.mean()) / values.std().clamp_min(1e-12)
-        return scaled if bool(scaled.isfinite().all()) else torch.zeros_like(scaled)
+                scaled = self.sharpness * (values - values.mean()) / values.std().clamp_min(1e-12)
+                usable = scaled.shape == (len(points),) and bool(scaled.isfinite().all())
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # a model that cannot be fitted says nothing; whether it can is as private as the scores
+            usable = False
+        return scaled if usable else torch.zeros(len(points), dtype=torch.float64)
 
 
 def whole_weights(interests: torch.Tensor, spread: tuple[float, float]) -> list[int]:

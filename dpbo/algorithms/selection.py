@@ -124,8 +124,8 @@ def private_selection(
 
     Raises:
         InputError: an argument outside its range. BudgetExceeded: it is not left; nothing was charged. LedgerMismatch: the name is taken by
-        a selection with other terms. ReleaseLost: charged by a process that ended before it could deliver. KeyboardInterrupt: the runs
-        were interrupted; what they cost stays charged.
+        a selection with other terms. ReleaseLost: charged by a process that ended before it could deliver, or the runs
+        ended with an error outside `train`, which is not told. KeyboardInterrupt: they were interrupted. What they cost stays charged.
     """
     _require(curator, train, space, law, threshold, pad_to, name)
     spread = _PRIOR if adaptive is None else adaptive.spread

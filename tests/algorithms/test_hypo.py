@@ -12,7 +12,7 @@ from dpbo import Space
 from dpbo.accounting import compose, selected
 from dpbo.accounting.sides import Base, Side
 from dpbo.algorithms.hidden_runs import Run, best_of
-from dpbo.algorithms.hypo import Adaptive, drawn_index, whole_weights
+from dpbo.algorithms.hypo import Adaptive, drawn_index, upper_bound, whole_weights
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, SelectionEvent, event_from_json
 from dpbo.laws import BinomialRuns, FixedRuns, ThresholdStop, TruncatedNegativeBinomial
@@ -68,11 +68,17 @@ def test_runs_that_failed_or_a_model_that_cannot_be_fitted_say_nothing():
     def breaks(model, X):
         raise RuntimeError("no")
 
-    for adaptive, runs in (
-        (Adaptive(SPACE, spread=(0.5, 2.0), noise_std=0.1), [_run([0.5, 1.0], -math.inf)] * 5),
-        (Adaptive(SPACE, spread=(0.5, 2.0), noise_std=0.1, interest=breaks), [_run([0.5, 1.0], 0.3), _run([0.1, 0.0], 0.2)]),
-    ):
-        assert torch.equal(adaptive(runs, SeededEntropy(5)), adaptive((), SeededEntropy(5)))
+    def leaves(model, X):
+        raise SystemExit(3)
+
+    def column(model, X):
+        return model.posterior(X).mean
+
+    runs = [_run([0.5, 1.0], 0.3), _run([0.1, 0.0], 0.2), _run([0.2, 2.0], 0.6)]
+    given = dict.fromkeys((breaks, leaves, column, lambda m, X: X[:5, 0], lambda m, X: X[:, 0] / 0, lambda m, X: 1.0), runs)
+    for interest, known in {upper_bound: [_run([0.5, 1.0], -math.inf)] * 5, **given}.items():
+        adaptive = Adaptive(SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=32, interest=interest)
+        assert torch.equal(adaptive(known, SeededEntropy(5)), adaptive((), SeededEntropy(5)))
 
 
 def test_the_runner_hands_earlier_runs_over_without_their_outputs():

@@ -313,6 +313,30 @@ def test_an_interrupt_ends_it_and_no_frame_knows_anything():
     assert len(runs) == 3
 
 
+@pytest.mark.attack("A5")
+@pytest.mark.attack("A21")
+@pytest.mark.parametrize("fault", [ValueError("0.123"), SystemExit(3), MemoryError()])
+def test_an_error_between_runs_says_nothing_and_no_frame_knows_anything(fault):
+    """Whether it comes, and what it says, may depend on how many runs there were and what they scored."""
+    asked = []
+
+    def proposals(runs, entropy):
+        asked.append(len(runs))
+        if len(runs) == 2:
+            raise fault
+        return SPACE.sample(1, seed=len(runs))[0]
+
+    with pytest.raises(ReleaseLost) as caught:
+        hidden_runs.best_of(
+            lambda p: (None, p["lr"]), SPACE, FixedRuns(5), SeededEntropy(0), threshold=None, pad_to=None, proposals=proposals
+        )
+    assert asked == [0, 1, 2]
+    assert caught.value.__context__ is None
+    assert caught.value.__cause__ is None
+    assert "0.123" not in str(caught.value)
+    assert not set(frames_of(caught.value)) & {"best", "run", "count", "told", "output", "number", "parameters", "x", "tie"}
+
+
 def test_a_ledger_that_cannot_be_written_delivers_later(tmp_path, monkeypatch):
     curator = made(dataset="d", ledger=str(tmp_path / "l.db"))
     kept, ledger = curator.ledger.store, curator.ledger
