@@ -44,7 +44,7 @@ class Run:
 
     @property
     def failed(self) -> bool:
-        """It raised, or its score is no number."""
+        """It raised, or its score is no finite number."""
         return self.score == -math.inf
 
 
@@ -129,8 +129,7 @@ def _run(work: Any, space: Space, entropy: Entropy, x: torch.Tensor) -> Run:
         raise
     except BaseException:  # also SystemExit: a run that ends the program would be seen
         return Run(x, None, -math.inf, tie)
-    failed = math.isnan(number) or number == -math.inf
-    return Run(x, None, -math.inf, tie) if failed else Run(x, output, number, tie)
+    return Run(x, output, number, tie) if math.isfinite(number) else Run(x, None, -math.inf, tie)
 
 
 def coin(chance: float, entropy: Entropy) -> bool:

@@ -111,7 +111,8 @@ def private_selection(
     Args:
         curator: owner of the records and of the ledger. Its accounting must be able to pay: `Planned` with the very `SelectionEvent`
             (`selection_event` makes it), `RDPFilter`; PureFilter and GDPFilter where all events of a run are pure.
-        train: `train(parameters) -> output`, what is then scored; without `score` it returns `(output, number)`.
+        train: `train(parameters) -> output`, what is then scored; without `score` it returns `(output, number)`. Where it raises,
+            or the number is not finite, the run has failed.
         space: where each run's parameters are drawn, uniformly.
         law: of the number of runs; or `ThresholdStop`, which releases the first run that reaches `threshold`.
         base: what `train` costs, all its events, in the ledger's relation. Without `score` they must cover the returned number as well.

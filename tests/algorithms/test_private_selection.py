@@ -200,8 +200,9 @@ def test_where_every_run_fails_one_of_them_is_released():
     assert best.score is None
 
 
-@pytest.mark.parametrize("number", [float("nan"), -float("inf"), "no number"])
-def test_a_score_that_is_no_number_is_the_worst(number):
+@pytest.mark.parametrize("number", [float("nan"), -float("inf"), float("inf"), torch.tensor(float("inf")), 10**400, "no number"])
+def test_a_score_that_is_no_finite_number_is_the_worst(number):
+    """An infinite one cannot be kept in the ledger, so that a selection which it won would be charged and never delivered."""
     curator = made(score=None)
     best = private_selection(curator, lambda p: (p, number if p["lr"] > 0.4 else 0.1), space=SPACE, law=LAW, base=BASE)
     assert best.score == 0.1
