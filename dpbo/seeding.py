@@ -42,9 +42,9 @@ def apart(entropy: Callable[[int], bytes]) -> Iterator[None]:
     Anew, for what is drawn here must not be drawn a second time afterwards: it may be noise.
     """
     gpus: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    before = torch.random.get_rng_state(), torch.cuda.get_rng_state_all() if gpus else [], np.random.get_state(), random.getstate()
-    first = torch.initial_seed()
-    with _turn:
+    with _turn:  # also to look: the state that `seeded` has put there is public, and gone before this ends
+        before = torch.random.get_rng_state(), torch.cuda.get_rng_state_all() if gpus else [], np.random.get_state(), random.getstate()
+        first = torch.initial_seed()
         torch.manual_seed(int.from_bytes(entropy(8), "little") >> 1)
         np.random.seed(np.frombuffer(entropy(64), dtype="<u4"))
         random.seed(entropy(64))

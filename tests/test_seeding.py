@@ -10,7 +10,8 @@ import torch
 
 from dpbo import Space
 from dpbo.acquisition import next_point, pareto_point, trust_region_point
-from dpbo.seeding import seeded, seeded_elsewhere, switches
+from dpbo.seeding import apart, seeded, seeded_elsewhere, switches
+from dpbo.testing import SeededEntropy
 
 SPACE = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform())
 
@@ -74,3 +75,26 @@ def test_others_can_tell_that_the_generator_was_seeded_meanwhile():
         during = switches()
         elsewhere(lambda: inside.append(seeded_elsewhere(during, switches())))
     assert inside == [True], "it began before the first look and is not over at the second"
+
+
+def test_generators_apart_never_go_back_to_a_state_that_another_thread_had_seeded():
+    before, inside, leave = torch.get_rng_state(), threading.Event(), threading.Event()
+
+    def seeds():
+        with seeded(7):
+            inside.set()
+            leave.wait(60)
+
+    def goes_apart():
+        with apart(SeededEntropy(0)):
+            pass
+
+    threads = [threading.Thread(target=seeds), threading.Thread(target=goes_apart)]
+    threads[0].start()
+    assert inside.wait(60)
+    threads[1].start()
+    threads[1].join(0.2)  # time to look at the seeded state, if it may
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert torch.equal(torch.get_rng_state(), before)

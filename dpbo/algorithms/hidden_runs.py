@@ -3,6 +3,8 @@
 Whatever a run prints, logs or warns is thrown away; whatever it raises makes it a run with the worst score. An interrupt ends them all, and
 is raised anew where no frame holds anything private; so does what fails between runs, which comes out as a ReleaseLost that says no more.
 The global generators stand afterwards where they stood before: how far runs moved them would tell how many there were.
+All that belongs to the whole process, so threads take turns: else whose runs ended first would let the others' be heard, and the last would
+leave the process mute.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import logging
 import math
 import os
 import pathlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +34,7 @@ from dpbo.seeding import apart
 from dpbo.space import Space
 
 _WORD = 1 << 64
+_turn = threading.RLock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,16 +150,23 @@ def coin(chance: float, entropy: Entropy) -> bool:
 
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
-    """Nothing is printed, logged or warned meanwhile, in the whole process."""
+    """Nothing is printed, logged or warned meanwhile, in the whole process. Threads wait here for each other."""
+    with (
+        _turn,
+        _unlogged(),
+        quietly(),
+        pathlib.Path(os.devnull).open("w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
     before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
     try:
-        with (
-            pathlib.Path(os.devnull).open("w") as nowhere,
-            quietly(),
-            contextlib.redirect_stdout(nowhere),
-            contextlib.redirect_stderr(nowhere),
-        ):
-            yield
+        logging.disable(logging.CRITICAL)
+        yield
     finally:
         logging.disable(before)

@@ -12,8 +12,8 @@ run's proposal, output and noised score come out. One ledger entry pays for all,
 costs (`base`, attested by the caller) and the score's noise, which is drawn here, by the curator, as for any release.
 The proof needs that K and every losing run stay hidden. So nothing is printed, logged or stored for a run, errors are never shown (a run
 that fails has the worst score), and a run that a killed process began is lost and never drawn again. What code can not hide, the statement
-names: how long it took (`timing-not-observed`; `pad_to` makes every call last so long, unless its runs last longer), and what `train`
-itself writes, sends or keeps (`runs-hidden`).
+names: how long it took (`timing-not-observed`; `pad_to` makes every call last so long, unless its runs, and those of other threads that it
+waits for, last longer), and what `train` itself writes, sends or keeps (`runs-hidden`).
 
 Source: Liu & Talwar 2019; Papernot & Steinke 2022. Bounds and proofs: accounting/selected.py.
 """
@@ -107,6 +107,8 @@ def private_selection(
     name: str = "selection",
 ) -> Selected:
     """Release the best of K runs, K drawn from `law`, as one entry of the ledger; asked again under its name it gives the same.
+
+    Runs are hidden from the whole process, so of several threads' selections one runs at a time. A run must not wait for another thread's.
 
     Args:
         curator: owner of the records and of the ledger. Its accounting must be able to pay: `Planned` with the very `SelectionEvent`

@@ -4,6 +4,7 @@ import logging
 import random
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -155,6 +156,36 @@ def test_a_run_that_fails_is_the_worst_and_is_not_heard(fault, capfd, caplog):
     assert caplog.records == []
     logging.getLogger("x").error("afterwards")
     assert len(caplog.records) == 1
+
+
+@pytest.mark.attack("A21")
+def test_selections_of_two_threads_take_turns_and_leave_the_process_as_it_was(capfd):
+    """Else the first to end would let the other's runs be heard, and the last would leave a closed stdout and no logging behind."""
+    before, overlapped = (sys.stdout, sys.stderr, logging.root.manager.disable), []
+    inside, other = threading.Event(), threading.Event()
+
+    def first(parameters):
+        inside.set()
+        overlapped.append(other.wait(0.05))
+        print("hidden")
+        return parameters["lr"]
+
+    def second(parameters):
+        other.set()
+        print("hidden")
+        return parameters["lr"]
+
+    one = threading.Thread(target=select, args=(made(seed=5), first))
+    two = threading.Thread(target=select, args=(made(seed=6), second))
+    one.start()
+    assert inside.wait(60)
+    two.start()
+    one.join()
+    two.join()
+    assert other.is_set()
+    assert not any(overlapped)
+    assert (sys.stdout, sys.stderr, logging.root.manager.disable) == before
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_score_that_fails_inside_is_assumed_away_in_words_whether_or_not_it_did():

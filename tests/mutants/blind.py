@@ -408,7 +408,7 @@ MUTANTS = (
     Mutant(
         "what hidden runs write to stderr is seen",
         "algorithms/hidden_runs.py",
-        old="            contextlib.redirect_stderr(nowhere),\n",
+        old="        contextlib.redirect_stderr(nowhere),\n",
         new="",
     ),
     Mutant(
