@@ -1,8 +1,9 @@
 """Runs that nobody sees: the best of them comes out, and neither their number nor what the others gave.
 
-Whatever a run prints, logs or warns is thrown away; whatever it raises makes it a run with the worst score. An interrupt ends them all, and
-is raised anew where no frame holds anything private; so does what fails between runs, which comes out as a ReleaseLost that says no more.
-The global generators stand afterwards where they stood before: how far runs moved them would tell how many there were.
+Whatever a run prints, logs or warns, and what it and its children write to descriptors 1 and 2, is thrown away; whatever it raises makes it
+a run with the worst score. What it writes elsewhere stays: to files, connections, streams that lead to neither. An interrupt ends them all,
+and is raised anew where no frame holds anything private; so does what fails between runs, which comes out as a ReleaseLost that says no
+more. The global generators stand afterwards where they stood before: how far runs moved them would tell how many there were.
 All that belongs to the whole process, so threads take turns: else whose runs ended first would let the others' be heard, and the last would
 leave the process mute.
 """
@@ -15,6 +16,7 @@ import logging
 import math
 import os
 import pathlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +26,7 @@ from typing import Any, Protocol
 
 import torch
 
+from dpbo.algorithms.descriptors import silenced
 from dpbo.curator.entropy import system_entropy
 from dpbo.errors import ReleaseLost
 from dpbo.laws import CountLaw, RunLaw, ThresholdStop
@@ -155,6 +158,7 @@ def _unheard() -> Iterator[None]:
         _turn,
         _unlogged(),
         quietly(),
+        silenced(),
         pathlib.Path(os.devnull).open("w") as nowhere,
         contextlib.redirect_stdout(nowhere),
         contextlib.redirect_stderr(nowhere),
@@ -166,7 +170,7 @@ def _unheard() -> Iterator[None]:
 def _unlogged() -> Iterator[None]:
     before = logging.root.manager.disable
     try:
-        logging.disable(logging.CRITICAL)
+        logging.disable(sys.maxsize)  # also above CRITICAL
         yield
     finally:
         logging.disable(before)

@@ -1,6 +1,8 @@
 """Private selection end to end: one entry, one winner, nothing else to be seen."""
 
+import ctypes
 import logging
+import os
 import random
 import subprocess
 import sys
@@ -156,6 +158,61 @@ def test_a_run_that_fails_is_the_worst_and_is_not_heard(fault, capfd, caplog):
     assert caplog.records == []
     logging.getLogger("x").error("afterwards")
     assert len(caplog.records) == 1
+
+
+@pytest.mark.attack("A21")
+def test_what_runs_and_their_children_write_past_python_is_not_heard(capfd):
+    """Libraries in C write to descriptors; a level above CRITICAL is not held back by `logging.disable(logging.CRITICAL)`."""
+    libc, log = ctypes.CDLL(None), logging.getLogger("above")
+    handler = logging.StreamHandler(sys.stdout)
+    log.addHandler(handler)
+
+    def work(parameters):
+        os.write(1, b"raw"), os.write(2, b"raw")
+        libc.puts(b"buffered by C")
+        for stream in (sys.__stdout__, sys.__stderr__):
+            stream.write("kept by Python")
+        os.system("echo child; echo child >&2")
+        log.log(60, "log")
+        return parameters["lr"]
+
+    print("before")
+    libc.puts(b"C before")
+    try:
+        select(made(seed=5), work)
+        os.write(2, b"after\n")
+        libc.puts(b"C after")
+        libc.fflush(None)
+        log.log(60, "logged after")
+    finally:
+        log.removeHandler(handler)
+    out, err = capfd.readouterr()
+    assert sorted(out.split("\n")) == ["", "C after", "C before", "before", "logged after"]
+    assert err == "after\n"
+
+
+CLOSED = """
+import os, sys
+from dpbo.algorithms.descriptors import silenced
+def is_open(number):
+    try:
+        return bool(os.fstat(number))
+    except OSError:
+        return False
+for number in map(int, sys.argv[1:]):
+    os.close(number)
+with silenced():
+    os.system("echo hidden; echo hidden >&2")
+    os.write(1, b"hidden"), os.write(2, b"hidden")
+os._exit(sum(1 << number for number in range(3) if is_open(number)))
+"""
+
+
+@pytest.mark.parametrize("closed", ["", "0", "1", "2", "12", "012"])
+def test_closed_descriptors_stay_closed_and_none_is_heard_through_another(closed):
+    child = subprocess.run([sys.executable, "-c", CLOSED, *closed], capture_output=True, timeout=120)
+    assert (child.stdout, child.stderr) == (b"", b"")
+    assert child.returncode == sum(1 << number for number in range(3) if str(number) not in closed)
 
 
 @pytest.mark.attack("A21")
