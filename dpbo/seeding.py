@@ -25,11 +25,11 @@ _depth = [0]
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds it, and puts back how it was."""
+    """Seeds it, and puts back how it was, also where an interrupt comes as it is seeded."""
     with _turn, _marked():
         before = torch.random.get_rng_state()
-        torch.default_generator.manual_seed(seed)
         try:
+            torch.default_generator.manual_seed(seed)
             yield
         finally:
             torch.random.set_rng_state(before)
@@ -42,13 +42,14 @@ def apart(entropy: Callable[[int], bytes]) -> Iterator[None]:
     Anew, for what is drawn here must not be drawn a second time afterwards: it may be noise.
     """
     gpus: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    with _turn:  # also to look: the state that `seeded` has put there is public, and gone before this ends
+    with _turn:  # to look, too: the state that `seeded` has put there is public, and gone before this ends
         before = torch.random.get_rng_state(), torch.cuda.get_rng_state_all() if gpus else [], np.random.get_state(), random.getstate()
         first = torch.initial_seed()
-        torch.manual_seed(int.from_bytes(entropy(8), "little") >> 1)
-        np.random.seed(np.frombuffer(entropy(64), dtype="<u4"))
-        random.seed(entropy(64))
     try:
+        with _turn:
+            torch.manual_seed(int.from_bytes(entropy(8), "little") >> 1)
+            np.random.seed(np.frombuffer(entropy(64), dtype="<u4"))
+            random.seed(entropy(64))
         yield
     finally:
         with _turn:
@@ -74,11 +75,13 @@ def seeded_elsewhere(since: Mapping[int, int], now: Mapping[int, int]) -> bool:
 
 @contextlib.contextmanager
 def _marked() -> Iterator[None]:
-    """Counts the outermost of nested uses."""
-    own, _depth[0] = threading.get_ident(), _depth[0] + 1
-    _switches[own] += _depth[0] == 1
+    """Counts the outermost of nested uses; sets what it finds there plus its own, so that no interrupt leaves half of it."""
+    own, depth = threading.get_ident(), _depth[0]
+    count, outermost = _switches[own], depth == 0
     try:
+        _depth[0] = depth + 1
+        _switches[own] = count + outermost
         yield
     finally:
-        _switches[own] += _depth[0] == 1
-        _depth[0] -= 1
+        _switches[own] = count + 2 * outermost
+        _depth[0] = depth
