@@ -171,7 +171,7 @@ def test_what_runs_and_their_children_write_past_python_is_not_heard(capfd):
         os.write(1, b"raw"), os.write(2, b"raw")
         libc.puts(b"buffered by C")
         for stream in (sys.__stdout__, sys.__stderr__):
-            stream.write("kept by Python")
+            print("kept by Python", file=stream)
         os.system("echo child; echo child >&2")
         log.log(60, "log")
         return parameters["lr"]
