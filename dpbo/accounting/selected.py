@@ -122,7 +122,7 @@ def renyi(
         case TruncatedNegativeBinomial() | ThresholdStop():
             power = 1 + (law.shape if isinstance(law, TruncatedNegativeBinomial) else 0.0)
             ratio = power * float(((1 - 1 / inner) * base_curve(inner) - math.log(law.gamma) / inner).min())
-            return curve + ratio + (most + _ROUNDING * (1 + abs(most))) / (orders - 1)
+            return curve + ratio + (most + _ROUNDING * (1 + most)) / (orders - 1)  # there is a run at least, so most >= 0
         case PoissonRuns():
             found = base()
             if found is None:

@@ -270,6 +270,24 @@ def test_renyi_bounds_of_an_order_near_one_are_rounded_up(law):
                 assert bound >= exact_divergence(order, *winners) >= 0
 
 
+@pytest.mark.parametrize("runs", [2.0, 20.0, 300.0])
+@pytest.mark.attack("A10")
+def test_what_rounding_is_allowed_for_grows_with_the_logarithm_of_the_runs(runs):
+    """Of runs that tell nothing, the bound is that logarithm over the order less one; half to three halves of the allowance lie above."""
+    order, empty = np.array([1.000001]), Base.of_laws(np.array([1.0]), np.array([1.0]))
+    rate = mpmath.findroot(lambda rate: rate / -mpmath.expm1(-rate) - runs, runs)
+    for law in (ThresholdStop(1 / runs), TruncatedPoisson(float(rate))):
+        with mpmath.workdps(60):
+            gone = mpmath.mpf(float(order[0])) - 1
+            if isinstance(law, ThresholdStop):
+                often, ratio = -mpmath.log(law.gamma), -mpmath.log(law.gamma) / 3
+            else:
+                often, ratio = mpmath.log(law.rate / -mpmath.expm1(-mpmath.mpf(law.rate))), 0
+            exact = ratio + often / gone
+            (found,) = selected.renyi(law, np.zeros_like, order, functools.partial(_same, empty), inner=np.array([3.0]))
+            assert 0.5 < (found - exact) * gone / (1 + often) / 1e-15 < 1.5
+
+
 def test_the_noisy_largest():
     assert selected.noisy_max_delta(lambda e: 0.01 * e, lambda e: 0.5, 3, 2.0) == pytest.approx(0.06)
     assert selected.noisy_max_delta(lambda e: 0.3, lambda e: 0.5, 3, 2.0) == 0.5
