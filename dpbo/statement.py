@@ -56,14 +56,13 @@ class Statement:
     Attributes:
         void: why nothing is guaranteed, or "".
         scope: "this process only" for a ledger in memory, else "".
-        units: their number where it is public; of several roles, that of `counted` alone.
         guarantee: of everything this ledger may ever release (the cap of its filter).
         lines: the guarantee of all releases unconditionally, of the unconditional ones alone, of all under the named assumptions.
         spent: bookkeeping, not a guarantee: what the charges so far cost.
         assumptions: name -> what must hold.
         public_inputs: what the user declared without looking at the data, by plan.
         radius: under BOUNDED_ROW_CHANGE, how far a row may move, and what share of the diameter that is; else "".
-        counted: of several roles, the one whose records `units` counts; else "".
+        counted: of several roles, the one whose records are counted; else "".
         entries, head: number of ledger records and the hash of the newest one.
     """
 

@@ -254,7 +254,7 @@ def test_wherever_a_tell_is_interrupted_a_gradient_moves_theta_once(tmp_path):
 
 def interrupted_at(line, call):
     """Whether the call came to so many lines of the algorithm's own file, and was interrupted there."""
-    left, before = [line], sys.gettrace()
+    left, before, gradients = [line], sys.gettrace(), torch.is_grad_enabled()
 
     def trace(frame, event, _):
         if frame.f_code.co_filename != inspect.getsourcefile(DPGIBO):
@@ -272,6 +272,7 @@ def interrupted_at(line, call):
         return True
     finally:
         sys.settrace(before)
+        torch.set_grad_enabled(gradients)  # which an interrupt on the way out of torch's no_grad leaves off
     return False
 
 

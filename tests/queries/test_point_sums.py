@@ -125,8 +125,9 @@ def test_products_of_centres_and_lattice_vectors_are_exact_in_every_order(d):
     generator = torch.Generator().manual_seed(d)
     sizes = torch.tensor([[1.0], [1e-300], [1e60], [1e90]], dtype=torch.float64)
     given = sizes * torch.randn(4, d, dtype=torch.float64, generator=generator)
+    given = torch.cat([given, 1.0 - 1e-6 * torch.rand(1, d, dtype=torch.float64, generator=generator)])
     kept = ClusterSums(d, ball=Ball(1.0, norm="linf"), centers=torch.cat([given, torch.full((1, d), 1e308, dtype=torch.float64)])).centers
-    assert torch.all((kept[:4] - given).abs() <= 2.0**-20 * given.abs().amax(1, keepdim=True))
+    assert torch.all((kept[:5] - given).abs() <= 2.0**-20 * given.abs().amax(1, keepdim=True))
     for row in kept.tolist():
         fine = max(Fraction(number).denominator for number in row)
         numbers = [int(Fraction(number) * fine) for number in row]
