@@ -150,6 +150,6 @@ def _as_rows(batch: Any, metrics: int) -> torch.Tensor:
 
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+    if array.dtype.kind == "u":
         return torch.from_numpy(array.astype(np.float64))  # here, because torch does not know each of numpy's unsigned kinds
     return torch.from_numpy(array if array.flags.writeable else array.copy())
