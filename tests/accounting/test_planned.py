@@ -102,7 +102,7 @@ def test_a_share_of_a_plan_is_refused_before_anything_is_reserved():
         lambda share: choose_start(curator, lambda x, r: r, bounds, loss_range=(0.0, 1.0), budget_share=share),
     ):
         for share in (0.1, Fraction(29, 30)):
-            with pytest.raises(InputError, match=r"budget_share=0.*1 under a plan"):
+            with pytest.raises(InputError, match=rf"budget_share={float(share)!r} .*1 under a plan"):
                 ask(share)
     assert curator.ledger.head().kind == "birth"
     assert PrivateObjective(curator, lambda x, r: r, budget_share=1.0, **terms).noise_multiplier == 10.0

@@ -9,7 +9,7 @@ import torch
 from dpbo import PrivacyUnit
 from dpbo.curator.records import PrivateView
 from dpbo.queries.query import Failure
-from dpbo.queries.scoring import over_records, tensor_of
+from dpbo.queries.scoring import _WrongShape, over_records, tensor_of
 
 RECORDS = torch.arange(10.0)
 
@@ -128,3 +128,9 @@ def test_unsigned_tensors_are_numbers(kind):
 def test_whole_numbers_of_one_batch_are_not_rounded_for_the_kind_of_another():
     batches = [[2**24 + 1], [np.float32(0.5)]]
     assert tensor_of(iter(batches)).tolist() == [2.0**24 + 1, 0.5]
+
+
+@pytest.mark.parametrize("kind", [torch.complex64, torch.complex128])
+def test_numbers_that_are_not_real_are_no_scores(kind):
+    with pytest.raises(_WrongShape):
+        tensor_of(torch.ones(3, dtype=kind))
