@@ -93,7 +93,7 @@ def test_a_plan_carries_an_objective_and_its_final_release():
 
 def test_a_share_of_a_plan_is_refused_before_anything_is_reserved():
     """It would change nothing, and the statement would declare it."""
-    curator = make(Planned([GaussianEvent(10.0, 30), ExponentialEvent(20.0)]))
+    curator = make(Planned([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 2)]))
     terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 30}
     bounds = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     for ask in (
