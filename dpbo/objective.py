@@ -41,8 +41,6 @@ from dpbo.queries.sampled import PoissonSampled
 from dpbo.queries.scoring import Score
 
 BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}|"  # no times: how long a score takes may depend on the records
-
-
 _ASKED: weakref.WeakKeyDictionary[Query, tuple[str, dict[str, Any]]] = weakref.WeakKeyDictionary()  # by which plan, at which x
 
 
