@@ -94,10 +94,12 @@ def forked(told):
         finally:
             os._exit(1)
     os.close(outside)
+    clock = threading.Timer(told["kill_after"], os.kill, (child, signal.SIGKILL))
     if told["kill_after"]:
-        threading.Timer(told["kill_after"], os.kill, (child, signal.SIGKILL)).start()
+        clock.start()
     with os.fdopen(inside) as pipe:
         said = pipe.read()
+    clock.cancel()
     _, status = os.waitpid(child, 0)
     ended = {"status": os.waitstatus_to_exitcode(status), "seconds": time.monotonic() - begun}
     return {**ended, **(json.loads(said) if said else {})}

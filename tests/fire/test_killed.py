@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 import random
-import statistics
 import subprocess
 import sys
 from typing import Any
@@ -104,10 +103,13 @@ def test_a_run_killed_at_random_points(forks, place, measured, database, chunk, 
 @pytest.mark.deep
 @pytest.mark.parametrize(("database", "points"), [("sqlite", 40), ("postgresql", 20)])
 def test_a_run_killed_by_the_clock(forks, place, measured, database, points):
-    seconds = statistics.median(forks.undisturbed("small", *place(database))["seconds"] for _ in range(3))
-    rng = random.Random(f"{SEED} {database} clock")
-    killed = [die_and_go_on(forks, "small", *place(database), kill_after=rng.uniform(0.02, 1.0) * seconds) for _ in range(points)]
-    assert sum(killed) >= points / 2, "most of them were still running"
+    rng, killed = random.Random(f"{SEED} {database} clock"), 0
+    for _ in range(4 * points):
+        seconds = forks.undisturbed("small", *place(database))["seconds"]  # each time: a shared machine's pace changes
+        killed += die_and_go_on(forks, "small", *place(database), kill_after=rng.uniform(0.02, 1.0) * seconds)
+        if killed == points:
+            break
+    assert killed == points, "most of them were still running"
     measured(points)
 
 
