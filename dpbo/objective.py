@@ -115,7 +115,8 @@ class PrivateObjective:
         self.noise_multiplier = event.noise_multiplier
         self._mechanism = planned if isinstance(planned, NoNoise) else type(planned)(event.noise_multiplier)
         self.noise_std = self._noise_std(self._mechanism)
-        done = evaluations - self.remaining
+        self._left: int | None = self.remaining  # when one last looked; None after a release that failed
+        done = evaluations - self._left
         hidden = True if curator.rank else None
         self._bar = tqdm(total=evaluations, initial=done, desc=name, disable=hidden, delay=0.1, bar_format=BAR)
         self._warn_of_noise(mean)
@@ -199,7 +200,11 @@ class PrivateObjective:
             raise InputError("handle", handle, f"one that the objective {self.name!r} evaluated", "Release others where they were made.")
 
     def _released(self, handles: Sequence[Handle], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        before, self._left = self._left, None
+        if before is not None and self.remaining < before:  # somebody else's release came between
+            assume_durations_tell_nothing(self)
         releases = self.curator.release_all(handles, self._mechanism, name=self.name, plan=self.name)
+        self._left = self.remaining
         self._show_progress()
         return torch.stack([r.value for r in releases]).to(device), torch.stack([r.variance for r in releases]).to(device)
 
@@ -242,6 +247,15 @@ class PrivateObjective:
         self._bar.update(self.evaluations - self.remaining - self._bar.n)
         if self._bar.n >= self.evaluations:
             self._bar.close()
+
+
+def assume_durations_tell_nothing(objective: PrivateObjective) -> None:
+    """Note once in the ledger, for every statement, that releases follow one another as they finish.
+
+    Where several workers, threads or processes each release when they are done, the order of their values, and every point that is
+    proposed from some values and not yet from others, follow from how long the scores took.
+    """
+    objective.curator.ledger.note("assume", "durations-tell-nothing")
 
 
 def _stated(terms: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

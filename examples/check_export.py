@@ -3,6 +3,7 @@
 python -m dpbo ledger export tuning.db | python -I -S examples/check_export.py [DELTA]
 
 Ends with status 1 at the first record that does not follow. What has no short formula (a `Planned`: epsilon) is taken as stated and listed.
+Where releases stand under assumptions about the data, so do spent and reserved, and nothing is guaranteed without them.
 """
 
 import hashlib
@@ -45,10 +46,8 @@ def epsilon(total: float, notion: str, a: float, delta: float) -> float:
     if notion == "PureFilter" or total == 0:
         return total
     if notion != "GDPFilter":  # Canonne, Kamath & Steinke 2020, Proposition 12
-        orders = [a] if notion == "RDPFilter" else [1 + math.exp(x / 1000) for x in range(-8000, 12000)]
-        return max(
-            0.0, min(total * (o if notion == "ZCDPFilter" else 1) + math.log1p(-1 / o) - math.log(delta * o) / (o - 1) for o in orders)
-        )
+        renyi = {a: total} if notion == "RDPFilter" else {o: total * o for o in (1 + math.exp(x / 1000) for x in range(-8000, 12000))}
+        return max(0.0, min(paid + math.log1p(-1 / o) - math.log(delta * o) / (o - 1) for o, paid in renyi.items()))
     low, high, mu = 0.0, 700.0, math.sqrt(total)
     for _ in range(200):  # Dong, Roth & Su 2022, Corollary 2.13
         x = (low + high) / 2
@@ -60,7 +59,8 @@ def epsilon(total: float, notion: str, a: float, delta: float) -> float:
 def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
     """The summary of a chain that holds. Raises ValueError, or an error of reading, where one does not."""
     spent, before, head, exact, unknown, plans = 0.0, Fraction(0), "0" * 64, set[str](), set[str](), dict[str, Any]()
-    used, parts, waiting, rates, voids = dict[str, int](), dict[str, Counter[int]](), dict[int, Any](), dict[str, float](), list[str]()
+    used, parts, waiting, rates = dict[str, int](), dict[str, Counter[int]](), dict[int, Any](), dict[str, float]()
+    noted, under = {"void": list[str](), "assume": list[str]()}, set[str]()
     for seq, r in enumerate(map(json.loads, lines)):
         body, kind, event, plan, slots = r["body"], r["kind"], r["body"].get("event"), r["body"].get("plan"), 0
         text = json.dumps([seq, kind, r["name"], json.dumps(body, sort_keys=True, separators=(",", ":")), head], separators=(",", ":"))
@@ -88,8 +88,8 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
             handles, given = waiting.pop(body["entry"]), [v.get("handle") for v in body["values"]]
             require(r, handles is None or None in handles or given == handles, "its charge")
         else:
-            require(r, kind in ("assume", "void"), "a kind that is known here")
-            voids += [r["name"]] * (kind == "void")
+            noted[kind].append(r["name"])
+        under.update(*((s.get("assumptions") or ()) for s in ([body["terms"]] if kind == "reserve" else body.get("slots") or [])))
         exact |= {kind} if event and event["mechanism"] in EXACT else set()
         stated, found = [Fraction(part) for part in body["state"]["total"].split(" ")], cost(event, notion, a) if slots else 0.0
         unknown |= set() if found is not None else {event["mechanism"]}
@@ -98,9 +98,8 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
         paid, place = slots * rate, [{**e, "slots": 1} for e in planned].index({**event, "slots": 1}) if planned and slots * rate else 0
         require(r, (not slots or event["noise_multiplier"] > 0 or rate == 0) and paid >= 0 and sum(stated) >= before, "a cost that is one")
         totals[place], spent = totals[place] + (paid if plan is None else 0.0), spent if kind == "reserve" else spent + paid
-        same = [math.isclose(x, y, rel_tol=1e-9) for x, y in zip(stated, totals, strict=True)]
+        same, before = [math.isclose(x, y, rel_tol=1e-9) for x, y in zip(stated, totals, strict=True)], sum(stated, Fraction(0))
         require(r, all(same) and body["state"]["used"] == used, "its running total")
-        before = sum(stated, Fraction(0))
     budget, cap = birth["budget"], [float(Fraction(part)) for part in birth.get("cap", body["state"]["total"]).split(" ")]
     if planned:  # what all slots guarantee together has no short formula
         bought, unknown = cap == [e["slots"] for e in planned], {*unknown, "the budget's epsilon"}
@@ -116,8 +115,9 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
     told = {name: None if planned else epsilon(paid, notion, a, at) for name, paid in costs.items()}
     if planned or "cap" not in birth:  # as the first versions' were
         told["guarantee"] = budget["epsilon"] if planned and at == budget["delta"] else None
-    told |= dict.fromkeys(["guarantee"] * bool(exact) + ["spent"] * ("charge" in exact), math.inf)
-    return {"records": seq + 1, "head": head, "delta": at, "epsilon": told, "void": voids, "taken as stated": sorted(unknown)}
+    told |= dict.fromkeys(["guarantee"] * bool(exact or under) + ["spent"] * ("charge" in exact), math.inf)
+    lists = {**noted, "under": sorted(under), "taken as stated": sorted(unknown)}
+    return {"records": seq + 1, "head": head, "delta": at, "epsilon": told, **lists}
 
 
 def require(record: dict[str, Any], holds: bool, what: str) -> None:

@@ -14,7 +14,8 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
-from dpbo.errors import InputError, LedgerMismatch
+from dpbo.curator.ledger import Ledger
+from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable
 from dpbo.mechanisms import LaplaceMechanism
 from dpbo.objective import BAR, NoiseWarning
 from dpbo.queries import ClippedMean
@@ -108,6 +109,32 @@ def test_history_and_resume_under_a_name(tmp_path):
     for change in ({"evaluations": 6}, {"score_range": (0.0, 2.0)}, {"worst": "upper"}, {"budget_share": 0.5}):
         with pytest.raises(LedgerMismatch):
             objective(make(**terms), **{"name": "svm", "evaluations": 5, **change})
+
+
+@pytest.mark.parametrize(("turns", "told"), [("aabb", False), ("abba", True), ("aba", True), ("abab", True)])
+@pytest.mark.attack("A7")
+def test_objectives_of_one_plan_that_take_turns_assume_that_durations_tell_nothing(tmp_path, turns, told):
+    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "study"}
+    taking: dict[str, PrivateObjective] = {}
+    for turn in turns:  # whoever comes when another has begun finds its values there: that is resuming
+        taking.setdefault(turn, objective(make(**terms)))
+        taking[turn](X[:1])
+    assert ("durations-tell-nothing" in taking["a"].curator.statement().assumptions) == told
+
+
+def test_a_release_that_failed_is_nobody_elses(monkeypatch):
+    search = objective(make())
+    with monkeypatch.context() as without:
+        without.setattr(Ledger, "store", cut)
+        with pytest.raises(LedgerUnavailable):
+            search(X)
+    search(X)
+    assert search.remaining == 30 - 6
+    assert "durations-tell-nothing" not in search.curator.statement().assumptions
+
+
+def cut(*_, **__):
+    raise LedgerUnavailable("cut off")
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes", "loky"])

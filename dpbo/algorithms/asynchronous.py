@@ -28,12 +28,11 @@ import torch
 
 from dpbo.acquisition.mixed import posterior_mean
 from dpbo.acquisition.proposing import Proposer, Proposes
-from dpbo.algorithms.company import Company, assume_durations_tell_nothing
 from dpbo.algorithms.pools import LOST, Executors, Pool
 from dpbo.checking import checked
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure
-from dpbo.objective import PrivateObjective
+from dpbo.objective import PrivateObjective, assume_durations_tell_nothing
 from dpbo.privacy import require_count
 from dpbo.space import Space
 
@@ -111,7 +110,6 @@ class AsynchronousBO:
         self._jobs: list[_Job] = []
         self._skipped: list[torch.Tensor] = []
         self.proposing: list[float] = []
-        self._company = Company(objective)
 
     def run(self, executor: Executors) -> AsynchronousResult:
         """Search until the plan is used up. After an error, `run` again goes on with the points in flight.
@@ -126,14 +124,12 @@ class AsynchronousBO:
         """
         if self._workers > 1 and not self._ordered:
             assume_durations_tell_nothing(self.objective)
-        self._company.begin()
         with Pool(executor) as pool:
             self._begin_again(pool)
             self._fill(pool)
             while self._jobs:
                 self._finish(self._next(), pool)
                 self._fill(pool)
-        self._company.look()
         return self.result()
 
     def result(self) -> AsynchronousResult:
@@ -179,7 +175,6 @@ class AsynchronousBO:
 
     def _release(self, job: _Job, handle: Handle) -> None:
         """Charge, draw and store one value. A job that could not be stored stays: released again, a handle gives its one value."""
-        self._company.look()
         try:
             self.objective.release(handle)
         except LedgerUnavailable:
@@ -193,7 +188,6 @@ class AsynchronousBO:
             raise
         else:
             self._jobs.remove(job)
-            self._company.look(own=1)
 
     def _again(self, error: BaseException, pool: Pool) -> None:
         """Hand in every job that was lost with its executor to another one."""

@@ -12,12 +12,14 @@ import dp_accounting
 import pytest
 import torch
 from dp_accounting.pld import PLDAccountant
+from gpytorch.kernels import RBFKernel
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.__main__ import main
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter
+from dpbo.algorithms.kusner import Adaptive, RegularisedBest
 from dpbo.events import PoissonGaussianEvent, RolesEvent
-from dpbo.mechanisms import NoNoise
+from dpbo.mechanisms import LaplaceMechanism, NoNoise
 from examples.check_export import check
 from tests.accounting.test_exported import EVENTS, SAMPLED, exported
 from tests.fire.test_versions import restored
@@ -223,6 +225,28 @@ def test_it_finds_every_changed_line(tmp_path, capsys, measured):
             tried += 1
     assert check(list(map(json.dumps, lines[:-1])))["head"] != lines[-1]["hash"]
     measured(tried)
+
+
+def test_it_bounds_nothing_without_the_assumptions_that_a_release_is_under(tmp_path, capsys):
+    url = str(tmp_path / "l.db")
+    curator = Curator(
+        torch.rand(100),
+        unit=PrivacyUnit("record"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget(1.0, 0.0),
+        accounting=PureFilter(),
+        dataset="d",
+        ledger=url,
+        allow_conditional=True,
+    )
+    curator.ledger.note("assume", "durations-tell-nothing")
+    rule = Adaptive(RBFKernel().double(), 0.01, 3)
+    bounds: dict[str, Any] = {"lipschitz": 0.5, "bound": 1.0, "at_zero": 0.5, "records": 100, "adaptive": rule}
+    curator.release(RegularisedBest(lambda w, r: r, fit=lambda x: x, grid=[1.0, 2.0, 3.0], **bounds), LaplaceMechanism(2.0))
+    told = check(exported_lines(capsys, url))
+    assert told["epsilon"] == {"spent": 0.5, "reserved": 0.5, "guarantee": math.inf}
+    assert (told["under"], told["assume"]) == (["loss-lipschitz"], ["conditional-allowed", "durations-tell-nothing"])
+    assert curator.statement().lines[0] == "not bounded"
 
 
 def test_it_tells_what_voids_and_where_no_guarantee_is_stated(tmp_path, capsys):

@@ -431,9 +431,9 @@ MUTANTS = (
     ),
     Mutant(
         "one release of another worker in between is not noticed",
-        "algorithms/company.py",
-        old="        if before - self._left > own:",
-        new="        if before - self._left > own + 1:",
+        "objective.py",
+        old="self.remaining < before:",
+        new="self.remaining < before - 1:",
     ),
     Mutant(
         "what the user of DP-GIBO declared about box, start and kernel is not in the ledger",

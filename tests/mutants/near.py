@@ -24,7 +24,6 @@ _FILES = {  # the part of the tests' names, by file; where it is not the file's 
     "accounting/relations": ("accounting/test_filters", "accounting/test_composition", "accounting/test_selection_event"),
     "accounting/tuning": ("accounting/test_tuning", "accounting/test_selection_event", "accounting/test_selected", "accounting/test_roles"),
     "accounting/calibrate": ("accounting/test_filters",),
-    "algorithms/company": ("algorithms/test_asynchronous", "integrations/test_optuna"),
     "algorithms/descriptors": ("algorithms/test_private_selection",),
     "algorithms/em": ("algorithms/test_em_kmeans_factors", "algorithms/test_em_mixture"),
     "algorithms/hidden_runs": ("algorithms/test_private_selection",),

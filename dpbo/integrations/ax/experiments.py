@@ -23,14 +23,13 @@ from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 from ax.core.trial_status import TrialStatus
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 
-from dpbo.algorithms.company import Company, assume_durations_tell_nothing
 from dpbo.checking import checked
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable
 from dpbo.integrations.ax.strategies import noisy_improvement
 from dpbo.integrations.recommending import Recommendation, recommended
 from dpbo.integrations.wording import Kind, Parameter, Wording
-from dpbo.objective import PrivateObjective
+from dpbo.objective import PrivateObjective, assume_durations_tell_nothing
 from dpbo.privacy import require_count
 from dpbo.space import Space
 
@@ -152,7 +151,6 @@ class ClientObjective:
             catch: errors of a fit that fail their trial alone, up to ten in a row; others are raised.
         """
         queue, jobs, begun, failures = deque(self.running), dict[Future[Handle], int](), 0, 0
-        company = Company(self.objective)
         if require_count("workers", workers) > 1 and not ordered:
             assume_durations_tell_nothing(self.objective)
         with contextlib.ExitStack() as stack:
@@ -164,15 +162,12 @@ class ClientObjective:
                 while queue and len(jobs) < workers:
                     index = queue.popleft()
                     jobs[self.evaluate(index, executor=pool)] = index
-                company.look()
                 if not jobs:
                     return
                 done = wait([next(iter(jobs))] if ordered else jobs, return_when=FIRST_COMPLETED).done
                 for job in [job for job in jobs if job in done]:
-                    company.look()
                     try:
                         self.complete(jobs.pop(job), job)
-                        company.look(own=1)
                         failures = 0
                     except BudgetExceeded:
                         continue

@@ -24,12 +24,11 @@ import torch
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from dpbo.algorithms.company import Company, assume_durations_tell_nothing
 from dpbo.checking import checked
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.integrations.optuna.suggesting import Suggestions
-from dpbo.objective import PrivateObjective
+from dpbo.objective import PrivateObjective, assume_durations_tell_nothing
 from dpbo.space import Space
 
 ENTRY, YVAR = "entry", "yvar"
@@ -75,9 +74,7 @@ class TrialObjective:
         require_fitting(trial.study)
         if not self.objective.remaining:
             self._refuse(trial.study)
-        company = Company(self.objective)
         handle = self.objective.evaluate(self.suggestions.suggested(trial))
-        company.look()
         trials = trial.study.get_trials(deepcopy=False)
         _require_no_reports(trials[trial.number])
         if any(other.state is TrialState.RUNNING and other.number != trial.number for other in trials):
