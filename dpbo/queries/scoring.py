@@ -71,6 +71,7 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Ten
     which must not end the evaluation for all. So its units count as worst, unless there are more than the fruitless calls settle.
     """
     scores, failed, kind = torch.full((view.count, metrics), torch.nan, dtype=torch.float64), view.units, ""
+    known = torch.zeros((view.count, 1), dtype=torch.bool)
     positions_of = _positions(view)
     waiting = collections.deque([(0, view.units)])
     for calls in range(_MOST_CALLS):
@@ -83,7 +84,7 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Ten
         try:
             pieces = _pieces(score(subject, view.take(padded)), view.count, metrics)
             part = torch.cat([piece.to("cpu", torch.float64, copy=True) for piece in pieces])  # a score may use its buffer again
-            scores[kept], failed = part[kept], failed - (last - first)
+            scores[kept], known[kept], failed = part[kept], True, failed - (last - first)
         except KeyboardInterrupt:
             return Failure("interrupted")
         except BaseException as error:
@@ -94,12 +95,15 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Ten
     if waiting or (failed == view.units and not view.shard):
         return Failure(kind)
     worst = getattr(score, "score_of_failed", None)
-    return scores if worst is None or failed == 0 else _filled(scores, _isolated(worst, None, view, metrics))
+    return scores if worst is None or failed == 0 else _filled(scores, known, _isolated(worst, None, view, metrics))
 
 
-def _filled(scores: torch.Tensor, worst: torch.Tensor | Failure) -> torch.Tensor | Failure:
-    """With what counts for each record that the score failed on, found record by record as the scores are."""
-    return worst if isinstance(worst, Failure) else scores.where(~scores.isnan().all(1, keepdim=True), worst)
+def _filled(scores: torch.Tensor, known: torch.Tensor, worst: torch.Tensor | Failure) -> torch.Tensor | Failure:
+    """With what counts for each record that the score failed on, found record by record as the scores are.
+
+    A record that is scored as NaN is known: it counts alike whether or not another one's score fails.
+    """
+    return worst if isinstance(worst, Failure) else scores.where(known, worst)
 
 
 def _kind(error: BaseException) -> str:

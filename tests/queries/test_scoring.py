@@ -1,6 +1,7 @@
 """What happens to private scores on their way to a sum: whatever fails, nothing is raised."""
 
 import decimal
+import math
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def test_one_failing_record_counts_as_nothing_and_the_others_as_ever():
 
 
 class Fragile:
-    """Fails on some records, for which `worst` is asked."""
+    """Fails on some records, for which `worst` is asked; of a 4 it makes NaN."""
 
     def __init__(self, broken, worst):
         self.broken, self.score_of_failed, self.calls = broken, worst, 0
@@ -54,7 +55,7 @@ class Fragile:
         self.calls += 1
         if bool(torch.isin(batch, torch.tensor(self.broken)).any()) or self.calls == 1:
             raise ValueError
-        return batch
+        return batch.where(batch != 4, torch.nan)
 
 
 def scores_of(score, n):
@@ -65,6 +66,15 @@ def scores_of(score, n):
 @pytest.mark.parametrize(("broken", "wanted"), [([1.0], [0.0, 7.0, 2.0]), ([0.0, 2.0], [7.0, 1.0, 7.0])])
 def test_what_counts_for_failed_records_is_asked_for_however_many_they_are(broken, wanted):
     assert scores_of(Fragile(broken, lambda _, batch: torch.full_like(batch, 7.0)), 3) == wanted
+
+
+@pytest.mark.attack("A6")
+def test_what_is_scored_as_nan_stays_so_whether_or_not_another_record_fails():
+    """Taken for failed, all such records would move by the width of the range when one other is replaced."""
+    for broken, wanted in (([], [0.0, 1.0, 2.0, 3.0]), ([1.0], [0.0, 7.0, 2.0, 3.0])):
+        *others, last = scores_of(Fragile(broken, lambda _, batch: torch.full_like(batch, 7.0)), 5)
+        assert others == wanted
+        assert math.isnan(last)
 
 
 def test_nothing_is_asked_about_failed_records_where_there_are_none():
