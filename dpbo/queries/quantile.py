@@ -26,6 +26,7 @@ from dpbo.queries.integers import Lattice, unit_means
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 
 _FINE = 1 << 20  # utilities are whole multiples of 2^-20; a fraction that does not fit is rounded so that they shrink
+_MOST_COST = 1e12  # of the last place: in steps below 2^60, and all units' 2^20 * MOST_UNITS, so that none leaves int64
 
 
 @checked
@@ -38,7 +39,8 @@ class QuantileUtilities(Query):
         subject: what is scored.
         candidates: increasing public numbers, two or more; scores beyond the first and last count as those.
         quantile: in (0, 1), as the fraction it is written as.
-        step_cost: public utility taken off for every place further up, so that of equally good candidates the lower is chosen.
+        step_cost: public utility taken off for every place further up, so that of equally good candidates the lower is chosen;
+            times their number at most 10^12.
     """
 
     score: scoring.Score
@@ -53,6 +55,8 @@ class QuantileUtilities(Query):
             raise InputError("candidates", values, "two or more increasing finite numbers")
         if self._share().denominator > _FINE:
             raise InputError("quantile", self.quantile, "a decimal of at most six digits")
+        if self.step_cost * len(values) > _MOST_COST:
+            raise InputError("step_cost", self.step_cost, f"at most {_MOST_COST / len(values):g} for {len(values)} candidates")
         object.__setattr__(self, "candidates", tuple(values))
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:

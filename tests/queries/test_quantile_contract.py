@@ -11,7 +11,10 @@ from dpbo.accounting import PureFilter
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError, ScoreError
 from dpbo.mechanisms import ExponentialMechanism
+from dpbo.mechanisms.selection import _LARGEST
 from dpbo.queries import QuantileUtilities
+from dpbo.queries.integers import MOST_UNITS
+from dpbo.queries.quantile import _FINE
 from dpbo.queries.query import IntegerSum
 from dpbo.testing import QueryContract
 
@@ -86,6 +89,15 @@ def test_extreme_quantiles_are_those_that_were_asked_for():
     grid = (torch.arange(40) / 10_000).tolist()
     chosen = curator.release(QuantileUtilities(norms, candidates=grid, quantile=0.0004), ExponentialMechanism.of(10.0)).value.item()
     assert abs(grid[int(chosen)] - 0.0004) < 2e-4
+
+
+def test_costs_that_could_leave_int64_are_refused():
+    """The last place's, 10^12 at most, and all units' together keep below what a choice may take."""
+    QuantileUtilities(norms, candidates=range(10**6), quantile=0.5, step_cost=1e6)
+    with pytest.raises(InputError, match="at most 999999 for 1000001 candidates"):
+        QuantileUtilities(norms, candidates=range(10**6 + 1), quantile=0.5, step_cost=1e6)
+    last = round(1e6 * _FINE) * (10**6 - 1)
+    assert last + _FINE * MOST_UNITS < _LARGEST
 
 
 def test_bad_questions_are_refused():
