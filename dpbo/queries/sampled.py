@@ -67,8 +67,8 @@ class PoissonSampled(Query):
     def variance_within(self, units: int | None) -> Sequence[float]:
         gain = self.query.affine(units)[1]
         number = 1 / gain if units is None else units  # where it is private, the divisor stands for it
-        ends = zip(self.query.ranges, self.query.origins(), strict=True)  # an origin is a range's middle or lower end
-        most = [self.query.max_records_per_unit * (upper - origin) for (_, upper), origin in ends]
+        ends = zip(self.query.ranges, self.query.origins(), strict=True)  # an origin may round to either end of its range
+        most = [self.query.max_records_per_unit * max(origin - lower, upper - origin) for (lower, upper), origin in ends]
         return [(1 - self.rate) / self.rate * number * (gain * each) ** 2 for each in most]
 
     def public_inputs(self) -> dict[str, Any]:

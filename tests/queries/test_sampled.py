@@ -116,6 +116,13 @@ def test_the_published_variance_covers_noise_and_sampling():
     assert values.mean() == pytest.approx(0.5, abs=5 * np.sqrt(bound / 400))
 
 
+@pytest.mark.parametrize(("lower", "upper"), [(2.0**53 + 2, 2.0**53 + 4), (2.0**53 + 4, 2.0**53 + 6)])
+def test_the_published_variance_is_that_of_the_farther_end_where_the_middle_rounds_to_one(lower, upper):
+    query = ClippedMean(lambda _, r: r[:, 0], score_range=(lower, upper))
+    assert query.origins() == (2.0**53 + 4,)
+    assert PoissonSampled(query, rate=0.25).variance_within(500) == pytest.approx([0.75 / 0.25 / 500 * 2.0**2])
+
+
 @pytest.mark.usefixtures("seeded_noise")
 def test_a_divisor_below_the_number_of_units_is_no_excuse():
     curator = make(torch.ones(1000, 1).double(), budget=Budget(1e6, 1e-5))
