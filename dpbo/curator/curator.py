@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
 from dpbo.accounting.filters import Accounting, GDPFilter
@@ -329,7 +330,8 @@ class Curator(Opaque):
 
     def _draw(self, handle: Handle, law: Law, mechanism: Mechanism, event: Event, entry: int) -> Release:
         query, answer = self._answer(handle)
-        with torch.device("cpu"):  # whatever the caller's default is: an error now would lose what was paid for
+        # whatever the caller has set: an error now would lose what was paid for; and of underflow it, or a warning, would tell of records
+        with torch.device("cpu"), np.errstate(all="ignore"):
             drawn = mechanism._sample(answer.numerators, answer.quanta, law, self._entropy)
             value, variance = map(torch.from_numpy, mechanism.publish(drawn, law, query.affine(self.units)))
             variance = variance + torch.as_tensor(query.variance_within(self.units), dtype=torch.float64)

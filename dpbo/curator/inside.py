@@ -5,6 +5,7 @@ No row, no note, no error leaves: whether an answer failed is as private as the 
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from dpbo.curator.curator import Curator
@@ -23,5 +24,6 @@ def noised_inside(curator: Curator, query: Query, mechanism: Mechanism) -> torch
             raise KeyboardInterrupt
         return None
     law = mechanism.law(query.scale(curator.adjacency), outcome.quanta)
-    drawn = mechanism._sample(outcome.numerators, outcome.quanta, law, curator._entropy)
-    return torch.from_numpy(mechanism.publish(drawn, law, query.affine(curator.units))[0])
+    with np.errstate(all="ignore"):  # as for a release
+        drawn = mechanism._sample(outcome.numerators, outcome.quanta, law, curator._entropy)
+        return torch.from_numpy(mechanism.publish(drawn, law, query.affine(curator.units))[0])

@@ -25,8 +25,9 @@ from dpbo.curator.inside import noised_inside
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable, ReleaseLost
 from dpbo.events import GaussianEvent, SelectionEvent
 from dpbo.laws import FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
-from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
+from dpbo.queries import CandidateScores
 from dpbo.space import Space
 from dpbo.testing import SeededEntropy
 
@@ -516,6 +517,15 @@ def test_scores_inside_carry_the_noise_that_is_charged(adjacency, deviation):
     assert len(scores) == 4000
     assert float(scores.std()) == pytest.approx(deviation, rel=0.06)
     assert float(scores.mean()) == pytest.approx(float(near(0.7, RECORDS).mean()), abs=5 * deviation / 4000**0.5)
+
+
+@pytest.mark.attack("A14")
+def test_underflow_inside_is_no_failure_whatever_numpy_is_told_to_do_then():
+    query = CandidateScores(lambda x, r: x * torch.ones_like(r), [0.0, 1.0], score_range=(0.0, 1.0))
+    with np.errstate(all="raise"):
+        chosen = noised_inside(Curator(RECORDS, **TERMS), query, ExponentialMechanism.of(2.0))
+    assert chosen is not None
+    assert chosen.item() == 1.0
 
 
 def test_the_time_that_hides_runs_counts_from_the_beginning():

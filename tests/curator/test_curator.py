@@ -26,8 +26,8 @@ from dpbo.errors import (
     ScoreError,
 )
 from dpbo.events import GaussianEvent
-from dpbo.mechanisms import GaussianMechanism
-from dpbo.queries import ClippedMean, ClippedSum
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism
+from dpbo.queries import CandidateScores, ClippedMean, ClippedSum
 from dpbo.testing import SeededEntropy
 
 RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
@@ -121,6 +121,17 @@ def test_what_was_paid_for_comes_whatever_device_is_the_default_now(kind):
     with torch.device("meta"):  # the CPU's opposite: nothing can be read from it
         release = curator.release(handle, NOISE)
     assert {release.value.device.type, release.variance.device.type} == {"cpu"}
+
+
+@pytest.mark.parametrize("ones", [708, 709])
+@pytest.mark.parametrize("told", ["raise", "warn"])
+@pytest.mark.attack("A14")
+def test_a_choice_tells_nothing_by_underflow_whatever_numpy_is_told_to_do_then(told, ones):
+    """The worse one's weight is exp(-ones), which underflows from 709 on: an error, or a warning, would tell how many there are."""
+    curator = make((torch.arange(3000) < ones).double(), budget=Budget.gdp(50.0, delta=1e-5))
+    handle = curator.evaluate(CandidateScores(lambda x, r: x * r, [0.0, 1.0], score_range=(0.0, 1.0)))
+    with np.errstate(all=told):
+        assert curator.release(handle, ExponentialMechanism.of(2.0)).value.item() == 1.0
 
 
 def test_a_failure_after_the_charge_loses_the_value_for_good():

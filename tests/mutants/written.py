@@ -128,9 +128,9 @@ MUTANTS = (
     Mutant(
         "a hidden run's score is not noised",
         "curator/inside.py",
-        old="    drawn = mechanism._sample(outcome.numerators, outcome.quanta, law, curator._entropy)",
-        new="    steps = outcome.numerators.double() * torch.tensor(outcome.quanta) / torch.tensor(law.grid).double()\n"
-        "    drawn = steps.round().long().numpy()",
+        old="        drawn = mechanism._sample(outcome.numerators, outcome.quanta, law, curator._entropy)",
+        new="        steps = outcome.numerators.double() * torch.tensor(outcome.quanta) / torch.tensor(law.grid).double()\n"
+        "        drawn = steps.round().long().numpy()",
     ),
     Mutant(
         "noise before the charge",
