@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -52,12 +53,12 @@ class Deliveries:
             self._waiting.pop(0)
 
     def of(self, handle: Handle) -> Release:
-        """Its one value. Raises ReleaseLost where it was charged but never delivered."""
+        """Its one value, in tensors that the caller may change. Raises ReleaseLost where it was charged but never delivered."""
         release = self._given[handle]
         if release is None:
             raise ReleaseLost("this handle was charged but its value was never delivered, and it is never drawn twice. Evaluate again: "
                               "a new handle is a new release with a charge of its own.")  # fmt: skip
-        return release
+        return dataclasses.replace(release, value=release.value.clone(), variance=release.variance.clone())
 
 
 def _stored(handle: Handle, release: Release) -> dict[str, Any]:
