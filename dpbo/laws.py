@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbo.checking import at_least, checked
+from dpbo.digits import precision
 from dpbo.errors import InputError
 
 Array = NDArray[np.float64]
@@ -151,8 +152,9 @@ class TruncatedNegativeBinomial(CountLaw):
         return np.expm1(-self.shape * logs) / math.expm1(-self.shape * math.log(self.gamma))
 
     def first(self) -> tuple[int, Any]:
-        g, s = mpmath.mpf(self.gamma), mpmath.mpf(self.shape)
-        return 1, (1 - g) / -mpmath.log(g) if s == 0 else s * (1 - g) / mpmath.expm1(-s * mpmath.log(g))
+        with precision(mpmath.mp.prec):  # expm1 sets it meanwhile
+            g, s = mpmath.mpf(self.gamma), mpmath.mpf(self.shape)
+            return 1, (1 - g) / -mpmath.log(g) if s == 0 else s * (1 - g) / mpmath.expm1(-s * mpmath.log(g))
 
     def ratio(self, k: Any) -> Any:
         if isinstance(k, int):
@@ -226,8 +228,9 @@ class TruncatedPoisson(CountLaw):
         return np.exp(-self.rate * (1 - x)) * np.expm1(-self.rate * x) / math.expm1(-self.rate)
 
     def first(self) -> tuple[int, Any]:
-        rate = mpmath.mpf(self.rate)
-        return 1, rate / mpmath.expm1(rate)
+        with precision(mpmath.mp.prec):  # expm1 sets it meanwhile
+            rate = mpmath.mpf(self.rate)
+            return 1, rate / mpmath.expm1(rate)
 
     def ratio(self, k: Any) -> Any:
         return (mpmath.mpf(self.rate) if isinstance(k, int) else self.rate) / (k + 1)
