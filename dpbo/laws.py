@@ -34,7 +34,7 @@ from dpbo.errors import InputError
 
 Array = NDArray[np.float64]
 _MOST = 1e6  # expected runs
-_LEAST_SHAPE = 1e-100
+_LEAST = 1e-100  # of a shape or rate whose digits floats keep in differences
 
 
 @checked
@@ -118,8 +118,8 @@ class TruncatedNegativeBinomial(CountLaw):
 
     def __post_init__(self) -> None:
         _require_float("shape", self.shape, -1.0 < self.shape <= 1e4, "a float above -1, at most 10,000")
-        apart = self.shape == 0.0 or abs(self.shape) >= _LEAST_SHAPE
-        _require_float("shape", self.shape, apart, f"0 or at least {_LEAST_SHAPE:g} away from it", "Floats this small lose their digits.")
+        apart = self.shape == 0.0 or abs(self.shape) >= _LEAST
+        _require_float("shape", self.shape, apart, f"0 or at least {_LEAST:g} away from it", "Floats this small lose their digits.")
         _require_float("gamma", self.gamma, 1e-9 <= self.gamma < 1.0, "a float in [1e-9, 1)")
         _require_float("gamma", self.gamma, self.most <= _MOST, f"large enough for at most {_MOST:g} expected runs")
 
@@ -204,7 +204,9 @@ class TruncatedPoisson(CountLaw):
     name: ClassVar[str] = "truncated-poisson"
 
     def __post_init__(self) -> None:
-        _require_float("rate", self.rate, 0.0 < self.rate <= _MOST, f"a float above 0, at most {_MOST:g}")
+        _require_float(
+            "rate", self.rate, _LEAST <= self.rate <= _MOST, f"a float from {_LEAST:g} to {_MOST:g}", "Floats this small lose their digits."
+        )
 
     @classmethod
     def of_mean(cls, mean: float) -> Self:

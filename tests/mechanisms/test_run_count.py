@@ -189,12 +189,15 @@ def test_bad_parameters_are_named():
         law_from_json({"law": "poisson", "mean": 3.0})
 
 
-def test_shapes_whose_digits_floats_lose_and_means_that_no_law_has_are_refused():
+def test_shapes_and_rates_whose_digits_floats_lose_and_means_that_no_law_has_are_refused():
     with mpmath.workdps(700):  # 4.79: floats make it 4.33, and would promise less delta than there is
         shape, gamma = mpmath.mpf(5e-324), mpmath.mpf(0.0743)
         assert shape * (1 - gamma) / gamma / (1 - gamma**shape) > 4.7
     with pytest.raises(InputError, match="shape"):
         TruncatedNegativeBinomial(5e-324, 0.0743)
+    with pytest.raises(InputError, match="rate"):
+        TruncatedPoisson(0.9e-100)
+    assert TruncatedPoisson(1e-100).generating(np.array([0.7])) == pytest.approx(0.7, rel=1e-12)  # at 5e-324 floats make it 1
     assert TruncatedNegativeBinomial(1e-100, 0.0743).mean == pytest.approx(TruncatedNegativeBinomial(0.0, 0.0743).mean, rel=1e-12)
     with pytest.raises(InputError, match="mean"):
         TruncatedNegativeBinomial.of_mean(1000.0, shape=-0.9)
