@@ -9,8 +9,8 @@ public and whatever is done with it is free.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import json
 import math
 import weakref
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from dpbo.accounting.filters import EventKind
 from dpbo.checking import POINTS, checked, warn
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
-from dpbo.curator.terms import require_own_role
+from dpbo.curator.terms import plan_terms, require_own_role
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.events import Event
 from dpbo.mechanisms.additive import AdditiveMechanism
@@ -41,6 +41,7 @@ from dpbo.queries.sampled import PoissonSampled
 from dpbo.queries.scoring import Score
 
 BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}|"  # no times: how long a score takes may depend on the records
+_STATED = ("cells", "divisor", "max_records_per_unit", "sample_rate", "score_range", "weights", "worst")  # of one plan or another
 _ASKED: weakref.WeakKeyDictionary[Query, tuple[str, dict[str, Any]]] = weakref.WeakKeyDictionary()  # by which plan, at which x
 
 
@@ -68,7 +69,8 @@ class PrivateObjective:
         sample_rate: each evaluation scores a Poisson sample of the units, taken with this probability; `PoissonSampled` says what it costs.
         cells: the score names the one of so many cells that a record falls into; `CellMeans` releases their shares, less noisily than as
             so many free scores. `score_range` is (0, 1) then.
-        terms: further public facts of the plan, as JSON values, for the ledger and the statement; whoever resumes it must give the same.
+        terms: further public facts of the plan, as JSON values, for the ledger and the statement, by other names than those that dpbo
+            states itself; whoever resumes it must give the same.
 
     Raises:
         InputError: an argument outside its range. BudgetExceeded: the share is not left. LedgerMismatch: the name is taken by a plan with
@@ -95,7 +97,8 @@ class PrivateObjective:
         cells: int | None = None,
         terms: Mapping[str, Any] | None = None,
     ) -> None:
-        self._settings = {"score_range": score_range, "fit": fit, "weights": weights, "divisor": divisor, "worst": worst,
+        bounds, weighed = copy.deepcopy((score_range, weights))  # the caller may change what was given; the plan stays as it was reserved
+        self._settings = {"score_range": bounds, "fit": fit, "weights": weighed, "divisor": divisor, "worst": worst,
                           "max_records_per_unit": max_records_per_unit, "role": role}  # fmt: skip
         self._score, self._sample_rate, self._cells = score, sample_rate, cells
         if cells is not None and sample_rate is not None:
@@ -110,7 +113,8 @@ class PrivateObjective:
         share = exact_share(budget_share)
         planned = mechanism if isinstance(mechanism, NoNoise) else self._planned(mechanism, query, share)
         self._noise_std(planned)  # refuses what cannot be drawn before anything is reserved
-        stated = _stated(terms or {}, {"budget_share": str(share), **query.public_inputs()})
+        own = {"budget_share": str(share), **query.public_inputs()}
+        stated = plan_terms(own, terms or {}, known=name in curator.ledger.head().used, also=_STATED)
         event = curator.reserve(name, query.charged(planned.event(), curator.adjacency), slots=evaluations, terms=stated)
         self.noise_multiplier = event.noise_multiplier
         self._mechanism = planned if isinstance(planned, NoNoise) else type(planned)(event.noise_multiplier)
@@ -170,8 +174,12 @@ class PrivateObjective:
         return self._released(several, torch.device("cpu"))
 
     def history(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Everything released so far under this name, also by earlier processes: X `t x d`, Y `t x m`, Yvar `t x m`."""
-        values = self.curator.ledger.values(self.name)
+        """Everything released so far under this name, also by earlier processes: X `t x d`, Y `t x m`, Yvar `t x m`.
+
+        A question of another kind may be released under this plan as well (`Curator.release_all`): where its value belongs to no x, or to
+        other metrics, it is of something else and left out here. It took its slot, and the statement lists what it declared.
+        """
+        values = [value for value in self.curator.ledger.values(self.name) if self._is_own(value)]
         columns = [value["details"]["x"] for value in values], [v["value"] for v in values], [v["variance"] for v in values]
         X, Y, Yvar = (torch.tensor(column, dtype=torch.float64) for column in columns)
         return (X, Y, Yvar) if values else (X.reshape(0, 0), Y.reshape(0, self.metrics), Yvar.reshape(0, self.metrics))
@@ -198,6 +206,9 @@ class PrivateObjective:
         ours = isinstance(handle, Handle) and type(handle.query) is type(self._query(None))
         if not ours or _ASKED.get(handle.query) != (self.name, handle.details):
             raise InputError("handle", handle, f"one that the objective {self.name!r} evaluated", "Release others where they were made.")
+
+    def _is_own(self, value: Mapping[str, Any]) -> bool:
+        return "x" in value["details"] and len(value["value"]) == self.metrics
 
     def _released(self, handles: Sequence[Handle], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         before, self._left = self._left, None
@@ -256,16 +267,6 @@ def assume_durations_tell_nothing(objective: PrivateObjective) -> None:
     proposed from some values and not yet from others, follow from how long the scores took.
     """
     objective.curator.ledger.note("assume", "durations-tell-nothing")
-
-
-def _stated(terms: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, the caller's in the form in which the ledger gives them back. Raises InputError where one would hide the other."""
-    if taken := sorted({*own, "assumptions", "records", "parallel"} & {*map(str, terms)}):
-        raise InputError("terms", taken, "of other names", "The objective states these itself.")
-    try:
-        return {**json.loads(json.dumps(dict(terms), allow_nan=False)), **own}
-    except (TypeError, ValueError) as error:
-        raise InputError("terms", str(error), "JSON values: words, finite numbers, lists and dicts of them") from None
 
 
 def _kind(one: Event) -> EventKind:

@@ -5,6 +5,7 @@ import string
 import warnings
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, Privat
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable
-from dpbo.mechanisms import LaplaceMechanism
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.objective import BAR, NoiseWarning
 from dpbo.queries import ClippedMean
 
@@ -30,6 +31,10 @@ def load():
 
 def score(x, records):
     return 1 - (records - x[0]).abs() * (1 - x[1])
+
+
+def two(x, records):
+    return torch.stack([score(x, records), records], 1)
 
 
 def truth(X):
@@ -314,6 +319,34 @@ def test_every_filter_guards_a_plan(accounting, mechanism, tmp_path):
     assert ("GDP" in str(statement.guarantee)) == isinstance(accounting, GDPFilter)
     if isinstance(accounting, PureFilter):
         assert "(3.000, 0.0)-DP" in str(statement)
+
+
+def test_what_the_caller_changes_after_building_changes_nothing():
+    bounds: Any = [[0.0, 1.0], [0.0, 1.0]]
+    weights = [1.0, 1.0]
+    curator = make()
+    search = PrivateObjective(curator, two, score_range=bounds, weights=weights, evaluations=4)
+    bounds[1][1], weights[0] = 1000.0, 1e6
+    _, Yvar = search(X[:1])
+    assert Yvar[0].sqrt().tolist() == pytest.approx(search.noise_std.tolist())
+    (asked,) = curator.ledger.charges("objective")[0].body["slots"]
+    assert asked["public"]["score_range"] == [[0.0, 1.0], [0.0, 1.0]]
+    assert asked["public"]["weights"] == [1.0, 1.0]
+
+
+def test_values_of_other_questions_under_its_plan_are_no_part_of_its_history():
+    curator = make()
+    search = objective(curator, evaluations=4)
+    search(X[:1])
+    law = GaussianMechanism(search.noise_multiplier)
+    others = [curator.evaluate(ClippedMean(score, X[0], score_range=(0.0, 1.0))),
+              curator.evaluate(ClippedMean(two, X[0], score_range=[(0.0, 1.0)] * 2), x=[0.1, 0.2])]  # fmt: skip
+    curator.release_all(others, law, plan="objective")
+    search(X[1:2])
+    kept, Y, Yvar = search.history()
+    assert torch.equal(kept, X[:2])
+    assert Y.shape == Yvar.shape == (2, 1)
+    assert search.remaining == 0, "they took their slots"
 
 
 def test_terms_come_back_as_they_were_given(tmp_path):

@@ -20,6 +20,7 @@ Source: Liu & Talwar 2019; Papernot & Steinke 2022. Bounds and proofs: accountin
 
 from __future__ import annotations
 
+import copy
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +65,10 @@ class NoisedScore:
     score_range: ScoreRange
     mechanism: AdditiveMechanism
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("score_range", "settings"):  # the caller may change what was given; this stays as it was made
+            object.__setattr__(self, name, copy.deepcopy(getattr(self, name)))
 
     def query(self, output: Any) -> ClippedMean:
         """The question about one run's output."""

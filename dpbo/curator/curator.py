@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import threading
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from dpbo.curator.handle import Handle, Opaque
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
-from dpbo.curator.terms import birth, require_own_role, require_row_change, require_terms
+from dpbo.curator.terms import birth, require_own_role, require_plan_terms, require_row_change, require_terms
 from dpbo.errors import InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
@@ -245,19 +246,23 @@ class Curator(Opaque):
         Returns the event of one slot: this one, or what an earlier session reserved under this name and these terms.
 
         Raises:
-            InputError: terms with data assumptions that this curator does not allow, or a parallel plan whose places mean nothing.
+            InputError: terms with data assumptions that this curator does not allow, with an unknown role, or that count what the ledger
+            counts; a parallel plan whose places mean nothing. LedgerMismatch: the name is taken by a plan with other terms.
         """
 
         def reserved() -> Event:
             require_json("terms", terms)
-            self._require_conditions(terms.get("assumptions") or {})
+            held = json.loads(json.dumps(dict(terms)))  # as the ledger gives them back
+            if name not in self._books.own.head().used:
+                require_plan_terms(held, self.units)
+            self._require_conditions(held.get("assumptions") or {})
             if not parallel:
-                return self._books.own.reserve(name, event, slots, terms)
+                return self._books.own.reserve(name, event, slots, held)
             if self.units is None or self._books.own.birth["grouped"] or self._ranks.size > 1:
                 allowed = "False where units are groups, their number is private, or they are shared out over ranks"
                 raise InputError("parallel", True, allowed, "A part is one record there.")
             self._books.own.note("assume", "records-keep-their-places")
-            return self._books.own.reserve(name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit)
+            return self._books.own.reserve(name, event, slots, {**held, "records": self.units}, parallel=True, limit=limit)
 
         return self._books.by_first(f"reserve {name}", (event.to_json(), slots, terms, parallel, limit), reserved)
 

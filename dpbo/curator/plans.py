@@ -60,7 +60,7 @@ def same_event(known: Record, event: Event, wanted: Mapping[str, Any]) -> Event:
     events: dict[str, tuple[Any, Any]] = {"event": (kept, kept if same else given), "evaluations": (stored["slots"], wanted["slots"])}
     for term in ("parallel", "limit"):
         events[term] = stored.get(term), wanted.get(term)
-    terms = {term: (stored["terms"].get(term), value) for term, value in wanted["terms"].items()}
+    terms = {term: (stored["terms"].get(term), wanted["terms"].get(term)) for term in {**wanted["terms"], **stored["terms"]}}
     for term, (old, new) in {**events, **terms}.items():
         if old != new:
             remedy = f"The plan {known.name!r} exists: resume it with its own terms, or choose another name."

@@ -1,8 +1,9 @@
-"""What a curator is born with: checked before anything is written, and kept in the ledger's first record."""
+"""What a curator and its plans are born with: checked before anything is written, and kept in the ledger."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dpbo.accounting.filters import Accounting
@@ -10,6 +11,8 @@ from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
 
 ROLES = ("validation", "training", "candidate")
+COUNTED = EVALUATIONS, OF_EACH_ROW, IN_ALL = "evaluations", "evaluations of each row", "in all at most"  # the statement's own, of a plan
+_OWN = ("assumptions", "attested", "parallel", "records", "role", *COUNTED)
 
 
 def require_terms(unit: Any, adjacency: Any, budget: Any, dataset: str | None, ledger: str | None, role: str) -> None:
@@ -30,6 +33,33 @@ def require_own_role(asked: str | None, own: str) -> None:
     """Raises InputError where a question names another role than its records have: what one record pays would be shared out over two."""
     if asked not in (None, own):
         raise InputError("role", asked, f"{own!r}, that of this curator's records", "Leave it out, and the release counts for every role.")
+
+
+def plan_terms(own: Mapping[str, Any], given: Mapping[str, Any], *, known: bool, also: Collection[str] = ()) -> dict[str, Any]:
+    """A plan's terms: its own, and those its caller adds. Raises InputError where one of these would hide, or pass for, what dpbo states.
+
+    Args:
+        known: whether the ledger has the plan. Then its terms are compared as a whole, also those that earlier versions let a caller name.
+        also: names of what such a plan may state, though this one does not.
+    """
+    reserved = {*own, *(() if known else (*_OWN, *also))}
+    if taken := sorted(reserved & {*map(str, given)}):
+        remedy = "What is stated of the plan is stated without you: leave it out, or give what you mean another name."
+        raise InputError("terms", ", ".join(taken), f"of other names than {', '.join(sorted(reserved))}", remedy)
+    return {**given, **own}
+
+
+def require_plan_terms(terms: Mapping[str, Any], units: int | None) -> None:
+    """Raises InputError where a statement could not be made of them, or would tell what is not so of the plan."""
+    if taken := sorted({*COUNTED, "parallel"} & set(terms)):
+        raise InputError("terms", ", ".join(taken), f"of other names than {', '.join((*COUNTED, 'parallel'))}", "The ledger counts them.")
+    if terms.get("role", ROLES[0]) not in ROLES:
+        raise InputError("terms", f"role {terms['role']!r}", f"with one of {ROLES} as role", "Say what else there is by another name.")
+    if terms.get("records", units) != units:
+        raise InputError("terms", "records", "without records, or with this curator's own number of units")
+    conditions = terms.get("assumptions") or {}
+    if not isinstance(conditions, Mapping) or not all(isinstance(text, str) for text in conditions.values()):
+        raise InputError("terms", "assumptions", "with assumptions that name each what must hold", "Give dict(query.data_assumptions()).")
 
 
 def require_row_change(row_change: Any, adjacency: Adjacency, unit: PrivacyUnit) -> None:

@@ -203,6 +203,16 @@ def test_a_missing_outcome_counts_as_the_end_that_was_chosen():
     assert asked.value(0, request="a").value == pytest.approx(1.0)
 
 
+def test_a_range_that_the_caller_changes_afterwards_changes_no_answers_noise():
+    given: Any = [0.0, 1.0]
+    private = curator()
+    asked = Outcomes(private, lambda records: float(records["y"][0]), value_range=given, budget_share=0.25)
+    variance = asked.variance
+    given[1] = 1000.0
+    assert asked.value(0, request="a").variance == asked.variance == variance
+    assert private.ledger.charges("outcomes")[0].body["slots"][0]["public"]["value_range"] == [0.0, 1.0]
+
+
 def test_rows_of_another_table_or_projection_are_not_taken_for_these(tmp_path):
     kept = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
     release_rows(curator(**kept), table(), L2LaplaceMechanism.of(2.0), terms={"divided by": [1.0, 2.0]})

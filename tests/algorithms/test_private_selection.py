@@ -538,3 +538,12 @@ def test_the_time_that_hides_runs_counts_from_the_beginning():
     curator, began = made(FixedRuns(1), score=None), time.monotonic()
     private_selection(curator, slow, space=SPACE, law=FixedRuns(1), base=BASE, pad_to=6.0)
     assert 6.0 <= time.monotonic() - began < 9.5
+
+
+def test_a_score_stays_as_it_was_made_whatever_the_caller_changes_afterwards():
+    bounds: Any = [0.0, 1.0]
+    settings = {"divisor": 2000.0}
+    noised = NoisedScore(near, bounds, GaussianMechanism(20.0), settings)
+    bounds[1], settings["divisor"] = 1000.0, 1.0
+    assert noised.query(0.7).ranges == ((0.0, 1.0),)
+    assert noised.query(0.7).divisor == 2000.0

@@ -10,6 +10,7 @@ a row is answered `repeats` times at most.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -21,6 +22,7 @@ from dpbo.accounting.calibrate import exact_share
 from dpbo.algorithms.outsourced.released import Answer, ReleasedRows
 from dpbo.checking import checked
 from dpbo.curator.curator import Curator
+from dpbo.curator.terms import plan_terms
 from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
@@ -40,12 +42,14 @@ def release_rows(
     """The table, released now or, under the same name and terms, earlier.
 
     Args:
-        terms: more public JSON values that the ledger shall hold to, such as how the curator's table was scaled.
+        terms: more public JSON values that the ledger shall hold to, such as how the curator's table was scaled, by other names than
+            those that dpbo states itself.
 
     Raises:
         BudgetExceeded: more than is left. ReleaseLost: it was charged, but what was drawn is lost. LedgerMismatch: other terms.
     """
-    held = {**table.public_inputs(), "records": curator.units, **(terms or {})}
+    own = {**table.public_inputs(), "records": curator.units}
+    held = plan_terms(own, terms or {}, known=name in curator.ledger.head().used, also=("projection", "table"))
     event = curator.reserve(name, mechanism.event(), slots=1, terms=held)
     known = curator.ledger.values(name)
     if not known:
@@ -73,7 +77,7 @@ class Outcomes:
         repeats: how often a row may be asked.
         limit: how many answers there are in all; omitted, no limit but `repeats` of each row.
         worst: what counts where there is no number: the "lower" end, the "upper" one, or a number inside the range.
-        terms: more public JSON values that the ledger shall hold to.
+        terms: more public JSON values that the ledger shall hold to, by other names than those that dpbo states itself.
         name: the plan's name in the ledger; the same name and terms resume it.
 
     Raises:
@@ -98,7 +102,8 @@ class Outcomes:
             raise InputError("budget_share", budget_share, "given, or `declassified` with the reason, and not both")
         self.curator, self.name, self.repeats = curator, name, require_count("repeats", repeats)
         self._limit = None if limit is None else require_count("limit", limit)
-        self._asked: dict[str, Any] = {"outcome": outcome, "value_range": value_range, "declassified": declassified, "worst": worst}
+        ends = copy.copy(value_range)  # the caller may change what was given; the plan stays as it was reserved
+        self._asked: dict[str, Any] = {"outcome": outcome, "value_range": ends, "declassified": declassified, "worst": worst}
         self._lock = threading.Lock()
         planned = NoNoise(allow_not_private=True) if budget_share is None else self._planned(exact_share(budget_share))
         self.mechanism = self._reserved(planned, terms or {})
@@ -165,7 +170,8 @@ class Outcomes:
         """The plan, and its mechanism as the ledger has it."""
         query, curator = self._query(0), self.curator
         declared = dict(query.data_assumptions())
-        held = {**query.public_inputs(), **terms, **({"assumptions": declared} if declared else {})}
+        own = {**query.public_inputs(), **({"assumptions": declared} if declared else {})}
+        held = plan_terms(own, terms, known=self.name in curator.ledger.head().used)
         event = query.charged(planned.event(), curator.adjacency)
         kept = curator.reserve(self.name, event, slots=self.repeats, terms=held, parallel=True, limit=self._limit)
         return planned if isinstance(planned, NoNoise) else type(planned)(kept.noise_multiplier)
