@@ -60,7 +60,8 @@ class Statement:
         lines: the guarantee of all releases unconditionally, of the unconditional ones alone, of all under the named assumptions.
         spent: bookkeeping, not a guarantee: what the charges so far cost.
         assumptions: name -> what must hold.
-        public_inputs: what the user declared without looking at the data, by plan.
+        public_inputs: what the user declared without looking at the data, by plan; what questions under a plan took on trust otherwise
+            than its terms say, by declaration or from earlier releases; and what those of no plan did.
         radius: under BOUNDED_ROW_CHANGE, how far a row may move, and what share of the diameter that is; else "".
         counted: of several roles, the one whose records are counted; else "".
         entries, head: number of ledger records and the hash of the newest one.

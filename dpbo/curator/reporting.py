@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 from dpbo.accounting.costs import Cost
 from dpbo.accounting.membership import true_positive_rate
-from dpbo.curator.chain import Record
+from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import Ledger
+from dpbo.curator.terms import EVALUATIONS, IN_ALL, OF_EACH_ROW, ROLES
 from dpbo.curator.upgrades import upgraded_slot
 from dpbo.errors import InputError
 from dpbo.events import DeclassifiedEvent
@@ -47,6 +49,8 @@ _NOT_PROTECTED = {
     "candidate": (_MODELS, _INPUTS),
 }
 
+_LISTED = 5  # kinds of question under one plan that took on trust what its terms do not say
+
 
 def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int | None = None) -> Statement:
     """The statement of everything this ledger may ever release. `units`: their public number, else the newest that a charge names."""
@@ -65,7 +69,7 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         units=units,
         adjacency=birth["adjacency"],
         role=" and ".join(roles),
-        not_protected=_not_protected(roles),
+        not_protected=(*_not_protected(roles), *_unknown(chain)),
         guarantee=guarantee,
         lines=_lines(guarantee, protected, assumed, conditions),
         spent=_spent(ledger, chain, at),
@@ -88,8 +92,17 @@ def _units(chain: list[Record]) -> int | None:
 
 def _roles(chain: list[Record]) -> list[str]:
     """What the records are for: the curator's role, and what plans do with them besides."""
-    plans = [record.body["terms"] for record in chain if record.kind == "reserve"]
-    return list(dict.fromkeys([chain[0].body["role"], *(terms["role"] for terms in plans if "role" in terms)]))
+    return list(dict.fromkeys([chain[0].body["role"], *(role for role in _named(chain) if role in ROLES)]))
+
+
+def _unknown(chain: list[Record]) -> tuple[str, ...]:
+    """Roles that are none: earlier versions took any word from a plan's caller, and what it was to protect cannot be told."""
+    names = dict.fromkeys(repr(role) for role in _named(chain) if role not in ROLES)
+    return tuple(f"records of the role {name}, which a plan names and dpbo does not know" for name in names)
+
+
+def _named(chain: list[Record]) -> list[Any]:
+    return [record.body["terms"]["role"] for record in chain if record.kind == "reserve" and "role" in record.body["terms"]]
 
 
 def _not_protected(roles: list[str]) -> tuple[str, ...]:
@@ -183,24 +196,44 @@ def _voids(chain: list[Record]) -> list[str]:
 
 
 def _declared(chain: list[Record]) -> dict[str, dict[str, Any]]:
-    plans = {record.name: {**_counted(record), **record.body["terms"]} for record in chain if record.kind == "reserve"}
-    loose = [slot for r in chain if r.kind == "charge" and r.body["plan"] is None for slot in r.body.get("slots", [])]
+    """By plan; what questions under it took on trust otherwise than its terms say; what those of no plan did."""
+    told = {r.name: {**_counted(r), **r.body["terms"], **_counted(r)} for r in chain if r.kind == "reserve"}
+    asked = defaultdict[str | None, list[dict[str, Any]]](list)
+    for record in chain:
+        if record.kind == "charge":
+            asked[record.body["plan"]] += record.body.get("slots", [])
+    loose = asked.pop(None, [])
+    for plan, slots in asked.items():
+        others = _others(told[str(plan)], slots)
+        told |= {_not_in(told, f"{plan}, question {i}", "not a plan"): other for i, other in enumerate(others, 1)}
     terms = [{"query": slot["query"], **upgraded_slot(slot)["public"]} for slot in loose]
-    return plans | {_not_in(plans, f"release {i}"): held for i, held in enumerate(terms, 1)}
+    return told | {_not_in(told, f"release {i}", "of no plan"): held for i, held in enumerate(terms, 1)}
 
 
-def _not_in(plans: Mapping[str, Any], name: str) -> str:
-    """A name for what belongs to no plan, whatever plans are called."""
+def _others(terms: Mapping[str, Any], slots: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What these slots took on trust and the terms do not say: each kind once, the first few of them."""
+    found = dict[str, dict[str, Any]]()
+    for slot in slots:
+        public = upgraded_slot(slot)["public"]
+        if other := {name: value for name, value in public.items() if name not in terms or terms[name] != value}:
+            other = {"query": slot["query"], **other}
+            found.setdefault(dump(other), other)
+    more = {"of other kinds": len(found) - _LISTED, "listed": "in the ledger alone"}
+    return [*found.values()][:_LISTED] + [more] * (len(found) > _LISTED)
+
+
+def _not_in(plans: Mapping[str, Any], name: str, mark: str) -> str:
+    """A name for what is no plan, whatever plans are called."""
     while name in plans:
-        name += " (of no plan)"
+        name += f" ({mark})"
     return name
 
 
 def _counted(reserved: Record) -> dict[str, Any]:
     """How many releases a plan has, in words for its reader."""
     if not reserved.parallel:
-        return {"evaluations": reserved.body["slots"]}
-    return {"evaluations of each row": reserved.body["slots"], "in all at most": reserved.body.get("limit") or "all rows"}
+        return {EVALUATIONS: reserved.body["slots"]}
+    return {OF_EACH_ROW: reserved.body["slots"], IN_ALL: reserved.body.get("limit") or "all rows"}
 
 
 def _meaning(guarantee: Guarantee, birth: dict[str, Any], conditions: dict[str, str]) -> tuple[str, ...]:

@@ -263,6 +263,24 @@ MUTANTS = (
         new="    if False:",
     ),
     Mutant(
+        "a plan is resumed without the terms that it was made with",
+        "curator/plans.py",
+        old='for term in {**wanted["terms"], **stored["terms"]}}',
+        new='for term in wanted["terms"]}',
+    ),
+    Mutant(
+        "what a caller says of a plan stands for what dpbo knows of it",
+        "curator/terms.py",
+        old="    if taken := sorted(reserved & {*map(str, given)}):\n",
+        new="    if taken := list[str]():\n",
+    ),
+    Mutant(
+        "what other questions under a plan declared is not in the statement",
+        "curator/reporting.py",
+        old="if name not in terms or terms[name] != value}:",
+        new="if False}:",
+    ),
+    Mutant(
         "conditional releases need no leave", "curator/curator.py", old="if conditions and not self._allow_conditional:", new="if False:"
     ),
     Mutant(
