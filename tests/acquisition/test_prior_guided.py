@@ -2,14 +2,31 @@
 
 import pytest
 import torch
-from botorch.acquisition import LogExpectedImprovement, ProbabilityOfImprovement, UpperConfidenceBound, qLogExpectedImprovement
+from botorch.acquisition import (
+    FixedFeatureAcquisitionFunction,
+    LogExpectedImprovement,
+    PosteriorMean,
+    ProbabilityOfImprovement,
+    UpperConfidenceBound,
+    qKnowledgeGradient,
+    qLogExpectedImprovement,
+    qLogNoisyExpectedImprovement,
+    qNegIntegratedPosteriorVariance,
+    qProbabilityOfImprovement,
+    qSimpleRegret,
+)
+from botorch.acquisition.analytic import ScalarizedPosteriorMean
+from botorch.acquisition.monte_carlo import qLowerConfidenceBound
+from botorch.acquisition.objective import LinearMCObjective
+from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
 from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf
 
 from dpbo import Budget
-from dpbo.acquisition import prior_guided
+from dpbo.acquisition import GradientInformation, prior_guided
 from dpbo.algorithms.em import DPGaussianMixture
 from dpbo.errors import InputError
+from dpbo.models import GradientPosterior, squared_exponential
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
 
@@ -52,10 +69,73 @@ def test_it_goes_through_botorchs_optimizer_with_a_released_mixture_and_batches(
     assert best[1000].shape == (2, 2)
 
 
-def test_what_cannot_be_weighted_is_refused():
+class Above(PosteriorMean):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
+    """The posterior mean above a number: a user's own."""
+
+    def __init__(self, model, least):
+        super().__init__(model)
+        self.least = least
+
+    def forward(self, X):
+        return super().forward(X) - self.least
+
+
+def gradient_information():
+    history = GradientPosterior(squared_exponential(0.3), 0.01)
+    return GradientInformation(history, torch.tensor([0.3, 0.3]).double())
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: UpperConfidenceBound(model(), beta=1.0),
+        lambda: PosteriorMean(model()),
+        lambda: ScalarizedPosteriorMean(model(), torch.ones(1).double()),
+        lambda: qSimpleRegret(model()),
+        lambda: qLowerConfidenceBound(model(), 0.1),
+        lambda: qKnowledgeGradient(model(), num_fantasies=4),
+        lambda: qNegIntegratedPosteriorVariance(model(), mc_points=torch.rand(8, 2).double()),
+        lambda: PathwiseThompsonSampling(model()),
+        lambda: FixedFeatureAcquisitionFunction(LogExpectedImprovement(model(), 0.9), d=2, columns=[0], values=[0.5]),
+        lambda: Above(model(), 0.0),
+        gradient_information,
+    ],
+)
+def test_what_may_be_negative_is_refused_before_it_is_looked_at(made):
+    with pytest.raises(InputError, match=r"acquisition=.* must be non-negative, or a logarithm.*non_negative=True"):
+        prior_guided(made(), log_density, t=1)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: ProbabilityOfImprovement(model(), 0.9),
+        lambda: qProbabilityOfImprovement(model(), 0.9),
+        lambda: qLogNoisyExpectedImprovement(model(), torch.rand(3, 2).double()),
+        lambda: prior_guided(LogExpectedImprovement(model(), 0.9), log_density, t=2),
+    ],
+)
+def test_improvements_of_each_kind_are_drawn_to_the_density(made):
+    guided = prior_guided(made(), log_density, t=1, beta=100.0)
+    near, far = guided(torch.tensor([[[0.3, 0.31]], [[0.9, 0.9]]]).double())
+    assert near > far
+
+
+def test_a_users_own_is_taken_at_its_word_and_held_to_it():
+    X = torch.rand(7, 1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    kept = prior_guided(Above(model(), -9.0), log_density, t=1, beta=2.0, non_negative=True)
+    assert torch.allclose(kept(X), Above(model(), -9.0)(X) * log_density(X[:, 0]).exp() ** 2.0)
+    with pytest.raises(InputError, match=r"acquisition='Above'.*below 0"):
+        prior_guided(Above(model(), 9.0), log_density, t=1, non_negative=True)(X)
+    regret = prior_guided(
+        qSimpleRegret(model(), objective=LinearMCObjective(torch.tensor([-1.0]).double())), log_density, t=1, non_negative=True
+    )
+    with pytest.raises(InputError, match=r"acquisition='qSimpleRegret'.*below 0"):
+        optimize_acqf(regret, BOUNDS, q=2, num_restarts=1, raw_samples=8)
+
+
+def test_what_is_out_of_range_is_refused():
     gp = model()
-    with pytest.raises(InputError, match="acquisition"):
-        prior_guided(UpperConfidenceBound(gp, beta=1.0), log_density, t=1)
     for name, change in (("beta", {"beta": 0.0}), ("t", {"t": 0}), ("share", {"share": 1.0}), ("bounds", {"bounds": BOUNDS.flip(0)})):
         with pytest.raises(InputError, match=name):
             prior_guided(LogExpectedImprovement(gp, 0.9), log_density, **{"t": 1, **change})  # type: ignore[arg-type]

@@ -238,6 +238,7 @@ ACQUISITIONS = {
             "beta": 5.0,
             "bounds": w.box(),
             "share": 0.1,
+            "non_negative": False,
         },
     ),
     "dpbo.acquisition.Proposer": of(acquisition.Proposer, space=w.SPACE, growth=0.2, restarts=1, raw_samples=4, steps=2),
