@@ -27,6 +27,7 @@ from torch import Tensor
 
 from dpbo.checking import Count, NotNegative, Within, at_least, checked
 from dpbo.errors import InputError
+from dpbo.models.differences import accurate
 from dpbo.models.kernel_derivatives import require_float64
 from dpbo.models.rows import rows_of
 from dpbo.privacy import require_count, require_positive
@@ -45,7 +46,7 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
     """A GP posterior over candidates, for one run or a batch of independent runs.
 
     Args:
-        candidates: `n x d`, shared by all runs, or `batch_shape x n x d`; float64.
+        candidates: `n x d`, shared by all runs, or `batch_shape x n x d`; float64. Hundreds of length-scales apart they take longer.
         kernel: one GPyTorch kernel in float64 for all runs, copied. Public: never fitted on private values.
         noise: variance of an observation, above 0, in units of y^2.
 
@@ -85,8 +86,8 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         self._batch_shape = _broadcast(candidates.shape[:-2], torch.Size(batch_shape))
         own = candidates if candidates.dim() == 2 else candidates.expand(*self._batch_shape, -1, -1).flatten(0, -3)
         self.register_buffer("candidates", candidates)
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self._runs, self._rows = self._batch_shape.numel(), rows_of(kernel, own)
+        self.kernel = accurate(copy.deepcopy(kernel).requires_grad_(False), candidates)
+        self._runs, self._rows = self._batch_shape.numel(), rows_of(self.kernel, own)
         variance = candidates.new_empty(self._runs, candidates.shape[-2])
         self.register_buffer("_variance", variance)
         self.register_buffer("_mean", torch.empty_like(variance))

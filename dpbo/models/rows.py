@@ -1,7 +1,8 @@
 """Rows k(x_i, .) of a kernel over a fixed candidate set, one at a time: what an incremental Cholesky factor asks for.
 
 The n x n matrix is never formed; a row costs O(n d). RBF and Matern-5/2 kernels keep their whitened candidates, so that a row is one
-matrix-vector product and one exponential (twenty times cheaper at n = 40,000 than through GPyTorch); every other kernel is called.
+matrix-vector product and one exponential (twenty times cheaper at n = 40,000 than through GPyTorch); every other kernel is called, and so
+are these two over candidates too far apart for such a product (differences.py).
 What a sum of kernels gives each row for itself (SameRow) is added at the row's own index: candidates of equal coordinates stay two rows.
 Hyper-parameters are public constants, read once.
 """
