@@ -56,6 +56,7 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
         cross = torch.cat([kernel.gradient(x, train) for x in rows], dim=-2)  # ... x q d x n
         prior = torch.cat([kernel.mixed(x, X).movedim(-3, -2).flatten(-2) for x in rows], dim=-2)
         A = torch.linalg.solve_triangular(L, cross.mT, upper=False)
+        kernel.prior(rows[0].detach())  # refuses a kernel whose process has no gradient
         mean = A.mT @ torch.linalg.solve_triangular(L, residual, upper=False)
         return mean + self._mean_slope(X).flatten(-2).unsqueeze(-1), prior - A.mT @ A
 

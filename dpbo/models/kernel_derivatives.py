@@ -52,7 +52,11 @@ class Derivatives(abc.ABC):
         return torch.func.vmap(pull)(directions).movedim(0, -2)
 
     def prior(self, theta: Tensor) -> Tensor:
-        """Prior covariance of the gradient at theta, d2k/dx dz^T at x = z = theta, `... x d x d`."""
+        """Prior covariance of the gradient at theta, d2k/dx dz^T at x = z = theta, `... x d x d`.
+
+        Raises:
+            InputError: k is not twice differentiable there. A kernel made of others asks each, since only its maker knows how to tell.
+        """
         return self.mixed(theta, theta.unsqueeze(-2)).squeeze(-3)
 
 
@@ -73,6 +77,9 @@ class Scaled(Derivatives):
     def variances(self, X: Tensor) -> Tensor:
         return self.scale[..., 0] * self.base.variances(X)
 
+    def prior(self, theta: Tensor) -> Tensor:
+        return self.scale * self.base.prior(theta)
+
 
 class Sum(Derivatives):
     """k_1(x, z) + k_2(x, z) + ..."""
@@ -88,6 +95,9 @@ class Sum(Derivatives):
 
     def variances(self, X: Tensor) -> Tensor:
         return torch.stack([part.variances(X) for part in self.parts]).sum(0)
+
+    def prior(self, theta: Tensor) -> Tensor:
+        return torch.stack([part.prior(theta) for part in self.parts]).sum(0)
 
 
 def _add(terms: Sequence[tuple[Tensor, Pull]]) -> tuple[Tensor, Pull]:

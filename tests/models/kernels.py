@@ -2,9 +2,19 @@
 
 import gpytorch
 import torch
-from gpytorch.kernels import AdditiveKernel, LinearKernel, MaternKernel, PolynomialKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, LinearKernel, MaternKernel, PolynomialKernel, RBFKernel, RQKernel, ScaleKernel
 
 DOUBLE = torch.float64
+
+
+class Exponential(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
+    """exp(-|x - z|_1 / l), whose processes have no gradient; nothing in its code says so."""
+
+    has_lengthscale = True
+
+    def forward(self, x1, x2, diag=False, **params):
+        differences = x1 - x2 if diag else x1.unsqueeze(-2) - x2.unsqueeze(-3)
+        return torch.exp(-(differences / self.lengthscale).abs().sum(-1))
 
 
 def _ard(kernel, d):

@@ -9,7 +9,7 @@ from dpbo.errors import InputError
 from dpbo.models import derivatives
 from dpbo.models.radial import Radial
 from dpbo.models.traced import Traced
-from tests.models.kernels import DOUBLE, KERNELS, by_both, by_first, dense, k
+from tests.models.kernels import DOUBLE, KERNELS, Exponential, by_both, by_first, dense, k
 
 D, N, M = 3, 5, 4
 
@@ -117,10 +117,13 @@ def test_active_dimensions(points):
     assert whole.mixed(theta, Z)[:, 1].abs().max() == 0.0
 
 
-@pytest.mark.parametrize("kernel", [MaternKernel(nu=0.5), MaternKernel(nu=2.5) * RBFKernel()])
-def test_kernels_without_a_gradient_are_refused(kernel, points):
+@pytest.mark.parametrize("kernel", [MaternKernel(nu=0.5), MaternKernel(nu=1.5), MaternKernel(nu=2.5) * RBFKernel(), Exponential()])
+@pytest.mark.parametrize(
+    "within", [lambda k: k, ScaleKernel, lambda k: k + RBFKernel(), lambda k: ScaleKernel(ScaleKernel(k) + RBFKernel())]
+)
+def test_kernels_without_a_gradient_are_refused_also_within_others(kernel, within, points):
     with pytest.raises(InputError, match="twice differentiable"):
-        derivatives(kernel.double()).prior(points[0])
+        derivatives(within(kernel).double()).prior(points[0])
 
 
 def test_float32_is_refused():
