@@ -18,7 +18,7 @@ from dpbo.acquisition.trace import GradientTrace
 from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.gradient_posterior import GradientPosterior
-from dpbo.models.kernel_derivatives import require_float64
+from dpbo.models.kernel_derivatives import require_finite, require_float64
 from dpbo.privacy import require_count, require_positive
 
 _STEPS = 60
@@ -54,7 +54,7 @@ def choose_points(
         generator: source of the rotations, on the CPU; needed for more than one, without it there is none.
 
     Raises:
-        InputError: an argument out of range, of another shape, or not float64.
+        InputError: an argument out of range, of another shape, not float64, or theta or start not finite.
     """
     _require(posterior, theta, b, bounds, start)
     require_count("steps", steps)
@@ -156,9 +156,9 @@ def _reflect(Z: Tensor, box: Tensor) -> Tensor:
 
 def _require(posterior: GradientPosterior, theta: Tensor, b: int, bounds: Tensor | None, start: Tensor | None) -> None:
     require_count("b", b)
-    if posterior.batch_shape or require_float64("theta", theta).dim() != 1:
+    if posterior.batch_shape or require_finite("theta", theta).dim() != 1:
         raise InputError("theta", tuple(theta.shape), "of shape d, with the posterior of one run", "Choose for one run after the other.")
-    if start is not None and require_float64("start", start).shape != (b, len(theta)):
+    if start is not None and require_finite("start", start).shape != (b, len(theta)):
         raise InputError("start", tuple(start.shape), f"of shape ({b}, {len(theta)})")
     if bounds is None:
         return

@@ -19,7 +19,7 @@ from dpbo.acquisition.trace import GradientTrace
 from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.gradient_posterior import GradientPosterior
-from dpbo.models.kernel_derivatives import require_float64
+from dpbo.models.kernel_derivatives import require_finite
 
 
 class _Value(torch.autograd.Function):
@@ -50,14 +50,14 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
         X_pending: points, `m x d`, that others are evaluating; they count as observed.
 
     Raises:
-        InputError: theta is not float64, or the model has several outcomes, an input transform, or points of different noise.
+        InputError: theta is not float64 or not finite, or the model has several outcomes, an input transform, or points of different noise.
 
     Source: DP-GIBO, arXiv 2502.06044, Algorithm 1.
     """
 
     def __init__(self, model: Model | GradientPosterior, theta: Tensor, X_pending: Tensor | None = None) -> None:
         super().__init__(model)
-        self.theta = require_float64("theta", theta)
+        self.theta = require_finite("theta", theta)
         self._history = model if isinstance(model, GradientPosterior) else _history(model)
         if theta.shape[-1:] != self._history.points(theta).shape[-1:]:
             raise InputError("theta", tuple(theta.shape), "of the observed points' dimension")
@@ -69,7 +69,7 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
     @t_batch_mode_transform()  # type: ignore[untyped-decorator]
     def forward(self, X: Tensor) -> Tensor:
         """The value for X, `batch_shape x q x d`, as `batch_shape`."""
-        return _Value.apply(require_float64("X", X), self._trace)  # type: ignore[no-untyped-call]
+        return _Value.apply(require_finite("X", X), self._trace)  # type: ignore[no-untyped-call]
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:  # noqa: N802
         """Count X_pending (`m x d`) as observed; None forgets it."""

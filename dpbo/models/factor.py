@@ -67,15 +67,13 @@ class GrowingFactor:
         self._probe = torch.cos(torch.arange(1.0, capacity + 1.0, dtype=like.dtype, device=like.device).square()).unsqueeze(-1)
 
 
-def cholesky(A: Tensor) -> Tensor:
+def cholesky(A: Tensor, blamed: str = "jitter", remedy: str = "Raise the noise or the jitter (1e-6 or more).") -> Tensor:
     """The lower factor of A, `... x n x n`.
 
     Raises:
-        InputError: A is not positive definite, so noise + jitter is below float64's rounding of A.
+        InputError: A is not positive definite, so what was added to its diagonal (`blamed`) is below float64's rounding of A.
     """
     L, info = torch.linalg.cholesky_ex(A)
     if bool(info.any()):
-        raise InputError(
-            "jitter", "too small", "large enough for a positive definite matrix", "Raise the noise or the jitter (1e-6 or more)."
-        )
+        raise InputError(blamed, "too small", "large enough for a positive definite matrix", remedy)
     return torch.as_tensor(L)

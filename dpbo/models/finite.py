@@ -25,10 +25,10 @@ from gpytorch.kernels import Kernel
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from dpbo.checking import Count, NotNegative, Within, at_least, checked
+from dpbo.checking import Count, Finite, NotNegative, Within, at_least, checked
 from dpbo.errors import InputError
 from dpbo.models.differences import accurate
-from dpbo.models.kernel_derivatives import require_float64
+from dpbo.models.kernel_derivatives import require_finite, require_float64
 from dpbo.models.rows import rows_of
 from dpbo.privacy import require_count, require_positive
 
@@ -74,7 +74,7 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         kernel: Kernel,
         noise: float,
         *,
-        mean: float = 0.0,
+        mean: Finite = 0.0,
         batch_shape: Sequence[Count] = (),
         capacity: Annotated[int, at_least(1, 1_000_000)] = 64,
     ) -> None:
@@ -294,11 +294,9 @@ def _room(like: Tensor, *shape: int) -> Tensor:
 
 
 def _require_candidates(candidates: Tensor) -> None:
-    require_float64("candidates", candidates)
+    require_finite("candidates", candidates)
     if candidates.dim() < 2 or 0 in candidates.shape:
         raise InputError("candidates", tuple(candidates.shape), "of shape n x d or batch_shape x n x d, not empty")
-    if not bool(candidates.isfinite().all()):
-        raise InputError("candidates", "not finite", "finite")
 
 
 def _broadcasts(shape: torch.Size, batch: torch.Size) -> bool:

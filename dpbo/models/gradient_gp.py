@@ -17,8 +17,10 @@ from torch import Tensor
 from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.factor import cholesky
-from dpbo.models.kernel_derivatives import require_float64
+from dpbo.models.kernel_derivatives import require_finite
 from dpbo.models.kernels import derivatives
+
+_REMEDY = "Give more of it (train_Yvar), or take a kernel that is positive definite in so many dimensions."
 
 
 @checked
@@ -34,9 +36,10 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
             a posterior with mean `batch_shape x q x d`: over d tasks, or one where d = 1.
 
         Raises:
-            InputError: X is not float64, or the model has several outcomes or a transform through which gradients are not carried.
+            InputError: X is not float64 or not finite, the model has several outcomes or a transform through which gradients are not
+                carried, or its kernel is not twice differentiable or not positive definite.
         """
-        require_float64("X", X)
+        require_finite("X", X)
         d = self.train_inputs[0].shape[-1]
         if X.ndim < 2 or X.shape[-2] == 0 or X.shape[-1] != d:
             raise InputError("X", tuple(X.shape), f"of shape ... x q x {d}, q at least 1")
@@ -50,13 +53,13 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
         train, kernel = self.train_inputs[0], derivatives(self.covar_module)
         with torch.no_grad():  # hyperparameters are constants here, as in `derivatives`
             at_train = self.forward(train)
-            L = cholesky(self.likelihood(at_train, train).covariance_matrix)
+            L = cholesky(self.likelihood(at_train, train).covariance_matrix, "noise", _REMEDY)
             residual = (self.train_targets - at_train.mean).unsqueeze(-1)
         rows = X.unbind(-2)
+        kernel.prior(rows[0].detach())  # refuses a kernel whose process has no gradient
         cross = torch.cat([kernel.gradient(x, train) for x in rows], dim=-2)  # ... x q d x n
         prior = torch.cat([kernel.mixed(x, X).movedim(-3, -2).flatten(-2) for x in rows], dim=-2)
         A = torch.linalg.solve_triangular(L, cross.mT, upper=False)
-        kernel.prior(rows[0].detach())  # refuses a kernel whose process has no gradient
         mean = A.mT @ torch.linalg.solve_triangular(L, residual, upper=False)
         return mean + self._mean_slope(X).flatten(-2).unsqueeze(-1), prior - A.mT @ A
 

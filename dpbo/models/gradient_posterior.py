@@ -14,10 +14,10 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from dpbo.checking import checked
+from dpbo.checking import Finite, checked
 from dpbo.errors import InputError
 from dpbo.models.factor import GrowingFactor
-from dpbo.models.kernel_derivatives import Derivatives, require_float64
+from dpbo.models.kernel_derivatives import Derivatives, require_finite
 from dpbo.models.kernels import derivatives
 from dpbo.privacy import require_positive
 
@@ -42,7 +42,7 @@ class GradientPosterior:
         InputError: an argument out of range, or not float64.
     """
 
-    def __init__(self, kernel: Kernel | Derivatives, noise: float, *, mean: float = 0.0, jitter: float = 1e-6) -> None:
+    def __init__(self, kernel: Kernel | Derivatives, noise: float, *, mean: Finite = 0.0, jitter: float = 1e-6) -> None:
         self.derivatives = kernel if isinstance(kernel, Derivatives) else derivatives(kernel)
         self.noise = 0.0 if noise == 0 else require_positive("noise", noise)
         self.jitter, self.mean = require_positive("jitter", jitter), float(mean)
@@ -116,7 +116,7 @@ class GradientPosterior:
 
     def whitened_cross(self, theta: Tensor) -> Tensor:
         """L^-1 (dk(theta, X)/dtheta)^T, `batch_shape x N x d`; its Gram matrix is the variance the points explain."""
-        require_float64("theta", theta)
+        require_finite("theta", theta)
         cross = self.derivatives.gradient(theta, self.points(theta)).mT
         return torch.linalg.solve_triangular(self.factor(theta), cross, upper=False)
 
@@ -134,8 +134,6 @@ class GradientPosterior:
         self._X[..., n : len(self), :] = X
 
     def _require_points(self, X: Tensor) -> None:
-        require_float64("X", X)
+        require_finite("X", X)
         if X.dim() < 2 or (self._X is not None and (X.shape[:-2], X.shape[-1]) != (self._X.shape[:-2], self._X.shape[-1])):
             raise InputError("X", tuple(X.shape), "of shape batch_shape x b x d, as the points before it")
-        if not bool(X.isfinite().all()):
-            raise InputError("X", "not finite", "finite")

@@ -110,3 +110,10 @@ def require_float64(name: str, value: Tensor) -> Tensor:
     if value.dtype != torch.float64:
         raise InputError(name, str(value.dtype), "a float64 tensor", "Call .double() on it.")
     return value
+
+
+def require_finite(name: str, value: Tensor) -> Tensor:
+    """`value` if it holds finite float64, else InputError: a NaN would come back as one, or as a matrix that is not positive definite."""
+    if not bool(require_float64(name, value).isfinite().all()):
+        raise InputError(name, "not finite", "finite")
+    return value

@@ -135,6 +135,14 @@ def test_what_is_refused():
         choose_points(history, theta, 2, start=torch.zeros(3, D, dtype=DOUBLE))
     with pytest.raises(InputError, match="bounds"):
         choose_points(history, theta, 2, bounds=torch.ones(2, D, dtype=DOUBLE))
+    box = torch.tensor([[-1.0] * D, [1.0] * D], dtype=DOUBLE)
+    for wild in (float("nan"), float("inf")):
+        with pytest.raises(InputError, match="theta='not finite'"):
+            choose_points(history, theta + wild, 2, bounds=box)
+        with pytest.raises(InputError, match="theta='not finite'"):
+            adaptive_points(history, theta + wild, 1.0)
+        with pytest.raises(InputError, match="start='not finite'"):
+            choose_points(history, theta, 2, start=torch.full((2, D), wild, dtype=DOUBLE))
     with pytest.raises(InputError, match="generator"):
         choose_points(history, theta, 2, restarts=2)
     with pytest.raises(InputError, match="steps"):

@@ -113,6 +113,11 @@ def test_what_is_refused():
         GradientInformation(history, theta.float())
     with pytest.raises(InputError, match=r"\.double\(\)"):
         GradientInformation(history, theta)(torch.rand(Q, D))
+    for wild in (float("nan"), float("inf")):
+        with pytest.raises(InputError, match="theta='not finite'"):
+            GradientInformation(history, theta + wild)
+        with pytest.raises(InputError, match="X='not finite'"):
+            GradientInformation(history, theta)(torch.full((Q, D), wild, dtype=DOUBLE))
     X = torch.rand(N, D, dtype=DOUBLE)
     uneven = GradientGP(X, X[:, :1], train_Yvar=torch.linspace(0.1, 1.0, N, dtype=DOUBLE).unsqueeze(-1))
     with pytest.raises(InputError, match="one noise variance"):

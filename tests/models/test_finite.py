@@ -160,6 +160,8 @@ def test_what_is_refused():
         FiniteGP(candidates.float(), squared_exponential(0.5), NOISE)
     with pytest.raises(InputError, match="finite"):
         FiniteGP(candidates * float("inf"), squared_exponential(0.5), NOISE)
+    with pytest.raises(InputError, match="mean="):
+        FiniteGP(candidates, squared_exponential(0.5), NOISE, mean=float("inf"))
     with pytest.raises(InputError, match="noise"):
         FiniteGP(candidates, squared_exponential(0.5), 0.0)
     with pytest.raises(InputError, match="shape"):

@@ -4,10 +4,11 @@ import pytest
 import torch
 from botorch.models.transforms.input import Normalize
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, Standardize
+from gpytorch.kernels import CosineKernel, MaternKernel, RBFKernel, ScaleKernel
 
 from dpbo.errors import InputError
 from dpbo.models import GradientGP
-from tests.models.kernels import DOUBLE, KERNELS
+from tests.models.kernels import DOUBLE, KERNELS, Exponential
 
 D, H = 2, 1e-4
 
@@ -89,10 +90,27 @@ def test_in_training_mode_too():
     torch.testing.assert_close(gp.gradient_posterior(X).mean, expected)
 
 
+@pytest.mark.parametrize("kernel", [Exponential(), ScaleKernel(Exponential()), RBFKernel() + MaternKernel(nu=1.5)])
+def test_a_process_without_a_gradient_is_refused(kernel):
+    X = torch.rand(6, D, dtype=DOUBLE)
+    gp = GradientGP(X, X.sum(-1, keepdim=True), covar_module=kernel.double())
+    with pytest.raises(InputError, match="twice differentiable"):
+        gp.gradient_posterior(X[:2].requires_grad_())
+
+
+def test_a_kernel_that_is_not_positive_definite_is_told_by_names_that_exist():
+    X = torch.rand(12, D, dtype=DOUBLE)
+    gp = GradientGP(X, X.sum(-1, keepdim=True), torch.full((12, 1), 1e-6, dtype=DOUBLE), covar_module=CosineKernel().double())
+    with pytest.raises(InputError, match=r"noise='too small'.*train_Yvar"):
+        gp.gradient_posterior(X)
+
+
 def test_what_is_refused():
     X, Y = torch.rand(6, D, dtype=DOUBLE), torch.rand(6, 1, dtype=DOUBLE) + 1.0
     with pytest.raises(InputError, match=r"\.double\(\)"):
         model().gradient_posterior(X.float())
+    with pytest.raises(InputError, match="X='not finite'"):
+        model().gradient_posterior(X / 0.0)
     with pytest.raises(InputError, match="num_outputs"):
         GradientGP(X, Y.expand(6, 2)).gradient_posterior(X)
     with pytest.raises(InputError, match="input_transform"):

@@ -162,6 +162,12 @@ def test_what_is_refused():
         posterior.append(X.float())
     with pytest.raises(InputError, match=r"\.double\(\)"):
         posterior.weights(X[0].float())
+    for wild in (float("nan"), float("inf")):
+        for ask in (posterior.weights, posterior.covariance, GradientPosterior(kernel, 0.0).weights):
+            with pytest.raises(InputError, match="theta='not finite'"):
+                ask(X[0] * wild)
+        with pytest.raises(InputError, match="mean="):
+            GradientPosterior(kernel, 0.0, mean=wild)
     with pytest.raises(InputError, match="as the points before"):
         posterior.append(X[:, :2])
     with pytest.raises(InputError, match="finite"):
