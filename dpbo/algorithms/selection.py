@@ -20,7 +20,6 @@ Source: Liu & Talwar 2019; Papernot & Steinke 2022. Bounds and proofs: accountin
 
 from __future__ import annotations
 
-import copy
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +41,7 @@ from dpbo.laws import RunLaw, ThresholdStop
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.privacy import require_positive
 from dpbo.queries.clipped import ClippedMean, ScoreRange
+from dpbo.queries.copies import own
 from dpbo.queries.scoring import Score
 from dpbo.space import Space
 
@@ -67,8 +67,8 @@ class NoisedScore:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("score_range", "settings"):  # the caller may change what was given; this stays as it was made
-            object.__setattr__(self, name, copy.deepcopy(getattr(self, name)))
+        object.__setattr__(self, "score_range", own(self.score_range))
+        object.__setattr__(self, "settings", own(dict(self.settings)))
 
     def query(self, output: Any) -> ClippedMean:
         """The question about one run's output."""

@@ -7,6 +7,7 @@ release = curator.release(handle, GaussianMechanism(20.0))                   # c
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import json
 import threading
@@ -189,7 +190,7 @@ class Curator(Opaque):
         if self._ranks.size > 1:
             raise InputError("executor", type(executor).__name__, "left out on several ranks", "Each evaluates its own shard.")
         require_json("details", details)
-        job = self._job(query)
+        details, job = copy.deepcopy(details), self._job(query)  # as they are now, whatever becomes of them while a worker is busy
         promised: Future[Handle] = Future()
 
         def deliver(done: Future[IntegerSum | Failure]) -> None:

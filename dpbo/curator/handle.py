@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from collections.abc import Mapping
 from typing import Any, NoReturn, Self
@@ -40,7 +41,7 @@ class Handle(Opaque):
 
     def __init__(self, query: Query, details: Mapping[str, Any], name: str | None = None) -> None:
         require_json("details", details)
-        self._id, self._query, self._details = name or uuid.uuid4().hex, query, dict(details)
+        self._id, self._query, self._details = name or uuid.uuid4().hex, query, copy.deepcopy(dict(details))
 
     @property
     def id(self) -> str:
@@ -55,7 +56,7 @@ class Handle(Opaque):
     @property
     def details(self) -> dict[str, Any]:
         """What the ledger keeps with its release."""
-        return dict(self._details)
+        return copy.deepcopy(self._details)
 
     def __repr__(self) -> str:
         return f"<Handle {self.id[:8]} of a {type(self.query).__name__}: opaque>"

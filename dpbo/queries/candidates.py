@@ -21,9 +21,10 @@ import torch
 
 from dpbo.checking import checked
 from dpbo.errors import InputError
-from dpbo.privacy import Adjacency, Sensitivity
+from dpbo.privacy import Adjacency, Sensitivity, require_range
 from dpbo.queries import scoring
 from dpbo.queries.clipped import ClippedMean
+from dpbo.queries.copies import own
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 
 
@@ -45,6 +46,8 @@ class CandidateScores(Query):
     fit: Callable[[Any], Any] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "candidates", tuple(map(own, self.candidates)))
+        object.__setattr__(self, "score_range", require_range("score_range", self.score_range))
         if len(self.candidates) < 1:
             raise InputError("candidates", len(self.candidates), "one or more")
         self._mean(None)

@@ -30,6 +30,7 @@ from dpbo.errors import InputError
 from dpbo.events import Event, RolesEvent
 from dpbo.privacy import Adjacency, Sensitivity, require_count, require_positive, require_range
 from dpbo.queries import scoring
+from dpbo.queries.copies import own
 from dpbo.queries.integers import Lattice, sum_records, sum_units
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 
@@ -44,7 +45,7 @@ class ClippedScores(Query):
     Args:
         score: `score(subject, records)` returns one number a record (`n`), or m of them (`n x m`): a tensor, an array, a list, bools,
             or an iterator of batches. It must score each record by itself: the assumption `score-per-record`.
-        subject: what is scored, a fitted model or a point x.
+        subject: what is scored, a fitted model or a point x. Tensors, arrays, lists and dicts are copied, a model is not.
         score_range: public (lower, upper), or one such pair a metric.
         fit: if given, the score gets `fit(subject)`; it runs in the open and must touch no protected record.
         weights: 1e-6 to 1e6, one a metric: a metric of twice the weight gets half the noise relative to its range.
@@ -64,6 +65,8 @@ class ClippedScores(Query):
     ranges: tuple[tuple[float, float], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        for name in ("subject", "score_range"):
+            object.__setattr__(self, name, own(getattr(self, name)))
         object.__setattr__(self, "ranges", _ranges(self.score_range))
         object.__setattr__(self, "weights", _weights(self.weights, self.metrics))
         require_count("max_records_per_unit", self.max_records_per_unit)

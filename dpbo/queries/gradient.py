@@ -61,6 +61,7 @@ class ClippedGradient(Query):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip", require_positive("clip", self.clip, 1e-100, 1e100))
+        object.__setattr__(self, "earlier", tuple(self.earlier))
         for name in ("X", "weights"):
             _require_matrix(name, getattr(self, name))
             object.__setattr__(self, name, getattr(self, name).detach().clone())

@@ -22,6 +22,7 @@ from dpbo.checking import Probability, Within, checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import scoring
+from dpbo.queries.copies import own
 from dpbo.queries.integers import Lattice, unit_means
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 
@@ -58,6 +59,7 @@ class QuantileUtilities(Query):
         if self.step_cost * len(values) > _MOST_COST:
             raise InputError("step_cost", self.step_cost, f"at most {_MOST_COST / len(values):g} for {len(values)} candidates")
         object.__setattr__(self, "candidates", tuple(values))
+        object.__setattr__(self, "subject", own(self.subject))
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         share = self._share()

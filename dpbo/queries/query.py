@@ -1,6 +1,7 @@
 """A query: what is asked of the private records, with a proven bound on how far the answer can move.
 
-It is public and frozen: a callable, public numbers, opaque handles; never a private tensor. `ClippedMean` asks for an average score,
+It is public and frozen: a callable, public numbers, opaque handles; never a private tensor. What its caller could alter in place it copies
+when it is made (copies.py), so noise is always for the question that was answered. `ClippedMean` asks for an average score,
 `ClippedSum` for a total. Only the curator calls `_evaluate`, and gets exact integers back.
 """
 

@@ -4,6 +4,7 @@ import copy
 import os
 import pickle
 import re
+import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from typing import Any
@@ -716,6 +717,30 @@ def test_fit_runs_in_the_open_and_its_errors_are_the_users():
     with pytest.raises(ZeroDivisionError, match="no such model"):
         curator.evaluate(mean(fit=fit))
     assert curator.ledger.head().kind == "birth"
+
+
+@pytest.mark.parametrize("told", [lambda handle, x: handle.details["x"], lambda handle, x: x])
+def test_details_are_those_of_the_evaluation_whatever_becomes_of_them(told):
+    curator, x = make(), [[0.25]]
+    handle = curator.evaluate(mean(), x=x)
+    told(handle, x)[0][0] = 7.0
+    curator.release(handle, NOISE)
+    charge, value = curator.ledger.records()[1:]
+    assert charge.body["slots"][0]["details"] == value.body["values"][0]["details"] == handle.details == {"x": [[0.25]]}
+
+
+def test_details_are_those_of_the_submission_while_a_worker_is_busy():
+    curator, x, busy = make(), [0.25], threading.Event()
+
+    def slow(_subject, records):
+        busy.wait(30)
+        return records
+
+    with ThreadPoolExecutor(1) as pool:
+        promised = curator.submit(mean(slow), pool, x=x)
+        x[0] = 7.0
+        busy.set()
+        assert promised.result().details == {"x": [0.25]}
 
 
 def test_submit_gives_handles_from_an_executor():

@@ -12,6 +12,7 @@ from dpbo.algorithms.kusner import RegularisedBest
 from dpbo.mechanisms import Mechanism, NoNoise
 from dpbo.queries import Query
 from dpbo.testing import MechanismContract, QueryContract, RowContract, SelectionContract, VectorContract
+from tests.queries.test_copies import CASES
 
 ROOT = pathlib.Path(dpbo.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -126,6 +127,10 @@ def test_every_query_and_mechanism_is_under_contract(base, contracts):
     conditional = {c for c in _shipped(base) if issubclass(c, Query) and c.data_assumptions is not Query.data_assumptions}
     assert _shipped(base) - exempt - conditional <= covered
     assert _shipped(base), "the search found nothing"
+
+
+def test_every_query_is_tried_with_arguments_that_are_altered_afterwards():
+    assert _shipped(Query) == set(CASES)
 
 
 def test_no_public_function_bears_the_name_of_a_module_beside_it():

@@ -15,6 +15,7 @@ Trace and model are discarded. What is released is put on a lattice of step 2^-3
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,7 @@ class KusnerSearch:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "candidates", self.candidates.detach().clone())
+        object.__setattr__(self, "kernel", copy.deepcopy(self.kernel))
         require_count("observations", self.observations)
         object.__setattr__(self, "value_range", require_range("value_range", self.value_range))
         bounds.theorem_1(**self._numbers())  # refuses what no theorem covers

@@ -18,6 +18,7 @@ assumption (`loss-lipschitz`), and the release is conditional.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -53,6 +54,9 @@ class Adaptive:
     noise: float
     observations: int
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kernel", copy.deepcopy(self.kernel))
+
 
 @checked
 @dataclass(frozen=True, eq=False)
@@ -84,9 +88,10 @@ class RegularisedBest(Query):
     constants: str = field(default="corrected", kw_only=True)
 
     def __post_init__(self) -> None:
-        grid = [require_positive("grid", regularisation) for regularisation in self.grid]
+        grid = tuple(require_positive("grid", regularisation) for regularisation in self.grid)
         if not grid or any(a >= b for a, b in itertools.pairwise(grid)):
             raise InputError("grid", grid, "increasing numbers above 0")
+        object.__setattr__(self, "grid", grid)
         self._mean(None)
         if self.adaptive is not None:
             require_count("observations", self.adaptive.observations)

@@ -10,7 +10,6 @@ a row is answered `repeats` times at most.
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -29,6 +28,7 @@ from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.privacy import require_count
+from dpbo.queries.copies import own
 from dpbo.queries.outcome import RowOutcome
 from dpbo.queries.rows import RowTable
 
@@ -102,8 +102,7 @@ class Outcomes:
             raise InputError("budget_share", budget_share, "given, or `declassified` with the reason, and not both")
         self.curator, self.name, self.repeats = curator, name, require_count("repeats", repeats)
         self._limit = None if limit is None else require_count("limit", limit)
-        ends = copy.copy(value_range)  # the caller may change what was given; the plan stays as it was reserved
-        self._asked: dict[str, Any] = {"outcome": outcome, "value_range": ends, "declassified": declassified, "worst": worst}
+        self._asked: dict[str, Any] = {"outcome": outcome, "value_range": own(value_range), "declassified": declassified, "worst": worst}
         self._lock = threading.Lock()
         planned = NoNoise(allow_not_private=True) if budget_share is None else self._planned(exact_share(budget_share))
         self.mechanism = self._reserved(planned, terms or {})
