@@ -4,14 +4,15 @@ Kinds of record: `birth` (data set, unit, adjacency, budget, accounting), `reser
 drawn), `value` (what came out of an earlier charge), `assume` and `void` (what later statements must say). Every record carries the
 running state (total cost, slots used by each plan) and the hash of its predecessor, so every change, gap and reordering is seen; the loss
 of the last records, and a chain rewritten whole, are seen against a head hash kept elsewhere; while a ledger is open, against the newest
-head that this process saw.
+record that this process wrote, read as the head or verified: it must stand in whatever is read or written to afterwards.
 A charge stands whatever happens next. A charge without a value is a lost release, never drawn again.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -75,7 +76,7 @@ class Ledger:
             self.budget = Budget.from_json(self.birth["budget"])
             self.accounting: Accounting = accounting_named(self.birth["accounting"])
             self.cap = Cost.read(self.birth["cap"])  # kept: another machine's root finder may end a float away
-        self._seen = first
+        self._seen = first.seq, first.hash
         if not self.accounting.may_hold(self.cap, self.budget):
             raise LedgerCorrupt("the ledger states a cap above its budget.")
 
@@ -91,7 +92,7 @@ class Ledger:
         require_json("terms", terms)
         body = {"event": event.to_json(), "slots": require_count("slots", slots), "terms": dict(terms)}
         body |= {"parallel": True, "limit": limit} if parallel else {}
-        with self.storage.writing() as connection:
+        with self._knowing(self.storage.writing()) as connection:
             known = _plan(connection, name)
             if known is not None:
                 return same_event(known, event, body)
@@ -100,7 +101,7 @@ class Ledger:
                 raise LedgerCorrupt(f"the ledger counts slots of the plan {name!r}, but its reservation is gone.")
             state = {"total": str(total), "used": {**head.used, name: 0}}
             reserved = _append(connection, head, "reserve", name, {**body, "state": state})
-        self._seen = reserved
+        self._saw(reserved)
         return event
 
     def charge(self, name: str, event: Event, details: Mapping[str, Any], plan: str | None = None, *, used: int | None = None) -> int:
@@ -111,7 +112,7 @@ class Ledger:
         """
         _require_name("name", name)
         require_json("details", details)
-        with self.storage.writing() as connection:
+        with self._knowing(self.storage.writing()) as connection:
             if plan is None:
                 head, total = self._paid(connection, event, f"the release {name!r}")
                 state = {"total": str(total), "used": head.used}
@@ -127,18 +128,20 @@ class Ledger:
                 state = with_slots(head, reserved, plan, event, details, taken)
             body = {"event": event.to_json(), "plan": plan, **details, "state": state}
             charged = _append(connection, head, "charge", name, body)
-        self._seen = charged  # durable now: a store that loses it is seen before the value of this charge goes out
+        self._saw(charged)  # durable now: a store that loses it is seen before the value of this charge goes out
         return charged.seq
 
     def store(self, entry: int, name: str, values: Sequence[Mapping[str, Any]]) -> None:
         """Keep what was drawn for a charge, one value a slot. Said twice, it is kept once: the first commit may have gone unanswered."""
-        with self.storage.writing() as connection:
+        with self._knowing(self.storage.writing()) as connection:
             head, charge = self._head(connection), _read_one(connection, table.c.seq == entry)
             if charge is None or charge.kind != "charge" or not answers(charge, values):
                 raise LedgerCorrupt(f"record {entry} is not the charge of these values: another copy was put in its place.")
             later = _read(connection, (table.c.seq > entry) & (table.c.kind == "value") & (table.c.name == name))
-            if not any(record.body["entry"] == entry for record in later):
-                _append(connection, head, "value", name, {"entry": entry, "values": list(values), "state": head.body["state"]})
+            stored = next((record for record in later if record.body["entry"] == entry), None)
+            if stored is None:
+                stored = _append(connection, head, "value", name, {"entry": entry, "values": list(values), "state": head.body["state"]})
+        self._saw(stored)
 
     def note(self, kind: str, text: str) -> None:
         """Note once, for every later statement: an assumption ("assume"), or why there is no guarantee ("void").
@@ -150,19 +153,21 @@ class Ledger:
         _require_name("text", text)
         if not text:
             raise InputError("text", text, "a name or a sentence", "A reader of the statement must see what was noted.")
-        with self.storage.writing() as connection:
-            if _read_one(connection, (table.c.kind == kind) & (table.c.name == text)) is None:
+        with self._knowing(self.storage.writing()) as connection:
+            noted = _read_one(connection, (table.c.kind == kind) & (table.c.name == text))
+            if noted is None:
                 head = self._head(connection)
-                _append(connection, head, kind, text, {"state": head.body["state"]})
+                noted = _append(connection, head, kind, text, {"state": head.body["state"]})
+        self._saw(noted)
 
     def charged(self, handle: str) -> bool:
         """Whether a charge names this handle; waits for a commit that is still under way."""
-        with self.storage.reading_after_writers() as connection:
+        with self._knowing(self.storage.reading_after_writers()) as connection:
             return any(handle in dump(record.body) for record in _read(connection, table.c.kind == "charge"))
 
     def values(self, plan: str) -> list[dict[str, Any]]:
         """Every value released under a plan, a slot each, in the order of release."""
-        with self.storage.reading() as connection:
+        with self._knowing(self.storage.reading()) as connection:
             charges = _charges(connection, plan)
             named = table.c.name.in_({record.name for record in charges})
             stored = _read(connection, (table.c.kind == "value") & named)
@@ -171,29 +176,33 @@ class Ledger:
 
     def plan(self, name: str) -> Record | None:
         """The reservation of this name."""
-        with self.storage.reading() as connection:
+        with self._knowing(self.storage.reading()) as connection:
             return _plan(connection, name)
 
     def charges(self, plan: str) -> list[Record]:
         """Every charge under a plan, oldest first."""
-        with self.storage.reading() as connection:
+        with self._knowing(self.storage.reading()) as connection:
             return _charges(connection, plan)
 
     def head(self) -> Record:
         """The newest record."""
-        with self.storage.reading() as connection:
+        with self._knowing(self.storage.reading()) as connection:
             return self._head(connection)
 
     def records(self, *, after: int | None = None) -> list[Record]:
         """The whole chain, with whatever else stands in its table, or what follows the record of this number; oldest first."""
-        with self.storage.reading() as connection:
+        with self._knowing(self.storage.reading()) as connection:
             return _read(connection, sa.true() if after is None else table.c.seq > after)
 
     def verified(self) -> list[Record]:
-        """The whole chain, every hash and total recomputed. Raises LedgerCorrupt where a record does not follow from the last."""
+        """The whole chain, every hash and total recomputed.
+
+        Raises LedgerCorrupt where a record does not follow from the last, or the newest one that this process saw is not among them.
+        """
         self.storage.require_whole()
         chain = self.records()
         replay(chain, self.accounting, self.cap)
+        self._saw(chain[-1])
         return chain
 
     def verify(self, *, expect: str | None = None) -> Record:
@@ -214,11 +223,21 @@ class Ledger:
         head = _read_one(connection, table.c.seq == newest)
         if head is None:
             raise LedgerCorrupt("the ledger has lost its records.")
-        kept = head if head.seq == self._seen.seq else _read_one(connection, table.c.seq == self._seen.seq)
-        if kept is None or kept.hash != self._seen.hash:
-            raise LedgerCorrupt(f"record {self._seen.seq} is not the one that this process saw: another copy was put in its place.")
-        self._seen = head
+        self._saw(head)
         return head
+
+    def _saw(self, record: Record) -> None:
+        """A durable record: from here on a ledger without it is another one."""
+        self._seen = max(self._seen, (record.seq, record.hash))  # threads may come here in another order than they wrote
+
+    @contextlib.contextmanager
+    def _knowing(self, opened: contextlib.AbstractContextManager[sa.Connection]) -> Iterator[sa.Connection]:
+        """A transaction in which the newest record that this process saw still stands. Raises LedgerCorrupt."""
+        with opened as connection:
+            seq, known = self._seen
+            if connection.execute(sa.select(table.c.hash).where(table.c.seq == seq)).scalar() != known:
+                raise LedgerCorrupt(f"record {seq} is not the one that this process saw: another copy was put in its place.")
+            yield connection
 
     def _paid(self, connection: sa.Connection, event: Event, what: str) -> tuple[Record, Cost]:
         """The newest record and the total once this event is added, or BudgetExceeded."""

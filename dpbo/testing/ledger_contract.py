@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +21,23 @@ BIRTH: dict[str, Any] = {
     "budget": Budget.gdp(1.0, delta=1e-5).to_json(), "accounting": "GDPFilter", "role": "validation",
 }  # fmt: skip
 _TENTH = GaussianEvent(4.0)  # mu^2 = 1/16
+
+
+_ENTRY = 6  # of the release that is rolled back to, below
+_CALLS: tuple[Callable[[Ledger], Any], ...] = (
+    lambda ledger: ledger.head(),
+    lambda ledger: ledger.records(),
+    lambda ledger: ledger.records(after=_ENTRY),
+    lambda ledger: ledger.verify(),
+    lambda ledger: ledger.values("plan"),
+    lambda ledger: ledger.charges("plan"),
+    lambda ledger: ledger.plan("plan"),
+    lambda ledger: ledger.charged("a handle"),
+    lambda ledger: ledger.reserve("plan", _TENTH, 2, {}),
+    lambda ledger: ledger.charge("release", _TENTH, {}),
+    lambda ledger: ledger.store(_ENTRY, "release", [{"value": [0.1]}]),
+    lambda ledger: ledger.note("void", "the operator saw the records"),
+)
 
 
 class LedgerContract(abc.ABC):
@@ -147,16 +165,53 @@ class LedgerContract(abc.ABC):
         assert ledger.verify(expect=head).hash == head
         with pytest.raises(LedgerCorrupt, match="rolled back"):
             ledger.verify(expect=head[:8] + "0" * 56)
-        with ledger.storage.writing() as connection:
-            connection.execute(sa.delete(table).where(table.c.seq == ledger.head().seq))
-        ledger.verify()
+        _rolled_back(ledger, to=ledger.head().seq - 1)
+        again = Ledger(url, BIRTH)
+        again.verify()
         with pytest.raises(LedgerCorrupt, match="rolled back"):
-            ledger.verify(expect=head)
+            again.verify(expect=head)
         with pytest.raises(InputError, match="64 characters"):
-            ledger.verify(expect=head[:16])
+            again.verify(expect=head[:16])
+
+    @pytest.mark.parametrize("last", ["charge", "value", "void", "read", "verified", "noted again"])
+    def test_a_rollback_is_seen_by_whoever_knew_the_newest_record(self, url: str, last: str) -> None:
+        """Wrote, read or verified it: nothing is told or written any more as if it had never been. What others add is no rollback."""
+        ledger = self._filled(url)
+        ledger.reserve("plan", _TENTH, 2, {})
+        assert ledger.charge("release", _TENTH, {}) == _ENTRY
+        self._know(last, ledger, Ledger.existing(url))
+        Ledger.existing(url).charge("plan", _TENTH, {}, "plan")
+        assert len(ledger.charges("plan")) == 1
+        _rolled_back(ledger, to=_ENTRY)
+        for call in _CALLS:
+            with pytest.raises(LedgerCorrupt, match=f"record {_ENTRY + 1} is not the one that this process saw"):
+                call(ledger)
+        assert Ledger.existing(url).verify().seq == _ENTRY
+
+    def _know(self, how: str, ledger: Ledger, others: Ledger) -> None:
+        """Write the newest record, or come to know one that somebody else wrote."""
+        match how:
+            case "charge":
+                ledger.charge("release", _TENTH, {})
+            case "value":
+                ledger.store(_ENTRY, "release", [{"value": [0.1]}])
+            case "void":
+                ledger.note("void", "the operator saw the records")
+            case _:
+                others.note("void", "the operator saw the records")
+                if how == "noted again":
+                    ledger.note("void", "the operator saw the records")
+                else:
+                    ledger.head() if how == "read" else ledger.verify()
 
     def _filled(self, url: str) -> Ledger:
         ledger = Ledger(url, BIRTH)
         for _ in range(4):
             ledger.charge("release", _TENTH, {})
         return ledger
+
+
+def _rolled_back(ledger: Ledger, *, to: int) -> None:
+    """Without the records after this number, behind the ledger's back."""
+    with ledger.storage.writing() as connection:
+        connection.execute(sa.delete(table).where(table.c.seq > to))
