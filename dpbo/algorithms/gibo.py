@@ -291,6 +291,7 @@ class DPGIBO:
 
     def _resume(self) -> None:
         """Take the steps that the ledger already knows; with history, their losses are computed again, which costs nothing."""
+        self.curator.deliver()
         for value in self.curator.ledger.values(self.name):
             if value["details"]["theta"] != self.theta.tolist():
                 remedy = "Resume with the kernel, the versions and the settings it began with."

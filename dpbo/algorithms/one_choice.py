@@ -48,6 +48,7 @@ def make(curator: Curator, query: Query, mechanism: SelectionMechanism, name: st
     """
     if curator.ledger.head().used[name] == 0:
         curator.release_all([curator.evaluate(query, **details)], mechanism, name=name, plan=name)
+    curator.deliver()
     values = curator.ledger.values(name)
     if not values:
         raise ReleaseLost(f"the choice {name!r} was charged but never delivered, and it is never drawn twice. Choose under another name.")

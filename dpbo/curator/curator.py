@@ -236,6 +236,15 @@ class Curator(Opaque):
         with self._lock:
             return self._books.by_first(f"release {name}", (list(handles), mechanism, plan, used), released)
 
+    def deliver(self) -> None:
+        """Store what was paid for and drawn while the ledger was out of reach. Every release begins with it; whoever finds a charge without
+        a value calls it first, because that value may wait here.
+
+        Raises LedgerUnavailable where the ledger still is.
+        """
+        with self._lock:
+            self._books.by_first("deliver", (), self._deliveries.store)
+
     def reserve(
         self, name: Name, event: Event, *, slots: int, terms: Mapping[str, Any], parallel: bool = False, limit: int | None = None
     ) -> Event:

@@ -16,7 +16,7 @@ from dpbo.accounting import Planned, ZCDPFilter
 from dpbo.algorithms.em import DPGaussianMixture, density_of
 from dpbo.algorithms.em.gaussians import Gaussians
 from dpbo.algorithms.em.repair import Averaged, Prior, mixture_of
-from dpbo.errors import InputError, LedgerMismatch
+from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import NoNoise
 from dpbo.queries.features import features
@@ -222,6 +222,27 @@ def test_what_resumes_is_the_same_plan_on_as_many_records(tmp_path):
     assert np.array_equal(first.means_, again.means_)
     with pytest.raises(LedgerMismatch, match="records"):
         clone(model).fit(Curator(X[:900], **terms))
+
+
+def test_a_step_whose_value_waits_for_the_ledger_is_no_loss(monkeypatch):
+    curator, model, stored = make(blobs(1000)), mixture(budget=0.5, dimension=2, max_iter=3), list[Any]()
+    honest = curator.ledger.store
+
+    def away(*value):
+        if len(stored) == 2:
+            raise LedgerUnavailable("the ledger is away")
+        stored.append(value)
+        return honest(*value)
+
+    monkeypatch.setattr(curator.ledger, "store", away)
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailable):
+            clone(model).fit(curator)
+    monkeypatch.setattr(curator.ledger, "store", honest)
+    first, again = (clone(model).fit(curator) for _ in range(2))
+    assert np.array_equal(first.means_, again.means_)
+    kinds = [record.kind for record in curator.ledger.records()]
+    assert kinds.count("charge") == kinds.count("value") > 2
 
 
 def test_other_questions_are_not_answered_by_what_was_released(tmp_path, monkeypatch):

@@ -180,6 +180,16 @@ def test_a_value_that_could_not_be_stored_is_finished_and_nothing_is_paid_twice(
     assert torch.equal(gibo(make(**terms), iterations=4).result().iterates, result.iterates)
 
 
+def test_made_anew_it_takes_the_step_whose_value_still_waits(monkeypatch):
+    curator = make()
+    failing_once(curator, monkeypatch, 2)
+    with pytest.raises(LedgerUnavailable):
+        gibo(curator, iterations=4).run()
+    result = gibo(curator, iterations=4).run()
+    assert len(result.gradients) == 4
+    assert torch.equal(gibo(curator, iterations=4).result().iterates, result.iterates)
+
+
 def test_a_second_process_is_refused_uncharged_and_resumes_rightly(tmp_path):
     terms = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
     first, second = gibo(make(**terms)), gibo(make(**terms))

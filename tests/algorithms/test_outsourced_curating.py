@@ -10,6 +10,7 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import GDPFilter, PureFilter
 from dpbo.algorithms.outsourced import Outcomes, random_projection, release_rows, row_noises
+from dpbo.curator.ledger import Ledger
 from dpbo.curator.records import PrivateView
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable, ReleaseLost
 from dpbo.events import L2LaplaceEvent
@@ -138,6 +139,28 @@ def test_rows_that_were_charged_and_lost_are_not_drawn_again(monkeypatch):
             release_rows(private, table(), L2LaplaceMechanism.of(2.0))
     with pytest.raises(ReleaseLost, match="another name"):
         release_rows(private, table(), L2LaplaceMechanism.of(2.0))
+
+
+@pytest.mark.attack("A16")
+def test_what_waits_for_the_ledger_is_no_loss(monkeypatch):
+    """Charged and drawn, but the ledger was away as its value was to be stored: asked again, it is there, drawn once."""
+    private = curator()
+    asked, charges = answers(private), private.ledger.charges
+
+    def unavailable(*_):
+        raise LedgerUnavailable("the ledger is away")
+
+    for call, plan in (
+        (lambda: asked.value(3, request="a").value, "outcomes"),
+        (lambda: release_rows(private, table(), L2LaplaceMechanism.of(1.0)).Z.tolist(), "rows"),
+    ):
+        with monkeypatch.context() as away:
+            away.setattr(Ledger, "store", unavailable)
+            for _ in range(2):
+                with pytest.raises(LedgerUnavailable):
+                    call()
+        assert call() == call()
+        assert len(charges(plan)) == len(private.ledger.values(plan)) == 1
 
 
 def answers(private, **changed):

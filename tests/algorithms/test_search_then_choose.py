@@ -9,7 +9,7 @@ import torch
 from dpbo.accounting import PureFilter
 from dpbo.algorithms import search_then_choose
 from dpbo.curator import Curator
-from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, ReleaseLost
+from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable, ReleaseLost
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.testing import SeededEntropy, replay
@@ -108,6 +108,25 @@ def test_a_choice_that_was_charged_but_lost_is_not_drawn_again(monkeypatch, tmp_
             searched(Curator(RECORDS, **terms))
     with pytest.raises(ReleaseLost, match="another name"):
         searched(Curator(RECORDS, **terms))
+
+
+@pytest.mark.attack("A16")
+def test_a_choice_that_waits_for_the_ledger_is_delivered(monkeypatch):
+    curator = Curator(RECORDS, **TERMS)
+    honest = curator.ledger.store
+
+    def away(entry, name, values):
+        if name.endswith("choice"):
+            raise LedgerUnavailable("the ledger is away")
+        return honest(entry, name, values)
+
+    monkeypatch.setattr(curator.ledger, "store", away)
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailable):
+            searched(curator)
+    monkeypatch.setattr(curator.ledger, "store", honest)
+    assert searched(curator).index == searched(curator).index
+    assert len(curator.ledger.charges("search then choose: choice")) == 1
 
 
 @pytest.mark.attack("A6")

@@ -56,6 +56,10 @@ def same(_subject, records):
     return records
 
 
+def unavailable(*_arguments):
+    raise LedgerUnavailable("the disk is full")
+
+
 def mean(score=same, **changes):
     return ClippedMean(score, **{"score_range": (0.0, 1.0), **changes})
 
@@ -169,6 +173,22 @@ def test_a_value_that_could_not_be_stored_is_delivered_later_and_never_drawn_aga
     assert curator.release(handle, NOISE).entry == 1
     assert len(draws) == 1
     assert [r.kind for r in curator.ledger.records()] == ["birth", "charge", "value"]
+
+
+@pytest.mark.attack("A16")
+def test_what_waits_is_delivered_when_asked_and_as_long_as_it_takes(monkeypatch):
+    curator = make()
+    handle = curator.evaluate(mean())
+    curator.deliver()
+    with monkeypatch.context() as away:
+        away.setattr(Ledger, "store", unavailable)
+        for call in (lambda: curator.release(handle, NOISE), curator.deliver, curator.deliver):
+            with pytest.raises(LedgerUnavailable):
+                call()
+    for _ in range(2):
+        curator.deliver()
+    (value,) = curator.ledger.records()[2:]
+    assert curator.release(handle, NOISE).value.tolist() == value.body["values"][0]["value"]
 
 
 def test_a_value_whose_commit_went_unanswered_is_kept_once(monkeypatch):

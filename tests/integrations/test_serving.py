@@ -190,6 +190,22 @@ def test_what_no_typed_error_covers_is_told_by_a_status_alone(client, monkeypatc
         assert "private" not in reply.text
 
 
+def test_who_asks_again_later_by_the_same_name_gets_what_was_drawn(client, monkeypatch):
+    asked = outcomes()
+    web = client(asked)
+
+    def away(*_):
+        raise LedgerUnavailable("at /home/them/private.db")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asked.curator.ledger, "store", away)
+        assert [ask(web, 1).status_code for _ in range(2)] == [503, 503]
+    late = ask(web, 1)
+    assert late.status_code == 200
+    assert ask(web, 1).json() == late.json()
+    assert len(asked.curator.ledger.charges("outcomes")) == 1
+
+
 def test_nobody_learns_from_the_statement_how_long_an_outcome_takes(client):
     """Slow outcomes and many repeats behind them: the statement takes whole periods, too, and answers come one a period.
 

@@ -87,6 +87,7 @@ class Plan:
         held = {"budget": str(budget), "records": curator.units, "role": "training", **terms}
         event = curator.reserve(name, planned.event(), slots=slots, terms=json.loads(json.dumps(held, default=_plain)))
         self.mechanism = planned if isinstance(planned, NoNoise) else mechanism(event.noise_multiplier)
+        curator.deliver()
         self._known = curator.ledger.values(name)
         if curator.ledger.head().used[name] != len(self._known):
             raise LedgerMismatch("values", len(self._known), curator.ledger.head().used[name], "A release was charged but lost.")

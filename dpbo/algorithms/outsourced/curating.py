@@ -51,15 +51,13 @@ def release_rows(
     own = {**table.public_inputs(), "records": curator.units}
     held = plan_terms(own, terms or {}, known=name in curator.ledger.head().used, also=("projection", "table"))
     event = curator.reserve(name, mechanism.event(), slots=1, terms=held)
-    known = curator.ledger.values(name)
-    if not known:
-        if curator.ledger.head().used[name]:
-            raise ReleaseLost(
-                f"the table {name!r} was charged but never delivered, and it is never drawn twice. Release under another name."
-            )
+    if curator.ledger.head().used[name] == 0:
         same = type(mechanism)(event.noise_multiplier)
         curator.release_all([curator.evaluate(table)], same, name=name, plan=name, used=0)
-        known = curator.ledger.values(name)
+    curator.deliver()
+    known = curator.ledger.values(name)
+    if not known:
+        raise ReleaseLost(f"the table {name!r} was charged but never delivered, and it is never drawn twice. Release under another name.")
     Z = torch.tensor(known[0]["value"], dtype=torch.float64)
     return ReleasedRows(Z, max(known[0]["variance"]), known[0]["law"], table.projection)
 
@@ -149,6 +147,7 @@ class Outcomes:
 
     def _late(self, request: str) -> Answer:
         """What was charged for this question before, and stored only afterwards or by another process."""
+        self.curator.deliver()
         if (answer := self._stored().get(request)) is None:
             raise ReleaseLost("this question was charged but its answer was never delivered, and it is never drawn twice.")
         return answer
