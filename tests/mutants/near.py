@@ -27,7 +27,7 @@ _FILES = {  # the part of the tests' names, by file; where it is not the file's 
     "algorithms/descriptors": ("algorithms/test_private_selection",),
     "algorithms/em": ("algorithms/test_em_kmeans_factors", "algorithms/test_em_mixture"),
     "algorithms/hidden_runs": ("algorithms/test_private_selection",),
-    "algorithms/kusner/regularised": ("algorithms/test_kusner_lipschitz", "algorithms/test_kusner_loops"),
+    "algorithms/kusner/regularised": ("algorithms/test_kusner_lipschitz", "algorithms/test_kusner_loops", "queries/test_copies"),
     "algorithms/kusner/bounds": ("algorithms/test_kusner_bounds", "algorithms/test_kusner_loops"),
     "algorithms/outsourced/curating": ("algorithms/test_outsourced_curating",),
     "algorithms/selection": ("algorithms/test_private_selection", "accounting/test_roles"),

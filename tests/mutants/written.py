@@ -304,5 +304,37 @@ MUTANTS = (
         old="both = alone if self.components == 1 else 2.0 * alone",
         new="both = alone",
     ),
+    Mutant(
+        "a choice among candidates reads its caller's range anew",
+        "queries/candidates.py",
+        old='        object.__setattr__(self, "score_range", require_range("score_range", self.score_range))\n',
+        new="",
+    ),
+    Mutant(
+        "the best regularised model reads its caller's grid anew",
+        "algorithms/kusner/regularised.py",
+        old='        object.__setattr__(self, "grid", grid)\n',
+        new="",
+    ),
+    Mutant(
+        "who noted a void forgets it with the ledger's last record",
+        "curator/ledger.py",
+        old="        self._saw(noted)\n",
+        new="",
+    ),
+    Mutant(
+        "an older copy under an open ledger is read without a word",
+        "curator/ledger.py",
+        old="        with self._knowing(self.storage.reading()) as connection:\n"
+        "            return _read(connection, sa.true() if after is None else table.c.seq > after)",
+        new="        with self.storage.reading() as connection:\n"
+        "            return _read(connection, sa.true() if after is None else table.c.seq > after)",
+    ),
+    Mutant(
+        "an answer that waits for the ledger passes for lost",
+        "algorithms/outsourced/curating.py",
+        old="        self.curator.deliver()\n",
+        new="",
+    ),
     Mutant("epsilon printed to the nearest digit", "statement.py", old="rounding=ROUND_CEILING", new='rounding="ROUND_HALF_EVEN"'),
 )
