@@ -36,7 +36,7 @@ def calibrate(
         event: whose noise, GaussianEvent or LaplaceEvent; of a Poisson-sampled Gaussian a partial with its rate and relation.
 
     Raises:
-        InputError: a number outside its range, or a mechanism that the filter cannot pay for.
+        InputError: a number outside its range, a mechanism that the filter cannot pay for, or an event that costs next to nothing.
     """
     chosen, part = accounting if accounting is not None else GDPFilter(), exact_share(share)
     slots = require_count("releases", releases)

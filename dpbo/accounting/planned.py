@@ -26,7 +26,7 @@ from dpbo.events import Event, event_from_json
 from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
 
-_ROUNDING = 1e-6  # another machine may round the composition differently; the statement prints the bound itself
+_ROUNDING = 1e-6  # of a ledger that is there: another machine may round differently; the statement prints the bound itself
 _PRECISION = 1e-7
 
 
@@ -42,7 +42,7 @@ class Planned(Accounting):
     events: tuple[Event, ...]
     unit: ClassVar[str] = "slots"
     cap_is_budget: ClassVar[bool] = False
-    _hooks: ClassVar[frozenset[str]] = frozenset({"guarantee", "least_beside", "may_hold", "multiplier"})
+    _hooks: ClassVar[frozenset[str]] = frozenset({"guarantee", "least_beside", "may_hold", "multiplier", "require_kept"})
 
     def __init__(self, events: Sequence[Event]) -> None:
         if not events or not all(isinstance(event, Event) and not event.free for event in events):
@@ -70,13 +70,17 @@ class Planned(Accounting):
         return Cost.of(*(event.slots * here for here in same)) if any(same) else None
 
     def cap(self, budget: Budget) -> Cost:
-        if not self.fits(budget, room=_ROUNDING):
+        self.require_kept(budget, room=_ROUNDING)
+        return self._whole()
+
+    def require_kept(self, budget: Budget, *, room: float = 0.0) -> None:
+        """Raises InputError, saying what is reached, where the plan does not fit."""
+        if not self.fits(budget, room=room):
             bound = self.composition(budget.delta or 0.0, refine=False)
             unit, reached = ("epsilon", bound.epsilon) if budget.epsilon is not None else ("mu", bound.mu)
-            got = "has no mu" if reached is None else f"reaches {unit} {reached:.6g}"
-            allowed = f"within the budget's {unit} {budget.epsilon or budget.mu:g}"
+            got = "has no mu" if reached is None else f"reaches {unit} {reached}"
+            allowed = f"within the budget's {unit} {budget.epsilon or budget.mu}"
             raise InputError("events", got, allowed, "Plan fewer slots or more noise; see calibrate.")
-        return self._whole()
 
     def fits(self, budget: Budget, *, room: float = 0.0) -> bool:
         """Whether the plan keeps the budget, or passes it by no more than the share `room`."""
@@ -126,6 +130,8 @@ class Planned(Accounting):
         low = high / 2.0
         while fits(low):
             low /= 2.0
+            if low < 1e-6:
+                raise InputError("event", "costs next to nothing", "one that the budget bounds", "Plan it with any noise: it fits.")
         while high / low > 1 + _PRECISION:
             middle = math.sqrt(low * high)
             low, high = (low, middle) if fits(middle) else (middle, high)

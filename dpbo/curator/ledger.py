@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from dpbo.accounting.costs import Cost
 from dpbo.accounting.filters import Accounting
 from dpbo.accounting.known import accounting_named
+from dpbo.accounting.planned import Planned
 from dpbo.checking import checked, require_json
 from dpbo.curator.chain import Record, answers, dump, replay, stored_forms
 from dpbo.curator.plans import require_declared, require_records, same_event, with_slots
@@ -66,6 +67,8 @@ class Ledger:
     def _born(self, birth: Mapping[str, Any], cap: Cost) -> Record:
         with self.storage.writing() as connection:
             first = _read_one(connection, table.c.seq == 0)
+            if first is None and isinstance(plan := accounting_named(birth["accounting"]), Planned):
+                plan.require_kept(Budget.from_json(birth["budget"]))  # without the room of a ledger that another machine began
             return first or _append(
                 connection, None, "birth", "", {**birth, "cap": str(cap), "state": {"total": str(cap.nothing), "used": {}}}
             )

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import time
 from fractions import Fraction
 from typing import Any
 
@@ -149,11 +150,50 @@ def test_the_least_noise_is_found_in_few_steps_on_either_side_of_one(least):
     assert least * (1 - 1e-12) <= found <= least * (1 + 1e-7)
 
 
+def test_noise_that_costs_next_to_nothing_is_not_looked_for_without_end():
+    asked = []
+
+    def kind(multiplier, slots):
+        asked.append(multiplier)
+        assert len(asked) < 100
+        return GaussianEvent(5.0, slots)
+
+    with pytest.raises(InputError, match=r"event='costs next to nothing'.*one that the budget bounds"):
+        calibrate(Budget.gdp(1.0), releases=4, accounting=Planned([GaussianEvent(5.0)]), event=kind)
+    assert 1e-6 < min(asked) < 2e-6
+    little = calibrate(Budget.gdp(4e5), releases=1, accounting=Planned([GaussianEvent(5.0)]))
+    assert little == pytest.approx(2.5e-6, rel=1e-6)
+
+
+def test_little_noise_of_a_sample_is_found_within_a_minute():
+    """Each look took seconds and gigabytes there."""
+    step = functools.partial(PoissonGaussianEvent, rate=0.01, relation="replace-one")
+    budget, began = Budget(50.0, 1e-5), time.process_time()
+    multiplier = calibrate(budget, releases=10, accounting=Planned([GaussianEvent(10.0)]), event=step)
+    assert time.process_time() - began < 60
+    assert 0.1 < multiplier < 0.3
+    assert Planned([GaussianEvent(10.0), step(multiplier, 10)]).fits(budget)
+
+
 def test_a_plan_may_pass_its_budget_by_a_millionth_which_another_rounding_may_add():
     bound = PLAN.composition(1e-6, refine=False)
     assert PLAN.cap(Budget(bound.epsilon / (1 + 0.9e-6), 1e-6)) == Cost.of(2, 3, 1)
     with pytest.raises(InputError, match="events"):
         PLAN.cap(Budget(bound.epsilon / (1 + 1.1e-6), 1e-6))
+
+
+def test_that_millionth_is_for_a_ledger_that_is_there_and_none_is_born_with_it(tmp_path, monkeypatch):
+    bound = PLAN.composition(1e-6, refine=False)
+    kept, passed = Budget(bound.epsilon, 1e-6), Budget(bound.epsilon / (1 + 0.9e-6), 1e-6)
+    for place in ({}, {"dataset": "d", "ledger": str(tmp_path / "l.db")}):
+        with pytest.raises(InputError, match=f"events='reaches epsilon {bound.epsilon}'.*budget's epsilon {passed.epsilon}"):
+            make(budget=passed, **place)
+    there = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "budget": kept}
+    make(**there).release(MEAN, GaussianMechanism(8.0))
+    monkeypatch.setattr(Planned, "fits", lambda plan, budget, *, room=0.0: room > 0.0)  # a machine on which it reaches a little more
+    assert make(**there).ledger.verify().seq == 2
+    with pytest.raises(InputError, match="reaches epsilon"):
+        make(budget=kept)
 
 
 def test_sampled_steps_are_calibrated_by_a_partial():
@@ -186,9 +226,9 @@ def test_a_budget_is_kept_to_the_last_bit_or_within_the_room_that_is_left():
 
 def test_a_refusal_says_what_is_reached_and_what_is_allowed():
     bound = PLAN.composition(1e-6, refine=False)
-    with pytest.raises(InputError, match=f"reaches epsilon {bound.epsilon:.6g}.*budget's epsilon 1"):
+    with pytest.raises(InputError, match=f"reaches epsilon {bound.epsilon}.*budget's epsilon 1.0"):
         PLAN.cap(Budget(1.0, 1e-6))
-    with pytest.raises(InputError, match=f"reaches mu {bound.mu:.6g}.*budget's mu 0.3"):
+    with pytest.raises(InputError, match=f"reaches mu {bound.mu}.*budget's mu 0.3"):
         PLAN.cap(Budget.gdp(0.3))
 
 

@@ -66,6 +66,19 @@ def test_a_tiny_divergence_keeps_its_digits_and_a_large_order_is_the_unsampled_o
     assert at_128 < 0.05 * 128 * shift**2 / 1800, "sampling is seen up to order 128"
 
 
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize(
+    ("sigma", "gridded", "others"), [(0.25, [1.02, 16.0, 62.5], [62.51, 128.0]), (0.05, [1.02, 2.0], [16.0]), (1e-100, [], [1.02])]
+)
+@pytest.mark.attack("A15")
+def test_where_a_grid_would_be_too_large_the_divergence_is_that_of_no_sampling(sigma, gridded, others, relation):
+    """At order 62.5 the largest grid is asked for to the step: 2 * 62.5 + 12 / 4 = 128, in steps of 2^-10."""
+    orders = np.array(gridded + others)
+    found, unsampled = poisson.renyi(sigma, 0.01, relation, orders), orders * (1.0 if relation == ADD else 4.0) / (2 * sigma**2)
+    assert (found < unsampled - 4).tolist() == [True] * len(gridded) + [False] * len(others)
+    assert (found[len(gridded) :] == unsampled[len(gridded) :]).all()
+
+
 @pytest.mark.parametrize("order", [1.01, 1.5, 2.0, 17.0, 128.0])
 @pytest.mark.attack("A15")
 def test_the_gain_keeps_its_digits_for_every_loss(order):
