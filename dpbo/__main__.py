@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -15,10 +16,15 @@ from dpbo.privacy import Budget
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 1 a typed error (printed), 2 unusable arguments."""
+    """Exit status: 0 done, 1 a typed error (printed) or a reader of the output who left, 2 unusable arguments."""
     options = _parser().parse_args(arguments)
     try:
-        return int(options.run(options) or 0)
+        status = int(options.run(options) or 0)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        return 1
     except PrivacyError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1

@@ -14,6 +14,7 @@ No element of a tensor is looked at unless a range asks for it, and few of a lon
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import itertools
@@ -70,10 +71,13 @@ def points(value: Any) -> bool:
     return value.ndim == 2 and 0 not in value.shape and str(value.dtype) == "torch.float64" and bool(value.isfinite().all())
 
 
-POINTS = Within("float64, finite, of shape q x d", points, "Use X.double(), and x.unsqueeze(0) for one point.")
+_TO_TENSOR = "Use torch.as_tensor(X, dtype=torch.float64)"
+POINTS = Within("a float64 tensor, finite, of shape q x d", points, f"{_TO_TENSOR}, and X.unsqueeze(0) for one point.")
 FINITE = Within("finite numbers", lambda value: bool(value.isfinite().all()))
 FLOATS = Within(
-    "finite, of a floating-point dtype", lambda value: value.is_floating_point() and bool(value.isfinite().all()), "Use X.double()."
+    "a tensor of a floating-point dtype, finite",
+    lambda value: value.is_floating_point() and bool(value.isfinite().all()),
+    f"{_TO_TENSOR}.",
 )
 
 
@@ -242,7 +246,7 @@ def _refusal(value: Any, hint: Any) -> tuple[str, str] | None:
     if _parts(hint)[0] in (Union, types.UnionType):
         refusals = [_refusal(value, part) for part in _parts(hint)[1]]
         return None if None in refusals else (" or ".join(dict.fromkeys(r[0] for r in refusals if r)), "".join(r[1] for r in refusals if r))
-    return None if _fits(value, hint) else (_words(hint), "")
+    return None if _fits(value, hint) else (_words(hint), getattr(hint, "_remedy", ""))
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -340,4 +344,6 @@ def _words(hint: Any) -> str:
         return "a dense real tensor"
     if kind is type and parts:
         return f"a class of {getattr(parts[0], '__name__', parts[0])}"
-    return _WORDS.get(kind, f"a {getattr(kind, '__name__', kind)}") if isinstance(kind, type) else str(kind)
+    if isinstance(kind, enum.EnumMeta):
+        return " or ".join(f"{kind.__name__}.{member}" for member in kind.__members__)
+    return _WORDS.get(kind, f"{'an' if kind.__name__[0] in 'AEIO' else 'a'} {kind.__name__}") if isinstance(kind, type) else str(kind)

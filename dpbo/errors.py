@@ -35,7 +35,8 @@ class InputError(PrivacyError, ValueError):
 
     Attributes:
         parameter: name of the argument.
-        value: what was given, as shown: numbers, words and short tuples of them; of anything else, which may be private, only the type.
+        value: what was given, as shown: numbers, words and short tuples of them; of anything else, which may be private, only the type,
+            and of arrays and tensors the dtype and the number of dimensions.
         allowed: what would have been accepted.
     """
 
@@ -51,12 +52,21 @@ def _showable(value: Any) -> str:
     plain = (int, float, str, enum.Enum, type(None))
     short = isinstance(value, (tuple, list)) and len(value) <= 8 and all(isinstance(part, (int, float)) for part in value)
     if not (isinstance(value, plain) or short):
-        return f"<{type(value).__name__}>"
+        return _kind(value)
     try:
         shown = repr(value)
     except Exception:  # a whole number of thousands of digits, or a class of the user's own
         return f"<{type(value).__name__}>"
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+
+
+def _kind(value: Any) -> str:
+    """Its type. Of an array, how many rows there are may be private, and how long its longest text."""
+    kind = type(value)
+    if kind.__module__.partition(".")[0] not in ("numpy", "torch") or not getattr(value, "ndim", 0):
+        return f"<{kind.__name__}>"
+    dtype = getattr(getattr(value.dtype, "type", None), "__name__", str(value.dtype))
+    return f"<{kind.__name__}, {dtype}, {value.ndim}-d>"
 
 
 class BudgetExceeded(PrivacyError):

@@ -12,7 +12,7 @@ import numbers
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from dpbo.checking import checked
 from dpbo.errors import InputError
@@ -68,12 +68,13 @@ class PrivacyUnit:
         groups: one label a record. Private: never shown, handed to the curator at birth.
     """
 
+    _remedy: ClassVar[str] = "For example PrivacyUnit('record')."
     name: str
     groups: Any = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
-            raise InputError("name", self.name, "a non-empty word for the protected unit", "For example PrivacyUnit('record').")
+            raise InputError("name", self.name, "a non-empty word for the protected unit", self._remedy)
 
 
 @checked
@@ -86,6 +87,7 @@ class Budget:
         delta: in [0, 1). Gaussian noise needs delta > 0.
     """
 
+    _remedy: ClassVar[str] = "For example Budget(epsilon=3.0, delta=1e-6)."
     epsilon: float | None
     delta: float | None
     mu: float | None = field(default=None, init=False)

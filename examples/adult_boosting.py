@@ -1,4 +1,6 @@
-"""Four mixed hyper-parameters of a gradient-boosting model on Adult: the validation records must not leak."""
+"""Four mixed hyper-parameters of a gradient-boosting model on Adult: the validation records must not leak.
+
+Adult is UCI data set 2, as one table with a header, also of `income` and `split`: adult/adult.csv.gz in the folder DPBO_DATA names."""
 
 import os
 import pathlib
@@ -31,7 +33,7 @@ def tuned(X: pd.DataFrame, y: Any, public: int, evaluations: int = 40) -> DPSear
 
 
 if __name__ == "__main__":
-    table = pd.read_csv(pathlib.Path(os.environ["DPBO_DATA"]) / "adult" / "adult.csv.gz").sample(frac=1, random_state=0)
+    table = pd.read_csv(pathlib.Path(os.environ.get("DPBO_DATA", "$DPBO_DATA")) / "adult" / "adult.csv.gz").sample(frac=1, random_state=0)
     X, y = table.drop(columns=["income", "split"]).fillna("?"), table["income"].str.contains(">50K").to_numpy()
     search = tuned(X[:20_000], y[:20_000], public=10_000)  # the rest is public, too, and judges the result
     print(search.best_params_, search.best_score_, search.score(X[20_000:], y[20_000:]), search.statement(), sep="\n")

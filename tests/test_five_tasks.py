@@ -33,6 +33,11 @@ class TestFiveTasks:
         assert search.score(X[300:], y[300:]) > 0.9
         assert "(1.000, 1e-06)-DP" in str(search.statement())
 
+    def test_without_adult_it_says_where_it_looked(self):
+        left = {name: value for name, value in os.environ.items() if name != "DPBO_DATA"}
+        done = subprocess.run([sys.executable, "-m", "examples.adult_boosting"], capture_output=True, text=True, cwd=ROOT, env=left)
+        assert "No such file or directory: '$DPBO_DATA/adult/adult.csv.gz'" in done.stderr
+
     @pytest.mark.skipif("DPBO_DATA" not in os.environ, reason="the variable DPBO_DATA names no folder with Adult")
     def test_the_same_on_adult(self):
         done = subprocess.run([sys.executable, "-m", "examples.adult_boosting"], capture_output=True, text=True, check=True, cwd=ROOT)

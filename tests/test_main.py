@@ -1,6 +1,7 @@
 """The command line: the main job, planning, and looking at a ledger."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -43,6 +44,17 @@ def test_the_main_job_reports_what_it_should(job):
     assert "true" not in done.stdout
     assert (folder / "p.png").stat().st_size > 10_000
     assert done.stderr == "", "silent where there is no terminal"
+
+
+@pytest.mark.parametrize("action", ["export", "form"])
+def test_a_reader_who_leaves_early_is_no_traceback(job, action):
+    folder, _ = job
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "dpbo", "ledger", action, str(folder / "l.db")]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_the_ledger_can_be_shown_verified_and_exported(job, capsys):

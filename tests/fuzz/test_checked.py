@@ -165,6 +165,42 @@ def test_uses_that_are_usual_elsewhere_are_taken():
     assert found.fit(np.linspace(-1, 1, 80).reshape(40, 2)).best_params_["n_clusters"] in (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        ("unit", "record", r"must be a PrivacyUnit. For example PrivacyUnit\('record'\)"),
+        ("budget", 3.0, r"must be a Budget. For example Budget\(epsilon=3.0, delta=1e-6\)"),
+        ("adjacency", "replace-one", "must be Adjacency.REPLACE_ONE or Adjacency.ADD_OR_REMOVE_ONE or Adjacency.BOUNDED_ROW_CHANGE"),
+        ("accounting", "gdp", "must be an Accounting or None"),
+    ],
+)
+def test_a_refusal_says_what_is_taken_and_how_to_make_it(name, given, told):
+    terms: dict[str, Any] = {"unit": dpbo.PrivacyUnit("x"), "adjacency": w.REPLACE, "budget": w.BUDGET, name: given}
+    with pytest.raises(InputError, match=told):
+        dpbo.Curator(w.records(), **terms)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (np.zeros((3, 1)), "<ndarray, float64, 2-d>"),
+        (torch.zeros(3, 1), "<Tensor, torch.float32, 2-d>"),
+        (torch.zeros(3, dtype=torch.float64), "<Tensor, torch.float64, 1-d>"),
+        (np.array(["a", "secretly long"]), "<ndarray, str_, 1-d>"),
+        (np.array([object()]), "<ndarray, object_, 1-d>"),
+        (np.int64(3), "<int64>"),
+        (object(), "<object>"),
+    ],
+)
+def test_of_an_array_the_dtype_and_dimensions_are_told_and_never_how_many_rows(given, told):
+    objective = dpbo.PrivateObjective(w.curator(), w.score, score_range=(0.0, 1.0), evaluations=3)
+    with pytest.raises(
+        InputError, match=r"float64 tensor, finite, of shape q x d. Use torch.as_tensor\(X, dtype=torch.float64\)"
+    ) as caught:
+        objective(given)
+    assert caught.value.value == told
+
+
 def test_details_are_looked_at_before_the_records():
     asked: list[int] = []
 
