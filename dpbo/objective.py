@@ -9,7 +9,6 @@ public and whatever is done with it is free.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 import weakref
@@ -36,6 +35,7 @@ from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.privacy import require_count
 from dpbo.queries.cells import CellMeans
 from dpbo.queries.clipped import ClippedMean, ScoreRange
+from dpbo.queries.copies import own
 from dpbo.queries.query import Query
 from dpbo.queries.sampled import PoissonSampled
 from dpbo.queries.scoring import Score
@@ -97,7 +97,7 @@ class PrivateObjective:
         cells: int | None = None,
         terms: Mapping[str, Any] | None = None,
     ) -> None:
-        bounds, weighed = copy.deepcopy((score_range, weights))  # the caller may change what was given; the plan stays as it was reserved
+        bounds, weighed = own((score_range, weights))  # the caller may change what was given; the plan stays as it was reserved
         self._settings = {"score_range": bounds, "fit": fit, "weights": weighed, "divisor": divisor, "worst": worst,
                           "max_records_per_unit": max_records_per_unit, "role": role}  # fmt: skip
         self._score, self._sample_rate, self._cells = score, sample_rate, cells
@@ -113,8 +113,8 @@ class PrivateObjective:
         share = exact_share(budget_share)
         planned = mechanism if isinstance(mechanism, NoNoise) else self._planned(mechanism, query, share)
         self._noise_std(planned)  # refuses what cannot be drawn before anything is reserved
-        own = {"budget_share": str(share), **query.public_inputs()}
-        stated = plan_terms(own, terms or {}, known=name in curator.ledger.head().used, also=_STATED)
+        itself = {"budget_share": str(share), **query.public_inputs()}
+        stated = plan_terms(itself, terms or {}, known=name in curator.ledger.head().used, also=_STATED)
         event = curator.reserve(name, query.charged(planned.event(), curator.adjacency), slots=evaluations, terms=stated)
         self.noise_multiplier = event.noise_multiplier
         self._mechanism = planned if isinstance(planned, NoNoise) else type(planned)(event.noise_multiplier)

@@ -236,8 +236,8 @@ class Ledger:
     @contextlib.contextmanager
     def _knowing(self, opened: contextlib.AbstractContextManager[sa.Connection]) -> Iterator[sa.Connection]:
         """A transaction in which the newest record that this process saw still stands. Raises LedgerCorrupt."""
+        seq, known = self._seen  # before the transaction's snapshot is taken: a later one may hold more, never less
         with opened as connection:
-            seq, known = self._seen
             if connection.execute(sa.select(table.c.hash).where(table.c.seq == seq)).scalar() != known:
                 raise LedgerCorrupt(f"record {seq} is not the one that this process saw: another copy was put in its place.")
             yield connection
