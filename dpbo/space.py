@@ -3,7 +3,8 @@
     space = Space(C=scipy.stats.loguniform(1e-2, 1e3), depth=scipy.stats.randint(2, 10), kernel=["rbf", "poly"])
 
 Every parameter is one coordinate. Continuous distributions are measured by their own cdf, so a log-uniform one is linear in the
-logarithm; whole-number distributions and lists of numbers are evenly spaced steps in [0, 1]; other lists are categories 0, 1, ...
+logarithm; whole-number distributions and lists of numbers are evenly spaced steps in [0, 1]; other lists are categories
+0, 1, ... What decodes to a value encodes again, and a value outside the space has no point: nothing is moved into it silently.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import abc
 import math
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
@@ -28,6 +29,7 @@ class _Axis(abc.ABC):
     """One parameter as one coordinate."""
 
     lower, upper = 0.0, 1.0
+    allowed = "one of the values of this space"
 
     @abc.abstractmethod
     def decode(self, u: float) -> Any:
@@ -35,25 +37,30 @@ class _Axis(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, value: Any) -> float:
-        """The coordinate of a value."""
+        """The coordinate of a value. Raises ValueError, TypeError or OverflowError where it has none."""
 
 
 @dataclass(frozen=True)
 class _Continuous(_Axis):
     distribution: Any
+    ends: tuple[float, float] = field(init=False)  # the values at lower and upper
 
     def __post_init__(self) -> None:
         low, high = self.distribution.support()
         object.__setattr__(self, "lower", 0.0 if math.isfinite(low) else _TAIL)
         object.__setattr__(self, "upper", 1.0 if math.isfinite(high) else 1.0 - _TAIL)
+        object.__setattr__(self, "ends", (float(self.distribution.ppf(self.lower)), float(self.distribution.ppf(self.upper))))
+
+    @property
+    def allowed(self) -> str:  # type: ignore[override]  # mypy: a property for an attribute that nobody sets
+        return f"a number from {self.ends[0]:g} to {self.ends[1]:g}"
 
     def decode(self, u: float) -> float:
-        return float(self.distribution.ppf(min(max(u, self.lower), self.upper)))
+        value = float(self.distribution.ppf(min(max(u, self.lower), self.upper)))
+        return min(max(value, self.ends[0]), self.ends[1])  # ppf rounds, beyond an end too
 
     def encode(self, value: Any) -> float:
-        if not isinstance(value, numbers.Real):
-            raise TypeError("no number")
-        return float(self.distribution.cdf(value))
+        return min(max(float(self.distribution.cdf(inside(value, *self.ends))), self.lower), self.upper)
 
 
 @dataclass(frozen=True)
@@ -120,14 +127,15 @@ class Space:
         return {name: axis.decode(u) for (name, axis), u in zip(self._axes.items(), x.tolist(), strict=True)}
 
     def encode(self, parameters: dict[str, Any]) -> torch.Tensor:
-        """The point (`d`, float64) of these parameters, e.g. of a library's defaults."""
+        """The point (`d`, float64) of these parameters, e.g. of a library's defaults.
+
+        Raises:
+            InputError: other parameters than the space's, or a value outside it: one that no point decodes to, up to rounding. An
+                unbounded distribution ends at its quantiles of 0.001 and 0.999.
+        """
         if set(parameters) != set(self.names):
             raise InputError("parameters", sorted(parameters), f"exactly {self.names}")
-        try:
-            coordinates = [axis.encode(parameters[name]) for name, axis in self._axes.items()]
-        except (ValueError, TypeError, OverflowError):
-            raise InputError("parameters", parameters, "values of this space") from None
-        return torch.tensor(coordinates, dtype=torch.float64)
+        return torch.tensor([_encoded(name, axis, parameters[name]) for name, axis in self._axes.items()], dtype=torch.float64)
 
     def sample(self, q: Annotated[int, at_least(1, 2**20)], *, seed: Seed) -> torch.Tensor:
         """`q x d` scrambled Sobol points, rounded to the nearest allowed value: a public initial design."""
@@ -143,6 +151,23 @@ class Space:
         for i, categories in self.cat_dims.items():
             X[:, i] = (unit[:, i] * len(categories)).floor().clamp(max=len(categories) - 1)
         return X
+
+
+def inside(value: Any, low: float, high: float) -> float:
+    """The number, or the end that it passes by rounding alone, as 0.8 does 0.7 + 0.1. ValueError farther out, TypeError for no number."""
+    if not isinstance(value, numbers.Real):
+        raise TypeError("no number")
+    number = float(value)
+    if not (low <= number <= high or math.isclose(number, low) or math.isclose(number, high)):
+        raise ValueError("outside")
+    return min(max(number, low), high)
+
+
+def _encoded(name: str, axis: _Axis, value: Any) -> float:
+    try:
+        return axis.encode(value)
+    except (ValueError, TypeError, OverflowError):
+        raise InputError(f"parameters[{name!r}]", value, axis.allowed) from None
 
 
 def _axis(name: str, spec: Any) -> _Axis:

@@ -1,11 +1,15 @@
 """Space: RandomizedSearchCV's words, BoTorch's cube."""
 
+import math
+
 import pytest
 import scipy.stats
 import torch
 from botorch.acquisition import qLogNoisyExpectedImprovement
 from botorch.models import MixedSingleTaskGP
 from botorch.optim import optimize_acqf_mixed_alternating
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from dpbo import Space
 from dpbo.errors import InputError
@@ -52,7 +56,15 @@ def test_dimensions_are_what_botorch_takes():
 
 
 @pytest.mark.parametrize(
-    "spec", [{}, {"a": 3}, {"a": []}, {"a": "rbf"}, {"a": scipy.stats.poisson(3)}, {"a": scipy.stats.randint(0, 10**6)}]
+    "spec",
+    [
+        {},
+        {"a": 3},
+        {"a": []},
+        {"a": "rbf"},
+        {"a": scipy.stats.poisson(3)},
+        {"a": scipy.stats.randint(0, 10**6)},
+    ],
 )
 def test_what_is_no_search_space_is_refused(spec):
     with pytest.raises(InputError):
@@ -64,8 +76,45 @@ def test_points_and_parameters_of_another_space_are_refused():
         SPACE.decode(torch.zeros(3).double())
     with pytest.raises(InputError, match="parameters"):
         SPACE.encode({"C": 1.0})
-    with pytest.raises(InputError, match="parameters"):
-        SPACE.encode({**SPACE.decode(SPACE.sample(1, seed=0)[0]), "kernel": "cubic"})
+    for name, value in OUTSIDE:
+        with pytest.raises(InputError, match=rf"^parameters\['{name}'\]="):
+            SPACE.encode({**SPACE.decode(SPACE.sample(1, seed=0)[0]), name: value})
+
+
+OUTSIDE = [
+    ("C", 1e9), ("C", 1e3 * (1 + 1e-6)), ("C", 9.9e-3), ("C", -5.0), ("C", math.nan), ("C", math.inf), ("C", 10**400), ("C", "1"),
+    ("z", 6.0), ("z", -3.1), ("z", -math.inf), ("depth", 10), ("depth", 2.5), ("k", 20), ("k", math.nan), ("kernel", "cubic"),
+]  # fmt: skip
+LAWS = [
+    scipy.stats.uniform(0.7, 0.1), scipy.stats.uniform(-0.3, 0.3), scipy.stats.uniform(1e9, 1.0), scipy.stats.loguniform(1e-2, 1e3),
+    scipy.stats.loguniform(1e-300, 1e-290), scipy.stats.loguniform(1, 10, loc=3, scale=7), scipy.stats.norm(), scipy.stats.norm(1e6, 1e-3),
+    scipy.stats.truncnorm(-1, 2, loc=5, scale=0.1), scipy.stats.beta(0.2, 0.3), scipy.stats.gamma(0.5, scale=3), scipy.stats.expon(-2),
+    scipy.stats.lognorm(10), scipy.stats.cauchy(), scipy.stats.t(1.5), scipy.stats.pareto(0.5), scipy.stats.triang(0.3, -1, 4),
+    scipy.stats.gumbel_l(), scipy.stats.invgauss(0.15), scipy.stats.arcsine(), scipy.stats.laplace(-4, 0.1), scipy.stats.weibull_max(2),
+    scipy.stats.rv_histogram(([1, 0, 2], [0.0, 1.0, 2.0, 3.0])), scipy.stats.randint(-3, 40), scipy.stats.binom(9, 0.4), [0.1, 0.3, 0.7],
+]  # fmt: skip
+SPACES = [Space(a=law) for law in LAWS]
+
+
+@given(st.sampled_from(SPACES), st.floats(-0.5, 1.5) | st.sampled_from([0.0, 1.0, 1e-3, 1 - 1e-3, math.nextafter(1, 0), 5e-324]))
+@example(SPACES[3], 1 - 1e-16)  # ppf passes the end there
+def test_whatever_a_point_decodes_to_encodes_again(space, u):
+    value = space.decode(torch.tensor([u], dtype=torch.float64))
+    x = space.encode(value)
+    assert bool(((space.bounds[0] <= x) & (x <= space.bounds[1])).all())
+
+
+@pytest.mark.parametrize("law", LAWS[:3] + LAWS[6:8])
+def test_a_point_and_its_parameters_are_the_same_place(law):
+    space = Space(a=law)
+    for x in (*space.bounds, *space.sample(16, seed=0)):
+        torch.testing.assert_close(space.encode(space.decode(x)), x, rtol=0, atol=1e-6)
+
+
+def test_an_end_that_is_off_by_rounding_is_that_end():
+    space = Space(a=scipy.stats.uniform(0.7, 0.1), C=scipy.stats.loguniform(1e-2, 1e3))
+    assert space.specs["a"].support()[1] < 0.8
+    assert space.encode({"a": 0.8, "C": 1e-2 * (1 - 1e-15)}).tolist() == pytest.approx([1.0, 0.0], abs=1e-12)
 
 
 def test_weights_of_single_whole_numbers_are_those_numbers_alone():

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from dpbo.errors import InputError
-from dpbo.space import Space
+from dpbo.space import Space, inside
 
 Expressible = Callable[[Any, Sequence[Any]], bool]
 """Whether the other program takes a value as it is, beside the parameter's other ones."""
@@ -65,7 +65,12 @@ class Parameter:
             if shown not in self.labels:
                 raise InputError(self.name, shown, "one of the values of this space")
             return self.labels.index(shown) / self._ends
-        return float(shown) if self._axis is None else float(self._axis.encode({self._axis.names[0]: shown})[0])
+        if self._axis is not None:
+            return float(self._axis.encode({self._axis.names[0]: shown})[0])
+        try:
+            return inside(shown, self.low, self.high)
+        except (ValueError, TypeError, OverflowError):
+            raise InputError(self.name, shown, f"a number from {self.low:g} to {self.high:g}") from None
 
     @property
     def _ends(self) -> int:
@@ -94,6 +99,14 @@ class Wording:
         if missing:
             raise InputError("parameters", ", ".join(missing), "all there", "The study or experiment must be one over this Space.")
         return torch.tensor([p.coordinate(shown[p.name]) for p in self.parameters], dtype=torch.float64)
+
+    def holds(self, shown: Mapping[str, Any]) -> bool:
+        """Whether parameters as shown are there and of this space."""
+        try:
+            self.point(shown)
+        except InputError:
+            return False
+        return True
 
     def shown(self, x: torch.Tensor) -> dict[str, Any]:
         """The parameters at a point, `d`, as shown."""

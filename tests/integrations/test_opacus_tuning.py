@@ -221,6 +221,12 @@ class TestTuning:
         with pytest.raises(InputError, match="parameters"):
             tuned(four["selection"], parameters=given)
 
+    @pytest.mark.parametrize("asked", [{"lr": 20.0, "clip": 1.0}, {"lr": 0.5, "clip": 2.0}, {"lr": float("nan"), "clip": 1.0}])
+    def test_parameters_outside_the_space_are_refused_before_there_is_a_ledger(self, four, tmp_path, asked):
+        with pytest.raises(InputError, match="parameters"):
+            tuned(four["once"], parameters=asked, dataset="d", ledger=str(tmp_path / "l.db"))
+        assert not (tmp_path / "l.db").exists()
+
     def test_a_search_goes_on_from_its_ledger_and_keeps_its_models(self, four, tmp_path):
         where: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "folder": tmp_path / "models"}
         began: list[Any] = []

@@ -335,6 +335,26 @@ def grid_study(sampler=None):
     return study
 
 
+def test_a_trial_outside_the_space_costs_nothing_and_stops_no_later_one():
+    private = TrialObjective(objective(evaluations=5), SPACE)
+    study = a_study(sampler=NoiseAwareSampler(SPACE, initial=2))
+    study.optimize(private, n_trials=2)
+    study.enqueue_trial({"rate": 1e7, "shift": 0.0})
+    with pytest.warns(UserWarning, match="out of range"), pytest.raises(InputError, match="rate"):
+        study.optimize(private)
+    assert private.objective.remaining == 3
+    add_told(study, {"rate": 1e7, "shift": 0.0}, "an older one, recorded where it was not evaluated")
+    study.optimize(private)
+    assert len(released(private)) == 5
+    assert recommended_of(study, SPACE).parameters["rate"] <= 1e1
+
+
+def add_told(study, params, entry):
+    wide = {"rate": FloatDistribution(1e-3, 1e9, log=True), "shift": FloatDistribution(-1, 1)}
+    attrs = {"entry": entry, "yvar": 1e-6}
+    study.add_trial(optuna.trial.create_trial(params=params, distributions=wide, value=5.0, user_attrs=attrs))
+
+
 def test_the_luckiest_trial_is_not_recommended():
     study = grid_study()
     add(study, [0.97, 0.5], 1.2, 1.0, "lucky")

@@ -95,3 +95,16 @@ def test_what_has_no_words_is_refused():
         wording.point({"C": 1.0})
     with pytest.raises(InputError, match="kernel"):
         wording.point(wording.shown(SPACE.sample(1, seed=0)[0]) | {"kernel": "linear"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("C", 1e7), ("momentum", 0.91), ("lag (quantile)", 1.5), ("lag (quantile)", "x"), ("depth", 10), ("batch", 64)]
+)
+def test_what_is_shown_outside_the_space_has_no_point(name, value):
+    wording = Wording(SPACE, plain)
+    shown = wording.shown(SPACE.sample(1, seed=0)[0])
+    assert wording.holds(shown)
+    assert not wording.holds({})
+    assert not wording.holds(shown | {name: value})
+    with pytest.raises(InputError, match=name.partition(" ")[0]):
+        wording.point(shown | {name: value})

@@ -98,7 +98,7 @@ def tune(
         training, validation: disjoint records; each role by a public rule, such as a split by position.
         divisor: the `validation` of the plan, under ADD_OR_REMOVE_ONE.
         budget, adjacency, score_range: as the plan was made for.
-        parameters: for "once".
+        parameters: for "once", inside the space.
         initial: Sobol points of a search before its model is asked; 2 or more.
         seed: of the search's points; never of noise, samples, or a selection's proposals.
         folder: where a search keeps its models, which are released.
@@ -109,6 +109,7 @@ def tune(
         of private_selection and PrivateObjective. A run in which `fit` fails is paid for and has the worst score.
     """
     _require(training, plan, parameters)
+    fixed = None if parameters is None else space.encode(parameters)
     curator = Curator(
         validation, unit=PrivacyUnit("record"), adjacency=adjacency, budget=budget, accounting=Planned(plan.events), dataset=dataset,
         ledger=ledger,
@@ -139,7 +140,7 @@ def tune(
         role="validation",
         terms={"space": described_space(space.specs)},
     )
-    _searched(objective, models, space, None if parameters is None else space.encode(parameters), initial, seed)
+    _searched(objective, models, space, fixed, initial, seed)
     X, Y, Yvar = objective.history()
     means = posterior_mean(space, X, Y, Yvar)
     place = int(means.argmax())

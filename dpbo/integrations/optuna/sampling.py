@@ -27,9 +27,9 @@ from dpbo.space import Space
 class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna is not followed by mypy here
     """Sobol points, then qLogNEI on a GP that knows the noise of every value.
 
-    Trials without a known noise are left out, and a value that is in the study twice counts once. Points of trials that others are
-    running count as seen, so that workers do not follow each other, and so do those of failed trials. Which point comes next depends on
-    the seed, the trial's number and the other trials alone. Each choice refits the GP.
+    Trials without a known noise, or outside the space, are left out, and a value that is in the study twice counts once. Points of
+    trials that others are running count as seen, so that workers do not follow each other, and so do those of failed trials. Which
+    point comes next depends on the seed, the trial's number and the other trials alone. Each choice refits the GP.
 
     Args:
         space: the TrialObjective's.
@@ -68,7 +68,7 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # O
         """The points, `k x d`, of trials that others are running; and of failed ones, where a fit would fail again."""
         without = study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.FAIL))
         others = [t for t in without if t.number != trial.number and t.user_attrs.get(ENTRY) not in finished]
-        points = [self._suggestions.point(t.params) for t in others if self._suggestions.distributions.keys() <= t.params.keys()]
+        points = [self._suggestions.point(t.params) for t in others if self._suggestions.holds(t.params)]
         return torch.stack(points) if points else torch.empty(0, len(self._space.names), dtype=torch.float64)
 
 
@@ -86,7 +86,7 @@ def recommended_of(study: optuna.Study, space: Space) -> Recommendation:
 def _observed(study: optuna.Study, suggestions: Suggestions) -> list[FrozenTrial]:
     """Complete trials over this space with a released value, each value once."""
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    ours = [t for t in complete if {ENTRY, YVAR} <= t.user_attrs.keys() and suggestions.distributions.keys() <= t.params.keys()]
+    ours = [t for t in complete if {ENTRY, YVAR} <= t.user_attrs.keys() and suggestions.holds(t.params)]
     return list({t.user_attrs[ENTRY]: t for t in ours}.values())
 
 

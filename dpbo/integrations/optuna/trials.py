@@ -66,7 +66,7 @@ class TrialObjective:
         """The released value of one trial.
 
         Raises:
-            InputError: a study that does not fit, or a trial with intermediate values; nothing was charged.
+            InputError: a study that does not fit, a trial with intermediate values or, enqueued, outside the space; nothing was charged.
             BudgetSpent: nothing is left.
         """
         if not isinstance(trial, optuna.Trial):
