@@ -3,7 +3,7 @@
     space = Space(C=scipy.stats.loguniform(1e-2, 1e3), depth=scipy.stats.randint(2, 10), kernel=["rbf", "poly"])
 
 Every parameter is one coordinate. Continuous distributions are measured by their own cdf, so a log-uniform one is linear in the
-logarithm; whole-number distributions and lists of numbers are evenly spaced steps in [0, 1]; other lists are categories
+logarithm; whole-number distributions and lists or arrays of numbers are evenly spaced steps in [0, 1]; other lists are categories
 0, 1, ... What decodes to a value encodes again, and a value outside the space has no point: nothing is moved into it silently.
 """
 
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 
 from dpbo.checking import FINITE, POINTS, Seed, at_least, checked
@@ -97,7 +98,7 @@ class _Categories(_Axis):
 
 @checked
 class Space:
-    """Named parameters, each a frozen scipy.stats distribution or a list, as RandomizedSearchCV takes them.
+    """Named parameters, each a frozen scipy.stats distribution, a list or a 1-d array, as RandomizedSearchCV takes them.
 
     Attributes:
         names: parameter of each coordinate.
@@ -176,10 +177,13 @@ def _axis(name: str, spec: Any) -> _Axis:
         if not low <= high:
             raise InputError(name, spec, "a distribution whose arguments scipy.stats allows")
         return _Steps(_support(name, spec)) if hasattr(spec, "pmf") else _Continuous(spec)
-    if isinstance(spec, Sequence) and not isinstance(spec, str) and len(spec) > 0:
-        numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in spec)
-        return _Steps(tuple(sorted(spec))) if numbers else _Categories(tuple(spec))
-    raise InputError(name, spec, "a frozen scipy.stats distribution or a non-empty list", "For example scipy.stats.loguniform(1e-3, 1e3).")
+    listed = spec.tolist() if hasattr(spec, "tolist") and getattr(spec, "ndim", 1) == 1 else spec
+    if isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) > 0:
+        values = tuple(value.item() if isinstance(value, (np.number, np.bool_)) else value for value in listed)
+        ordered = all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in values)
+        return _Steps(tuple(sorted(values))) if ordered else _Categories(values)
+    allowed = "a frozen scipy.stats distribution, or a list or 1-d array of one value or more"
+    raise InputError(name, spec, allowed, "For example scipy.stats.loguniform(1e-3, 1e3).")
 
 
 def _support(name: str, distribution: Any) -> tuple[int, ...]:

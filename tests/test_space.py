@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import scipy.stats
 import torch
@@ -61,6 +62,8 @@ def test_dimensions_are_what_botorch_takes():
         {},
         {"a": 3},
         {"a": []},
+        {"a": np.zeros(0)},
+        {"a": np.array(3)},
         {"a": "rbf"},
         {"a": scipy.stats.poisson(3)},
         {"a": scipy.stats.randint(0, 10**6)},
@@ -115,6 +118,29 @@ def test_an_end_that_is_off_by_rounding_is_that_end():
     space = Space(a=scipy.stats.uniform(0.7, 0.1), C=scipy.stats.loguniform(1e-2, 1e3))
     assert space.specs["a"].support()[1] < 0.8
     assert space.encode({"a": 0.8, "C": 1e-2 * (1 - 1e-15)}).tolist() == pytest.approx([1.0, 0.0], abs=1e-12)
+
+
+NUMBERS = [
+    [2, 3, 5], [np.int64(5), 3, np.int32(2)], np.array([2, 3, 5]), [np.float32(0.5), np.float64(1.5)], np.array([0.5, 1.5], np.float32),
+    np.logspace(-2, 1, 4), torch.tensor([0.5, 1.5]), range(2, 6),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", NUMBERS, ids=lambda spec: f"{type(spec).__name__} {spec}")
+def test_numbers_of_every_library_are_steps_and_pythons_own(spec):
+    space = Space(a=spec)
+    assert space.cat_dims == {}
+    values = [space.decode(torch.tensor([u], dtype=torch.float64))["a"] for u in space.discrete_dims[0]]
+    assert values == sorted(float(value) for value in spec)
+    assert all(type(value) in (int, float) for value in values)
+    assert [space.encode({"a": value}).item() for value in values] == space.discrete_dims[0]
+
+
+def test_words_and_booleans_are_categories_in_arrays_too():
+    for spec in (np.array([True, False]), [np.bool_(True), False], np.array(["a", "b"]), [1, "a"], [True, 2]):
+        assert Space(a=spec).cat_dims == {0: [0.0, 1.0]}
+    with pytest.raises(InputError, match="1-d array"):
+        Space(a=np.eye(2))
 
 
 def test_weights_of_single_whole_numbers_are_those_numbers_alone():

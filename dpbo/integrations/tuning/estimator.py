@@ -274,7 +274,7 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
 def _space(distributions: Any) -> Space:
     if not isinstance(distributions, Mapping):
         raise InputError("param_distributions", distributions, "a dict of distributions and lists", "Search several dicts one by one.")
-    space = Space(**{name: spec.tolist() if hasattr(spec, "tolist") else spec for name, spec in distributions.items()})
+    space = Space(**distributions)
     if bool((space.bounds[0] == space.bounds[1]).all()):
         raise InputError("param_distributions", list(space.names), "of two values or more, in one parameter at least")
     return space
