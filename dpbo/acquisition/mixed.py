@@ -19,7 +19,8 @@ from botorch.optim import optimize_acqf, optimize_acqf_mixed_alternating
 from botorch.sampling import SobolQMCNormalSampler
 
 from dpbo.checking import checked
-from dpbo.models.observed import ModelBuilder, quiet, usual_gp
+from dpbo.errors import InputError
+from dpbo.models.observed import ModelBuilder, quiet, require_observed, usual_gp
 from dpbo.seeding import seeded
 from dpbo.space import Space
 
@@ -64,9 +65,32 @@ def next_point(
         seed: of the search's starts and of qLogNEI's samples.
         pending: points whose values are still to come, `k x d`; the point is the one that gains most beside them. None or `0 x d`: none.
         model: what is fitted to the values, e.g. `sparse_gp` where few of many coordinates matter.
+
+    Raises:
+        InputError: fewer than two values, or shapes that do not fit.
     """
+    require_history(space, X, Y, Yvar, least=2)
+    require_pending(space, pending)
     with quiet(), seeded(seed):  # a fit that fails is tried again from a random start
         return best_point(space, model(space, X, Y, Yvar), X, pending, seed=seed)
+
+
+def require_history(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, least: int) -> None:
+    """Raises InputError unless X is `t x d` of the space, Y and Yvar are `t x 1`, all float64 and finite, and t is at least so many."""
+    require_observed(space, X, Y, Yvar)
+    if len(X) < least:
+        raise InputError("X", tuple(X.shape), f"of {least} points or more", "Begin with space.sample(8, seed=0).")
+    if Y.shape[1] != 1:
+        raise InputError("Y", tuple(Y.shape), f"of shape ({len(X)}, 1), one released score for each point")
+
+
+def require_pending(space: Space, pending: torch.Tensor | None) -> None:
+    """Raises InputError unless it is None or `k x d`, float64 and finite."""
+    if pending is None:
+        return
+    d = len(space.names)
+    if pending.shape[1:] != (d,) or pending.dtype != torch.float64 or not bool(pending.isfinite().all()):
+        raise InputError("pending", tuple(pending.shape), f"float64, finite, of shape k x {d}")
 
 
 def best_point(
@@ -104,8 +128,16 @@ def maximised(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tens
 
 @checked
 def posterior_mean(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, model: ModelBuilder = usual_gp) -> torch.Tensor:
-    """What the GP thinks of the points of X, `t`. The highest noisy value would be the luckiest; the highest of these is not."""
-    if len(X) < 2:
+    """What the GP thinks of the points of X, `t`. The highest noisy value would be the luckiest; the highest of these is not.
+
+    Args:
+        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 1; one value alone is returned as it is.
+
+    Raises:
+        InputError: no value, or shapes that do not fit.
+    """
+    require_history(space, X, Y, Yvar, least=1)
+    if len(X) == 1:
         return Y[:, 0]
     with quiet(), torch.no_grad():
         mean = model(space, X, Y, Yvar).posterior(X).mean[..., 0]

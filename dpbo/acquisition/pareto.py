@@ -9,6 +9,7 @@ The second objective must come from public things: the model and public records,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
@@ -16,17 +17,19 @@ from botorch.models import ModelListGP
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.multi_objective.pareto import is_non_dominated
 
-from dpbo.acquisition.mixed import maximised, posterior_mean
-from dpbo.checking import checked
+from dpbo.acquisition.mixed import maximised, posterior_mean, require_history
+from dpbo.checking import POINTS, checked
 from dpbo.errors import InputError
 from dpbo.models.observed import quiet, usual_gp
 from dpbo.seeding import seeded
 from dpbo.space import Space
 
+_Costs = Annotated[torch.Tensor, POINTS]
+
 
 @checked
 def pareto_point(
-    space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, public: torch.Tensor, *, reference: Sequence[float], seed: int
+    space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, public: _Costs, *, reference: Sequence[float], seed: int
 ) -> torch.Tensor:
     """The next point, `1 x d`, by qLogNEHVI.
 
@@ -36,8 +39,9 @@ def pareto_point(
         reference: 1 + k values that a point of interest must exceed; public.
 
     Raises:
-        InputError: shapes that do not fit.
+        InputError: fewer than two values, or shapes that do not fit.
     """
+    require_history(space, X, Y, Yvar, least=2)
     _require_beside(X, public)
     if len(reference) != 1 + public.shape[1]:
         raise InputError("reference", len(reference), f"of {1 + public.shape[1]} values, the released objective's first")
@@ -50,12 +54,12 @@ def pareto_point(
 
 
 @checked
-def pareto_front(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, public: torch.Tensor) -> torch.Tensor:
+def pareto_front(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, public: _Costs) -> torch.Tensor:
     """Which rows of X no other row beats, `t` bools, by posterior means and public values: noisy scores would keep the luckiest."""
     _require_beside(X, public)
     return is_non_dominated(torch.cat([posterior_mean(space, X, Y, Yvar).unsqueeze(1), public], 1))
 
 
 def _require_beside(X: torch.Tensor, public: torch.Tensor) -> None:
-    if public.ndim != 2 or len(public) != len(X):
+    if len(public) != len(X):
         raise InputError("public", tuple(public.shape), f"of shape ({len(X)}, k), a row for each row of X")

@@ -22,10 +22,9 @@ from botorch.optim.fit import fit_gpytorch_mll_scipy
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from linear_operator.utils.errors import NanError, NotPSDError
 
-from dpbo.acquisition.mixed import Effort, best_point
+from dpbo.acquisition.mixed import Effort, best_point, require_history, require_pending
 from dpbo.checking import checked
-from dpbo.errors import InputError
-from dpbo.models.observed import quiet, require_observed, unfitted_gp
+from dpbo.models.observed import quiet, unfitted_gp
 from dpbo.privacy import require_count, require_positive
 from dpbo.space import Space
 
@@ -71,12 +70,9 @@ class Proposer:
         self._seen = 0
 
     def __call__(self, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, pending: torch.Tensor, *, seed: int) -> torch.Tensor:
-        """The next point beside those pending (`k x d`), `1 x d`. Raises InputError for fewer than two values."""
-        require_observed(self._space, X, Y, Yvar)
-        if len(X) < 2:
-            raise InputError("X", tuple(X.shape), "two points or more", "Begin with space.sample(8, seed=0).")
-        if pending.ndim != 2 or pending.shape[1] != X.shape[1] or pending.dtype != X.dtype or not bool(pending.isfinite().all()):
-            raise InputError("pending", tuple(pending.shape), f"float64, finite, of shape k x {X.shape[1]}")
+        """The next point beside those pending (`k x d`), `1 x d`. InputError: fewer than two values, or shapes that do not fit."""
+        require_history(self._space, X, Y, Yvar, least=2)
+        require_pending(self._space, pending)
         with quiet():
             return best_point(self._space, self._model(X, Y, Yvar), X, pending, seed=seed, effort=self._effort)
 

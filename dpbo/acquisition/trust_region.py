@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from botorch.models import SingleTaskGP
 
-from dpbo.acquisition.mixed import best_point
+from dpbo.acquisition.mixed import best_point, require_history
 from dpbo.checking import checked
 from dpbo.models.observed import quiet, usual_gp
 from dpbo.privacy import require_count
@@ -73,8 +73,13 @@ def trust_region_point(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: tor
 
     Args:
         X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2; Y is maximised.
-        initial: design points that the search began with, and that a new region begins with.
+        initial: design points that the search began with, and that a new region begins with; 2 or more, for two make a model.
+
+    Raises:
+        InputError: fewer than two values, shapes that do not fit, or an `initial` below 2.
     """
+    require_history(space, X, Y, Yvar, least=2)
+    require_count("initial", initial, 2)
     with quiet(), seeded(seed):  # a fit that fails is tried again from a random start
         means = _means(usual_gp(space, X, Y, Yvar), X)
         region = region_after(means.tolist(), dimension=X.shape[1], initial=initial)
@@ -89,9 +94,10 @@ def trust_region_point(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: tor
 def region_bounds(space: Space, centre: torch.Tensor, length: float, stretch: torch.Tensor) -> torch.Tensor:
     """`2 x d`: the part of the box within length/2 of the centre, each coordinate stretched; whole for categories.
 
-    A coordinate of steps reaches its centre's two neighbours at least.
+    A coordinate of steps reaches its centre's two neighbours at least. A centre beyond the box counts as its nearest point.
     """
     lower, upper = space.bounds
+    centre = centre.clamp(lower, upper)
     half = length / 2 * stretch * (upper - lower)
     for i, grid in space.discrete_dims.items():
         half[i] = max(float(half[i]), 1.0 / max(len(grid) - 1, 1))

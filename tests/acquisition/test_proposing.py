@@ -116,5 +116,5 @@ def test_bad_settings_are_refused(settings):
 
 def test_one_value_makes_no_model():
     X, Y, Yvar = observed(SPACES["continuous"], 1)
-    with pytest.raises(InputError, match="two points or more"):
+    with pytest.raises(InputError, match="2 points or more"):
         Proposer(SPACES["continuous"])(X, Y, Yvar, X[:0], seed=0)

@@ -1,5 +1,6 @@
 """Proposals from released values: the trust region, sparse models, a second public objective; all repeatable and inside the space."""
 
+import math
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from botorch.utils.multi_objective.hypervolume import Hypervolume
 from botorch.utils.multi_objective.pareto import is_non_dominated
 
 from dpbo import Space
-from dpbo.acquisition import next_point, pareto_front, pareto_point, posterior_mean, region_after, trust_region_point
+from dpbo.acquisition import Proposer, next_point, pareto_front, pareto_point, posterior_mean, region_after, trust_region_point
 from dpbo.acquisition.trust_region import region_bounds
 from dpbo.errors import InputError
 from dpbo.models import sparse_gp, usual_gp
@@ -110,6 +111,16 @@ class TestTrustRegion:
         assert bounds[:, 1].tolist() == pytest.approx([2 / 7, 4 / 7])  # the neighbours, though the region is narrower
         assert bounds[:, 2].tolist() == [0.0, 2.0]
 
+    def test_a_centre_beyond_the_box_is_its_nearest_point(self):
+        centre, ones = torch.tensor([1.5, -0.2, 0.5], dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+        assert region_bounds(CONTINUOUS, centre, 0.1, ones).T.tolist() == [
+            pytest.approx(ends) for ends in ([0.95, 1], [0, 0.05], [0.45, 0.55])
+        ]
+
+    def test_a_region_needs_two_points_for_its_model(self):
+        with pytest.raises(InputError, match=r"^initial="):
+            trust_region_point(CONTINUOUS, *_observed(CONTINUOUS, 9), seed=1, initial=1)
+
     def test_points_stay_near_the_best_once_it_is_small(self):
         X, Y, Yvar = _observed(CONTINUOUS, 24, seed=1)
         means = posterior_mean(CONTINUOUS, X, Y, Yvar)
@@ -146,6 +157,16 @@ class TestTwoObjectives:
         with pytest.raises(InputError, match="reference"):
             pareto_point(CONTINUOUS, X, Y, Yvar, X[:, :1], reference=(0.0,), seed=0)
 
+    @pytest.mark.parametrize("costs", [math.nan, math.inf])
+    def test_costs_that_are_no_numbers_are_refused(self, costs):
+        X, Y, Yvar = _observed(CONTINUOUS, 5)
+        public = X[:, :1].clone()
+        public[2] = costs
+        with pytest.raises(InputError, match=r"^public="):
+            pareto_front(CONTINUOUS, X, Y, Yvar, public)
+        with pytest.raises(InputError, match=r"^public="):
+            pareto_point(CONTINUOUS, X, Y, Yvar, public, reference=(0.0, 0.0), seed=0)
+
 
 def test_a_list_of_one_value_is_a_coordinate_that_stays():
     space = Space(a=scipy.stats.uniform(), n=[5], kind=["only"])
@@ -153,3 +174,49 @@ def test_a_list_of_one_value_is_a_coordinate_that_stays():
     x = next_point(space, X, X[:, :1], torch.full((5, 1), 0.01, dtype=torch.float64), seed=0)
     assert space.decode(x[0])["n"] == 5
     assert space.decode(x[0])["kind"] == "only"
+
+
+def _spoilt(X, Y, Yvar):
+    """Histories that are none, and the name to blame."""
+    wild = torch.full_like(X, math.nan)
+    return {
+        "one value": ("X", (X[:1], Y[:1], Yvar[:1])),
+        "no value": ("X", (X[:0], Y[:0], Yvar[:0])),
+        "two metrics": ("Y", (X, torch.cat([Y, -Y], 1), torch.cat([Yvar, Yvar], 1))),
+        "values in a row": ("Y", (X, Y[:, 0], Yvar)),
+        "too few variances": ("Yvar", (X, Y, Yvar[:3])),
+        "points that are no numbers": ("X", (wild, Y, Yvar)),
+        "points of another space": ("X", (X[:, :2], Y, Yvar)),
+    }
+
+
+@pytest.mark.parametrize("what", _spoilt(*_observed(CONTINUOUS, 6)))
+def test_a_history_that_is_none_is_refused_by_name_everywhere(what):
+    name, data = _spoilt(*_observed(CONTINUOUS, 6))[what]
+    costs = torch.zeros(max(len(data[0]), 1), 1, dtype=torch.float64)
+    askers = {
+        **PROPOSERS,
+        "pareto": lambda s, X, Y, V, *, seed: pareto_point(s, X, Y, V, costs, reference=(0.0, -1.0), seed=seed),
+        "cheap": lambda s, X, Y, V, *, seed: Proposer(s)(X, Y, V, torch.empty(0, 3, dtype=torch.float64), seed=seed),
+        "mean": lambda s, *data, seed: posterior_mean(s, *data),
+        "front": lambda s, X, Y, V, *, seed: pareto_front(s, X, Y, V, costs),
+    }
+    if what == "one value":
+        assert askers.pop("mean")(CONTINUOUS, *data, seed=0).tolist() == data[1][:, 0].tolist()
+        assert askers.pop("front")(CONTINUOUS, *data, seed=0).tolist() == [True]
+    if what == "no value":
+        del askers["front"]  # its costs would have no row either
+    for ask in askers.values():
+        with pytest.raises(InputError, match=f"^{name}="):
+            ask(CONTINUOUS, *data, seed=0)
+
+
+@pytest.mark.parametrize(
+    "pending", [torch.zeros(2, 4).double(), torch.zeros(3).double(), torch.zeros(1, 3), torch.full((1, 3), math.nan).double()]
+)
+def test_pending_points_that_do_not_fit_are_refused(pending):
+    X, Y, Yvar = _observed(CONTINUOUS, 6)
+    with pytest.raises(InputError, match=r"^pending="):
+        next_point(CONTINUOUS, X, Y, Yvar, seed=0, pending=pending)
+    with pytest.raises(InputError, match=r"^pending="):
+        Proposer(CONTINUOUS)(X, Y, Yvar, pending, seed=0)
