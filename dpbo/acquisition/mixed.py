@@ -112,17 +112,21 @@ def best_point(
 
 
 def maximised(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tensor, effort: Effort = _USUAL) -> torch.Tensor:
-    """The acquisition's best point, `1 x d`, within bounds (`2 x d`); steps and categories keep to the space's own."""
-    sizes = {"q": 1, "num_restarts": effort.restarts, "raw_samples": effort.raw_samples}
+    """The acquisition's best point, `1 x d`, within bounds (`2 x d`); steps and categories keep to the space's own.
+
+    A coordinate with one value left is fixed: BoTorch looks for neighbours of each category, and fails where there is none.
+    """
     steps = {i: _within(grid, *bounds[:, i].tolist()) for i, grid in space.discrete_dims.items()}
     bounds = bounds.clone()
     for i, allowed in steps.items():  # BoTorch wants these to end on steps
         bounds[:, i] = torch.tensor([allowed[0], allowed[-1]], dtype=torch.float64)
-    if not steps and not space.cat_dims:
+    fixed = {i: lower for i, (lower, upper) in enumerate(bounds.T.tolist()) if lower == upper}
+    settings: dict[str, Any] = {"q": 1, "num_restarts": effort.restarts, "raw_samples": effort.raw_samples, "fixed_features": fixed or None}
+    if {*steps, *space.cat_dims} <= fixed.keys():
         options = {**effort.continuous}
-        x, _ = optimize_acqf(acquisition, bounds, **sizes, options=options, retry_on_optimization_warning=effort.again)
+        x, _ = optimize_acqf(acquisition, bounds, **settings, options=options, retry_on_optimization_warning=effort.again)
     else:
-        x, _ = optimize_acqf_mixed_alternating(acquisition, bounds, steps, space.cat_dims, **sizes, options={**effort.mixed})
+        x, _ = optimize_acqf_mixed_alternating(acquisition, bounds, steps, space.cat_dims, **settings, options={**effort.mixed})
     return x.detach()
 
 

@@ -168,12 +168,27 @@ class TestTwoObjectives:
             pareto_point(CONTINUOUS, X, Y, Yvar, public, reference=(0.0, 0.0), seed=0)
 
 
-def test_a_list_of_one_value_is_a_coordinate_that_stays():
-    space = Space(a=scipy.stats.uniform(), n=[5], kind=["only"])
-    X = space.sample(5, seed=0)
-    x = next_point(space, X, X[:, :1], torch.full((5, 1), 0.01, dtype=torch.float64), seed=0)
-    assert space.decode(x[0])["n"] == 5
-    assert space.decode(x[0])["kind"] == "only"
+ALONE = {
+    "a word": {"a": scipy.stats.uniform(), "kind": ["only"]},
+    "a number and a word": {"a": scipy.stats.uniform(), "n": [5], "kind": ["only"]},
+    "a word beside two": {"kind": ["x", "y"], "other": ["only"]},
+    "a number beside two words": {"n": [5], "kind": ["x", "y"]},
+    "a word beside steps": {"n": [1, 2, 3], "kind": [True]},
+    "nothing else": {"kind": ["only"], "n": [5]},
+}
+
+
+@pytest.mark.parametrize("name", ["qlognei", "trust region", "pareto", "cheap"])
+@pytest.mark.parametrize("of", ALONE)
+def test_a_list_of_one_value_is_a_coordinate_that_stays(of, name):
+    space = Space(**ALONE[of])
+    X = space.sample(8, seed=0)
+    Y = X.sum(1, keepdim=True)
+    propose = PROPOSERS.get(name, lambda s, X, Y, V, *, seed: Proposer(s)(X, Y, V, X[:0], seed=seed))
+    x = propose(space, X, Y, torch.full_like(Y, 0.01), seed=0)
+    assert x.shape == (1, len(space.names))
+    assert _allowed(space, x[0])
+    space.encode(space.decode(x[0]))
 
 
 def _spoilt(X, Y, Yvar):

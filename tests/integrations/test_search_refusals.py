@@ -13,6 +13,7 @@ from sklearn.tree import DecisionTreeClassifier
 from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit
 from dpbo.curator import Ledger
 from dpbo.errors import BudgetExceeded, InputError
+from dpbo.integrations.tuning import strategies
 
 X, Y = make_classification(900, 6, random_state=0)
 TRAIN, VALIDATION = (X[:300], Y[:300]), (X[300:], Y[300:])
@@ -92,6 +93,26 @@ def test_a_name_that_begins_another_is_no_sign_that_a_search_has_begun():
     with pytest.raises(BudgetExceeded):
         make(budget=0.5, name="a").fit(*TRAIN, curator)
     assert curator.ledger.head().seq == before
+
+
+@pytest.mark.parametrize("strategy", ["bo", "turbo"])
+def test_a_search_that_cannot_propose_is_refused_before_anything_is_reserved(strategy, tmp_path, monkeypatch):
+    def failing(*_args, **_settings):
+        raise RuntimeError("no neighbours")
+
+    for name in ("next_point", "trust_region_point"):
+        monkeypatch.setattr(strategies, name, failing)
+    with pytest.raises(RuntimeError, match="no neighbours"):
+        make(strategy=strategy, dataset="d", ledger=str(tmp_path / "l.db")).fit(*TRAIN, *VALIDATION)
+    assert Ledger.existing(str(tmp_path / "l.db")).head().seq == 0
+
+
+@pytest.mark.parametrize("strategy", ["bo", "turbo"])
+def test_a_word_alone_beside_a_continuous_parameter_is_held(strategy):
+    space = {"ccp_alpha": st.loguniform(1e-4, 1e-1), "criterion": ["gini"]}
+    search = make(param_distributions=space, strategy=strategy, n_iter=4).fit(*TRAIN, *VALIDATION)
+    assert search.best_params_["criterion"] == "gini"
+    assert len(search.results_["params"]) == 4
 
 
 @pytest.mark.parametrize("fixed", [[2], ["gini"]], ids=str)

@@ -117,7 +117,8 @@ def require_fitting(task: Task) -> None:
 
 
 def require_working(task: Task) -> None:
-    """Fits the first point and scores public rows with it, so that what cannot work is raised before anything is reserved."""
+    """Fits the first point, scores public rows with it and proposes once from made-up scores: what cannot work is raised before anything
+    is reserved."""
     design = public_candidates(task.space, task.evaluations, task.seed) if task.strategy == "grid" else task.space.sample(1, seed=task.seed)
     model, example = task.trainer(design[0]), task.trainer.example()
     if task.scoring.cells is None:
@@ -128,6 +129,10 @@ def require_working(task: Task) -> None:
         query.probe(example, count_records(example), model)
     if task.strategy == "gibo":
         _gibo(task, _rehearsed(task.curator), lambda _, records: records)
+    if task.strategy in SEARCHES and task.evaluations > max(task.initial, 2):
+        X = task.space.sample(2, seed=task.seed)
+        made_up = X.sum(1, keepdim=True)
+        _next(task, X, made_up, torch.ones_like(made_up), initial=2)
 
 
 def by_search(task: Task) -> Found:
