@@ -214,6 +214,14 @@ def _grouped(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(codes), torch.from_numpy(rows)
 
 
+def distinct(name: str, labels: Any) -> set[Hashable]:
+    """The labels as they tell units apart, without repeats. Raises InputError, by this name, where they are not one a record."""
+    found: set[Hashable] | None = _quietly(lambda: set(_flat(labels)))
+    if found is None:
+        raise InputError(name, type(labels).__name__, "one label a record, such as words or whole numbers")
+    return found
+
+
 def _flat(labels: Any) -> np.ndarray[Any, Any]:
     held = labels.cpu().numpy() if isinstance(labels, torch.Tensor) else labels
     return np.asarray(held if hasattr(held, "dtype") else np.array(held, dtype=object))

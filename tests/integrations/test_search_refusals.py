@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import scipy.stats as st
+import torch
 from sklearn.datasets import make_classification
 from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -14,6 +15,7 @@ from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit
 from dpbo.curator import Ledger
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.integrations.tuning import strategies
+from dpbo.integrations.tuning.tables import require_apart
 
 X, Y = make_classification(900, 6, random_state=0)
 TRAIN, VALIDATION = (X[:300], Y[:300]), (X[300:], Y[300:])
@@ -83,6 +85,36 @@ def test_what_would_not_be_looked_at_is_refused():
     with pytest.raises(InputError, match=r"^y_train="):
         make(test_size=0.5).fit(X)
     assert curator.ledger.head().seq == 0
+
+
+@pytest.mark.attack("A20")
+@pytest.mark.parametrize(
+    ("groups", "trained"),
+    [
+        ([1, "b", 1], [1, 2, 2]),
+        ([1, 2, 2], [1, "b", 1]),
+        (np.array([1, 2, 2]), ["b", 1.0, 3]),
+        (torch.tensor([1, 2, 2]), np.array(["b", 1, None], dtype=object)),
+        (["a", 7, 7], np.array(["a", "c", "c"])),
+    ],
+)
+def test_a_unit_on_both_sides_is_seen_whatever_stands_beside_its_label(groups, trained):
+    """Made an array as a whole, 1 beside a word would become "1" on that side alone."""
+    rows = np.zeros((3, 1))
+    with pytest.raises(InputError, match=r"^groups_train="):
+        require_apart(rows, rows.copy(), groups, trained)
+    require_apart(rows, rows.copy(), groups, [10, 11, "12"])
+
+
+@pytest.mark.parametrize(
+    "labels", [[(1, 2), (3, 4), (5, 6)], [{1}, {2}, {3}], "abc", np.zeros((3, 2))], ids=["pairs", "sets", "word", "table"]
+)
+def test_what_is_no_label_a_record_is_refused_by_name_and_not_shown(labels):
+    rows, good = np.zeros((3, 1)), [1, 2, 3]
+    for name, given in (("groups", (labels, good)), ("groups_train", (good, labels))):
+        with pytest.raises(InputError, match=rf"^{name}='\w+'") as caught:
+            require_apart(rows, rows.copy(), *given)
+        assert caught.value.__context__ is None
 
 
 def test_a_name_that_begins_another_is_no_sign_that_a_search_has_begun():

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from sklearn.model_selection import train_test_split
 
 from dpbo.curator.curator import Curator
-from dpbo.curator.records import count_records
+from dpbo.curator.records import count_records, distinct
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
 
@@ -40,7 +39,7 @@ def require_apart(X: Any, X_val: Any, groups: Any, groups_train: Any) -> None:
     if groups is None:
         remedy = "Those of a Curator or of one table are not looked at here: compare them where both are known."
         raise InputError("groups_train", type(groups_train).__name__, "left out without `groups`", remedy)
-    if not set(np.asarray(groups).tolist()).isdisjoint(np.asarray(groups_train).tolist()):
+    if not distinct("groups", groups).isdisjoint(distinct("groups_train", groups_train)):
         remedy = "A unit whose other rows train the model is not protected. Split by group."
         raise InputError("groups_train", type(groups_train).__name__, "without any label of `groups`", remedy)
 
