@@ -30,7 +30,7 @@ from dpbo.errors import InputError
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.models.observed import quiet, usual_gp
 from dpbo.privacy import require_count, require_positive
-from dpbo.seeding import seeded
+from dpbo.seeding import apart
 from dpbo.space import Space
 
 _ONE = 1 << 40
@@ -81,17 +81,18 @@ class Adaptive:
     def __call__(self, runs: Sequence[Run], entropy: Entropy) -> torch.Tensor:
         """Where the next run looks, `d`."""
         points: torch.Tensor = self._points  # type: ignore[attr-defined]
-        weights = whole_weights(self._interests(runs, points), self.spread)
+        weights = whole_weights(self._interests(runs, points, entropy), self.spread)
         return points[drawn_index(weights, entropy)]
 
-    def _interests(self, runs: Sequence[Run], points: torch.Tensor) -> torch.Tensor:
-        """Scaled interest in each candidate; zeros while there is no model."""
+    def _interests(self, runs: Sequence[Run], points: torch.Tensor, entropy: Entropy) -> torch.Tensor:
+        """Scaled interest in each candidate; zeros while there is no model. What it draws is from `entropy`: a public seed is counted in
+        `seeding.switches`, for whoever draws noise beside it, and counts would tell how many runs there were."""
         known = [run for run in runs if not run.failed]
         if len(known) < 2:
             return torch.zeros(len(points), dtype=torch.float64)
         X, Y = torch.stack([run.x for run in known]), torch.tensor([[run.score] for run in known], dtype=torch.float64)
         try:
-            with quiet(), seeded(len(known)), torch.no_grad():
+            with quiet(), apart(entropy), torch.no_grad():
                 values = self.interest(usual_gp(self.space, X, Y, torch.full_like(Y, self.noise_std**2)), points).double()
                 scaled = self.sharpness * (values - values.mean()) / values.std().clamp_min(1e-12)
                 usable = scaled.shape == (len(points),) and bool(scaled.isfinite().all())

@@ -16,6 +16,7 @@ from dpbo.algorithms.hypo import Adaptive, drawn_index, upper_bound, whole_weigh
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, SelectionEvent, event_from_json
 from dpbo.laws import BinomialRuns, FixedRuns, ThresholdStop, TruncatedNegativeBinomial
+from dpbo.seeding import switches
 from dpbo.testing import SeededEntropy
 
 ONE = 1 << 40
@@ -23,7 +24,7 @@ SPACE = Space(a=scipy.stats.uniform(), kind=["x", "y", "z"])
 
 
 def _run(x, score):
-    return Run(torch.as_tensor(x, dtype=torch.float64), None, score, 0)
+    return Run(torch.as_tensor(x, dtype=torch.float64), None, score)
 
 
 @pytest.mark.parametrize("spread", [(0.5, 2.0), (0.9, 1.2), (1.0, 1.0), (1e-3, 500.0), (1.0, 3.0), (0.2, 1.0)])
@@ -56,10 +57,11 @@ def test_later_runs_look_where_earlier_ones_did_well():
     runs = [_run([a, k], a - 0.5 * (k == 1)) for a in (0.1, 0.4, 0.7, 0.95) for k in (0.0, 1.0, 2.0)]
     entropy = SeededEntropy(0)
     points = SPACE.sample(adaptive.candidates, seed=0)
-    weights = whole_weights(adaptive._interests(runs, points), adaptive.spread)
+    same = SeededEntropy(1)
+    weights = whole_weights(adaptive._interests(runs, points, same), adaptive.spread)
+    assert torch.equal(adaptive(runs, SeededEntropy(1)), points[drawn_index(weights, same)])
     follow = torch.stack([points[drawn_index(weights, entropy)] for _ in range(200)])
     plain = torch.stack([adaptive((), entropy) for _ in range(200)])
-    assert torch.equal(adaptive(runs, SeededEntropy(1)), points[drawn_index(weights, SeededEntropy(1))])
     assert follow[:, 0].mean() > plain[:, 0].mean() + 0.2
     assert (follow[:, 1] == 1).float().mean() < (plain[:, 1] == 1).float().mean() / 2
 
@@ -78,7 +80,24 @@ def test_runs_that_failed_or_a_model_that_cannot_be_fitted_say_nothing():
     given = dict.fromkeys((breaks, leaves, column, lambda m, X: X[:5, 0], lambda m, X: X[:, 0] / 0, lambda m, X: 1.0), runs)
     for interest, known in {upper_bound: [_run([0.5, 1.0], -math.inf)] * 5, **given}.items():
         adaptive = Adaptive(SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=32, interest=interest)
-        assert torch.equal(adaptive(known, SeededEntropy(5)), adaptive((), SeededEntropy(5)))
+        assert not adaptive._interests(known, SPACE.sample(32, seed=0), SeededEntropy(5)).any()
+
+
+@pytest.mark.attack("A21")
+@pytest.mark.parametrize("runs", [1, 3, 6])
+def test_how_many_runs_looked_at_earlier_ones_shows_in_no_count(runs):
+    """A public seed of torch's generator is counted, for other threads that draw noise from it meanwhile."""
+    drawn, state, counts = [], torch.get_rng_state(), switches()
+
+    def interest(model, X):
+        drawn.append(torch.rand(1).item())
+        return upper_bound(model, X)
+
+    adaptive = Adaptive(SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=16, interest=interest)
+    best_of(lambda given: (None, given["a"]), SPACE, FixedRuns(runs), SeededEntropy(0), threshold=None, pad_to=None, proposals=adaptive)
+    assert len(set(drawn)) == max(runs - 2, 0)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert switches() == counts
 
 
 def test_the_runner_hands_earlier_runs_over_without_their_outputs():

@@ -1,6 +1,7 @@
 """Private selection end to end: one entry, one winner, nothing else to be seen."""
 
 import ctypes
+import gc
 import logging
 import os
 import random
@@ -20,7 +21,7 @@ import torch
 from dpbo.accounting import Planned, PureFilter, RDPFilter
 from dpbo.algorithms import NoisedScore, hidden_runs, private_selection, selection_event
 from dpbo.algorithms.hidden_runs import coin
-from dpbo.curator import Curator
+from dpbo.curator import Curator, Ledger
 from dpbo.curator.inside import noised_inside
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable, ReleaseLost
 from dpbo.events import GaussianEvent, SelectionEvent
@@ -425,6 +426,86 @@ def test_an_error_between_runs_says_nothing_and_no_frame_knows_anything(fault):
     assert caught.value.__cause__ is None
     assert "0.123" not in str(caught.value)
     assert not set(frames_of(caught.value)) & {"best", "run", "count", "told", "output", "number", "parameters", "x", "tie"}
+
+
+class Holds:
+    """An output that holds itself, so that only the collector can take it apart, and says so."""
+
+    def __init__(self, said):
+        self.itself, self.said = self, said
+
+    def __del__(self):
+        self.said.append(os.fstat(2).st_ino)  # where stderr leads
+
+
+SEVEN: dict[str, Any] = {"law": FixedRuns(7), "base": (GaussianEvent(60.0),), "score": None}
+
+
+@pytest.mark.attack("A21")
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_losing_runs_leave_is_gone_before_the_process_is_heard_again(frozen):
+    """A finaliser that fails is told on stderr, once for each: their number would be read off."""
+    said: list[int] = []
+    if frozen:
+        gc.freeze()
+    before = gc.get_freeze_count()
+    gc.disable()
+    try:
+        best = select(made(**SEVEN), lambda p: (Holds(said), p["lr"]), **SEVEN)
+        assert len(said) == 6
+        assert os.fstat(2).st_ino not in said
+        assert (gc.get_freeze_count() > 0) == (before > 0)
+    finally:
+        gc.enable()
+        gc.unfreeze()
+    assert isinstance(best.output, Holds)
+    del best
+
+
+@pytest.mark.attack("A21")
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, MemoryError])
+def test_so_is_what_they_leave_where_an_error_ends_them(fault):
+    said: list[int] = []
+
+    def proposals(runs, entropy):
+        if len(runs) == 4:
+            raise fault
+        return SPACE.sample(1, seed=len(runs))[0]
+
+    with pytest.raises((KeyboardInterrupt, ReleaseLost)):
+        hidden_runs.best_of(
+            lambda p: (Holds(said), p["lr"]), SPACE, FixedRuns(7), SeededEntropy(0), threshold=None, pad_to=None, proposals=proposals
+        )
+    assert len(said) == 4
+    assert os.fstat(2).st_ino not in said
+
+
+class Noted(SeededEntropy):
+    """It keeps what it gave out."""
+
+    def __call__(self, size):
+        self.words = [*getattr(self, "words", []), super().__call__(size)]
+        return self.words[-1]
+
+
+@pytest.mark.attack("A21")
+def test_no_error_afterwards_knows_a_word_that_decided_between_equal_runs(monkeypatch):
+    """The winner's is the largest of as many as there were runs."""
+    for where, name, fault in ((time, "sleep", KeyboardInterrupt()), (Ledger, "store", LedgerUnavailable("disk full"))):
+        entropy = Noted(0)
+        curator = made(**SEVEN, entropy=entropy)
+
+        def fails(*_args, fault=fault):
+            raise fault
+
+        with monkeypatch.context() as patched:
+            patched.setattr(where, name, fails)
+            with pytest.raises(type(fault)) as caught:
+                select(curator, lambda p: 1 / 0, **SEVEN, pad_to=1e-3)
+        text = str([vars(held) if isinstance(held, hidden_runs.Run) else held for held in frames_of(caught.value).values()])
+        words = [str(int.from_bytes(word, "little")) for word in entropy.words]
+        assert len(words) >= 7
+        assert not [word for word in words if word in text]
 
 
 def test_a_ledger_that_cannot_be_written_delivers_later(tmp_path, monkeypatch):

@@ -393,17 +393,17 @@ MUTANTS = (
         "the wait that hides hidden runs begins when they are done",
         "algorithms/hidden_runs.py",
         old="""    ends = time.monotonic() + (pad_to or 0.0)
-    outcome = _contained(work, space, law, entropy, threshold, proposals or uniform(space))
+    outcome = _contained(lambda: _hidden(lambda: _runs(work, space, law, entropy, threshold, proposals or uniform(space))))
 """,
-        new="""    outcome = _contained(work, space, law, entropy, threshold, proposals or uniform(space))
+        new="""    outcome = _contained(lambda: _hidden(lambda: _runs(work, space, law, entropy, threshold, proposals or uniform(space))))
     ends = time.monotonic() + (pad_to or 0.0)
 """,
     ),
     Mutant(
         "the global generators stand afterwards where hidden runs left them",
         "algorithms/hidden_runs.py",
-        old="        with _unheard(), apart(system_entropy):",
-        new="        with _unheard():",
+        old="    with _unheard(), apart(system_entropy), _collected():",
+        new="    with _unheard(), _collected():",
     ),
     Mutant(
         "what hidden runs write to stderr is seen",

@@ -61,7 +61,7 @@ _FILES = {  # the part of the tests' names, by file; where it is not the file's 
     "demo": ("test_main",),
     "events": ("accounting/test_selection_event", "accounting/test_roles"),
     "integrations/ax": ("integrations/test_ax",),
-    "integrations/opacus": ("integrations/test_opacus_tuning",),
+    "integrations/opacus": ("integrations/test_opacus_tuning", "integrations/test_opacus_releasing"),
     "integrations/optuna": ("integrations/test_optuna",),
     "integrations/outsourcing": ("integrations/test_two_parties", "integrations/test_serving"),
     "integrations/tuning": ("integrations/test_search_leaks", "integrations/test_search"),

@@ -110,20 +110,65 @@ MUTANTS = (
     Mutant(
         "the number of runs goes to the log",
         "algorithms/hidden_runs.py",
-        old="        with _unheard(), apart(system_entropy):",
-        new="        with apart(system_entropy):",
+        old="_unheard(), apart(system_entropy), _collected()",
+        new="apart(system_entropy), _collected()",
     ),
     Mutant(
         "how many runs there were shows in torch's generator",
         "algorithms/hidden_runs.py",
-        old="_unheard(), apart(system_entropy)",
-        new="_unheard()",
+        old="_unheard(), apart(system_entropy), _collected()",
+        new="_unheard(), _collected()",
+    ),
+    Mutant(
+        "how many runs there were shows in what their outputs say once the process is heard again",
+        "algorithms/hidden_runs.py",
+        old="_unheard(), apart(system_entropy), _collected()",
+        new="_unheard(), apart(system_entropy)",
+    ),
+    Mutant(
+        "an error between hidden runs keeps their outputs until the process is heard again",
+        "algorithms/hidden_runs.py",
+        old="        return _contained(runs)\n",
+        new="        return runs()\n",
+    ),
+    Mutant(
+        "how many runs looked at earlier ones shows in the count of public seeds",
+        "algorithms/hypo.py",
+        old="            with quiet(), apart(entropy), torch.no_grad():\n",
+        new="""            from dpbo.seeding import seeded
+
+            with quiet(), seeded(len(known)), torch.no_grad():
+""",
     ),
     Mutant(
         "of equal scores the first run wins",
         "algorithms/hidden_runs.py",
-        old="(run.score, run.tie) > (best.score, best.tie)",
-        new="run.score > best.score",
+        old="(run.score, tie) > highest",
+        new="(run.score, 0) > highest",
+    ),
+    Mutant(
+        "a tuned model is handed out, and kept, with what Opacus left on it",
+        "integrations/opacus/tuning.py",
+        old="released(fit(given, Session(training, plan.terms)))",
+        new="fit(given, Session(training, plan.terms))",
+    ),
+    Mutant(
+        "a tuned model remembers the records that it was scored on",
+        "integrations/opacus/tuning.py",
+        old="copy.deepcopy(model)",
+        new="model",
+    ),
+    Mutant(
+        "Opacus' hooks, and the wrapped module behind them, are released with a layer",
+        "integrations/opacus/releasing.py",
+        old=" if _is_opacus(hook)]",
+        new=" if not key]",
+    ),
+    Mutant(
+        "records of a last forward pass are released with the layers that they went through",
+        "integrations/opacus/releasing.py",
+        old='("activations", "max_batch_len", ',
+        new='("max_batch_len", ',
     ),
     Mutant(
         "a hidden run's score is not noised",
