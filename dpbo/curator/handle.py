@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import uuid
 from collections.abc import Mapping
 from typing import Any, NoReturn, Self
@@ -41,7 +42,8 @@ class Handle(Opaque):
 
     def __init__(self, query: Query, details: Mapping[str, Any], name: str | None = None) -> None:
         require_json("details", details)
-        self._id, self._query, self._details = name or uuid.uuid4().hex, query, copy.deepcopy(dict(details))
+        self._id, self._query = name or uuid.uuid4().hex, query
+        self._details = json.loads(json.dumps(dict(details)))  # as the ledger gives them back, whatever the caller does to them later
 
     @property
     def id(self) -> str:

@@ -71,7 +71,7 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Ten
     which must not end the evaluation for all. So its units count as worst, unless there are more than the fruitless calls settle.
     """
     scores, failed, kind = torch.full((view.count, metrics), torch.nan, dtype=torch.float64), view.units, ""
-    known = torch.zeros((view.count, 1), dtype=torch.bool)
+    known = torch.zeros(view.count, dtype=torch.bool)
     positions_of = _positions(view)
     waiting = collections.deque([(0, view.units)])
     for calls in range(_MOST_CALLS):
@@ -103,7 +103,7 @@ def _filled(scores: torch.Tensor, known: torch.Tensor, worst: torch.Tensor | Fai
 
     A record that is scored as NaN is known: it counts alike whether or not another one's score fails.
     """
-    return worst if isinstance(worst, Failure) else scores.where(known, worst)
+    return worst if isinstance(worst, Failure) else scores.where(known[:, None], worst)
 
 
 def _kind(error: BaseException) -> str:

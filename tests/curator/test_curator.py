@@ -663,6 +663,16 @@ def test_what_was_proven_is_what_is_released():
     assert charge.body["slots"][0]["query"] == "ClippedMean"
 
 
+def test_details_are_kept_as_they_were_when_asked_and_as_the_ledger_gives_them_back():
+    """Whole numbers as names are sorted as numbers when they are written, and as words once they were read: the chain would not hold."""
+    curator, x = make(), [0.25]
+    handle = curator.evaluate(mean(), x=x, of={2: "a", 10: "b"})
+    x[0] = handle.details["x"][0] = 7.0
+    curator.release(handle, NOISE)
+    charge, value = curator.ledger.verified()[1:]
+    assert charge.body["slots"][0]["details"] == value.body["values"][0]["details"] == {"x": [0.25], "of": {"2": "a", "10": "b"}}
+
+
 @pytest.mark.attack("A21")
 def test_errors_do_not_repeat_what_may_be_private():
     names: Any = np.array(["Alice HIV+", "Bob"])
