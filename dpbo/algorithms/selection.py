@@ -83,7 +83,8 @@ class Selected:
         parameters: what the run was given; None where nothing was released.
         x: the same as coordinates of the space, `d`.
         score: its noised score; None where nothing was released, or every run failed.
-        output: what `train` returned; None after the ledger was opened anew, which keeps the parameters and the score alone.
+        output: what `train` returned, the very object, with all that it holds; None after the ledger was opened anew, which keeps the
+            parameters and the score alone.
     """
 
     parameters: dict[str, Any] | None
@@ -119,7 +120,9 @@ def private_selection(
         curator: owner of the records and of the ledger. Its accounting must be able to pay: `Planned` with the very `SelectionEvent`
             (`selection_event` makes it), `RDPFilter`; PureFilter and GDPFilter where all events of a run are pure.
         train: `train(parameters) -> output`, what is then scored; without `score` it returns `(output, number)`. Where it raises,
-            or the number is not finite, the run has failed.
+            or the number is not finite, the run has failed. The winner's output is published as it is: it must hold nothing but what `base`
+            pays for, also after it was scored. A model that Opacus trained holds gradients of single records, and so must be passed through
+            `dpbo.integrations.opacus.released` in here.
         space: where each run's parameters are drawn, uniformly.
         law: of the number of runs; or `ThresholdStop`, which releases the first run that reaches `threshold`.
         base: what `train` costs, all its events, in the ledger's relation. Without `score` they must cover the returned number as well.

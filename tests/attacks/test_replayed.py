@@ -72,7 +72,8 @@ PUBLIC = {
     "RemoteCurator": "a client of the server", "RemoteRefusal": "an error", "search": "the modeler's loop over the client",
     "gp_ucb": "a strategy over told values", "gradient_information": "a strategy over told values", "TuningPlan": "public numbers",
     "TuningPlans": "public numbers", "plan_tuning": "public numbers", "DPSGD": "public numbers", "Fit": "a type",
-    "Session": "Opacus trains within it; attested", "BudgetSpent": "an error", "ax": "a package", "optuna": "a package",
+    "Session": "Opacus trains within it; attested", "released": "what DP-SGD trained", "BudgetSpent": "an error", "ax": "a package",
+    "optuna": "a package",
 }  # fmt: skip
 
 

@@ -167,6 +167,7 @@ OPACUS = {
     "dpbo.integrations.opacus.DPSGD.event": of(TERMS.event, relation=dpbo.Adjacency.ADD_OR_REMOVE_ONE),
     "dpbo.integrations.opacus.Session": of(opacus.Session, records=DATA, terms=TERMS),
     "dpbo.integrations.opacus.Session.make_private": Case(lambda: _private, lambda: {"max_grad_norm": 1.0}),
+    "dpbo.integrations.opacus.released": Case(lambda: opacus.released, lambda: {"module": nn.Linear(2, 2)}),
     "dpbo.integrations.opacus.plan_tuning": of(opacus.plan_tuning, dear=5, **_PLAN),
     "dpbo.integrations.opacus.tune": Case(
         lambda: opacus.tune,

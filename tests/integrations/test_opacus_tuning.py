@@ -1,6 +1,7 @@
 """Tuning DP-SGD: sessions that cannot overspend, plans that keep each role's budget, searches that resume, selections that tell nothing."""
 
 import dataclasses
+import zipfile
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from dpbo.integrations.opacus import DPSGD, Session, plan_tuning, tune
 from dpbo.integrations.opacus.training import _HEAD, _WORDS, _seeded
 from dpbo.laws import FixedRuns, PoissonRuns
 from dpbo.privacy import Adjacency
+from tests.integrations.test_opacus_releasing import require_bare
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 BUDGET = Budget(4.0, 1e-5)
@@ -48,13 +50,22 @@ def right(net, records):
         return net(records[0]).argmax(1) == records[1]
 
 
+def careless(net, records):
+    """In whatever mode the model is, with gradients, so that Opacus would keep the records; and it keeps them itself."""
+    net.seen = records
+    net.eval()
+    return (net(records[0]).argmax(1) == records[1]).detach()
+
+
 def plans(**changed):
     return plan_tuning(BUDGET, TERMS, **{"runs": 4, "validation": 200, **changed})
 
 
 def tuned(plan, **changed):
     terms = {"training": TRAINING, "validation": VALIDATION, "space": SPACE, "budget": BUDGET, "divisor": 200, **changed}
-    return tune(changed.pop("fit", fit), right, plan=plan, **{k: v for k, v in terms.items() if k != "fit"})
+    return tune(
+        changed.pop("fit", fit), changed.pop("score", right), plan=plan, **{k: v for k, v in terms.items() if k not in ("fit", "score")}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +269,7 @@ class TestTuning:
         FITS.clear()
         found = tuned(four["once"], **given)
         assert len(FITS) == 1, "at the same point, with the noise of this plan"
-        assert not torch.equal(found.model.state_dict()["_module.weight"], other.model.state_dict()["_module.weight"])
+        assert not torch.equal(found.model.weight, other.model.weight)
         assert len(list((tmp_path / "models").iterdir())) == 2
 
     def test_a_model_that_was_trained_and_not_scored_is_scored(self, four, tmp_path):
@@ -288,6 +299,44 @@ class TestTuning:
         everything = tuned(four["selection"], fit=lambda parameters, session: 1 / 0)
         assert everything.model is None
         assert everything.score is None
+
+    @pytest.mark.attack("A21")
+    @pytest.mark.parametrize("strategy", ["once", "search", "selection", "hypo"])
+    def test_the_model_and_its_files_hold_numbers_alone(self, four, tmp_path, strategy):
+        """Opacus leaves gradients by record and records on a module, and torch.save writes them."""
+        kept: list[nn.Module] = []
+
+        def keeps(parameters, session):
+            kept.append(fit(parameters, session))
+            return kept[-1]
+
+        given = {"parameters": {"lr": 0.5, "clip": 1.0}} if strategy == "once" else {}
+        found = tuned(four[strategy], fit=keeps, score=careless, folder=tmp_path, **given)
+        files = [torch.load(path, weights_only=False) for path in tmp_path.iterdir()]
+        assert len(files) == {"once": 1, "search": 4}.get(strategy, 0)
+        for model in (found.model, *files):
+            require_bare(model, X)
+            assert type(model) is nn.Linear
+            assert model.training, "as fit left it"
+            assert not hasattr(model, "seen")
+        for module in kept:
+            assert all(len(vars(p)["grad_sample"]) > 20 for p in module.parameters()), "what fit still holds is left alone"
+        if strategy == "once":
+            for path in tmp_path.iterdir():
+                with zipfile.ZipFile(path) as file:
+                    assert sorted(len(file.read(name)) for name in file.namelist() if "/data/" in name) == [4 * 2, 4 * 8]
+
+    @pytest.mark.attack("A21")
+    def test_a_file_of_before_is_read_and_what_it_held_goes_no_further(self, four, tmp_path):
+        where: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "folder": tmp_path / "models"}
+        given = {"parameters": {"lr": 0.5, "clip": 1.0}}
+        tuned(four["once"], **given, **where)
+        (path,) = (tmp_path / "models").iterdir()
+        old = fit({"lr": 0.5, "clip": 1.0}, Session(TRAINING, TERMS))
+        torch.save(old, path)
+        found = tuned(four["once"], **given, **where)
+        require_bare(found.model, X)
+        assert torch.equal(found.model.weight, old.state_dict()["_module.weight"])
 
     @pytest.mark.attack("A16")
     def test_a_run_is_paid_for_before_it_sees_a_record(self, four, tmp_path):

@@ -15,6 +15,7 @@ hidden and must not be drawn twice.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import math
@@ -39,6 +40,7 @@ from dpbo.curator.records import count_records
 from dpbo.describing import described_space
 from dpbo.errors import InputError
 from dpbo.integrations.opacus.planning import TuningPlan
+from dpbo.integrations.opacus.releasing import released
 from dpbo.integrations.opacus.training import DPSGD, Fit, Session
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.objective import PrivateObjective
@@ -56,7 +58,8 @@ class TunedModel:
 
     Attributes:
         parameters: of the recommended run; None where a selection released nothing.
-        model: as `fit` returned it, protected by DP-SGD; None where another process trained it and no folder kept it.
+        model: what `released` leaves of what `fit` returned, a module without Opacus, protected by DP-SGD; None where another process
+            trained it and no folder kept it.
         score: its noised validation score; of a search the posterior mean, which is a little too high, being the best of several.
         statement: what is guaranteed, for both roles.
         X, Y: of a search, all runs: points `t x d` and noised scores `t x 1`; else empty.
@@ -93,8 +96,9 @@ def tune(
     """Spend a plan of `plan_tuning`.
 
     Args:
-        fit: `fit(parameters, session) -> model`; takes the training records from the session alone.
-        score: `score(model, records)`, one number a validation record, maximised.
+        fit: `fit(parameters, session) -> model`; takes the training records from the session alone, and leaves none in an attribute of the
+            model: see `released`, which is applied to it.
+        score: `score(model, records)`, one number a validation record, maximised. It gets a copy of the model, which is thrown away.
         training, validation: disjoint records; each role by a public rule, such as a split by position.
         divisor: the `validation` of the plan, under ADD_OR_REMOVE_ONE.
         budget, adjacency, score_range: as the plan was made for.
@@ -106,7 +110,8 @@ def tune(
 
     Raises:
         InputError: an argument outside its range, or a plan that the budget does not hold. BudgetExceeded, LedgerMismatch, ReleaseLost: as
-        of private_selection and PrivateObjective. A run in which `fit` fails is paid for and has the worst score.
+        of private_selection and PrivateObjective. A run in which `fit` fails, or gives what `released` refuses, is paid for and has the
+        worst score.
     """
     _require(training, plan, parameters)
     fixed = None if parameters is None else space.encode(parameters)
@@ -117,7 +122,7 @@ def tune(
     curator.ledger.note("assume", "dpsgd-attested")
 
     def trained(given: dict[str, Any]) -> nn.Module:
-        return fit(given, Session(training, plan.terms))
+        return released(fit(given, Session(training, plan.terms)))
 
     if plan.law is not None:
         settings = {} if divisor is None else {"divisor": divisor}
@@ -198,7 +203,7 @@ class _Models:
         if _key(x) in self._here or self._folder is None:
             return self._here.get(_key(x))
         files = [path for path in self._files(x) if path.exists()]
-        return torch.load(files[-1], weights_only=False) if files else None  # of the caller's own folder
+        return released(torch.load(files[-1], weights_only=False)) if files else None  # of the caller's own folder, perhaps an old one
 
     def _path(self, x: torch.Tensor) -> pathlib.Path:
         """Of the newest run at x."""
@@ -224,12 +229,12 @@ def _searched(objective: PrivateObjective, models: _Models, space: Space, fixed:
 
 @dataclass(frozen=True)
 class _Scored:
-    """The score, and NaN, the worst, for every record where training failed."""
+    """The score of a copy, for a forward pass may leave records on it; NaN, the worst, for every record where training failed."""
 
     score: Score
 
     def __call__(self, model: Any, records: Any) -> Any:
-        return torch.full((count_records(records),), math.nan) if model is None else self.score(model, records)
+        return torch.full((count_records(records),), math.nan) if model is None else self.score(copy.deepcopy(model), records)
 
 
 def _require(training: Any, plan: Any, parameters: dict[str, Any] | None) -> None:
