@@ -210,7 +210,7 @@ def main() -> None:
     """Print wall times, the price of order, and regrets."""
     chosen = options(__doc__)
     torch.set_num_threads(1)
-    evaluations, seconds, runs, seeds, steps = (13, 0.1, 10, 2, 12) if chosen.smoke else (40, 1.0, 2000, 10, 40)
+    evaluations, seconds, runs, seeds, steps = (13, 0.1, 10, 2, 10) if chosen.smoke else (40, 1.0, 2000, 10, 40)
     show = functools.partial(print, flush=True)
     times = wall_times(evaluations, seconds, chosen.seed, 1 if chosen.smoke else WORKERS)
     noise = times["serial"]["noise"]

@@ -26,6 +26,7 @@ from dpbo.checking import POINTS, checked, warn
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.curator.terms import plan_terms, require_own_role
+from dpbo.curator.turns import assume_durations_tell_nothing
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.events import Event
 from dpbo.mechanisms.additive import AdditiveMechanism
@@ -211,9 +212,10 @@ class PrivateObjective:
         return "x" in value["details"] and len(value["value"]) == self.metrics
 
     def _released(self, handles: Sequence[Handle], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        before, self._left = self._left, None
-        if before is not None and self.remaining < before:  # somebody else's release came between
-            assume_durations_tell_nothing(self)
+        self.curator.deliver()  # of several ranks all see now what the ledger has gained
+        if self._left is not None and self.remaining < self._left:  # somebody else's release came between
+            assume_durations_tell_nothing(self.curator)
+        self._left = None
         releases = self.curator.release_all(handles, self._mechanism, name=self.name, plan=self.name)
         self._left = self.remaining
         self._show_progress()
@@ -258,15 +260,6 @@ class PrivateObjective:
         self._bar.update(self.evaluations - self.remaining - self._bar.n)
         if self._bar.n >= self.evaluations:
             self._bar.close()
-
-
-def assume_durations_tell_nothing(objective: PrivateObjective) -> None:
-    """Note once in the ledger, for every statement, that releases follow one another as they finish.
-
-    Where several workers, threads or processes each release when they are done, the order of their values, and every point that is
-    proposed from some values and not yet from others, follow from how long the scores took.
-    """
-    objective.curator.ledger.note("assume", "durations-tell-nothing")
 
 
 def _kind(one: Event) -> EventKind:

@@ -31,8 +31,9 @@ from dpbo.acquisition.proposing import Proposer, Proposes
 from dpbo.algorithms.pools import LOST, Executors, Pool
 from dpbo.checking import checked
 from dpbo.curator.handle import Handle
+from dpbo.curator.turns import assume_durations_tell_nothing
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure
-from dpbo.objective import PrivateObjective, assume_durations_tell_nothing
+from dpbo.objective import PrivateObjective
 from dpbo.privacy import require_count
 from dpbo.space import Space
 
@@ -123,7 +124,7 @@ class AsynchronousBO:
             value waits for the ledger, and the next `run` stores it. Whatever `fit` raises and `skip` does not name.
         """
         if self._workers > 1 and not self._ordered:
-            assume_durations_tell_nothing(self.objective)
+            assume_durations_tell_nothing(self.objective.curator)
         with Pool(executor) as pool:
             self._begin_again(pool)
             self._fill(pool)

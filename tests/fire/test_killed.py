@@ -21,7 +21,7 @@ CHILD = pathlib.Path(__file__).parent / "killed_child.py"
 SEED = int(os.environ.get("DPBO_FIRE_SEED", "20261121"))
 SLOTS = {"small": 6, "main": 10}
 SHARES = [("sqlite", "small", n / 13) for n in range(14)] + [("postgresql", "small", n / 5) for n in range(6)]
-SHARES += [("sqlite", "main", share) for share in (0.35, 0.6, 0.97)]
+MAIN = [pytest.param("sqlite", "main", share, marks=[] if share == 0.6 else pytest.mark.deep) for share in (0.35, 0.6, 0.97)]
 RANDOM = [("sqlite", chunk, 15) for chunk in range(10)] + [("postgresql", chunk, 10) for chunk in range(5)]
 pytestmark = pytest.mark.attack("A16")
 
@@ -85,7 +85,7 @@ def place(request, tmp_path):
     return new
 
 
-@pytest.mark.parametrize(("database", "job", "share"), SHARES)
+@pytest.mark.parametrize(("database", "job", "share"), [*SHARES, *MAIN])
 def test_a_killed_run_goes_on_and_its_ledger_is_whole(forks, place, database, job, share):
     calls = forks.whole(database, job, lambda: place(database))["calls"]
     die_and_go_on(forks, job, *place(database), kill_at=1 + int(share * (calls - 1)))

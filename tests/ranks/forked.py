@@ -27,6 +27,7 @@ from dpbo.algorithms.em import DPGaussianMixture
 from dpbo.algorithms.selection import NoisedScore, private_selection
 from dpbo.curator.curator import Curator as Watched
 from dpbo.curator.inside import noised_inside
+from dpbo.curator.ledger import Ledger
 from dpbo.errors import PrivacyError
 from dpbo.laws import TruncatedNegativeBinomial
 from dpbo.mechanisms import GaussianMechanism, NoNoise
@@ -216,6 +217,23 @@ def refused_before_it_is_asked(ranks: Ranks, folder: pathlib.Path) -> Any:
     return made, apart, named, alike, together, len([r for r in curator.ledger.records() if r.kind == "charge"])
 
 
+def others_take_turns(ranks: Ranks, folder: pathlib.Path) -> Any:
+    """Who is no rank spends of the same plan in between, and all ranks note it together."""
+    url, X = str(folder / "l.db"), torch.zeros(1, D, dtype=torch.float64)
+    curator = opened(ranks, budget=Budget.gdp(1.0), dataset="d", ledger=url)
+    search = PrivateObjective(curator, lambda _, r: r[:, 0].clamp(0.0, 1.0), score_range=(0.0, 1.0), evaluations=4)
+    told = []
+    for _ in range(3):
+        search(X)
+        told.append("durations-tell-nothing" in curator.statement().assumptions)
+        if ranks.rank == 0 and len(told) == 2:
+            other = Ledger.existing(url)
+            (charge, *_) = other.charges(search.name)
+            slot = {**charge.body["slots"][0], "handle": "another"}
+            other.charge(search.name, charge.event, {"units": charge.body["units"], "slots": [slot]}, search.name)
+    return told
+
+
 def on_devices(ranks: Ranks, folder: pathlib.Path) -> Any:
     """Partial sums by NCCL from records on CUDA, against one process with all records on CUDA."""
     torch.cuda.set_device(ranks.rank)
@@ -257,6 +275,7 @@ JOBS: dict[str, tuple[int, Ranked]] = {
     "comes late": (SIZE, comes_late),
     "no records": (SIZE, no_records),
     "refused before it is asked": (2, refused_before_it_is_asked),
+    "others take turns": (2, others_take_turns),
     "on devices": (min(SIZE, torch.cuda.device_count()), on_devices),
 }
 

@@ -121,6 +121,11 @@ def test_an_argument_refused_on_one_rank_keeps_the_others_in_step(cases):
         assert rank["seconds"] < 60
 
 
+def test_ranks_note_together_that_others_take_turns(cases):
+    told = met(cases, "others take turns")
+    assert [rank["value"] for rank in told.values()] == [[False, False, True]] * 2
+
+
 def test_what_one_rank_cannot_do_none_does(cases):
     for number, rank in met(cases, "refused by one").items():
         score, fit, utilities, row, ledger, seedless, much, noted = rank["value"]

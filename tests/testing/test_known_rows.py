@@ -136,5 +136,5 @@ def test_what_is_refused():
         recover_rows(Z[:, :1], X[[0, 1, 4]], [0, 1, 4])
     with pytest.raises(InputError, match="Z="):
         recover_rows(Z, X[[0, 1, 4]], [0, 1])
-    with pytest.raises(InputError, match="double"):
+    with pytest.raises(InputError, match="float64"):
         recover_rows(Z.float(), X[[0, 1, 4]], [0, 1, 4])

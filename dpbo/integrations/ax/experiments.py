@@ -25,11 +25,12 @@ from ax.generation_strategy.generation_strategy import GenerationStrategy
 
 from dpbo.checking import checked
 from dpbo.curator.handle import Handle
+from dpbo.curator.turns import assume_durations_tell_nothing
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable
 from dpbo.integrations.ax.strategies import noisy_improvement
 from dpbo.integrations.recommending import Recommendation, recommended
 from dpbo.integrations.wording import Kind, Parameter, Wording
-from dpbo.objective import PrivateObjective, assume_durations_tell_nothing
+from dpbo.objective import PrivateObjective
 from dpbo.privacy import require_count
 from dpbo.space import Space
 
@@ -152,7 +153,7 @@ class ClientObjective:
         """
         queue, jobs, begun, failures = deque(self.running), dict[Future[Handle], int](), 0, 0
         if require_count("workers", workers) > 1 and not ordered:
-            assume_durations_tell_nothing(self.objective)
+            assume_durations_tell_nothing(self.objective.curator)
         with contextlib.ExitStack() as stack:
             pool = executor or stack.enter_context(ThreadPoolExecutor(workers))
             while True:

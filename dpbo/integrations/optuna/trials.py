@@ -26,9 +26,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from dpbo.checking import checked
 from dpbo.curator.handle import Handle
+from dpbo.curator.turns import assume_durations_tell_nothing
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.integrations.optuna.suggesting import Suggestions
-from dpbo.objective import PrivateObjective, assume_durations_tell_nothing
+from dpbo.objective import PrivateObjective
 from dpbo.space import Space
 
 ENTRY, YVAR = "entry", "yvar"
@@ -78,7 +79,7 @@ class TrialObjective:
         trials = trial.study.get_trials(deepcopy=False)
         _require_no_reports(trials[trial.number])
         if any(other.state is TrialState.RUNNING and other.number != trial.number for other in trials):
-            assume_durations_tell_nothing(self.objective)
+            assume_durations_tell_nothing(self.objective.curator)
         trial.set_user_attr(ENTRY, handle.id)  # before the charge, so that a value that is never told can be found again
         Y, Yvar = self._released(trial.study, handle)
         trial.set_user_attr(YVAR, Yvar.item())
