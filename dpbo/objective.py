@@ -213,7 +213,8 @@ class PrivateObjective:
 
     def _released(self, handles: Sequence[Handle], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         self.curator.deliver()  # of several ranks all see now what the ledger has gained
-        if self._left is not None and self.remaining < self._left:  # somebody else's release came between
+        left = self._left  # another thread may be at it
+        if left is not None and self.remaining < left:  # somebody else's release came between
             assume_durations_tell_nothing(self.curator)
         self._left = None
         releases = self.curator.release_all(handles, self._mechanism, name=self.name, plan=self.name)

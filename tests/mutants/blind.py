@@ -432,8 +432,8 @@ MUTANTS = (
     Mutant(
         "one release of another worker in between is not noticed",
         "objective.py",
-        old="self.remaining < self._left:",
-        new="self.remaining < self._left - 1:",
+        old="self.remaining < left:",
+        new="self.remaining < left - 1:",
     ),
     Mutant(
         "what the user of DP-GIBO declared about box, start and kernel is not in the ledger",
