@@ -19,6 +19,7 @@ from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.models.gradient_posterior import GradientPosterior
 from dpbo.models.kernel_derivatives import require_finite, require_float64
+from dpbo.models.observed import require_constant
 from dpbo.privacy import require_count, require_positive
 
 _STEPS = 60
@@ -156,6 +157,9 @@ def _reflect(Z: Tensor, box: Tensor) -> Tensor:
 
 def _require(posterior: GradientPosterior, theta: Tensor, b: int, bounds: Tensor | None, start: Tensor | None) -> None:
     require_count("b", b)
+    for name, value in (("theta", theta), ("bounds", bounds), ("start", start)):
+        if value is not None:
+            require_constant(name, value)
     if posterior.batch_shape or require_finite("theta", theta).dim() != 1:
         raise InputError("theta", tuple(theta.shape), "of shape d, with the posterior of one run", "Choose for one run after the other.")
     if start is not None and require_finite("start", start).shape != (b, len(theta)):

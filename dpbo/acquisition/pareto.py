@@ -20,7 +20,7 @@ from botorch.utils.multi_objective.pareto import is_non_dominated
 from dpbo.acquisition.mixed import maximised, posterior_mean, require_history
 from dpbo.checking import POINTS, checked
 from dpbo.errors import InputError
-from dpbo.models.observed import quiet, usual_gp
+from dpbo.models.observed import quiet, require_constant, usual_gp
 from dpbo.seeding import seeded
 from dpbo.space import Space
 
@@ -63,3 +63,4 @@ def pareto_front(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Ten
 def _require_beside(X: torch.Tensor, public: torch.Tensor) -> None:
     if len(public) != len(X):
         raise InputError("public", tuple(public.shape), f"of shape ({len(X)}, k), a row for each row of X")
+    require_constant("public", public)

@@ -44,7 +44,7 @@ class Prior(torch.nn.Module):
         if bounds is not None:
             if bounds.ndim != 2 or len(bounds) != 2 or not bool((bounds[0] < bounds[1]).all()):
                 raise InputError("bounds", tuple(bounds.shape), "of shape 2 x d, lower ends below upper ends")
-            self._uniform = math.log(share) - float((bounds[1] - bounds[0]).log().sum())
+            self._uniform = math.log(share) - float((bounds[1] - bounds[0]).detach().log().sum())
 
     def forward(self, X: Tensor) -> Tensor:
         value = self._log_density(X)

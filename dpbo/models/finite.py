@@ -80,6 +80,7 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
     ) -> None:
         super().__init__()
         _require_candidates(candidates)
+        candidates = candidates.detach()
         if len(kernel.batch_shape):
             raise UnsupportedError("FiniteGP takes one kernel for all runs; make one model for each kernel.")
         self.noise, self.prior_mean = require_positive("noise", noise), float(mean)

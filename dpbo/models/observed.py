@@ -37,14 +37,22 @@ def usual_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor)
 def require_observed(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> None:
     """Raises InputError unless X is `t x d`, Y and Yvar `t x m`, all float64 and finite, d the space's and no variance below 0."""
     require("X", X, Annotated[torch.Tensor, POINTS])
-    if X.shape[1] != len(space.names) or float(X.abs().max()) > _FARTHEST:
+    if X.shape[1] != len(space.names) or float(X.detach().abs().max()) > _FARTHEST:
         raise InputError("X", tuple(X.shape), f"of shape t x {len(space.names)}, points of the space")
     for name, value in (("Y", Y), ("Yvar", Yvar)):
         require(name, value, Annotated[torch.Tensor, POINTS])
-        if len(value) != len(X) or value.shape != Y.shape or float(value.abs().max()) > _LARGEST:
+        if len(value) != len(X) or value.shape != Y.shape or float(value.detach().abs().max()) > _LARGEST:
             raise InputError(name, tuple(value.shape), f"of shape {len(X)} x m, a row for each of X, within {_LARGEST:g} of zero")
     if bool((Yvar < 0).any()):
         raise InputError("Yvar", "below 0", "at least 0 everywhere")
+    for name, value in (("X", X), ("Y", Y), ("Yvar", Yvar)):
+        require_constant(name, value)
+
+
+def require_constant(name: str, value: torch.Tensor) -> None:
+    """Raises InputError where gradients would be carried into what is searched or fitted here."""
+    if value.requires_grad:
+        raise InputError(name, "requires a gradient", "a constant tensor", f"Give {name}.detach().")
 
 
 def unfitted_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:

@@ -9,4 +9,4 @@ import torch
 
 def digest_of(numbers: torch.Tensor) -> str:
     """SHA-256 of the numbers in row order; the shape is not part of it."""
-    return hashlib.sha256(numbers.contiguous().cpu().numpy().tobytes()).hexdigest()
+    return hashlib.sha256(numbers.detach().contiguous().cpu().numpy().tobytes()).hexdigest()

@@ -171,6 +171,7 @@ def _numbers(name: str, value: Any) -> tuple[float, ...]:
     return numbers
 
 
+@torch.no_grad()
 def _matrix(projection: Any, dimension: int) -> torch.Tensor:
     if not isinstance(projection, torch.Tensor) or projection.ndim != 2 or projection.dtype != torch.float64:
         raise InputError("projection", type(projection).__name__, "a float64 tensor of shape d x k", "Use .double().")

@@ -60,6 +60,15 @@ def test_a_proposal_is_in_the_space_and_follows_from_the_values_alone(name, spac
     assert torch.equal(x, PROPOSERS[name](space, *told, seed=1))
 
 
+@pytest.mark.parametrize("place", range(3), ids=["X", "Y", "Yvar"])
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_values_that_carry_a_gradient_are_refused_by_name(name, place):
+    told = [*_observed(CONTINUOUS, 6)]
+    told[place] = told[place].requires_grad_()
+    with pytest.raises(InputError, match=f"{('X', 'Y', 'Yvar')[place]}=.*detach"):
+        PROPOSERS[name](CONTINUOUS, *told, seed=1)
+
+
 @pytest.mark.parametrize("name", ["qlognei", "trust region", "sparse"])
 def test_a_search_finds_the_peak_of_noisy_values(name):
     X, Y, Yvar = _observed(CONTINUOUS, 8, seed=3)

@@ -84,7 +84,7 @@ def po_gp_ucb_transform(
         raise InputError("X", tuple(X.shape), "finite, of shape n x d with n > d")
     omega, d = po_gp_ucb_omega(epsilon=epsilon, delta=delta, r=r), X.shape[1]
     M = torch.randn(d, r, generator=generator, dtype=torch.float64).to(X.device)
-    centred = X - X.mean(0)
+    centred = X.detach() - X.detach().mean(0)
     U, S, Vh = torch.linalg.svd(centred, full_matrices=False)
     inflated = float(S[-1]) < omega
     rows = U * (S.square() + omega**2).sqrt() @ Vh if inflated else centred
