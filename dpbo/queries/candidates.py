@@ -50,7 +50,6 @@ class CandidateScores(Query):
         object.__setattr__(self, "score_range", require_range("score_range", self.score_range))
         if len(self.candidates) < 1:
             raise InputError("candidates", len(self.candidates), "one or more")
-        self._mean(None)
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         width, count = self._mean(None).sensitivity(adjacency).linf, len(self.candidates)

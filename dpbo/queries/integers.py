@@ -48,7 +48,7 @@ class Lattice:
         spare = math.ceil(math.log2((MOST_UNITS if units is None else units) * repeats))
         quantum = _power_of_two(max(abs(below), abs(above)) / 2 ** min(_BITS, 61 - spare))
         low, high = math.ceil(below / Fraction(quantum)), math.floor(above / Fraction(quantum))
-        if low >= high or quantum < 1e-290 or abs(origin) / quantum > 1e290:
+        if low >= high or quantum < 1e-290:  # the origin is at most 2^93 quanta: floats that differ do so by 2^-54 of it
             raise InputError("score_range", (lower, upper), "wide enough to be resolved in float64", "Rescale the score.")
         falls = {"lower": low, "upper": high}.get(worst) if isinstance(worst, str) else _step_of(worst, origin, quantum)
         return cls(origin, quantum, low, high, min(max(falls if falls is not None else high, low), high))

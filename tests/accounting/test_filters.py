@@ -246,3 +246,18 @@ def test_no_release_gives_budget_back(order):
             return Fraction(-1)
 
     assert Generous().cost(event).parts[0] == 0
+
+
+@pytest.mark.parametrize("accounting", FILTERS, ids=str)
+def test_a_cap_may_come_from_a_machine_that_rounds_otherwise_and_from_no_other_budget(accounting):
+    """By a billionth; and it is one number, as the filter's own is."""
+    budget = Budget(2.0, 1e-6)
+    cap = accounting.cap(budget)
+    assert accounting.may_hold(cap, budget)
+    assert accounting.may_hold(cap * (1 + Fraction(9, 10**10)), budget)
+    assert not accounting.may_hold(cap * (1 + Fraction(11, 10**10)), budget)
+    assert not accounting.may_hold(Cost((cap.parts[0] / 2, cap.parts[0] / 2)), budget)
+
+
+def test_the_cap_of_a_gdp_budget_is_its_square():
+    assert GDPFilter().holds(Budget.gdp(3.0)) == 9

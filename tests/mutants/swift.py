@@ -60,6 +60,8 @@ class _Loop:
         self._children: list[_Child] = []
         self._sound, self._unsound = set[str](), set[str]()
         self._breaks = Counter[tuple[str, str]]()
+        self._accused: dict[str, str] = {}  # by mutant: the test that failed after others had run, to be run alone
+        self._acquitted = set[tuple[str, str]]()
         self.left: list[Sabotage] = []
 
     @pytest.hookimpl(tryfirst=True)
@@ -80,15 +82,27 @@ class _Loop:
         if swap is None:
             self.left.append(mutant)
         else:
-            tests = (item for item in _chosen(self._plan(mutant), self._items) if item.nodeid not in self._unsound)
+            accused = self._accused.get(mutant.name)
+            plan = iter([accused]) if accused else self._plan(mutant)
+            tests = (item for item in _chosen(plan, self._items) if not self._left_out(mutant, item.nodeid))
             self._children.append(_Child.running(mutant, swap, tests, self._patience))
+
+    def _left_out(self, mutant: Sabotage, name: str) -> bool:
+        return name in self._unsound or (mutant.name, name) in self._acquitted
 
     def _look(self, child: _Child) -> None:
         if not child.done(self._seconds):
             return
         self._children.remove(child)
         name, breaks_off = child.verdict()
-        if name and (self._fails_anyway(name) or (breaks_off and self._by_chance(child.mutant, name))):
+        accused = self._accused.pop(child.mutant.name, "")
+        if accused and not name:
+            self._acquitted.add((child.mutant.name, accused))
+            self._waiting.append(child.mutant)
+        elif name and not child.alone():
+            self._accused[child.mutant.name] = name
+            self._waiting.append(child.mutant)
+        elif name and (self._fails_anyway(name) or (breaks_off and self._by_chance(child.mutant, name))):
             self._waiting.append(child.mutant)
         else:
             self._found(child.mutant, f"{name} (breaks off)" if breaks_off else name)
@@ -151,6 +165,10 @@ class _Child:
         if failed or not lines or lines[-1] == ".":
             return (failed or [""])[0], False
         return lines[-1][2:], True
+
+    def alone(self) -> bool:
+        """Whether no other test has run before: what one leaves behind (a file that the collector closes) may fail the next."""
+        return len({line for line in self.told.splitlines() if line.startswith("+ ")}) < 2
 
     def _hear(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from dpbo.errors import InputError
-from dpbo.queries.integers import Lattice, quantise, sum_records, sum_units, unit_means
+from dpbo.queries.integers import Lattice, _chunks, quantise, sum_records, sum_units, unit_means
 
 DOUBLE = torch.float64
-RANGES = [(0.0, 1.0, 0.5), (0.0, 1.0, 0.0), (-0.3, 7.7, 0.0), (1.1, 2.3, 1.7), (1e-9, 3e-9, 0.0), (-5e12, -1e12, -3e12)]
+RANGES = [(0.0, 1.0, 0.5), (0.0, 1.0, 0.0), (-0.3, 7.7, 0.0), (1.1, 2.3, 1.7), (1e-9, 3e-9, 0.0), (-5e12, -1e12, -3e12), (-7.7, 0.3, 0.0)]
 
 
 @pytest.mark.parametrize("units", [None, 1, 1000, 1 << 22, 1 << 30])
@@ -42,6 +42,25 @@ def test_what_cannot_be_scored_falls_where_it_was_said():
 def test_a_range_that_floats_cannot_resolve_is_refused(lower, upper, origin):
     with pytest.raises(InputError, match="score_range"):
         Lattice.over(lower, upper, origin=origin, worst="lower", units=None)
+
+
+def test_the_finest_grid_that_floats_resolve_is_taken():
+    assert Lattice.over(0.0, 2.0**-924, origin=0.0, worst="lower", units=1).quantum == 2.0**-963
+    with pytest.raises(InputError, match="score_range"):
+        Lattice.over(0.0, 2.0**-925, origin=0.0, worst="lower", units=1)
+
+
+def test_a_unit_counts_once_where_nothing_else_is_said():
+    once = Lattice.over(0.0, 1.0, origin=0.0, worst="lower", units=1 << 30, repeats=1)
+    assert Lattice.over(0.0, 1.0, origin=0.0, worst="lower", units=1 << 30) == once
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(1e160, 2e160), (-1e300, 1e300), (1.0, 1.0 + 2.0**-20)])
+def test_an_origin_far_from_zero_is_resolved_with_its_range(lower, upper):
+    grid = Lattice.over(lower, upper, origin=lower, worst="lower", units=1)
+    assert math.isfinite(grid.origin / grid.quantum)
+    scores = torch.tensor([lower, upper], dtype=DOUBLE)
+    assert quantise(scores, grid, torch.empty(2, dtype=DOUBLE)).tolist() == [0, grid.high]
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
@@ -80,3 +99,8 @@ def _number(score, grid):
 
 def _towards_zero(total, count):
     return abs(total) // count * (1 if total >= 0 else -1)
+
+
+def test_pieces_of_several_devices_have_room_each_on_its_own():
+    pieces = [torch.zeros(2, 1, device=device) for device in ("cpu", "meta", "cpu")]
+    assert [buffer.device.type for _, buffer in _chunks(pieces)] == ["cpu", "meta", "cpu"]

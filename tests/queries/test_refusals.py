@@ -13,6 +13,7 @@ from dpbo.queries import (
     CellMeans,
     ClippedGradient,
     ClippedMean,
+    ClippedSum,
     ClusterSums,
     MixtureMoments,
     PoissonSampled,
@@ -204,3 +205,28 @@ def test_public_tensors_are_copies():
         question = kind(**{**GOOD[kind], name: own})
         own += 1.0
         assert torch.equal(getattr(question, name), GOOD[kind][name])
+
+
+@pytest.mark.parametrize(("score_range", "wanted"), [((0.0, 1.0), "one real number a record"), ([(0.0, 1.0)] * 2, "2 numbers a record")])
+def test_a_score_of_another_shape_is_told_the_shape_that_is_wanted(score_range, wanted):
+    with pytest.raises(ScoreError, match=wanted):
+        ClippedSum(lambda _, r: r.new_ones(len(r), 3), score_range=score_range).probe(torch.zeros(4, 2), 4, None)
+
+
+def test_one_range_may_stand_in_a_list_and_none_is_no_range():
+    alone = ClippedMean(score, score_range=[(0.0, 1.0)])
+    assert (alone.metrics, alone.weights) == (1, (1.0,))
+    with pytest.raises(InputError, match="score_range"):
+        ClippedMean(score, score_range=[])
+
+
+def test_a_mean_over_several_records_a_unit_asks_for_its_divisor():
+    ClippedMean(score, score_range=(0.0, 1.0)).require_public(Adjacency.REPLACE_ONE)
+    with pytest.raises(InputError, match="divisor"):
+        ClippedMean(score, score_range=(0.0, 1.0), max_records_per_unit=2).require_public(Adjacency.REPLACE_ONE)
+
+
+def test_a_unit_of_more_records_than_whole_numbers_hold_is_refused():
+    records = torch.zeros((1 << 22) + 1)
+    with pytest.raises(InputError, match="on at most 4194304 records"):
+        PrivateView.of(records, PrivacyUnit("patient", groups=records.numpy()), units_are_public=True)

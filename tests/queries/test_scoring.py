@@ -77,6 +77,21 @@ def test_what_is_scored_as_nan_stays_so_whether_or_not_another_record_fails():
         assert math.isnan(last)
 
 
+@pytest.mark.parametrize(("sound", "units", "calls"), [(0, 1000, 256), (3000, 6000, 4096)])
+def test_failing_records_are_looked_for_in_so_many_calls_and_no_more(sound, units, calls):
+    """Where nothing is scored, and where many are and too many are not: after them the whole evaluation has failed."""
+    made = []
+
+    def score(_subject, batch):
+        made.append(len(batch))
+        if bool((batch >= sound).any()):
+            raise ValueError
+        return batch
+
+    assert isinstance(scores_of(score, units), Failure)
+    assert made == [units] * (1 + calls)  # once all together
+
+
 def test_nothing_is_asked_about_failed_records_where_there_are_none():
     """The score failed once, on all at once, and then on no record."""
 
