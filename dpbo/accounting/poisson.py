@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 Array = NDArray[np.float64]
-_MOST_ORDER = 128.0
+_LEAST_ORDER, _MOST_ORDER = 1.001, 128.0
 _MOST_STEPS = 2**17  # to either side; more only where order / s^2 is in the hundreds, whose divergence nobody can use
 _UP = 1.0 + 1e-9
 _FAR = 40.0  # 1 + e^-40 is 1 in floats
@@ -43,15 +43,15 @@ def output_of(loss: Array, sigma: float, rate: float, relation: str) -> Array:
 def renyi(sigma: float, rate: float, relation: str, orders: Array) -> Array:
     """Renyi divergences, the larger of both directions.
 
-    Above order 128, and where so little noise would need too large a grid, that of the unsampled Gaussian. It is a bound: each law of the
-    sampled pair is q times its law of the unsampled one plus (1-q) N(0, s^2), and divergence is jointly quasi-convex (van Erven & Harremoes
-    2014, Theorem 13).
+    Below order 1.001, where differences lose digits, that of order 1.001: divergence rises with the order. Above order 128, and where so
+    little noise would need too large a grid, that of the unsampled Gaussian. It is a bound: each law of the sampled pair is q times its law
+    of the unsampled one plus (1-q) N(0, s^2), and divergence is jointly quasi-convex (van Erven & Harremoes 2014, Theorem 13).
     """
     shift = 1.0 if relation == "add-or-remove-one" else 2.0
     unsampled = orders * shift**2 / (2 * sigma**2)
     if rate == 1.0:
         return unsampled
-    sampled = [_quadrature(sigma, rate, relation, a) if a <= _MOST_ORDER else np.inf for a in orders]
+    sampled = [_quadrature(sigma, rate, relation, max(a, _LEAST_ORDER)) if a <= _MOST_ORDER else np.inf for a in orders]
     return np.minimum(np.array(sampled) * _UP, unsampled)
 
 

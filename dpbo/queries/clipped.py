@@ -31,7 +31,7 @@ from dpbo.events import Event, RolesEvent
 from dpbo.privacy import Adjacency, Sensitivity, require_count, require_positive, require_range
 from dpbo.queries import scoring
 from dpbo.queries.copies import own
-from dpbo.queries.integers import Lattice, sum_records, sum_units
+from dpbo.queries.integers import MOST_ROWS_PER_UNIT, Lattice, sum_records, sum_units
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 
 ScoreRange = tuple[float, float] | Sequence[tuple[float, float]]
@@ -49,7 +49,7 @@ class ClippedScores(Query):
         score_range: public (lower, upper), or one such pair a metric.
         fit: if given, the score gets `fit(subject)`; it runs in the open and must touch no protected record.
         weights: 1e-6 to 1e6, one a metric: a metric of twice the weight gets half the noise relative to its range.
-        max_records_per_unit: a unit counts as its mean times min(this, its rows). 1: every unit counts alike.
+        max_records_per_unit: a unit counts as its mean times min(this, its rows); at most 2^22. 1: every unit counts alike.
         role: the curator's own, where other records of the same study have another one: this release then costs records of this role alone.
         worst: where NaN and failures fall: the "lower" end of the range, for scores that are maximised, the "upper" one, or a number.
     """
@@ -69,7 +69,10 @@ class ClippedScores(Query):
             object.__setattr__(self, name, own(getattr(self, name)))
         object.__setattr__(self, "ranges", _ranges(self.score_range))
         object.__setattr__(self, "weights", _weights(self.weights, self.metrics))
-        require_count("max_records_per_unit", self.max_records_per_unit)
+        if require_count("max_records_per_unit", self.max_records_per_unit) > MOST_ROWS_PER_UNIT:
+            raise InputError(
+                "max_records_per_unit", self.max_records_per_unit, f"at most {MOST_ROWS_PER_UNIT}, as no unit has more records"
+            )
         if self.worst not in ("lower", "upper") and not _inside(self.worst, self.ranges):
             raise InputError("worst", self.worst, "'lower', 'upper', or a number inside every range")
 

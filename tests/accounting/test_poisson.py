@@ -45,6 +45,17 @@ def test_divergences_are_the_integrals(sigma, rate, order, relation):
 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize("above_one", [1e-9, 1e-6, 1e-3])
+@pytest.mark.attack("A15")
+def test_a_divergence_near_order_one_is_not_below_the_true_one(above_one, relation):
+    """There what rounding takes away is divided by order - 1."""
+    sigma = 316.2277660168379
+    found = float(poisson.renyi(sigma, 0.5, relation, np.array([1 + above_one]))[0])
+    true = divergence(sigma, 0.5, relation, 1 + above_one)
+    assert true * (1 - 1e-12) <= found <= true * 1.002
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_all_units_are_no_sample_however_little_the_noise(relation):
     """There no grid would be fine enough."""
     assert poisson.renyi(1e-6, 1.0, relation, np.array([100.0])) == pytest.approx(100.0 * (1.0 if relation == ADD else 4.0) / 2e-12)

@@ -1,6 +1,7 @@
 """The mutants fit the package as it is: each still applies, and each that is written by hand has a test that kills it."""
 
 import ast
+import re
 
 import pytest
 
@@ -22,7 +23,7 @@ def test_every_killer_is_there():
     """A test that was renamed kills nothing: the next hunt would have to find another."""
     for killer in read(KILLERS).values():
         file, _, name = killer.partition("[")[0].partition(" (")[0].partition("::")
-        assert name.partition("::")[0] in (ROOT / file).read_text(), killer
+        assert re.search(rf"\b{name.partition('::')[0]}\b", (ROOT / file).read_text()), killer
 
 
 def test_there_are_many_and_half_are_by_somebody_who_has_not_seen_the_tests():

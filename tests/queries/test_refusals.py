@@ -23,6 +23,7 @@ from dpbo.queries import (
     SecondMoment,
 )
 from dpbo.queries.ball import MOST_DIMENSION, Ball
+from dpbo.queries.integers import MOST_ROWS_PER_UNIT
 
 DOUBLE = torch.float64
 ONES = torch.ones(2, 2, dtype=DOUBLE)
@@ -50,6 +51,7 @@ REFUSED: list[tuple[type, str, Any]] = [
     (ClippedMean, "score", 3), (ClippedMean, "fit", 3), (ClippedMean, "divisor", 0.99), (ClippedMean, "divisor", 1.5e18),
     (ClippedMean, "weights", (1.5e6,)), (ClippedMean, "weights", (0.9e-6,)), (ClippedMean, "weights", (1.0, 1.0)),
     (ClippedMean, "worst", 1.5), (ClippedMean, "worst", "best"), (ClippedMean, "max_records_per_unit", 0),
+    (ClippedMean, "max_records_per_unit", MOST_ROWS_PER_UNIT + 1),
     (CandidateScores, "candidates", []), (CandidateScores, "score", 3), (CandidateScores, "score_range", (1.0, 0.0)),
     (ClippedGradient, "loss", 3), (ClippedGradient, "clip", 0.9e-100), (ClippedGradient, "clip", 1.5e100),
     (ClippedGradient, "divisor", 0.5), (ClippedGradient, "divisor", 1.5e18), (ClippedGradient, "X", BROKEN),
@@ -74,7 +76,8 @@ REFUSED: list[tuple[type, str, Any]] = [
 ]  # fmt: skip
 ACCEPTED: list[tuple[type, str, Any]] = [
     (ClippedMean, "divisor", 1.0), (ClippedMean, "divisor", 1e18), (ClippedMean, "weights", (1e6,)), (ClippedMean, "weights", (1e-6,)),
-    (ClippedMean, "worst", 1.0), (ClippedMean, "worst", "upper"), (CandidateScores, "candidates", [1]),
+    (ClippedMean, "worst", 1.0), (ClippedMean, "worst", "upper"), (ClippedMean, "max_records_per_unit", MOST_ROWS_PER_UNIT),
+    (CandidateScores, "candidates", [1]),
     (ClippedGradient, "clip", 1e-100), (ClippedGradient, "clip", 1e100), (ClippedGradient, "divisor", 1.0),
     (ClippedGradient, "divisor", 1e18), (ClusterSums, "weights", (1e-3, 1e3)), (MixtureMoments, "weights", (1e-3, 1.0, 1e3)),
     (SecondMoment, "dimension", MOST_DIMENSION),
