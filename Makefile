@@ -16,17 +16,18 @@ export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 demo: $(STAMP)
 	$(BIN)/python -m dpbo
 
-# Two workers; of one hash seed, so that both collect the tests in one order.
+# Every test once, but for the deep ones. Two workers; of one hash seed, so that both collect the tests in one order.
+PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist worksteal -q --attacks --durations=25
 test: lint types
-	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) --cov=dpbo --cov-report=
 
-# Every attack on the package, the slow ones too; prints class, test, N, measured / claimed.
+# The deep tests alone: long statistics, audits of whole runs, killed processes in number.
 audit: $(STAMP)
-	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --maxschedchunk 1 -q -m attack --attacks
+	$(PYTEST) -m deep
 
-# Sabotages of the package, each of which a test must catch; prints mutant, killed by.
+# Sabotages of the package, each of which its test must catch. SOME=12: a dozen that depend on the commit.
 mutants: $(STAMP)
-	$(BIN)/python -m tests.mutants
+	$(BIN)/python -m tests.mutants $(if $(SOME),--some $(SOME))
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

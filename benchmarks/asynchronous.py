@@ -17,7 +17,6 @@ proposal; were that costly, their differences from the serial search would be ab
 from __future__ import annotations
 
 import functools
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -32,8 +31,7 @@ import torch
 from botorch.test_functions import Branin, Hartmann, SyntheticTestFunction
 from torch import Tensor
 
-from benchmarks.harness import options, record, table
-from benchmarks.paired import Difference, difference
+from benchmarks.harness import Difference, difference, mean_and_error, options, record, table
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
 from dpbo.acquisition import Proposer, posterior_mean
 from dpbo.algorithms import AsynchronousBO
@@ -94,9 +92,8 @@ def cube(d: int) -> Space:
 
 def timed(executor: Executor, way: tuple[int, bool], evaluations: int, seconds: float, seed: int) -> dict[str, Any]:
     """One real search: seconds in all and of proposing, and how much the recommended point's true score is below the best."""
-    curator = Curator(
-        records := private_records(seed), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(3.0, 1e-6)
-    )
+    records = private_records(seed)
+    curator = Curator(records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(3.0, 1e-6))
     objective = PrivateObjective(curator, Slow(seconds), score_range=(0.0, 1.0), evaluations=evaluations)
     propose = Watched(cube(2))
     search = AsynchronousBO(objective, cube(2), workers=way[0], ordered=way[1], initial=INITIAL, propose=propose, seed=seed)
@@ -107,22 +104,16 @@ def timed(executor: Executor, way: tuple[int, bool], evaluations: int, seconds: 
     regret = float(true(best_of(records), records).mean() - true(found.x, records).mean())
     spent = search.proposing
     return {
-        "wall": wall,
-        "proposing": sum(spent),
-        "median_proposal": statistics.median(spent),
-        "longest_proposal": max(spent),
-        "median_processor": statistics.median(propose.processor),
-        "regret": regret,
-        "noise": objective.noise_std.item(),
-    }
+        "wall": wall, "proposing": sum(spent), "median_proposal": statistics.median(spent), "longest_proposal": max(spent),
+        "median_processor": statistics.median(propose.processor), "regret": regret, "noise": objective.noise_std.item(),
+    }  # fmt: skip
 
 
 def wall_times(evaluations: int, seconds: float, seed: int, processes: int) -> dict[str, dict[str, Any]]:
     """`timed` for each way on threads, and in order on processes, which have started before the clock does."""
-    spawn = get_context("spawn")
     found = {}
-    with ThreadPoolExecutor(WORKERS) as threads, ProcessPoolExecutor(processes, mp_context=spawn) as spawned:
-        timed(spawned, (WORKERS, True), INITIAL + WORKERS, 0.2, seed)
+    with ThreadPoolExecutor(WORKERS) as threads, ProcessPoolExecutor(processes, mp_context=get_context("forkserver")) as spawned:
+        timed(spawned, (WORKERS, True), INITIAL + 1, seconds / 5, seed)
         for name, way in WAYS.items():
             found[name] = timed(threads, way, evaluations, seconds, seed)
         found["4 processes, in order"] = timed(spawned, (WORKERS, True), evaluations, seconds, seed)
@@ -149,9 +140,7 @@ def makespans(evaluations: int, runs: int, seed: int) -> dict[str, dict[str, flo
     generator, found = np.random.default_rng(seed), {}
     for spread in (0.0, 0.5, 1.0):
         samples = generator.lognormal(0.0, spread, (runs, evaluations)).tolist()
-        found[f"{spread:g}"] = {
-            name: statistics.fmean(makespan(sample, *way) / sum(sample) for sample in samples) for name, way in WAYS.items()
-        }
+        found[f"{spread:g}"] = {name: statistics.fmean(makespan(one, *way) / sum(one) for one in samples) for name, way in WAYS.items()}
     return found
 
 
@@ -183,14 +172,6 @@ def searched(problem: str, way: tuple[int, bool], evaluations: int, seed: int) -
     return -function.optimal_value - float(value(best.unsqueeze(0)))
 
 
-def regrets(evaluations: int, seeds: int, first: int) -> dict[str, dict[str, list[float]]]:
-    """Problem -> way -> regret by seed."""
-    return {
-        problem: {name: [searched(problem, way, evaluations, first + s) for s in range(seeds)] for name, way in WAYS.items()}
-        for problem in PROBLEMS
-    }
-
-
 def _time_rows(times: dict[str, dict[str, Any]]) -> list[list[Any]]:
     serial, columns = times["serial"]["wall"], ("proposing", "median_proposal", "longest_proposal", "median_processor", "regret")
     return [[name, one["wall"], one["wall"] / serial, *(one[key] for key in columns)] for name, one in times.items()]
@@ -201,44 +182,30 @@ def _regret_rows(found: dict[str, dict[str, list[float]]]) -> list[list[Any]]:
     for problem, by_way in found.items():
         for name, values in by_way.items():
             against: Difference | str = "" if name == "serial" else difference(values, by_way["serial"])
-            error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-            rows.append([problem, name, statistics.fmean(values), error, statistics.median(values), against])
+            rows.append([problem, name, *mean_and_error(values), statistics.median(values), against])
     return rows
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print wall times, the price of order, and regrets."""
-    chosen = options(__doc__)
+    chosen = options(__doc__, arguments)
     torch.set_num_threads(1)
-    evaluations, seconds, runs, seeds, steps = (13, 0.1, 10, 2, 10) if chosen.smoke else (40, 1.0, 2000, 10, 40)
+    evaluations, seconds, runs, seeds, steps = (9, 0.02, 10, 1, 9) if chosen.smoke else (40, 1.0, 2000, 10, 40)
     show = functools.partial(print, flush=True)
     times = wall_times(evaluations, seconds, chosen.seed, 1 if chosen.smoke else WORKERS)
     noise = times["serial"]["noise"]
     show(f"{evaluations} evaluations of a score that sleeps {seconds:g} s; released with noise sd {noise:.2g} of range 1")
-    header = [
-        "search",
-        "wall s",
-        "over serial (bound 0.4)",
-        "proposing s",
-        "median proposal s",
-        "longest s",
-        "median processor s",
-        "regret",
-    ]
-    show(table(header, _time_rows(times)))
+    columns = ("wall s", "over serial (bound 0.4)", "proposing s", "median proposal s", "longest s", "median processor s", "regret")
+    show(table(["search", *columns], _time_rows(times)))
     spans = makespans(evaluations, runs, chosen.seed)
     show(f"\nTime over the serial one by simulation, proposals taking none ({runs} runs)")
     show(table(["sd of log durations", *WAYS], [[spread, *by_way.values()] for spread, by_way in spans.items()]))
-    found = regrets(steps, seeds, chosen.seed)
+    every = range(chosen.seed, chosen.seed + seeds)
+    found = {problem: {name: [searched(problem, way, steps, seed) for seed in every] for name, way in WAYS.items()} for problem in PROBLEMS}
     show(f"\nSimple regret after {steps} evaluations, {seeds} seeds")
     show(table(["problem", "search", "mean", "standard error", "median", "minus serial [95 %]"], _regret_rows(found)))
-    figures = {
-        "times": times,
-        "four_over_serial": {name: one["wall"] / times["serial"]["wall"] for name, one in times.items()},
-        "makespan_over_serial": spans,
-        "regrets": found,
-    }
-    record("asynchronous", figures, chosen)
+    ratios = {name: one["wall"] / times["serial"]["wall"] for name, one in times.items()}
+    record("asynchronous", {"times": times, "four_over_serial": ratios, "makespan_over_serial": spans, "regrets": found}, chosen)
 
 
 if __name__ == "__main__":

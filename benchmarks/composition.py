@@ -63,9 +63,9 @@ def as_peer(event: Event) -> Event:
     return PermuteAndFlipEvent(event.noise_multiplier, event.slots) if isinstance(event, ExponentialEvent) else event
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print the table."""
-    chosen = options(__doc__)
+    chosen = options(__doc__, arguments)
     releases, many = (100, 20) if chosen.smoke else (1000, 1000)
     few_events, many_events = plan(20, releases, chosen.seed), plan(many, many, chosen.seed)
     few, bound = seconds(few_events, 5)

@@ -14,7 +14,6 @@ are made) and the settings called "tuned" were chosen on seeds 100 to 119; figur
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import pathlib
@@ -23,23 +22,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from benchmarks import dpgibo_experiments as experiments
 from benchmarks import dpgibo_problems as problems
-from benchmarks.dpgibo_experiments import (
-    EXPERIMENTS,
-    FULL,
-    SMOKE,
-    Replication,
-    Sizes,
-    as_columns,
-    huber,
-    location,
-    machine,
-    noisy,
-    settings_apart,
-    tuning,
-)
-from benchmarks.harness import options, record, table
-from benchmarks.paired import Difference, band, difference, picture
+from benchmarks.dpgibo_experiments import Replication, Sizes
+from benchmarks.harness import Difference, band, difference, options, picture, record, table
 
 Columns = dict[str, list[float]]
 
@@ -56,11 +42,6 @@ def below(claim: str, a: list[float], b: list[float]) -> Finding:
     """The claim that a is below b."""
     gap = difference(a, b)
     return Finding(claim, str(gap), True if gap.better else "in the mean" if gap.mean < 0 else False)
-
-
-def said(holds: bool | str) -> str:
-    """For the table."""
-    return holds if isinstance(holds, str) else "yes" if holds else "NO"
 
 
 def findings_of_location(losses: Columns, extra: Columns) -> list[Finding]:
@@ -103,13 +84,8 @@ def findings_of_tuning(losses: Columns, _: Columns) -> list[Finding]:
             gap = difference(private, losses[peer])
             lower = statistics.median(private) < statistics.median(losses[peer])
             measured = f"medians {statistics.median(private):.4g}, {statistics.median(losses[peer]):.4g}; {gap}"
-            found.append(
-                Finding(
-                    f"{name} settings: below non-private {peer} in the median and in 8 of 10",
-                    measured,
-                    lower and gap.wins >= 0.8 * gap.total,
-                )
-            )
+            claim = f"{name} settings: below non-private {peer} in the median and in 8 of 10"
+            found.append(Finding(claim, measured, lower and gap.wins >= 0.8 * gap.total))
         levels = [values for key, values in losses.items() if key.startswith(f"GIBO {name}")]
         found.append(below(f"{name} settings: less privacy ends lower (mu = inf against the least mu)", levels[-1], levels[0]))
     return found
@@ -165,51 +141,31 @@ def common_findings(losses: Columns) -> list[Finding]:
     return found
 
 
-def stuck(losses: Columns, first: int) -> list[tuple[str, Any, float, float, float]]:
-    """(settings, seed, loss at mu = 1, at mu = inf, of random search) of the replications that lost to random search."""
-    rows: list[tuple[str, Any, float, float, float]] = []
-    for name in ("paper", "recommended", "tuned"):
-        key = f"GIBO {name}, mu 1"
-        if key in losses and "random" in losses:
-            triples = zip(losses[key], losses[f"GIBO {name}, mu inf"], losses["random"], strict=True)
-            rows += [(name, first + i, *triple) for i, triple in enumerate(triples) if triple[0] >= triple[2]]
-    return rows
-
-
-def report(title: str, runs: list[Replication], findings: Callable[[Columns, Columns], list[Finding]], first: int) -> dict[str, Any]:
+def report(title: str, runs: list[Replication], findings: Callable[[Columns, Columns], list[Finding]]) -> dict[str, Any]:
     """Print the tables of one experiment; returns its figures."""
-    losses, rho, extra = as_columns(runs)
+    losses, rho, extra = experiments.as_columns(runs)
     bands = {name: band(values) for name, values in losses.items()}
     rows = [(name, f"{rho[name]:.3g}" if name in rho else "", middle, low, high, statistics.fmean(losses[name]))
             for name, (low, middle, high) in bands.items()]  # fmt: skip
     print(f"\n{title}\n\n" + table(("method", "rho", "median loss", "10 %", "90 %", "mean"), rows))
     claims = [*findings(losses, extra), *common_findings(losses)]
-    print("\n" + table(("finding", "measured", "holds"), [(c.claim, c.measured, said(c.holds)) for c in claims]))
-    behind = stuck(losses, first)
-    if behind:
-        print("\nNot below random search:\n" + table(("settings", "seed", "mu 1", "mu inf", "random"), behind))
-    return {
-        "losses": losses,
-        "rho": dict(rho),
-        "extra": extra,
-        "bands": bands,
-        "findings": [c._asdict() for c in claims],
-        "stuck": behind,
-    }
+    held = [(c.claim, c.measured, {"True": "yes", "False": "NO"}.get(str(c.holds), c.holds)) for c in claims]
+    print("\n" + table(("finding", "measured", "holds"), held))
+    return {"losses": losses, "rho": dict(rho), "extra": extra, "bands": bands, "findings": [c._asdict() for c in claims]}
 
 
 def run(name: str, sizes: Sizes, seeds: range, smoke: bool) -> dict[str, Any]:
     """One experiment over all replications. An experiment without its data says what is missing."""
     alone: dict[str, tuple[str, Callable[[int, Sizes], Replication], Callable[[Columns, Columns], list[Finding]]]] = {
-        "4.1": ("4.1 normal location: excess over the least loss", location, findings_of_location),
-        "4.2": ("4.2 Huber regression: excess over the least loss", huber, findings_of_huber),
-        "4.3": ("4.3 GP length-scales: validation loss", tuning, findings_of_tuning),
-        "settings": ("4.3 at mu = 1, settings one at a time: validation loss", settings_apart, findings_of_settings),
-        "noisy": ("C.5 GP length-scales, noisy observations: true validation loss", noisy, findings_of_noisy),
+        "4.1": ("4.1 normal location: excess over the least loss", experiments.location, findings_of_location),
+        "4.2": ("4.2 Huber regression: excess over the least loss", experiments.huber, findings_of_huber),
+        "4.3": ("4.3 GP length-scales: validation loss", experiments.tuning, findings_of_tuning),
+        "settings": ("4.3 at mu = 1, settings one at a time: validation loss", experiments.settings_apart, findings_of_settings),
+        "noisy": ("C.5 GP length-scales, noisy observations: true validation loss", experiments.noisy, findings_of_noisy),
     }
     if name in alone:
         title, one, findings = alone[name]
-        return report(title, _replicate(name, one, sizes, seeds), findings, seeds.start)
+        return report(title, _replicate(name, one, sizes, seeds), findings)
     figures: dict[str, Any] = {}
     for source, load in (("Communities & Crime", problems.communities_and_crime), ("CT slices", problems.ct_slices)):
         try:
@@ -221,9 +177,8 @@ def run(name: str, sizes: Sizes, seeds: range, smoke: bool) -> dict[str, Any]:
         if source == "CT slices":
             sizes = dataclasses.replace(sizes, train_svm=500, users_svm=5000)
         title = f"4.4 SVM on {'made-up data' if smoke else source}: validation loss"
-        figures[source] = report(
-            title, _replicate(name, functools.partial(machine, table=made), sizes, seeds), findings_of_machine, seeds.start
-        )
+        one = functools.partial(experiments.machine, table=made)
+        figures[source] = report(title, _replicate(name, one, sizes, seeds), findings_of_machine)
         if smoke:
             break
     return figures
@@ -243,11 +198,6 @@ def _as_good(claim: str, a: list[float], b: list[float]) -> Finding:
     return Finding(claim, f"{100 * share:+.2f} %; {gap}", abs(share) <= 0.03 or not gap.worse)
 
 
-def _extend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--experiment", choices=(*EXPERIMENTS, "all"), default="all")
-    parser.add_argument("--replications", type=int, metavar="R", help="paired replications (10)")
-
-
 def _pictures(folder: pathlib.Path, figures: dict[str, Any], before: str = "") -> None:
     """One for each experiment that ran; 4.4 has one a data set."""
     for name, figure in figures.items():
@@ -257,13 +207,13 @@ def _pictures(folder: pathlib.Path, figures: dict[str, Any], before: str = "") -
             _pictures(folder, figure, f"{name} ")
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print tables and findings of the chosen experiments."""
-    chosen = options(__doc__, _extend)
-    count = chosen.replications or (2 if chosen.smoke else 10)
-    names = EXPERIMENTS if chosen.experiment == "all" else (chosen.experiment,)
+    chosen = options(__doc__, arguments, experiment="all", replications=10)
+    count = 1 if chosen.smoke else chosen.replications
+    names = experiments.EXPERIMENTS if chosen.experiment == "all" else (chosen.experiment,)
     seeds, begun = range(chosen.seed, chosen.seed + count), time.perf_counter()
-    sizes = SMOKE if chosen.smoke else FULL
+    sizes = experiments.SMOKE if chosen.smoke else experiments.FULL
     figures = {name: run(name, sizes, seeds, chosen.smoke) for name in names}
     print(f"\n{time.perf_counter() - begun:.0f} s in all, {count} paired replications")
     if chosen.plot is not None:

@@ -27,24 +27,16 @@ from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.testing import SeededEntropy
 
 SHORTEST, LONGEST = 0.05, 5.0
-CRIME = (
-    "communities_crime/communities_crime.npz",
-    "the unnormalised Communities and Crime data (UCI 211), as arrays X (NaN where missing) and violent_crimes_per_100k",
-)
+CRIME = ("communities_crime/communities_crime.npz",
+         "the unnormalised Communities and Crime data (UCI 211), as arrays X (NaN where missing) and violent_crimes_per_100k")  # fmt: skip
 SLICES = ("ct_slice/slice_localization_data.csv", "the CT slice localisation data (UCI 206), unzipped: 53,500 rows of 386 columns")
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is to be minimised.
+    """The mean of `loss(x, records)` (`n`) is to be minimised in the box `bounds` (`2 x d`) from `start` (`d`); one person a row (`n x k`).
 
-    Attributes:
-        records: `n x k`, one person a row.
-        loss: `loss(x, records)`, `n`; x is `d`.
-        bounds: `2 x d`.
-        start: `d`.
-        reach: public (lower, upper) of a record's loss, for methods that release losses.
-        lowest: least mean loss where it is known, else 0.
+    `reach` is the public (lower, upper) of a record's loss, for methods that release losses; `lowest` is the least mean loss if known.
     """
 
     records: Tensor
@@ -125,8 +117,7 @@ def noisy(problem: Problem, std: float, seed: int) -> tuple[Problem, Problem]:
 def svm(seed: int, table: tuple[Tensor, Tensor], train: int, n: int, features: int = 30) -> Problem:
     """4.4: log length-scales of random features, epsilon, C and gamma of a support vector regression; squared error, at most 1.
 
-    Args:
-        table: features `m x k` and targets `m`. Both are scaled by the public training records.
+    `table` has features `m x k` and targets `m`; both are scaled by the public training records.
     """
     X, y = table
     generator = _generator(seed)

@@ -10,12 +10,7 @@ The claim: the chosen model's test accuracy is within 0.3 points of that of the 
 
 from __future__ import annotations
 
-import argparse
-import csv
-import gzip
 import json
-import os
-import pathlib
 import time
 from typing import Any
 
@@ -24,8 +19,7 @@ from scipy.stats import loguniform, randint
 from sklearn.datasets import make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from benchmarks.harness import options, record, table
-from benchmarks.main_job import mean_and_error
+from benchmarks.harness import mean_and_error, options, record, rows_of, table
 from dpbo import Budget, DPSearch
 from dpbo.mechanisms import NoNoise
 
@@ -41,10 +35,11 @@ SPACE = {
 Records = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 
-def adult(folder: str) -> tuple[Records, list[bool]]:
-    """Features (categories as their places in the sorted list of them), labels, and which features are categories."""
-    with gzip.open(pathlib.Path(folder) / "adult" / "adult.csv.gz", "rt") as file:
-        rows = list(csv.DictReader(file))
+def adult() -> tuple[Records, list[bool]] | None:
+    """Features (categories as their places in the sorted list of them), labels, and which features are categories; None without data."""
+    rows = rows_of("adult/adult.csv.gz")
+    if rows is None:
+        return None
     names = [name for name in rows[0] if name not in ("income", "split")]
     columns, categorical = [], []
     for name in names:
@@ -54,7 +49,9 @@ def adult(folder: str) -> tuple[Records, list[bool]]:
     return (np.stack(columns, 1).astype(np.float64), np.array([">50K" in row["income"] for row in rows]).astype(np.int64)), categorical
 
 
-def one_seed(data: Records, categorical: list[bool], sizes: tuple[int, int], evaluations: int, seed: int) -> dict[str, float]:
+def one_seed(
+    data: Records, categorical: list[bool], space: dict[str, Any], sizes: tuple[int, int], evaluations: int, seed: int
+) -> dict[str, float]:
     """Test accuracies in percent, and seconds."""
     order = np.random.default_rng(seed).permutation(len(data[1]))
     train, validation, test = ((data[0][part], data[1][part]) for part in np.split(order, [sizes[0], sum(sizes)]))
@@ -64,30 +61,29 @@ def one_seed(data: Records, categorical: list[bool], sizes: tuple[int, int], eva
     arms: dict[str, dict[str, Any]] = {"open": {"budget": open_}, "private": {}, "private choice": {"strategy": "grid"}}
     for name, terms in arms.items():
         start = time.perf_counter()
-        search = DPSearch(model, SPACE, **{"budget": BUDGET, "n_iter": evaluations, "random_state": seed, **terms})
+        search = DPSearch(model, space, **{"budget": BUDGET, "n_iter": evaluations, "random_state": seed, **terms})
         found[name] = 100 * search.fit(*train, *validation).score(*test)
         found[f"{name}, seconds"] = time.perf_counter() - start
     return found
 
 
-def _seeds(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=int, default=10)
-
-
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print each seed, the paired differences, and the claim."""
-    chosen = options(__doc__, _seeds)
-    folder = None if chosen.smoke else os.environ.get("DPBO_DATA")
-    if folder is None:
+    chosen = options(__doc__, arguments, seeds=10)
+    found = None if chosen.smoke else adult()
+    if found is None:
         data, categorical, source = make_classification(3000, 10, random_state=chosen.seed), [False] * 10, "synthetic stand-in"
-        sizes, evaluations, seeds = (500, 1500), 9 if chosen.smoke else EVALUATIONS, range(2)
+        sizes, evaluations, seeds = (500, 1500), EVALUATIONS, 2
     else:
-        (data, categorical), source = adult(folder), "Adult"
-        sizes, evaluations, seeds = (TRAIN, VALIDATION), EVALUATIONS, range(chosen.seeds)
+        (data, categorical), source = found, "Adult"
+        sizes, evaluations, seeds = (TRAIN, VALIDATION), EVALUATIONS, chosen.seeds
+    space = SPACE
+    if chosen.smoke:
+        sizes, evaluations, seeds, space = (100, 200), 9, 1, {**SPACE, "max_iter": [2, 5]}
     runs = []
-    for seed in seeds:
-        runs.append(one_seed(data, categorical, sizes, evaluations, chosen.seed + seed))
-        print(json.dumps({"seed": chosen.seed + seed, **{name: round(value, 3) for name, value in runs[-1].items()}}), flush=True)
+    for seed in range(chosen.seed, chosen.seed + seeds):
+        runs.append(one_seed(data, categorical, space, sizes, evaluations, seed))
+        print(json.dumps({"seed": seed, **{name: round(value, 3) for name, value in runs[-1].items()}}), flush=True)
     gaps = {name: mean_and_error([run["open"] - run[name] for run in runs]) for name in ("private", "private choice", "default")}
     rows: list[list[Any]] = [[name, *mean_and_error([run[name] for run in runs]), ""] for name in ("default", "open", *list(gaps)[:2])]
     rows += [[f"open - {name}", *gap, "<= 0.3" if name == "private" else ""] for name, gap in gaps.items()]

@@ -11,7 +11,6 @@ The claim: selection beats the defaults and the search that pays for each run.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import time
@@ -19,18 +18,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import options, record, table
-from benchmarks.paired import band, difference, picture
+from benchmarks.harness import band, difference, options, picture, record, table
 from dpbo.integrations.opacus import plan_tuning
 from examples.tuning_dpsgd import BUDGET, TERMS, parts, right, tuned
 
 HINDSIGHT = {"lr": 1.0, "clip": 1.0}  # among the best for this network and noise, as nobody knows beforehand
-ARMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "defaults": ("once", {}),
-    "hindsight": ("once", {"parameters": HINDSIGHT}),
-    "paid search": ("search", {}),
-    "selection": ("selection", {}),
-}
+ARMS: dict[str, tuple[str, dict[str, Any]]] = {"defaults": ("once", {}), "hindsight": ("once", {"parameters": HINDSIGHT}),
+                                               "paid search": ("search", {}), "selection": ("selection", {})}  # fmt: skip
 
 
 def accuracy(model: torch.nn.Module | None, seed: int) -> float:
@@ -48,15 +42,12 @@ def one_seed(seed: int, runs: int, terms: Any) -> dict[str, float]:
     return found
 
 
-def _more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--runs", type=int, default=30)
-
-
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print the plans, each seed, and the paired differences."""
-    chosen = options(__doc__, _more)
-    terms, runs = (dataclasses.replace(TERMS, epochs=2), 3) if chosen.smoke else (TERMS, chosen.runs)
+    chosen = options(__doc__, arguments, seeds=10, runs=30)
+    terms, runs = TERMS, chosen.runs
+    if chosen.smoke:
+        terms, runs = dataclasses.replace(TERMS, epochs=3, batches=1, batch_size=1100), 6  # whole batches are soon planned
     plans = plan_tuning(BUDGET, terms, runs=runs, validation=350)
     print(plans, flush=True)
     seeds = range(chosen.seed, chosen.seed + (1 if chosen.smoke else chosen.seeds))

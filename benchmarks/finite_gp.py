@@ -6,8 +6,7 @@ factor (0.4 GB here); the fraction of read bandwidth is that over the time, besi
 
 One run's factor (16 MB) stays in the processor's outer cache, 50 runs' factors (800 MB) come from memory in each step, at half the
 bandwidth or less: reading alone then takes a run of the batch 33 ms, more than 0.7 of a whole single run, so that 0.7 is out of one
-core's reach. A product a run, a batched product, blocks of candidates, huge pages and kept memory were tried; the best is what runs.
-Over few candidates a batch saves the calls.
+core's reach. Over few candidates a batch saves the calls.
 
     python -m benchmarks.finite_gp [--smoke] [--json FILE]
 """
@@ -91,9 +90,9 @@ def batch_against_singles(candidates: Tensor, kernel: Any, runs: int, steps: int
     return statistics.median(together) / runs, ratio(together, alone)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print times, ratios and the fraction of bandwidth."""
-    chosen = options(__doc__)
+    chosen = options(__doc__, arguments)
     torch.set_num_threads(1)
     n, steps, runs, repetitions = (2_000, 8, 4, 2) if chosen.smoke else (40_000, 50, 50, 3)
     candidates = torch.rand(n, 2, generator=torch.Generator().manual_seed(chosen.seed), dtype=torch.float64)
@@ -116,28 +115,17 @@ def main() -> None:
     first = f"{n:,} candidates, SE"
     cached, memory = bandwidth(n * steps), bandwidth(n * steps * runs)
     rows = [
-        ["one run by FiniteGP, s", seconds, ""],
-        ["the same by BoTorch, s", statistics.median(theirs), ""],
+        ["one run by FiniteGP, s", seconds, ""], ["the same by BoTorch, s", statistics.median(theirs), ""],
         ["BoTorch over FiniteGP, identical indices", faster, ">= 30"],
         *([f"{runs} runs in one batch over single ones: {name}", share, "<= 0.7"] for name, (_, share) in batches.items()),
-        ["plain sum, one run's factor, GB/s", cached / 1e9, ""],
-        ["plain sum, the batch's factors, GB/s", memory / 1e9, ""],
-        ["fraction of that, one run", read / seconds / cached, ""],
-        ["fraction of that, a batch", read / batches[first][0] / memory, ""],
-    ]
+        ["plain sum, one run's factor, GB/s", cached / 1e9, ""], ["plain sum, the batch's factors, GB/s", memory / 1e9, ""],
+        ["fraction of that, one run", read / seconds / cached, ""], ["fraction of that, a batch", read / batches[first][0] / memory, ""],
+    ]  # fmt: skip
     print(f"n = {n:,}, T = {steps}, one thread, medians of {repetitions}\n" + table(["what", "measured", "bound"], rows))
-    record(
-        "finite_gp",
-        {
-            "seconds": seconds,
-            "botorch_seconds": statistics.median(theirs),
-            "times_faster": faster,
-            "batch_over_singles": {name: share for name, (_, share) in batches.items()},
-            "bandwidth_of_one_run": read / seconds / cached,
-            "bandwidth_of_a_batch": read / batches[first][0] / memory,
-        },
-        chosen,
-    )
+    figures = {"seconds": seconds, "botorch_seconds": statistics.median(theirs), "times_faster": faster,
+               "batch_over_singles": {name: share for name, (_, share) in batches.items()},
+               "bandwidth_of_one_run": read / seconds / cached, "bandwidth_of_a_batch": read / batches[first][0] / memory}  # fmt: skip
+    record("finite_gp", figures, chosen)
 
 
 if __name__ == "__main__":

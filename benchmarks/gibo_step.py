@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -63,12 +62,6 @@ def iteration(posterior: GradientPosterior, theta: torch.Tensor, losses: torch.T
     return float(GradientTrace(posterior, theta).value(Z))
 
 
-def seconds(work: Callable[[], Any], repetitions: int) -> float:
-    """Median, after one warm-up."""
-    (times,) = interleaved(work, repetitions=repetitions)
-    return statistics.median(times)
-
-
 def steps(smoke: bool, seed: int) -> list[list[Any]]:
     """A row for each size: milliseconds and trace over Adam's, quick and careful."""
     sizes = [(4, 5, 20, 100)] if smoke else [(10, 11, 0, 4500), (10, 11, 100, 4500), (10, 11, 400, 4500),
@@ -82,13 +75,13 @@ def steps(smoke: bool, seed: int) -> list[list[Any]]:
         for how in ({}, {"steps": 100, "close": 1e-5, "restarts": 2}):
             generators = [torch.Generator().manual_seed(seed + 1 + i) for i in range(3)]
             reached = [iteration(posterior, theta, losses, b, generator=g, **how) for g in generators]
-            time_of = seconds(lambda: iteration(posterior, theta, losses, b, generator=generators[0], **how), repetitions)  # noqa: B023
-            row += [1e3 * time_of, statistics.mean(reached) / reference]
+            (times,) = interleaved(lambda: iteration(posterior, theta, losses, b, generator=generators[0], **how), repetitions=repetitions)  # noqa: B023
+            row += [1e3 * statistics.median(times), statistics.mean(reached) / reference]
         rows.append(row)
     return rows
 
 
-def inside(_seed: int = 0) -> float:
+def inside() -> float:
     """Milliseconds of a whole iteration of DPGIBO without history, with query, ledger, noise and step: d = 33."""
     d, records = 33, torch.rand(5000, 33, dtype=torch.float64)
     curator = Curator(records, unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0))
@@ -113,9 +106,9 @@ def million(smoke: bool) -> tuple[float, float, float, float]:
     return statistics.median(whole), statistics.median(product), ratio(whole, product), extra
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print both tables."""
-    chosen = options(__doc__)
+    chosen = options(__doc__, arguments)
     torch.manual_seed(chosen.seed)
     cores = torch.get_num_threads()
     torch.set_num_threads(1)

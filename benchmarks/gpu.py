@@ -9,18 +9,11 @@ are tiny and the figures mean nothing: it then shows that it runs.
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 
 from benchmarks import gpu_runs, gpu_sums
-from benchmarks.gpu_device import Ceilings
+from benchmarks.gpu_sums import Ceilings
 from benchmarks.harness import options, record, table
-
-
-def own_options(parser: argparse.ArgumentParser) -> None:
-    """What is measured."""
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 
 
 def named(device: torch.device) -> str:
@@ -28,9 +21,9 @@ def named(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print all tables."""
-    chosen = options(__doc__, own_options)
+    chosen = options(__doc__, arguments, device="cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(chosen.device)
     if device.type != "cuda" and not chosen.smoke:
         raise SystemExit("There is no GPU here; --smoke shows on a CPU that it runs.")
@@ -41,10 +34,6 @@ def main() -> None:
     speed = gpu_sums.speed(units, sizes, ceilings, device, compiled=compiled)
     peers = ["torch, ms", "torch in tf32, ms", *(["compiled in tf32, ms"] if compiled else [])]
     print(table([f"m, {units:,} units", "d", "ms", "share of reading once", "reading, ms", "arithmetic alone, ms", *peers], speed), "\n")
-    scaling = gpu_sums.scaling(10**8 if large else 10**4, device)
-    print(table(["units, m = 16, d = 8", "ms", "GB/s"], scaling), "\n")
-    errors = gpu_sums.errors(200_000 if large else 2_000, device)
-    print(table(["clipped sum, losses offset by 10", "relative error"], errors), "\n")
     runs, count, steps = (50, 40_000, 50) if large else (3, 500, 5)
     ucb = gpu_runs.ucb(runs, count, steps, device)
     print(table([f"GP-UCB, {runs} runs, {count:,} candidates, T = {steps}", "seconds"], [*ucb.items()]), "\n")
@@ -57,7 +46,7 @@ def main() -> None:
     mixture = gpu_runs.mixture(many, ceilings, device, compiled=compiled)
     print(table([f"moments of {many:,} x 2 records, K = 5", "seconds"], [*mixture.items()]))
     figures = {
-        "device": named(device), "ceilings": vars(ceilings), "clipped_sum": speed, "scaling": scaling, "errors": errors,
+        "device": named(device), "ceilings": vars(ceilings), "clipped_sum": speed,
         "ucb": ucb, "gibo": gibo, "choice": choice, "mixture": mixture,
     }  # fmt: skip
     record("gpu", figures, chosen)

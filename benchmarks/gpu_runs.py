@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import GaussianMixture
 
 from benchmarks.finite_gp import DELTA, LENGTH, NOISE, by_botorch, by_finite_gp, model_of, values_of
 from benchmarks.gibo_step import walked
-from benchmarks.gpu_device import Ceilings, seconds
+from benchmarks.gpu_sums import Ceilings, seconds
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.acquisition import SrinivasFinite, choose_points
 from dpbo.mechanisms import PermuteAndFlipMechanism
@@ -106,21 +102,4 @@ def mixture(count: int, ceilings: Ceilings, device: torch.device, *, compiled: b
     own, plain, quick = seconds(
         device, lambda: curator.evaluate(query), lambda: plain_moments(X, small), lambda: fast(X, small), repetitions=5
     )
-    some = min(count, 1_000_000)
-    return {
-        "own": own, "torch": plain, "compiled": quick, "faster": quick / own,
-        "read": 8.0 * count / ceilings.read, "scikit_learn": by_scikit_learn(some) * count / some,
-    }  # fmt: skip
-
-
-def by_scikit_learn(count: int) -> float:
-    """Seconds of one step of its EM over so many records on the CPU."""
-    X = np.random.default_rng(0).normal(size=(count, 2))
-    model = GaussianMixture(5, max_iter=1, init_params="random", random_state=0, warm_start=True)
-
-    def step() -> None:
-        with warnings.catch_warnings(category=ConvergenceWarning, action="ignore"):
-            model.fit(X)
-
-    (time,) = seconds(torch.device("cpu"), step, repetitions=3)
-    return time
+    return {"own": own, "torch": plain, "compiled": quick, "faster": quick / own, "read": 8.0 * count / ceilings.read}

@@ -1,10 +1,13 @@
-"""What every benchmark shares: its options, fair timing, a table, a record of where it ran."""
+"""What every benchmark shares: its options, fair timing, paired comparisons, a table, a record of where it ran."""
 
 from __future__ import annotations
 
 import argparse
+import csv
 import datetime
+import gzip
 import json
+import math
 import os
 import pathlib
 import platform
@@ -12,19 +15,22 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
 
 
-def options(description: str | None, extend: Callable[[argparse.ArgumentParser], object] | None = None) -> argparse.Namespace:
-    """The command line of a benchmark; `extend` adds options of its own."""
+def options(description: str | None, arguments: Sequence[str] | None, **own: Any) -> argparse.Namespace:
+    """The arguments of a benchmark, by default this process's; `own` are its own options with their defaults."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--smoke", action="store_true", help="a tiny version, to see that it runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the figures with date, machine and versions")
     parser.add_argument("--plot", type=pathlib.Path, metavar="DIR", help="write pictures where the benchmark has any")
-    if extend is not None:
-        extend(parser)
-    return parser.parse_args()
+    for name, default in own.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help="default: %(default)s")
+    return parser.parse_args(arguments)
 
 
 def interleaved(*works: Callable[[], Any], repetitions: int, wait: Callable[[], Any] = lambda: None) -> list[list[float]]:
@@ -54,8 +60,118 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def named(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    """The rows of a table as dicts."""
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and its standard error, which is NaN of one value."""
+    return statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else math.nan
+
+
+class Difference(NamedTuple):
+    """Mean of a - b with its 95 % interval, and how often a is below b."""
+
+    mean: float
+    low: float
+    high: float
+    wins: int
+    total: int
+
+    @property
+    def worse(self) -> bool:
+        """a is significantly above b."""
+        return self.low > 0
+
+    @property
+    def better(self) -> bool:
+        """a is significantly below b."""
+        return self.high < 0
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.3g} [{self.low:+.3g}, {self.high:+.3g}], below in {self.wins}/{self.total}"
+
+
+def difference(a: Sequence[float], b: Sequence[float]) -> Difference:
+    """The paired difference a - b."""
+    gaps = [x - y for x, y in zip(a, b, strict=True)]
+    mean, n = statistics.fmean(gaps), len(gaps)
+    half = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(gaps) / math.sqrt(n) if n > 1 else math.inf
+    return Difference(mean, mean - half, mean + half, sum(gap < 0 for gap in gaps), n)
+
+
+def band(values: Sequence[float]) -> tuple[float, float, float]:
+    """10 %, median, 90 %."""
+    low, middle, high = np.quantile(np.asarray(values, dtype=np.float64), [0.1, 0.5, 0.9]).tolist()
+    return low, middle, high
+
+
+def picture(folder: pathlib.Path, name: str, title: str, losses: Mapping[str, Sequence[float]]) -> None:
+    """Median and 10/90 % band of each method, as a PNG in the folder."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 0.8 + 0.3 * len(losses)), layout="constrained")
+    axes = figure.subplots()
+    for row, values in enumerate(losses.values()):
+        low, middle, high = band(values)
+        axes.plot([low, high], [row, row], color="tab:blue")
+        axes.plot([middle], [row], "o", color="tab:blue")
+    axes.set_yticks(range(len(losses)), list(losses))
+    axes.invert_yaxis()
+    axes.set_xlabel(title)
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / f"{name}.png", dpi=120)
+
+
+def rows_of(path: str) -> list[dict[str, str]] | None:
+    """The rows of a compressed table below DPBO_DATA; None without it."""
+    file = pathlib.Path(os.environ.get("DPBO_DATA", "")) / path
+    if "DPBO_DATA" not in os.environ or not file.exists():
+        return None
+    with gzip.open(file, "rt", newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+RUNS = 4  # a list of so many numbers or more holds repetitions
+
+
+def summary(figures: Any) -> Any:
+    """The figures as rows: repetitions become their mean, standard error, median and number; floats keep four digits.
+
+    Repetitions are a list of at least `RUNS` numbers, or so many dicts of the same names under "runs" or "results".
+    """
+    if isinstance(figures, Mapping):
+        return {str(name): summary(_by_name(part) if name in ("runs", "results") else part) for name, part in figures.items()}
+    if isinstance(figures, (list, tuple)):
+        if len(figures) >= RUNS and all(isinstance(value, (int, float)) for value in figures):
+            error = statistics.stdev(figures) / math.sqrt(len(figures))
+            return summary({"mean": statistics.fmean(figures), "se": error, "median": statistics.median(figures)}) | {"n": len(figures)}
+        return [summary(part) for part in figures]
+    return float(f"{figures:.4g}") if isinstance(figures, float) else figures
+
+
+def _by_name(runs: Any) -> Any:
+    """A list of dicts with the same names as a dict of lists; anything else as it is."""
+    if isinstance(runs, list) and len(runs) >= RUNS and all(isinstance(run, Mapping) and run.keys() == runs[0].keys() for run in runs):
+        return {name: [run[name] for run in runs] for name in runs[0]}
+    return runs
+
+
+def as_lines(value: Any, indent: str = "") -> str:
+    """JSON with one line a row: what holds nothing nested stands on one line."""
+    parts = list(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+    if not any(isinstance(part, (dict, list)) and part for part in parts):
+        return json.dumps(value)
+    names = [json.dumps(name) + ": " for name in value] if isinstance(value, dict) else [""] * len(parts)
+    inner = indent + "  "
+    lines = ",\n".join(inner + name + as_lines(part, inner) for name, part in zip(names, parts, strict=True))
+    first, last = "{}" if isinstance(value, dict) else "[]"
+    return f"{first}\n{lines}\n{indent}{last}"
+
+
 def record(name: str, figures: Mapping[str, Any], chosen: argparse.Namespace) -> None:
-    """Write the figures where --json asks for them."""
+    """Write the summary of the figures where --json asks for it."""
     if chosen.json is None:
         return
     where = {
@@ -69,4 +185,4 @@ def record(name: str, figures: Mapping[str, Any], chosen: argparse.Namespace) ->
         "seed": chosen.seed,
         "smoke": chosen.smoke,
     }
-    chosen.json.write_text(json.dumps({**where, "figures": dict(figures)}, indent=2) + "\n")
+    chosen.json.write_text(as_lines({**where, "figures": summary(figures)}) + "\n")

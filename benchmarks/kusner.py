@@ -8,7 +8,6 @@ observations by GP-UCB; delta = 0.1. Units are the prior's standard deviation.
 (c) The same functions as means of m per-record scores in [0, 1], clipped at 5 deviations: the exponential mechanism and permute-and-flip
     on all candidates, sensitivity 1/m, without any assumption. Laws are drawn by torch; one table goes through the curator.
 (d) Algorithm 3 on breast cancer and Adult (DPBO_DATA), exactly under its assumptions, and Theorem 8. Clamping to [-1, 0] would be free.
-
 (e) Where each candidate costs a fit: a search on noised values and a choice among its best, beside a choice among as many at random.
 
 Algorithm 1 is for gains that are no mean of bounded scores, where a promise under the prior is enough and epsilon is 100 or more; (c) for
@@ -32,7 +31,7 @@ from torch import Tensor
 
 from benchmarks import kusner_problems as problems
 from benchmarks import kusner_tuning as tuning
-from benchmarks.harness import options, record, table
+from benchmarks.harness import named, options, record, table
 from benchmarks.kusner_problems import DELTA, KAPPA, NOISE, OBSERVATIONS, REACH
 from dpbo.algorithms import search_then_choose
 from dpbo.algorithms.kusner import KusnerSearch, bounds
@@ -127,21 +126,11 @@ def coverage(counts: dict[int, int], samples: dict[int, Any]) -> Figures:
             tail = float(moved.quantile(0.95))
             shares = [share / len(moved) for share in covered]
             rows.append([f"{count:,}", theorem, paper[theorem], corrected[theorem], *shares, least, tail, float(moved.max())])
-    header = [
-        "candidates",
-        "theorem",
-        "paper's",
-        "corrected",
-        "paper's covers",
-        "corrected covers",
-        "95 % sure above",
-        "95 % move",
-        "largest",
-    ]
-    print(
-        f"(a) sensitivities: promised coverage {1 - DELTA:g}; {', '.join(f'{n:,}' for n in counts.values())} pairs\n" + table(header, rows)
-    )
-    return {"coverage": _named(header, rows)}
+    header = ["candidates", "theorem", "paper's", "corrected", "paper's covers", "corrected covers", "95 % sure above", "95 % move",
+              "largest"]  # fmt: skip
+    pairs = ", ".join(f"{n:,}" for n in counts.values())
+    print(f"(a) sensitivities: promised coverage {1 - DELTA:g}; {pairs} pairs\n" + table(header, rows))
+    return {"coverage": named(header, rows)}
 
 
 def _at_least(hits: int, of: int) -> float:
@@ -167,7 +156,7 @@ def noise_maximum(samples: dict[int, Any]) -> Figures:
     header = ["noise above q/2 at a best observation", "paper's may fail", "paper's fails", "corrected may fail", "corrected fails"]
     print("\n(a) the noise maximum\n" + table(header, rows))
     print("What fails is the proof's step that promises q. Theorem 3's conclusion held in (a) all the same: its other terms have room.")
-    return {"noise maximum": _named(header, rows)}
+    return {"noise maximum": named(header, rows)}
 
 
 def utility(samples: dict[int, Any]) -> Figures:
@@ -186,7 +175,7 @@ def utility(samples: dict[int, Any]) -> Figures:
     for theorem, what in ((2, "mu_T lost"), (4, "v - f*"), (6, "v - f*")):
         header += [f"Theorem {theorem}", f"95 % of {what} ({theorem})", f"above {theorem}"]
     print(f"\n(b) the theorems may fail with probability 0.05, {DELTA + 0.05:g}, {DELTA + 0.05:g}\n" + table(header, rows))
-    return {"utility": _named(header, rows)}
+    return {"utility": named(header, rows)}
 
 
 def _promises(count: int, epsilon: float) -> list[tuple[str, float, float]]:
@@ -205,15 +194,9 @@ def scales(counts: dict[int, int], sizes: tuple[int, ...]) -> Figures:
         shared: dict[str, Any] = {"count": count, "observations": OBSERVATIONS, "delta": DELTA}
         first, limit = (bounds.theorem_1(kappa=kappa, **shared) for kappa in (KAPPA, 1.0))
         rows.append([f"{count:,}", first, limit, *(2 * REACH / m for m in sizes), math.ceil(2 * REACH / limit)])
-    header = [
-        "candidates",
-        f"Theorem 1, kappa = {KAPPA}",
-        "kappa = 1",
-        *(f"per-record scores, m = {m:,}" for m in sizes),
-        "better from m =",
-    ]
+    header = ["candidates", f"Theorem 1, kappa = {KAPPA}", "kappa = 1", *(f"scores, m = {m:,}" for m in sizes), "better from m ="]
     print("\n(c) sensitivities of the choice in prior deviations\n" + table(header, rows))
-    return {"scales": _named(header, rows)}
+    return {"scales": named(header, rows)}
 
 
 def side_by_side(samples: dict[int, Any], sizes: tuple[int, ...]) -> Figures:
@@ -231,7 +214,7 @@ def side_by_side(samples: dict[int, Any], sizes: tuple[int, ...]) -> Figures:
     other = ["candidates", "epsilon", "Algorithm 1", "Algorithm 2, Omega = 0", *(f"PF and Laplace, m = {m:,}" for m in sizes)]
     print("\n(c) f* - f(released candidate), means; Algorithm 1 under the prior alone, the others for all data\n" + table(header, choices))
     print("\n(c) |released value - f*|, medians; the last columns spend half on the choice\n" + table(other, values))
-    return {"choices": _named(header, choices), "values": _named(other, values)}
+    return {"choices": named(header, choices), "values": named(other, values)}
 
 
 def through_the_curator(count: int, m: int, times: int, seed: int) -> Figures:
@@ -256,7 +239,7 @@ def through_the_curator(count: int, m: int, times: int, seed: int) -> Figures:
         rows.append([f"{epsilon:g}", *lost, float(np.median(np.abs(np.array(value) - float(f.max()))))])
     header = ["epsilon", "Algorithm 1, mean f* - f", "EM", "PF", "Algorithm 1's value, median error"]
     print(f"\n(c) through the curator: {count:,} candidates, m = {m:,}, {times} releases each\n" + table(header, rows))
-    return {"through the curator": _named(header, rows)}
+    return {"through the curator": named(header, rows)}
 
 
 def costly(count: int, sizes: tuple[int, ...], functions: int, seed: int) -> Figures:
@@ -269,7 +252,7 @@ def costly(count: int, sizes: tuple[int, ...], functions: int, seed: int) -> Fig
     arms = [f"search then choose, {fits} fits", f"PF on {fits} at random", f"PF on all {count:,}"]
     header = ["m", "epsilon", *arms, *(f"SE of {name}" for name in ("the first", "the second", "the third"))]
     print(f"\n(e) mean f* - f(chosen), {count:,} candidates, {functions} functions\n" + table(header, rows))
-    return {"costly": _named(header, rows)}
+    return {"costly": named(header, rows)}
 
 
 def _costly_losses(f: Tensor, grid: Tensor, m: int, epsilon: float, fits: int, seed: int) -> list[float]:
@@ -306,15 +289,11 @@ def picture(samples: dict[int, Any], sizes: tuple[int, ...], chosen: argparse.Na
     figure.savefig(chosen.plot / "kusner.png", dpi=150, bbox_inches="tight")
 
 
-def _named(header: list[str], rows: list[list[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(header, row, strict=True)) for row in rows]
-
-
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print the five parts."""
-    chosen = options(__doc__)
+    chosen = options(__doc__, arguments)
     torch.set_num_threads(1)
-    counts = {100: 120} if chosen.smoke else {100: 2_000, 1_000: 1_000, 10_000: 300}
+    counts = {100: 20} if chosen.smoke else {100: 2_000, 1_000: 1_000, 10_000: 300}
     sizes = (1_000,) if chosen.smoke else (1_000, 10_000, 100_000)
     samples = {count: sampled(count, runs, sizes, chosen.seed) for count, runs in counts.items()}
     figures = coverage(counts, samples) | noise_maximum(samples) | utility(samples)

@@ -34,13 +34,9 @@ class Pairs:
 
     def apart(self) -> dict[str, Tensor]:
         """How far V and V' are apart in what Theorems 1, 3 and 5 (all candidates evaluated, Omega = 0) bound."""
-        tops = [f.amax(1) for f in self.functions]
-        best = [v.amax(1) for v in self.observed]
-        return {
-            "1": (self.means[0] - self.means[1]).abs().amax(1),
-            "3": (best[0] - best[1]).abs(),
-            "5": (tops[0] - tops[1]).abs(),
-        }
+        tops, best = [f.amax(1) for f in self.functions], [v.amax(1) for v in self.observed]
+        moved = {"1": (self.means[0] - self.means[1]).abs().amax(1)}
+        return moved | {theorem: (mine - other).abs() for theorem, (mine, other) in (("3", best), ("5", tops))}
 
 
 def grid_of(count: int) -> Tensor:
@@ -104,11 +100,5 @@ def level(f: Tensor) -> Tensor:
 
 def curator_of(records: Any, budget: Budget | None = None, *, conditional: bool = False) -> Curator:
     """Of made-up or published records; by default with a budget that nothing here exhausts."""
-    return Curator(
-        records,
-        unit=PrivacyUnit("record"),
-        adjacency=Adjacency.REPLACE_ONE,
-        budget=budget or Budget(1e6, 0.0),
-        accounting=PureFilter(),
-        allow_conditional=conditional,
-    )
+    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "accounting": PureFilter()}
+    return Curator(records, budget=budget or Budget(1e6, 0.0), allow_conditional=conditional, **terms)

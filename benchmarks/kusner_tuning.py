@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import functools
-import gzip
 import math
-import os
-import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +15,7 @@ from scipy.special import expit
 from scipy.stats import binom
 from torch import Tensor
 
-from benchmarks.harness import table
+from benchmarks.harness import named, rows_of, table
 from benchmarks.kusner_problems import curator_of
 from dpbo.algorithms.kusner import Adaptive, RegularisedBest, lipschitz
 from dpbo.mechanisms import LaplaceMechanism, NoNoise
@@ -30,18 +26,8 @@ TOLERANCE = 1e-10  # of the gradient's norm at a minimiser
 WIDE, NARROW = np.geomspace(1e-5, 1.0, 21).tolist(), np.geomspace(0.9, 1.0, 8).tolist()
 ADAPTIVE = Adaptive(squared_exponential(1.0), 1e-2, 5)
 PLANS = {"1e-5 ... 1, whole grid": (WIDE, None), "1e-5 ... 1, adaptive": (WIDE, ADAPTIVE), "0.9 ... 1, adaptive": (NARROW, ADAPTIVE)}
-HEADER = [
-    "l",
-    "epsilon",
-    "sensitivity",
-    "paper's",
-    "best of 1e-5 ... 1",
-    "found",
-    "one release",
-    "95 % off what was found",
-    "Theorem 8, 95 %",
-    "median off the best",
-]
+HEADER = ["l", "epsilon", "sensitivity", "paper's", "best of 1e-5 ... 1", "found", "one release", "95 % off what was found",
+          "Theorem 8, 95 %", "median off the best"]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +95,9 @@ def breast_cancer() -> Tuning:
 
 def adult() -> Tuning | None:
     """The census set from DPBO_DATA: its training part is public, its test part protected. None without the file."""
-    path = pathlib.Path(os.environ.get("DPBO_DATA", "")) / "adult" / "adult.csv.gz"
-    if not os.environ.get("DPBO_DATA") or not path.exists():
+    people = rows_of("adult/adult.csv.gz")
+    if people is None:
         return None
-    with gzip.open(path, "rt", newline="") as file:
-        people = list(csv.DictReader(file))
     X = np.array([_features(person) for person in people])
     y = np.array([1.0 if person["income"] == ">50K" else -1.0 for person in people])
     return _tuning("Adult", X, y, np.array([person["split"] == "train" for person in people]))
@@ -158,4 +142,4 @@ def tune(problem: Tuning, epsilons: tuple[float, ...], times: int, a: float) -> 
         f"\n(d) {problem.name}: m = {problem.records:,} protected rows, {times} releases each, value = -mean ramp loss\n"
         + table(HEADER, rows)
     )
-    return [dict(zip(HEADER, row, strict=True)) for row in rows]
+    return named(HEADER, rows)

@@ -9,22 +9,19 @@ ranks are timed alone, too: an agreement (128 bytes a rank), and sums of so many
 
 from __future__ import annotations
 
-import argparse
 import json
+import multiprocessing
 import os
 import pathlib
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from benchmarks.harness import options, record, table
+from benchmarks.harness import interleaved, options, record, table
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Ranks
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import Ball, ClippedGradient, ClippedMean, MixtureMoments
@@ -55,12 +52,7 @@ def questions() -> dict[str, Query]:
 
 def median(work: Callable[[], Any], repetitions: int) -> float:
     """Seconds, after a warm-up."""
-    times = []
-    for _ in range(1 + repetitions):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])
+    return statistics.median(interleaved(work, repetitions=repetitions)[0])
 
 
 def measured(ranks: Ranks | None, records: int, repetitions: int) -> dict[str, float]:
@@ -77,38 +69,33 @@ def measured(ranks: Ranks | None, records: int, repetitions: int) -> dict[str, f
     return found
 
 
-def rank(records: int, repetitions: int, file: str) -> None:
-    """One rank under torchrun."""
-    dist.init_process_group("gloo")
-    ranks = Ranks()
-    found = measured(ranks, records, repetitions)
-    if ranks.rank == 0:
-        pathlib.Path(file).write_text(json.dumps(found))
+def one_rank(rank: int, size: int, records: int, repetitions: int, folder: pathlib.Path) -> None:
+    """One of the processes; the first writes what it measured."""
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=rank, world_size=size)
+    found = measured(Ranks(), records, repetitions)
+    if rank == 0:
+        (folder / "found").write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
 def launched(size: int, records: int, repetitions: int) -> dict[str, float]:
     """What so many ranks took."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = f"{folder}/found"
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
-        own = ["-m", "benchmarks.machines", "--rank", str(records), str(repetitions), file]
-        subprocess.run([*launcher, *own], check=True, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        return json.loads(pathlib.Path(file).read_text())
+    context = multiprocessing.get_context("forkserver")
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        processes = [context.Process(target=one_rank, args=(rank, size, records, repetitions, folder)) for rank in range(size)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        return json.loads((folder / "found").read_text())
 
 
-def own_options(parser: argparse.ArgumentParser) -> None:
-    """How torchrun calls a rank."""
-    parser.add_argument("--rank", nargs=3, metavar=("RECORDS", "REPETITIONS", "FILE"), help="be one rank under torchrun")
-
-
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print both tables."""
-    chosen = options(__doc__, own_options)
+    chosen = options(__doc__, arguments)
     torch.set_num_threads(1)
-    if chosen.rank:
-        return rank(int(chosen.rank[0]), int(chosen.rank[1]), chosen.rank[2])
-    records, repetitions, sizes = (20_000, 2, (2,)) if chosen.smoke else (2_000_000, 5, (1, 2, 4))
+    records, repetitions, sizes = (5_000, 2, (2,)) if chosen.smoke else (2_000_000, 5, (1, 2, 4))
     one = measured(None, records, repetitions)
     several = {size: launched(size, records, repetitions) for size in sizes}
     names = [*one]

@@ -10,11 +10,9 @@ sensitive. Scaling of the rows and hyper-parameters by maximum likelihood (1,500
 (a) Regrets by epsilon. (b) The paper's tables: regrets by r; * marks the largest tested r with sigma_min >= omega.
 (c) What the kernel of rows known with noise is worth. (d) Who knows d + 1 rows reads the others. (e) Times.
 
-What to expect. At l = 5 the paper's pattern: regret falls with r and is flat near *; beyond it, where singular values are raised, it is
-three times as large (with --runs 400 the values at r >= 8 up to * are equal within two standard errors). At that l and epsilon = e^1.1
-rows with l2-Laplace noise cost nothing that 50 runs can tell; they stay useful while the noise is shorter than l. At l = 1.25 nothing finds
-the maximum in 50 answers. The cheapest property is an outlier that location does not tell of: after T answers even the true rows
-are no better than random search, and those tables order nothing.
+At l = 5 the paper's pattern: regret falls with r, is flat near *, and is three times as large beyond it, where singular values are raised.
+Rows with l2-Laplace noise are useful while the noise is shorter than l. At l = 1.25 nothing finds the maximum in 50 answers; the cheapest
+property is an outlier that location does not tell of, where even the true rows are no better than random search.
 
     python -m benchmarks.outsourced [--smoke] [--seed N] [--json FILE] [--plot DIR] [--runs N]
 """
@@ -24,6 +22,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import pathlib
 import statistics
 import time
 from collections.abc import Callable
@@ -34,12 +33,9 @@ import torch
 from torch import Tensor
 
 from benchmarks import outsourced_problems as problems
-from benchmarks import outsourced_releases as releases
 from benchmarks.finite_gp import bandwidth
-from benchmarks.harness import options, record, table
-from benchmarks.outsourced_pictures import picture
-from benchmarks.outsourced_releases import PUBLISHED, SOUND
-from benchmarks.outsourced_search import Experiment, summary
+from benchmarks.harness import named, options, record, table
+from benchmarks.outsourced_search import PUBLISHED, SOUND, Experiment, published, released, summary
 from dpbo.acquisition import SrinivasFinite, argmax_ucb
 from dpbo.algorithms.outsourced import po_gp_ucb_omega
 from dpbo.models import FiniteGP
@@ -51,11 +47,11 @@ Curves = dict[tuple[str, float | None], Tensor]
 
 def experiments(chosen: Any) -> list[Experiment]:
     """All problems, tiny where that is asked for; real ones where their data are."""
-    side, steps, runs = (20, 6, 4) if chosen.smoke else (100, 50, 50)
-    found = [problems.synthetic(lengthscale, side, chosen.runs or runs, steps, chosen.seed) for lengthscale in (5.0, 1.25)]
+    side, steps, runs = (20, 3, 2) if chosen.smoke else (100, 50, chosen.runs)
+    found = [problems.synthetic(lengthscale, side, runs, steps, chosen.seed) for lengthscale in ((5.0,) if chosen.smoke else (5.0, 1.25))]
     if not chosen.smoke:
         found += [problem for problem in (problems.loans(steps, chosen.seed), problems.property_prices(2 * steps, chosen.seed)) if problem]
-    return [Experiment(problem, chosen.runs or runs, chosen.seed) for problem in [*found, problems.branin(side, steps, chosen.seed)]]
+    return [Experiment(problem, runs, chosen.seed) for problem in [*found, problems.branin(side, steps, chosen.seed)]]
 
 
 def by_epsilon(experiment: Experiment, seconds: dict[str, list[float]]) -> tuple[Figures, Curves]:
@@ -76,16 +72,14 @@ def by_epsilon(experiment: Experiment, seconds: dict[str, list[float]]) -> tuple
         for name in SOUND:
             curves[name, log_epsilon] = timed(name, functools.partial(experiment.sound, name, epsilon))
     curves["random", None] = experiment.random()
-    rows = [
-        [name, *_epsilon(problem, name, log_epsilon), *summary(regrets, curves["non-private", None])]
-        for (name, log_epsilon), regrets in curves.items()
-    ]
+    rows = [[name, *_epsilon(problem, name, log_epsilon), *summary(regrets, curves["non-private", None])]
+            for (name, log_epsilon), regrets in curves.items()]  # fmt: skip
     header = ["method", "epsilon", "protected by", "mean S_T", "SE", "25 %", "median", "75 %", "above non-private", "its SE"]
     n, d = problem.X.shape
-    print(
-        f"\n(a) {problem.name}: n = {n:,}, d = {d}, T = {problem.steps}, {experiment.runs} runs; {_model(problem)}\n" + table(header, rows)
-    )
-    return {problem.name: [dict(zip(header, row, strict=True)) for row in rows]}, curves
+    kernel = f"l = {problem.lengthscale:.3g}, sigma_y^2 = {problem.outputscale:.3g}, noise {problem.noise:.3g}"
+    print(f"\n(a) {problem.name}: n = {n:,}, d = {d}, T = {problem.steps}, {experiment.runs} runs; {kernel}, "
+          f"sigma_min = {_sigma_min(problem):.4g}\n" + table(header, rows))  # fmt: skip
+    return {problem.name: named(header, rows)}, curves
 
 
 def _epsilon(problem: problems.Problem, name: str, log_epsilon: float | None) -> tuple[str, str]:
@@ -95,11 +89,6 @@ def _epsilon(problem: problems.Problem, name: str, log_epsilon: float | None) ->
         inflated = _sigma_min(problem) < po_gp_ucb_omega(epsilon=math.exp(log_epsilon), delta=problem.delta, r=problem.r)
         return f"e^{log_epsilon:g}, {'else' if inflated else 'if'}", "nothing"
     return f"e^{log_epsilon:g}", "epsilon" if name == "l2-Laplace" else f"epsilon, delta = {problem.delta:g}"
-
-
-def _model(problem: problems.Problem) -> str:
-    kernel = f"l = {problem.lengthscale:.3g}, sigma_y^2 = {problem.outputscale:.3g}, noise {problem.noise:.3g}"
-    return f"{kernel}, sigma_min = {_sigma_min(problem):.4g}"
 
 
 def _sigma_min(problem: problems.Problem) -> float:
@@ -123,11 +112,7 @@ def by_r(experiment: Experiment) -> Figures:
         header = ["r", "paper's", "mean S_T", "SE", "25 %", "median", "75 %", "above *", "its SE"]
         print(f"\n(b) {problem.name}, epsilon = e^{log_epsilon:g}, published transform, NOT PRIVATE\n" + table(header, rows))
         print(f"least at r = {best[0]}; the largest tested r with sigma_min >= omega is {star}")
-        found[f"{problem.name}, e^{log_epsilon:g}"] = {
-            "rows": [dict(zip(header, row, strict=True)) for row in rows],
-            "star": star,
-            "least at": best[0],
-        }
+        found[f"{problem.name}, e^{log_epsilon:g}"] = {"rows": named(header, rows), "star": star, "least at": best[0]}
     return found
 
 
@@ -141,7 +126,7 @@ def kernels(experiment: Experiment) -> Figures:
             rows.append([name, f"e^{log_epsilon:g}", *summary(enlarged)[:2], *summary(naive, enlarged)])
     header = ["release", "epsilon", "mean S_T", "SE", "as if exact", "SE ", "25 %", "median", "75 %", "more", "its SE"]
     print(f"\n(c) {problem.name}: the kernel of rows known with noise, and the original one, as if they were exact\n" + table(header, rows))
-    return {"kernels": [dict(zip(header, row, strict=True)) for row in rows]}
+    return {"kernels": named(header, rows)}
 
 
 def attack(experiment: Experiment) -> Figures:
@@ -151,8 +136,8 @@ def attack(experiment: Experiment) -> Figures:
     known, generator = [0, side - 1, len(X) - side], np.random.default_rng(experiment.seed)
     for log_epsilon in (problem.epsilons[0], problem.epsilons[-1]):
         epsilon = math.exp(log_epsilon)
-        made = releases.published(problem, epsilon, problem.r, torch.Generator().manual_seed(experiment.seed))
-        held = [(PUBLISHED, made), *((name, releases.released(X, name, epsilon, problem.delta, problem.r, generator)) for name in SOUND)]
+        made = published(problem, epsilon, problem.r, torch.Generator().manual_seed(experiment.seed))
+        held = [(PUBLISHED, made), *((name, released(X, name, epsilon, problem.delta, problem.r, generator)) for name in SOUND)]
         for name, release in held:
             apart = recover_rows(release.Z, X[known], known) - X
             noise = float(torch.as_tensor(release.variance).mean()) ** 0.5
@@ -161,7 +146,7 @@ def attack(experiment: Experiment) -> Figures:
     assert all(row[3] >= 0.9 * row[2] for row in rows)
     header = ["release", "epsilon", "noise a coordinate", "rms error of recovered rows", "largest"]
     print(f"\n(d) {problem.name}: three rows known, {len(X) - 3:,} recovered\n" + table(header, rows))
-    return {"attack": [dict(zip(header, row, strict=True)) for row in rows]}
+    return {"attack": named(header, rows)}
 
 
 def times(experiment: Experiment, seconds: dict[str, list[float]], smoke: bool) -> Figures:
@@ -177,21 +162,54 @@ def times(experiment: Experiment, seconds: dict[str, list[float]], smoke: bool) 
             index = int(argmax_ucb(model, schedule))
         took.append(time.perf_counter() - start)
     one, read = statistics.median(took), 4.0 * n * steps * (steps - 1) / bandwidth(n * steps)
-    rows: list[list[Any]] = [
-        [f"{experiment.runs} runs of {experiment.problem.name}, s: {name}", max(spent), "< 30"] for name, spent in seconds.items()
-    ]
-    rows += [
-        [f"one run over {n:,} rows, T = {steps}, s", one, "< 1"],
-        ["of which reading the factor at a plain sum's speed", read / one, ""],
-    ]
+    what = f"{experiment.runs} runs of {experiment.problem.name}, s"
+    rows: list[list[Any]] = [[f"{what}: {name}", max(spent), "< 30"] for name, spent in seconds.items()]
+    rows.append([f"one run over {n:,} rows, T = {steps}, s", one, "< 1"])
+    rows.append(["of which reading the factor at a plain sum's speed", read / one, ""])
     print(f"\n(e) {torch.get_num_threads()} threads\n" + table(["what", "measured", "wanted"], rows))
-    return {"times": [dict(zip(("what", "measured", "wanted"), row, strict=True)) for row in rows]}
+    return {"times": named(("what", "measured", "wanted"), rows)}
 
 
-def main() -> None:
+LOOKS = {  # what protects rows is drawn through, what does not is dashed
+    "non-private": ("non-private, NOT PRIVATE", "k--"),
+    "random": ("random search (rows not used)", "0.6"),
+    PUBLISHED: ("published transform, NOT PRIVATE", "C3--"),
+    "l2-Laplace": ("l2-Laplace rows, PRIVATE", "C0-"),
+    "Gaussian": ("Gaussian rows, PRIVATE", "C2-"),
+    "projection + Gaussian": ("projection + Gaussian, PRIVATE", "C4-"),
+}
+
+
+def picture(drawn: dict[problems.Problem, Curves], folder: pathlib.Path) -> None:
+    """One column a problem, one row for its largest and its least epsilon; bands are a standard error to each side."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, len(drawn), figsize=(4 * len(drawn), 6.5), squeeze=False)
+    for column, (problem, curves) in enumerate(drawn.items()):
+        for axis, log_epsilon in zip(axes[:, column], (max(problem.epsilons), min(problem.epsilons)), strict=True):
+            for (name, of), regrets in curves.items():
+                if of in (None, log_epsilon):
+                    _curve(axis, regrets, *LOOKS[name])
+            axis.set(title=f"{problem.name}, epsilon = e^{log_epsilon:g}", xlabel="answers after the first", yscale="log")
+    axes[0, 0].legend(fontsize=7)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("mean simple regret")
+    figure.suptitle("private: one row moves by a norm of at most 1, of rows within 25; answers not protected")
+    figure.tight_layout()
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / "outsourced.png", dpi=120)
+
+
+def _curve(axis: Any, regrets: Tensor, label: str, look: str) -> None:
+    mean, error = regrets.mean(0), regrets.std(0) / len(regrets) ** 0.5
+    (line,) = axis.plot(mean, look, label=label) if look[0] in "kC" else axis.plot(mean, color=look, label=label)
+    axis.fill_between(range(len(mean)), (mean - error).clamp_min(1e-6), mean + error, color=line.get_color(), alpha=0.15, linewidth=0)
+
+
+def main(arguments: list[str] | None = None) -> None:
     """Print the five parts."""
-    chosen = options(__doc__, lambda parser: parser.add_argument("--runs", type=int, help="instead of 50"))
-    torch.set_num_threads(min(2, os.cpu_count() or 1))
+    chosen = options(__doc__, arguments, runs=50)
+    torch.set_num_threads(1 if chosen.smoke else min(2, os.cpu_count() or 1))
     start, every = time.perf_counter(), experiments(chosen)
     figures: Figures = {}
     drawn: dict[problems.Problem, Curves] = {}
@@ -206,7 +224,8 @@ def main() -> None:
     missing = {"loans", "property"} - {experiment.problem.name for experiment in every}
     if missing:
         print(f"\n{', '.join(sorted(missing))}: SKIPPED,", "smoke" if chosen.smoke else f"not in DPBO_DATA={os.environ.get('DPBO_DATA')}")
-    picture(drawn, chosen.plot)
+    if chosen.plot is not None:
+        picture(drawn, chosen.plot)
     print(f"\nall of it: {time.perf_counter() - start:.0f} s")
     record("outsourced", figures, chosen)
 

@@ -6,11 +6,7 @@ subset as in the paper. A curator would use public constants instead: what the r
 
 from __future__ import annotations
 
-import csv
-import gzip
 import math
-import os
-import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,56 +17,34 @@ from gpytorch.kernels import ScaleKernel
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmarks.harness import rows_of
 from dpbo.models import squared_exponential
 
 Floats = NDArray[np.float64]
 NORM, EXACT, SUBSET = 25.0, 1e-5, 1_500  # largest norm of a row; the paper's sigma_n^2 of the synthetic data; rows of a likelihood
-SYNTHETIC: dict[str, Any] = {
-    "epsilons": (1.1, 0.9, 0.0),
-    "r": 10,
-    "delta": 1e-5,
-    "tables": {
-        1.1: {3: 0.073, 6: 0.038, 8: 0.018, 10: 0.014, 15: 0.118, 20: 0.137},
-        1.3: {3: 0.091, 9: 0.009, 12: 0.019, 15: 0.008, 20: 0.127, 30: 0.134},
-        1.5: {5: 0.05, 10: 0.021, 15: 0.003, 20: 0.002, 30: 0.094, 50: 0.142},
-    },
-}
-LOANS: dict[str, Any] = {
-    "epsilons": (2.9, 2.0, 1.0),
-    "r": 15,
-    "delta": 1e-5,
-    "tables": {
-        2.7: {3: 0.083, 6: 0.088, 8: 0.078, 10: 0.069, 15: 0.081, 20: 0.076},
-        2.9: {3: 0.091, 9: 0.076, 12: 0.078, 15: 0.077, 20: 0.1, 30: 0.096},
-        3.1: {5: 0.097, 10: 0.091, 15: 0.069, 20: 0.084, 30: 0.104, 50: 0.127},
-    },
-}
-PROPERTY: dict[str, Any] = {
-    "epsilons": (2.8, 1.0, 0.5),
-    "r": 15,
-    "delta": 1e-4,
-    "tables": {
-        2.6: {3: 0.682, 6: 0.516, 8: 0.495, 10: 0.485, 15: 0.485, 20: 0.493},
-        2.8: {3: 0.567, 9: 0.553, 12: 0.479, 15: 0.453, 20: 0.493, 30: 0.52},
-        3.0: {5: 0.591, 10: 0.523, 15: 0.486, 20: 0.482, 30: 0.489, 50: 0.488},
-    },
-}
+SYNTHETIC: dict[str, Any] = {"epsilons": (1.1, 0.9, 0.0), "r": 10, "delta": 1e-5, "tables": {
+    1.1: {3: 0.073, 6: 0.038, 8: 0.018, 10: 0.014, 15: 0.118, 20: 0.137},
+    1.3: {3: 0.091, 9: 0.009, 12: 0.019, 15: 0.008, 20: 0.127, 30: 0.134},
+    1.5: {5: 0.05, 10: 0.021, 15: 0.003, 20: 0.002, 30: 0.094, 50: 0.142},
+}}  # fmt: skip
+LOANS: dict[str, Any] = {"epsilons": (2.9, 2.0, 1.0), "r": 15, "delta": 1e-5, "tables": {
+    2.7: {3: 0.083, 6: 0.088, 8: 0.078, 10: 0.069, 15: 0.081, 20: 0.076},
+    2.9: {3: 0.091, 9: 0.076, 12: 0.078, 15: 0.077, 20: 0.1, 30: 0.096},
+    3.1: {5: 0.097, 10: 0.091, 15: 0.069, 20: 0.084, 30: 0.104, 50: 0.127},
+}}  # fmt: skip
+PROPERTY: dict[str, Any] = {"epsilons": (2.8, 1.0, 0.5), "r": 15, "delta": 1e-4, "tables": {
+    2.6: {3: 0.682, 6: 0.516, 8: 0.495, 10: 0.485, 15: 0.485, 20: 0.493},
+    2.8: {3: 0.567, 9: 0.553, 12: 0.479, 15: 0.453, 20: 0.493, 30: 0.52},
+    3.0: {5: 0.591, 10: 0.523, 15: 0.486, 20: 0.482, 30: 0.489, 50: 0.488},
+}}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Rows, values, and what the modeler is told of them.
+    """Rows `X` (`n x d`), values (`runs x n`, one function a run, or `1 x n` for all), and what the modeler is told of them.
 
-    Attributes:
-        X: `n x d`.
-        values: `runs x n`, one function a run, or `1 x n` for all; regrets are in its units.
-        lengthscale, outputscale, noise: of the modeler's Gaussian process of mean 0.
-        answers: variance of the noise of an answer.
-        steps: T.
-        epsilons: logarithms of epsilon in Figure 2.
-        r: the transform's columns in Figure 2.
-        delta: of the paper's transform and of sound Gaussian ones.
-        tables: by log epsilon and r, what the paper's tables print.
+    `lengthscale`, `outputscale`, `noise` are of its Gaussian process of mean 0; `answers` is the variance of an answer's noise. `epsilons`
+    (logarithms) and `r` are Figure 2's, `tables` what the paper's tables print by log epsilon and r.
     """
 
     name: str
@@ -122,7 +96,7 @@ def loans(steps: int, seed: int) -> Problem | None:
 
     36,000 random ones of the loans that meet the credit policy. With logarithms, sigma_min is where the paper's choices of r put it.
     """
-    loans = _read("lendingclub/loans_2007_2011.csv.gz")
+    loans = rows_of("lendingclub/loans_2007_2011.csv.gz")
     if loans is None:
         return None
     kept = [loan for loan in loans if not loan["loan_status"].startswith("Does not") and float(loan["funded_amnt_inv"]) > 0]
@@ -139,7 +113,7 @@ def property_prices(steps: int, seed: int) -> Problem | None:
 
     The cheapest are single old leaseholds (3,009 a square metre, then 4,500), which their neighbours do not tell of.
     """
-    projects = _read("singapore_property/ura_private_projects.csv.gz")
+    projects = rows_of("singapore_property/ura_private_projects.csv.gz")
     if projects is None:
         return None
     table = np.array([[float(project[name]) for name in ("lon", "lat", "price_per_sqm")] for project in projects])
@@ -182,12 +156,3 @@ def _draws(axis: Tensor, lengthscale: float, runs: int, generator: torch.Generat
     root = Q * s.clamp_min(0.0).sqrt()
     white = torch.randn(runs, len(axis), len(axis), generator=generator, dtype=torch.float64)
     return (root @ white @ root.mT).flatten(1)
-
-
-def _read(path: str) -> list[dict[str, str]] | None:
-    """The rows of a file below DPBO_DATA; None without it."""
-    file = pathlib.Path(os.environ.get("DPBO_DATA", "")) / path
-    if not os.environ.get("DPBO_DATA") or not file.exists():
-        return None
-    with gzip.open(file, "rt", newline="") as opened:
-        return list(csv.DictReader(opened))

@@ -60,9 +60,9 @@ def peak_memory(work: object) -> float:
     return (peak[0] - before) / 2**20
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print the ratios and record them."""
-    chosen = options(__doc__)
+    chosen = options(__doc__, arguments)
     torch.set_num_threads(1)
     n, repetitions = (10**5, 2) if chosen.smoke else (10**7, 7)
     generator = torch.Generator().manual_seed(chosen.seed)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from botorch.acquisition import qLogNoisyExpectedImprovement, qUpperConfidenceBound
@@ -92,11 +91,9 @@ def openly(problem: Problem, search: Search, evaluations: int, q: int, seed: int
 def privately(problem: Problem, search: Search, evaluations: int, q: int, seed: int, mu: float) -> tuple[Tensor, Curator]:
     """The point that the same search recommends when every evaluation is released (mu-GDP in all), and the curator it spent."""
     curator, (low, high) = problem.curator(mu, seed), problem.reach
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NoiseWarning)
-        objective = PrivateObjective(
-            curator, lambda x, records: -problem.loss(x, records), score_range=(-high, -low), evaluations=evaluations
-        )
+    terms: dict[str, Any] = {"score_range": (-high, -low), "evaluations": evaluations}
+    with warnings.catch_warnings(action="ignore", category=NoiseWarning):
+        objective = PrivateObjective(curator, lambda x, records: -problem.loss(x, records), **terms)
     return _run(problem, objective, search, evaluations, q, seed), curator
 
 
@@ -175,7 +172,7 @@ def _coordinate(e: Tensor, records: Tensor, *, theta: Tensor) -> Tensor:
 
 def _run(problem: Problem, objective: Objective, search: Search, evaluations: int, q: int, seed: int) -> Tensor:
     told = Told(objective, problem.bounds, problem.start)
-    with manual_seed(seed), _quiet():
+    with manual_seed(seed), warnings.catch_warnings(action="ignore"):  # the optimisers' advice on stalled line searches and jitter
         if search is not random_search:
             told.begin(min(2 * q, evaluations), seed)
         return search(told, evaluations, q)
@@ -201,11 +198,3 @@ def _thompson(gp: SingleTaskGP, centre: Tensor, side: float, q: int, candidates:
     moved[torch.arange(candidates), torch.randint(d, (candidates,))] = True
     Z = torch.where(moved, low + (high - low) * torch.rand(candidates, d, dtype=torch.float64), centre)
     return MaxPosteriorSampling(gp, replacement=False)(Z, num_samples=q)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the optimisers' advice on stalled line searches and jitter."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -1,30 +1,254 @@
 """Private choices. Of 10^7 candidates: seconds and extra memory of the exponential mechanism and permute-and-flip, against one argmax. Of
-DP-SGD runs: accuracy, epsilon and runs of private selection, beside dp_accounting's bounds (private_selection_tables.py).
+DP-SGD runs: accuracy, epsilon and runs of private selection, beside dp_accounting's bounds.
 
 Bytes: the utilities are 80 MB and are read three times in chunks of 8 MB; an argmax reads them once.
+Table: `dpsgd_mnist_lr/lr_acc.json` below DPBO_DATA (tensorflow/privacy, the data of Papernot & Steinke 2022, Figure 7): learning rate,
+log-uniform over the full range, to the accuracy of DP-SGD on MNIST's public test set; one run is 14,100 Poisson-sampled steps, add or
+remove one, delta 1e-6. Expected accuracies are exact sums over the table; releasing nothing counts 0.1.
 """
 
 from __future__ import annotations
 
 import functools
+import json
+import math
 import os
+import pathlib
 import statistics
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from dp_accounting import dp_event
+from dp_accounting.rdp import RdpAccountant
+from numpy.typing import NDArray
 
 from benchmarks.harness import interleaved, options, ratio, record, table
 from benchmarks.overhead import peak_memory
-from benchmarks.private_selection_tables import gaussian_table, picture, runs_tables
+from dpbo.accounting import choose_law, gdp, selected
+from dpbo.accounting.dominating import base_of, selection_epsilon
+from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, SelectionEvent
+from dpbo.laws import CountLaw, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
-from dpbo.privacy import Sensitivity
+from dpbo.privacy import Budget, Sensitivity
 
 QUANTUM = 2.0**-20
+Array = NDArray[np.float64]
+DELTA, BUDGET, WANTED, GUESS = 1e-6, 6.1, 0.955, 0.1
+STEPS = PoissonGaussianEvent(1.1, 14_100, rate=256 / 60_000, relation="add-or-remove-one")
+ORDERS = np.concatenate([1 + np.geomspace(0.05, 4.0, 40), np.arange(5.5, 64.0, 0.5), np.arange(64.0, 128.0, 8.0)])
+SHAPES = {"logarithmic": 0.0, "negative binomial 1/2": 0.5, "geometric": 1.0, "negative binomial 3": 3.0, "negative binomial 5": 5.0,
+          "negative binomial 10": 10.0, "negative binomial 20": 20.0, "Poisson": math.inf}  # fmt: skip
+MEANS: tuple[float, ...] = (2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 22.0, 33.0, 50.0, 75.0, 110.0, 170.0, 300.0, 600.0, 1200.0)
 
 
-def main() -> None:
+class Peer:
+    """dp_accounting's Renyi bound of choosing among runs; the curve of one run is computed once."""
+
+    def __init__(self, inner: Any) -> None:
+        accountant = RdpAccountant(ORDERS)
+        accountant.compose(inner)
+        self.base = np.asarray(accountant._rdp, dtype=np.float64)
+
+    def epsilon(self, shape: float, mean: float) -> float:
+        """Of `RepeatAndSelectDpEvent`, computed by the peer's own function."""
+        from dp_accounting.rdp import rdp_privacy_accountant as peer
+
+        chosen = peer._compute_rdp_repeat_and_select(ORDERS, self.base, mean, shape)
+        return float(peer.compute_epsilon(ORDERS, chosen, DELTA)[0])
+
+
+def law_of(shape: float, mean: float) -> CountLaw:
+    """The law of this shape and mean; infinite means Poisson, which may release nothing."""
+    return PoissonRuns(mean) if math.isinf(shape) else TruncatedNegativeBinomial.of_mean(mean, shape=shape)
+
+
+def accuracies() -> tuple[Array, str]:
+    """The table's accuracies, worst first, and what they are."""
+    file = pathlib.Path(os.environ.get("DPBO_DATA", "")) / "dpsgd_mnist_lr" / "lr_acc.json"
+    if os.environ.get("DPBO_DATA") and file.exists():
+        return np.sort(np.array(list(json.loads(file.read_text()).values()))), "the published table"
+    rates = np.linspace(-4.0, 0.0, 1012)
+    return np.sort(0.1 + 0.86 * np.exp(-(((rates + 0.5) / 1.2) ** 2))), "SYNTHETIC accuracies, as DPBO_DATA names no table"
+
+
+def expected(law: CountLaw, scores: Array) -> float:
+    """E[accuracy of the best], exactly: sum_i acc_i (f(F_i) - f(F_{i-1})), and a guess where there is no run."""
+    levels = law.generating(np.arange(len(scores) + 1) / len(scores))
+    return float(np.diff(levels) @ scores) + law.none * GUESS
+
+
+def stopped(gamma: float, scores: Array) -> tuple[float, float]:
+    """Expected accuracy and runs of the first run that reaches WANTED."""
+    s = float((scores >= WANTED).mean())
+    ends = gamma + (1 - gamma) * s
+    return float(scores[scores >= WANTED].mean()) * s / ends + GUESS * gamma * (1 - s) / ends, 1.0 / ends
+
+
+def bounds(law: Any, base: tuple[Event, ...]) -> dict[str, float]:
+    """Epsilon by the ratio bound and by the lesser of both, the larger of both directions."""
+    one = base_of(base)
+    assert one is not None
+    ratio = max(_crossing(functools.partial(selected.by_ratio, law, side)) for side in (one, one.swapped()))
+    return {"ratio": ratio, "profile": selection_epsilon(SelectionEvent(base=base, law=law), DELTA)}
+
+
+def _crossing(curve: Callable[[Array], Array]) -> float:
+    low, high = 0.0, 1.0
+    while curve(np.array([high]))[0] > DELTA:
+        high *= 2.0
+        if high > 400.0:
+            return math.inf
+    for _ in range(24):
+        middle = (low + high) / 2
+        low, high = (low, middle) if curve(np.array([middle]))[0] <= DELTA else (middle, high)
+    return high
+
+
+def runs_tables(smoke: bool) -> dict[str, Any]:
+    """Everything on the table of DP-SGD runs, printed and returned."""
+    scores, source = accuracies()
+    base: tuple[Event, ...] = (STEPS,)
+    shapes, means = SHAPES, MEANS
+    if smoke:
+        base, means = (GaussianEvent(2.5),), (3.0, 10.0)
+        shapes = {name: SHAPES[name] for name in ("geometric", "Poisson")}
+        peer = Peer(dp_event.GaussianDpEvent(2.5))
+    else:
+        step = dp_event.PoissonSampledDpEvent(STEPS.rate, dp_event.GaussianDpEvent(STEPS.noise_multiplier))
+        peer = Peer(dp_event.SelfComposedDpEvent(step, STEPS.slots))
+    frontier = {name: [_point(law_of(shape, mean), shape, base, scores, peer) for mean in means] for name, shape in shapes.items()}
+    one = selection_epsilon(SelectionEvent(base=base, law=FixedRuns(1)), DELTA)
+    print(f"\nPrivate selection, {source}: {len(scores)} runs, one costs epsilon {one:.3f} at delta {DELTA:g}; best {scores[-1]:.4f}, "
+          f"{100 * (scores >= WANTED).mean():.1f} % reach {WANTED}\n")  # fmt: skip
+    rows = [(name, "10", at["accuracy"], at["dp_accounting"], at["ratio"], at["profile"], at["95 % of K"])
+            for name, points in frontier.items() for at in points if round(at["mean"], 6) == 10.0]  # fmt: skip
+    print(table(("law", "runs", "accuracy", "epsilon: dp_accounting", "ratio bound", "dpbo", "K at most, 95 %"), rows))
+    found = {"within": _within(base, scores, peer, shapes, smoke), "wanted": _wanted(base, scores, peer, shapes, smoke),
+             "threshold": _threshold(base, scores, smoke), "chosen": _chosen(base, scores, smoke)}  # fmt: skip
+    return {"data": source, "one run": one, "frontier": frontier, **found}
+
+
+def _point(law: CountLaw, shape: float, base: tuple[Event, ...], scores: Array, peer: Peer) -> dict[str, Any]:
+    figures = {"mean": law.mean, "accuracy": expected(law, scores), "95 % of K": law.quantile(0.95)}
+    return {**figures, "dp_accounting": peer.epsilon(shape, law.mean), **bounds(law, base)}
+
+
+def _within(base: tuple[Event, ...], scores: Array, peer: Peer, shapes: Mapping[str, float], smoke: bool) -> dict[str, Any]:
+    """The largest mean within the budget, by the peer's bound and by ours."""
+    found: dict[str, Any] = {}
+    for name, shape in shapes.items():
+        theirs = _largest_mean(functools.partial(peer.epsilon, shape), smoke)
+        ours = _largest_mean(functools.partial(_ours, base, shape), smoke)
+        found[name] = {who: {"mean": mean, "accuracy": expected(law_of(shape, mean), scores)} for who, mean in
+                       (("dp_accounting", theirs), ("dpbo", ours))}  # fmt: skip
+    cells = [(name, *pair["dp_accounting"].values(), *pair["dpbo"].values()) for name, pair in found.items()]
+    print(f"\nmost expected runs below epsilon {BUDGET} (at most 2,000), and what they find\n")
+    print(table(("law", "runs: dp_accounting", "accuracy", "runs: dpbo", "accuracy"), cells))
+    return found
+
+
+def _ours(base: tuple[Event, ...], shape: float, mean: float) -> float:
+    return selection_epsilon(SelectionEvent(base=base, law=law_of(shape, mean)), DELTA)
+
+
+def _largest_mean(epsilon: Callable[[float], float], smoke: bool) -> float:
+    low, high = 1.02, 20.0 if smoke else 2000.0
+    if epsilon(high) < BUDGET:
+        return high
+    while high / low > (1.2 if smoke else 1.01):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if epsilon(middle) < BUDGET else (low, middle)
+    return low
+
+
+def _wanted(base: tuple[Event, ...], scores: Array, peer: Peer, shapes: Mapping[str, float], smoke: bool) -> dict[str, Any]:
+    """The fewest expected runs that find WANTED, and what they cost."""
+    found = {}
+    for name, shape in shapes.items():
+        low, high = 1.02, 4000.0
+        if expected(law_of(shape, high), scores) <= WANTED:
+            continue
+        while high / low > 1.002:
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if expected(law_of(shape, middle), scores) > WANTED else (middle, high)
+        found[name] = _point(law_of(shape, high), shape, base, scores, peer)
+        if smoke:
+            break
+    columns = ("mean", "95 % of K", "accuracy", "dp_accounting", "ratio", "profile")
+    rows = [(name, *(at[column] for column in columns)) for name, at in found.items()]
+    print(f"\nfewest expected runs that find more than {WANTED} on average, and their epsilon\n")
+    print(table(("law", "runs", "K at most, 95 %", "accuracy", "epsilon: dp_accounting", "ratio bound", "dpbo"), rows))
+    return found
+
+
+def _threshold(base: tuple[Event, ...], scores: Array, smoke: bool) -> list[dict[str, float]]:
+    """OpenDP's law, the first run that reaches a public threshold; OpenDP itself takes pure runs alone, at twice their epsilon."""
+    rows = []
+    for gamma in (0.1,) if smoke else (0.1, 0.03, 0.01, 0.003, 0.001, 0.0002, 0.0001):
+        accuracy, runs = stopped(gamma, scores)
+        rows.append({"gamma": gamma, "mean": runs, "accuracy": accuracy, **bounds(ThresholdStop(gamma), base)})
+    print(f"\nOpenDP's law: stop at the first run of at least {WANTED}, chosen without the data, or by a coin after each other one\n")
+    print(table(("coin", "runs", "accuracy", "ratio bound", "dpbo"), [tuple(row.values()) for row in rows]))
+    return rows
+
+
+def _chosen(base: tuple[Event, ...], scores: Array, smoke: bool) -> list[dict[str, Any]]:
+    """What `choose_law` picks for this budget."""
+    rows = []
+    for runs in (5.0,) if smoke else (10.0, 20.0, 30.0, 50.0):
+        choice = choose_law(Budget(BUDGET, DELTA), base, runs=runs)
+        assert isinstance(choice.law, (TruncatedNegativeBinomial, TruncatedPoisson))
+        name = f"shape {choice.law.shape:g}" if isinstance(choice.law, TruncatedNegativeBinomial) else "truncated Poisson"
+        rows.append({"wanted": runs, "law": name, "mean": choice.expected, "usually": choice.usually, "epsilon": choice.epsilon,
+                     "accuracy": expected(choice.law, scores)})  # fmt: skip
+    print(f"\nwhat choose_law picks at epsilon {BUDGET}\n")
+    print(table(("runs wanted", "law", "runs", "K at most, 95 %", "epsilon", "accuracy"), [tuple(row.values()) for row in rows]))
+    return rows
+
+
+def gaussian_table(smoke: bool) -> list[dict[str, float | str]]:
+    """27 cells: Gaussian runs of epsilon .5, 1 and 2, each law at 10, 30 and 100 expected runs."""
+    rows: list[dict[str, float | str]] = []
+    for epsilon in (1.0,) if smoke else (0.5, 1.0, 2.0):
+        mu = gdp.mu_within(epsilon, DELTA)
+        peer = Peer(dp_event.GaussianDpEvent(1 / mu))
+        for mean in (10.0,) if smoke else (10.0, 30.0, 100.0):
+            for name in ("geometric", "logarithmic", "Poisson"):
+                law = law_of(SHAPES[name], mean)
+                both = bounds(law, (GaussianEvent(1 / mu),))
+                rows.append({"run": epsilon, "runs": mean, "law": name, "dp_accounting": peer.epsilon(SHAPES[name], mean), **both})
+    print(f"\nGaussian runs at delta {DELTA:g}: epsilon of one, and of the best\n")
+    print(table(("epsilon of a run", "runs", "law", "dp_accounting", "ratio bound", "dpbo"), [tuple(row.values()) for row in rows]))
+    return rows
+
+
+def picture(figures: Mapping[str, Any], folder: pathlib.Path) -> None:
+    """The frontier: accuracy against epsilon, and against runs."""
+    import matplotlib.pyplot as plt
+
+    figure, (by_epsilon, by_runs) = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
+    for i, (name, points) in enumerate(figures["frontier"].items()):
+        accuracy, runs = [at["accuracy"] for at in points], [at["mean"] for at in points]
+        by_epsilon.plot([at["profile"] for at in points], accuracy, f"C{i}.-", label=f"{name}, dpbo")
+        by_epsilon.plot([at["dp_accounting"] for at in points], accuracy, f"C{i}:", linewidth=1)
+        by_runs.plot(runs, accuracy, f"C{i}.-", label=name)
+    by_epsilon.axvline(BUDGET, color="0.5", linewidth=0.8)
+    by_epsilon.set(xlabel=f"epsilon at delta {DELTA:g} (dotted: dp_accounting)", ylabel="accuracy", xlim=(2, 20), ylim=(0.6, 0.965))
+    by_runs.set(xlabel="expected runs", xscale="log")
+    for axis in (by_epsilon, by_runs):
+        axis.axhline(WANTED, color="0.5", linewidth=0.8)
+        axis.legend(fontsize=7, loc="lower right")
+    figure.suptitle("the best of a random number of DP-SGD runs")
+    figure.tight_layout()
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / "private_selection.png", dpi=120)
+    plt.close(figure)
+
+
+def main(arguments: list[str] | None = None) -> None:
     """Print seconds, ratio and memory."""
-    chosen = options(__doc__)
+    chosen = options(__doc__, arguments)
     count, repetitions = (10**5, 2) if chosen.smoke else (10**7, 5)
     utilities = np.random.default_rng(chosen.seed).integers(-(2**40), 2**40, size=count)
     rows: list[tuple[object, ...]] = []
@@ -41,6 +265,7 @@ def main() -> None:
     figures["runs"], figures["Gaussian runs"] = runs_tables(chosen.smoke), gaussian_table(chosen.smoke)
     if chosen.plot is not None:
         picture(figures["runs"], chosen.plot)
+    del figures["runs"]["frontier"]  # hundreds of rows, for the picture alone
     record("selection", figures, chosen)
 
 

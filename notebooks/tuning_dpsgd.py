@@ -23,7 +23,7 @@ from examples.tuning_dpsgd import BUDGET, DEFAULTS, TERMS, parts, right, tuned
 
 SMALL = bool(os.environ.get("DPBO_SMALL"))
 TRIES = 6 if SMALL else 30
-TERMS = dataclasses.replace(TERMS, epochs=4) if SMALL else TERMS
+TERMS = dataclasses.replace(TERMS, epochs=3, batches=1, batch_size=1100) if SMALL else TERMS
 
 # %% [markdown]
 # ## 1. What thirty tries cost

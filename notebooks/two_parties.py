@@ -25,7 +25,7 @@ from dpbo.queries import RowTable
 from dpbo.testing import recover_rows
 
 SMALL = bool(os.environ.get("DPBO_SMALL"))
-PATIENTS, STEPS, LONGER, RUNS = (600, 25, 100, 3) if SMALL else (2000, 40, 400, 6)
+PATIENTS, STEPS, LONGER, RUNS = (600, 25, 80, 2) if SMALL else (2000, 40, 400, 6)
 LENGTH = 10.0
 
 # %% [markdown]

@@ -24,7 +24,7 @@ from dpbo.acquisition import prior_guided
 from dpbo.algorithms.em import DPGaussianMixture
 
 SMALL = bool(os.environ.get("DPBO_SMALL"))
-CLINICS, TASKS, EVALUATIONS = 2000, (20 if SMALL else 40), 9
+CLINICS, TASKS, EVALUATIONS = 2000, (10 if SMALL else 40), 9
 
 # %% [markdown]
 # ## The records

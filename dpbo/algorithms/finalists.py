@@ -94,7 +94,7 @@ def search_then_choose(
         that died before it could deliver.
     """
     _require_candidates(candidates)
-    require_count("finalists", finalists)
+    finalists = min(require_count("finalists", finalists), len(candidates))  # here, not after the search was charged
     require_count("initial", initial)
     require_positive("beta", beta)
     whole, share = exact_share(budget_share), exact_share(search_share, "search_share")

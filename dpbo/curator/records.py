@@ -18,6 +18,7 @@ import torch
 
 from dpbo.checking import checked
 from dpbo.curator.entropy import bernoulli
+from dpbo.curator.labels import as_values, is_missing, kind_of
 from dpbo.errors import InputError
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
@@ -201,35 +202,27 @@ def _opened(records: Any) -> Any:
 
 
 def _grouped(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    flat = _quietly(lambda: _flat(labels))
-    if flat is None or flat.ndim != 1 or len(flat) != count:
+    flat = as_values("groups", labels)
+    if len(flat) != count:
         raise InputError("groups", type(labels).__name__, "one label a record, in the records' order")
-    if _quietly(lambda: _missing(flat)) is not False:
+    if flat.dtype.kind in "Of" and any(map(is_missing, flat.tolist())):
         raise InputError("groups", "a missing label", "present for every record", "Give records without a label one of their own.")
-    if (codes := _quietly(lambda: _codes(flat))) is None:
-        raise InputError("groups", "a label without an equal", "hashable, such as words or whole numbers")
+    codes = _codes(flat)
     rows = np.bincount(codes)
     if rows.max(initial=0) > MOST_ROWS_PER_UNIT:
         raise InputError("groups", "a label", f"on at most {MOST_ROWS_PER_UNIT} records")
     return torch.from_numpy(codes), torch.from_numpy(rows)
 
 
-def distinct(name: str, labels: Any) -> set[Hashable]:
-    """The labels as they tell units apart, without repeats. Raises InputError, by this name, where they are not one a record."""
-    found: set[Hashable] | None = _quietly(lambda: set(_flat(labels)))
-    if found is None:
-        raise InputError(name, type(labels).__name__, "one label a record, such as words or whole numbers")
-    return found
-
-
-def _flat(labels: Any) -> np.ndarray[Any, Any]:
-    held = labels.cpu().numpy() if isinstance(labels, torch.Tensor) else labels
-    return np.asarray(held if hasattr(held, "dtype") else np.array(held, dtype=object))
-
-
-def _missing(labels: np.ndarray[Any, Any]) -> bool:
-    """Whether a label is missing: it cannot be grouped."""
-    return labels.dtype.kind in "OfMm" and any(label is None or bool(label != label) for label in labels)
+def require_disjoint(groups: Any, groups_train: Any) -> None:
+    """Raises InputError where validation and training records have a label in common, or labels that cannot be compared."""
+    private, public = (as_values(name, labels).tolist() for name, labels in (("groups", groups), ("groups_train", groups_train)))
+    if len({kind_of(label) for label in (*private, *public) if not is_missing(label)}) > 1:
+        remedy = "Give both as text, or both as numbers."
+        raise InputError("groups_train", "labels of another kind than `groups`", "comparable with `groups`", remedy)
+    if not set(private).isdisjoint(public):
+        remedy = "A unit whose other rows train the model is not protected. Split by group."
+        raise InputError("groups_train", type(groups_train).__name__, "without any label of `groups`", remedy)
 
 
 def _codes(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

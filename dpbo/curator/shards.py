@@ -2,8 +2,8 @@
 
 Labels are compared without being shown. Each rank makes a 128-bit hash of every label it holds, keyed by random bytes that live as long as
 the check, and deals the hashes out, each to the rank that it names by its own value; equal labels meet there. Nobody gets a label, no
-rank more than its part of the hashes, and all that comes of it is whether two were equal. Labels must be numbers, words, bytes or tuples of
-them, of the same kinds on all ranks: 3 and 3.0 are one unit as they are in one process, but 3 and "3" would be two without being seen.
+rank more than its part of the hashes, and all that comes of it is whether two were equal. Labels are values
+(labels.py), of one kind on all ranks: 3 and 3.0 are one unit as they are in one process, but 3 and "3" would be two without being seen.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from dpbo.curator.labels import ALLOWED, as_values, kind_of
 from dpbo.errors import InputError
 from dpbo.queries.integers import MOST_UNITS
 
-_ALLOWED = "numbers, words, bytes or tuples of them, of the same kinds on every rank"
-_NUMBER, _WORD, _BYTES, _TUPLE = 1, 2, 4, 8
-_PLACES = 16
+_KIND = 8  # bytes
 
 
 class Lines(Protocol):
@@ -38,10 +37,10 @@ class Lines(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """Keyed hashes of a shard's distinct labels, `units x 2` int64, and which kinds there are: of labels, then of each place in tuples."""
+    """Keyed hashes of a shard's distinct labels, `units x 2` int64, and a hash of what kind of value they are; zeros without labels."""
 
     hashes: torch.Tensor = field(repr=False)
-    kinds: bytes
+    kind: bytes
 
 
 def with_total(total: int, *, public: bool) -> int | None:
@@ -55,21 +54,17 @@ def with_total(total: int, *, public: bool) -> int | None:
 
 def names_of(labels: Any, key: bytes) -> Names:
     """Of a shard. Raises InputError on labels that cannot be compared between processes."""
-    kinds, hashed = bytearray(_PLACES), []
-    for label in _distinct(labels):
-        kind, text = _told(label)
-        kinds[0] |= kind
-        _note_places(label, kinds)
-        hashed.append(hashlib.blake2b(text, digest_size=16, key=key).digest())
+    distinct = _distinct(labels)
+    hashed = [hashlib.blake2b(_told(label), digest_size=16, key=key).digest() for label in distinct]
+    kind = hashlib.blake2b(repr(kind_of(distinct[0])).encode(), digest_size=_KIND).digest() if distinct else bytes(_KIND)
     whole = np.frombuffer(bytearray(b"".join(hashed)), dtype="<i8").reshape(-1, 2)
-    return Names(torch.from_numpy(whole), bytes(kinds))
+    return Names(torch.from_numpy(whole), kind)
 
 
 def require_apart(names: Names, lines: Lines) -> None:
     """Raises InputError, on every rank alike, where two ranks have a label in common, or labels of different kinds."""
-    places = zip(*lines.exchange(names.kinds), strict=True)
-    if any(len(set(kinds) - {0}) > 1 for kinds in places):
-        raise InputError("groups", "labels of different kinds on different ranks", _ALLOWED, "Give numbers everywhere, or words.")
+    if len({*lines.exchange(names.kind)} - {bytes(_KIND)}) > 1:
+        raise InputError("groups", "labels of different kinds on different ranks", ALLOWED, "Give numbers everywhere, or words.")
     owner = torch.remainder(names.hashes[:, 0], lines.size)
     came = lines.dealt(names.hashes[owner.argsort(stable=True)], torch.bincount(owner, minlength=lines.size))
     if any(row[0] for row in lines.exchange(bytes([_has_equals(came)]))):
@@ -84,32 +79,20 @@ def _has_equals(rows: torch.Tensor) -> bool:
 
 
 def _distinct(labels: Any) -> Sequence[Any]:
-    flat = labels.cpu().numpy() if isinstance(labels, torch.Tensor) else labels
-    flat = np.asarray(flat if hasattr(flat, "dtype") else np.array(flat, dtype=object))
+    flat = as_values("groups", labels)
     return list(dict.fromkeys(flat.tolist())) if flat.dtype.kind == "O" else np.unique(flat).tolist()
 
 
-def _told(label: Any) -> tuple[int, bytes]:
-    """(kind, a text that equal labels and no others share)."""
+def _told(label: Any) -> bytes:
+    """A text that equal labels of one kind share, and no others."""
     if isinstance(label, numbers.Real):
-        return _NUMBER, f"n{_exact(label)}".encode()
+        return f"n{_exact(label)}".encode()
     if isinstance(label, str):
-        return _WORD, b"s" + label.encode("utf-8", "surrogatepass")
+        return b"s" + label.encode("utf-8", "surrogatepass")
     if isinstance(label, bytes):
-        return _BYTES, b"b" + label
-    if isinstance(label, tuple):
-        parts = [_told(part)[1] for part in label]
-        return _TUPLE, b"t" + b"".join(len(part).to_bytes(8, "little") + part for part in parts)
-    raise InputError("groups", type(label).__name__, _ALLOWED)
-
-
-def _note_places(label: Any, kinds: bytearray, place: int = 0) -> None:
-    """Kinds of a tuple's parts, by their places; far places share one."""
-    if isinstance(label, tuple):
-        for part in label:
-            place = 1 + place % (_PLACES - 1)
-            kinds[place] |= _told(part)[0]
-            _note_places(part, kinds, place)
+        return b"b" + label
+    parts = [b"" if part is None else _told(part) for part in label]
+    return b"t" + b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
 def _exact(number: Any) -> Any:

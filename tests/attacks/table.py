@@ -1,47 +1,38 @@
-"""A pytest plugin for the classes of attack: the marker `attack("A1")`, what a test measured, and the table that `make audit` prints.
+"""A pytest plugin for the classes of attack: the marker `attack("A1", "A2")`, what a test measured, and the table of what was tried.
 
-`deep` marks what is too slow for `make test`; `make audit` runs every attack, deep or not, and fails where a class has no test that passed.
+`deep` marks what is too slow for `make test`: long statistics, whole-run audits, kill campaigns. `make audit` runs these alone.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-CLASSES = {
-    "A1": "float holes", "A2": "precision", "A3": "timing of samplers", "A4": "float sensitivity", "A5": "NaN, inf, empty",
-    "A6": "clipped computed, raw used", "A7": "data-dependent control flow", "A8": "data set size", "A9": "adjacency constant",
-    "A10": "under-charged selection", "A11": "sparse vector variants", "A12": "unused noise", "A13": "sign swaps", "A14": "underflow",
-    "A15": "accountant", "A16": "resume and concurrency", "A17": "randomness", "A18": "projection", "A19": "conditional guarantee",
-    "A20": "groups", "A21": "side outputs", "A22": "several runs", "A23": "sampling", "A24": "end to end",
-}  # fmt: skip
+from tests.attacks.marks import CLASSES
 
 Measured = Callable[..., None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--attacks` prints the table."""
-    parser.addoption("--attacks", action="store_true", help="print class, test, N, measured / claimed; fail where a class has no test")
+    parser.addoption("--attacks", action="store_true", help="print for each class of attack its tests, their N, measured / claimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the markers known under --strict-markers."""
-    config.addinivalue_line("markers", "attack(name): the test tries this class of attack, A1 to A24")
+    config.addinivalue_line("markers", "attack(*names): the test tries these classes of attack (tests/attacks/marks.py)")
     config.addinivalue_line("markers", "deep: too slow for `make test`; run by `make audit`")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Classes travel with the reports, from whichever worker runs the test. In an audit the long ones begin first."""
-    if config.getoption("--attacks"):
-        items.sort(key=lambda item: item.get_closest_marker("deep") is None)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Classes travel with the reports, from whichever worker runs the test."""
     for item in items:
-        for marker in item.iter_markers("attack"):
-            if marker.args[0] not in CLASSES:
-                raise pytest.UsageError(f"{item.nodeid}: attack({marker.args[0]!r}) is not one of A1 to A24")
-            item.user_properties.append(("attack", marker.args[0]))
+        for name in (name for marker in item.iter_markers("attack") for name in marker.args):
+            if name not in CLASSES:
+                raise pytest.UsageError(f"{item.nodeid}: attack({name!r}) is no class of tests/attacks/marks.py")
+            item.user_properties.append(("attack", name))
 
 
 @pytest.fixture
@@ -59,32 +50,20 @@ def measured(request: pytest.FixtureRequest) -> Measured:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """The table, in the order of the classes."""
+    """For each class how many tests passed, failed or were skipped; below it those that measured something."""
     if not config.getoption("--attacks"):
         return
-    tried = _tried(terminalreporter)
-    terminalreporter.section("attacks: class, test, N, measured / claimed")
+    terminalreporter.section("attacks: class, passed / failed / skipped; N, measured / claimed")
     for name, title in CLASSES.items():
-        for outcome, test, n, shown in sorted(tried[name], key=lambda row: row[1]) or [("MISSING", "no test", "", "")]:
-            terminalreporter.write_line(f"{name:4} {title:28} {outcome:8} {n:>11} {shown:>17}  {test}")
+        reports = [(outcome, report) for outcome, report in _tried(terminalreporter) if ("attack", name) in report.user_properties]
+        passed, skipped = (sum(outcome == wanted for outcome, _ in reports) for wanted in ("passed", "skipped"))
+        terminalreporter.write_line(f"{name:4} {passed:4} / {len(reports) - passed - skipped} / {skipped}  {title}")
+        for outcome, report in sorted(reports, key=lambda row: row[1].nodeid):
+            for n, shown in (value for key, value in report.user_properties if key == "measured"):
+                terminalreporter.write_line(f"     {outcome:8} {n:>12,} {shown:>17}  {report.nodeid.removeprefix('tests/')}")
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A class that nothing tried is a failure of the audit. Workers see their share alone and leave it to the one that prints."""
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if session.config.getoption("--attacks") and reporter is not None and not hasattr(session.config, "workerinput"):
-        tried = _tried(reporter)
-        if any(not any(row[0] == "passed" for row in tried[name]) for name in CLASSES):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _tried(reporter: Any) -> dict[str, list[tuple[str, str, str, str]]]:
-    """Outcome, test, N and figures of every test, by class."""
-    tried: dict[str, list[tuple[str, str, str, str]]] = defaultdict(list)
-    for outcome in ("passed", "failed", "error", "skipped", "xfailed"):
-        for report in reporter.stats.get(outcome, []):
-            notes = getattr(report, "user_properties", [])
-            figures = [value for key, value in notes if key == "measured"] or [("", "")]
-            for name in (value for key, value in notes if key == "attack"):
-                tried[name] += [(outcome, report.nodeid, f"{n:,}" if n else "", shown) for n, shown in figures]
-    return tried
+def _tried(reporter: Any) -> list[tuple[str, Any]]:
+    """Outcome and report of every test."""
+    outcomes = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+    return [(outcome, report) for outcome in outcomes for report in reporter.stats.get(outcome, []) if hasattr(report, "user_properties")]

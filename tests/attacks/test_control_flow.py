@@ -23,7 +23,7 @@ from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective, Space
 from dpbo.acquisition import Proposer
 from dpbo.testing import SeededEntropy, replay
 
-pytestmark = [pytest.mark.attack("A6"), pytest.mark.attack("A7"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+pytestmark = [pytest.mark.attack("A6", "A7"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 DOUBLE = torch.float64
 RECORDS = torch.linspace(0, 1, 300, dtype=DOUBLE)
 NEIGHBOUR = torch.cat([torch.tensor([41.0], dtype=DOUBLE), RECORDS[1:]])
@@ -36,7 +36,7 @@ def score(x, records):
     return 1 - (records.clamp(0, 1) - x[0]).abs()
 
 
-def steps(curator, propose, evaluations=7, stop=lambda Y: False):
+def steps(curator, propose, evaluations=6, stop=lambda Y: False):
     """Points, in the order in which they were asked."""
     objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=evaluations)
     X = START
@@ -99,9 +99,9 @@ HONEST = [hyperparameters, standardised, stopped_early, retried_with_jitter, war
 @pytest.mark.parametrize("loop", HONEST, ids=lambda loop: loop.__name__)
 def test_points_are_the_same_bits_when_releases_are(loop):
     asked = replay(loop, RECORDS, NEIGHBOUR, **TERMS, entropy=SeededEntropy(7))
-    assert 3 <= len(asked) <= 7
+    assert 3 <= len(asked) <= 6
     if loop is stopped_early:
-        assert len(asked) < 7, "it did stop"
+        assert len(asked) < 6, "it did stop"
 
 
 def fitted_to_raw_scores(curator, records):
@@ -109,32 +109,16 @@ def fitted_to_raw_scores(curator, records):
     return steps(curator, lambda X, Y, Yvar: proposed(fitted(X, raw(X), Yvar), X), evaluations=4)
 
 
-def standardised_by_raw_scores(curator, records):
-    return steps(curator, lambda X, Y, Yvar: ((Y[-1:] - records.mean()) / records.std()).remainder(1.0), evaluations=4)
+MUTANTS: dict[str, Any] = {
+    "hyper-parameters": fitted_to_raw_scores,
+    "standardisation": lambda c, r: steps(c, lambda X, Y, Yvar: ((Y[-1:] - r.mean()) / r.std()).remainder(1.0), evaluations=4),
+    "stopping": lambda c, r: steps(c, lambda X, Y, Yvar: X[-1:] * 0.5, stop=lambda Y: bool(r.max() > 10)),
+    "jitter": lambda c, r: steps(c, lambda X, Y, Yvar: (X[-1:] + 1e-12 * r.std()).clamp(0, 1), evaluations=4),
+    "warm start": lambda c, r: steps(c, lambda X, Y, Yvar: (r.mean() / 2 ** len(X) + Y[-1:]).remainder(1.0), evaluations=4),
+}
 
 
-def stopped_on_raw_scores(curator, records):
-    return steps(curator, lambda X, Y, Yvar: X[-1:] * 0.5, stop=lambda Y: bool(records.max() > 10))
-
-
-def jitter_by_the_records(curator, records):
-    return steps(curator, lambda X, Y, Yvar: (X[-1:] + 1e-12 * records.std()).clamp(0, 1), evaluations=4)
-
-
-def started_from_the_records(curator, records):
-    keeping = [float(records.mean())]
-
-    def propose(X, Y, Yvar):
-        keeping[0] = 0.5 * keeping[0] + 0.5 * float(Y[-1])
-        return torch.tensor([[keeping[0] % 1.0]], dtype=DOUBLE)
-
-    return steps(curator, propose, evaluations=4)
-
-
-MUTANTS = [fitted_to_raw_scores, standardised_by_raw_scores, stopped_on_raw_scores, jitter_by_the_records, started_from_the_records]
-
-
-@pytest.mark.parametrize("loop", MUTANTS, ids=lambda loop: loop.__name__)
-def test_the_same_taken_from_the_records_is_seen(loop):
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_same_taken_from_the_records_is_seen(name):
     with pytest.raises(AssertionError, match="depends on the records"):
-        replay(loop, RECORDS, NEIGHBOUR, **TERMS, entropy=SeededEntropy(7))
+        replay(MUTANTS[name], RECORDS, NEIGHBOUR, **TERMS, entropy=SeededEntropy(7))

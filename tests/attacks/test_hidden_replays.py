@@ -23,9 +23,9 @@ from dpbo.testing import SeededEntropy
 from dpbo.testing.distances import require_within
 from dpbo.testing.replaying import RecordingCurator, _public, _require_same, _without_names
 from tests.attacks.public import _HASH, public
-from tests.integrations.test_opacus_tuning import BUDGET, TERMS
+from tests.integration.test_opacus_tuning import BUDGET, TERMS
 
-pytestmark = [pytest.mark.attack(name) for name in ("A6", "A7", "A21")]
+pytestmark = pytest.mark.attack("A6", "A7", "A21")
 RECORDS = torch.rand(300, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 NEIGHBOUR = torch.cat([torch.tensor([float("nan")], dtype=torch.float64), RECORDS[1:]])
 SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0), depth=[1, 2, 4])

@@ -21,7 +21,7 @@ HERE = "tests/attacks/test_replays.py::"
 STEERS, CONDITIONAL = f"{HERE}test_nothing_but_releases_steers_or_shows", f"{HERE}test_conditional_releases_too"
 MIDDLE = f"{HERE}test_rows_outcomes_and_the_modeler_between_them"
 HIDDEN = "tests/attacks/test_hidden_replays.py::"
-SEARCH = "tests/integrations/test_search.py::test_nothing_but_releases_steers_it"
+SEARCH = "tests/integration/test_search.py::test_nothing_but_releases_steers_it"
 
 REPLAYED = {
     "PrivateObjective": STEERS,
@@ -51,17 +51,17 @@ REPLAYED = {
     "ReleasedRows": MIDDLE,
     "Answer": MIDDLE,
     "DPSearch": SEARCH,
-    "ClientObjective": "tests/integrations/test_ax.py::test_replay_of_an_experiment",
-    "noisy_improvement": "tests/integrations/test_ax.py::test_replay_of_an_experiment",
-    "TrialObjective": "tests/integrations/test_optuna.py::test_replay_of_a_study",
-    "NoiseAwareSampler": "tests/integrations/test_optuna.py::test_replay_of_a_study",
-    "recommended_of": "tests/integrations/test_optuna.py::test_replay_of_a_study",
-    "Recommendation": "tests/integrations/test_optuna.py::test_replay_of_a_study",
-    "recommended": "tests/integrations/test_ax.py::test_replay_of_an_experiment",
+    "ClientObjective": "tests/integration/test_ax.py::test_replay_of_an_experiment",
+    "noisy_improvement": "tests/integration/test_ax.py::test_replay_of_an_experiment",
+    "TrialObjective": "tests/integration/test_optuna.py::test_replay_of_a_study",
+    "NoiseAwareSampler": "tests/integration/test_optuna.py::test_replay_of_a_study",
+    "recommended_of": "tests/integration/test_optuna.py::test_replay_of_a_study",
+    "Recommendation": "tests/integration/test_optuna.py::test_replay_of_a_study",
+    "recommended": "tests/integration/test_ax.py::test_replay_of_an_experiment",
     "TunedModel": f"{HIDDEN}test_tuning_follows_from_noised_scores_alone",
     "tune": f"{HIDDEN}test_tuning_follows_from_noised_scores_alone",
-    "application": "tests/attacks/test_served_replays.py::test_what_the_server_says_follows_from_releases_alone",
-    "serve": "tests/attacks/test_served_replays.py::test_what_the_server_says_follows_from_releases_alone",
+    "application": f"{HERE}test_what_the_server_says_follows_from_releases_alone",
+    "serve": f"{HERE}test_what_the_server_says_follows_from_releases_alone",
 }
 PUBLIC = {
     "GIBOSettings": "data", "PAPER": "data", "RECOMMENDED": "data", "LinearEmbedding": "a map of released numbers",
@@ -102,8 +102,7 @@ def touches_records(thing):
     return bool(names & {"curator", "objective", "outcomes"})
 
 
-@pytest.mark.attack("A6")
-@pytest.mark.attack("A7")
+@pytest.mark.attack("A6", "A7")
 def test_every_export_is_replayed_or_public():
     found = exported()
     assert not (set(found) - {*REPLAYED, *PUBLIC}), "a new export: name its replay, or why it touches no records"
@@ -114,15 +113,15 @@ def test_every_export_is_replayed_or_public():
     assert sum(map(touches_records, found.values())) >= 15
 
 
-@pytest.mark.parametrize("name", REPLAYED)
-def test_the_named_replay_exists_and_tries_both(name):
-    assert {"A6", "A7"} <= marks_of(REPLAYED[name])
+def test_the_named_replays_exist_and_try_both():
+    for name, node in REPLAYED.items():
+        assert {"A6", "A7"} <= marks_of(node), name
 
 
 def test_every_way_of_searching_is_replayed():
     """DPSearch's strategies, and Ax's and Optuna's loops, by the tests' own cases."""
     from dpbo.integrations.tuning import estimator
-    from tests.integrations import test_search
+    from tests.integration import test_search
 
     (cases,) = (mark for mark in test_search.test_nothing_but_releases_steers_it.pytestmark if mark.name == "parametrize")
     tried = {case.get("strategy", "bo") for case in cases.args[1]}

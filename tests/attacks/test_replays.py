@@ -1,4 +1,4 @@
-"""A6, A7, A21: every algorithm, on neighbours with releases frozen, asks the same, moves within its sensitivities, shows the same.
+"""A6, A7, A8, A21: every algorithm, on neighbours with releases frozen, asks the same, moves within its sensitivities, shows the same.
 
 Each run returns everything public that its result holds (`public`), so a raw score, a trace or a best-so-far value kept in an attribute
 makes the two runs differ. Algorithms whose replay stands elsewhere, and hidden runs, are in the table of test_replayed.py.
@@ -22,16 +22,19 @@ from dpbo.algorithms.kusner import Adaptive, KusnerSearch
 from dpbo.algorithms.outsourced import Modeler, Outcomes, release_rows
 from dpbo.curator import entropy
 from dpbo.curator import records as curator_records
+from dpbo.errors import InputError
 from dpbo.events import PoissonGaussianEvent
-from dpbo.mechanisms import ExponentialMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.integrations import application
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.models import FiniteGP, noisy_inputs, squared_exponential
-from dpbo.queries import CandidateScores, QuantileUtilities, RowTable
+from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, QuantileUtilities, RowTable
 from dpbo.testing import SeededEntropy, replay
-from tests.algorithms.test_kusner_loops import best, kernel, people
-from tests.algorithms.test_outsourced_curating import CHANGE, rows_of, terms
-from tests.attacks.public import public
+from tests.attacks.public import _HASH, public
+from tests.integration.test_serving import TOKEN, served
+from tests.unit.algorithms.test_kusner_loops import best, kernel, people
+from tests.unit.algorithms.test_outsourced_curating import CHANGE, rows_of, terms
 
-pytestmark = [pytest.mark.attack(name) for name in ("A6", "A7", "A21")]
+pytestmark = pytest.mark.attack("A6", "A7", "A21")
 DOUBLE = torch.float64
 POINTS = 0.2 + 0.6 * torch.rand(200, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
 OTHER = torch.cat([POINTS[:7], torch.tensor([[-1e9, float("nan")]], dtype=DOUBLE), POINTS[8:]])
@@ -160,10 +163,14 @@ def test_conditional_releases_too(name):
     assert len(replay(lambda c, r: public(run(c, r)), data, other, **settings)) == 1
 
 
-def test_rows_outcomes_and_the_modeler_between_them():
-    """The modeler asks for rows by released rows and answers alone."""
+def two_tables():
     neighbour = rows_of(40)
     neighbour[5] += 0.7
+    return [{"rows": X, "y": X[:, 0].sigmoid()} for X in (rows_of(40), neighbour)]
+
+
+def test_rows_outcomes_and_the_modeler_between_them():
+    """The modeler asks for rows by released rows and answers alone."""
 
     def run(private, _):
         released = release_rows(private, RowTable((0.0, 0.0), 25.0, row_change=CHANGE), L2LaplaceMechanism.of(2.0))
@@ -174,8 +181,7 @@ def test_rows_outcomes_and_the_modeler_between_them():
             asking.tell(row, answers.value(row, request=f"{step}").value)
         return public((released, answers, asking.history, asking.best))
 
-    records = [{"rows": X, "y": X[:, 0].sigmoid()} for X in (rows_of(40), neighbour)]
-    assert len(replay(run, records[0], records[1], **terms(), entropy=SeededEntropy(1))) == 6
+    assert len(replay(run, *two_tables(), **terms(), entropy=SeededEntropy(1))) == 6
 
 
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
@@ -221,3 +227,56 @@ def test_a_raw_number_kept_in_an_attribute_is_seen():
 
     with pytest.raises(AssertionError, match="what the run returns"):
         replay(run, POINTS, OTHER, **TERMS)
+
+
+PRIVATE_NUMBER: dict[str, Any] = {**TERMS, "adjacency": Adjacency.ADD_OR_REMOVE_ONE}
+BY_DIVISOR: dict[str, Any] = {
+    "objective": lambda c: objective(c, None, divisor=100.0),
+    "sum": lambda c: c.release(ClippedSum(lambda _, r: r[:, 0], score_range=(0.0, 1.0)), GaussianMechanism(9.0)),
+    "gibo": lambda c: DPGIBO(c, distance, bounds=BOX, budget=0.9, iterations=3, batch_size=3, clip=1.0, divisor=100.0).run(),
+    "start": lambda c: choose_start(c, distance, GRID, loss_range=(0.0, 2.0), budget_share=0.3),
+    "mixture": lambda c: fitted(DPGaussianMixture, c, None, n_components=2, max_iter=2),
+    "k-means": lambda c: fitted(DPKMeans, c, None, n_clusters=2, max_iter=2),
+    "lloyd": lambda c: fitted(DPLloyd, c, None, n_clusters=2, max_iter=2),
+    "factors": lambda c: fitted(DPFactorAnalysis, c, None, n_components=1),
+}
+
+
+@pytest.mark.attack("A8")
+@pytest.mark.parametrize("name", BY_DIVISOR)
+@pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")
+def test_one_unit_fewer_changes_the_exact_sum_alone(name):
+    """Where the number of units is private: scale, grid, divisor, plan and statement stay; n is a power of two, or one above."""
+    for n in (128, 129):
+        run = lambda c, _: (public(BY_DIVISOR[name](c)), public(c.statement()))  # noqa: E731
+        assert replay(run, POINTS[:n], POINTS[: n - 1], **PRIVATE_NUMBER, entropy=SeededEntropy(1))
+
+
+@pytest.mark.attack("A8")
+def test_a_mean_over_a_private_number_is_refused_and_a_divisor_that_is_the_number_is_seen():
+    mean = ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0))
+    with pytest.raises(InputError, match="divisor"):
+        replay(lambda c, _: c.release(mean, GaussianMechanism(9.0)), POINTS, POINTS[:-1], **PRIVATE_NUMBER)
+
+    def run(curator, records):
+        return PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=2, divisor=float(len(records)))(GRID[:2])
+
+    with pytest.raises(AssertionError, match="divisor"):
+        replay(run, POINTS, POINTS[:-1], **PRIVATE_NUMBER)
+
+
+QUESTIONS = [(5, "a"), (1, "b"), (5, "a"), (5, "again"), (99, "beyond"), (2, "c"), (-1, "d"), (5, "")]
+
+
+def test_what_the_server_says_follows_from_releases_alone():
+    """Status, headers and body of every reply: answers, a repeated name, an exhausted row, a row that is none, the statement."""
+
+    def run(curator, _records):
+        asked = Outcomes(curator, lambda record: record["y"], value_range=(0.0, 1.0), budget_share=0.5)
+        with served(application(asked, token=TOKEN, every=0.001)) as web:
+            web.headers["Authorization"] = f"Bearer {TOKEN}"
+            heard = [web.post("/value", json={"row": row, "request": name}) for row, name in QUESTIONS]
+            heard += [web.get("/statement"), web.get("/nowhere")]
+        return [(reply.status_code, sorted(set(reply.headers) - {"date"}), _HASH.sub("#", reply.text)) for reply in heard]
+
+    assert len(replay(run, *two_tables(), **terms(), entropy=SeededEntropy(1))) == 3

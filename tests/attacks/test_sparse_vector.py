@@ -83,9 +83,3 @@ def test_the_correct_one_with_a_seventh_of_its_threshold_noise_is_rejected(measu
     found = rejected(settings, pattern(8, 4))
     assert found > EPSILON
     measured(RUNS, found)
-
-
-def test_none_is_shipped():
-    import dpbo.mechanisms
-
-    assert not [name for name in dir(dpbo.mechanisms) if "parse" in name or "AboveThreshold" in name]

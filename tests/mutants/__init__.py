@@ -1,1 +1,1 @@
-"""Sabotages of the package, each of which some test must catch: written by hand, and made by rule over the releases' own folders."""
+"""Sabotages of the package, each of which one named test must catch."""

@@ -7,7 +7,7 @@ from typing import Any
 from sklearn.model_selection import train_test_split
 
 from dpbo.curator.curator import Curator
-from dpbo.curator.records import count_records, distinct
+from dpbo.curator.records import count_records, require_disjoint
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
 
@@ -39,9 +39,7 @@ def require_apart(X: Any, X_val: Any, groups: Any, groups_train: Any) -> None:
     if groups is None:
         remedy = "Those of a Curator or of one table are not looked at here: compare them where both are known."
         raise InputError("groups_train", type(groups_train).__name__, "left out without `groups`", remedy)
-    if not distinct("groups", groups).isdisjoint(distinct("groups_train", groups_train)):
-        remedy = "A unit whose other rows train the model is not protected. Split by group."
-        raise InputError("groups_train", type(groups_train).__name__, "without any label of `groups`", remedy)
+    require_disjoint(groups, groups_train)
 
 
 def require_alike(X: Any, y: Any, X_val: Any, y_val: Any) -> None:

@@ -1,0 +1,98 @@
+"""The doors that face other programs, the HTTP application and the command line: typed refusals, no record shown, nothing charged."""
+
+import asyncio
+import contextlib
+import io
+
+import httpx
+import pytest
+
+from dpbo.__main__ import main
+from dpbo.integrations import application
+from tests.attacks.good_calls import TOKEN, outcomes, records
+from tests.attacks.watched import shown
+
+GOOD = b'{"row": 1, "request": "a"}'
+ROWS = [b'"1"', b"true", b"0.5", b"NaN", b"Infinity", b"-1", b"40", b"9223372036854775808", b"9" * 3000, b"1" + b"0" * 4060]
+REQUESTS = [b'""', b"null", b'"\\ud800"', b'["a"]', b'"' + b"x" * 4000 + b'"']
+BODIES = [
+    *(b"", b"{", b"[]", b"1", b"null", b"\xff\xfe\x00", b"{}", b'{"row": 1}', b'{"row": 1, "request": "a", "more": 1}'),
+    *(b" " * 5000, b"[" * 4000, b'{"row": 1, "row": 99, "request": "a"}'),
+    *(b'{"row": ' + row + b', "request": "a"}' for row in ROWS),
+    *(b'{"row": 1, "request": ' + request + b"}" for request in REQUESTS),
+]
+HEADERS = [
+    *({}, {"Authorization": ""}, {"Authorization": TOKEN}, {"Authorization": f"Basic {TOKEN}"}),
+    *({"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Authorization": "Bearer " + "x" * 5000}),
+]
+
+
+def answers(questions):
+    """The application's answers to (method, path, settings), over the real protocol without a socket; nothing may be charged."""
+    served = outcomes()
+    before = served.curator.ledger.head().hash
+
+    async def answered():
+        transport = httpx.ASGITransport(application(served, token=TOKEN, every=0.001))
+        async with httpx.AsyncClient(transport=transport, base_url="http://curator") as client:
+            return [await client.request(method, path, **settings) for method, path, settings in questions]
+
+    replies = asyncio.run(answered())
+    assert served.curator.ledger.head().hash == before
+    return replies
+
+
+@pytest.mark.attack("A5", "A21")
+def test_a_hostile_body_gets_a_typed_refusal_and_charges_nothing():
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    for body, reply in zip(BODIES, answers([("POST", "/value", {"content": body, "headers": headers}) for body in BODIES]), strict=True):
+        assert 400 <= reply.status_code < 500, (body[:60], reply.text)
+        assert set(reply.json()) == {"error", "message"}, body[:60]
+        assert not shown(reply.text), body[:60]
+        assert len(reply.text) < 2000, body[:60]
+
+
+@pytest.mark.attack("A21")
+def test_without_the_token_nothing_is_told():
+    asked = [("POST", "/value", {"content": GOOD, "headers": headers}) for headers in HEADERS]
+    asked += [("GET", "/statement", {"headers": headers}) for headers in HEADERS]
+    for question, reply in zip(asked, answers(asked), strict=True):
+        assert reply.status_code == 401, question
+        assert not shown(reply.text), question
+
+
+COMMANDS = [
+    *(["--epsilon", value] for value in ("nan", "inf", "-1", "x")),
+    *(["--delta", value] for value in ("2", "nan")),
+    *(["--evaluations", value] for value in ("0", "-3", "1.5")),
+    *(["--seed", value] for value in ("-1", "9" * 30, "")),
+    *(["--ledger", value] for value in ("nosuch://x", "a\0b", "/nonexistent/folder/x.db")),
+    *(["--unknown"], ["nosuch"], ["ledger"], ["curate"], ["curate", "--nosuch"], ["model"], ["model", "--nosuch"]),
+    *(["plan", "--units", value] for value in ("0", "-1", "nan", "9" * 400)),
+    *(["plan", "--epsilons", value] for value in ("nan", "0")),
+    *(["plan", "--at-delta", value] for value in ("1", "nan")),
+    *(["plan", "--share", value] for value in ("0", "nan", "1e400")),
+    *(["plan", "--points", "0"], ["plan", "--dimension", "0"]),
+    *(["plan", "--dimension", "2", "--range", low, "1" if low == "nan" else "0"] for low in ("1", "nan")),
+    *(["ledger", "verify", *rest] for rest in ([], ["nosuch://x"], ["missing.db"], ["a\0b"])),
+    *(["ledger", "nosuch", "x"], ["ledger", "show", "missing.db"]),
+]
+
+
+@pytest.mark.attack("A5")
+def test_hostile_arguments_of_the_command_line_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments in COMMANDS:
+        told = io.StringIO()
+        with contextlib.redirect_stderr(told), contextlib.redirect_stdout(told):
+            try:
+                status = main(arguments)
+            except SystemExit as leaving:  # argparse's own
+                status = leaving.code if isinstance(leaving.code, int) else 1
+        assert status in (1, 2), arguments
+        assert "Traceback" not in told.getvalue(), arguments
+        assert len(told.getvalue()) < 4000, arguments
+
+
+def test_every_canary_is_in_the_records_behind_the_doors():
+    assert all(shown(repr(number)) for number in records()[1:, 0].tolist())

@@ -1,0 +1,108 @@
+"""A26: labels that compare by identity, by type or by encoding. Each kind gives the true number of units or is refused by name."""
+
+import datetime
+import uuid
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import dpbo
+from dpbo.curator.records import require_disjoint
+from dpbo.curator.shards import names_of
+from dpbo.errors import InputError
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.queries import ClippedMean
+
+pytestmark = pytest.mark.attack("A26")
+PATIENTS, EACH = 5, 200
+IDS = [i // EACH for i in range(PATIENTS * EACH)]
+DAYS = [datetime.date(2020, 1, 1 + i) for i in IDS]
+KINDS = {
+    "a list of 0-d tensors": list(torch.tensor(IDS)),
+    "a generator of 0-d tensors": (i for i in torch.tensor(IDS)),
+    "0-d arrays": tuple(np.array(i) for i in IDS),
+    "a tensor": torch.tensor(IDS),
+    "an array": np.array(IDS),
+    "a Series": pd.Series(IDS),
+    "nullable integers": pd.Series(IDS, dtype="Int64"),
+    "categories": pd.Series([f"p{i}" for i in IDS]).astype("category"),
+    "floats": [float(i) for i in IDS],
+    "integers and floats": [i if n % 2 else float(i) for n, i in enumerate(IDS)],
+    "text": [f"p{i}" for i in IDS],
+    "an array of text": np.array([f"p{i}" for i in IDS]),
+    "bytes": [b"%d" % i for i in IDS],
+    "tuples": [("ward", i) for i in IDS],
+    "dates": DAYS,
+    "datetime64": np.array(DAYS, dtype="datetime64[s]"),
+    "times with a zone": pd.Series(pd.to_datetime(DAYS)).dt.tz_localize("Europe/Paris"),
+    "one instant in two zones": [datetime.datetime(2020, 1, 1 + i, 12 + n % 2, tzinfo=datetime.timezone(datetime.timedelta(hours=n % 2)))
+                                 for n, i in enumerate(IDS)],
+}  # fmt: skip
+
+
+class Named:
+    """An object that Python compares by identity."""
+
+
+REFUSED = {
+    "objects": [Named() for _ in IDS],
+    "numbers and text": [i if n % 2 else str(i) for n, i in enumerate(IDS)],
+    "1-d tensors": list(torch.tensor(IDS).reshape(-1, 1)),
+    "UUIDs": [uuid.UUID(int=i) for i in IDS],
+    "lists": [[i] for i in IDS],
+    "complex numbers": [1j * i for i in IDS],
+}
+
+
+def curator(groups):
+    records = torch.zeros(len(IDS), dtype=torch.float64)
+    return dpbo.Curator(records, unit=dpbo.PrivacyUnit("patient", groups=groups), adjacency=dpbo.Adjacency.REPLACE_ONE,
+                        budget=dpbo.Budget(4.38, 1e-5))  # fmt: skip
+
+
+def test_every_kind_of_label_gives_the_true_number_of_units():
+    for kind, labels in KINDS.items():
+        assert curator(labels).units == PATIENTS, kind
+
+
+def test_one_patient_of_tensor_labels_moves_the_mean_by_one_unit():
+    """Before, 5 patients became 1,000 units: replacing one moved the mean by 200 of 1,000 shares and paid for one."""
+    noise = [curator(labels).release(ClippedMean(lambda _, rows: rows, None, score_range=(0.0, 1.0)), GaussianMechanism(1.0)).variance
+             for labels in (KINDS["a tensor"], KINDS["a list of 0-d tensors"])]  # fmt: skip
+    assert torch.equal(*noise)
+    assert noise[0].sqrt().item() == pytest.approx(1 / PATIENTS)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_does_not_compare_by_value_is_refused_by_name(kind):
+    with pytest.raises(InputError, match="groups must be one label a record: numbers, text, bytes, dates, or tuples of them"):
+        curator(REFUSED[kind])
+
+
+@pytest.mark.parametrize("pair", [("é", "e\N{COMBINING ACUTE ACCENT}"), ("p1", "p1 ")], ids=["accents", "spaces"])
+def test_text_that_looks_alike_is_warned_of(pair):
+    with pytest.warns(UserWarning, match="differ only in spaces at their ends or in the form of accented letters"):
+        assert curator([pair[i % 2] for i in IDS]).units == 2
+
+
+def test_people_on_both_sides_are_found_whatever_their_labels_are_made_of():
+    shared = [1, 2, 3]
+    for private in (list(torch.tensor(shared)), torch.tensor(shared), np.array(shared), pd.Series(shared), [1.0, 2.0, 3.0]):
+        with pytest.raises(InputError, match="without any label of `groups`"):
+            require_disjoint(private, [3, 4, 5])
+        require_disjoint(private, list(torch.tensor([4, 5])))
+    for private, public in ((["1", "2"], [2, 3]), ([1, 2], np.array(["2", "3"])), (DAYS[:2], ["2020-01-01"])):
+        with pytest.raises(InputError, match="of another kind than `groups`"):
+            require_disjoint(private, public)
+
+
+def test_equal_dates_of_other_resolutions_are_one_unit_on_all_ranks():
+    days = np.array(["2020-01-01", "2021-06-30"])
+    forms = [days.astype(f"datetime64[{unit}]") for unit in ("D", "s", "ns")] + [list(map(datetime.date.fromisoformat, days))]
+    first = names_of(forms[0], b"key")
+    for form in forms[1:]:
+        names = names_of(form, b"key")
+        assert names.kind == first.kind
+        assert torch.equal(names.hashes.sort(0).values, first.hashes.sort(0).values)

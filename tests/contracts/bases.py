@@ -1,0 +1,55 @@
+"""What the contract tests share: fewer examples than the package ships for its users, and the contract of questions about points."""
+
+import abc
+import math
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpbo import Adjacency
+from dpbo.testing import SumContract
+from dpbo.testing.distances import moved
+
+_QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
+
+
+def tries(examples, *, neighbours=None):
+    """Class decorator: every inherited hypothesis test draws so many examples, the hunt for neighbours as many as `neighbours` says."""
+
+    def decorated(contract):
+        for name in dir(contract):
+            if found := getattr(getattr(contract, name), "hypothesis", None):
+                count = neighbours or examples if name == "test_neighbours_stay_within_the_declared_sensitivity" else examples
+                setattr(contract, name, settings(_QUICK, max_examples=count)(given(st.data())(found.inner_test)))
+        return contract
+
+    return decorated
+
+
+class PointContract(SumContract):
+    """Units are single records; `worst` gives record lists whose answers lie as far apart as each relation allows."""
+
+    tight = True
+
+    @abc.abstractmethod
+    def worst(self, adjacency):
+        """Two lists of records, neighbours under this relation."""
+
+    def _unit(self, most_rows):
+        return super()._unit(1)
+
+    def _neighbour(self, data, units, victim, adjacency):
+        rest = units[:victim] + units[victim + 1 :]
+        return rest if adjacency is Adjacency.ADD_OR_REMOVE_ONE else [*rest, data.draw(self._unit(1))]
+
+    def test_worst_case_attains_the_sensitivity(self):
+        for adjacency in self.adjacencies:
+            query = self.query(lambda _, records: records)
+            sensitivity = query.sensitivity(adjacency)
+            public = 2 if adjacency is Adjacency.REPLACE_ONE else None
+            a, b = (self._answer(query, [[row] for row in rows], torch.float64, public) for rows in self.worst(adjacency))
+            _, squared, _ = moved(a.numerators.tolist(), b.numerators.tolist(), a.quanta, sensitivity)
+            assert math.sqrt(squared) <= sensitivity.l2
+            if self.tight:
+                assert math.sqrt(squared) >= 0.995 * sensitivity.l2

@@ -1,0 +1,29 @@
+"""Gaussian and Laplace noise under the mechanism contract."""
+
+import pytest
+from scipy.stats import laplace, norm
+
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
+from dpbo.testing import MechanismContract
+
+
+@pytest.mark.attack("A1", "A2")
+class TestGaussian(MechanismContract):
+    covers, norm = GaussianMechanism, "l2"
+
+    def mechanism(self):
+        return GaussianMechanism(3.0)
+
+    def cdf(self, noise, scale):
+        return norm.cdf(noise, scale=scale)
+
+
+@pytest.mark.attack("A1", "A2")
+class TestLaplace(MechanismContract):
+    covers, norm = LaplaceMechanism, "l1"
+
+    def mechanism(self):
+        return LaplaceMechanism(3.0)
+
+    def cdf(self, noise, scale):
+        return laplace.cdf(noise, scale=scale)

@@ -1,0 +1,196 @@
+"""What a question was asked with may be altered in place afterwards: what it declares and what it answers stay as they were."""
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import Kernel, RBFKernel
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.accounting import PureFilter
+from dpbo.algorithms import NoisedScore
+from dpbo.algorithms.kusner import Adaptive, KusnerSearch, RegularisedBest
+from dpbo.algorithms.kusner.loops import KusnerBest, KusnerValue
+from dpbo.algorithms.outsourced import Outcomes
+from dpbo.curator.records import PrivateView
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.queries import (
+    CandidateScores,
+    CellMeans,
+    ClippedGradient,
+    ClippedMean,
+    ClippedSum,
+    ClusterSums,
+    MixtureMoments,
+    PoissonSampled,
+    QuantileUtilities,
+    RowOutcome,
+    RowTable,
+    SecondMoment,
+)
+from dpbo.queries.ball import Ball
+from dpbo.queries.copies import own
+from dpbo.queries.query import IntegerSum
+
+DOUBLE = torch.float64
+RECORDS = torch.linspace(0.1, 0.9, 24, dtype=DOUBLE).reshape(12, 2)
+
+
+def first(x, records):
+    return records[:, 0] * float(x["at"][0])
+
+
+def two(x, records):
+    return records * x
+
+
+PLANE = {"center": torch.full((2,), 0.2, dtype=DOUBLE), "matrix": torch.eye(2, dtype=DOUBLE) * 2}
+POINTS = torch.linspace(0.0, 1.0, 5, dtype=DOUBLE).unsqueeze(1)
+PRIOR = RBFKernel().double().initialize(lengthscale=0.3)
+KUSNER = {"candidates": POINTS, "kernel": PRIOR, "value_range": [-1.0, 1.0]}
+
+
+def regularised(adaptive=None, **given):
+    fixed: dict[str, Any] = {"lipschitz": 0.5, "bound": 1.0, "at_zero": 0.5, "records": len(RECORDS)}
+    return RegularisedBest(lambda w, r: (r[:, 0] - w).abs(), fit=lambda value: 0.1 * value, adaptive=adaptive, **fixed, **given)
+
+
+def searched(question, **given):
+    fixed: dict[str, Any] = {"noise": 0.01, "observations": 4, "kappa": 0.9, "delta": 0.1}
+    return question(KusnerSearch(lambda x, r: float(x[0] - r.mean()), **fixed, **given))
+
+
+def clusters(center, matrix, **given):
+    return ClusterSums(2, ball=Ball(1.0, center=center, matrix=matrix), **given)
+
+
+def gradient(**given):
+    return ClippedGradient(lambda x, r: (r - x).square().sum(1), clip=1.0, **given)
+
+
+AT, SPAN = {"subject": {"at": [0.5]}}, {"score_range": [0.0, 1.0]}
+# class -> (what the caller holds, the question made of it), several of one class where it has several forms
+CASES: dict[type, list[tuple[dict[str, Any], Callable[..., Any]]]] = {
+    ClippedMean: [
+        ({**AT, **SPAN}, lambda **g: ClippedMean(first, **g)),
+        ({"subject": np.array([0.5, 0.7]), "score_range": [[0.0, 1.0], [0.1, 3.0]], "weights": [1.0, 2.0]},
+         lambda **g: ClippedMean(lambda x, r: r * torch.from_numpy(x), **g)),
+    ],
+    ClippedSum: [({"subject": torch.tensor([0.5, 0.7]), "score_range": [[0.0, 1.0]] * 2}, lambda **g: ClippedSum(two, **g))],
+    CellMeans: [({"subject": {"at": [2.0]}, "weights": [1.0, 1.0]}, lambda **g: CellMeans(_cell, cells=2, **g))],
+    PoissonSampled: [({**AT, **SPAN}, lambda **g: PoissonSampled(ClippedMean(first, **g), rate=1.0))],
+    CandidateScores: [
+        ({"candidates": [{"at": [0.5]}, {"at": [0.7]}], **SPAN}, lambda **g: CandidateScores(first, **g)),
+        ({"candidates": POINTS, **SPAN}, lambda **g: CandidateScores(lambda x, r: r[:, 0] * x, **g)),
+    ],
+    QuantileUtilities: [({**AT, "candidates": [0.0, 0.2, 1.0]}, lambda **g: QuantileUtilities(first, quantile=0.5, **g))],
+    RowOutcome: [({"value_range": [0.0, 1.0]}, lambda **g: RowOutcome(lambda r: float(r[0, 0]), row=3, **g))],
+    RowTable: [
+        ({"center": [0.2, 0.3], "projection": torch.ones(2, 1, dtype=DOUBLE)}, lambda **g: RowTable(radius=1.0, **g)),
+        ({"center": np.array([0.2, 0.3])}, lambda **g: RowTable(radius=1.0, **g)),
+    ],
+    ClippedGradient: [({"X": torch.ones(1, 2, dtype=DOUBLE), "weights": torch.ones(2, 2, dtype=DOUBLE),
+                        "earlier": ["the first answer's handle"], "loss_range": [0.0, 1.0]}, gradient)],
+    SecondMoment: [(PLANE, lambda **g: SecondMoment(2, ball=Ball(1.0, **g)))],
+    ClusterSums: [({**PLANE, "centers": torch.eye(2, dtype=DOUBLE), "weights": [1.0, 2.0]}, clusters)],
+    MixtureMoments: [({"natural": torch.arange(12, dtype=DOUBLE).reshape(2, 6), "weights": [1.0, 2.0, 3.0]},
+                      lambda **g: MixtureMoments(2, ball=Ball(1.0), **g))],
+    RegularisedBest: [
+        ({"grid": [0.5, 1.0, 2.0]}, regularised),
+        ({"grid": [0.5, 1.0, 2.0], "kernel": PRIOR}, lambda grid, kernel: regularised(Adaptive(kernel, 0.01, 2), grid=grid)),
+    ],
+    KusnerBest: [(KUSNER, lambda **g: searched(KusnerSearch.best, **g))],
+    KusnerValue: [(KUSNER, lambda **g: searched(KusnerSearch.value, **g))],
+}  # fmt: skip
+
+
+def _cell(x, records):
+    return (records[:, 0] * float(x["at"][0])).floor()
+
+
+def altered(held):
+    """In place: numbers doubled and moved, then whatever can be emptied is."""
+    if isinstance(held, (torch.Tensor, np.ndarray)):
+        held *= 2.0
+        held += 3.0
+    elif isinstance(held, Kernel):
+        held.lengthscale = 30.0
+    elif isinstance(held, (list, dict)):
+        for part in held.values() if isinstance(held, dict) else held:
+            altered(part)
+        held.clear()
+
+
+def told(query):
+    """All that a question declares, and its exact answer."""
+    view = PrivateView.of(RECORDS.clone(), PrivacyUnit("record"), units_are_public=True)
+    view = dataclasses.replace(view, kept=tuple((RECORDS[:, 0].clone(),) for _ in query.handles()))
+    answer = query._evaluate(view, query.prepare())
+    assert isinstance(answer, IntegerSum)
+    declared = query.sensitivity(Adjacency.REPLACE_ONE), query.scale(Adjacency.REPLACE_ONE), query.affine(12), query.variance_within(12)
+    public = query.public_inputs(), query.data_assumptions(), query.handles(), query.part()
+    return *declared, *public, answer.numerators.tolist(), answer.quanta
+
+
+@pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
+@pytest.mark.attack("A6")
+def test_a_question_is_what_it_was_when_it_was_made(kind):
+    for held, asked in CASES[kind]:
+        given = copy.deepcopy(held)
+        query = asked(**given)
+        altered(given)
+        assert told(query) == told(asked(**copy.deepcopy(held)))
+
+
+def made(records):
+    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(5.0, 0.0)}
+    return Curator(records, accounting=PureFilter(), **terms)
+
+
+@pytest.mark.attack("A6", "A9")
+@pytest.mark.parametrize(
+    ("held", "asked", "mechanism"),
+    [
+        ([0.0, 1000.0], lambda span: CandidateScores(lambda c, r: r[:, 0] * c, [1, 2], score_range=span), PermuteAndFlipMechanism(2.0)),
+        ([0.01, 100.0], lambda grid: regularised(grid=grid), LaplaceMechanism(1.0)),
+    ],
+)
+def test_noise_is_for_the_question_that_was_answered(held, asked, mechanism):
+    """A range or a grid narrowed between evaluation and release would leave the noise to the narrow one, the answer to the wide one."""
+    laws = []
+    for narrowed in (held, [99.0, 100.0]):
+        given, curator = list(held), made(RECORDS)
+        handle = curator.evaluate(asked(given))
+        given[:] = narrowed
+        laws.append(curator.release(handle, mechanism).law)
+    assert laws[0] == laws[1]
+
+
+def test_a_range_stays_the_one_that_was_stated_for_later_questions():
+    span: Any = [0.0, 1.0]
+    outcomes = Outcomes(made(RECORDS), lambda r: float(r[0, 0]), value_range=span, budget_share=0.5)
+    settings: dict[str, Any] = {"divisor": 10.0, "worst": 0.5}
+    score = NoisedScore(two, span, GaussianMechanism(1.0), settings)
+    before, variance = score.query(None).public_inputs(), outcomes.variance
+    span[1] = 1000.0
+    settings.clear()
+    assert outcomes.variance == variance
+    assert score.query(None).public_inputs() == before
+
+
+def test_a_model_is_itself_and_what_holds_it_a_copy():
+    model, X = torch.nn.Linear(1, 1), torch.ones(2, requires_grad=True)
+    held: dict[str, Any] = {"model": model, "X": [X], "at": (np.ones(2), "word")}
+    kept = own(held)
+    assert kept["model"] is model
+    assert kept["X"][0].requires_grad
+    assert kept["X"][0].is_leaf
+    with torch.no_grad():
+        X *= 2
+    held["at"][0][:] = 7.0
+    assert kept["X"][0].tolist() == [1.0, 1.0]
+    assert (kept["at"][0].tolist(), kept["at"][1]) == ([1.0, 1.0], "word")

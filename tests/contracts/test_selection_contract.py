@@ -1,0 +1,54 @@
+"""The selection mechanisms under their contract, with laws written down independently of the code that draws."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
+from dpbo.mechanisms.selection import LEVELS, uniform
+from dpbo.testing import SeededEntropy, SelectionContract
+
+_gauss = functools.cache(np.polynomial.legendre.leggauss)
+
+
+class _CountedOnce(SelectionContract):
+    """Counts the candidates of each level once for all draws, which is nearly all of a draw's time; a few draws are the mechanism's own."""
+
+    def _draw(self, epsilon, utilities, draws, seed):
+        mechanism, law, entropy = self.mechanism(epsilon), self._law(epsilon), SeededEntropy(seed)
+        levels, rate = utilities // law.width, law.rate
+        distances = np.minimum(levels.max() - levels, LEVELS - 1)
+        counts, members = np.bincount(distances), {d: np.flatnonzero(distances == d) for d in set(distances.tolist())}
+        chosen = (mechanism.choose(counts, rate, entropy) for _ in range(draws))
+        drawn = np.array([int(members[d][uniform(len(members[d]), entropy)]) for d in chosen])
+        own = super()._draw(epsilon, utilities, min(draws, 200), seed)
+        assert drawn[:200].tolist() == own.tolist()
+        return drawn
+
+
+@pytest.mark.attack("A10", "A14")
+class TestExponential(_CountedOnce):
+    covers = ExponentialMechanism
+
+    def mechanism(self, epsilon):
+        return ExponentialMechanism.of(epsilon)
+
+    def probabilities(self, distances, rate):
+        weights = np.exp(-rate * (distances - distances.min()))
+        return weights / weights.sum()
+
+
+@pytest.mark.attack("A10", "A14")
+class TestPermuteAndFlip(_CountedOnce):
+    covers = PermuteAndFlipMechanism
+
+    def mechanism(self, epsilon):
+        return PermuteAndFlipMechanism.of(epsilon)
+
+    def probabilities(self, distances, rate):
+        """In random order, each accepted with its chance: chance_j times the integral over [0, 1] of prod (1 - chance_i t), i not j."""
+        accept = np.exp(-rate * (distances - distances.min()))
+        nodes, weights = _gauss(400 if len(accept) > 10 else 40)
+        factors = 1 - np.outer((nodes + 1) / 2, accept)
+        return accept * (weights / 2 @ (factors.prod(1, keepdims=True) / factors))

@@ -1,0 +1,110 @@
+"""Utilities to choose by, CandidateScores and QuantileUtilities: under the query contract, and chosen from."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.accounting import PureFilter
+from dpbo.curator.records import PrivateView
+from dpbo.errors import InputError
+from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
+from dpbo.mechanisms.selection import _LARGEST
+from dpbo.queries import CandidateScores, QuantileUtilities
+from dpbo.queries.integers import MOST_UNITS
+from dpbo.queries.quantile import _FINE
+from dpbo.queries.query import IntegerSum
+from dpbo.testing import QueryContract
+from tests.contracts.bases import tries
+
+
+@tries(40)
+@pytest.mark.attack("A5", "A9")
+class TestCandidates(QueryContract):
+    covers = CandidateScores
+    metrics = 3
+
+    def query(self, score):
+        return CandidateScores(lambda j, records: score(None, records)[:, j], range(3), score_range=(-0.5, 7.3))
+
+
+@tries(40)
+@pytest.mark.attack("A5", "A9")
+class TestQuantile(QueryContract):
+    covers = QuantileUtilities
+
+    def query(self, score):
+        return QuantileUtilities(score, candidates=[0.0, 0.25, 0.5, 1.0], quantile=0.9)
+
+
+def norms(_x, records):
+    return records
+
+
+def make(records, adjacency=Adjacency.REPLACE_ONE, epsilon=30.0, unit=None):
+    unit = unit or PrivacyUnit("record")
+    return Curator(records, unit=unit, adjacency=adjacency, budget=Budget(epsilon, 0.0), accounting=PureFilter())
+
+
+def utilities_of(question, records, unit=None):
+    """The exact utilities, as floats, and what each is counted in."""
+    records = torch.tensor(records, dtype=torch.float64)
+    answer = question._evaluate(PrivateView.of(records, unit or PrivacyUnit("record"), units_are_public=True), None)
+    assert isinstance(answer, IntegerSum)
+    return (answer.numerators.double() * answer.quanta[0]).tolist(), answer.quanta
+
+
+@pytest.mark.parametrize("kind", [ExponentialMechanism, PermuteAndFlipMechanism])
+def test_the_best_candidate_is_chosen_from_its_fitted_model(kind):
+    records = torch.rand(2000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    candidates, fitted = [0.1, 0.5, 0.9], []
+
+    def fit(c):
+        fitted.append(c)
+        return c * 2
+
+    query = CandidateScores(lambda c, r: (r - c / 2).abs().neg(), candidates, score_range=(-1.0, 0.0), fit=fit)
+    curator = make(records)
+    assert int(curator.release(query, kind.of(1.0)).value) == 1
+    assert fitted == candidates
+    assert curator.ledger.head().body["values"][0]["value"] == [1.0]
+    assert "candidates 3" in str(curator.statement())
+
+
+def test_the_chosen_candidate_is_near_the_quantile():
+    records = torch.rand(4000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    grid = torch.linspace(0, 1, 101).tolist()
+    for adjacency in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
+        for unit in (PrivacyUnit("patient", groups=np.arange(4000)), PrivacyUnit("record")):
+            curator = make(records, adjacency, 2.0, unit)
+            release = curator.release(QuantileUtilities(norms, candidates=grid, quantile=0.9), ExponentialMechanism.of(1.0))
+            assert abs(grid[int(release.value.item())] - 0.9) <= 0.03, (adjacency, unit.name)
+            assert "candidates" in str(curator.statement())
+
+
+@pytest.mark.parametrize("unit", [PrivacyUnit("patient", groups=np.arange(11)), PrivacyUnit("record")], ids=["grouped", "single"])
+def test_utilities_count_who_is_below(unit):
+    """-|how many units score less - q n| less the cost of the place; scores on a candidate are not below it, NaN is at the upper end."""
+    question = QuantileUtilities(norms, candidates=[-2.0, 0.25, 5.0, 7.0], quantile=0.35, step_cost=0.5)
+    found, quanta = utilities_of(question, [3.0, -2.0, 5.0, 5.0, 6.9, 100.0, -7.0, 7.0, 0.25, 0.2499, math.nan], unit)
+    expected = [-abs(below - 0.35 * 11) - 0.5 * place for place, below in enumerate([0, 3, 5, 8])]
+    assert found == pytest.approx(expected, rel=2e-5), "the step of 2^-20 is shared out in whole parts"
+    assert len(set(quanta)) == 1
+
+
+def test_a_unit_is_below_a_candidate_where_its_truncated_score_is():
+    """Also where the candidate lies between two numbers of the lattice, as a tenth does."""
+    question = QuantileUtilities(norms, candidates=[0.0, 0.1, 1.0], quantile=0.5)
+    step = question._grid(4).quantum
+    last = math.floor(0.1 / step) * step
+    assert last < 0.1 < last + step
+    assert utilities_of(question, [last - step, last, last + step, 0.7])[0] == [-2.0, 0.0, -2.0]
+
+
+def test_costs_that_could_leave_int64_are_refused():
+    """The last place's, 10^12 at most, and all units' together keep below what a choice may take."""
+    with pytest.raises(InputError, match="at most 999999 for 1000001 candidates"):
+        QuantileUtilities(norms, candidates=range(10**6 + 1), quantile=0.5, step_cost=1e6)
+    assert round(1e6 * _FINE) * (10**6 - 1) + _FINE * MOST_UNITS < _LARGEST

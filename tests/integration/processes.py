@@ -1,0 +1,27 @@
+"""Real processes for tests that kill them, forked from a server that has imported everything already, so that each begins at once."""
+
+import multiprocessing
+import os
+import pathlib
+import sys
+import warnings
+
+IMPORTED = ["optuna", "uvicorn", "dpbo.integrations.outsourcing", "dpbo.integrations.serving", "tests.integration.searches"]
+
+
+def started(folder, log, function, *arguments):
+    """A process that calls the function in the folder; what it prints is added to the file `log` there."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    process = context.Process(target=_run, args=(folder, log, function, *arguments))
+    process.start()
+    return process
+
+
+def _run(folder, log, function, *arguments):
+    os.chdir(folder)
+    with pathlib.Path(log).open("a") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    warnings.filterwarnings("error", module="dpbo")
+    sys.exit(function(*arguments))

@@ -1,0 +1,75 @@
+"""A small private search for the tests of Optuna and Ax, and `main`, a worker of it in a process of its own, whose job is one of
+
+die:     kill itself once the third value is released, before Optuna hears of it
+resume:  beside another worker of the same job, print how many values the study did not have, then optimise until nothing is left
+"""
+
+import os
+import pathlib
+import signal
+import time
+from typing import Any
+
+import scipy.stats
+import torch
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
+
+SPACE = Space(rate=scipy.stats.loguniform(1e-3, 1e1), shift=scipy.stats.uniform(-1, 2))
+TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-5)}
+CANARY = "73.0625"
+RECORDS = torch.linspace(0.2, 0.6, 400, dtype=torch.float64)
+
+
+def score(x, records):
+    """Best where the rate is near 0.1 and the shift near 0."""
+    return 1 - (records - x[0]).abs() - 0.2 * (x[1] - 0.5).abs()
+
+
+def failing_score(x, records):
+    """Says what it saw where there are real records, which are those that `CANARY` was added to."""
+    if float(records.max()) > 0:
+        raise ValueError(f"seen: {records.tolist()}, {CANARY}")
+    return records
+
+
+def curator(ledger=None, records=RECORDS, **settings):
+    return Curator(records, **TERMS, dataset="searches", ledger=ledger, **settings)
+
+
+def objective(owner=None, evaluations=6, **settings):
+    return PrivateObjective(owner or curator(), score, score_range=(0.0, 1.0), evaluations=evaluations, name="search", **settings)
+
+
+def meet(folder, place):
+    """Wait until another worker is as far as this one."""
+    (folder / place).touch()
+    while len(list(folder.glob(f"{place.split()[0]} *"))) < 2:
+        time.sleep(0.01)
+
+
+def main(job, storage, ledger, name):
+    import optuna
+
+    from dpbo.integrations.optuna import NoiseAwareSampler, TrialObjective
+
+    class Dying(TrialObjective):
+        def _released(self, study, handle):
+            told = super()._released(study, handle)
+            if self.objective.remaining <= self.objective.evaluations - 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return told
+
+    def slow(x):
+        time.sleep(0.1)
+        return x
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = NoiseAwareSampler(SPACE, initial=5)
+    study = optuna.load_study(study_name="search", storage=storage, sampler=sampler, pruner=optuna.pruners.NopPruner())
+    private = (Dying if job == "die" else TrialObjective)(objective(curator(ledger), evaluations=8, fit=slow), SPACE)
+    if job != "die":
+        meet(pathlib.Path(ledger).parent, f"resuming {name}")
+        print(private.resume(study), flush=True)
+        meet(pathlib.Path(ledger).parent, f"working {name}")
+    study.optimize(private)

@@ -1,0 +1,398 @@
+"""Ax over a private objective: nothing overspent, nothing told but releases, nothing paid for lost, and dpbo's acquisitions inside."""
+
+import importlib
+import logging
+import math
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+import dpbo.integrations.ax  # first: it loads Ax without the warnings of Ax's own imports
+from dpbo import PrivateObjective, Space
+from dpbo.acquisition import GPUCB, GradientInformation, SrinivasCompact, SrinivasFinite
+from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivateFailure
+from dpbo.integrations.ax import ClientObjective, gp_ucb, gradient_information, noisy_improvement
+from dpbo.mechanisms import NoNoise
+from dpbo.models import GradientGP, GradientPosterior
+from dpbo.testing import replay
+from tests.integration.searches import CANARY, RECORDS, SPACE, TERMS, curator, failing_score, objective, score
+from tests.integration.test_wording import SPECS
+
+Client = importlib.import_module("ax.api.client").Client
+Status = importlib.import_module("ax.core.trial_status").TrialStatus
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search, which BoTorch tries again
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch):
+    for name in [name for name in logging.root.manager.loggerDict if name.split(".")[0] == "ax"]:
+        monkeypatch.setattr(logging.getLogger(name), "disabled", True)
+
+
+def a_loop(evaluations=6, space=SPACE, strategy=None, client=None, **settings):
+    client = client or Client(random_seed=1)
+    return ClientObjective(objective(evaluations=evaluations, **settings), space, client, strategy=strategy)
+
+
+def released(loop):
+    ledger = loop.objective.curator.ledger
+    return {value["handle"]: (value["value"][0], value["variance"][0]) for value in ledger.values("search")}
+
+
+def told(loop):
+    experiment = loop.client._experiment
+    rows = experiment.lookup_data().df.set_index("trial_index")
+    done = {i: t for i, t in experiment.trials.items() if t.status is Status.COMPLETED}
+    return {t.run_metadata["entry"]: (rows.loc[i, "mean"], rows.loc[i, "sem"] ** 2) for i, t in done.items()}
+
+
+def statuses(loop):
+    return [trial.status for trial in loop.client._experiment.trials.values()]
+
+
+def assert_told(loop, evaluations):
+    assert told(loop).keys() == released(loop).keys()
+    for entry, (value, variance) in released(loop).items():
+        assert told(loop)[entry] == pytest.approx((value, variance), rel=1e-9)
+    assert len(released(loop)) == evaluations
+
+
+def test_a_run_ends_when_the_plan_is_used_up():
+    for workers in (1, 3):
+        loop = a_loop(strategy=noisy_improvement(initial=5))
+        loop.run(workers=workers)
+        assert_told(loop, 6)
+        assert statuses(loop) == [Status.COMPLETED] * 6, "none too many, none that failed"
+        assert loop.next(5) == [], "with nothing left nothing is generated"
+        assert len(statuses(loop)) == 6
+        if workers == 1:
+            for x, trial in zip(loop.objective.history()[0], loop.client._experiment.trials.values(), strict=True):
+                assert SPACE.decode(x) == pytest.approx(trial.arm.parameters, rel=1e-9)
+        assert loop.recommended().parameters.keys() == {"rate", "shift"}
+
+
+def test_values_are_released_in_the_order_in_which_trials_were_begun_unless_told_otherwise():
+    def points(ordered, slow_side):
+        def slow(x, records):
+            if len(records) > 5 and (float(x[0]) > 0.5) == slow_side:
+                time.sleep(0.5)
+            return score(x, records)
+
+        private = PrivateObjective(curator(), slow, score_range=(0.0, 1.0), evaluations=3, name="search")
+        loop = ClientObjective(private, SPACE, Client(random_seed=1), strategy=noisy_improvement(initial=3))
+        loop.run(workers=3, ordered=ordered)
+        assert_told(loop, 3)
+        assert ("durations-tell-nothing" in private.curator.statement().assumptions) == (not ordered)
+        return private.history()[0]
+
+    assert torch.equal(points(True, True), points(True, False))
+    assert not torch.equal(points(False, True), points(False, False))
+
+
+def test_a_value_that_the_ledger_could_not_store_is_not_paid_for_again(monkeypatch):
+    loop = a_loop(4, strategy=noisy_improvement(initial=4))
+    store, failures = loop.objective.curator.ledger.store, iter([False, True])
+
+    def failing(*arguments):
+        if next(failures, False):
+            raise LedgerUnavailable("the disk is full")
+        return store(*arguments)
+
+    monkeypatch.setattr(loop.objective.curator.ledger, "store", failing)
+    with pytest.raises(LedgerUnavailable, match="disk is full"):
+        loop.run()
+    loop.run()
+    assert_told(loop, 4)
+    assert len({tuple(x) for x in loop.objective.history()[0].tolist()}) == 4, "no point twice"
+
+
+def test_step_by_step():
+    loop = a_loop(evaluations=3)
+    first, second = loop.next(2)
+    with pytest.raises(InputError, match=f"the one of trial {second}"):
+        loop.complete(second, loop.evaluate(first))
+    handles = {index: loop.evaluate(index) for index in (first, second)}
+    assert loop.objective.remaining == 3, "nothing is charged yet"
+    assert loop.running == [first, second]
+    assert len(loop.next(2)) == 1, "what is running is paid for in advance"
+    assert loop.next(2) == []
+    for index in (second, first):
+        loop.complete(index, handles[index])
+    loop.run()
+    assert_told(loop, 3)
+
+
+def test_a_trial_that_was_released_but_never_told_is_told():
+    loop = a_loop()
+    (index,) = loop.next()
+    handle = loop.evaluate(index)
+    loop.client._experiment.trials[index].update_run_metadata({"entry": handle.id})
+    loop.objective.release(handle)  # as if the process had died here
+    assert loop.resume() == 1
+    assert statuses(loop) == [Status.COMPLETED]
+    assert_told(loop, 1)
+    loop.run(2)
+    assert_told(loop, 3)
+    loop.run(1, workers=2)
+    assert_told(loop, 4)
+
+
+def test_the_last_slot_lost_to_another_process():
+    loop = a_loop(evaluations=2)
+    (index,) = loop.next()
+    handle = loop.evaluate(index)
+    loop.objective(SPACE.sample(2, seed=0))
+    with pytest.raises(BudgetExceeded):
+        loop.complete(index, handle)
+    assert statuses(loop) == [Status.ABANDONED]
+    loop.run()
+    assert loop.resume() == 2, "what the other released is learned from the ledger"
+    assert_told(loop, 2)
+
+
+@pytest.mark.usefixtures("seeded_noise")
+def test_a_fit_that_raises_ends_its_trial_at_no_charge():
+    def fit(x):
+        if x[0] > 0.6:
+            raise ValueError("no such rate")
+        return x
+
+    def never(x):
+        raise ValueError("never")
+
+    loop = a_loop(fit=fit, strategy=noisy_improvement(initial=4))
+    loop.run(catch=(ValueError,))
+    assert_told(loop, 6)
+    failed = [trial for trial in loop.client._experiment.trials.values() if trial.status is Status.ABANDONED]
+    assert failed
+    assert all(trial.run_metadata == {"error": "ValueError"} for trial in failed)
+    hopeless = a_loop(fit=never)
+    with pytest.raises(ValueError, match="never"):
+        hopeless.run(catch=(ValueError,))
+    assert statuses(hopeless) == [Status.ABANDONED] * 10
+    assert hopeless.objective.remaining == 6
+
+
+def test_what_does_not_fit_is_refused():
+    loop = a_loop()
+    with pytest.raises(InputError, match="experiment over C"):
+        ClientObjective(objective(), Space(C=scipy.stats.uniform()), loop.client)._require_fitting()
+    with pytest.raises(InputError, match="left out for a client that has an experiment"):
+        a_loop(client=loop.client, strategy=noisy_improvement())
+    other = a_loop()
+    other.client.configure_optimization(objective="-score")
+    with pytest.raises(InputError, match="maximises 'score'"):
+        other.next()
+    early = a_loop()
+    early.client.set_early_stopping_strategy(importlib.import_module("ax.early_stopping.strategies").PercentileEarlyStoppingStrategy())
+    with pytest.raises(InputError, match="early_stopping_strategy"):
+        early.next()
+    with pytest.raises(InputError, match="of one metric"):
+        a_loop(cells=3)
+    assert loop.objective.remaining == other.objective.remaining == early.objective.remaining == 6
+
+
+@pytest.mark.attack("A21")
+def test_a_trial_with_raw_data_is_never_released():
+    loop = a_loop()
+    (index,) = loop.next()
+    loop.client.attach_data(index, raw_data={"score": 0.5}, progression=1)
+    with pytest.raises(InputError, match="without data"):
+        loop.complete(index, loop.evaluate(index))
+    assert loop.objective.remaining == 6
+
+
+@pytest.mark.parametrize("name", ["noisy", "ucb", "gradient"])
+def test_a_reloaded_client_goes_on_and_nothing_is_lost(tmp_path, name):
+    strategies = {
+        "noisy": lambda: noisy_improvement(initial=3),
+        "ucb": lambda: gp_ucb(SrinivasFinite(count=1000, delta=0.1), initial=3),
+        "gradient": lambda: gradient_information(SPACE, at={"rate": 0.1, "shift": 0.0}, initial=3),
+    }
+    owner, file = curator(), str(tmp_path / "client.json")
+    loop = ClientObjective(objective(owner), SPACE, Client(random_seed=1), strategy=strategies[name]())
+    loop.run(3)
+    begun = loop.next(2)
+    loop.client.save_to_json_file(file)
+    assert '"entry"' in pathlib.Path(file).read_text()
+    loop.complete(begun[0], loop.evaluate(begun[0]))  # paid for after the save: the file knows nothing of it
+    again = ClientObjective(objective(owner), SPACE, Client.load_from_json_file(file))
+    assert again.running == begun
+    assert again.resume() == 1
+    assert again.resume() == 0
+    again.client.mark_trial_abandoned(begun[0])
+    again.run()  # also finishes the other trial that was running
+    assert told(again).keys() == released(again).keys()
+    for entry, (value, variance) in released(again).items():
+        assert told(again)[entry] == pytest.approx((value, variance), rel=1e-3, abs=1e-9), "Ax's JSON keeps ten decimals"
+    assert len(released(again)) == 6
+    fresh = ClientObjective(objective(owner), SPACE, Client())
+    assert fresh.resume() == 6
+    assert_told(fresh, 6)
+
+
+def test_every_kind_of_parameter():
+    space, seen, lock = Space(**SPECS), [], threading.Lock()
+
+    def fit(x):
+        with lock:
+            seen.append(space.decode(x))
+        return torch.tensor([0.4, 0.5], dtype=torch.float64)
+
+    loop = a_loop(4, space, noisy_improvement(initial=3), fit=fit)
+    loop.run()
+    for trial, parameters in zip(loop.client._experiment.trials.values(), seen, strict=True):
+        shown = trial.arm.parameters
+        for name in ("depth", "layers", "batch", "kernel", "flag"):
+            assert shown[name] == parameters[name]
+        assert shown["sizes"] == repr(parameters["sizes"])
+        assert shown["C"] == pytest.approx(parameters["C"], rel=1e-9)
+
+
+def test_every_value_of_a_list_is_tried_as_what_it_is():
+    for values in ([0, 0.5, 1], [1.0, 1, "sqrt"], [np.float64(v) for v in (0.001, 0.01, 0.1, 1)]):
+        space = Space(a=values, b=scipy.stats.uniform())
+        seen: list[Any] = []
+
+        def fit(x, space=space, seen=seen):
+            seen.append(space.decode(x)["a"])
+            return torch.tensor([0.4, 0.5], dtype=torch.float64)
+
+        loop = a_loop(8, space, noisy_improvement(initial=8), fit=fit)
+        loop.run()
+        assert {(str(v), type(v) is int) for v in seen} == {(str(v), type(v) is int) for v in space.specs["a"]}, values
+        for trial, value in zip(loop.client._experiment.trials.values(), seen, strict=True):
+            assert float(trial.arm.parameters["a"]) == value if value != "sqrt" else trial.arm.parameters["a"] == "sqrt"
+
+
+def acquisition_of(loop):
+    """The acquisition function, and the model, of the trial that was generated last."""
+    generator = loop.client._generation_strategy.adapter.generator
+    return generator._acquisition.acqf if hasattr(generator, "_acquisition") else None, generator.surrogate.model
+
+
+def test_gp_ucb_counts_the_observations_and_what_is_pending():
+    schedule = SrinivasCompact(dimension=2, side=1.0, a=1.0, b=2.0, delta=0.1)
+    loop = a_loop(8, strategy=gp_ucb(schedule, initial=4))
+    loop.run(5)
+    loop.next()
+    acquisition, model = acquisition_of(loop)
+    assert isinstance(acquisition, GPUCB)
+    assert float(acquisition.beta) == pytest.approx(schedule(6))
+    X = torch.rand(7, 1, 2, dtype=torch.float64)
+    posterior = model.posterior(X)
+    bound = posterior.mean[..., 0, 0] + math.sqrt(schedule(6)) * posterior.variance[..., 0, 0].sqrt()
+    torch.testing.assert_close(acquisition(X), bound)
+    loop.next()
+    pending, model = acquisition_of(loop)
+    assert float(pending.beta) == pytest.approx(schedule(7))
+    torch.testing.assert_close(pending.model.posterior(X).mean, model.posterior(X).mean, rtol=1e-6, atol=1e-6)
+    assert bool((pending.model.posterior(X).variance <= model.posterior(X).variance + 1e-9).all())
+
+
+def test_gradient_information_is_about_the_place_that_was_named():
+    place = {"rate": 0.1, "lag": 3.7}
+    space = Space(rate=scipy.stats.loguniform(1e-3, 1e1), lag=scipy.stats.norm(3, 1))
+    loop = a_loop(9, space, gradient_information(space, at=place, initial=4), fit=lambda x: torch.tensor([float(x[0]), 0.5]).double())
+    loop.run(5)
+    (index,) = loop.next()
+    acquisition, model = acquisition_of(loop)
+    assert isinstance(acquisition, GradientInformation)
+    assert isinstance(model, GradientGP)
+    # what Ax itself makes of a trial at that place
+    adapter = loop.client._generation_strategy.adapter
+    features = importlib.import_module("ax.core.observation").ObservationFeatures
+    there = [features({"rate": 0.1, "lag (quantile)": float(scipy.stats.norm(3, 1).cdf(3.7))})]
+    for transform in adapter.transforms.values():
+        there = transform.transform_observation_features(there)
+    cube = torch.tensor([there[0].parameters["rate"], there[0].parameters["lag (quantile)"]], dtype=torch.float64)
+    assert adapter.generator.search_space_digest.bounds == [(0.0, 1.0)] * 2, "Ax's model no longer sees the unit cube"
+    torch.testing.assert_close(acquisition.theta, cube, rtol=1e-9, atol=1e-9)
+    history = GradientPosterior(model.covar_module, float(model.likelihood.noise.max()))
+    history.append(model.train_inputs[0])
+    expected = GradientInformation(history, cube)
+    X = torch.rand(16, 1, 2, dtype=torch.float64)
+    torch.testing.assert_close(acquisition(X), expected(X))
+    chosen = loop.client._experiment.trials[index].arm.parameters
+    at = torch.tensor([(math.log10(chosen["rate"]) + 3) / 4, (chosen["lag (quantile)"] - 1e-3) / (1 - 2e-3)], dtype=torch.float64)
+    assert float(expected(at.view(1, 1, 2))) >= float(expected(torch.rand(256, 1, 2, dtype=torch.float64)).max()) - 1e-3
+    assert model.gradient_posterior(cube.unsqueeze(0)).mean.shape == (1, 2)
+
+
+def test_without_a_place_the_gradient_is_wanted_at_the_best_mean_and_pending_points_count():
+    loop = a_loop(9, strategy=gradient_information(SPACE, initial=4))
+    loop.run(5)
+    loop.next(2)
+    acquisition, model = acquisition_of(loop)
+    X = model.train_inputs[0]
+    assert torch.equal(acquisition.theta, X[model.posterior(X).mean[:, 0].argmax()])
+    assert acquisition.X_pending is not None
+    assert len(acquisition.X_pending) == 1
+
+
+def test_what_has_no_gradient_is_refused():
+    with pytest.raises(InputError, match="continuous parameters"):
+        gradient_information(Space(k=["a", "b"]))
+    for name, value in (("rate", 1e-9), ("shift", 1.0 + 1e-3), ("shift", math.nan)):
+        with pytest.raises(InputError, match=f"'{name}'"):
+            gradient_information(SPACE, at={"rate": 0.1, "shift": 0.5, name: value})
+    with pytest.raises(InputError, match="SrinivasFinite or a SrinivasCompact"):
+        gp_ucb(lambda t: 2.0)  # type: ignore[arg-type]
+
+
+def snapshot(loop):
+    """What Ax would store, without clocks, seeds of its own and handles."""
+    experiment = loop.client._experiment
+    rows = experiment.lookup_data().df[["trial_index", "arm_name", "metric_name", "mean", "sem"]].values.tolist()
+    trials = [(t.index, t.status.name, t.arm.parameters, sorted(t.run_metadata), t._properties) for t in experiment.trials.values()]
+    return repr((rows, trials, experiment.name, experiment._properties))
+
+
+@pytest.mark.attack("A6", "A7", "A21")
+def test_replay_of_an_experiment():
+    neighbour = RECORDS.clone()
+    neighbour[200] = 0.0
+
+    def run(owner, records):
+        loop = ClientObjective(objective(owner, 5), SPACE, Client(random_seed=3), strategy=noisy_improvement(initial=3, seed=1))
+        loop.run()
+        return snapshot(loop), loop.recommended().parameters
+
+    assert len(replay(run, RECORDS, neighbour, **TERMS)) == 5
+
+
+def test_importing_dpbo_imports_neither_ax_nor_optuna():
+    code = "import sys, dpbo; dir(dpbo.integrations); print('ax' in sys.modules, 'optuna' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["False", "False"], done.stderr
+    assert dpbo.integrations.ax is not importlib.import_module("ax")
+
+
+@pytest.mark.attack("A21")
+def test_a_failing_score_leaves_nothing_private_behind(tmp_path, capfd):
+    owner, file = curator(records=RECORDS + float(CANARY)), tmp_path / "client.json"
+    private = PrivateObjective(owner, failing_score, score_range=(0, 1), evaluations=3, name="search")
+    loop = ClientObjective(private, SPACE, Client(random_seed=1))
+    for _ in range(2):
+        with pytest.raises(PrivateFailure):
+            loop.run()
+    assert statuses(loop) == [Status.ABANDONED] * 2
+    assert private.remaining == 3
+    loop.client.save_to_json_file(str(file))
+    assert "PrivateFailure" in file.read_text()
+    assert CANARY not in file.read_text() + "".join(capfd.readouterr())
+
+
+def test_a_baseline_without_privacy_runs_the_same_experiment():
+    for strategy in (noisy_improvement(initial=3), gradient_information(SPACE, initial=3)):
+        loop = a_loop(4, strategy=strategy, mechanism=NoNoise(allow_not_private=True))
+        loop.run()
+        assert_told(loop, 4)

@@ -1,0 +1,202 @@
+"""What is released of a model that Opacus trained: its numbers, and no trace of a record in anything that pickling reaches."""
+
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from dpbo.errors import InputError
+from dpbo.integrations.opacus import DPSGD, Session, released
+from dpbo.loading import load_opacus
+
+pytestmark = [pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"), pytest.mark.attack("A21")]
+TERMS = DPSGD(noise_multiplier=1.0, epochs=1, batches=3, batch_size=30)
+X = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
+RECORDS = TensorDataset(X, (X[:, 0] > 0).long())
+
+
+class Reached(pickle.Pickler):
+    """Notes every tensor that is pickled, those that hang on others included."""
+
+    def __init__(self, thing):
+        super().__init__(io.BytesIO())
+        self.tensors: list[torch.Tensor] = []
+        self.dump(thing)
+
+    def reducer_override(self, thing):
+        if isinstance(thing, torch.Tensor):
+            self.tensors.append(thing)
+        return NotImplemented
+
+
+def own(module):
+    return [*module.parameters(), *module.buffers()]
+
+
+def places(tensors):
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors}
+
+
+def require_bare(module, records=X):
+    """Nothing is reached but parameters and buffers; they bear nothing, show all their memory, and there is no trace of Opacus."""
+    tensors = Reached(module).tensors
+    assert places(tensors) == places(own(module))
+    assert len(places(tensors)) == len(own(module))
+    for tensor in (*tensors, *own(module)):
+        assert vars(tensor) == {}
+        assert tensor.grad is None
+        assert tensor.is_leaf
+        assert not tensor._backward_hooks
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+        assert not tensor.dim() or len(tensor) < 20, "a sample has more records, and the networks are smaller"
+        rows = tensor.reshape(-1, 4) if tensor.numel() % 4 == 0 else torch.empty(0, 4)
+        assert not (rows[:, None].double() == records[None].double()).all(2).any()
+    for part in module.modules():
+        assert not part._forward_hooks
+        assert not part._backward_hooks
+        assert not set(vars(part)) & {"max_batch_len", "ft_compute_sample_grad", "autograd_grad_sample_hooks"}
+        assert "activations" not in vars(part) or isinstance(part, Tied)
+    stream = io.BytesIO()
+    torch.save(module, stream)
+    assert b"opacus.grad_sample" not in stream.getvalue()
+
+
+def trained(network, look=True, **settings):
+    """After all its steps, one backward pass that no step followed, and perhaps a look at the records that no backward pass followed."""
+    optimizer: Any = torch.optim.SGD(network.parameters(), lr=0.5)
+    prepared, optimizer, loader = Session(RECORDS, TERMS).make_private(network, optimizer, max_grad_norm=1.0, **settings)
+    module = prepared if isinstance(prepared, nn.Module) else network
+    for rows, labels in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(rows), labels).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(module(X), RECORDS.tensors[1]).backward()
+    if look:
+        module(X)
+    return module
+
+
+def layers():
+    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+
+
+class Sequences(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells = load_opacus("opacus.layers").DPLSTM(1, 3, batch_first=True)
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, rows):
+        return self.head(self.cells(rows.unsqueeze(2))[0][:, -1])
+
+
+class Tied(nn.Module):
+    """One layer twice, one frozen, a buffer that is there twice, and names that Opacus uses, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(4, 2)
+        self.activations = [torch.tanh, torch.relu]
+        shift = torch.arange(8.0)[:4]
+        self.register_buffer("shift", shift)
+        self.register_buffer("again", shift)
+
+    def forward(self, rows):
+        first, second = self.activations
+        return self.head(second(self.second(first(self.first(self.frozen(rows) + self.shift)))))
+
+
+WAYS: dict[str, Any] = {
+    "hooks": lambda: trained(layers()),
+    "functorch": lambda: trained(layers(), grad_sample_mode="functorch"),
+    "ew": lambda: trained(layers(), look=False, grad_sample_mode="ew"),
+    "the module that was wrapped": lambda: trained(layers())._module,
+    "a layer of it": lambda: trained(layers())._module[0],
+    "a layer by functorch": lambda: trained(layers(), grad_sample_mode="functorch")._module[0],
+    "not wrapped": lambda: trained(layers(), wrap_model=False),
+    "within another": lambda: nn.Sequential(nn.Flatten(), nn.ModuleList([trained(layers())])[0]),
+    "twice within another": lambda: nn.Sequential(*[trained(nn.Linear(4, 4))] * 2),
+    "standard, after a last look": lambda: trained(layers()).to_standard_module(),
+    "sequences": lambda: trained(Sequences()),
+    "tied": lambda: trained(Tied()),
+    "never private": layers,
+}
+
+
+def test_nothing_but_numbers_leaves_and_they_are_the_same():
+    for way, made in WAYS.items():
+        module = made()
+        bare = released(module)
+        require_bare(bare)
+        assert all(torch.equal(*both) for both in zip(own(bare), own(module), strict=True)), way
+        assert not any(type(part).__name__.startswith("GradSample") for part in bare.modules()), way
+        assert [p.requires_grad for p in bare.parameters()] == [p.requires_grad for p in module.parameters()], way
+        assert not places(own(bare)) & places(own(module)), way
+        assert torch.equal(pickle.loads(pickle.dumps(bare))(X), bare(X)), way
+        require_bare(bare)
+
+
+def test_the_walk_sees_what_records_leave():
+    """Power: before it is released, each of them holds gradients by record, and records."""
+    for way in ("hooks", "functorch", "not wrapped", "within another", "tied"):
+        module = WAYS[way]()
+        for part in module.modules():
+            vars(part).pop("ft_compute_sample_grad", None)  # cannot be pickled
+        assert len(X) in {tensor.shape[0] for tensor in Reached(module).tensors if tensor.dim()}, way
+        with pytest.raises(AssertionError):
+            require_bare(module)
+
+
+def test_the_module_itself_is_left_alone_and_trains_on():
+    module = trained(layers(), look=False)
+    held, bare = [(p, vars(p).copy()) for p in module.parameters()], released(module)
+    assert all(vars(p).keys() == kept.keys() and all(vars(p)[key] is value for key, value in kept.items()) for p, kept in held)
+    assert all(p.grad_sample is not None for p in module.parameters())
+    module.zero_grad()
+    module(X[:7]).sum().backward()
+    assert {len(p.grad_sample) for p in module.parameters()} == {7}
+    require_bare(bare)
+    bare.train()(X).sum().backward()
+    assert not any(hasattr(p, "grad_sample") for p in bare.parameters())
+
+
+def test_ties_modes_and_what_is_the_users_own_stay():
+    network = Tied()
+    network.first.register_forward_hook(lambda part, given, out: 2 * out)
+    module = trained(network)
+    network.head.eval()
+    bare = released(module)
+    assert isinstance(bare, Tied)
+    assert bare.second.weight is bare.first.weight
+    assert bare.shift is bare.again
+    assert bare.activations == [torch.tanh, torch.relu]
+    assert len(bare.first._forward_hooks) == 1
+    assert [part.training for part in bare.modules()] == [part.training for part in network.modules()]
+    assert not bare.head.training
+    assert bare.training
+    assert torch.equal(bare(X), network(X))
+
+
+def test_what_cannot_be_copied_is_refused_without_a_word_of_it():
+    class Keeps(nn.Linear):
+        def forward(self, rows):
+            self.last = super().forward(rows)
+            return self.last
+
+    module = Keeps(4, 2)
+    assert isinstance(released(module), Keeps)
+    module(X)
+    with pytest.raises(InputError, match=r"^module='Keeps'") as caught:
+        released(module)
+    assert caught.value.__context__ is None
+    with pytest.raises(InputError, match="module"):
+        released({"weight": X})  # type: ignore[arg-type]

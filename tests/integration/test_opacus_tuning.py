@@ -1,0 +1,332 @@
+"""Tuning DP-SGD: sessions that cannot overspend, plans that keep each role's budget, searches that resume, selections that stay hidden."""
+
+import dataclasses
+import math
+import zipfile
+from typing import Any
+
+import pytest
+import scipy.stats
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from dpbo import Budget, Space
+from dpbo.accounting import compose
+from dpbo.curator import Ledger
+from dpbo.errors import InputError, LedgerMismatch, ReleaseLost
+from dpbo.events import RolesEvent, SelectionEvent
+from dpbo.integrations.opacus import DPSGD, Session, plan_tuning, planning, tune
+from dpbo.integrations.opacus.training import _HEAD, _WORDS, _seeded
+from dpbo.laws import FixedRuns
+from dpbo.privacy import Adjacency
+from tests.integration.test_opacus_releasing import require_bare
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+BUDGET = Budget(4.0, 1e-5)
+TERMS = DPSGD(noise_multiplier=1.0, epochs=2, batches=5, batch_size=60)
+SPACE = Space(lr=scipy.stats.loguniform(1e-2, 1e1), clip=[0.5, 1.0])
+GIVEN = {"lr": 0.5, "clip": 1.0}
+X = torch.randn(700, 4, generator=torch.Generator().manual_seed(0))
+Y = (X[:, 0] + 0.3 * X[:, 1] > 0).long()
+TRAINING, VALIDATION = TensorDataset(X[:300], Y[:300]), (X[300:500], Y[300:500])
+FITS: list[dict[str, Any]] = []
+
+
+def private(session, net, lr=0.1, clip=1.0, **settings):
+    return session.make_private(net, torch.optim.SGD(net.parameters(), lr=lr), max_grad_norm=clip, **settings)
+
+
+def train(net, optimizer, batches):
+    for inputs, labels in batches:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(inputs), labels).backward()
+        optimizer.step()
+
+
+def fit(parameters, session):
+    net, optimizer, loader = private(session, nn.Linear(4, 2), **parameters)
+    train(net, optimizer, loader)
+    FITS.append(parameters)
+    return net
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def right(net, records):
+    with torch.no_grad():
+        return net(records[0]).argmax(1) == records[1]
+
+
+def careless(net, records):
+    """Opacus would keep the records, for the model is asked with gradients; and the score keeps them itself."""
+    net.seen = records
+    net.eval()
+    return (net(records[0]).argmax(1) == records[1]).detach()
+
+
+def plans(**changed):
+    return plan_tuning(BUDGET, TERMS, **{"runs": 4, "validation": 200, **changed})
+
+
+def tuned(plan, fit=fit, score=right, **changed):
+    terms = {"training": TRAINING, "validation": VALIDATION, "space": SPACE, "budget": BUDGET, "divisor": 200, **changed}
+    return tune(fit, score, plan=plan, **terms)
+
+
+def charges(where):
+    return [record.name for record in Ledger.existing(where["ledger"]).records() if record.kind == "charge"]
+
+
+@pytest.fixture(scope="module")
+def four():
+    """Every strategy's plan, to a tenth of the least noise and not to 4 digits, which asks the accountant a third as often."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(planning, "_PRECISION", 0.1)
+        return plans()
+
+
+@pytest.fixture
+def where(tmp_path):
+    FITS.clear()
+    return {"dataset": "d", "ledger": str(tmp_path / "l.db"), "folder": tmp_path / "models"}
+
+
+class TestSession:
+    @pytest.mark.attack("A23")
+    def test_it_gives_out_exactly_its_steps_as_fresh_poisson_samples(self):
+        batches = []
+        terms = dataclasses.replace(TERMS, epochs=20, batch_size=64)
+        session = Session(TensorDataset(torch.arange(300.0).unsqueeze(1), torch.zeros(300)), terms)
+        net, optimizer, loader = private(session, nn.Linear(1, 1))
+        for inputs, _ in loader:
+            batches.append(frozenset(inputs[:, 0].tolist()))
+            optimizer.zero_grad()
+            net(inputs).sum().backward()
+            optimizer.step()
+        assert len(batches) == len(set(batches)) == session.terms.steps == 100
+        assert abs(sum(map(len, batches)) - 6000) < 6 * (30000 * 0.2 * 0.8) ** 0.5
+        assert vars(optimizer)["expected_batch_size"] == 64, "the public number, not the 60 that were counted"
+        assert vars(optimizer)["noise_multiplier"] == 1.0
+
+    def test_one_step_more_is_refused_before_it_is_taken(self):
+        net, optimizer, loader = private(Session(TRAINING, TERMS), nn.Linear(4, 2))
+        train(net, optimizer, loader)
+        before = net.state_dict()["_module.weight"].clone()
+        with pytest.raises(InputError, match="steps=11"):
+            train(net, optimizer, [(X[:9], Y[:9])])
+        assert torch.equal(net.state_dict()["_module.weight"], before)
+
+    def test_one_step_takes_one_sample_so_that_no_record_counts_twice(self):
+        session = Session(TRAINING, dataclasses.replace(TERMS, batches=1, batch_size=1))
+        net, _, loader = private(session, nn.Linear(4, 2))
+        inputs, labels = next(iter(loader))
+        nn.functional.cross_entropy(net(inputs), labels).backward()
+        with pytest.raises(ValueError, match="accumulation"):
+            nn.functional.cross_entropy(net(inputs), labels).backward()
+
+    def test_what_the_session_decides_and_a_second_model_are_refused(self):
+        session = Session(TRAINING, TERMS)
+        for name in ("noise_multiplier", "data_loader", "noise_generator", "poisson_sampling"):
+            with pytest.raises(InputError, match="opacus"):
+                private(session, nn.Linear(4, 2), **{name: 0.1})
+        with pytest.raises(InputError, match="grad_sample_mode"):
+            private(session, nn.Linear(4, 2), grad_sample_mode="ghost")
+        with pytest.raises(InputError, match="module"):
+            private(session, nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2, device="meta")))
+        private(session, nn.Linear(4, 2))  # what was refused has not begun the run
+        with pytest.raises(InputError, match="first of this run"):
+            private(session, nn.Linear(4, 2))
+
+    @pytest.mark.attack("A17")
+    def test_noise_and_samples_have_more_seeds_than_can_be_tried(self):
+        states = [_seeded(torch.device("cpu")).get_state()[_HEAD : _HEAD + 8 * _WORDS].view(_WORDS, 8)[:, :4] for _ in range(2)]
+        again = torch.Generator()
+        for state in states:  # the recurrence by which a seed of 32 bits would decide all words
+            words = state.contiguous().view(torch.int32).flatten().tolist()
+            follow = [(1812433253 * ((a & 0xFFFFFFFF) ^ ((a & 0xFFFFFFFF) >> 30)) + i + 1) & 0xFFFFFFFF for i, a in enumerate(words[:-1])]
+            assert sum(a == b & 0xFFFFFFFF for a, b in zip(follow, words[1:], strict=True)) < 3
+        drawn = torch.randn(100_000, generator=_seeded(torch.device("cpu")))
+        assert abs(float(drawn.mean())) < 6 / 100_000**0.5
+        assert abs(float(drawn.var()) - 1) < 6 * (2 / 100_000) ** 0.5
+        again.manual_seed(5)
+        first = again.get_state()[_HEAD : _HEAD + 4].view(torch.int32)
+        assert int(first) == 5, "where torch keeps its words"
+
+    @pytest.mark.attack("A17")
+    def test_a_seeded_torch_repeats_neither_samples_nor_noise(self):
+        weights = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            weights.append(fit(GIVEN, Session(TRAINING, TERMS)).state_dict()["_module.weight"])
+        assert not torch.equal(*weights)
+        assert weights[0].shape == (2, 4)
+
+
+class TestPlans:
+    def require_spent(self, four, least):
+        """Both roles together, and each alone, spend the budget up to what the search for plans leaves, and no more."""
+        for plan in four.values():
+            for role in (None, "training", "validation"):
+                events = [one for event in plan.events for one in (event.of(role) if role else [event])]
+                assert least < compose(events, delta=1e-5).epsilon <= 4.0, (plan.strategy, role)
+
+    def test_each_role_keeps_the_budget_and_a_selection_needs_less_noise_than_paying_for_each_run(self, four):
+        self.require_spent(four, 3.2)
+        noise = {name: plan.terms.noise_multiplier for name, plan in four.items()}
+        assert noise["once"] < noise["selection"] < noise["hypo"]
+        assert noise["selection"] < noise["search"]
+        assert four["selection"].runs == pytest.approx(4.0)
+        assert four["selection"].usually > 4
+        assert str(four).count("\n") == 5
+
+    @pytest.mark.attack("A15")
+    @pytest.mark.deep  # each plan takes the accountant a quarter of a minute
+    def test_plans_spend_the_whole_budget_under_either_relation_and_another_law_of_runs(self):
+        added, replaced, fixed = plans(), plans(adjacency=Adjacency.REPLACE_ONE), plans(law=FixedRuns(3))
+        for found in (added, replaced, fixed):
+            self.require_spent(found, 3.9)
+        assert replaced["once"].terms.noise_multiplier > 1.1 * added["once"].terms.noise_multiplier
+        assert replaced["once"].score_std == pytest.approx(2 * added["once"].score_std, rel=1e-3), "of a range, not of half"
+        plan = fixed["selection"]
+        assert (plan.runs, plan.usually) == (3, 3)
+        assert isinstance(plan.events[0], RolesEvent)
+        assert all(isinstance(event, SelectionEvent) for role in plan.events[0].roles for event in plan.events[0].of(role))
+
+    def test_a_budget_without_epsilon_is_refused(self):
+        with pytest.raises(InputError, match="epsilon"):
+            plan_tuning(Budget.gdp(1.0), TERMS, runs=4, validation=200)
+
+
+class TestTuning:
+    @pytest.mark.parametrize("strategy", ["selection", "hypo"])
+    def test_hidden_runs_release_one_run_and_one_entry(self, four, where, strategy):
+        found = tuned(four[strategy], **where)
+        assert found.model is not None
+        assert found.score is not None
+        assert abs(found.score - float(right(found.model, VALIDATION).double().mean())) < 6 * four[strategy].score_std, "of this very model"
+        assert charges(where) == ["selection"]
+        epsilon = math.ceil(1000 * compose(four[strategy].events, delta=1e-5).epsilon) / 1000
+        for word in ("validation and training records", f"({epsilon:.3f}, 1e-05)-DP", "dpsgd-attested", "runs-hidden"):
+            assert word in str(found.statement)
+
+    def test_a_search_pays_for_each_run_and_hands_out_a_paid_model(self, four):
+        FITS.clear()
+        found = tuned(four["search"], initial=3)
+        assert len(FITS) == len(found.X) == 4
+        assert found.parameters in FITS
+        assert found.model is not None
+        assert "validation and training records" in str(found.statement)
+
+    def test_once_is_one_run_of_given_parameters_inside_the_space(self, four, where):
+        for name, given in [("once", None), ("selection", GIVEN), *(("once", GIVEN | {"lr": lr}) for lr in (20.0, float("nan")))]:
+            with pytest.raises(InputError, match="parameters"):
+                tuned(four[name], parameters=given, **where)
+        with pytest.raises(InputError, match="parameters"):
+            tuned(four["once"], parameters=GIVEN | {"clip": 2.0}, **where)
+        assert not (where["folder"].parent / "l.db").exists(), "refused before there is a ledger"
+        assert tuned(four["once"], parameters=GIVEN).parameters == pytest.approx(GIVEN)
+
+    def test_a_search_goes_on_from_its_ledger_and_keeps_its_models(self, four, where):
+        with pytest.raises(KeyboardInterrupt):
+            tuned(four["search"], fit=lambda *given: (interrupted if len(FITS) == 2 else fit)(*given), **where)
+        FITS.clear()
+        found = tuned(four["search"], **where)
+        assert len(found.X) == 3, "the interrupted run is paid for and not run again"
+        assert len(FITS) == 1
+        assert (charges(where).count("training"), charges(where).count("scores")) == (4, 3)
+        FITS.clear()
+        again = tuned(four["search"], **where)
+        assert FITS == []
+        assert torch.equal(again.Y, found.Y)
+        assert torch.equal(right(again.model, VALIDATION), right(found.model, VALIDATION))
+
+    def test_a_model_that_another_study_paid_for_is_not_taken_for_ones_own(self, four, where):
+        given: dict[str, Any] = {"parameters": GIVEN, "folder": where["folder"]}
+        quiet = dataclasses.replace(four["once"].terms, noise_multiplier=0.5)
+        events = (RolesEvent(costs=(("training", (quiet.event(Adjacency.ADD_OR_REMOVE_ONE),)),)), four["once"].events[1])
+        other = tuned(dataclasses.replace(four["once"], terms=quiet, events=events), **given, budget=Budget(30.0, 1e-5))
+        FITS.clear()
+        found = tuned(four["once"], **given)
+        assert len(FITS) == 1, "at the same point, with the noise of this plan"
+        assert not torch.equal(found.model.weight, other.model.weight)
+        assert len(list(where["folder"].iterdir())) == 2
+
+    def test_a_model_that_was_trained_and_not_scored_is_scored(self, four, where):
+        with pytest.raises(KeyboardInterrupt):
+            tuned(four["search"], score=interrupted, **where)
+        FITS.clear()
+        found = tuned(four["search"], **where)
+        assert len(FITS) == 3
+        assert len(found.X) == 4
+
+    def test_a_run_that_fails_is_paid_for_and_worst_and_says_nothing(self, four, capsys):
+        def fails(parameters, session):
+            if parameters["clip"] == 1.0:
+                raise ValueError(f"record {X[7].tolist()}")
+            return fit(parameters, session)
+
+        found = tuned(four["search"], fit=fails)
+        assert len(found.X) == 4
+        assert found.parameters["clip"] == 0.5
+        assert "record" not in capsys.readouterr().err
+        everything = tuned(four["selection"], fit=lambda parameters, session: 1 / 0)
+        assert everything.model is None
+        assert everything.score is None
+
+    @pytest.mark.attack("A21")
+    @pytest.mark.parametrize("strategy", ["once", "search", "selection", "hypo"])
+    def test_the_model_and_its_files_hold_numbers_alone(self, four, tmp_path, strategy):
+        """Opacus leaves gradients by record and records on a module, and torch.save writes them."""
+        kept: list[nn.Module] = []
+
+        def keeps(parameters, session):
+            kept.append(fit(parameters, session))
+            return kept[-1]
+
+        given = {"parameters": GIVEN} if strategy == "once" else {}
+        found = tuned(four[strategy], fit=keeps, score=careless, folder=tmp_path, **given)
+        files = [torch.load(path, weights_only=False) for path in tmp_path.iterdir()]
+        assert len(files) == {"once": 1, "search": 4}.get(strategy, 0)
+        for model in (found.model, *files):
+            require_bare(model, X)
+            assert type(model) is nn.Linear
+            assert model.training, "as fit left it"
+            assert not hasattr(model, "seen")
+        for module in kept:
+            assert all(len(vars(p)["grad_sample"]) > 20 for p in module.parameters()), "what fit still holds is left alone"
+        if strategy == "once":
+            for path in tmp_path.iterdir():
+                with zipfile.ZipFile(path) as file:
+                    assert sorted(len(file.read(name)) for name in file.namelist() if "/data/" in name) == [4 * 2, 4 * 8]
+
+    @pytest.mark.attack("A16")
+    def test_a_run_is_paid_for_before_it_sees_a_record(self, four, where):
+        paid: list[int] = []
+
+        def fails(parameters, session):
+            paid.append(len(Ledger.existing(where["ledger"]).charges("training")))
+            raise ValueError
+
+        tuned(four["search"], fit=fails, **where)
+        assert paid == [1, 2, 3, 4]
+
+    @pytest.mark.attack("A16")
+    def test_a_selection_that_was_killed_is_lost_not_drawn_again(self, four, where):
+        with pytest.raises(KeyboardInterrupt):
+            tuned(four["selection"], fit=interrupted, **where)
+        with pytest.raises(ReleaseLost):
+            tuned(four["selection"], **where)
+        assert FITS == []
+
+    @pytest.mark.parametrize("strategy", ["search", "selection"])
+    def test_another_space_or_plan_on_the_same_ledger_is_refused_before_anything_is_charged(self, four, where, strategy):
+        tuned(four[strategy], **where)
+        before = len(Ledger.existing(where["ledger"]).records())
+        with pytest.raises(LedgerMismatch):
+            tuned(four[strategy], space=Space(lr=scipy.stats.loguniform(1e3, 1e6), clip=[0.5, 1.0]), **where)
+        with pytest.raises(LedgerMismatch):
+            tuned(four["once"], parameters=GIVEN, **where)
+        assert len(Ledger.existing(where["ledger"]).records()) == before

@@ -1,0 +1,364 @@
+"""Optuna over a private objective: nothing overspent, nothing told but releases, nothing paid for lost, also by several processes."""
+
+import itertools
+import pathlib
+import sqlite3
+import time
+
+import optuna
+import pytest
+import torch
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+
+from dpbo import PrivateObjective, Space
+from dpbo.acquisition import next_point
+from dpbo.curator.ledger import Ledger
+from dpbo.errors import BudgetExceeded, InputError, PrivateFailure
+from dpbo.integrations.optuna import BudgetSpent, NoiseAwareSampler, TrialObjective, recommended_of
+from dpbo.integrations.optuna.suggesting import Suggestions
+from dpbo.testing import replay
+from tests.integration.processes import started
+from tests.integration.searches import CANARY, RECORDS, SPACE, TERMS, curator, failing_score, main, objective
+from tests.integration.test_wording import SPECS
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search, which BoTorch tries again
+
+
+def a_study(storage=None, sampler=None, **settings):
+    sampler = sampler or optuna.samplers.RandomSampler(seed=0)
+    settings = {"direction": "maximize", "pruner": optuna.pruners.NopPruner(), **settings}
+    return optuna.create_study(storage=storage, study_name="search", load_if_exists=True, sampler=sampler, **settings)
+
+
+def released(private):
+    ledger = private.objective.curator.ledger
+    return {value["handle"]: (value["value"][0], value["variance"][0]) for value in ledger.values("search")}
+
+
+def told(study):
+    return {t.user_attrs["entry"]: (t.value, t.user_attrs["yvar"]) for t in study.get_trials(states=(TrialState.COMPLETE,))}
+
+
+@pytest.mark.parametrize("sampler", [optuna.samplers.TPESampler(seed=0), NoiseAwareSampler(SPACE, initial=4)], ids=["TPE", "ours"])
+def test_a_study_stops_when_the_plan_is_used_up(sampler):
+    private, study = TrialObjective(objective(), SPACE), a_study(sampler=sampler)
+    study.optimize(private, n_trials=50)
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 6, "no trial too many, none that failed"
+    assert told(study) == released(private)
+    assert all(trial.user_attrs.keys() == {"entry", "yvar"} and not trial.intermediate_values for trial in study.trials)
+    X, Y, _ = private.objective.history()
+    assert torch.equal(Y[:, 0], torch.tensor([trial.value for trial in study.trials], dtype=torch.float64))
+    for x, trial in zip(X, study.trials, strict=True):
+        assert SPACE.decode(x) == pytest.approx(trial.params, rel=1e-9)
+    study.optimize(private, n_trials=50)
+    assert [trial.state for trial in study.trials[6:]] == [TrialState.PRUNED], "one trial finds nothing left, and ends without a value"
+    with pytest.raises(BudgetExceeded, match="0 of 6 slots are left") as caught:
+        private(study.ask())
+    assert isinstance(caught.value, BudgetSpent)
+
+
+def test_trials_beside_each_other_share_one_plan_and_assume_that_durations_tell_nothing():
+    def slow(x):
+        time.sleep(0.05)
+        return x
+
+    for workers in (1, 3):
+        private, study = TrialObjective(objective(evaluations=7, fit=slow), SPACE), a_study()
+        study.optimize(private, n_trials=40, n_jobs=workers)
+        assert ("durations-tell-nothing" in private.objective.curator.statement().assumptions) == (workers > 1)
+        assert told(study) == released(private)
+        assert len(told(study)) == 7
+        assert {trial.state for trial in study.trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
+
+
+def test_the_last_slot_lost_to_another_while_fitting():
+    first = objective(evaluations=2)
+
+    def meanwhile(x):
+        first(torch.rand(2, 2, dtype=torch.float64))
+        return x
+
+    private, study = TrialObjective(objective(first.curator, evaluations=2, fit=meanwhile), SPACE), a_study()
+    study.optimize(private, n_trials=5)
+    assert [trial.state for trial in study.trials] == [TrialState.PRUNED]
+    assert len(released(private)) == 2
+
+
+@pytest.mark.attack("A13")
+def test_studies_that_do_not_fit_are_refused_before_anything_is_fitted():
+    def never(x):
+        raise AssertionError("fitted")
+
+    private = TrialObjective(objective(fit=never), SPACE)
+    for settings, word in (
+        ({"pruner": None}, "pruner='MedianPruner' is not allowed.*NopPruner"),
+        ({"direction": "minimize"}, "direction='minimize'.*maximised"),
+        ({"direction": None, "directions": ["maximize", "maximize"]}, "direction='maximize, maximize'"),
+    ):
+        study = a_study(**settings)
+        for refused in (lambda study=study: study.optimize(private, n_trials=1), lambda study=study: private.resume(study)):
+            with pytest.raises(InputError, match=word):
+                refused()
+    study = a_study()
+    study.ask().report(0.5, step=1)
+    with pytest.raises(InputError, match="number 0, with intermediate values"):
+        study.optimize(private, n_trials=1)
+    with pytest.raises(InputError, match="FixedTrial"):
+        private(optuna.trial.FixedTrial({"rate": 1.0, "shift": 0.0}))
+    assert private.objective.remaining == 6
+    with pytest.raises(InputError, match="of one metric"):
+        TrialObjective(objective(weights=None, cells=3), SPACE)
+
+
+@pytest.mark.attack("A21")
+def test_a_report_from_within_the_fit_is_never_released():
+    def reporting(x):
+        trial.report(0.5, step=1)
+        return x
+
+    trial, private = a_study().ask(), TrialObjective(objective(fit=reporting), SPACE)
+    with pytest.raises(InputError, match="with intermediate values"):
+        private(trial)
+    assert private.objective.remaining == 6
+
+
+def test_a_fit_that_raises_is_a_failed_trial_at_no_charge():
+    def fit(x):
+        if x[1] < 0.5:
+            raise ValueError("no such shift")
+        return x
+
+    private, study = TrialObjective(objective(fit=fit), SPACE), a_study()
+    study.optimize(private, n_trials=40, catch=(ValueError,))
+    states = [trial.state for trial in study.trials]
+    assert states.count(TrialState.COMPLETE) == 6
+    assert states.count(TrialState.FAIL) == len(states) - 6 > 0
+    assert all(not trial.user_attrs for trial in study.trials if trial.state is TrialState.FAIL)
+
+
+@pytest.mark.attack("A21")
+def test_a_failing_score_leaves_nothing_private_behind(tmp_path, caplog):
+    owner = curator(str(tmp_path / "l.db"), RECORDS + float(CANARY))
+    private = TrialObjective(PrivateObjective(owner, failing_score, score_range=(0, 1), evaluations=3, name="search"), SPACE)
+    file = tmp_path / "study.db"
+    study = a_study(f"sqlite:///{file}")
+    optuna.logging.enable_propagation()
+    try:
+        study.optimize(private, n_trials=2, catch=(PrivateFailure,))
+    finally:
+        optuna.logging.disable_propagation()
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL] * 2
+    assert "PrivateFailure" in caplog.text
+    assert CANARY not in caplog.text
+    assert private.objective.remaining == 3
+    assert not any(CANARY.encode() in path.read_bytes() for path in tmp_path.iterdir())
+    study.set_user_attr("control", float(CANARY))
+    assert CANARY.encode() in file.read_bytes(), "a canary that is stored is found"
+
+
+def contents(file: pathlib.Path, ledger):
+    """Every table of the study's storage, without clocks, and with handles by their order."""
+    order = {value["handle"]: f"entry {i}" for i, value in enumerate(ledger.values("search"))}
+    with sqlite3.connect(file) as database:
+        names = [row[0] for row in database.execute("select name from sqlite_master where type = 'table' order by name")]
+        tables = {name: database.execute(f"select * from {name} order by 1").fetchall() for name in names}
+        columns = {name: [c[1] for c in database.execute(f"pragma table_info({name})")] for name in names}
+    shown = {
+        name: [[v for c, v in zip(columns[name], row, strict=True) if not c.startswith("datetime")] for row in rows]
+        for name, rows in tables.items()
+    }
+    text = repr(shown)
+    for handle, place in order.items():
+        text = text.replace(handle, place)
+    return text
+
+
+class Leaking(TrialObjective):
+    """A mutant: it notes something of the records beside the trial."""
+
+    records = RECORDS
+
+    def __call__(self, trial):
+        trial.set_user_attr("typical", float(self.records.median()))
+        return super().__call__(trial)
+
+
+@pytest.mark.parametrize("kind", [TrialObjective, Leaking])
+@pytest.mark.attack("A6", "A7", "A21")
+def test_replay_of_a_study(tmp_path, kind):
+    neighbour = RECORDS.clone()
+    runs: list[pathlib.Path] = []
+    neighbour[200] = 0.0
+
+    def run(owner, records):
+        Leaking.records = records
+        file = tmp_path / f"{len(runs)}.db"
+        runs.append(file)
+        study = a_study(f"sqlite:///{file}", NoiseAwareSampler(SPACE, seed=1, initial=3))
+        study.optimize(kind(objective(owner, evaluations=4), SPACE))
+        best = recommended_of(study, SPACE)
+        return contents(file, owner.ledger), best.parameters, best.mean
+
+    if kind is Leaking:
+        with pytest.raises(AssertionError, match="depends on the records"):
+            replay(run, RECORDS, neighbour, **TERMS)
+    else:
+        assert len(replay(run, RECORDS, neighbour, **TERMS)) == 4
+
+
+def test_what_was_paid_for_comes_back():
+    owner = curator()
+    private, study = TrialObjective(objective(owner, evaluations=9), SPACE), a_study()
+    study.optimize(private, n_trials=2)
+    private.objective(SPACE.sample(3, seed=5))  # released outside the study, jointly
+    lost = study.ask()
+    private(lost)  # released, but never told
+    assert private.resume(study) == 4
+    assert private.resume(study) == 0
+    assert told(study) == released(private)
+    fresh = a_study()
+    assert private.resume(fresh) == 6
+    assert told(fresh) == released(private)
+    by_entry = {trial.user_attrs.get("entry"): trial for trial in fresh.trials}
+    for trial in study.get_trials(states=(TrialState.COMPLETE,)):
+        assert by_entry[trial.user_attrs["entry"]].params == pytest.approx(trial.params, rel=1e-9)
+    study.tell(lost, released(private)[lost.user_attrs["entry"]][0])  # told after all: in the study twice, counted once
+    X, _, _ = private.objective.history()
+    best = recommended_of(study, SPACE)
+    assert any(torch.allclose(best.x, x) for x in X)
+    fresh.optimize(private)
+    assert len(released(private)) == 9
+
+
+def test_study_and_ledger_want_files_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    private = TrialObjective(objective(curator(str(tmp_path / "both.db"))), SPACE)
+    for url in (f"sqlite:///{tmp_path / 'both.db'}", "sqlite:///both.db"):
+        with pytest.raises(InputError, match="another file"):
+            private.resume(a_study(url))
+    assert private.resume(a_study("sqlite:///other.db")) == 0
+
+
+def test_a_mixed_space_is_searched_and_stored(tmp_path):
+    space = Space(**SPECS)
+    laws, seen = Suggestions(space).distributions, []
+    assert (laws["C"], laws["momentum"]) == (FloatDistribution(1e-2, 1e3, log=True), FloatDistribution(0.5, 0.9))
+    assert (laws["depth"], laws["layers"]) == (IntDistribution(2, 9), IntDistribution(2, 6, step=2))
+    assert laws["lag (quantile)"] == FloatDistribution(1e-3, 1 - 1e-3)
+    assert laws["batch"] == CategoricalDistribution((16, 32, 128))
+    assert laws["sizes"] == CategoricalDistribution(("(10,)", "(20, 20)", None))
+
+    def fit(x):
+        seen.append(space.decode(x))
+        return torch.tensor([0.4, 0.5], dtype=torch.float64)
+
+    private = TrialObjective(objective(evaluations=4, fit=fit), space)
+    study = a_study(f"sqlite:///{tmp_path / 's.db'}", NoiseAwareSampler(space, initial=3))
+    study.optimize(private)
+    assert len(study.trials) == len(seen) == 4
+    for trial, parameters in zip(study.trials, seen, strict=True):
+        for name in ("depth", "layers", "batch", "kernel", "flag"):
+            assert trial.params[name] == parameters[name]
+        assert trial.params["C"] == pytest.approx(parameters["C"], rel=1e-9)
+        assert parameters["sizes"] in SPECS["sizes"]
+
+
+def add(study, x, value, variance, entry):
+    suggestions = Suggestions(SPACE)
+    params, attrs = suggestions.shown(torch.tensor(x, dtype=torch.float64)), {"entry": entry, "yvar": variance}
+    study.add_trial(optuna.trial.create_trial(params=params, distributions=suggestions.distributions, value=value, user_attrs=attrs))
+
+
+def grid_study(sampler=None):
+    study = a_study(sampler=sampler)
+    for i, u in enumerate(torch.linspace(0, 1, 9).tolist()):
+        add(study, [u, 0.5], 1 - (u - 0.4) ** 2, 1e-6, f"known {i}")
+    return study
+
+
+def test_a_trial_outside_the_space_costs_nothing_and_stops_no_later_one():
+    private = TrialObjective(objective(evaluations=5), SPACE)
+    study = a_study(sampler=NoiseAwareSampler(SPACE, initial=2))
+    study.optimize(private, n_trials=2)
+    study.enqueue_trial({"rate": 1e7, "shift": 0.0})
+    with pytest.warns(UserWarning, match="out of range"), pytest.raises(InputError, match="rate"):
+        study.optimize(private)
+    assert private.objective.remaining == 3
+    add_told(study, {"rate": 1e7, "shift": 0.0}, "an older one, recorded where it was not evaluated")
+    study.optimize(private)
+    assert len(released(private)) == 5
+    assert recommended_of(study, SPACE).parameters["rate"] <= 1e1
+
+
+def add_told(study, params, entry):
+    wide = {"rate": FloatDistribution(1e-3, 1e9, log=True), "shift": FloatDistribution(-1, 1)}
+    attrs = {"entry": entry, "yvar": 1e-6}
+    study.add_trial(optuna.trial.create_trial(params=params, distributions=wide, value=5.0, user_attrs=attrs))
+
+
+def test_the_luckiest_trial_is_not_recommended():
+    study = grid_study()
+    add(study, [0.97, 0.5], 1.2, 1.0, "lucky")
+    assert study.best_trial.user_attrs["entry"] == "lucky"
+    assert recommended_of(study, SPACE).x[0] == pytest.approx(0.375)
+    with pytest.raises(InputError, match="one released point"):
+        recommended_of(a_study(), SPACE)
+
+
+def test_the_sampler_draws_one_sobol_design_and_then_asks_dpbos_gp():
+    study = a_study(sampler=NoiseAwareSampler(SPACE, seed=7, initial=4))
+    points = torch.stack([Suggestions(SPACE).suggested(study.ask()) for _ in range(4)])
+    torch.testing.assert_close(points, SPACE.sample(4, seed=7), rtol=1e-9, atol=1e-9)
+    sampler = NoiseAwareSampler(SPACE, seed=3, initial=2)
+    study = grid_study(sampler)
+    X = torch.stack([Suggestions(SPACE).point(trial.params) for trial in study.trials])
+    Y = torch.tensor([[trial.value] for trial in study.trials], dtype=torch.float64)
+    expected = next_point(SPACE, X, Y, torch.full_like(Y, 1e-6), seed=3009)[0]
+    trial = study.ask()
+    torch.testing.assert_close(Suggestions(SPACE).suggested(trial), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_points_that_are_under_way_or_failed_are_not_asked_again_at_once():
+    study = grid_study(NoiseAwareSampler(SPACE, initial=2))
+    points = []
+    for state in (None, None, TrialState.FAIL, None):
+        trial = study.ask()
+        points.append(Suggestions(SPACE).suggested(trial))
+        if state is not None:
+            study.tell(trial, state=state)
+    assert min(float((a - b).norm()) for a, b in itertools.combinations(points, 2)) > 0.02
+
+
+@pytest.mark.attack("A16")
+def test_two_processes_share_one_plan_and_a_killed_one_loses_nothing_that_was_paid_for(tmp_path, capsys):
+    """One worker is killed between a release and telling Optuna; then two, of which this process is one, resume and finish at once."""
+    file, books = f"sqlite:///{tmp_path / 'study.db'}", str(tmp_path / "ledger.db")
+    study = a_study(file)
+
+    def values():
+        return {value["handle"]: (value["value"][0], value["variance"][0]) for value in Ledger.existing(books).values("search")}
+
+    dying = started(tmp_path, "log", main, "die", file, books, "a")
+    dying.join(timeout=300)
+    assert dying.exitcode == -9, (tmp_path / "log").read_text()
+    assert len(values()) == 3
+    assert len(told(study)) == 2, "the third was never told"
+    beside = started(tmp_path, "resumed", main, "resume", file, books, "a")
+    main("resume", file, books, "b")
+    beside.join(timeout=300)
+    printed = (tmp_path / "resumed").read_text()
+    assert beside.exitcode == 0, printed
+    assert sorted(map(int, (printed, capsys.readouterr().out))) == [0, 1], "two who resume at once bring it back once"
+    ledger = Ledger.existing(books)
+    ledger.verify()
+    assert sum(record.body["event"]["slots"] for record in ledger.charges("search")) == 8
+    assert told(study) == values()
+    states = [trial.state for trial in study.trials]
+    assert states.count(TrialState.PRUNED) <= 2, "whoever came too late ended quietly, one trial a worker at most"
+    assert set(states) <= {TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING}
+    assert states.count(TrialState.RUNNING) == 1, "of the killed worker"
+    done = study.get_trials(states=(TrialState.COMPLETE,))
+    assert all(len(trial.params) == 2 for trial in done)
+    assert len({tuple(trial.params.items()) for trial in done}) == len(done) == 8

@@ -1,0 +1,418 @@
+"""DPSearch: familiar, resumable, steered by nothing but releases, and handing on nothing that saw a private record."""
+
+import contextlib
+import functools
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from sklearn.base import clone
+from sklearn.datasets import make_classification
+from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
+from sklearn.exceptions import FitFailedWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import get_scorer
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
+
+from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit
+from dpbo.accounting import Planned
+from dpbo.describing import described_estimator, described_scoring, described_space
+from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
+from dpbo.events import GaussianEvent
+from dpbo.integrations.tuning import estimator, strategies
+from dpbo.integrations.tuning.scorings import scoring_named
+from dpbo.integrations.tuning.strategies import public_candidates
+from dpbo.integrations.tuning.tables import split_once
+from dpbo.mechanisms import NoNoise
+from dpbo.quiet import quietly
+from dpbo.space import Space
+from dpbo.testing import SeededEntropy, replay
+
+X, Y = make_classification(1600, 8, n_informative=5, random_state=0)
+TRAIN, VALIDATION = (X[:400], Y[:400]), (X[400:], Y[400:])
+BUDGET = Budget(3.0, 1e-6)
+TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": BUDGET}
+TREE = DecisionTreeClassifier(random_state=0)
+NUMBERS = {"max_depth": scipy.stats.randint(1, 9), "ccp_alpha": scipy.stats.loguniform(1e-4, 1e-1)}
+MIXED = {**NUMBERS, "criterion": ["gini", "entropy"]}  # dear: proposals weigh every word of the list
+SMOOTH = {"logisticregression__C": scipy.stats.loguniform(1e-4, 1e2)}
+LOGISTIC = make_pipeline(StandardScaler(), LogisticRegression())
+
+
+def make(**changed):
+    return DPSearch(**{"estimator": TREE, "param_distributions": NUMBERS, "budget": BUDGET, "n_iter": 7, "n_initial": 6, **changed})
+
+
+def fitted(**changed):
+    return make(**changed).fit(*TRAIN, *VALIDATION)
+
+
+def test_it_finds_a_good_tree_in_a_mixed_space():
+    search = fitted(param_distributions=MIXED)
+    assert search.best_params_["max_depth"] >= 3
+    assert search.score(*VALIDATION) > 0.8
+    assert search.best_score_ == pytest.approx(search.score(*VALIDATION), abs=6 * search.best_score_std_)
+    assert len(search.results_["params"]) == len(search.results_["released_score"]) == 7
+    columns = {f"param_{name}" for name in MIXED}
+    assert set(search.results_) == {"params", "released_score", "noise_std", "posterior_mean", *columns}
+    assert search.predict_proba(X[:3]).shape == (3, 2)
+    assert search.classes_.tolist() == [0, 1]
+    assert str(search.statement().guarantee).startswith("(3.000, 1e-06)-DP")
+
+
+@pytest.mark.parametrize("strategy", ["turbo", "saas"])
+def test_other_ways_to_look_are_resumed_like_the_first(strategy, tmp_path):
+    terms = {"strategy": strategy, "ledger": str(tmp_path / "l.db"), "dataset": "trees"}
+    first = fitted(**terms)
+    assert first.score(*VALIDATION) > 0.8
+    again = fitted(**terms)
+    assert again.best_params_ == first.best_params_
+    assert again.best_score_ == first.best_score_
+    with pytest.raises(LedgerMismatch):
+        fitted(**{**terms, "strategy": "bo"})
+    for n_iter in (1, 2, 3):
+        assert len(fitted(strategy=strategy, n_iter=n_iter, n_initial=1).results_["params"]) == n_iter
+
+
+def test_private_gradients_search_a_continuous_space():
+    search = fitted(estimator=LOGISTIC, param_distributions=SMOOTH, strategy="gibo", scoring="neg_log_loss", n_iter=12)
+    assert search.results_["released_gradient"].shape == (6, 1)
+    assert search.best_params_["logisticregression__C"] > 1e-3
+    assert -1.0 < search.best_score_ < 0.0
+
+
+def test_a_private_choice_among_public_candidates():
+    search = fitted(strategy="grid", param_distributions=MIXED, n_iter=12)
+    assert search.results_["chosen"].sum() == 1
+    assert search.best_params_ == search.results_["params"][int(search.results_["chosen"].argmax())]
+    assert search.score(*VALIDATION) > 0.8
+    assert "released_score" not in search.results_
+    small = public_candidates(Space(a=[1, 2, 3], b=["x", "y"]), 10, 0)
+    assert small.shape == (6, 2)
+    assert len({tuple(x) for x in small.tolist()}) == 6
+    assert len(public_candidates(Space(a=[1, 2, 3], b=["x", "y"]), 4, 0)) == 4
+    assert len(public_candidates(Space(a=scipy.stats.uniform()), 7, 0)) == 7
+
+
+@pytest.mark.parametrize("scoring", ["neg_log_loss", "balanced_accuracy", "f1", "roc_auc"])
+def test_scorings_agree_with_scikit_learns(scoring):
+    search = fitted(scoring=scoring, budget=Budget.gdp(200.0), n_iter=6)
+    bins = 0.02 if scoring == "roc_auc" else 0.0
+    own = get_scorer(scoring)(search.best_estimator_, *VALIDATION)
+    if scoring == "neg_log_loss":
+        likelihood = search.predict_proba(VALIDATION[0])[np.arange(1200), VALIDATION[1]]
+        own = np.log(np.maximum(likelihood, np.exp(-3.0))).mean()
+    assert search.best_score_ == pytest.approx(own, abs=6 * search.best_score_std_ + bins)
+    assert 0 < search.best_score_std_ < 0.01
+
+
+def test_regression_and_a_scoring_of_ones_own():
+    rng = np.random.default_rng(0)
+    y = X @ rng.normal(size=8)
+    for scoring, ends in (("neg_mean_squared_error", (-4.0, 0.0)), (within_one, (0.0, 1.0))):
+        terms = {"param_distributions": {"alpha": scipy.stats.loguniform(1e-2, 1e5)}, "scoring": scoring, "score_range": ends}
+        search = make(estimator=Ridge(), **terms).fit(X[:400], y[:400], X[400:], y[400:])
+        assert search.best_params_["alpha"] < 1e4
+    with pytest.raises(InputError, match="score_range"):
+        make(estimator=Ridge(), param_distributions={"alpha": [1.0, 2.0]}, scoring=within_one).fit(*TRAIN, *VALIDATION)
+
+
+def within_one(model, features, labels):
+    return abs(model.predict(features) - labels) < 1
+
+
+def test_one_table_is_split_once_and_the_statement_says_what_that_leaves():
+    search = make(test_size=0.75).fit(X, Y)
+    assert "only its validation part is protected" in str(search.statement())
+    assert search.statement().units == 1200
+    assert "only its validation part" not in str(fitted(n_iter=6).statement())
+    with pytest.raises(InputError, match="test_size"):
+        make().fit(X, Y)
+    with pytest.raises(InputError, match="groups"):
+        make(test_size=0.5).fit(X, Y, groups=np.arange(1600))
+    with pytest.raises(InputError, match="adjacency"):
+        make(test_size=0.5, adjacency="add-or-remove-one", divisor=800).fit(X, Y)
+    with pytest.raises(InputError, match="X_val"):
+        make().fit(*TRAIN, *TRAIN)
+
+
+@pytest.mark.attack("A6")
+def test_labels_do_not_decide_where_a_row_goes():
+    rows, places = np.arange(60).reshape(60, 1), []
+    for labels in (np.arange(60) % 2, np.arange(60) < 20, np.arange(60) % 3):
+        trained, trained_y, held, held_y = split_once(rows, labels, 0.5, 3, Adjacency.REPLACE_ONE)
+        assert (trained_y == labels[trained[:, 0]]).all()
+        assert (held_y == labels[held[:, 0]]).all()
+        places.append(held[:, 0].tolist())
+    assert places[0] == places[1] == places[2]
+
+
+def test_what_is_protected_and_by_what_number_it_is_divided():
+    groups = np.arange(1200) // 4
+    search = make(unit="patient").fit(*TRAIN, *VALIDATION, groups=groups, groups_train=np.arange(400) + 1000)
+    assert "each patient of the validation records (300 of them" in str(search.statement())
+    with pytest.raises(InputError, match="groups_train"):
+        make().fit(*TRAIN, *VALIDATION, groups=groups, groups_train=groups[:400])
+    assert "their number is private" in str(fitted(adjacency="add-or-remove-one", divisor=1200).statement())
+    with pytest.raises(InputError, match="divisor"):
+        fitted(adjacency="add-or-remove-one")
+
+
+def test_a_fit_that_fails_is_raised_or_counts_as_worst():
+    unlucky = {"max_depth": [2, 4], "min_samples_split": [2, -7]}  # -7 is refused by the tree
+    with pytest.raises(ValueError, match="min_samples_split"):
+        fitted(param_distributions=unlucky)
+    with pytest.warns(FitFailedWarning, match="counts as worst"):
+        search = fitted(param_distributions=unlucky, error_score="worst", n_iter=8)
+    assert search.best_params_["min_samples_split"] == 2
+    results = zip(search.results_["params"], search.results_["released_score"], strict=True)
+    worst = [score for parameters, score in results if parameters["min_samples_split"] < 0]
+    assert worst == pytest.approx([0.0] * len(worst), abs=0.1)
+    with pytest.raises(ValueError, match="Invalid parameter"):
+        fitted(param_distributions={"depth": [1, 2]})
+
+
+class Interrupted(DecisionTreeClassifier):  # type: ignore[misc]
+    left = 7
+
+    def fit(self, X, y):
+        Interrupted.left -= 1
+        if Interrupted.left == 0:
+            raise KeyboardInterrupt
+        return super().fit(X, y)
+
+
+def test_it_resumes_by_name_and_refuses_another_search_under_it(tmp_path):
+    terms = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "estimator": Interrupted(random_state=0)}
+    with pytest.raises(KeyboardInterrupt):
+        fitted(**terms)
+    first = fitted(**terms)
+    assert len(first.results_["params"]) == 7
+    entries = first.statement().entries
+    again = fitted(**terms)
+    assert again.statement().entries == entries, "nothing was charged anew"
+    assert again.best_params_ == first.best_params_
+    assert again.best_score_ == first.best_score_
+    smaller = {**NUMBERS, "max_depth": scipy.stats.randint(1, 8)}
+    for changed in ({"scoring": "f1"}, {"random_state": 1}, {"param_distributions": smaller}, {"n_iter": 11}):
+        with pytest.raises(LedgerMismatch):
+            fitted(**{**terms, **changed})
+    with pytest.raises(BudgetExceeded):
+        fitted(**terms, name="another")
+
+
+def test_a_share_of_a_curators_budget():
+    curator = Curator(VALIDATION, **TERMS)
+    make(budget=0.5, n_iter=6).fit(*TRAIN, curator)
+    make(budget=0.5, strategy="grid", name="second").fit(*TRAIN, curator)
+    with pytest.raises(BudgetExceeded):
+        make(budget=0.1, name="third").fit(*TRAIN, curator)
+    with pytest.raises(InputError, match="budget"):
+        make().fit(*TRAIN, curator)
+    with pytest.raises(InputError, match="groups"):
+        make(budget=0.5).fit(*TRAIN, curator, groups=np.arange(1200))
+
+
+def test_a_search_and_its_last_score_take_what_a_plan_lists_for_each():
+    curator = Curator(VALIDATION, **TERMS, accounting=Planned([GaussianEvent(12.0, 3), GaussianEvent(9.0)]))
+    search = make(budget=1.0, n_iter=3).fit(*TRAIN, curator)
+    assert search.best_score_std_ == pytest.approx(9.0 / 1200)
+    assert search.results_["noise_std"] == pytest.approx(12.0 / 1200)
+    assert str(curator.ledger.verify().total) == str(curator.ledger.cap)
+    with pytest.raises(InputError, match="1 under a plan"):
+        make(budget=0.5, n_iter=3, name="other").fit(*TRAIN, curator)
+
+
+def test_a_baseline_without_privacy_says_so():
+    search = fitted(budget=NoNoise(allow_not_private=True), n_iter=6)
+    assert "not bounded" in str(search.statement())
+    assert search.best_score_ == pytest.approx(search.score(*VALIDATION), abs=1e-6)
+    assert fitted(final_share=None, n_iter=6).best_score_ is None
+
+
+def test_data_frames_and_word_labels():
+    pandas = pytest.importorskip("pandas")
+    frame, words = pandas.DataFrame(X, columns=list("abcdefgh")), pandas.Series(np.where(Y == 1, "ill", "well"), index=np.arange(1600) + 7)
+    for scoring in ("accuracy", "neg_log_loss", "f1", "balanced_accuracy"):
+        search = make(scoring=scoring, n_iter=2).fit(frame[:400], words[:400], frame[400:], words[400:])
+        assert set(search.predict(frame[:5])) <= {"ill", "well"}
+
+
+NEIGHBOUR = (VALIDATION[0].copy(), VALIDATION[1].copy())
+NEIGHBOUR[0][5], NEIGHBOUR[1][5] = 1e3, 1 - NEIGHBOUR[1][5]
+
+
+def run(curator, _records, **changed):
+    """What a reader of the search gets to see."""
+    search = make(budget=0.9, **changed).fit(*TRAIN, curator)
+    return search.best_params_, search.best_score_, search.best_score_std_, search.results_, search.best_estimator_
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"param_distributions": MIXED}, {"scoring": "f1"}, {"scoring": "roc_auc"},
+        {"strategy": "grid", "param_distributions": MIXED}, {"strategy": "turbo"}, {"strategy": "saas"},
+        {"strategy": "gibo", "scoring": "neg_log_loss", "estimator": LOGISTIC, "param_distributions": SMOOTH},
+    ],
+    ids=["bo", "f1", "roc_auc", "grid", "turbo", "saas", "gibo"],
+)  # fmt: skip
+@pytest.mark.attack("A6", "A7", "A21")
+def test_nothing_but_releases_steers_it(changed):
+    replay(lambda curator, records: run(curator, records, **changed), VALIDATION, NEIGHBOUR, **TERMS, entropy=SeededEntropy(1))
+
+
+@pytest.mark.attack("A6", "A21")
+def test_a_recommendation_by_raw_scores_is_seen(monkeypatch):
+    """The mutant: among the evaluated points, the one whose exact validation score is highest."""
+    records = [VALIDATION]
+
+    def by_raw_scores(task):
+        found = strategies.by_search(task)
+        X = torch.stack([task.space.encode(p) for p in found.results["params"]])
+        exact = [float(np.mean(task.scoring(task.trainer(x), records[0]))) for x in X]
+        return found._replace(results={**found.results, "exact": np.array(exact)})
+
+    monkeypatch.setitem(estimator._STRATEGIES, "bo", by_raw_scores)
+
+    def leaky(curator, own):
+        records[0] = own
+        return run(curator, own, n_iter=6)
+
+    with pytest.raises(AssertionError, match="depends on the records beyond what was released"):
+        replay(leaky, VALIDATION, NEIGHBOUR, **TERMS, entropy=SeededEntropy(1))
+
+
+@pytest.mark.attack("A21")
+@pytest.mark.usefixtures("seeded_noise")
+def test_the_public_side_never_gets_a_validation_record():
+    """Everything the fits and the search's own model are given: training rows, and released values."""
+    seen = []
+
+    class Watched(DecisionTreeClassifier):  # type: ignore[misc]
+        def fit(self, X, y):
+            seen.append((X, y))
+            return super().fit(X, y)
+
+    search = fitted(estimator=Watched(random_state=0))
+    assert all(np.array_equal(x, TRAIN[0]) and np.array_equal(y, TRAIN[1]) for x, y in seen)
+    held = {id(part) for part in VALIDATION}
+    assert not any(id(value) in held for value in vars(search).values())
+    exact = [np.mean(clone(TREE).set_params(**p).fit(*TRAIN).predict(VALIDATION[0]) == VALIDATION[1]) for p in search.results_["params"]]
+    assert not np.isclose(search.results_["released_score"], exact, rtol=0, atol=1e-12).any(), "only noised scores are kept"
+
+
+def power(model, X, y, p=1):
+    return abs(model.predict(X) - y) ** p
+
+
+def test_what_the_ledger_keeps_of_an_estimator_a_space_and_a_scoring_tells_them_apart():
+    for one, other in (
+        (MLPClassifier((10,)), MLPClassifier((500,))),
+        (LogisticRegression(class_weight={0: 1, 1: 5}), LogisticRegression(class_weight={0: 5, 1: 1})),
+        (RandomForestClassifier(max_depth=np.int64(1)), RandomForestClassifier(max_depth=np.int64(9))),
+        (Pipeline([("c", DecisionTreeClassifier(splitter="random"))]), Pipeline([("c", ExtraTreeClassifier(splitter="random"))])),
+        (BaggingClassifier(DecisionTreeClassifier()), BaggingClassifier(DecisionTreeClassifier(max_depth=2))),
+    ):
+        assert described_estimator(one) != described_estimator(other), one
+        assert described_estimator(one) == described_estimator(one.__sklearn_clone__())
+    trees = [[DecisionTreeClassifier(max_depth=depth)] for depth in (1, 2)]
+    histograms = [scipy.stats.rv_histogram(np.histogram(values)) for values in ([1.0, 2.0, 3.0], [1.0, 2.0, 9.0])]
+    for first, second in (([(10,), (50,)], [(7,), (50,)]), trees, (np.array([1, 2]), np.array([1, 3])), histograms):
+        assert described_space({"a": first}) != described_space({"a": second}), first
+    wide, same = (scipy.stats.loguniform(1e-2, end) for end in (np.float64(1.0), 1.0))
+    assert described_space({"a": wide}) == described_space({"a": same})
+    assert described_scoring(lambda m, X, y: y) != described_scoring(lambda m, X, y: -y)
+    assert described_scoring(functools.partial(power, p=2)) != described_scoring(functools.partial(power, p=1))
+    assert described_scoring(power) == described_scoring(power)
+    assert described_scoring("f1") == "f1"
+
+
+def test_another_process_describes_a_search_in_the_same_words(capsys):
+    code = (
+        "from dpbo.describing import described_estimator as e, described_scoring as s\n"
+        "from sklearn.pipeline import Pipeline\nfrom sklearn.preprocessing import FunctionTransformer\n"
+        "f = lambda m, X, y: [v in {'a', 'b', 'c'} for v in y]\n"
+        "print(e(Pipeline([('t', FunctionTransformer(f)), ('c', None)])), s(f))"
+    )
+    exec(code, {"__name__": "__main__"})
+    other = {**os.environ, "PYTHONHASHSEED": "12345"}
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=other).stdout
+    assert told == capsys.readouterr().out
+
+
+class Remembering(DecisionTreeClassifier):  # type: ignore[misc]
+    """As those do that cache what they predict, or draw from a random state as they transform."""
+
+    def predict(self, X):
+        self.seen_ = np.array(X)
+        return super().predict(X)
+
+
+class Unique(Remembering):
+    """It cannot be copied."""
+
+    def fit(self, X, y):
+        self.lock_ = threading.Lock()
+        return super().fit(X, y)
+
+
+class Same(Remembering):
+    """Its copy is itself."""
+
+    def __deepcopy__(self, _memo):
+        return self
+
+
+@pytest.mark.attack("A21")
+def test_the_model_that_saw_private_records_is_never_handed_on():
+    for kind in (Remembering, Unique, Same):
+        for strategy in ("bo", "grid"):
+            best = fitted(estimator=kind(random_state=0), strategy=strategy, n_iter=3).best_estimator_
+            assert not hasattr(best, "seen_"), (kind, strategy)
+            assert kind is Unique or X[-1].tobytes() not in pickle.dumps(best), (kind, strategy)
+
+
+class Telling(DecisionTreeClassifier):  # type: ignore[misc]
+    def predict(self, X):
+        warnings.warn(f"unknown category {X[0, 0]}", stacklevel=2)
+        return super().predict(X)
+
+
+@pytest.mark.attack("A21")
+def test_warnings_on_private_records_are_muted_until_the_last_thread_leaves():
+    """With `catch_warnings` the first thread to leave would let the other one's warnings be heard again."""
+    model, scored = Telling().fit(*TRAIN), scoring_named("accuracy", None, TRAIN[1])
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        before = list(warnings.filters)
+        with contextlib.ExitStack() as other:
+            with quietly():
+                other.enter_context(quietly())
+            warnings.warn("muted for the other's sake", stacklevel=1)
+        assert warnings.filters == before
+        scored(model, VALIDATION)
+        assert shown == []
+        warnings.warn("heard", stacklevel=1)
+        assert len(shown) == 1
+
+
+@pytest.mark.attack("A21")
+def test_a_ledgers_password_is_not_shown():
+    search = DPSearch(
+        DecisionTreeClassifier(), {"max_depth": [1, 2]}, budget=Budget(1.0, 1e-6), dataset="d", ledger="postgresql://u:hunter2@host/db"
+    )
+    shown = [repr(search), *search._repr_mimebundle_().values()]
+    assert all("host/db" in text and "hunter2" not in text for text in shown)
+    assert clone(search).ledger == "postgresql://u:hunter2@host/db"

@@ -1,0 +1,161 @@
+"""A search says what it cannot do before anything is reserved, and refuses what it would not look at."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import scipy.stats as st
+import torch
+from sklearn.exceptions import FitFailedWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import f1_score, make_scorer
+from sklearn.utils.estimator_checks import check_estimator
+
+from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit
+from dpbo.curator import Ledger
+from dpbo.errors import BudgetExceeded, InputError
+from dpbo.integrations.tuning import strategies
+from dpbo.integrations.tuning.tables import require_apart
+from dpbo.mechanisms import NoNoise
+from tests.integration.test_search import BUDGET, LOGISTIC, MIXED, SMOOTH, TERMS, TRAIN, TREE, VALIDATION, X, Y, make
+
+FRAME_COLUMNS = list("abcdefgh")
+SMOOTH_GIBO = {"strategy": "gibo", "estimator": LOGISTIC, "param_distributions": SMOOTH, "scoring": "neg_log_loss"}
+GIBO = {**SMOOTH_GIBO, "estimator": LogisticRegression(), "param_distributions": {"C": st.loguniform(0.01, 1)}}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"scoring": "recall"}, "^scoring="),
+    ({"cv": 5}, "^cv=.*no bound on it is known"), ({"refit": True}, "^refit=.*trained on the training records"),
+    ({"final_share": 1.0}, "^final_share="), ({"budget": 0.5}, "^budget="), ({"param_distributions": [MIXED]}, "^param_distributions="),
+    ({"strategy": "grid", "scoring": "f1"}, "^scoring="), ({"strategy": "grid", "n_iter": 1}, "^n_iter="),
+    ({"strategy": "gibo", "scoring": "neg_log_loss", "param_distributions": MIXED}, "^strategy="),
+    ({"strategy": "grid", "budget": NoNoise(allow_not_private=True)}, "^budget="), ({"strategy_options": {"clip": 1.0}}, "options="),
+    ({"strategy": "saas", "param_distributions": MIXED}, "^strategy='saas'"), ({**SMOOTH_GIBO, "scoring": "accuracy"}, "^scoring="),
+    ({**SMOOTH_GIBO, "n_iter": 1}, "^n_iter="), ({"scoring": make_scorer(f1_score), "score_range": (0.0, 1.0)}, "one real number a record"),
+    ({"estimator": Ridge(), "param_distributions": {"alpha": [1.0, 2.0]}, "scoring": "neg_log_loss"}, "predict_proba"),
+    ({**GIBO, "strategy_options": {"clip": -1.0}}, "clip="), ({**GIBO, "strategy_options": {"nonsense": 1.0}}, "strategy_options="),
+    ({**GIBO, "strategy_options": {"bounds": 1.0}}, "strategy_options="), ({"name": "x" * 193}, "name="),
+    ({"param_distributions": {"max_depth": [-1, -2]}}, "max_depth"),
+    ({"param_distributions": {"max_depth": [-1, -2]}, "strategy": "grid", "n_iter": 2}, "max_depth"),
+    ({"param_distributions": {"criterion": ["gini"]}}, "param_distributions="),
+    ({"param_distributions": {"max_depth": [2], "criterion": ["gini"]}}, "param_distributions="),
+    ({"param_distributions": {"ccp_alpha": st.uniform(0, -1)}}, "ccp_alpha="),
+]  # fmt: skip
+
+
+def short(**changed):
+    return make(**{"n_iter": 3, "n_initial": 2, "param_distributions": {"max_depth": [1, 2, 3, 4]}, **changed})
+
+
+def test_nothing_is_reserved_for_what_cannot_work(tmp_path):
+    for i, (changed, message) in enumerate(REFUSED):
+        file = tmp_path / f"{i}.db"
+        with pytest.raises(Exception, match=message):
+            make(dataset="d", ledger=str(file), **changed).fit(*TRAIN, *VALIDATION)
+        assert not file.exists() or Ledger.existing(str(file)).head().seq == 0, changed
+
+
+def test_a_validation_table_of_another_form_is_refused(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=FRAME_COLUMNS)
+    rows, labels = VALIDATION
+    for parameter, tables in (
+        ("y_val", (*TRAIN, rows, labels[:, None])), ("X_val", (*TRAIN, rows[:, :4], labels)), ("X_val", (*TRAIN, rows.tolist(), labels)),
+        ("X_val", (TRAIN[0].tolist(), TRAIN[1], X.tolist(), Y)), ("y_val", (*TRAIN, rows, labels.astype(str))),
+        ("X_val", (frame[:400], TRAIN[1], frame[FRAME_COLUMNS[::-1]][400:], labels)),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"^{parameter}="):
+            short(dataset="d", ledger=str(tmp_path / "l.db")).fit(*tables)
+    assert not (tmp_path / "l.db").exists()
+
+
+def test_what_would_not_be_looked_at_is_refused():
+    curator = Curator(VALIDATION, unit=PrivacyUnit("p", groups=np.arange(1200) // 2), adjacency=Adjacency.REPLACE_ONE, budget=BUDGET)
+    with pytest.raises(InputError, match=r"^groups_train="):
+        short(budget=0.5).fit(*TRAIN, curator, groups_train=np.arange(400))
+    with pytest.raises(InputError, match=r"^y_val="):
+        short(budget=0.5).fit(*TRAIN, curator, VALIDATION[1])
+    with pytest.raises(InputError, match=r"^y_train="):
+        short(test_size=0.5).fit(X)
+    assert curator.ledger.head().seq == 0
+
+
+@pytest.mark.attack("A20")
+def test_a_unit_on_both_sides_is_seen_and_labels_of_two_kinds_are_refused():
+    rows, apart = np.zeros((3, 1)), {"numbers": [10, 11, 12], "text": ["x", "y", "z"]}
+    for groups, trained, kind in (
+        ([1, 2, 2], torch.tensor([2, 3, 3]), "numbers"), (np.array([1, 2, 2]), [2.0, 3.5, 4.0], "numbers"),
+        (["a", "7", "7"], np.array(["a", "c", "c"]), "text"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=r"^groups_train="):
+            require_apart(rows, rows.copy(), groups, trained)
+        require_apart(rows, rows.copy(), groups, apart[kind])
+        for mixed in ([1, "b", 1], np.array(["b", 1, None], dtype=object)):
+            with pytest.raises(InputError, match="different kinds"):
+                require_apart(rows, rows.copy(), mixed, trained)
+
+
+def test_what_is_no_label_a_record_is_refused_by_name_and_not_shown():
+    rows, good = np.zeros((3, 1)), [1, 2, 3]
+    for labels in ([{1}, {2}, {3}], "abc", {1, 2, 3}, {1: 0, 2: 0, 3: 0}, np.zeros((3, 2))):
+        for name, given in (("groups", (labels, good)), ("groups_train", (good, labels))):
+            with pytest.raises(InputError, match=rf"^{name}='\w+'") as caught:
+                require_apart(rows, rows.copy(), *given)
+            assert caught.value.__context__ is None
+
+
+def test_a_name_that_begins_another_is_no_sign_that_a_search_has_begun():
+    """It would reserve the last release of a search that cannot be paid for."""
+    curator = Curator(VALIDATION, **TERMS)
+    short(budget=0.9, name="a: b").fit(*TRAIN, curator)
+    before = curator.ledger.head().seq
+    with pytest.raises(BudgetExceeded):
+        short(budget=0.5, name="a").fit(*TRAIN, curator)
+    assert curator.ledger.head().seq == before
+
+
+def test_a_search_that_cannot_propose_is_refused_before_anything_is_reserved(tmp_path, monkeypatch):
+    def failing(*_args, **_settings):
+        raise RuntimeError("no neighbours")
+
+    for strategy, name in (("bo", "next_point"), ("turbo", "trust_region_point")):
+        monkeypatch.setattr(strategies, name, failing)
+        file = str(tmp_path / f"{strategy}.db")
+        with pytest.raises(RuntimeError, match="no neighbours"):
+            short(strategy=strategy, dataset="d", ledger=file).fit(*TRAIN, *VALIDATION)
+        assert Ledger.existing(file).head().seq == 0, strategy
+
+
+def test_a_parameter_of_one_value_is_held():
+    whole, fine = {"max_depth": [1, 2, 3], "min_samples_leaf": [2]}, {"ccp_alpha": st.loguniform(1e-4, 1e-1), "criterion": ["gini"]}
+    for space, strategy in ((whole, "bo"), (fine, "bo"), (fine, "turbo")):
+        search = short(param_distributions=space, strategy=strategy).fit(*TRAIN, *VALIDATION)
+        name, (value,) = list(space.items())[1]
+        assert search.best_params_[name] == value, (name, strategy)
+        assert len(search.results_["params"]) == 3
+
+
+def test_sparse_tables_with_a_bad_record_and_a_number_of_numpys():
+    broken = VALIDATION[0].copy()
+    broken[7, 2] = np.inf
+    for kind in (scipy.sparse.csr_matrix, scipy.sparse.coo_matrix):
+        search = short().fit(kind(TRAIN[0]), TRAIN[1], kind(broken), VALIDATION[1])
+        assert search.best_score_ > 0.5, "the record alone counts as worst"
+    assert short(test_size=np.int64(1200)).fit(X, Y).statement().units == 1200
+
+
+def test_scikit_learns_own_checks():
+    """All but those that ask for what a private search must not or cannot do."""
+    search = DPSearch(TREE, {"max_depth": [1, 2, 3]}, budget=Budget.gdp(50.0), n_iter=2, n_initial=2, test_size=0.5)
+    known = {"check_classifiers_train": "a list has no type of its own", "check_fit_score_takes_y": "there are two tables"}
+    known["check_supervised_y_2d"] = "labels are one number or word a record"
+    checks = check_estimator(search, expected_failed_checks=known, on_skip=None)
+    assert sum(check["status"] == "passed" for check in checks) > 40
+
+
+def test_a_search_in_which_nothing_can_be_fitted_still_states_what_it_spent():
+    search = short(param_distributions={"max_depth": [-1, -2]}, error_score="worst")
+    with pytest.warns(FitFailedWarning), pytest.raises(InputError, match=r"^error_score="):
+        search.fit(*TRAIN, *VALIDATION)
+    assert search.statement().units == 1200
+    assert len(search.results_["params"]) == 3

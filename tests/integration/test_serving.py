@@ -1,0 +1,304 @@
+"""The curator's server, asked over a socket: what it answers, what it refuses, what it never says; and a search that asks it."""
+
+import contextlib
+import json
+import logging
+import math
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+import torch
+import uvicorn
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.accounting import PureFilter
+from dpbo.algorithms.outsourced import Modeler, Outcomes
+from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure
+from dpbo.integrations import RemoteCurator, RemoteRefusal, application, search
+from dpbo.mechanisms.laplace import LaplaceMechanism
+from dpbo.models import squared_exponential
+
+TOKEN = "a token of enough letters"
+HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+SECRET = 0.123456789
+
+
+def outcomes(outcome=lambda records: records["y"], **changed):
+    records = {"rows": torch.zeros(6, 2, dtype=torch.float64), "y": torch.full((6,), SECRET, dtype=torch.float64)}
+    terms: dict[str, Any] = {"unit": PrivacyUnit("row"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(4.0, 0.0)}
+    curator = Curator(records, **terms, accounting=PureFilter(), role="candidate")
+    return Outcomes(curator, outcome, value_range=(0.0, 1.0), budget_share=0.5, **changed)
+
+
+@contextlib.contextmanager
+def served(app):
+    """A real server on a port of its own."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", access_log=False))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as web:
+            yield web
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def client():
+    """A client with the token, of a server that ends with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def of(asked, **changed):
+            web = stack.enter_context(served(application(asked, token=TOKEN, **{"every": 0.001, **changed})))
+            web.headers.update(HEADERS)
+            return web
+
+        yield of
+
+
+def ask(web, row, request="q", **changed):
+    return web.post("/value", json={"row": row, "request": request}, **changed)
+
+
+def test_a_row_is_answered_once_and_the_same_question_again_for_free(client):
+    asked = outcomes()
+    web = client(asked)
+    body = json.dumps({"request": "one", "row": 3})
+    first = web.request("POST", "/value", content=body, headers={"Content-Type": "text/plain"})  # plain enough for any client
+    assert first.status_code == 200
+    head = asked.curator.ledger.head().seq
+    assert ask(web, 3, "one").json() == first.json()
+    assert asked.curator.ledger.head().seq == head
+    assert first.json()["row"] == 3
+    assert first.json()["variance"] == pytest.approx(2 / 2.0**2)
+    assert first.json()["value"] != SECRET
+    assert asked.history()[0].value == first.json()["value"]
+    told = web.get("/statement").json()
+    assert told["adjacency"] == "replace-one"
+    assert told["guarantee"]["epsilon"] == 4.0
+
+
+MALFORMED = [b"", b"row", b"[]", b"3", b"{}", b'{"row": 1}', b'{"row": 1, "request": 2}', b'{"row": true, "request": "a"}',
+             b'{"row": 1.0, "request": "a"}', b'{"row": "1", "request": "a"}', b'{"row": 1, "request": "a", "more": 0}', b"\xff\xfe",
+             b"[" * 4000, b'{"row": 1e400, "request": "a"}', b'{"row": 1, "request": ""}', b'{"row": 1, "request": null}']  # fmt: skip
+
+
+def refusals():
+    yield from ((lambda web, body=body: web.post("/value", content=body), (400, 409)) for body in MALFORMED)
+    yield lambda web: web.post("/value", content=b"x" * 5000), (413,)
+    yield lambda web: ask(web, 6), (404,)
+    yield lambda web: ask(web, -1), (404,)
+    yield lambda web: ask(web, 10**30), (404,)
+    yield lambda web: ask(web, 2, "x" * 201), (409,)
+    yield lambda web: ask(web, 2, headers={"Authorization": ""}), (401,)
+    yield lambda web: ask(web, 2, headers={"Authorization": "Bearer another token of letters"}), (401,)
+    yield lambda web: ask(web, 2, headers={"Authorization": b"Bearer \xff\xfe"}), (401,)
+    yield lambda web: web.get("/statement", headers={"Authorization": ""}), (401,)
+    yield lambda web: web.get("/value"), (405,)
+    yield lambda web: web.post("/statement"), (405,)
+    yield lambda web: web.get("/other"), (404,)
+    yield lambda web: ask(web, 0, "another name"), (409,)  # a repeated row
+    yield lambda web: ask(web, 1, "first"), (409,)  # a name that was another row's
+
+
+def test_what_is_refused_is_refused_clearly_and_charges_nothing(client):
+    asked = outcomes()
+    web = client(asked)
+    assert ask(web, 0, "first").status_code == 200
+    before = asked.curator.ledger.head().hash
+    for i, (question, status) in enumerate(refusals()):
+        reply = question(web)
+        assert reply.status_code in status, i
+        assert str(SECRET) not in reply.text, i
+        assert asked.curator.ledger.head().hash == before, i
+    with httpx.Client(base_url=web.base_url, trust_env=False) as stranger:
+        assert stranger.get("/statement").status_code == 401, "without any header"
+    for wrong in ({"token": "short"}, {"token": TOKEN, "every": 0.0}, {"token": 7}):
+        with pytest.raises(InputError):
+            application(outcomes(), **wrong)
+
+
+def test_answers_end_where_their_limit_or_the_planned_repeats_of_a_row_do(client):
+    web = client(outcomes(limit=2))
+    assert [ask(web, row, f"{row}").status_code for row in range(3)] == [200, 200, 429]
+    assert ask(web, 0, "0").status_code == 200, "what was answered is told again"
+    web = client(outcomes(repeats=2))
+    assert [ask(web, 4, f"{turn}").status_code for turn in range(3)] == [200, 200, 409]
+
+
+def test_an_answer_that_was_charged_and_lost_is_gone(client, monkeypatch):
+    asked = outcomes()
+    web = client(asked)
+
+    def dies(*_):
+        raise RuntimeError(f"the disk holds {SECRET}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LaplaceMechanism, "_sample", dies)
+        assert ask(web, 1, "lost").status_code == 500
+    assert ask(web, 1, "lost").status_code == 410
+    assert ask(web, 1, "new").status_code == 409, "its row's one answer is spent"
+    assert ask(web, 2, "other").status_code == 200
+
+
+@pytest.mark.attack("A21")
+def test_a_failing_outcome_is_the_worst_one_and_no_word_of_it_gets_out(client, caplog, monkeypatch):
+    def failing(records):
+        raise RuntimeError(f"patient {SECRET}")
+
+    with caplog.at_level(logging.DEBUG):
+        reply = ask(client(outcomes(failing)), 1)
+    assert reply.status_code == 200
+    assert abs(reply.json()["value"]) < 20
+
+    asked = outcomes()
+    monkeypatch.setattr(asked, "value", lambda *_, **__: failing(None))
+    with caplog.at_level(logging.DEBUG):
+        broken = ask(client(asked), 1)
+    assert broken.status_code == 500
+    assert "RuntimeError" in caplog.text
+    assert str(SECRET) not in broken.text + caplog.text
+
+
+@pytest.mark.attack("A21")
+def test_a_failure_is_told_by_a_status_alone_and_what_was_drawn_waits_for_who_asks_again(client, monkeypatch):
+    asked = outcomes()
+    web = client(asked)
+
+    def failing(error):
+        def fails(*_, **__):
+            raise error
+
+        return fails
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asked, "value", failing(PrivateFailure("The private records were changed in place.")))
+        reply = ask(web, 1)
+    assert reply.status_code == 500
+    assert "private" not in reply.text
+    with monkeypatch.context() as patched:
+        patched.setattr(asked.curator.ledger, "store", failing(LedgerUnavailable("at /home/them/private.db")))
+        replies = [ask(web, 1) for _ in range(2)]
+    assert [reply.status_code for reply in replies] == [503, 503]
+    assert all("private" not in reply.text for reply in replies)
+    late = ask(web, 1)
+    assert late.status_code == 200
+    assert ask(web, 1).json() == late.json()
+    assert len(asked.curator.ledger.charges("outcomes")) == 1
+
+
+def slow(seconds):
+    def outcome(records):
+        time.sleep(seconds)
+        return 0.5
+
+    return outcomes(outcome)
+
+
+def test_nobody_learns_from_the_statement_how_long_an_outcome_takes(client):
+    """Slow outcomes and many repeats behind them: the statement takes whole periods, too, and answers come one a period.
+
+    A busy machine only adds, at random; what leaks shows in every try. So one try in three that is near to whole periods is enough.
+    """
+
+    web = client(slow(0.15), every=0.4)
+    for rows in ((0, 1), (2, 3), (4, 5)):
+        took = _together(web, rows)
+        if took["statement"] > 2.5 and _beyond_whole(took) < 0.35:  # behind both answers
+            return
+    raise AssertionError(took)
+
+
+def _together(web, rows):
+    """Two questions and the statement, one shortly after the other: the periods from the first question to each answer."""
+    took: dict[str, float] = {}
+
+    def timed(name, question):
+        question()
+        took[name] = (time.monotonic() - start) / 0.4
+
+    threads = [threading.Thread(target=timed, args=(f"row {row}", lambda row=row: ask(web, row, f"{row}"))) for row in rows]
+    threads += [threading.Thread(target=timed, args=("statement", lambda: web.get("/statement")))]
+    start = time.monotonic()
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    return took
+
+
+def _beyond_whole(took):
+    """The most by which an answer came after a whole number of periods, counted from a twentieth of one before."""
+    return max((periods + 0.05) % 1.0 for periods in took.values())
+
+
+@pytest.mark.attack("A3")
+def test_replies_leave_at_whole_multiples_of_a_public_time(client):
+    """Soon after the multiple in one try of three, for a busy machine only adds; 0.45 s of work take two periods of 0.3 s."""
+    quick, late = client(outcomes(), every=0.4), client(slow(0.45), every=0.3)
+    ask(late, 0, "probes have run")
+    for every, least, question in (
+        (0.4, 1, lambda turn: ask(quick, 1)), (0.4, 1, lambda turn: ask(quick, 99)), (0.4, 1, lambda turn: quick.get("/statement")),
+        (0.3, 2, lambda turn: ask(late, 1 + turn, f"timed {turn}")),
+    ):  # fmt: skip
+        for turn in range(3):
+            start = time.monotonic()
+            question(turn)
+            periods = (time.monotonic() - start) / every
+            assert periods >= least - 1e-3
+            if periods - math.floor(periods + 1e-3) < 0.3:
+                break
+        else:
+            raise AssertionError((every, periods))
+
+
+@pytest.fixture
+def remote(client):
+    """Given outcomes, the remote curator of a real server."""
+    with contextlib.ExitStack() as stack:
+        yield lambda asked: stack.enter_context(RemoteCurator(str(client(asked).base_url), TOKEN))
+
+
+@pytest.fixture
+def found(remote, tmp_path):
+    """Given outcomes, the answers of a search of at most 50 steps among their six rows."""
+
+    def searched(asked, rows=6, journal="j", steps=50, minimise=False, **changed):
+        Z = torch.arange(rows, dtype=torch.float64).unsqueeze(1)
+        modeler = Modeler(Z, kernel=squared_exponential(1.0), noise=0.1, **changed)
+        return search(modeler, remote(asked), steps=steps, journal=tmp_path / journal, minimise=minimise), modeler
+
+    return searched
+
+
+def test_a_search_ends_where_nothing_is_left_to_ask(found):
+    for asked, journal, repeats in ((outcomes(), "once", False), (outcomes(repeats=2), "twice", True)):
+        answers, _ = found(asked, journal=journal, repeats=repeats)
+        assert sorted(answer.row for answer in answers) == sorted([*range(6)] * (1 + repeats))
+    asked = outcomes()
+    for row in (0, 3):
+        asked.value(row, request=f"somebody's {row}")
+    answers, _ = found(asked)
+    assert sorted(answer.row for answer in answers) == [1, 2, 4, 5], "rows spent elsewhere are left out"
+    assert found(asked)[0] == answers
+    assert len(found(outcomes(limit=2), journal="limited")[0]) == 2
+
+
+def test_other_refusals_end_a_search_with_an_error(found):
+    with pytest.raises(RemoteRefusal) as refused:
+        found(outcomes(), rows=9, history=[(row, 0.0) for row in range(6)])
+    assert (refused.value.status, refused.value.gone) == (404, False)
+
+
+@pytest.mark.attack("A13")
+def test_minimising_is_maximising_the_negative(found):
+    (answer,), modeler = found(outcomes(), steps=1, minimise=True)
+    assert modeler.history == [(0, -answer.value)]

@@ -1,0 +1,103 @@
+"""A space in other programs' words, and back."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from dpbo import Space
+from dpbo.errors import InputError
+from dpbo.integrations.wording import Kind, Wording
+
+SPECS = {
+    "C": scipy.stats.loguniform(1e-2, 1e3),
+    "momentum": scipy.stats.uniform(0.5, 0.4),
+    "lag": scipy.stats.norm(3, 1),
+    "shifted": scipy.stats.loguniform(1, 10, loc=3),
+    "depth": scipy.stats.randint(2, 10),
+    "batch": [16, 32, 128],
+    "layers": [2, 4, 6],
+    "kernel": ["rbf", "poly"],
+    "sizes": [(10,), (20, 20), None],
+    "flag": [True, False],
+}
+SPACE = Space(**SPECS)
+
+
+def plain(value, _others):
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def test_every_parameter_is_what_a_user_calls_it():
+    words = {parameter.name: parameter for parameter in Wording(SPACE, plain).parameters}
+    kinds = {name: parameter.kind for name, parameter in words.items()}
+    assert kinds == {
+        "C": Kind.LOG, "momentum": Kind.REAL, "lag (quantile)": Kind.REAL, "shifted (quantile)": Kind.REAL, "depth": Kind.WHOLE,
+        "batch": Kind.ORDERED, "layers": Kind.WHOLE, "kernel": Kind.CATEGORY, "sizes": Kind.CATEGORY, "flag": Kind.CATEGORY,
+    }  # fmt: skip
+    assert (words["C"].low, words["C"].high) == (1e-2, 1e3)
+    assert (words["momentum"].low, words["momentum"].high) == (0.5, 0.9)
+    assert (words["lag (quantile)"].low, words["lag (quantile)"].high) == (1e-3, 1 - 1e-3), "as the space searches it"
+    assert (words["depth"].low, words["depth"].high, words["depth"].step) == (2, 9, 1)
+    assert (words["layers"].low, words["layers"].high, words["layers"].step) == (2, 6, 2)
+    assert words["sizes"].labels == ("(10,)", "(20, 20)", None)
+
+
+def test_words_and_points_are_the_same_place():
+    wording = Wording(SPACE, plain)
+    for x in SPACE.sample(32, seed=3):
+        shown = wording.shown(x)
+        back = wording.point(shown)
+        torch.testing.assert_close(back, x, rtol=1e-12, atol=1e-12)
+        here, there = SPACE.decode(x), SPACE.decode(back)
+        assert {k: v for k, v in here.items() if not isinstance(v, float)} == {k: v for k, v in there.items() if not isinstance(v, float)}
+        assert all(there[k] == pytest.approx(v, rel=1e-9) for k, v in here.items() if isinstance(v, float))
+        assert shown["C"] == here["C"]
+        assert all(type(shown[name]) is int for name in ("depth", "layers", "batch"))
+    for end in SPACE.bounds:
+        shown = wording.shown(end)
+        assert all(p.labels or p.low <= shown[p.name] <= p.high for p in wording.parameters), "ends stay inside"
+
+
+def test_values_that_are_equal_but_not_the_same_keep_words_of_their_own():
+    for choices in ([1.0, 1, "sqrt"], [None, True, False, 0], [True, 1, 1.0, "x"]):
+        wording = Wording(Space(a=choices), plain)
+        assert len(set(wording.parameters[0].labels)) == len(choices), "no two of them are equal"
+        for k in range(len(choices)):
+            x = torch.tensor([float(k)], dtype=torch.float64)
+            assert torch.equal(wording.point(wording.shown(x)), x), (choices, k)
+
+
+def test_ordered_numbers_are_of_one_type():
+    for values, kind in (([0, 0.5, 1], float), (list(np.logspace(-3, 0, 4)), float), ([np.float64(0.1), 1], float), ([1, 4, 16], int)):
+        space = Space(a=values)
+        wording = Wording(space, plain)
+        assert {type(label) for label in wording.parameters[0].labels} == {kind}
+        for u in space.discrete_dims[0]:
+            x = torch.tensor([u], dtype=torch.float64)
+            assert torch.equal(wording.point(wording.shown(x)), x)
+            assert wording.shown(x)["a"] == space.decode(x)["a"]
+
+
+def test_what_has_no_words_is_refused():
+    with pytest.raises(InputError, match="words of their own"):
+        Wording(Space(f=[object(), object()]), plain)
+    with pytest.raises(InputError, match="words of their own"):
+        Wording(Space(f=["(1,)", (1,)]), plain)
+    wording = Wording(SPACE, plain)
+    with pytest.raises(InputError, match="all there"):
+        wording.point({"C": 1.0})
+    with pytest.raises(InputError, match="kernel"):
+        wording.point(wording.shown(SPACE.sample(1, seed=0)[0]) | {"kernel": "linear"})
+
+
+def test_what_is_shown_outside_the_space_has_no_point():
+    wording = Wording(SPACE, plain)
+    shown = wording.shown(SPACE.sample(1, seed=0)[0])
+    assert wording.holds(shown)
+    assert not wording.holds({})
+    outside = [("C", 1e7), ("momentum", 0.91), ("lag (quantile)", 1.5), ("lag (quantile)", "x"), ("depth", 10), ("batch", 64)]
+    for name, value in outside:
+        assert not wording.holds(shown | {name: value}), name
+        with pytest.raises(InputError, match=name.partition(" ")[0]):
+            wording.point(shown | {name: value})

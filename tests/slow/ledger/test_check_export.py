@@ -1,0 +1,252 @@
+"""The second program reads an export with the standard library alone, agrees with the statement, and finds forgeries made by the rules."""
+
+import contextlib
+import hashlib
+import io
+import json
+import math
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+
+from dpbo import Budget, PrivateObjective
+from dpbo.__main__ import main
+from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter
+from dpbo.algorithms.kusner import Adaptive, RegularisedBest
+from dpbo.curator.ledger import Ledger
+from dpbo.events import LaplaceEvent, PoissonGaussianEvent, RolesEvent
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
+from dpbo.testing.ledger_contract import BIRTH
+from examples.check_export import check
+from tests.slow.ledger.runs import MEAN, make
+from tests.unit.accounting.test_exported import EVENTS, SAMPLED, exported
+
+PROGRAM = pathlib.Path(__file__).parents[3] / "examples" / "check_export.py"
+BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)  # what the program reports as a broken chain
+pytestmark = pytest.mark.attack("A16")
+
+
+def printed(url):
+    """What `ledger export` prints, line by line."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(["ledger", "export", url]) == 0
+    return out.getvalue().splitlines()
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory):
+    """An export: birth, a plan of six slots, two charges of it for three slots, each with its value, and a release besides."""
+    curator = make(url := str(tmp_path_factory.mktemp("search") / "l.db"))
+    terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 6, "name": "search", "budget_share": 0.75}
+    objective = PrivateObjective(curator, lambda x, r: 1 - (r - x[0]).abs(), **terms)
+    for x in ([[0.125], [0.25]], [[0.5]]):
+        objective(torch.tensor(x, dtype=torch.float64))
+    curator.release(MEAN, GaussianMechanism(20.0))
+    return [json.loads(line) for line in printed(url)]
+
+
+def summary(lines, *arguments):
+    """What the program says of these records."""
+    return check([json.dumps(line) for line in lines], *arguments)
+
+
+def checked(lines, *arguments):
+    """What the program prints, run as its docstring says: isolated, without site-packages."""
+    text = "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines)
+    return subprocess.run([sys.executable, "-I", "-S", str(PROGRAM), *arguments], input=text, capture_output=True, text=True, timeout=120)
+
+
+def test_it_is_short_and_imports_the_standard_library_alone():
+    lines = PROGRAM.read_text().splitlines()
+    assert sum(1 for line in lines if line.strip()) < 120
+    imported = {line.split()[1].partition(".")[0] for line in lines if line.startswith(("import ", "from "))}
+    assert imported <= set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("accounting", [GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(8.0)], ids=lambda a: a.name)
+def test_it_agrees_with_the_statement(tmp_path, capsys, accounting, measured):
+    """Gaussian, Laplace, exponential, permute-and-flip, sampled; in a plan and besides."""
+    statement, lines = exported(tmp_path, capsys, accounting)
+    done = checked(lines, "1e-6")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    for name in ("spent", "guarantee", "reserved"):
+        assert told["epsilon"][name] == pytest.approx(getattr(statement, name).epsilon, rel=1e-6), name
+    assert (told["records"], told["head"]) == (statement.entries, statement.head)
+    assert told["taken as stated"] == (["poisson-gaussian"] if accounting == RDPFilter(8.0) else [])
+    measured(len(lines), told["epsilon"]["spent"], statement.guarantee.epsilon, least=0.0)
+
+
+def test_a_plan_of_exact_answers_is_bounded_by_nothing_before_the_first_of_them(tmp_path):
+    curator = make(url := str(tmp_path / "l.db"), budget=Budget(5.0, 1e-6))
+    curator.reserve("exact", NoNoise(allow_not_private=True).event(), slots=3, terms={})
+    told = check(printed(url))["epsilon"]
+    assert curator.statement().guarantee.epsilon == told["guarantee"] == math.inf
+    assert curator.statement().spent.epsilon == told["spent"] == 0.0
+
+
+def test_it_reads_a_parallel_plan(tmp_path):
+    """Two outcomes of one row cost twice; one of another row costs nothing beside them."""
+    terms = {"accounting": "PureFilter", "budget": Budget(6.0, 0.0).to_json()}
+    ledger, event = Ledger(url := str(tmp_path / "l.db"), {**BIRTH, **terms}), LaplaceEvent(1.0)
+    ledger.reserve("y", event, 2, {"records": 6}, parallel=True)
+    for handle, part in (("a", 0), ("b", 3), ("c", 3)):
+        slot = {"handle": handle, "query": "RowOutcome", "public": {}, "part": part}
+        ledger.store(ledger.charge("y", event, {"units": 6, "slots": [slot]}, "y"), "y", [{"handle": handle, "value": [0.5]}])
+    told = check(printed(url))
+    assert told["records"] == 8
+    assert told["epsilon"] == {"spent": 2.0, "reserved": 2.0, "guarantee": 6.0}
+
+
+def rehashed(lines):
+    """The same chain, by the rules."""
+    head, chain = "0" * 64, []
+    for seq, line in enumerate(lines):
+        body = json.dumps(line["body"], sort_keys=True, separators=(",", ":"))
+        content = json.dumps([seq, line["kind"], line["name"], body, head], separators=(",", ":"))
+        chain.append({**line, "seq": seq, "previous": head, "hash": (head := hashlib.sha256(content.encode()).hexdigest())})
+    return chain
+
+
+def changed(lines, seq, **body):
+    return [{**line, "body": {**line["body"], **body}} if line["seq"] == seq else line for line in lines]
+
+
+def event(lines, seq, **fields):
+    return changed(lines, seq, event={**lines[seq]["body"]["event"], **fields})
+
+
+FORGERIES = {
+    "more noise than was charged": lambda c: event(c, 6, noise_multiplier=40.0),
+    "less noise than the plan's": lambda c: event(c, 2, noise_multiplier=1.0),
+    "a plan that costs less": lambda c: event(c, 1, noise_multiplier=400.0),
+    "a total that is too low": lambda c: changed(c, 6, state={**c[6]["body"]["state"], "total": "1/1000"}),
+    "slots that are not counted": lambda c: changed(c, 2, state={**c[2]["body"]["state"], "used": {"search": 1}}),
+    "more slots than the plan has": lambda c: changed(c, 1, slots=2),
+    "one handle for two slots": lambda c: changed(c, 2, slots=c[2]["body"]["slots"][:1]),
+    "a refund": lambda c: event(c, 6, slots=-3),
+    "a plan from nowhere": lambda c: changed(c, 2, plan="another"),
+    "a release without a charge": lambda c: changed(c, 3, entry=1),
+    "a value delivered twice": lambda c: [*c, {**c[7]}],
+    "another handle's value": lambda c: changed(c, 7, values=c[5]["body"]["values"]),
+    "a plan reserved twice": lambda c: [*c, {**c[1]}],
+    "a cap above the budget": lambda c: changed(c, 0, cap="100"),
+    "a smaller budget": lambda c: changed(c, 0, budget={"epsilon": 1.0, "delta": 1e-5, "mu": None}),
+    "another accounting": lambda c: changed(c, 0, accounting="PureFilter"),
+    "an accounting from nowhere": lambda c: changed(c, 0, accounting="FreeFilter"),
+    "a second birth": lambda c: [*c, {**c[0]}],
+    "a charge left out": lambda c: [*c[:6], c[7]],
+    "a mechanism that gives back": lambda c: changed(event(c, 6, mechanism="refund"), 6, state={**c[6]["body"]["state"], "total": "0"}),
+    "noise of less than nothing": lambda c: event(c, 6, noise_multiplier=-20.0),
+    "a part of a slot": lambda c: changed(event(c, 6, slots=1e-6), 6, slots=None),
+    "a kind from nowhere": lambda c: [*c, {**c[5], "kind": "release"}],
+    "nothing": lambda c: [],
+}
+
+
+def planned(tmp_path, capsys):
+    """The statement and export of a fixed plan, with an event of roles as `tune` plans it, and the mechanisms in its order."""
+    steps = RolesEvent(slots=2, costs=(("training", (PoissonGaussianEvent(3.0, 4, rate=0.25, relation="replace-one"),)),))
+    statement, lines = exported(tmp_path, capsys, Planned([*EVENTS, SAMPLED, steps]))
+    return statement, lines, [event["mechanism"] for event in json.loads(lines[0]["body"]["accounting"].removeprefix("Planned(")[:-1])]
+
+
+def test_it_counts_the_slots_of_a_planned_ledger_and_takes_its_epsilon_as_stated(tmp_path, capsys):
+    statement, lines, _ = planned(tmp_path, capsys)
+    done = checked(lines)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["records"], told["head"]) == (statement.entries, statement.head)
+    assert told["epsilon"] == {"spent": None, "reserved": None, "guarantee": 20.0}
+    assert statement.guarantee.epsilon <= 20.0
+    assert told["taken as stated"] == ["the budget's epsilon"]
+    assert summary(lines, 1e-9)["epsilon"]["guarantee"] is None, "which is stated at the budget's delta alone"
+
+
+def recounted(lines, change):
+    """The chain with every total of a plan changed."""
+    states = [line["body"]["state"] for line in lines]
+    totals = [change(state["total"]) for state in states]
+    return [{**r, "body": {**r["body"], "state": {**state, "total": t}}} for r, state, t in zip(lines, states, totals, strict=True)]
+
+
+PLANNED_FORGERIES = {
+    "slots counted for another event": lambda c: recounted(c, lambda total: " ".join(reversed(total.split(" ")))),
+    "totals of fewer events": lambda c: recounted(c, lambda total: total.rpartition(" ")[0]),
+    "totals of more events": lambda c: recounted(c, lambda total: f"{total} 0"),
+    "a release that was not planned": lambda c: event(c, 1, noise_multiplier=400.0),
+    "slots that are not counted": lambda c: event(c, 1, slots=2),
+    "a cap above the plan": lambda c: changed(c, 0, cap=c[0]["body"]["cap"].replace("6", "7")),
+    "a plan that was cut": lambda c: changed(c, 0, accounting="Planned([])"),
+}
+
+
+def test_it_finds_what_breaks_a_plan_though_every_hash_was_made_anew(tmp_path, capsys):
+    _, lines, _ = planned(tmp_path, capsys)
+    for name, forge in PLANNED_FORGERIES.items():
+        forged = forge(lines)
+        assert forged != lines, name
+        with pytest.raises(ValueError, match=r"does not keep|not in list|zip"):
+            print(name, summary(rehashed(forged)))
+
+
+def test_more_slots_than_were_planned_are_found(tmp_path, capsys):
+    """Charged and counted by the rules, beyond what the plan holds of this event."""
+    _, lines, mechanisms = planned(tmp_path, capsys)
+    place = mechanisms.index(lines[1]["body"]["event"]["mechanism"])
+    parts = lines[-1]["body"]["state"]["total"].split(" ")
+    more = json.loads(json.dumps(lines[1]))
+    more["body"] |= {"event": {**more["body"]["event"], "slots": 6}, "state": {"total": "", "used": {}}}
+    del more["body"]["slots"]
+    parts[place] = str(int(parts[place]) + 6)
+    more["body"]["state"]["total"] = " ".join(parts)
+    with pytest.raises(ValueError, match="a cap that the budget buys"):
+        summary(rehashed([*lines, more]))
+
+
+def test_it_finds_what_breaks_the_rules_though_every_hash_was_made_anew(lines):
+    assert summary(rehashed(lines))["head"] == lines[-1]["hash"], "so the forger hashes as dpbo does"
+    for name, forge in FORGERIES.items():
+        with pytest.raises((*BROKEN, UnboundLocalError)):
+            print(name, summary(rehashed(forge(lines))))
+    done = checked(rehashed(FORGERIES["a refund"](lines)))
+    assert done.returncode == 1
+    assert done.stderr.startswith("the chain does not hold")
+
+
+def test_it_finds_every_changed_line(lines, measured):
+    tried = 0
+    for seq in range(len(lines)):
+        for other in (lines[:seq] + lines[seq + 1 :], [*lines[:seq], lines[seq], *lines[seq:]], changed(lines, seq, told="otherwise")):
+            if other == lines[:-1]:
+                continue  # the last record's loss is seen against a head kept elsewhere alone
+            with pytest.raises((ValueError, KeyError)):
+                summary(other)
+            tried += 1
+    assert summary(lines[:-1])["head"] != lines[-1]["hash"]
+    measured(tried)
+
+
+def test_it_bounds_nothing_without_the_assumptions_that_a_release_is_under(tmp_path):
+    curator = make(url := str(tmp_path / "l.db"), budget=Budget(1.0, 0.0), accounting=PureFilter(), allow_conditional=True)
+    curator.ledger.note("assume", "durations-tell-nothing")
+    rule = Adaptive(RBFKernel().double(), 0.01, 3)
+    bounds: dict[str, Any] = {"lipschitz": 0.5, "bound": 1.0, "at_zero": 0.5, "records": 2000, "adaptive": rule}
+    curator.release(RegularisedBest(lambda w, r: r, fit=lambda x: x, grid=[1.0, 2.0, 3.0], **bounds), LaplaceMechanism(2.0))
+    told = check(printed(url))
+    assert told["epsilon"] == {"spent": 0.5, "reserved": 0.5, "guarantee": math.inf}
+    assert (told["under"], told["assume"]) == (["loss-lipschitz"], ["conditional-allowed", "durations-tell-nothing"])
+    assert curator.statement().lines[0] == "not bounded"
+
+
+def test_it_tells_what_voids_and_where_no_guarantee_is_stated(lines):
+    state = lines[-1]["body"]["state"]
+    voided = rehashed([*lines, {"kind": "void", "name": "noise that repeats", "body": {"state": state}}])
+    assert summary(voided)["void"] == ["noise that repeats"]
+    with pytest.raises(ValueError, match="DELTA"):
+        summary(lines, 2.0)

@@ -1,0 +1,224 @@
+"""SQLite on a disk that is full, read-only, or whose file is moved or replaced while a curator has it open.
+
+What limits or user ids do to the whole process happens in a child.
+"""
+
+import multiprocessing
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import tempfile
+
+import pytest
+import sqlalchemy as sa
+
+from dpbo.curator.ledger import Ledger
+from dpbo.errors import LedgerCorrupt, LedgerUnavailable, ReleaseLost
+from dpbo.mechanisms import GaussianMechanism
+from tests.slow.ledger.runs import MEAN, Drawn, make
+
+pytestmark = pytest.mark.attack("A16")
+NOISE = GaussianMechanism(60.0)
+NOBODY = 65534
+
+
+def release_until_refused(curator):
+    """The handle on which the ledger could not be written, and what it said."""
+    for _ in range(400):
+        handle = curator.evaluate(MEAN)
+        try:
+            curator.release(handle, NOISE)
+        except LedgerUnavailable as error:
+            return handle, error
+    raise AssertionError("the fault never struck")
+
+
+def require_going_on(curator, drawn, handle, url):
+    """The fault is over: the handle is delivered if it was drawn, released if it was not charged, else said to be lost; then life goes on.
+
+    Returns in which step of the release the fault struck.
+    """
+    was_drawn, was_charged = handle.id in drawn.handles, curator.ledger.charged(handle.id)
+    assert was_charged or not was_drawn, "drawn without a charge"
+    if was_charged and not was_drawn:
+        with pytest.raises(ReleaseLost):
+            curator.release(handle, NOISE)
+    else:
+        curator.release(handle, NOISE)
+    curator.release(curator.evaluate(MEAN), NOISE)
+    drawn.require_sound(url, lost=int(was_charged and not was_drawn))
+    return "value" if was_drawn else "commit of the charge" if was_charged else "charge"
+
+
+def full_disk(folder, room):
+    """A file that may grow by `room` bytes and no further: the system refuses the write, as a full disk does."""
+    url, drawn = f"{folder}/l.db", Drawn(pytest.MonkeyPatch())
+    curator = make(url)
+    curator.release(curator.evaluate(MEAN), NOISE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (pathlib.Path(url).stat().st_size + room, unlimited[1]))
+    handle, _ = release_until_refused(curator)
+    with pytest.raises(LedgerUnavailable):
+        curator.release(curator.evaluate(MEAN), NOISE)  # still full
+    resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    return require_going_on(curator, drawn, handle, url)
+
+
+def read_only(what):
+    """The file, or its folder, loses its write permission under a curator of an unprivileged user, and gets it back."""
+    make(None).release(MEAN, NOISE)  # imports what may not be readable to that user
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="dpbo_disk_"))
+    url, drawn = f"{folder}/l.db", Drawn(pytest.MonkeyPatch())
+    if os.geteuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    try:
+        curator = make(url)
+        curator.release(curator.evaluate(MEAN), NOISE)
+        shut = folder if what == "folder" else folder / "l.db"
+        mode = shut.stat().st_mode
+        shut.chmod(mode & ~0o222)
+        handle = curator.evaluate(MEAN)
+        for call in (lambda: curator.release(handle, NOISE), lambda: make(url).release(MEAN, NOISE)):
+            with pytest.raises(LedgerUnavailable) as refused:
+                call()
+            assert "readonly" in str(refused.value) or "unable to open" in str(refused.value), refused.value
+        assert Ledger.existing(url).verify().kind == "value", "who may only read can still verify"
+        shut.chmod(mode)
+        return require_going_on(curator, drawn, handle, url)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def elsewhere(function, *arguments):
+    """What the function returns in a process of its own."""
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def test_a_full_disk_at_every_step_of_a_release(tmp_path, measured):
+    """From no room at all to room for some releases; the steps of a release all get their turn."""
+    struck = []
+    for room in range(0, 16384, 2048):
+        (tmp_path / str(room)).mkdir()
+        struck.append(elsewhere(full_disk, str(tmp_path / str(room)), room))
+    assert {"charge", "value"} <= set(struck), struck
+    measured(len(struck))
+
+
+@pytest.mark.parametrize("room", range(4))
+def test_a_database_that_may_not_grow(tmp_path, drawn, room):
+    """SQLite's own limit of pages: SQLITE_FULL."""
+    curator = make(url := str(tmp_path / "l.db"))
+    engine, limit = curator.ledger.storage._engine, {"pages": 0}
+
+    def limited(connection, _record):
+        if limit["pages"]:
+            connection.execute(f"PRAGMA max_page_count={limit['pages']}")
+
+    sa.event.listen(engine, "connect", limited)
+    curator.release(curator.evaluate(MEAN), NOISE)
+    limit["pages"] = pathlib.Path(url).stat().st_size // 4096 + room
+    handle, told = release_until_refused(curator)
+    assert "full" in str(told)
+    assert not told.uncertain, "SQLite asks for the page before it commits"
+    limit["pages"] = 2**30
+    require_going_on(curator, drawn, handle, url)
+
+
+def test_what_may_not_be_written_is_not_charged():
+    assert [elsewhere(read_only, what) for what in ("file", "folder")] == ["charge"] * 2
+
+
+def test_a_file_that_is_gone_is_not_begun_anew(tmp_path, drawn):
+    """SQLite would make an empty file without a word, and a new ledger knows nothing of what was spent."""
+    curator = make(url := str(tmp_path / "l.db"))
+    file, away = tmp_path / "l.db", tmp_path / "away.db"
+    handle = curator.evaluate(MEAN)
+    file.rename(away)
+    for call in (lambda: curator.release(handle, NOISE), curator.statement, lambda: Ledger.existing(url)):
+        with pytest.raises(LedgerUnavailable, match=r"gone|there is no ledger"):
+            call()
+    assert not file.exists()
+    assert drawn.handles == []
+    away.rename(file)
+    require_going_on(curator, drawn, handle, url)
+
+
+@pytest.mark.parametrize("how", ["moved", "written"])
+def test_an_older_copy_under_a_running_curator_is_seen(tmp_path, drawn, how):
+    """A backup put back makes room that was spent: whoever saw the newer head says so, before anything is charged."""
+    curator = make(url := str(tmp_path / "l.db"))
+    curator.release(MEAN, NOISE)
+    shutil.copy(url, tmp_path / "old.db")
+    curator.release(MEAN, NOISE)
+    newest, head = pathlib.Path(url).read_bytes(), curator.ledger.head().hash
+    if how == "moved":
+        (tmp_path / "old.db").rename(url)
+    else:
+        pathlib.Path(url).write_bytes((tmp_path / "old.db").read_bytes())
+    handle, before = curator.evaluate(MEAN), len(drawn.handles)
+    with pytest.raises(LedgerCorrupt, match="another copy"):
+        curator.release(handle, NOISE)
+    with pytest.raises(LedgerCorrupt, match="rolled back"):
+        Ledger.existing(url).verify(expect=head)
+    assert len(drawn.handles) == before
+    pathlib.Path(url).write_bytes(newest)
+    require_going_on(curator, drawn, handle, url)
+
+
+def test_another_copy_that_grew_past_the_seen_head_is_seen(tmp_path, drawn):
+    curator = make(url := str(tmp_path / "l.db"))
+    shutil.copy(url, tmp_path / "old.db")
+    curator.release(MEAN, NOISE)
+    curator.ledger.head()
+    shutil.copy(tmp_path / "old.db", url)
+    other = make(url)
+    for _ in range(3):
+        other.release(MEAN, NOISE)
+    with pytest.raises(LedgerCorrupt, match="another copy"):
+        curator.release(MEAN, NOISE)
+
+
+def test_a_charge_that_is_lost_between_the_charge_and_its_value_is_seen(tmp_path, drawn, monkeypatch):
+    """A copy from just before the charge, put back right after it: the value is never let out, or a plan of three would answer for ever."""
+    curator = make(url := str(tmp_path / "l.db"))
+    curator.release(MEAN, NOISE)
+    honest = Ledger.charge
+
+    def lost(self, *arguments, **named):
+        before = pathlib.Path(url).read_bytes()
+        entry = honest(self, *arguments, **named)
+        pathlib.Path(url).write_bytes(before)
+        return entry
+
+    monkeypatch.setattr(Ledger, "charge", lost)
+    for _ in range(2):
+        with pytest.raises(LedgerCorrupt, match="another copy"):
+            curator.release(MEAN, NOISE)
+    kinds = [record.kind for record in Ledger.existing(url).records()]
+    assert kinds.count("value") == kinds.count("charge") == 1
+
+
+def test_values_go_to_their_own_charge_alone(tmp_path):
+    """A charge of the same number, by another process, on a copy from before it: its value is not taken for ours."""
+    curator = make(str(tmp_path / "l.db"))
+    curator.release(MEAN, NOISE)
+    charge = next(record for record in curator.ledger.records() if record.kind == "charge")
+    for entry, handle in ((charge.seq, "somebody else's"), (0, "x"), (99, "x")):
+        with pytest.raises(LedgerCorrupt, match="another copy"):
+            curator.ledger.store(entry, charge.name, [{"handle": handle, "value": [0.5]}])
+
+
+def test_a_ledger_is_where_it_was_opened_wherever_the_process_goes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    curator = make("l.db")
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    curator.release(MEAN, NOISE)
+    assert Ledger.existing(str(tmp_path / "l.db")).head().kind == "value"

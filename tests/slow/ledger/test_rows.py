@@ -1,0 +1,179 @@
+"""Rows changed by somebody who can write to the database, on both: every order but the one that was written is seen.
+
+Whoever rewrites the whole chain by the rules is seen against a head that was kept elsewhere, and only there.
+"""
+
+import itertools
+
+import pytest
+import sqlalchemy as sa
+
+from dpbo.curator.chain import Record, dump
+from dpbo.curator.ledger import Ledger
+from dpbo.curator.reporting import compose_statement
+from dpbo.curator.storage import table
+from dpbo.errors import LedgerCorrupt, LedgerError, LedgerMismatch, PrivacyError
+from dpbo.events import GaussianEvent
+from dpbo.testing.ledger_contract import BIRTH
+
+EVENT = GaussianEvent(10.0)
+pytestmark = pytest.mark.attack("A16")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.deep)])
+def url(request, tmp_path):
+    """Tampering is found by the chain, which is the same on both databases: PostgreSQL in the deep run."""
+    return f"sqlite:///{tmp_path / 'l.db'}" if request.param == "sqlite" else request.getfixturevalue("server").schema()
+
+
+@pytest.fixture
+def ledger(url):
+    """Birth, a plan, and two charges with their values: records 0 to 5."""
+    made = Ledger(url, BIRTH)
+    made.reserve("search", EVENT, 4, {})
+    for number in range(2):
+        made.store(made.charge("search", EVENT, {}, "search"), "search", [{"handle": str(number), "value": [0.5]}])
+    return made
+
+
+def rewrite(ledger, rows):
+    """Put these rows in place of all others."""
+    with ledger.storage.writing() as connection:
+        connection.execute(sa.delete(table))
+        connection.execute(table.insert(), rows)
+
+
+def row_of(record):
+    return {**vars(record), "body": dump(record.body)}
+
+
+def rows_of(ledger):
+    return [row_of(record) for record in ledger.records()]
+
+
+def renumbered(rows):
+    return [{**row, "seq": seq} for seq, row in enumerate(rows)]
+
+
+def swapped(rows, a, b):
+    other = list(rows)
+    other[a], other[b] = {**rows[b], "seq": a}, {**rows[a], "seq": b}
+    return other
+
+
+def test_rows_moved_removed_or_repeated_are_seen(ledger, url, measured):
+    rows = rows_of(ledger)
+    up = [{**row, "seq": row["seq"] + 1} for row in rows]
+    damaged = [up, [*rows[:4], *up[4:]], [*rows, {**rows[5], "seq": -1}]]
+    damaged += [rows[:n] + rows[n + 1 :] for n in range(5)]
+    damaged += [renumbered(rows[:n] + rows[n + 1 :]) for n in range(5)]
+    damaged += [[*rows, {**rows[n], "seq": 6}] for n in range(6)]
+    damaged += [swapped(rows, a, b) for a, b in itertools.combinations(range(6), 2)]
+    for other in damaged:
+        rewrite(ledger, other)
+        with pytest.raises(LedgerError):
+            print([(row["seq"], row["kind"]) for row in other], Ledger.existing(url).verify())
+    rewrite(ledger, rows)
+    assert ledger.verify().seq == 5
+    measured(len(damaged))
+
+
+def leaves(value, path=()):
+    """Every place in a JSON value that holds no further ones."""
+    if isinstance(value, dict) and value:
+        return [leaf for key in value for leaf in leaves(value[key], (*path, key))]
+    if isinstance(value, list) and value:
+        return [leaf for index, part in enumerate(value) for leaf in leaves(part, (*path, index))]
+    return [path]
+
+
+def with_leaf(value, path, other):
+    """The value with something else in one place."""
+    if not path:
+        return other
+    copied = dict(value) if isinstance(value, dict) else list(value)
+    copied[path[0]] = with_leaf(value[path[0]], path[1:], other)
+    return copied
+
+
+def test_every_fact_of_every_record_is_under_its_hash(ledger, measured):
+    """Also where the changed record gets the hash that its new content asks for: the next one, or the head kept elsewhere, tells."""
+    whole, head, tried = ledger.records(), ledger.head().hash, 0
+    for seq, record in enumerate(whole):
+        for path in leaves(record.body):
+            body = with_leaf(record.body, path, "another")
+            for row in (record, Record.following(whole[seq - 1] if seq else None, record.kind, record.name, body)):
+                with ledger.storage.writing() as connection:
+                    connection.execute(sa.update(table).where(table.c.seq == seq).values({**vars(row), "body": dump(body)}))
+                with pytest.raises(LedgerError):
+                    Ledger.existing(ledger.storage.url).verify(expect=head)
+                tried += 1
+        with ledger.storage.writing() as connection:
+            connection.execute(sa.update(table).where(table.c.seq == seq).values(row_of(record)))
+    assert ledger.verify(expect=head).seq == 5
+    measured(tried)
+
+
+def test_a_chain_rewritten_by_the_rules_is_seen_against_a_head_kept_elsewhere_alone(ledger, url):
+    head, chain = ledger.head().hash, list[Record]()
+    for record in ledger.records():
+        body = with_leaf(record.body, ("values", 0, "value", 0), 0.75) if record.kind == "value" else record.body
+        chain.append(Record.following(chain[-1] if chain else None, record.kind, record.name, body))
+    rewrite(ledger, [row_of(record) for record in chain])
+    assert Ledger.existing(url).verify().seq == 5
+    with pytest.raises(LedgerCorrupt, match="rewritten"):
+        Ledger.existing(url).verify(expect=head)
+    with pytest.raises(LedgerCorrupt, match="another copy"):
+        ledger.head()  # which saw the other one
+
+
+def test_forged_records_are_refused_in_words(ledger, url):
+    known = {**BIRTH, "schema": 1}
+    births: list[dict[str, object]] = [
+        {"schema": 1}, {**known, "budget": {}}, {**known, "accounting": "FreeFilter"}, {**known, "cap": "1/0"}, {**known, "cap": "1000"},
+        *({**known, "cap": "1", "state": state} for state in (7, *({"total": total, "used": {}} for total in ("x", "0 0")))),
+        {**known, "cap": "1", "state": {"total": "0", "used": {"search": "y"}}},
+    ]  # fmt: skip
+    bodies: list[dict[str, object]] = [
+        {},
+        {"event": 7, "slots": "x", "terms": 7, "plan": 7, "entry": "x", "values": 7},
+        {"event": {"mechanism": "new"}, "slots": 4, "terms": {}, "plan": None, "entry": 1, "values": [7]},
+    ]
+    whole, head = rows_of(ledger), ledger.records()[-1]
+    for kind, body in itertools.product(("reserve", "charge", "value", "assume", "other"), bodies):
+        rewrite(ledger, [*whole, row_of(Record.following(head, kind, "search", {**body, "state": 7}))])
+        require_typed(url)
+    for birth in births:
+        rewrite(ledger, [row_of(Record.following(None, "birth", "", birth))])
+        require_typed(url)
+
+
+def require_typed(url):
+    """Reading, stating and going on raise typed errors, at the latest when the chain is verified."""
+    with pytest.raises(LedgerError):
+        Ledger.existing(url).verify()
+    for call in (
+        lambda: compose_statement(Ledger.existing(url)),
+        lambda: Ledger(url, BIRTH).charge("release", EVENT, {}),
+        lambda: Ledger(url, BIRTH).charge("search", EVENT, {}, "search"),
+    ):
+        with pytest.raises(PrivacyError):
+            call()
+
+
+def test_text_that_is_no_text_and_nesting_without_end(tmp_path):
+    ledger = Ledger(str(tmp_path / "l.db"), BIRTH)
+    ledger.charge("release", EVENT, {})
+    for content in ("CAST(X'80ff' AS TEXT)", "X'80ff'", f"'{'[' * 100000}'", "7", "'{\"a\": NaN}'"):
+        with ledger.storage.writing() as connection:
+            connection.exec_driver_sql(f"UPDATE dpbo_ledger SET body = {content} WHERE seq = 1")
+        for call in (ledger.verify, lambda: Ledger(str(tmp_path / "l.db"), BIRTH).charge("release", EVENT, {})):
+            with pytest.raises(LedgerCorrupt):
+                call()
+
+
+def test_a_schema_of_a_later_version_is_refused(ledger, url):
+    rewrite(ledger, [row_of(Record.following(None, "birth", "", {"schema": 2, "what": "ever"}))])
+    for call in (lambda: Ledger.existing(url), lambda: Ledger(url, BIRTH)):
+        with pytest.raises(LedgerMismatch, match="schema=2"):
+            call()

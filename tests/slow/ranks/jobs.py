@@ -1,0 +1,398 @@
+"""What ranks do in real processes: every algorithm that runs on ranks, and what goes wrong on them, each job in fresh processes.
+
+Ranks meet in a file, so that no rank's death takes the meeting place along. A rank that is killed is killed by SIGKILL, by itself, at a
+named point; draws are noted in a file, synced before the noise is drawn, so that nothing it did can hide. Records are whole numbers of
+2^-10 and scores elementwise, so that every rank computes the same number for a record.
+"""
+
+import contextlib
+import datetime
+import functools
+import json
+import multiprocessing
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+import scipy.stats
+import torch
+import torch.distributed as dist
+
+from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Ranks, Space
+from dpbo.accounting.filters import RDPFilter
+from dpbo.algorithms.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
+from dpbo.algorithms.gibo_options import choose_start
+from dpbo.algorithms.gibo_settings import PAPER, RECOMMENDED
+from dpbo.algorithms.selection import NoisedScore, private_selection
+from dpbo.curator.inside import noised_inside
+from dpbo.curator.ledger import Ledger
+from dpbo.errors import PrivacyError
+from dpbo.laws import TruncatedNegativeBinomial
+from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.queries import ClippedMean, QuantileUtilities, RowOutcome
+from dpbo.testing import SeededEntropy
+
+N, D, SIZE, STEPS = 203, 3, 4, 6
+BOUNDS = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
+EXACT = NoNoise(allow_not_private=True)
+
+
+def rows(records=N):
+    """All records: three clusters, one record that is broken and one far away."""
+    draw = np.random.default_rng(0)
+    X = np.round((draw.normal(size=(records, D)) * 0.1 + draw.integers(0, 3, (records, 1)) - 1) * 1024) / 1024
+    X[5], X[7] = np.nan, 1e3
+    return torch.from_numpy(X)
+
+
+def dealt(records, ranks):
+    """Positions of this rank's shard: of four, one has none and one has a single record."""
+    if ranks is None:
+        return torch.arange(records)
+    ends = {1: [0], 2: [0, records // 3], 3: [0, 1, records // 3], 4: [0, 0, 1, records // 3]}[ranks.size]
+    return torch.arange(ends[ranks.rank], [*ends[1:], records][ranks.rank])
+
+
+def loss(x, r):
+    return (r[:, 0] - x[0]).abs() + (r[:, 1] - x[1]).abs() * 0.5 + (r[:, 2] - x[2]) * (r[:, 2] - x[2])
+
+
+def opened(ranks, *, adjacency=Adjacency.REPLACE_ONE, groups=False, device="cpu", **more):
+    records = rows().to(device)
+    patients = torch.arange(N) // 2
+    mine = dealt(N, ranks) if not groups else ((patients * 7) % (1 if ranks is None else ranks.size) == (ranks.rank if ranks else 0))
+    unit = PrivacyUnit("patient", groups=patients[mine]) if groups else PrivacyUnit("record")
+    settings = {"budget": Budget.gdp(8.0), "entropy": SeededEntropy(3), **more}
+    return Curator(records[mine], unit=unit, adjacency=adjacency, ranks=ranks, **settings)
+
+
+def gibo(curator, budget=1.0, **more):
+    search = DPGIBO(curator, loss, bounds=BOUNDS, budget=budget, iterations=4, batch_size=D + 1, clip=1.0, **more)
+    result = search.run()
+    return {"iterates": result.iterates.tolist(), "gradients": result.gradients.tolist(), "left": search.remaining}
+
+
+def exact(ranks):
+    """Without noise, so that one unit of the finest lattice would be seen."""
+    mixture = DPGaussianMixture(2, budget=EXACT, radius=4.0, dimension=D, max_iter=2, random_state=0).fit(opened(ranks))
+    patients = gibo(opened(ranks, groups=True), EXACT, loss_range=(0.0, 3.0))
+    return {"gibo": gibo(opened(ranks), EXACT), "patients": patients, "mixture": [mixture.means_.tolist(), mixture.covariances_.tolist()]}
+
+
+def everything(ranks):
+    """What each search releases."""
+    removed = opened(ranks, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+    grouped = opened(ranks, groups=True)
+    mixture = DPGaussianMixture(3, budget=1.0, radius=4.0, dimension=D, max_iter=3, random_state=0).fit(opened(ranks))
+    means = DPKMeans(3, budget=1.0, radius=4.0, dimension=D, max_iter=3, random_state=0).fit(opened(ranks))
+    factors = DPFactorAnalysis(1, budget=1.0, radius=4.0, dimension=D, random_state=0).fit(opened(ranks))
+    objective = PrivateObjective(opened(ranks, groups=True), lambda x, r: -loss(x, r), score_range=(-2.0, 0.0), evaluations=3)
+    cells = PrivateObjective(opened(ranks), lambda x, r: (r[:, 0] > x[0]).long(), score_range=(0.0, 1.0), evaluations=2, cells=2)
+    X = torch.full((2, D), 0.25, dtype=torch.float64)
+    start = choose_start(opened(ranks), loss, X * torch.tensor([[1.0], [2.0]]), loss_range=(0.0, 3.0), budget_share=0.5)
+    return {
+        "gibo": gibo(opened(ranks), settings=RECOMMENDED),
+        "gibo with history": gibo(opened(ranks), settings=PAPER),
+        "gibo, units removed": {**gibo(removed, divisor=200.0), "units": removed.units},
+        "gibo, patients": {**gibo(grouped, loss_range=(0.0, 3.0)), "units": grouped.units},
+        "mixture": [mixture.weights_.tolist(), mixture.means_.tolist(), mixture.covariances_.tolist()],
+        "k-means": means.cluster_centers_.tolist(),
+        "factors": [factors.components_.tolist(), factors.noise_variance_.tolist()],
+        "objective": [part.tolist() for part in (*objective(X), *objective(X[:1]), *objective.history())],
+        "cells": cells(X)[0].tolist(),
+        "start": start.tolist(),
+        "exact": exact(ranks),
+        "statement": [str(grouped.statement().guarantee), grouped.ledger.head().seq],
+    }
+
+
+def search(ranks, folder):
+    """Six iterations on a ledger; what was released, step by step, goes into a file of this rank's."""
+    curator = opened(ranks, budget=Budget.gdp(1.0), dataset="d", ledger=str(folder / "l.db"))
+    seen = folder / f"seen{-1 if ranks is None else ranks.rank}"
+
+    def note(run):
+        seen.write_text(json.dumps(run.state_dict()["gradients"]))
+
+    run = DPGIBO(curator, loss, bounds=BOUNDS, budget=1.0, iterations=STEPS, batch_size=D + 1, clip=1.0, callback=note)
+    return run.run().gradients.tolist()
+
+
+def dies(who, owner, method, times, title=None):
+    """The search, in which one rank kills itself on entering this method of `owner` so many times, in the steps of this title."""
+
+    def job(ranks, folder):
+        original, calls = getattr(owner, method), 0
+
+        def watched(self, *arguments):
+            nonlocal calls
+            calls += ranks.rank == who and (title is None or title in (self._doing, arguments[0]))
+            if calls == times:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(self, *arguments)
+
+        setattr(owner, method, watched)
+        return search(ranks, folder)
+
+    return job
+
+
+def held(ranks, records, groups=None, **more):
+    """A curator of so many records of this rank's."""
+    unit = PrivacyUnit("patient", groups=groups)
+    return Curator(torch.rand(records, 2), unit=unit, adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), ranks=ranks, **more)
+
+
+def unit_on_two_ranks(ranks, folder):
+    labels = torch.arange(5) + 4 * ranks.rank  # 4, 8 and 12 twice
+    return held(ranks, 5, labels.double() if ranks.rank == 1 else labels, dataset="d", ledger=str(folder / "l.db"))
+
+
+def words_and_numbers(ranks, folder):
+    """In tuples, which is the harder case."""
+    labels = np.empty(1, dtype=object)
+    labels[0] = ("a", ranks.rank if ranks.rank else "0")
+    return held(ranks, 1, labels)
+
+
+def other_questions(ranks, folder):
+    """Rank 3 asks at another point; then all ask alike, and only that is charged."""
+    curator = opened(ranks, dataset="d", ledger=str(folder / "l.db"))
+    objective = PrivateObjective(curator, lambda x, r: -loss(x, r), score_range=(-2.0, 0.0), evaluations=3)
+    met = met_by(
+        lambda: objective(torch.full((1, D), 0.1 + 1e-16 * (ranks.rank == 3), dtype=torch.float64)),
+        lambda: curator.statement() if ranks.rank == 3 else None,  # needs no others
+        lambda: curator.evaluate(_mean()) if ranks.rank == 3 else curator.reserve("p", _event(), slots=1, terms={}),
+        lambda: curator.release(_mean(), GaussianMechanism(20.0 + (ranks.rank == 1))),
+    )
+    objective(torch.full((1, D), 0.1, dtype=torch.float64))
+    return [*met, [record.kind for record in curator.ledger.records()].count("charge"), objective.remaining]
+
+
+def other_terms(ranks, folder):
+    return opened(ranks, budget=Budget.gdp(1.0 + (ranks.rank == 2)), dataset="d", ledger=str(folder / "l.db"))
+
+
+def refused_by_one(ranks, folder):
+    """What goes wrong on one rank goes wrong on all; the curator lives on."""
+    curator = opened(ranks)
+
+    def fails(x, r):
+        if ranks.rank == 3 and len(r) > 5:
+            raise ValueError("secret")
+        return r[:, 0]
+
+    def breaks(x):
+        if ranks.rank == 2:
+            raise ZeroDivisionError
+        return x
+
+    met = met_by(
+        lambda: curator.evaluate(ClippedMean(fails, score_range=(0.0, 1.0))),
+        lambda: curator.evaluate(ClippedMean(lambda _, r: r[:, 0], 1, score_range=(0.0, 1.0), fit=breaks)),
+        lambda: curator.evaluate(QuantileUtilities(lambda _, r: r[:, 0], candidates=[0.1, 0.2], quantile=0.5)),
+        lambda: curator.evaluate(RowOutcome(lambda r: 0.5, row=0, value_range=(0.0, 1.0))),
+        lambda: curator.ledger.note("assume", "x"),
+        lambda: DPGaussianMixture(2, budget=0.1, radius=4.0, dimension=D).fit(curator),
+        lambda: curator.reserve("much", GaussianMechanism(0.01).event(), slots=100, terms={}),
+    )
+    curator.release(_mean(), GaussianMechanism(20.0))
+    return [*met, "score-total" in curator.statement().assumptions]
+
+
+def fail_in_two_ways(ranks, folder):
+    """Each rank in a way of its own; nobody is left waiting, and who changed its records says so ever after."""
+    curator = opened(ranks)
+
+    class Local(PrivacyError):
+        """Cannot be pickled."""
+
+    def score(_, r):
+        if ranks.rank == 0 and len(r) > 5:
+            raise ValueError("secret")
+        return r[:, 0] if len(r) == 5 else r.mul_(0.5)[:, 0]
+
+    def breaks(_, error=ZeroDivisionError):
+        if ranks.rank == (error is ZeroDivisionError):
+            raise error
+
+    other, bound = opened(ranks), functools.partial(loss, torch.full((D,), 0.5 + ranks.rank))
+    local = ClippedMean(lambda _, r: r[:, 0], 1, score_range=(0.0, 1.0), fit=lambda x: breaks(x, Local))
+    return met_by(
+        lambda: curator.evaluate(ClippedMean(score, 1, score_range=(0.0, 1.0), fit=breaks)),
+        lambda: curator.evaluate(ClippedMean(score, score_range=(0.0, 1.0))),
+        lambda: curator.evaluate(_mean()),
+        lambda: other.evaluate(local),
+        lambda: other.evaluate(ClippedMean(lambda _, r: r[:, 0], bound, score_range=(0.0, 1.0))),
+    )
+
+
+def fails_on_one_shard(ranks, folder):
+    """The first rank's only unit cannot be scored: one failure among all, on ranks as in one process."""
+
+    def score(_, r):
+        if (r == rows()[0]).all(1).any():
+            raise ValueError
+        return r[:, 1]
+
+    mean = ClippedMean(score, score_range=(0.0, 1.0))
+    return [opened(which).release(mean, EXACT).value.tolist() for which in (ranks, None)]
+
+
+def no_hidden_runs(ranks, folder):
+    """A rank sees its own shard alone, so it cannot draw for all: refused before anything is reserved."""
+    curator = opened(ranks, budget=Budget(1.0, 1e-6), accounting=RDPFilter(64.0))
+    space, law = Space(t=scipy.stats.uniform(0.0, 1.0)), TruncatedNegativeBinomial.of_mean(5.0)
+    scored = NoisedScore(lambda _, r: r[:, 0], (0.0, 1.0), GaussianMechanism(50.0))
+    met = met_by(
+        lambda: private_selection(curator, lambda p: p, space=space, law=law, score=scored),
+        lambda: noised_inside(curator, _mean(), GaussianMechanism(50.0)),
+    )
+    return [*met, curator.ledger.head().seq]
+
+
+def comes_late(ranks, folder):
+    patient = Ranks(timeout=datetime.timedelta(seconds=1))
+    curator = opened(patient)
+    others = [folder / f"{other}.json" for other in (0, 2, 3)]
+    while ranks.rank == 1 and not all(file.exists() for file in others):
+        time.sleep(0.1)  # so the others gave up before this one came, or the test runs into its limit
+    return curator.release(_mean(), GaussianMechanism(20.0))
+
+
+def refused_before_it_is_asked(ranks, folder):
+    """Rank 1 gives arguments that are refused before any collective; then all go on together. Last, all are refused alike."""
+    odd: Any = "" if ranks.rank == 1 else "release"
+    role: Any = None if ranks.rank == 1 else "validation"
+    (made,) = met_by(lambda: opened(ranks, budget=Budget.gdp(1.0), role=role))
+    curator = opened(ranks, budget=Budget.gdp(1.0))
+    handle, detail = curator.evaluate(_mean()), object() if ranks.rank == 1 else 0.5
+    apart, named = met_by(
+        lambda: curator.release_all([handle], GaussianMechanism(50.0), name=odd), lambda: curator.evaluate(_mean(), x=detail)
+    )
+    together = curator.release(handle, GaussianMechanism(50.0)).value.tolist()
+    wrong: Any = 3
+    (alike,) = met_by(lambda: curator.release_all(wrong, GaussianMechanism(50.0)))
+    return made, apart, named, alike, together, len([r for r in curator.ledger.records() if r.kind == "charge"])
+
+
+def others_take_turns(ranks, folder):
+    """Who is no rank spends of the same plan in between, and all ranks note it together."""
+    url, X = str(folder / "l.db"), torch.zeros(1, D, dtype=torch.float64)
+    curator = opened(ranks, budget=Budget.gdp(1.0), dataset="d", ledger=url)
+    search = PrivateObjective(curator, lambda _, r: r[:, 0].clamp(0.0, 1.0), score_range=(0.0, 1.0), evaluations=4)
+    told = []
+    for _ in range(3):
+        search(X)
+        told.append("durations-tell-nothing" in curator.statement().assumptions)
+        if ranks.rank == 0 and len(told) == 2:
+            other = Ledger.existing(url)
+            (charge, *_) = other.charges(search.name)
+            slot = {**charge.body["slots"][0], "handle": "another"}
+            other.charge(search.name, charge.event, {"units": charge.body["units"], "slots": [slot]}, search.name)
+    return told
+
+
+def on_devices(ranks, folder):
+    """Partial sums by NCCL from records on CUDA, against one process with all records on CUDA."""
+    torch.cuda.set_device(ranks.rank)
+    return [gibo(opened(which, device="cuda"), EXACT) for which in (ranks, None)]
+
+
+def _mean():
+    return ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0))
+
+
+def _event():
+    return GaussianMechanism(50.0).event()
+
+
+def met_by(*works):
+    """Name and text of the error that each met in turn, or None."""
+    met: list[list[str] | None] = []
+    for work in works:
+        try:
+            work()
+        except Exception as error:
+            met.append([type(error).__name__, str(error)])
+        else:
+            met.append(None)
+    return met
+
+
+def many_machines(rank, folder):
+    """The example, with the variables that torchrun sets."""
+    from examples import many_machines
+
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(SIZE), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": (folder / "port").read_text()}
+    with (folder / f"{rank}.out").open("w") as file, contextlib.redirect_stdout(file):
+        many_machines.main(2000)
+
+
+JOBS: dict[str, tuple[int, Any]] = {
+    "everything": (SIZE, lambda ranks, _: everything(ranks)),
+    "exact on 1": (1, lambda ranks, _: exact(ranks)),
+    "exact on 2": (2, lambda ranks, _: exact(ranks)),
+    "exact on 3": (3, lambda ranks, _: exact(ranks)),
+    "dies before a charge": (SIZE, dies(2, Ranks, "first", 3, "release dpgibo")),
+    "dies between charge and value": (SIZE, dies(0, Curator, "_draw", 3)),
+    "dies before it tells the value": (SIZE, dies(0, Ranks, "_shared", 3, "release dpgibo")),
+    "dies after the value": (SIZE, dies(2, Ranks, "sum", 4, "evaluate ClippedGradient")),
+    "unit on two ranks": (SIZE, unit_on_two_ranks),
+    "words and numbers": (SIZE, words_and_numbers),
+    "other questions": (SIZE, other_questions),
+    "other terms": (SIZE, other_terms),
+    "refused by one": (SIZE, refused_by_one),
+    "fail in two ways": (2, fail_in_two_ways),
+    "fails on one shard": (3, fails_on_one_shard),
+    "no hidden runs": (2, no_hidden_runs),
+    "comes late": (SIZE, comes_late),
+    "no records": (SIZE, lambda ranks, _: held(ranks, 0)),
+    "refused before it is asked": (2, refused_before_it_is_asked),
+    "others take turns": (2, others_take_turns),
+    "on devices": (min(SIZE, torch.cuda.device_count()), on_devices),
+}
+
+
+def run_rank(name, rank, size, folder):
+    """One rank of a job: what it returned or met goes into a file."""
+    draw = Curator._draw
+
+    def noted(self, handle, *arguments):
+        with (folder / "draws").open("a") as file:
+            file.write(f"{rank} {handle.id}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return draw(self, handle, *arguments)
+
+    Curator._draw = noted  # type: ignore[method-assign]
+    wait = datetime.timedelta(seconds=90)
+    backend = "nccl" if "devices" in name else "gloo"
+    dist.init_process_group(backend, init_method=f"file://{folder / 'meet'}", rank=rank, world_size=size, timeout=wait)
+    begun = time.perf_counter()
+    ranks = Ranks(timeout=wait)
+    try:
+        value, error = JOBS[name][1](ranks, folder), None
+    except PrivacyError as refused:
+        value, error = None, [type(refused).__name__, str(refused)]
+    met = {"value": value, "error": error, "seconds": time.perf_counter() - begun}
+    (folder / f"{rank}.json.part").write_text(json.dumps(met, default=str))
+    (folder / f"{rank}.json.part").rename(folder / f"{rank}.json")
+
+
+def again(folder):
+    """The search anew, by one process with all records, on the ledger that was left behind."""
+    (folder / "after.json").write_text(json.dumps(search(None, folder)))
+
+
+def started(target, arguments):
+    """One process for each tuple of arguments; their exit codes."""
+    context = multiprocessing.get_context("forkserver")
+    processes = [context.Process(target=target, args=each) for each in arguments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(200)
+    return [process.exitcode for process in processes]

@@ -1,0 +1,186 @@
+"""Ranks that die, come late, differ, or hold rows of one unit: a typed error on all, no second charge, no second noise."""
+
+import json
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Ranks
+from dpbo.curator.ledger import Ledger
+from dpbo.curator.shards import names_of
+from dpbo.errors import InputError
+from tests.slow.ranks.jobs import JOBS, STEPS
+
+DEATHS = {name: 2 if "before a charge" in name or "after" in name else 0 for name in JOBS if "dies" in name}
+
+
+def refusal(met, name):
+    """The error that all four ranks met."""
+    errors = [rank["error"] for rank in met(name).values()]
+    assert len(errors) == 4
+    assert all(error == errors[0] for error in errors)
+    return errors[0]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.deep] * ("between" not in name)) for name in DEATHS])
+@pytest.mark.attack("A16")
+def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(ran, met, name):
+    folder, survivors = ran(name), met(name)
+    assert json.loads((folder / "exits").read_text()) == [-9 if rank == DEATHS[name] else 0 for rank in range(4)]
+    assert [rank["error"][0] for rank in survivors.values()] == ["RankLost"] * 3
+    assert all(rank["seconds"] < 60 for rank in survivors.values()), "nobody waits for the timeout of 90 s"
+
+    ledger = Ledger.existing(str(folder / "l.db"))
+    ledger.verify()
+    records = ledger.records()
+    charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]
+    draws = [line.split() for line in (folder / "draws").read_text().splitlines()]
+    lost = 1 if "between" in name else 0
+    assert len(charged) == len(set(charged)) == STEPS, "the plan is used up, no more and no less"
+    assert {rank for rank, _ in draws} == {"0"}, "noise is drawn on the first rank alone"
+    assert len(draws) == len({handle for _, handle in draws}), "a handle was drawn twice"
+
+    after, values = json.loads((folder / "after.json").read_text()), [value["value"] for value in ledger.values("dpgibo")]
+    assert after == values
+    assert len(values) == STEPS - lost
+    for seen in folder.glob("seen[0-3]"):
+        known = json.loads(seen.read_text())
+        assert 2 <= len(known) <= 3
+        assert after[: len(known)] == known, "what ranks saw is what is resumed"
+
+
+@pytest.mark.attack("A20")
+def test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger(ran, met):
+    name, text = refusal(met, "unit on two ranks")
+    assert name == "InputError"
+    assert "all rows of a unit are on one rank" in text
+    assert not (ran("unit on two ranks") / "l.db").exists()
+
+
+@pytest.mark.deep
+def test_labels_of_two_kinds_and_ranks_without_records_are_refused_on_all(met):
+    assert refusal(met, "words and numbers")[0] == "InputError"
+    assert refusal(met, "no records")[0] == "InputError"
+
+
+def test_ranks_that_ask_for_different_things_are_refused_and_may_go_on(met):
+    for rank in met("other questions").values():
+        point, alone, step, noise, charges, left = rank["value"]
+        assert [point[0], alone, step[0], noise[0]] == ["RanksDisagree", None, "RanksDisagree", "RanksDisagree"]
+        assert "rank 3 to do so with other public numbers" in point[1]
+        assert "rank 3 to evaluate ClippedMean" in step[1]
+        assert "rank 1" in noise[1]
+        assert (charges, left) == (1, 2), "only what all asked for was charged"
+
+
+@pytest.mark.deep
+def test_ranks_with_other_terms_are_refused(met):
+    assert refusal(met, "other terms")[0] == "RanksDisagree"
+
+
+def test_an_argument_refused_on_one_rank_keeps_the_others_in_step(met):
+    told = met("refused before it is asked")
+    assert len(told) == 2
+    for number, rank in told.items():
+        made, apart, named, alike, together, charges = rank["value"]
+        assert [made[0], apart[0]] == (["InputError"] * 2 if number == 1 else ["RanksDisagree"] * 2)
+        assert named[0] in ("InputError", "RanksDisagree")
+        assert (alike[0], charges) == ("InputError", 1)
+        assert together == told[0]["value"][4], "the release that both asked for"
+        assert rank["seconds"] < 60
+
+
+@pytest.mark.deep
+def test_ranks_note_together_that_others_take_turns(met):
+    told = met("others take turns")
+    assert [rank["value"] for rank in told.values()] == [[False, False, True]] * 2
+
+
+@pytest.mark.deep
+def test_what_one_rank_cannot_do_none_does(met):
+    for number, rank in met("refused by one").items():
+        score, fit, utilities, row, ledger, seedless, much, noted = rank["value"]
+        assert score[0] == "PrivateFailure"
+        assert "secret" not in str(rank)
+        assert fit[0] == ("ZeroDivisionError" if number == 2 else "RankFailed")
+        assert [utilities[0], row[0], ledger[0], much[0]] == ["InputError", "InputError", "LedgerError", "BudgetExceeded"]
+        assert seedless[0] == "InputError"
+        assert "random_state" in seedless[1]
+        assert noted
+
+
+@pytest.mark.deep
+def test_ranks_that_fail_in_two_ways_stay_together(met):
+    for number, rank in met("fail in two ways").items():
+        error, private, changed, local, bound = rank["value"]
+        assert "secret" not in str(rank)
+        assert error[0] == ("ZeroDivisionError" if number == 1 else "RankFailed"), "an error comes before a failure, on all"
+        assert private[0] == changed[0] == "PrivateFailure"
+        assert "changed in place" in changed[1]
+        assert local[0] == ("Local" if number == 0 else "RankFailed")
+        assert bound[0] == "RanksDisagree"
+
+
+@pytest.mark.deep
+def test_a_single_unit_that_fails_ends_no_evaluation_though_it_is_all_of_a_shard(met):
+    for rank in met("fails on one shard").values():
+        assert rank["error"] is None
+        shared, alone = rank["value"]
+        assert shared == alone
+
+
+def test_hidden_runs_are_refused_on_ranks_before_they_cost(met):
+    for rank in met("no hidden runs").values():
+        selection, inside, last = rank["value"]
+        assert [selection[0], inside[0]] == ["InputError", "InputError"]
+        assert "several ranks" in selection[1]
+        assert last == 2, "birth and two notes"
+
+
+@pytest.mark.deep
+def test_a_rank_that_comes_late_is_given_up(met):
+    for number, rank in met("comes late").items():
+        assert rank["error"][0] == "RankLost"
+        assert number == 1 or rank["seconds"] < 15, "the limit is one second"
+
+
+def test_equal_labels_have_one_name_and_others_another():
+    def names(labels, key=b"k"):
+        return [tuple(row) for row in names_of(labels, key).hashes.tolist()]
+
+    assert names(torch.tensor([3, 4])) == names([3.0, 4.0]) == names(torch.tensor([3.0, 4.0, 3.0], dtype=torch.float32))
+    for alike in ([0.5, 1, 2**80, -1, float("inf")], ["1", "", "a"], [b"1", b""], [("1", ""), ("", "1")], [("a", 1), ("a", 2)]):
+        assert len(set(names(alike))) == len(alike)
+    assert names(["a"]) != names(["a"], b"another key")
+    assert names([]) == []
+    kinds = [names_of(labels, b"k").kind for labels in ([1], ["1"], [b"1"], [("1",)], [("1", 1)], [(("1",), 1)])]
+    assert len(set(kinds)) == len(kinds), "labels of different kinds are seen, not compared"
+    assert kinds[0] == names_of(torch.tensor([4.5]), b"k").kind
+    with pytest.raises(InputError, match="groups"):
+        names([object()])
+
+
+@pytest.mark.skipif(not (torch.cuda.is_available() and dist.is_nccl_available()), reason="needs CUDA with NCCL")
+def test_partial_sums_add_up_on_devices(met):
+    for rank in met("on devices").values():
+        assert rank["error"] is None
+        shared, alone = rank["value"]
+        assert shared == alone
+
+
+def test_ranks_need_a_group_and_a_timeout():
+    with pytest.raises(InputError, match="init_process_group"):
+        Ranks()
+    with pytest.raises(InputError, match="ranks"):
+        Curator(torch.rand(3), unit=PrivacyUnit("u"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), ranks=object())  # type: ignore[arg-type]
+
+
+def test_partial_sums_are_added_in_whole_numbers(tmp_path):
+    """A float64 keeps no number beyond 2^53 apart from its neighbours; sums go up to 2^61."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        large = torch.tensor([2**60 + 1, -(2**53) - 1])
+        assert Ranks().added(large).tolist() == large.tolist()
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,123 @@
+"""The command line: the main job, planning, and looking at a ledger."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import dp_accounting
+import pytest
+from dp_accounting.pld import PLDAccountant
+
+from dpbo.__main__ import main
+
+
+def printed(*arguments):
+    """Exit status, what a command prints, and what it says of errors."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        status = main(list(map(str, arguments)))
+    return status, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """A small main job with a ledger, a picture and a JSON file: its folder, and what it printed."""
+    folder = tmp_path_factory.mktemp("job")
+    status, out, err = printed("--evaluations", 10, "--ledger", folder / "l.db", "--plot", folder / "p.png", "--json", folder / "o.json")
+    assert status == 0
+    assert err == "", "silent where there is no terminal"
+    return folder, out
+
+
+def test_the_main_job_reports_what_it_should(job):
+    folder, out = job
+    result = json.loads((folder / "o.json").read_text())
+    assert result["test accuracy, recommended"] > result["test accuracy, default SVC()"] + 0.02
+    assert abs(result["validation accuracy (private estimate)"] - result["test accuracy, recommended"]) < 0.06
+    assert 0 <= result["validation accuracy (private estimate)"] <= 1
+    assert len(result["history"]["X"]) == 10
+    assert result["statement"]["guarantee"]["epsilon"] == pytest.approx(3.0)
+    assert "(3.000, 1e-05)-DP" in out
+    assert "true" not in out
+    assert (folder / "p.png").stat().st_size > 10_000
+
+
+def test_a_reader_who_leaves_early_is_no_traceback(job):
+    """As a user runs it: a process of its own."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "dpbo", "ledger", "export", str(job[0] / "l.db")]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_the_ledger_can_be_shown_verified_and_exported(job):
+    file = job[0] / "l.db"
+    status, out, _ = printed("ledger", "export", file)
+    records = [json.loads(line) for line in out.splitlines()]
+    assert status == 0
+    assert [r["kind"] for r in records].count("charge") == 11
+    assert printed("ledger", "verify", file, "--expect", records[-1]["hash"])[0] == 0
+    status, _, err = printed("ledger", "verify", file, "--expect", "0" * 64)
+    assert status == 1
+    assert "LedgerCorrupt" in err
+    for action in ("show", "form"):
+        status, out, _ = printed("ledger", action, file)
+        assert status == 0
+        assert "(3.000, 1e-05)-DP" in out
+
+
+def test_another_program_recomputes_epsilon_from_the_export(job):
+    """dp_accounting composes the exported charges to the budget's epsilon."""
+    accountant = PLDAccountant(value_discretization_interval=1e-4)
+    for record in map(json.loads, printed("ledger", "export", job[0] / "l.db")[1].splitlines()):
+        if record["kind"] == "charge":
+            event = record["body"]["event"]
+            accountant.compose(dp_accounting.GaussianDpEvent(event["noise_multiplier"]), event["slots"])
+    assert accountant.get_epsilon(1e-5) == pytest.approx(3.0, rel=1e-3)
+
+
+def test_running_again_finds_it_done_and_charges_nothing(job):
+    folder, first = job
+    _, again, _ = printed("--evaluations", 10, "--ledger", folder / "l.db")
+    assert again.splitlines()[:3] == first.splitlines()[:3]
+    assert again.splitlines()[-1] == first.splitlines()[-1], "the head has not moved"
+
+
+def test_bad_input_is_one_line_and_exit_1(job, tmp_path):
+    (tmp_path / "x.db").write_text("not a database " * 100)
+    for arguments, message in {
+        ("--evaluations", "11", "--ledger", job[0] / "l.db"): "LedgerMismatch",
+        ("--epsilon", "0"): "epsilon",
+        ("--delta", "1.5"): "delta",
+        ("--evaluations", "0"): "evaluations",
+        ("ledger", "show", "/nowhere/l.db"): "no ledger",
+        ("ledger", "verify", tmp_path / "x.db"): "LedgerCorrupt",
+        ("plan", "--units", "0"): "units",
+    }.items():
+        status, _, err = printed(*arguments)
+        assert status == 1, arguments
+        assert message in err
+        assert len(err.splitlines()) == 1, err
+
+
+def test_the_plan_table_is_the_one_the_readme_shows():
+    status, out, _ = printed("plan")
+    assert status == 0
+    table = "\n".join(line for line in out.splitlines() if line.startswith("|"))
+    assert table in (pathlib.Path(__file__).parents[2] / "README.md").read_text()
+
+
+@pytest.mark.deep
+def test_revealing_voids_the_statement(job, tmp_path):
+    shutil.copy(job[0] / "l.db", tmp_path / "l.db")
+    status, out, _ = printed("--evaluations", 10, "--ledger", tmp_path / "l.db", "--reveal-for-demo")
+    assert status == 0
+    assert "validation accuracy, true" in out
+    assert "test accuracy, non-private BO" in out
+    assert "VOID: --reveal-for-demo" in out

@@ -1,0 +1,58 @@
+"""The wheel carries everything it needs and nothing else, and installs into an empty environment."""
+
+import pathlib
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(build, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(folder.glob("*.whl"))
+
+
+@pytest.mark.deep
+def test_the_wheel_holds_stubs_and_the_typed_marker_but_no_tests(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    for package in (p.parent.relative_to(ROOT) for p in (ROOT / "dpbo").rglob("__init__.pyi")):
+        assert f"{package}/__init__.pyi" in names
+    assert "dpbo/py.typed" in names
+    assert not [name for name in names if name.split("/")[0] not in ("dpbo", wheel.name.split("-py3")[0] + ".dist-info")]
+
+
+@pytest.mark.deep
+def test_the_wheel_runs_where_its_dependencies_are_and_names_what_is_missing_elsewhere(wheel, tmp_path):
+    """Without dependencies, so that nothing is downloaded: in an empty environment, and beside this environment's libraries."""
+    venv.create(tmp_path / "empty", with_pip=True)
+    install, target = ["-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel], tmp_path / "site"
+    subprocess.run([tmp_path / "empty" / "bin" / "python", *install], check=True, capture_output=True)
+    done = subprocess.run([tmp_path / "empty" / "bin" / "python", "-c", "import dpbo"], capture_output=True, text=True)
+    assert "lazy_loader" in done.stderr
+    subprocess.run([sys.executable, *install, "--target", target], check=True)
+    code = f"import sys; sys.path.insert(0, r'{target}'); import dpbo; print(dpbo.__file__); print(dpbo.Budget(3.0, 1e-6), dpbo.Curator)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stdout.startswith(str(target))
+
+
+def test_dependencies_have_lower_bounds_only_and_constraints_pin_them_all():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#"))
+    assert pins["torch"] == "2.13.0"
+    assert not [version for version in pins.values() if "+" in version]
+    extras = [d for group in project["optional-dependencies"].values() for d in group]
+    for dependency in project["dependencies"] + extras:
+        if not dependency.startswith("dpbo"):
+            name, _, bound = dependency.partition(">=")
+            assert bound
+            assert "," not in bound
+            assert name.partition("[")[0].lower() in {pin.lower() for pin in pins}, name

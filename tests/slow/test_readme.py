@@ -1,0 +1,110 @@
+"""What the README and the recipes print runs as it is printed; the loop twice: from the start, and again from its ledger."""
+
+import math
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import scipy.stats
+
+from dpbo import Budget
+from dpbo.accounting import GDPFilter, PureFilter, ZCDPFilter
+from dpbo.accounting.membership import true_positive_rate
+from dpbo.statement import format_up
+
+ROOT = pathlib.Path(__file__).parents[2]
+PREAMBLE = """
+import scipy.stats
+import torch
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.optim import optimize_acqf
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from sklearn.datasets import load_digits
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+import dpbo
+
+digits = load_digits()
+X_train, y_train, X_val, y_val = digits.data[:300], digits.target[:300], digits.data[300:], digits.target[300:]
+ids = [i // 2 for i in range(len(y_val))]
+"""
+
+
+def blocks(page):
+    """The Python of a page."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.usefixtures("seeded_noise")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_whole_loop(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    loop = next(block for block in blocks("docs/recipes.md") if "objective.history()" in block).replace("evaluations=30", "evaluations=10")
+    outputs = []
+    for _ in range(2):
+        exec(compile(PREAMBLE + loop, "recipes.md", "exec"), {})
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1], "the second run finds everything done"
+    assert "(3.000, 1e-06)-DP" in outputs[0]
+    accuracy = float(outputs[0].split("} ")[1].split()[0])
+    assert 0.7 < accuracy < 1.1
+
+
+def test_the_search_in_scikit_learns_words(capsys):
+    search = next(block for block in blocks("README.md") if "DPSearch" in block).replace("n_iter=30", "n_iter=9")
+    exec(compile(PREAMBLE + search, "README.md", "exec"), {})
+    assert "each patient of the validation records (749 of them" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:train_Yvar:UserWarning", "ignore::botorch.exceptions.InputDataWarning")
+def test_the_first_block(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    given = """
+records = X_val, y_val
+X = torch.rand(3, 1, dtype=torch.float64)
+train = lambda x: SVC(C=10 ** float(x[0])).fit(X_train, y_train)
+score = lambda model, records: model.predict(records[0]) == records[1]
+"""
+    names: dict[str, Any] = {}
+    exec(compile(PREAMBLE + given + blocks("README.md")[0], "README.md", "exec"), names)
+    assert names["Y"].shape == names["Yvar"].shape == (3, 1)
+    assert "each patient of the validation records 'readmissions-2026q3'" in capsys.readouterr().out
+
+
+def test_the_table_of_what_an_epsilon_means():
+    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(("| epsilon |", "| success"))]
+    epsilons, success = ([float(cell) for cell in line.split("|")[2:8]] for line in lines)
+    for epsilon, told in zip(epsilons, success, strict=True):
+        mu = math.sqrt(float(GDPFilter().cap(Budget(epsilon, 1e-6)).parts[0]))
+        assert 0 <= told - 100 * scipy.stats.norm.cdf(scipy.stats.norm.ppf(0.01) + mu) < 0.1, "rounded up"
+
+
+def test_what_an_epsilon_means_under_other_accountings():
+    readme = (ROOT / "README.md").read_text()
+    for accounting in (PureFilter(), ZCDPFilter()):
+        line = next(line for line in readme.splitlines() if f"`{accounting.name}`" in line and "may mean" in line)
+        epsilons, rates = re.findall(r"epsilon ([\d., ]+) may mean up to ([\d., ]+) %", line)[0]
+        for epsilon, told in zip(epsilons.split(", "), rates.split(", "), strict=True):
+            guarantee = accounting.guarantee(accounting.cap(Budget(float(epsilon), 1e-6)), 1e-6)
+            assert told == format_up(100 * true_positive_rate(guarantee, 0.01), 2), "as the statement prints it"
+
+
+@pytest.mark.deep
+def test_the_documentation_builds_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", str(tmp_path / "html")]
+    done = subprocess.run([*command, "-d", str(tmp_path / "trees")], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "Curator" in (tmp_path / "html" / "api" / "dpbo.curator.html").read_text()
+
+
+def test_every_link_of_the_repository_leads_somewhere():
+    for page in [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (ROOT / target).exists() or (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,237 @@
+"""Every filter against an independent accountant, every price against a numerical supremum; costs, roundings and membership."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import dp_accounting
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from dpbo import Budget
+from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter, calibrate, gdp, profiles, rdp
+from dpbo.accounting.costs import _GRAIN, _LONGEST, Cost
+from dpbo.accounting.known import accounting_named
+from dpbo.accounting.membership import true_positive_rate
+from dpbo.accounting.rounding import root_up, rounded_up
+from dpbo.errors import InputError
+from dpbo.events import GaussianEvent, LaplaceEvent, SelectionEvent
+from dpbo.laws import BinomialRuns
+from dpbo.statement import Guarantee
+
+FILTERS = [GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(8.0)]
+
+
+def rho(event):
+    return float(profiles.rho(event) or math.nan)
+
+
+def renyi(event, order):
+    return float(profiles.renyi(event, order) or math.nan)
+
+
+def divergence(epsilon, order):
+    """Renyi divergence between Laplace(0, 1/epsilon) and its shift by 1, by quadrature in logs."""
+
+    def integrand(x):
+        return math.exp(order * (-epsilon * abs(x)) + (1 - order) * (-epsilon * abs(x - 1)) + math.log(epsilon / 2))
+
+    ends = [-60 / epsilon, 0.0, 1.0, 1 + 60 / epsilon]
+    total = sum(quad(integrand, a, b, epsabs=0, epsrel=1e-12, limit=200)[0] for a, b in itertools.pairwise(ends))
+    return math.log(total) / (order - 1)
+
+
+def test_the_renyi_price_of_laplace_is_its_divergence():
+    for epsilon, order in itertools.product([0.01, 0.3, 1.0, 3.0], [1.5, 2.0, 8.0]):
+        assert renyi(LaplaceEvent(1 / epsilon), order) == pytest.approx(divergence(epsilon, order), rel=1e-7)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.floats(1e-4, 20.0), st.floats(1.0001, 1e4))
+def test_the_zcdp_price_of_laplace_bounds_every_order_and_is_attained_at_order_one(epsilon, order):
+    event = LaplaceEvent(1 / epsilon)
+    assert renyi(event, order) <= rho(event) * order * (1 + 1e-9) + 3e-15 / (order - 1)
+    if 0.1 <= epsilon <= 5.0:
+        assert renyi(event, 1.0001) == pytest.approx(1.0001 * rho(event), rel=1e-3)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.floats(1e-3, 10.0), st.floats(0.0, 10.0))
+def test_the_gdp_price_of_laplace_lies_above_its_exact_curve(epsilon, at):
+    """delta of the Laplace mechanism, max(0, 1 - e^((at - epsilon)/2)), is never above that of its mu."""
+    mu = math.sqrt(GDPFilter().cost(LaplaceEvent(1 / epsilon)).parts[0])
+    exact = max(0.0, 1 - math.exp((at - epsilon) / 2))
+    assert gdp.delta_at(mu, at) >= exact * (1 - 1e-9) - 1e-15
+
+
+@pytest.mark.attack("A15")
+def test_rdp_agrees_with_dp_accounting():
+    for event, theirs in (
+        (GaussianEvent(5.0, 25), dp_accounting.GaussianDpEvent(5.0)),
+        (LaplaceEvent(4.0, 25), dp_accounting.LaplaceDpEvent(4.0)),
+    ):
+        for order in (1.5, 2.0, 8.0, 64.0):
+            accountant = RdpAccountant([order])
+            accountant.compose(theirs, event.slots)
+            accounting = RDPFilter(order)
+            ours = accounting.guarantee(accounting.cost(event), 1e-5).epsilon
+            assert ours == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-6, abs=1e-9)
+
+
+def test_zcdp_gives_the_known_figures():
+    """25 Gaussians of total mu = 1: 4.7284 by the best order, 5.2985 by rho + 2 sqrt(rho log(1/delta))."""
+    accounting = ZCDPFilter()
+    epsilon = accounting.guarantee(accounting.cost(GaussianEvent(5.0, 25)), 1e-5).epsilon
+    assert epsilon == pytest.approx(4.7284, abs=2e-4)
+    orders = np.linspace(1.01, 60, 200_000)
+    assert epsilon == pytest.approx(float((rdp.conversions(orders, 1e-5) + orders * 0.5).min()), rel=1e-6)
+
+
+@pytest.mark.parametrize("accounting", FILTERS, ids=lambda f: f.name)
+@pytest.mark.attack("A15")
+def test_a_calibrated_plan_comes_back_within_its_budget_and_wastes_nothing(accounting):
+    for event, (epsilon, delta) in itertools.product([GaussianEvent, LaplaceEvent], [(0.5, 1e-6), (3.0, 1e-5), (8.0, 1e-3)]):
+        budget = Budget(epsilon, delta)
+        if accounting.price(event(1.0)) is None:
+            with pytest.raises(InputError, match="can pay for"):
+                calibrate(budget, releases=3, accounting=accounting, event=event)
+            continue
+        if isinstance(accounting, RDPFilter) and epsilon < 2:
+            with pytest.raises(InputError, match="order"):
+                accounting.cap(budget)
+            continue
+        for releases in (1, 30, 1000):
+            multiplier = calibrate(budget, releases=releases, accounting=accounting, event=event)
+            spent = accounting.cost(event(multiplier, releases))
+            assert spent <= accounting.cap(budget)
+            assert accounting.guarantee(spent, delta).epsilon == pytest.approx(epsilon, rel=1e-6)
+            assert not accounting.cost(event(math.nextafter(multiplier, 0), releases)) <= accounting.cap(budget)
+    assert calibrate(Budget(2.0, 0.0), releases=30, accounting=PureFilter(), event=LaplaceEvent) == pytest.approx(15.0)
+    assert GDPFilter().holds(Budget.gdp(3.0)) == 9, "the cap of a GDP budget is its square"
+
+
+def test_a_filter_is_found_again_by_its_name_and_by_no_other():
+    for accounting in (*FILTERS, RDPFilter(1.25)):
+        assert accounting_named(accounting.name) == accounting
+    for name in ("Planned(", "[]", "Planned(3", "x)", "RDPFilter(8.0", "8.0)", "GDPFilte", "Mine"):
+        with pytest.raises(InputError, match="accounting"):
+            accounting_named(name)
+
+
+def test_errors_name_what_a_filter_cannot_do():
+    least = rdp.conversion(16.0, 1e-6)  # takes the whole of this budget
+    for make, parameter in (
+        (lambda: RDPFilter(1.0), "order"),
+        (lambda: RDPFilter(1.5e6), "order"),
+        (lambda: RDPFilter(16.0).cap(Budget(least, 1e-6)), "large enough"),
+        (lambda: ZCDPFilter().cap(Budget(1.0, 0.0)), "delta"),
+        (lambda: ZCDPFilter().cap(Budget.gdp(1.0)), "budget"),
+        (lambda: PureFilter().cap(Budget.gdp(1.0)), "budget"),
+        (lambda: PureFilter().cost(GaussianEvent(1.0)), "mechanism"),
+    ):
+        with pytest.raises(InputError, match=parameter):
+            make()
+    assert RDPFilter(16.0).cap(Budget(least * (1 + 1e-9), 1e-6)).parts[0] > 0
+
+
+@pytest.mark.attack("A15")
+def test_a_thousand_distinct_costs_add_up_quickly_and_upward():
+    costs = [GDPFilter().cost(GaussianEvent(5 + i / 7)) for i in range(1000)]
+    total = sum(costs, Cost.of(0)).parts[0]
+    exact = math.fsum(float(cost.parts[0]) for cost in costs)
+    assert float(total) == pytest.approx(exact, rel=1e-12)
+    assert total >= Fraction(exact) * (1 - Fraction(1, 2**50))
+    assert total.denominator.bit_length() <= 513
+    short, long = Fraction(1, 1 << (_LONGEST - 1)), Fraction(1, 1 << _LONGEST)
+    assert (Cost.of(short) + Cost.of(0)).parts == (short,), "exact while denominators are short"
+    assert (Cost.of(long) + Cost.of(1)).parts == (1 + Fraction(1, _GRAIN),), "rounded up from there"
+
+
+def test_the_first_part_beyond_its_cap_is_named_and_one_at_its_cap_is_not():
+    assert Cost.of(2, 3, 3).first_beyond(Cost.of(2, 2, 2)) == 1
+    assert Cost.of(2, 3).nothing == Cost.of(0, 0)
+
+
+@pytest.mark.attack("A15")
+def test_the_gdp_price_of_a_pure_event_is_rounded_up():
+    for epsilon in (1e-6, 1e-3, 0.5, 20.0, 199.0, 200.0):
+        price = profiles.mu_squared(LaplaceEvent(1 / epsilon))
+        assert price is not None
+        with mpmath.workdps(400):
+            exact = 8 * mpmath.erfinv(mpmath.tanh(1 / mpmath.mpf(1 / epsilon) / 2)) ** 2
+            assert exact <= mpmath.mpf(price.numerator) / price.denominator <= exact * (1 + mpmath.mpf(2) ** -38)
+    assert profiles.mu_squared(LaplaceEvent(1e-3)) is None
+
+
+@pytest.mark.attack("A15")
+def test_a_renyi_reading_is_rounded_up():
+    """At an order whose conversion is so small that its own margin does not cover the rounding of the sum."""
+    order, delta = 1e6, 1e-5
+    with mpmath.workdps(50):
+        conversion = mpmath.log1p(-1 / mpmath.mpf(order)) - mpmath.log(mpmath.mpf(delta) * order) / (mpmath.mpf(order) - 1)
+        for seventh in range(1, 40):
+            exact = mpmath.mpf(seventh) / 7 + conversion
+            assert exact <= RDPFilter(order).reading(Fraction(seventh, 7), delta).epsilon <= exact * (1 + 1e-12)
+    assert RDPFilter(64.0).reading(Fraction(0), 0.9).epsilon == 0.0, "never below 0"
+    assert RDPFilter(64.0).reading(Fraction(3), None).epsilon is None
+
+
+@pytest.mark.attack("A15")
+def test_no_release_gives_budget_back():
+    """A selection that hardly ever runs anything costs hardly anything, and not less."""
+    event = SelectionEvent(base=(GaussianEvent(1e6),), law=BinomialRuns(1, 1e-6), slots=10**9)
+    for order in (1.000001, 1.0001, 1.02):
+        assert RDPFilter(order).cost(event).parts[0] > 0
+
+    class Generous(PureFilter):
+        def toll(self, event):
+            return Fraction(-1)
+
+    assert Generous().cost(event).parts[0] == 0
+
+
+def test_a_cap_may_come_from_a_machine_that_rounds_otherwise_and_from_no_other_budget():
+    """It may differ by a billionth; and it is one number, as the filter's own is."""
+    budget = Budget(2.0, 1e-6)
+    for accounting in FILTERS:
+        cap = accounting.cap(budget)
+        assert accounting.may_hold(cap, budget)
+        assert accounting.may_hold(cap * (1 + Fraction(9, 10**10)), budget)
+        assert not accounting.may_hold(cap * (1 + Fraction(11, 10**10)), budget)
+        assert not accounting.may_hold(Cost((cap.parts[0] / 2, cap.parts[0] / 2)), budget)
+
+
+@pytest.mark.attack("A15")
+def test_exact_numbers_are_rounded_up_by_no_more_than_a_step():
+    for exact in (Fraction(n, d) for n in range(1, 40) for d in (3, 7, 10**9, 2**60)):
+        found = rounded_up(exact)
+        assert Fraction(math.nextafter(found, 0.0)) < exact <= Fraction(found)
+    for square in (Fraction(n, d) for n in range(1, 40) for d in (1, 7, 10**9, 7 * 2**899, 10**300, 10**330, 10**600)):
+        found = root_up(square)
+        assert Fraction(math.nextafter(math.nextafter(found, 0.0), 0.0)) ** 2 < square <= Fraction(found) ** 2
+    assert root_up(Fraction(1, 10**400)) == pytest.approx(1e-200, rel=1e-15), "no float squares to it"
+    assert root_up(Fraction(1, 10**800)) == 5e-324
+    assert root_up(Fraction(0)) == 0.0
+
+
+def test_the_success_of_a_membership_test_follows_from_the_guarantee():
+    """mu: the normal curve. (epsilon, delta): t <= e^epsilon f + delta and 1 - f <= e^epsilon (1 - t) + delta, and no more."""
+    for mu, rate in itertools.product([0.1, 1.0, 4.0], [1e-6, 0.01, 0.3, 0.9]):
+        assert true_positive_rate(Guarantee(mu, None, None), rate) == pytest.approx(norm.cdf(norm.ppf(rate) + mu), rel=1e-9)
+    terms = [(1.0, 1e-5), (0.2, 0.1), (3.0, 0.0), (1000.0, 1e-6), (1.0, 0.3)]
+    for (epsilon, delta), rate in itertools.product(terms, [0.0, 0.01, 0.3, 0.9]):
+        found, growth = true_positive_rate(Guarantee(None, epsilon, delta), rate), math.exp(min(epsilon, 700))
+        assert found <= min((growth * rate + delta) * (1 + 1e-12), 1.0)
+        assert (1 - rate - delta) / growth <= 1 - found + 1e-12
+        beyond = found * (1 + 1e-6) + 1e-6
+        assert beyond > 1 or beyond > growth * rate + delta or (1 - rate - delta) / growth > 1 - beyond, "it is too low"
+    for guarantee in (Guarantee(None, None, None), Guarantee(None, 1.0, None), Guarantee(None, None, 1e-5)):
+        assert true_positive_rate(guarantee, 0.1) == 1.0, "without a bound everybody may be found"
+    converted = Guarantee(None, gdp.epsilon_at(1.0, 1e-5), 1e-5)
+    assert true_positive_rate(Guarantee(1.0, None, None), 0.01) <= true_positive_rate(converted, 0.01)

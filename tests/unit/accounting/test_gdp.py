@@ -1,0 +1,140 @@
+"""The exact curve of Gaussian DP: published figures, independent libraries, and rounding that never goes below the truth."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import dp_accounting
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpbo import Budget
+from dpbo.accounting import GDPFilter, calibrate, gdp
+from dpbo.accounting.calibrate import exact_share
+from dpbo.errors import InputError
+from dpbo.events import GaussianEvent
+from dpbo.statement import format_up
+
+MUS = [1e-9, 1e-3, 0.3, 1.0, 7.0, 60.0]
+
+
+def exact(mu, epsilon):
+    """delta in 400 digits."""
+    with mpmath.workdps(400):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)
+
+
+@pytest.mark.attack("A15")
+def test_an_epsilon_is_found_for_every_mu_and_is_below_the_bound_of_the_tail():
+    """Also for mu so small that floats see no difference of the tails, and so large that they overflow where the search should end."""
+    edges = [(edge * math.sqrt(2 * math.pi) * (1 + 1e-10), edge) for edge in (1e-9, 1e-30)]
+    for mu, delta in [(1.0, 1e-5), (0.3, 0.1), (7.0, 1e-40), (1e11, 1e-9), *edges]:
+        epsilon = gdp.epsilon_at(mu, delta)
+        assert epsilon <= mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta))) * (1 + 1e-8) + 2e-12
+        assert gdp.mu_within(epsilon, delta) == pytest.approx(mu, rel=1e-3)
+
+
+@pytest.mark.attack("A15")
+def test_an_epsilon_is_finite_and_holds_where_mu_hardly_leaks_more_than_delta():
+    """delta(0) = mu / sqrt(2 pi) for small mu: just above it floats see no difference of the two tails."""
+    for delta in (1e-3, 1e-9, 1e-30, 1e-200):
+        edge = delta * math.sqrt(2 * math.pi)
+        for above in (1e-14, 1e-10, 1e-7, 1e-4, 0.1, 1.0, 1e3):
+            epsilon = gdp.epsilon_at(edge * (1 + above), delta)
+            assert 0.0 <= epsilon < math.inf
+            assert gdp.delta_at(edge * (1 + above), epsilon) <= delta
+
+
+@pytest.mark.attack("A15")
+def test_agrees_with_the_privacy_loss_distribution():
+    for mu, delta in ((0.1, 1e-6), (0.72, 1e-5), (2.0, 1e-10)):
+        accountant = PLDAccountant(value_discretization_interval=1e-4)
+        accountant.compose(dp_accounting.GaussianDpEvent(1 / mu))
+        assert accountant.get_epsilon(delta) == pytest.approx(gdp.epsilon_at(mu, delta), rel=2e-4, abs=1e-4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.floats(1e-3, 50.0), st.floats(1e-12, 0.5))
+@pytest.mark.attack("A15")
+def test_a_round_trip_never_comes_back_with_more_budget(mu, delta):
+    epsilon = gdp.epsilon_at(mu, delta)
+    assert gdp.delta_at(mu, epsilon) <= delta * (1 + 1e-15)
+    if epsilon > 1e-9:
+        back = gdp.mu_within(epsilon, delta)
+        assert gdp.delta_at(back, epsilon) <= delta * (1 + 1e-15)
+        assert back == pytest.approx(mu, rel=1e-6)
+
+
+@pytest.mark.attack("A15")
+def test_ends_of_the_range_and_what_is_smaller_than_any_float():
+    assert format_up(gdp.epsilon_at(1.0, 1e-5)) == "4.378", "the published figure"
+    assert gdp.epsilon_at(1.0, 0.0) == math.inf
+    assert gdp.epsilon_at(0.0, 1e-5) == gdp.epsilon_at(0.1, 0.5) == gdp.mu_within(3.0, 0.0) == 0.0
+    assert gdp.delta_at(1e-7, 1.0) == gdp.delta_at(1e-300, 1.0) == 5e-324, "never rounded down to nothing"
+    assert gdp.delta_at(0.0, 1.0) == 0.0
+    assert gdp.delta_at(1e3, 0.0) == 1.0
+    assert gdp.delta_at(1e7, 0.5e14) == pytest.approx(0.5, rel=1e-6)
+    assert gdp.curve(100.0, np.array([0.0])).tolist() == [1.0]
+
+
+@pytest.mark.attack("A15")
+def test_delta_is_exact_and_never_below():
+    """Over epsilons whose tails are a few, or many, standard deviations away."""
+    for mu, tail in itertools.product(MUS, [-2.0, -0.4, 0.0, 1.0, 5.0, 20.0]):
+        epsilon = max(mu * (tail + mu / 2), 0.0)
+        found, true = gdp.delta_at(mu, epsilon), exact(mu, epsilon)
+        assert true <= found <= max(float(true) * (1 + 1e-15), 5e-324), (mu, tail)
+        curve = float(gdp.curve(mu, np.array([epsilon]))[0])
+        assert true <= curve <= float(true) * (1 + 1e-8 + 1e-10 / mu) + 1e-300, (mu, tail)
+
+
+@pytest.mark.attack("A15")
+def test_epsilon_is_the_least_and_mu_the_largest():
+    """To nine digits; for mu below 1e-6, to as many as floats keep of the two tails' difference."""
+    for mu, delta in itertools.product(MUS, [0.3, 1e-3, 1e-8, 1e-40, 1e-300]):
+        epsilon, off = gdp.epsilon_at(mu, delta), max(1e-9, 1e-13 / mu)
+        assert exact(mu, epsilon) <= delta, (mu, delta)
+        if epsilon > 0.0:
+            assert exact(mu, epsilon * (1 - off)) > delta, (mu, delta)
+            most = gdp.mu_within(epsilon, delta)
+            assert exact(most, epsilon) <= delta < exact(most * (1 + off), epsilon), (mu, delta)
+
+
+@pytest.mark.attack("A15")
+def test_a_tiny_budget_has_a_mu_that_holds_and_is_at_least_half_of_the_largest():
+    for epsilon, delta in ((1e-20, 1e-20), (1e-30, 1e-20), (1e-12, 1e-40), (1e-100, 1e-100), (1e-20, 1e-6), (1e-12, 0.5)):
+        most = gdp.mu_within(epsilon, delta)
+        assert GDPFilter().cap(Budget(epsilon, delta)).parts[0] == Fraction(most) ** 2
+        assert exact(most, epsilon) <= delta < exact(most * 2.01, epsilon), (epsilon, delta)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.floats(0.05, 20.0), st.floats(1e-9, 1e-2), st.integers(1, 2000), st.sampled_from([1, 0.9, 0.1, 0.3]))
+@pytest.mark.attack("A15")
+def test_a_calibrated_plan_fits_its_share_and_wastes_nothing(epsilon, delta, releases, share):
+    budget, accounting = Budget(epsilon, delta), GDPFilter()
+    multiplier = calibrate(budget, releases=releases, share=share)
+    assert accounting.cost(GaussianEvent(multiplier, releases)) <= accounting.cap(budget) * exact_share(share)
+    assert multiplier == pytest.approx(math.sqrt(releases / share) / gdp.mu_within(epsilon, delta), rel=1e-12)
+
+
+def test_shares_are_the_decimals_that_were_written():
+    budget, accounting = Budget(3.0, 1e-5), GDPFilter()
+    first, second = (accounting.cost(GaussianEvent(calibrate(budget, releases=k, share=s), k)) for k, s in ((30, 0.9), (1, 0.1)))
+    assert first + second <= accounting.cap(budget)
+    multiplier = calibrate(Budget.gdp(1.0), releases=25)
+    assert multiplier == pytest.approx(5.0, rel=1e-12)
+    assert str(accounting.guarantee(accounting.cost(GaussianEvent(multiplier, 25)), 1e-5)).startswith("(4.378, 1e-05)-DP")
+
+
+def test_a_share_outside_its_range_and_a_pure_budget_for_gaussians_are_refused():
+    for share in (0, -0.1, 1.1, math.nan, "half"):
+        with pytest.raises(InputError, match="share"):
+            calibrate(Budget(1.0, 1e-5), releases=3, share=share)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="delta"):
+        calibrate(Budget(1.0, 0.0), releases=3)

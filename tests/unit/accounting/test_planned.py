@@ -1,0 +1,239 @@
+"""A plan fixed in advance: what it holds, what it pays for, what it prints, and how it is calibrated."""
+
+import functools
+import math
+import time
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+
+from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo.accounting import Planned, calibrate, compose
+from dpbo.accounting.costs import Cost
+from dpbo.accounting.known import accounting_named
+from dpbo.algorithms import choose_start, search_then_choose
+from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
+from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, NotPrivateEvent, PermuteAndFlipEvent, PoissonGaussianEvent
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
+from dpbo.queries import ClippedMean, QuantileUtilities
+
+RECORDS = torch.linspace(0, 1, 500, dtype=torch.float64)
+MEAN = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
+CHOICE = QuantileUtilities(lambda _, r: r, candidates=[0.1, 0.5, 0.9], quantile=0.5)
+PLAN = Planned([GaussianEvent(8.0, 3), ExponentialEvent(4.0, 2), LaplaceEvent(5.0)])
+
+
+def make(accounting=PLAN, budget=None, **settings):
+    budget = budget or Budget(6.0, 1e-6)
+    return Curator(RECORDS, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=budget, accounting=accounting, **settings)
+
+
+def test_each_event_has_its_own_slots():
+    curator = make()
+    for _ in range(3):
+        curator.release(MEAN, GaussianMechanism(8.0))
+    curator.release(CHOICE, ExponentialMechanism(4.0))
+    with pytest.raises(BudgetExceeded, match="0 of 3 slots") as refused:
+        curator.release(MEAN, GaussianMechanism(8.0))
+    assert (refused.value.remaining, refused.value.budget) == (0, 3)
+    with pytest.raises(InputError, match="Planned"):
+        curator.release(MEAN, GaussianMechanism(9.0))
+    curator.release(MEAN, LaplaceMechanism(5.0))
+    curator.release(CHOICE, ExponentialMechanism(4.0))
+    assert str(curator.ledger.verify().total) == str(curator.ledger.cap)
+
+
+def test_the_statement_prints_the_whole_plan_from_the_start():
+    curator, whole = make(), compose(PLAN.events, delta=1e-6, refine=True)
+    for released in (0, 1):
+        statement = curator.statement()
+        assert statement.guarantee.epsilon == whole.epsilon <= 6.0
+        assert statement.guarantee.mu == whole.mu
+        if not released:
+            assert str(statement.spent) == "(0.0, 1e-06)-DP, 0.0-GDP"
+            curator.release(MEAN, GaussianMechanism(8.0))
+    assert statement.spent.epsilon == compose([GaussianEvent(8.0)], delta=1e-6, refine=True).epsilon
+    pure = make(Planned([LaplaceEvent(2.0), ExponentialEvent(4.0)]), Budget(1.0, 0.0))
+    assert str(pure.statement().guarantee).startswith("(1.000, 0.0)-DP"), "read at delta 0"
+
+
+def test_a_plan_beyond_its_budget_is_refused_before_anything_exists(tmp_path):
+    for budget in (Budget(1.0, 1e-6), Budget(6.0, 0.0), Budget.gdp(0.3)):
+        with pytest.raises(InputError, match="events"):
+            make(budget=budget, dataset="d", ledger=str(tmp_path / "l.db"))
+    assert not (tmp_path / "l.db").exists()
+    assert make(budget=Budget.gdp(2.0, delta=1e-6)).statement().guarantee.mu == compose(PLAN.events, delta=0.0).mu
+    with pytest.raises(InputError, match="mu"):
+        make(Planned([PoissonGaussianEvent(2.0, rate=0.5, relation="replace-one")]), Budget.gdp(2.0))
+
+
+def test_it_is_found_again_by_its_name_and_no_other_plan_opens_its_ledger(tmp_path):
+    assert accounting_named(PLAN.name) == PLAN
+    assert Planned([GaussianEvent(8.0), LaplaceEvent(5.0), GaussianEvent(8.0, 2), ExponentialEvent(4.0, 2)]) == PLAN
+    terms = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    make(**terms).release(MEAN, GaussianMechanism(8.0))
+    again = make(**terms)
+    assert str(again.ledger.verify().total).split() == ["0", "1", "0"]
+    with pytest.raises(LedgerMismatch, match="accounting"):
+        make(Planned([GaussianEvent(8.0, 4)]), **terms)
+
+
+def test_a_plan_carries_an_objective_and_its_final_release():
+    curator = make(Planned([GaussianEvent(9.0, 4), GaussianEvent(12.0)]))
+    objective = PrivateObjective(curator, lambda x, r: (r - x[0]).abs(), score_range=(0.0, 1.0), evaluations=4)
+    assert objective.noise_multiplier == 9.0
+    objective(torch.rand(4, 1, dtype=torch.float64))
+    curator.release(MEAN, GaussianMechanism(12.0))
+    with pytest.raises(InputError, match="as many slots"):
+        PrivateObjective(make(), lambda x, r: r, score_range=(0.0, 1.0), evaluations=4, name="other")
+
+
+def test_a_share_of_a_plan_is_refused_before_anything_is_reserved():
+    """It would change nothing, and the statement would declare it."""
+    curator = make(Planned([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 2)]))
+    terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 30}
+    bounds = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    for ask in (
+        lambda share: PrivateObjective(curator, lambda x, r: r, budget_share=share, **terms),
+        lambda share: DPGIBO(curator, lambda x, r: r, bounds=bounds, budget=share, iterations=30, batch_size=2, clip=1.0),
+        lambda share: choose_start(curator, lambda x, r: r, bounds, loss_range=(0.0, 1.0), budget_share=share),
+    ):
+        for share in (0.1, Fraction(29, 30)):
+            with pytest.raises(InputError, match=rf"budget_share={float(share)!r} .*1 under a plan"):
+                ask(share)
+    assert curator.ledger.head().kind == "birth"
+    assert PrivateObjective(curator, lambda x, r: r, budget_share=1.0, **terms).noise_multiplier == 10.0
+
+
+def test_a_search_and_its_choice_take_what_the_plan_lists_for_each():
+    curator = make(Planned([GaussianEvent(20.0, 5), PermuteAndFlipEvent(20.0), GaussianEvent(15.0)]))
+    curator.release(MEAN, GaussianMechanism(15.0))
+    candidates = torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(1)
+    terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 5, "finalists": 3, "initial": 3}
+    search_then_choose(curator, lambda x, r: 1 - (r - x[0]).abs(), candidates, **terms)
+    assert curator.ledger.head().used == {"search then choose: search": 5, "search then choose: choice": 1}
+    assert "4/5" not in str(curator.statement())
+
+
+def test_calibration_finds_the_least_noise_beside_everything_else():
+    budget, beside = Budget(3.0, 1e-6), Planned([ExponentialEvent(20.0, 30), LaplaceEvent(5.0)])
+    multiplier = calibrate(budget, releases=20, accounting=beside)
+    whole = Planned([*beside.events, GaussianEvent(multiplier, 20)])
+    assert whole.composition(1e-6, refine=False).epsilon <= 3.0
+    assert compose([*beside.events, GaussianEvent(multiplier * (1 - 1e-4), 20)], delta=1e-6).epsilon > 3.0
+    assert multiplier < calibrate(budget, releases=20, share=0.5)
+    make(whole, budget)
+    mu = Budget.gdp(1.0)
+    alone = calibrate(mu, releases=24, accounting=Planned([GaussianEvent(5.0)]))
+    assert alone == pytest.approx(5.0, rel=1e-6)
+    with pytest.raises(InputError, match="events"):
+        calibrate(Budget(0.1, 1e-6), releases=1, accounting=PLAN)
+    with pytest.raises(InputError, match="share"):
+        calibrate(budget, releases=1, accounting=beside, share=0.5)
+
+
+def test_the_least_noise_is_found_in_few_steps_or_refused():
+    """On either side of one; noise that costs nothing is not looked for without end; nothing fits beside a plan that takes all."""
+    asked: list[float] = []
+    plan = Planned([GaussianEvent(5.0)])
+
+    def kind(multiplier, slots):
+        asked.append(multiplier)
+        assert len(asked) < 100
+        return GaussianEvent(multiplier, slots)
+
+    for least in (2.5e-6, 0.21, 1.0, 3.3):
+        asked.clear()
+        found = calibrate(Budget.gdp(math.hypot(1 / 5, 2 / least)), releases=4, accounting=plan, event=kind)
+        assert least * (1 - 1e-12) <= found <= least * (1 + (1e-7 if least > 1e-3 else 1e-6))
+    asked.clear()
+    with pytest.raises(InputError, match=r"event='costs next to nothing'.*one that the budget bounds"):
+        calibrate(
+            Budget.gdp(1.0),
+            releases=4,
+            accounting=plan,
+            event=lambda multiplier, slots: kind(multiplier, slots) and GaussianEvent(5.0, slots),
+        )
+    assert 1e-6 < min(asked) < 2e-6
+    used = (compose(plan.events, delta=0.0).mu or 0.0) * (1 - 5e-7)  # within what another machine may round away
+    with pytest.raises(InputError, match="larger than what the plan takes alone"):
+        calibrate(Budget.gdp(used), releases=1, accounting=plan)
+
+
+def test_little_noise_of_a_sample_is_composed_quickly():
+    """Each of these took seconds and gigabytes once."""
+    step = functools.partial(PoissonGaussianEvent, rate=0.01, relation="replace-one")
+    budget, began = Budget(50.0, 1e-5), time.process_time()
+    fits = [Planned([GaussianEvent(10.0), step(2.0**-k, 10)]).fits(budget) for k in range(8)]
+    assert time.process_time() - began < 20
+    assert fits == [k < 3 for k in range(8)]
+
+
+def test_a_plan_may_pass_its_budget_by_a_millionth_in_a_ledger_that_exists_and_no_new_one_may(tmp_path, monkeypatch):
+    """Another machine may round differently by so much; errors say what is reached and what is allowed."""
+    bound = PLAN.composition(1e-6, refine=False)
+    kept, passed = Budget(bound.epsilon, 1e-6), Budget(bound.epsilon / (1 + 0.9e-6), 1e-6)
+    assert PLAN.cap(passed) == Cost.of(2, 3, 1)
+    for beyond, reached in (
+        (Budget(bound.epsilon / (1 + 1.1e-6), 1e-6), "reaches epsilon"),
+        (Budget(1.0, 1e-6), f"reaches epsilon {bound.epsilon}.*budget's epsilon 1.0"),
+        (Budget.gdp(0.3), f"reaches mu {bound.mu}.*budget's mu 0.3"),
+    ):
+        with pytest.raises(InputError, match=reached):
+            PLAN.cap(beyond)
+    there = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    with pytest.raises(InputError, match=f"events='reaches epsilon {bound.epsilon}'.*budget's epsilon {passed.epsilon}"):
+        make(budget=passed, **there)
+    make(budget=kept, **there).release(MEAN, GaussianMechanism(8.0))
+    monkeypatch.setattr(Planned, "fits", lambda plan, budget, *, room=0.0: room > 0.0)  # a machine on which it reaches a little more
+    assert make(budget=kept, **there).ledger.verify().seq == 2
+    with pytest.raises(InputError, match="reaches epsilon"):
+        make(budget=kept)
+
+
+def test_sampled_steps_are_calibrated_by_a_partial():
+    step = functools.partial(PoissonGaussianEvent, rate=0.05, relation="replace-one")
+    multiplier = calibrate(Budget(4.0, 1e-5), releases=200, accounting=Planned([GaussianEvent(20.0)]), event=step)
+    assert 3.99 < Planned([GaussianEvent(20.0), step(multiplier, 200)]).composition(1e-5).epsilon <= 4.0
+
+
+def test_mixed_relations_and_exact_answers_are_no_plan():
+    relations = [PoissonGaussianEvent(2.0, rate=0.1, relation=relation) for relation in ("replace-one", "add-or-remove-one")]
+    for events, parameter in (
+        (relations, "relation"),
+        ([GaussianEvent(8.0), NotPrivateEvent()], "events"),
+        ([], "events"),
+        (["x"], "events"),
+    ):
+        with pytest.raises(InputError, match=parameter):
+            Planned(events)  # type: ignore[arg-type]
+    assert PLAN.price(NotPrivateEvent()) == Cost.of(0, 0, 0)
+
+
+def test_a_budget_is_kept_to_the_last_bit_or_within_the_room_that_is_left():
+    bound = PLAN.composition(1e-6, refine=False)
+    for share, room, fits in ((0.0, 0.0, True), (1e-3, 0.0, False), (1e-3, 2e-3, True), (1e-3, 5e-4, False)):
+        for budget in (Budget(bound.epsilon * (1 - share), 1e-6), Budget.gdp((bound.mu or 0.0) * (1 - share))):
+            assert PLAN.fits(budget, room=room) == fits
+    assert not Planned([PoissonGaussianEvent(2.0, rate=0.5, relation="replace-one")]).fits(Budget.gdp(50.0))
+
+
+def test_what_a_plan_says_without_a_delta():
+    """Gaussians alone have only mu; pure events the pure sum, at delta 0; at a delta both have the bound there."""
+    used = Cost.of(1)
+    gaussian, pure = Planned([GaussianEvent(4.0)]), Planned([LaplaceEvent(4.0)])
+    at_none, at_delta = gaussian.guarantee(used, None), gaussian.guarantee(used, 1e-5)
+    assert (at_none.mu, at_none.epsilon, at_none.delta) == (0.25, None, None)
+    assert (pure.guarantee(used, None).epsilon, pure.guarantee(used, None).delta) == (0.25, 0.0)
+    assert at_delta.epsilon == compose([GaussianEvent(4.0)], delta=1e-5, refine=True).epsilon
+    assert at_delta.delta == pure.guarantee(used, 1e-5).delta == 1e-5
+
+
+def test_of_events_of_one_kind_the_one_with_fewest_slots_that_suffice_is_taken():
+    plan = Planned([GaussianEvent(8.0, 3), GaussianEvent(5.0, 7), GaussianEvent(6.0, 20)])
+    whole = Cost.of(*(event.slots for event in plan.events))
+    found = [plan.multiplier(GaussianEvent, slots, whole) for slots in (1, 3, 4, 7, 8, 20, 21)]
+    assert found == [8.0, 8.0, 5.0, 5.0, 6.0, 6.0, None]
+    assert plan.multiplier(LaplaceEvent, 1, whole) is None

@@ -1,0 +1,210 @@
+"""The points that tell most about a gradient: closed-form designs, the box-constrained L-BFGS, choose_points and adaptive_points."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize, rosen, rosen_der
+
+from dpbo.acquisition import adaptive_points, choose_points, designs
+from dpbo.acquisition.lbfgs import minimise
+from dpbo.acquisition.trace import GradientTrace
+from dpbo.models import GradientPosterior
+from dpbo.models.radial import RBF, Matern52
+from tests.unit.models.kernels import DOUBLE, KERNELS
+
+D = 3
+ONE = torch.ones(1, 1, dtype=DOUBLE)
+INFINITE = np.full(6, np.inf)
+
+
+def posterior(name="rbf", n=8, d=D, noise=1e-4):
+    history = GradientPosterior(KERNELS[name](d), noise)
+    if n:
+        history.append(0.5 * torch.randn(n, d, dtype=DOUBLE))
+    return history
+
+
+def value(history, theta, Z):
+    return float(GradientTrace(history, theta).value(Z))
+
+
+def adam(history, theta, b, steps=1000):
+    """The peer's optimiser: Adam at 0.01 from theta + 1e-5 N(0, I/d), here with the analytic gradient."""
+    trace = GradientTrace(history, theta)
+    Z = (theta + 1e-5 * torch.randn(b, len(theta), dtype=DOUBLE) / len(theta) ** 0.5).requires_grad_()
+    optimiser = torch.optim.Adam([Z], lr=1e-2)
+    for _ in range(steps):
+        Z.grad = trace.value_and_gradient(Z.detach())[1]
+        optimiser.step()
+    return Z.detach()
+
+
+@pytest.mark.parametrize(("name", "b"), [("rbf", D + 2), ("matern-scaled", D + 1), ("poly2", 2)])
+def test_as_good_as_a_thousand_adam_steps(name, b):
+    history, theta = posterior(name), 0.1 * torch.randn(D, dtype=DOUBLE)
+    reference = value(history, theta, adam(history, theta, b))
+    Z = choose_points(history, theta, b, steps=200, close=1e-6, restarts=3, generator=torch.Generator().manual_seed(0))
+    assert Z.shape == (b, D)
+    assert value(history, theta, Z) <= 1.03 * reference
+
+
+@pytest.mark.parametrize("b", [D + 1, 2 * D])
+def test_an_empty_history_gives_the_closed_form(b):
+    history, theta = posterior(n=0), torch.randn(D, dtype=DOUBLE)
+    Z = choose_points(history, theta, b, generator=torch.Generator().manual_seed(0))
+    whitened = (Z - theta) / torch.linspace(0.7, 1.6, D, dtype=DOUBLE)
+    radius = designs.radius(history.derivatives, b, D, 1e-4 + 1e-6)
+    torch.testing.assert_close(whitened.norm(dim=-1), torch.full((b,), radius, dtype=DOUBLE))
+    assert torch.equal(Z, choose_points(history, theta, b, generator=torch.Generator().manual_seed(0)))
+
+
+def test_a_scaled_kernel_sees_the_noise_in_its_own_units():
+    history, theta = posterior("rbf-isotropic-scaled", n=0), torch.zeros(D, dtype=DOUBLE)
+    Z = choose_points(history, theta, D + 1)
+    best = value(history, theta, Z)
+    assert best < min(value(history, theta, 0.97 * Z), value(history, theta, 1.03 * Z))
+
+
+def test_kernels_without_a_closed_form_start_from_a_grid():
+    for name in ("poly2", "rq", "matern+linear"):
+        history, theta = posterior(name, n=0), torch.full((D,), 0.2, dtype=DOUBLE)
+        Z = choose_points(history, theta, D + 1)
+        assert value(history, theta, Z) < 0.2 * float(GradientTrace(history, theta).prior), name
+
+
+def test_nothing_left_to_learn():
+    """40 points determine a quadratic in 3 dimensions: the trace is rounding, and the points must still be distinct and finite."""
+    history, theta = posterior("poly2", n=40, noise=0.0), torch.zeros(D, dtype=DOUBLE)
+    Z = choose_points(history, theta, D + 1)
+    assert bool(Z.isfinite().all())
+    assert float(torch.pdist(Z).min()) > 1e-6
+
+
+def test_bounds_are_respected_and_cost_little():
+    theta, bounds = torch.full((D,), 0.999, dtype=DOUBLE), torch.tensor([[0.0] * D, [1.0] * D], dtype=DOUBLE)
+    for n in (0, 8):
+        history = posterior(n=n)
+        Z = choose_points(history, theta, D + 1, bounds=bounds)
+        assert bool(((Z >= bounds[0]) & (Z <= bounds[1])).all())
+        assert value(history, theta, Z) < 3.0 * value(history, theta, choose_points(history, theta, D + 1))
+
+
+def test_a_good_start_is_used():
+    history, theta = posterior(), torch.zeros(D, dtype=DOUBLE)
+    good = choose_points(history, theta, D + 1, steps=200, close=1e-9)
+    assert value(history, theta, choose_points(history, theta, D + 1, start=good, steps=1)) <= value(history, theta, good)
+    bad = choose_points(history, theta, D + 1, start=good + 10.0, steps=5)
+    assert torch.equal(bad, choose_points(history, theta, D + 1, steps=5))
+
+
+def test_adaptive_points_are_the_fewest():
+    for n in (0, 8):
+        history, theta = posterior(n=n), torch.zeros(D, dtype=DOUBLE)
+        least = [value(history, theta, choose_points(history, theta, b)) for b in range(1, D + 2)]
+        for b in range(1, D + 2):
+            tolerance = 1.001 * least[b - 1]
+            Z = adaptive_points(history, theta, tolerance)
+            assert len(Z) == b
+            assert value(history, theta, Z) <= tolerance
+    assert adaptive_points(history, theta, 1e9).shape == (0, D)
+    assert adaptive_points(history, theta, 1e-9).shape == (D + 1, D)
+    assert adaptive_points(history, theta, 1e-9, 2).shape == (2, D)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_on_cuda():
+    theta, points = torch.zeros(D, dtype=DOUBLE), torch.randn(8, D, dtype=DOUBLE)
+    chosen = []
+    for device in ("cpu", "cuda"):
+        history = GradientPosterior(KERNELS["matern"](D).to(device), 1e-3)
+        history.append(points.to(device))
+        chosen.append(value(history, theta.to(device), choose_points(history, theta.to(device), D + 1, steps=200)))
+    assert chosen[1] == pytest.approx(chosen[0], rel=1e-3)
+
+
+def test_the_simplex_is_regular_and_centred():
+    for d in (1, 2, 3, 10, 33):
+        corners = designs.simplex(d)
+        expected = torch.full((d + 1, d + 1), -1.0 / d, dtype=DOUBLE).fill_diagonal_(1.0)
+        torch.testing.assert_close(corners @ corners.T, expected)
+        torch.testing.assert_close(corners.sum(0), torch.zeros(d, dtype=DOUBLE))
+
+
+def test_the_figures_are_reproduced():
+    def same(found, printed):
+        assert found == pytest.approx(printed, abs=0.5 * 10 ** -len(str(printed)[2:]))
+
+    rbf, matern = RBF(ONE), Matern52(ONE)
+    for kernel, d, s2, r, trace in ((rbf, 10, 5e-6, 0.0563, 0.0286), (rbf, 33, 5e-6, 0.0562, 0.1011), (matern, 10, 1e-4, 0.072, 0.353)):
+        radius = designs.simplex_radius(kernel, d, s2)
+        same(radius, r)
+        same(d * designs.simplex_share(kernel, d, s2)(radius), trace)
+    for kernel, s2, r, trace in ((rbf, 5e-6, 0.14, 0.0019), (matern, 1e-4, 0.092, 0.1035)):
+        radius = designs.central_radius(kernel, s2)
+        assert radius == pytest.approx(r, abs=5e-4)
+        same(10 * designs.central_share(kernel, s2)(radius), trace)
+
+
+@pytest.mark.parametrize("kind", [RBF, Matern52])
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_the_shares_are_the_trace(kind, d):
+    lengths = torch.linspace(0.7, 1.6, d, dtype=DOUBLE).unsqueeze(0)
+    posterior, theta = GradientPosterior(kind(lengths), 1e-3), torch.randn(d, dtype=DOUBLE)
+    trace, weight = GradientTrace(posterior, theta), float((lengths**-2).sum())
+    turn = designs.rotation(d, torch.Generator().manual_seed(0))
+    for unit, share in (
+        (designs.simplex(d), designs.simplex_share(kind(ONE), d, 1e-3 + 1e-6)),
+        (designs.central(d), designs.central_share(kind(ONE), 1e-3 + 1e-6)),
+    ):
+        assert float(trace.value(theta + 0.2 * (unit @ turn) * lengths)) == pytest.approx(weight * share(0.2), rel=1e-9)
+
+
+def test_radii_are_minima():
+    for kernel, d, s2 in itertools.product((RBF(ONE), Matern52(ONE)), (1, 2, 10), (1e-6, 1e-3, 1e-1, 1.0)):
+        for radius, share in (
+            (designs.simplex_radius(kernel, d, s2), designs.simplex_share(kernel, d, s2)),
+            (designs.central_radius(kernel, s2), designs.central_share(kernel, s2)),
+        ):
+            assert share(radius) < min(share(0.98 * radius), share(1.02 * radius)), (kernel, d, s2)
+
+
+def test_rotations_are_orthogonal_seeded_and_uniform():
+    turn = designs.rotation(5, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(turn @ turn.T, torch.eye(5, dtype=DOUBLE))
+    assert torch.equal(turn, designs.rotation(5, torch.Generator().manual_seed(3)))
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.stack([designs.rotation(2, generator) for _ in range(2000)]).mean(0)
+    assert float(mean.abs().max()) < 5.0 * (0.5 / 2000) ** 0.5  # an entry has variance 1/2
+
+
+def counted(function, slope, calls):
+    def objective(x):
+        calls.append(x.copy())
+        return float(function(x)), slope(x)
+
+    return objective
+
+
+def test_a_curved_valley_costs_no_more_than_scipy_twice():
+    calls: list[np.ndarray] = []
+    found = minimise(counted(rosen, rosen_der, calls), np.full(6, -1.0), -INFINITE, INFINITE, steps=500, close=0.0)
+    theirs = minimize(rosen, np.full(6, -1.0), jac=rosen_der, method="L-BFGS-B", options={"ftol": 0.0, "gtol": 1e-8})
+    assert rosen(found) < 1e-10 or rosen(found) <= theirs.fun + 1e-10
+    assert len(calls) < 2 * theirs.nfev
+
+
+def test_the_box_holds_at_every_call_and_at_the_minimum():
+    weights, centre = np.arange(1.0, 7.0), np.linspace(-1.0, 1.0, 6)
+    for lower, upper in ((-0.5, 0.5), (0.2, 0.9), (0.0, np.inf), (-np.inf, np.inf)):
+        calls: list[np.ndarray] = []
+        objective = counted(lambda x: weights @ (x - centre) ** 2, lambda x: 2.0 * weights * (x - centre), calls)
+        found = minimise(objective, np.full(6, 0.3), np.full(6, lower), np.full(6, upper), steps=100, close=0.0)
+        np.testing.assert_allclose(found, np.clip(centre, lower, upper), atol=1e-7)
+        assert all(((x >= lower) & (x <= upper)).all() for x in calls)
+
+
+def test_values_never_rise_and_steps_are_counted():
+    ends = [rosen(minimise(counted(rosen, rosen_der, []), np.zeros(6), -INFINITE, INFINITE, steps=k, close=0.0)) for k in (1, 3, 10, 30)]
+    assert ends == sorted(ends, reverse=True)

@@ -1,0 +1,190 @@
+"""Proposals from released values: the trust region, sparse models, a second public objective; all repeatable and inside the space."""
+
+import math
+from typing import Any
+
+import pytest
+import scipy.stats
+import torch
+from botorch.utils.multi_objective.hypervolume import Hypervolume
+from botorch.utils.multi_objective.pareto import is_non_dominated
+
+from dpbo import Space
+from dpbo.acquisition import Proposer, next_point, pareto_front, pareto_point, posterior_mean, region_after, trust_region_point
+from dpbo.acquisition.trust_region import region_bounds
+from dpbo.errors import InputError
+from dpbo.models import sparse_gp, usual_gp
+
+CONTINUOUS = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform(), c=scipy.stats.uniform())
+MIXED = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(1, 9), kind=["x", "y", "z"])
+STD = 0.02
+
+
+def _observed(space, count, seed=0, value=None):
+    X = space.sample(count, seed=seed)
+    noise = STD * torch.randn(count, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    Y = (value or _bump)(X).unsqueeze(1) + noise
+    return X, Y, torch.full_like(Y, STD**2)
+
+
+def _bump(X):
+    return torch.exp(-8 * ((X[:, :2] - 0.3) ** 2).sum(1))
+
+
+def _allowed(space, x):
+    inside = bool((x >= space.bounds[0]).all() and (x <= space.bounds[1]).all())
+    near = [min(abs(float(x[i]) - v) for v in values) for i, values in (space.discrete_dims | space.cat_dims).items()]
+    return inside and max(near, default=0.0) < 1e-9
+
+
+PROPOSERS: dict[str, Any] = {
+    "qlognei": next_point,
+    "trust region": trust_region_point,
+    "sparse": lambda *args, seed: next_point(*args, seed=seed, model=sparse_gp),
+    "pareto": lambda s, X, Y, V, *, seed: pareto_point(s, X, Y, V, -X[:, :1], reference=(0.0, -1.0), seed=seed),
+}
+
+
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_a_proposal_is_in_the_space_and_follows_from_the_values_alone(name):
+    for space in (CONTINUOUS, MIXED)[: 1 if name == "pareto" else 2]:
+        if name == "sparse" and space is MIXED:
+            with pytest.raises(InputError, match="categories"):
+                PROPOSERS[name](space, *_observed(space, 10), seed=1)
+            continue
+        told = _observed(space, 10)
+        x = PROPOSERS[name](space, *told, seed=1)
+        torch.rand(3)  # whatever else draws in between
+        assert x.shape == (1, 3)
+        assert _allowed(space, x[0])
+        assert torch.equal(x, PROPOSERS[name](space, *told, seed=1))
+
+
+def test_values_that_carry_a_gradient_are_refused_by_name():
+    for propose in PROPOSERS.values():
+        for place, blamed in enumerate(("X", "Y", "Yvar")):
+            told = [*_observed(CONTINUOUS, 6)]
+            told[place] = told[place].requires_grad_()
+            with pytest.raises(InputError, match=f"{blamed}=.*detach"):
+                propose(CONTINUOUS, *told, seed=1)
+
+
+@pytest.mark.parametrize("name", ["qlognei", "trust region", "sparse"])
+def test_a_search_finds_the_peak_of_noisy_values(name):
+    X, Y, Yvar = _observed(CONTINUOUS, 8, seed=3)
+    generator = torch.Generator().manual_seed(5)
+    for step in range(10):
+        x = PROPOSERS[name](CONTINUOUS, X, Y, Yvar, seed=step)
+        y = _bump(x).unsqueeze(1) + STD * torch.randn(1, 1, dtype=torch.float64, generator=generator)
+        X, Y, Yvar = torch.cat([X, x]), torch.cat([Y, y]), torch.full((len(X) + 1, 1), STD**2, dtype=torch.float64)
+    model = sparse_gp if name == "sparse" else usual_gp
+    best = X[posterior_mean(CONTINUOUS, X, Y, Yvar, model=model).argmax()]
+    assert _bump(best.unsqueeze(0)).item() > 0.95  # the best of 20 random points has .66 in the mean
+
+
+class TestTrustRegion:
+    def test_three_successes_double_it_and_failures_halve_it(self):
+        design = [0.0] * 8
+        assert region_after(design, dimension=3, initial=8).length == 0.8
+        assert region_after([*design, 1.0, 2.0, 3.0], dimension=3, initial=8).length == 1.6
+        assert region_after([*design, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dimension=3, initial=8).length == 1.6  # never more
+        assert region_after([*design, 1.0, *[0.5] * 4], dimension=3, initial=8).length == 0.4
+        assert region_after([*design, 1.0, *[0.5] * 4], dimension=6, initial=8).length == 0.8  # six failures are asked for there
+        assert region_after([*design, 1.0, *[0.5] * 6], dimension=6, initial=8).length == 0.4
+        ended = [*design, 1.0, 0.5, 0.5, 0.5, 2.0, 0.5, 0.5, 0.5]
+        assert region_after(ended, dimension=2, initial=8).length == 0.8, "a success ends a row of failures"
+        flat = [0.3, 0.3 + 1e-16, 0.3 - 1e-16] * 5  # equal but for their last bits: no success but the first, which is always one
+        assert region_after(flat, dimension=2, initial=2).length == 0.8 / 2**3
+
+    def test_a_tiny_region_starts_afresh_with_a_design_of_its_own(self):
+        means = [0.0] * 8 + [1.0] + [0.5] * 28
+        region = region_after(means, dimension=2, initial=8)
+        assert (region.start, region.length) == (len(means), 0.8)
+        assert region_after([*means, *[0.0] * 8, 0.2], dimension=2, initial=8) == region_after(means, dimension=2, initial=8)
+
+    def test_after_a_restart_design_points_come_first(self, monkeypatch):
+        X, Y, Yvar = _observed(CONTINUOUS, 9)
+        from dpbo.acquisition import trust_region
+
+        monkeypatch.setattr(trust_region, "region_after", lambda *a, **k: trust_region.TrustRegion(start=7))
+        x = trust_region_point(CONTINUOUS, X, Y, Yvar, seed=1)
+        assert torch.equal(x, CONTINUOUS.sample(8, seed=7)[2:3])
+
+    def test_the_box_is_stretched_cut_to_the_space_and_whole_for_categories(self):
+        centre = torch.tensor([0.9, 3 / 7, 1.0], dtype=torch.float64)
+        bounds = region_bounds(MIXED, centre, 0.1, torch.tensor([2.0, 1.0, 1.0], dtype=torch.float64))
+        assert bounds[:, 0].tolist() == pytest.approx([0.8, 1.0])
+        assert bounds[:, 1].tolist() == pytest.approx([2 / 7, 4 / 7])  # the neighbours, though the region is narrower
+        assert bounds[:, 2].tolist() == [0.0, 2.0]
+
+    def test_a_centre_beyond_the_box_is_its_nearest_point(self):
+        centre, ones = torch.tensor([1.5, -0.2, 0.5], dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+        assert region_bounds(CONTINUOUS, centre, 0.1, ones).T.tolist() == [
+            pytest.approx(ends) for ends in ([0.95, 1], [0, 0.05], [0.45, 0.55])
+        ]
+
+    def test_points_stay_near_the_best_once_it_is_small(self):
+        X, Y, Yvar = _observed(CONTINUOUS, 24, seed=1)
+        means = posterior_mean(CONTINUOUS, X, Y, Yvar)
+        order = means.argsort(descending=True)  # best first: all that follow are failures
+        x = trust_region_point(CONTINUOUS, X[order], Y[order], Yvar[order], seed=2, initial=2)
+        length = region_after(means[order].tolist(), dimension=3, initial=2).length
+        assert length == 0.8 / 2**5  # 22 failures, four a halving
+        scales = usual_gp(CONTINUOUS, X, Y, Yvar).covar_module.lengthscale.detach().reshape(-1)
+        stretch = float((scales / scales.log().mean().exp()).max())
+        assert float((x[0] - X[means.argmax()]).abs().max()) <= length / 2 * stretch + 1e-6
+
+
+class TestTwoObjectives:
+    def test_the_front_grows_towards_both(self):
+        # accuracy rises with a, and so does the cost: the front is a curve, b and c do not pay
+        value = lambda X: X[:, 0].sqrt() - ((X[:, 1] - 0.5) ** 2 + (X[:, 2] - 0.5) ** 2)  # noqa: E731
+        X, Y, Yvar = _observed(CONTINUOUS, 6, value=value)
+        for step in range(8):
+            x = pareto_point(CONTINUOUS, X, Y, Yvar, -X[:, :1], reference=(0.0, -1.0), seed=step)
+            X, Y = torch.cat([X, x]), torch.cat([Y, value(x).unsqueeze(1)])
+            Yvar = torch.full_like(Y, STD**2)
+        true = lambda X: torch.stack([value(X), -X[:, 0]], 1)  # noqa: E731
+        volume = Hypervolume(torch.tensor([0.0, -1.0], dtype=torch.float64))
+        found, random = true(X), true(CONTINUOUS.sample(14, seed=9))
+        ours, theirs = (volume.compute(v[is_non_dominated(v)]) for v in (found, random))
+        assert ours > theirs
+        assert ours > 0.6 * 2 / 3  # the whole area under the root is 2/3
+        assert 1 < int(pareto_front(CONTINUOUS, X, Y, Yvar, -X[:, :1]).sum()) < 14
+
+    def test_costs_that_do_not_fit_are_refused(self):
+        X, Y, Yvar = _observed(CONTINUOUS, 5)
+        for costs in (X[:, :1] * math.nan, X[:4, :1]):
+            with pytest.raises(InputError, match=r"^public="):
+                pareto_point(CONTINUOUS, X, Y, Yvar, costs, reference=(0.0, 0.0), seed=0)
+            with pytest.raises(InputError, match=r"^public="):
+                pareto_front(CONTINUOUS, X, Y, Yvar, costs)
+
+
+ALONE = [
+    {"a": scipy.stats.uniform(), "n": [5], "kind": ["only"]},
+    {"kind": ["x", "y"], "other": ["only"]},
+    {"n": [1, 2, 3], "kind": [True]},
+    {"kind": ["only"], "n": [5]},
+]
+
+
+@pytest.mark.parametrize("name", ["qlognei", "trust region", "pareto", "cheap"])
+def test_a_list_of_one_value_is_a_coordinate_that_stays(name):
+    propose = PROPOSERS.get(name, lambda s, X, Y, V, *, seed: Proposer(s)(X, Y, V, X[:0], seed=seed))
+    for space in (Space(**axes) for axes in (ALONE if name == "cheap" else ALONE[:1])):
+        X = space.sample(6, seed=0)
+        Y = X.sum(1, keepdim=True)
+        x = propose(space, X, Y, torch.full_like(Y, 0.01), seed=0)
+        assert x.shape == (1, len(space.names))
+        assert _allowed(space, x[0]), space.names
+        space.encode(space.decode(x[0]))
+
+
+def test_a_history_of_one_value_makes_no_model_but_has_a_mean():
+    X, Y, Yvar = _observed(CONTINUOUS, 1)
+    for propose in PROPOSERS.values():
+        with pytest.raises(InputError, match=r"^X="):
+            propose(CONTINUOUS, X, Y, Yvar, seed=0)
+    assert posterior_mean(CONTINUOUS, X, Y, Yvar).tolist() == Y[:, 0].tolist()
+    assert pareto_front(CONTINUOUS, X, Y, Yvar, -X[:, :1]).tolist() == [True]

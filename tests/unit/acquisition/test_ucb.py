@@ -1,0 +1,139 @@
+"""GP-UCB: schedules against the papers, the acquisition against BoTorch's, the argmax against a loop without FiniteGP."""
+
+import math
+
+import pytest
+import torch
+from botorch.acquisition import UpperConfidenceBound
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models import SingleTaskGP
+from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from gpytorch.means import ZeroMean
+
+from dpbo.accounting import PureFilter
+from dpbo.acquisition import GPUCB, SrinivasCompact, SrinivasFinite, argmax_ucb, kusner_beta
+from dpbo.curator import Curator
+from dpbo.errors import InputError
+from dpbo.mechanisms import PermuteAndFlipMechanism
+from dpbo.models import FiniteGP, matern52, squared_exponential
+from dpbo.privacy import Adjacency, Budget, PrivacyUnit
+
+DOUBLE, NOISE = torch.float64, 1e-2
+
+
+def wave(X):
+    return torch.sin(8.0 * X[..., 0]) * torch.cos(6.0 * X[..., 1])
+
+
+def model_of(X, Y, kernel):
+    Y = Y.unsqueeze(-1)
+    return SingleTaskGP(X, Y, train_Yvar=torch.full_like(Y, NOISE), covar_module=kernel, mean_module=ZeroMean(), outcome_transform=None)
+
+
+def run(candidates, kernel, schedule, steps):
+    """The indices that FiniteGP and its argmax choose."""
+    model, indices = FiniteGP(candidates, kernel, NOISE), [torch.tensor(0)]
+    for _ in range(steps - 1):
+        model.observe(indices[-1], wave(candidates[indices[-1]]))
+        indices.append(argmax_ucb(model, schedule))
+    return [int(index) for index in indices]
+
+
+def test_srinivas_finite_spends_delta():
+    schedule = SrinivasFinite(count=1000, delta=0.01)
+    assert schedule(7) == pytest.approx(2.0 * math.log(1000 * 49 * math.pi**2 / 0.06))
+    spent = sum(1000 * math.exp(-schedule(t) / 2.0) for t in range(1, 100_000))
+    assert spent == pytest.approx(0.01, rel=1e-4)
+
+
+def test_kusner_schedules():
+    paper, corrected = kusner_beta(1000, 0.01, constants="paper"), kusner_beta(1000, 0.01)
+    assert paper(51) == pytest.approx(2.0 * math.log(1000 * 51**2 * math.pi**2 / (3 * 0.01)))
+    assert corrected(51) == pytest.approx(2.0 * math.log(2 * 1000 * 51**2 * math.pi**2 / (3 * 0.01)))
+    assert 2.0 * math.sqrt(paper(51)) == pytest.approx(12.83, abs=5e-3)
+
+
+def test_srinivas_compact():
+    schedule = SrinivasCompact(dimension=2, side=1.5, a=1.0, b=3.0, delta=0.1)
+    reach = 16 * 2 * 3.0 * 1.5 * math.sqrt(math.log(4 * 2 * 1.0 / 0.1))
+    assert schedule(4) == pytest.approx(2.0 * math.log(2 * 16 * math.pi**2 / 0.3) + 4.0 * math.log(reach))
+    narrow = SrinivasCompact(dimension=2, side=1e-9, a=1.0, b=3.0, delta=0.1)
+    assert narrow(1) == pytest.approx(2.0 * math.log(2 * math.pi**2 / 0.3)), "no less than for a single point"
+
+
+@pytest.mark.parametrize("kernel", [squared_exponential(0.2), matern52(0.3)], ids=["se", "matern"])
+def test_identical_indices_to_a_loop_of_botorch(kernel):
+    candidates, schedule = torch.rand(144, 2, dtype=DOUBLE), SrinivasFinite(count=144, delta=0.1)
+    expected = [0]
+    for _ in range(24):
+        X = candidates[expected]
+        acquisition = UpperConfidenceBound(model_of(X, wave(X), kernel), beta=schedule(len(expected) + 1))
+        with torch.no_grad():
+            best, _ = optimize_acqf_discrete(acquisition, q=1, choices=candidates)
+        expected.append(int((candidates == best).all(-1).nonzero()))
+    assert run(candidates, kernel, schedule, 25) == expected
+    assert len(set(expected)) > 12, "the loop explores"
+
+
+def test_argmax_of_a_batch_and_of_equals():
+    candidates, schedule = torch.rand(50, 2, dtype=DOUBLE), SrinivasFinite(count=50, delta=0.1)
+    model = FiniteGP(candidates, matern52(0.3), NOISE, batch_shape=(2, 3))
+    assert torch.equal(argmax_ucb(model, schedule), torch.zeros(2, 3, dtype=torch.long)), "the first of equals"
+    model.observe(torch.arange(6).view(2, 3), torch.randn(2, 3, dtype=DOUBLE))
+    upper = model.mean + (schedule(2) * model.variance).sqrt()
+    assert torch.equal(argmax_ucb(model, schedule), upper.argmax(-1))
+
+
+def test_over_a_finite_gp_through_botorchs_optimisers():
+    candidates, schedule = torch.rand(80, 2, dtype=DOUBLE), SrinivasFinite(count=80, delta=0.1)
+    model = FiniteGP(candidates, squared_exponential(0.4), NOISE)
+    for index in range(5):
+        model.observe(index, wave(candidates[index]))
+    acquisition = GPUCB(model, schedule)
+    best, _ = optimize_acqf_discrete(acquisition, q=1, choices=candidates)
+    assert torch.equal(best[0], candidates[argmax_ucb(model, schedule)])
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
+    X, value = optimize_acqf(acquisition, bounds, q=1, num_restarts=3, raw_samples=16, options={"seed": 1})
+    assert bool(((X >= 0.0) & (X <= 1.0)).all())
+    assert float(value) >= float(acquisition(candidates.unsqueeze(-2)).max()) - 1e-9
+    for gp in (model, model_of(candidates[:8], wave(candidates[:8]), matern52(0.4))):
+        assert torch.autograd.gradcheck(GPUCB(gp, schedule), torch.rand(3, 1, 2, dtype=DOUBLE, requires_grad=True))
+
+
+def test_its_argmax_as_a_private_question():
+    candidates, schedule = torch.rand(90, 2, dtype=DOUBLE), SrinivasFinite(count=90, delta=0.1)
+    model = FiniteGP(candidates, squared_exponential(0.4), NOISE)
+    for index in range(5):
+        model.observe(index, wave(candidates[index]))
+    acquisition = GPUCB(model, schedule)
+    upper = acquisition(candidates.unsqueeze(-2))
+    query = acquisition.argmax_query(lambda x, records: (x.sum() - records).abs(), candidates, score_range=(0.0, 2.0), finalists=7)
+    assert torch.equal(torch.stack(list(query.candidates)), candidates[upper.argsort(descending=True)[:7]]), "the best bound first"
+    assert query.sensitivity(Adjacency.REPLACE_ONE).linf == 2.0
+    records = torch.rand(300, dtype=DOUBLE)
+    curator = Curator(
+        records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(20.0, 0.0), accounting=PureFilter()
+    )
+    chosen = int(curator.release(query, PermuteAndFlipMechanism.of(20.0)).value)
+    means = torch.stack([(x.sum() - records).abs().clamp(0, 2).mean() for x in query.candidates])
+    assert means[chosen] >= means.max() - 0.05
+    with pytest.raises(InputError, match="finalists"):
+        acquisition.argmax_query(lambda x, records: records, candidates, score_range=(0.0, 1.0), finalists=0)
+
+
+def test_batches_of_points_and_points_pending_are_refused():
+    acquisition = GPUCB(FiniteGP(torch.rand(5, 2, dtype=DOUBLE), matern52(0.4), NOISE), SrinivasFinite(count=5, delta=0.1))
+    with pytest.raises(UnsupportedError):
+        acquisition.set_X_pending(torch.rand(1, 2, dtype=DOUBLE))
+    with pytest.raises(AssertionError, match="q=1"):
+        acquisition(torch.rand(2, 2, dtype=DOUBLE))
+
+
+def test_excluded_candidates_are_not_chosen():
+    for runs in ((), (3,)):
+        model = FiniteGP(torch.rand(40, 2, dtype=DOUBLE), squared_exponential(0.3), 1e-2, batch_shape=runs)
+        model.observe(7, 1.0)
+        order = (model.mean + 2.0 * model.variance.sqrt()).argsort(-1, descending=True)
+        for k in (1, 5, 39):
+            assert torch.equal(model.argmax_upper(4.0, exclude=order[..., :k]), order[..., k])
+        assert torch.equal(argmax_ucb(model, lambda t: 4.0, exclude=order[..., :2]), order[..., 2])

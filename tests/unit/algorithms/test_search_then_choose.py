@@ -1,0 +1,118 @@
+"""A private search, then a private choice: right, private, resumable."""
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+
+from dpbo.accounting import PureFilter
+from dpbo.algorithms import search_then_choose
+from dpbo.curator import Curator
+from dpbo.errors import BudgetExceeded, LedgerMismatch, LedgerUnavailable, ReleaseLost
+from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
+from dpbo.privacy import Adjacency, Budget, PrivacyUnit
+from dpbo.testing import SeededEntropy
+
+TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(2.0, 1e-6)}
+GRID = torch.linspace(0.0, 1.0, 61, dtype=torch.float64).unsqueeze(1)
+RECORDS = torch.rand(4000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+CALL: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 12, "initial": 5, "finalists": 6}
+
+
+def score(x, records):
+    """The mean is least far from 1 at x = 0.7."""
+    return 1.0 - (x[0] - 0.7).abs() - 0.1 * records
+
+
+def searched(curator, **changed):
+    return search_then_choose(curator, score, GRID, **{**CALL, **changed})
+
+
+def test_finds_the_best_and_says_which():
+    chosen = searched(Curator(RECORDS, **TERMS, entropy=SeededEntropy(3)))
+    assert abs(float(chosen.x) - 0.7) <= 0.05
+    assert torch.equal(chosen.x, GRID[chosen.index])
+    assert chosen.index in chosen.finalists
+    assert len(set(chosen.finalists)) == 6
+    assert chosen.X.shape == (12, 1)
+    assert chosen.Y.shape == chosen.Yvar.shape == (12, 1)
+
+
+def test_spends_its_share_and_no_more():
+    pure: dict[str, Any] = {"budget": Budget(2.0, 0.0), "accounting": PureFilter()}
+    for terms in ({}, pure):
+        curator = Curator(RECORDS, **{**TERMS, **terms})
+        searched(curator, budget_share=0.5)
+        spent = curator.ledger.verify().total
+        assert curator.ledger.cap * Fraction(499, 1000) <= spent <= curator.ledger.cap * Fraction(1, 2)
+        before = curator.ledger.head().seq
+        with pytest.raises(BudgetExceeded):
+            searched(curator, budget_share=0.6, search_share=0.5, name="more")
+        assert curator.ledger.head().seq == before, "nothing was reserved"
+        searched(curator, budget_share=0.5, name="a second")
+        with pytest.raises(BudgetExceeded):
+            searched(curator, budget_share=0.5, name="a third")
+
+
+def test_asked_again_it_costs_nothing_and_goes_on_where_it_stopped(tmp_path):
+    terms = {**TERMS, "dataset": "d", "ledger": str(tmp_path / "ledger.db")}
+
+    class Stop(Exception):
+        pass
+
+    calls = []
+
+    def failing(x):
+        calls.append(x)
+        if len(calls) == 8:
+            raise Stop
+        return x
+
+    with pytest.raises(Stop):
+        searched(Curator(RECORDS, **terms), fit=failing)
+    first = searched(Curator(RECORDS, **terms), fit=lambda x: x)
+    assert len(first.X) == 12
+    head = Curator(RECORDS, **terms).ledger.head().seq
+    again = searched(Curator(RECORDS, **terms), fit=lambda x: x)
+    assert (again.index, again.finalists) == (first.index, first.finalists)
+    assert Curator(RECORDS, **terms).ledger.head().seq == head
+    for changed in ({"finalists": 7}, {"seed": 1}, {"beta": 3.0}, {"initial": 4}):
+        with pytest.raises(LedgerMismatch):
+            searched(Curator(RECORDS, **terms), fit=lambda x: x, **changed)
+    with pytest.raises(LedgerMismatch, match="candidates"):
+        search_then_choose(Curator(RECORDS, **terms), score, GRID + 1.0, fit=lambda x: x, **CALL)
+
+
+@pytest.mark.attack("A16")
+def test_a_choice_that_was_charged_but_lost_is_not_drawn_again(monkeypatch, tmp_path):
+    terms = {**TERMS, "dataset": "d", "ledger": str(tmp_path / "ledger.db")}
+
+    def dies(*_):
+        raise RuntimeError("the process died")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PermuteAndFlipMechanism, "_sample", dies)
+        with pytest.raises(RuntimeError):
+            searched(Curator(RECORDS, **terms))
+    with pytest.raises(ReleaseLost, match="another name"):
+        searched(Curator(RECORDS, **terms))
+
+
+@pytest.mark.attack("A16")
+def test_a_choice_that_waits_for_the_ledger_is_delivered(monkeypatch):
+    curator = Curator(RECORDS, **TERMS)
+    honest = curator.ledger.store
+
+    def away(entry, name, values):
+        if name.endswith("choice"):
+            raise LedgerUnavailable("the ledger is away")
+        return honest(entry, name, values)
+
+    monkeypatch.setattr(curator.ledger, "store", away)
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailable):
+            searched(curator)
+    monkeypatch.setattr(curator.ledger, "store", honest)
+    assert searched(curator).index == searched(curator).index
+    assert len(curator.ledger.charges("search then choose: choice")) == 1

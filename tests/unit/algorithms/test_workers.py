@@ -1,0 +1,139 @@
+"""Threads, processes, loky and Dask: the same integers, any order of release; a killed worker costs no charge and no second noise."""
+
+import contextlib
+import functools
+import os
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import loky
+import pytest
+import torch
+from distributed import Client, LocalCluster
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Source
+from dpbo.accounting import RDPFilter
+from dpbo.mechanisms import NoNoise
+from dpbo.queries import ClippedMean
+from dpbo.queries.sampled import PoissonSampled
+from dpbo.testing import SeededEntropy
+from tests.unit.algorithms.test_asynchronous import search
+from tests.unit.algorithms.worker_scores import RECORDS, Noting, load, near
+
+X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3], [0.5, 0.5]], dtype=torch.float64)
+DEEP = [pytest.param(kind, marks=pytest.mark.deep) for kind in ("loky", "dask")]  # their workers take seconds to start
+KEPT = dict[str, Executor]()  # a worker takes seconds to import torch
+
+
+@pytest.fixture(scope="module")
+def client():
+    with LocalCluster(1, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def makers(request):
+    """Kind -> a callable that makes its executor, or hands on the one that an earlier test left in KEPT."""
+    spawn = get_context("spawn")
+    fresh: dict[str, Any] = {
+        "threads": functools.partial(ThreadPoolExecutor, 2),
+        "processes": functools.partial(ProcessPoolExecutor, 1, mp_context=spawn),
+        "loky": functools.partial(loky.ProcessPoolExecutor, 1),
+        "dask": lambda: request.getfixturevalue("client").get_executor(pure=False),
+    }
+    yield {kind: functools.partial(_kept_or, kind, make) for kind, make in fresh.items()}
+    for executor in KEPT.values():
+        executor.shutdown()
+
+
+def _kept_or(kind, make):
+    return KEPT.pop(kind) if kind in KEPT else make()
+
+
+class Counted(SeededEntropy):
+    """How often noise was asked for, in this process."""
+
+    calls = 0
+
+    def __call__(self, size):
+        self.calls += 1
+        return super().__call__(size)
+
+
+def planned(score, records=None, *, evaluations=6, entropy=None, **changes):
+    """An objective over patients with three records each."""
+    curator = Curator(
+        load() if records is None else records,
+        unit=PrivacyUnit("patient", groups=[i // 3 for i in range(RECORDS)]),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget(8.0, 1e-5),
+        entropy=entropy or SeededEntropy(0),
+    )
+    return PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=evaluations, **changes)
+
+
+def integers(objective):
+    """The exact sums that were released without noise, by x."""
+    return {tuple(value["details"]["x"]): value["lattice"] for value in objective.curator.ledger.values(objective.name)}
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes", *DEEP])
+def test_every_executor_gives_the_same_integers_whatever_the_order_of_release(makers, kind, tmp_path):
+    exact = {"mechanism": NoNoise(allow_not_private=True)}
+    here = planned(near, **exact)
+    here(X)
+    score = Noting(tmp_path)
+    there = planned(score, Source(load), **exact)
+    KEPT[kind] = executor = makers[kind]()
+    jobs = [there.submit(x, executor) for x in X]
+    for job in reversed(jobs):
+        there.release(job.result(timeout=120))
+    assert integers(there) == integers(here)
+    assert torch.equal(there.history()[0], X.flip(0))
+    if kind != "threads":
+        _no_worker_can_draw(score)
+
+
+@pytest.mark.parametrize("kind", ["processes", *DEEP])
+@pytest.mark.attack("A16", "A17")
+def test_a_worker_killed_while_it_evaluates_costs_no_charge_and_no_second_noise(makers, kind, tmp_path):
+    with ThreadPoolExecutor(2) as threads:
+        undisturbed = search(planned(near), threads, workers=2)
+    score, entropy = Noting(tmp_path, kill=True), Counted(0)
+    objective = planned(score, entropy=entropy)
+    # a callable makes new process pools; Dask, which replaces its workers itself, is one executor
+    with makers[kind]() if kind == "dask" else contextlib.nullcontext(makers[kind]) as given:
+        found = search(objective, given, workers=2)
+    place, killed = (tmp_path / "killed").read_text().split("|")
+    done = score.evaluations()
+    assert len(done) > 6, "the killed evaluation ran a second time"
+    processes = [process for x, process, _ in done if x == place]
+    assert len(processes) >= 2
+    assert set(processes) > {int(killed)}, "and in another process"
+    records = objective.curator.ledger.records()
+    charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]
+    stored = [value["handle"] for record in records if record.kind == "value" for value in record.body["values"]]
+    assert len(charged) == len(set(charged)) == 6
+    assert charged == stored
+    assert entropy.calls == 6, "one draw a value, all of them here"
+    assert torch.equal(found.X, undisturbed.X)
+    assert torch.equal(found.Y, undisturbed.Y), "every value has its first and only noise"
+    _no_worker_can_draw(score)
+
+
+def _no_worker_can_draw(score):
+    """What draws noise, and what holds the budget, is not even loaded in a worker."""
+    assert all(process != os.getpid() for _, process, _ in score.evaluations())
+    assert {drawing for *_, drawing in score.evaluations()} == {""}
+
+
+def test_dask_that_takes_equal_jobs_for_one_still_gives_each_release_its_own_sample():
+    """`pure=True`, Dask's default, runs equal calls once. A second release of one Poisson sample is no fresh sample, and costs more."""
+    unit = PrivacyUnit("record")
+    curator = Curator(load(), unit=unit, adjacency=Adjacency.ADD_OR_REMOVE_ONE, budget=Budget(8.0, 1e-5), accounting=RDPFilter(8.0))
+    once = PoissonSampled(ClippedMean(near, (0.1, 0.2), score_range=(0.0, 1.0), divisor=RECORDS), rate=0.5)
+    with LocalCluster(1, processes=False, dashboard_address=":0") as cluster, Client(cluster) as client, client.get_executor() as executor:
+        handles = [job.result(timeout=120) for job in [curator.submit(once, executor) for _ in range(8)]]
+    sums = {curator.release(handle, NoNoise(allow_not_private=True)).lattice for handle in handles}
+    assert len(sums) > 1

@@ -1,0 +1,712 @@
+"""The curator: one door, charged first, drawn once, opaque."""
+
+import copy
+import itertools
+import os
+import pickle
+import threading
+import traceback
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+from sklearn.utils import Bunch
+
+from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source
+from dpbo.accounting import GDPFilter, gdp
+from dpbo.curator import records as records_module
+from dpbo.curator.ledger import Ledger
+from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, OpacityError, PrivateFailure, ReleaseLost, ScoreError
+from dpbo.events import GaussianEvent
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism
+from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, scoring
+from dpbo.testing import SeededEntropy
+
+RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
+NOISE = GaussianMechanism(5.0)
+
+
+def make(records=RECORDS, **changes):
+    settings = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1.0, delta=1e-5)}
+    return Curator(records, **{**settings, **changes})
+
+
+def _watch_entropy(curator):
+    """A list that grows with every draw."""
+    drawn, source = [], curator._entropy
+
+    def watched(size):
+        drawn.append(size)
+        return source(size)
+
+    curator._entropy = watched
+    return drawn
+
+
+def same(_subject, records):
+    return records
+
+
+def failing(method, error=None, *, kept=False):
+    """Within this a method of the ledger raises; with `kept`, after it did its work."""
+    honest = getattr(Ledger, method)
+
+    def fails(self, *arguments, **named):
+        if kept:
+            honest(self, *arguments, **named)
+        raise error or LedgerUnavailable("connection lost", uncertain=kept)
+
+    return patch.object(Ledger, method, fails)
+
+
+def kinds(curator):
+    return [record.kind for record in curator.ledger.records()]
+
+
+def settled(score, records, **changes):
+    """One release that has next to no noise."""
+    return make(records, budget=Budget.gdp(1000.0), **changes).release(mean(score), GaussianMechanism(0.01)).value.item()
+
+
+def mean(score=same, **changes):
+    return ClippedMean(score, **{"score_range": (0.0, 1.0), **changes})
+
+
+def test_a_release_has_the_value_and_the_variance_it_states():
+    curator = make(budget=Budget.gdp(100.0))
+    values = curator.release_all([curator.evaluate(mean()) for _ in range(300)], NOISE)
+    errors = np.array([(r.value.item() - 0.5) / r.variance.item() ** 0.5 for r in values])
+    assert abs(errors.mean()) < 5.5 / 300**0.5
+    assert 0.75 < errors.std() < 1.3
+    assert values[0].variance.item() == pytest.approx((5.0 / 101) ** 2)
+
+
+def test_a_handle_gives_its_one_value_again_and_is_charged_once():
+    curator = make()
+    handle = curator.evaluate(mean())
+    first, twin = curator.release_all([handle, handle], NOISE)
+    assert (first.value, first.lattice, first.entry, first.event.slots) == (twin.value, twin.lattice, twin.entry, 1)
+    value, variance = first.value.clone(), first.variance.clone()
+    for part in (first.value, first.variance):
+        part.add_(1.0)  # the caller's own
+    again = curator.release(handle, NOISE)
+    assert (again.value, again.variance, again.lattice, again.entry) == (value, variance, first.lattice, first.entry)
+    assert curator.release(mean(), NOISE).value != first.value
+    assert kinds(curator) == ["birth", "charge", "value", "charge", "value"]
+
+
+@pytest.mark.attack("A16")
+def test_the_charge_is_durable_before_the_noise_and_the_value_after():
+    order = []
+
+    class Watched(GaussianMechanism):
+        def _sample(self, *arguments):
+            order.append(kinds(curator))
+            return super()._sample(*arguments)
+
+    curator = make()
+    curator.release(mean(), Watched(5.0))
+    assert order == [["birth", "charge"]]
+    assert curator.ledger.head().kind == "value"
+
+
+@pytest.mark.attack("A16")
+def test_beyond_the_budget_nothing_is_drawn_and_nothing_charged():
+    curator = make()
+    curator.release_all([curator.evaluate(mean()) for _ in range(25)], NOISE)
+    drawn, before = _watch_entropy(curator), curator.ledger.head()
+    with pytest.raises(BudgetExceeded) as refused:
+        curator.release(mean(), NOISE)
+    assert refused.value.requested == pytest.approx(1 / 25)
+    assert refused.value.remaining == 0
+    assert drawn == []
+    assert curator.ledger.head() == before
+
+
+def test_what_was_paid_for_comes_whatever_device_is_the_default_now():
+    for kind in (ClippedMean, ClippedSum):
+        curator = make()
+        handle = curator.evaluate(kind(same, score_range=(0.0, 1.0)))
+        with torch.device("meta"):  # the CPU's opposite: nothing can be read from it
+            release = curator.release(handle, NOISE)
+        assert {release.value.device.type, release.variance.device.type} == {"cpu"}
+
+
+@pytest.mark.attack("A14")
+def test_a_choice_tells_nothing_by_underflow_whatever_numpy_is_told_to_do_then():
+    """The worse one's weight is exp(-ones), which underflows from 709 on: an error, or a warning, would tell how many there are."""
+    reactions: list[Any] = ["raise", "warn"]
+    for ones, told in itertools.product((708, 709), reactions):
+        curator = make((torch.arange(3000) < ones).double(), budget=Budget.gdp(50.0, delta=1e-5))
+        handle = curator.evaluate(CandidateScores(lambda x, r: x * r, [0.0, 1.0], score_range=(0.0, 1.0)))
+        with np.errstate(all=told):
+            assert curator.release(handle, ExponentialMechanism.of(2.0)).value.item() == 1.0
+
+
+def test_a_failure_after_the_charge_loses_the_value_for_good():
+    class Broken(GaussianMechanism):
+        def _sample(self, *arguments):
+            raise RuntimeError("power cut")
+
+    curator = make()
+    handle = curator.evaluate(mean())
+    with pytest.raises(RuntimeError):
+        curator.release(handle, Broken(5.0))
+    with pytest.raises(ReleaseLost):
+        curator.release(handle, NOISE)
+    assert kinds(curator) == ["birth", "charge"]
+
+
+@pytest.mark.attack("A16")
+def test_a_value_that_could_not_be_stored_is_delivered_later_and_never_drawn_again():
+    """By the next release of its handle, or when delivery is asked for, as long as that takes."""
+    for deliver in (False, True):
+        curator = make()
+        handle = curator.evaluate(mean())
+        curator.deliver()
+        draws = _watch_entropy(curator)
+        with failing("store"):
+            for call in (lambda: curator.release(handle, NOISE), curator.deliver, curator.deliver):  # noqa: B023
+                with pytest.raises(LedgerUnavailable):
+                    call()
+        for _ in range(2 * deliver):
+            curator.deliver()
+        if deliver:
+            assert kinds(curator) == ["birth", "charge", "value"]
+        release = curator.release(handle, NOISE)
+        (_, _, value) = curator.ledger.records()
+        assert (release.entry, release.value.tolist(), len(draws)) == (1, value.body["values"][0]["value"], 1)
+
+
+def test_a_value_whose_commit_went_unanswered_is_kept_once():
+    curator = make()
+    handle = curator.evaluate(mean())
+    with failing("store", kept=True), pytest.raises(LedgerUnavailable):
+        curator.release(handle, NOISE)
+    curator.release(handle, NOISE)
+    assert kinds(curator) == ["birth", "charge", "value"]
+
+
+@pytest.mark.attack("A16")
+def test_a_commit_without_an_answer_is_never_drawn_again():
+    """The charge went through but its confirmation was lost: the handle is burnt; a charge that did not go through leaves it whole."""
+    curator = make()
+    whole, burnt = curator.evaluate(mean()), curator.evaluate(mean())
+    for handle, kept in ((whole, False), (burnt, True)):
+        error = LedgerUnavailable("connection lost", uncertain=True)
+        with failing("charge", error, kept=kept), pytest.raises(LedgerUnavailable):
+            curator.release(handle, NOISE)
+    with pytest.raises(ReleaseLost):
+        curator.release(burnt, NOISE)
+    assert curator.release(whole, NOISE).entry == 2
+
+
+@pytest.mark.attack("A16")
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_stops_a_charge_burns_the_handle_only_if_it_was_kept(stop, kept):
+    curator = make()
+    handle = curator.evaluate(mean())
+    with failing("charge", stop(), kept=kept), pytest.raises(stop):
+        curator.release(handle, NOISE)
+    if kept:
+        fresh = curator.evaluate(mean())
+        with pytest.raises(ReleaseLost):
+            curator.release_all([fresh, handle], NOISE)
+    else:
+        curator.release(handle, NOISE)
+    assert kinds(curator) == ["birth", "charge"] + ["value"] * (not kept)
+
+
+@pytest.mark.attack("A21")
+def test_curators_handles_and_units_are_opaque():
+    curator = make(unit=PrivacyUnit("patient", groups=[f"name{i}" for i in range(101)]))
+    for thing in (curator, curator.evaluate(mean())):
+        assert copy.copy(thing) is thing
+        assert copy.deepcopy([thing])[0] is thing
+        for breach in (pickle.dumps, np.asarray, torch.as_tensor, lambda t: t.item()):
+            with pytest.raises((OpacityError, TypeError, RuntimeError)):
+                breach(thing)
+        assert "tensor" not in repr(thing)
+    assert not any(isinstance(value, torch.Tensor) for value in vars(curator.evaluate(mean())).values())
+    shown = repr(vars(curator)) + repr(PrivacyUnit("patient", groups=["name7"]))
+    assert "name7" not in shown
+    assert "tensor(" not in shown.replace(repr(curator._example), "")
+
+
+def test_records_and_scores_of_every_kind():
+    with torch.inference_mode():
+        frozen = torch.linspace(0, 1, 101)
+    samples, sparse = [np.array([v]) for v in RECORDS.tolist()], csr_matrix(RECORDS.numpy()[:, None])
+    every: list[tuple[Any, Any]] = [
+        (RECORDS.float(), same), (RECORDS.numpy(), same), (RECORDS.tolist(), same), (frozen, same), (Source(lambda: RECORDS), same),
+        ((RECORDS, RECORDS), lambda _m, r: (r[0] + r[1]) / 2), (pd.DataFrame({"v": RECORDS.numpy()}), lambda _m, r: r["v"]),
+        ({"a": RECORDS, "b": (RECORDS.numpy(),)}, lambda _m, r: r["a"] + 0 * torch.as_tensor(r["b"][0])),
+        (Bunch(data=RECORDS.numpy()), lambda _m, r: r.data), (sparse, lambda _m, r: r.toarray()),
+        (samples, lambda _m, r: np.concatenate(r)), (RECORDS, lambda _m, r: (batch for batch in r.split(7))),
+        (RECORDS, lambda _m, r: r.unsqueeze(1)), (RECORDS, lambda _m, r: (r > 0.495).to(torch.int64)),
+        (RECORDS, lambda _m, r: r > 0.495), (RECORDS, lambda _m, r: r.numpy().tolist()),
+    ]  # fmt: skip
+    for place, (records, score) in enumerate(every):
+        found = make(records).release(mean(score), GaussianMechanism(1.0)).value.item()
+        assert found == pytest.approx(0.5, abs=8 / 101), f"case {place}: {type(records)}"
+
+
+@pytest.mark.attack("A20")
+def test_units_count_by_their_means_and_divide_by_their_number():
+    records, unit = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64), PrivacyUnit("patient", groups=["a", "a", "a", "b"])
+    assert make(records, unit=unit).units == 2
+    assert settled(same, records, unit=unit) == pytest.approx(0.5, abs=0.05)
+    two = mean(max_records_per_unit=2, divisor=3)
+    curator = make(records, unit=unit, budget=Budget.gdp(1000.0))
+    assert curator.release(two, GaussianMechanism(0.02)).value.item() == pytest.approx(0.5 + (2 * 0.5 - 0.5) / 3, abs=0.1)
+
+
+@pytest.mark.attack("A5")
+def test_nan_infinities_and_failures_count_as_the_worst_score():
+    bad = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0], dtype=torch.float64)
+    assert settled(same, bad) == pytest.approx(0.25, abs=0.02)
+    curator = make(bad, budget=Budget.gdp(1000.0))
+    assert curator.release(mean(worst="upper"), GaussianMechanism(0.01)).value.item() == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.attack("A5")
+def test_an_exception_is_confined_to_the_units_that_cause_it():
+    records = torch.ones(100, dtype=torch.float64)
+    records[[17, 40]] = -1.0
+
+    def picky(_model, r):
+        if bool((r < 0).any()):
+            raise RuntimeError(f"bad patient {r.argmin()}")
+        return r
+
+    for groups, lost in ((None, 0.02), ([i // 2 for i in range(100)], 0.04)):
+        assert settled(picky, records, unit=PrivacyUnit("patient", groups=groups)) == pytest.approx(1 - lost, abs=0.002)
+
+
+def test_a_failure_that_cannot_be_confined_is_told_to_the_operator_alone():
+    class Dataset:
+        def __len__(self):
+            return 50
+
+    def fails(_model, _records):
+        raise RuntimeError("patient 17")
+
+    curator = make(Dataset())
+    with pytest.raises(PrivateFailure) as told:
+        curator.evaluate(mean(fails))
+    assert "17" not in str(told.value)
+    assert told.value.__cause__ is told.value.__context__ is None
+    assert "fails" not in [frame.name for frame in traceback.extract_tb(told.value.__traceback__)]
+    assert "score-total" in curator.statement().assumptions
+    assert kinds(curator) == ["birth", "assume"]
+
+
+def test_a_score_that_cannot_work_is_found_on_zeros_and_charges_nothing():
+    curator = make()
+    for broken in (lambda _m, r: r[:-1], lambda _m, r: r.sum(), lambda _m, r: r.undefined, lambda _m, r: torch.stack([r, r], 1)):
+        with pytest.raises(ScoreError, match="score must return"):
+            curator.release(mean(broken), NOISE)
+    with pytest.raises(ScoreError):  # two metrics, transposed
+        curator.evaluate(mean(lambda _m, r: torch.stack([r, r]), score_range=[(0.0, 1.0)] * 2))
+    assert curator.ledger.head().kind == "birth"
+
+
+def test_a_wrong_shape_or_kind_is_confined_as_an_exception_is():
+    records = torch.ones(200, dtype=torch.float64)
+    records[31] = -1.0
+    for picky in (
+        lambda _m, r: [float(v) ** 0.5 for v in r],  # Python makes one complex number of a negative one
+        lambda _m, r: r[r >= 0],  # one record too few
+        lambda _m, r: (part if bool((part >= 0).all()) else part / 0 * [] for part in r.split(9)),  # fails after some batches
+    ):
+        curator = make(records, budget=Budget.gdp(1000.0))
+        assert curator.release(mean(picky), GaussianMechanism(0.01)).value.item() == pytest.approx(1 - 1 / 200, abs=0.001)
+        assert "score-total" not in curator.statement().assumptions
+
+
+def test_more_failures_than_the_calls_settle_are_a_failure_not_worst_scores(monkeypatch):
+    """What is left over must not count as worst: one more failing record would then move many others."""
+    records = torch.ones(512, dtype=torch.float64)
+    records[::64] = float("nan")
+
+    def picky(_m, r):
+        if bool(r.isnan().any()):
+            raise ValueError
+        return r
+
+    assert settled(picky, records) == pytest.approx(1 - 1 / 64, abs=0.001)
+    monkeypatch.setattr(scoring, "_MOST_CALLS", 40)
+    with pytest.raises(PrivateFailure):
+        settled(picky, records)
+
+
+def test_a_release_waits_until_the_ledger_knows_of_a_failure():
+    curator = make()
+    handle = curator.evaluate(mean())
+    with failing("note"):
+        with pytest.raises(PrivateFailure, match="one row of real numbers"):
+            curator.evaluate(mean(lambda _m, r: r[:-1] if len(r) > 10 else r))
+        with pytest.raises(LedgerUnavailable):
+            curator.release(handle, NOISE)
+    curator.release(handle, NOISE)
+    assert kinds(curator) == ["birth", "assume", "charge", "value"]
+
+
+def test_workers_get_copies_and_a_change_there_stops_the_curator():
+    view = make((RECORDS.clone(), ["a"] * 101))._Curator__view
+    sent = pickle.loads(pickle.dumps(view))
+    assert torch.equal(sent.records[0], RECORDS)
+    sent.records[0].mul_(0.0)
+    assert view.records[0].sum() > 0
+    curator = make(Source(load_records))
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with pytest.raises(PrivateFailure, match="in place"):
+            curator.submit(mean(halve), pool).result(timeout=300)
+        with pytest.raises(PrivateFailure, match="in place"):
+            curator.submit(mean(same), pool)
+
+
+def load_records():
+    return torch.linspace(0, 1, 101, dtype=torch.float64)
+
+
+def halve(_m, r):
+    return r.mul_(0.5)
+
+
+def test_a_cap_computed_a_float_away_resumes_and_verifies(tmp_path, monkeypatch):
+    """Another machine's root finder may end an ulp lower or higher: the ledger's own cap and multiplier stand."""
+    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a", "budget": Budget(3.0, 1e-5)}
+    plan: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 7}
+    first = PrivateObjective(make(**terms), same, **plan)
+    first(torch.zeros(1, 1, dtype=torch.float64))
+    found = gdp.mu_within
+    for factor in (1 - 4e-16, 1 + 4e-16):
+        monkeypatch.setattr(gdp, "mu_within", lambda e, d, f=factor: found(e, d) * f)
+        again = PrivateObjective(make(**terms), same, **plan)
+        assert again.noise_multiplier == first.noise_multiplier
+        again(torch.zeros(1, 1, dtype=torch.float64))
+        again.curator.statement()
+
+
+def test_errors_come_back_from_workers():
+    budget = BudgetExceeded(1.0, 0.5, 2.0, "slots", "the batch")
+    ledger = LedgerMismatch("unit", "a", "b", "No."), LedgerUnavailable("locked", uncertain=True)
+    for error in (InputError("x", 3, "small"), budget, *ledger, PrivateFailure("no")):
+        twin = pickle.loads(pickle.dumps(error))
+        assert (type(twin), str(twin), vars(twin)) == (type(error), str(error), vars(error))
+
+
+def test_confining_a_failure_changes_nobody_elses_score():
+    """A score may depend on how many records it gets, which is public: isolation must not score fewer."""
+
+    def share(_m, r):
+        if bool(r.isnan().any()):
+            raise ValueError
+        return r * 1000 / len(r)
+
+    good = torch.full((1000,), 0.001, dtype=torch.float64)
+    bad = torch.cat([torch.tensor([float("nan")]), good[1:]])
+    query, law = ClippedSum(share, score_range=(0.0, 1.0)), GaussianMechanism(0.01)
+    sums = [make(records, budget=Budget.gdp(1000.0)).release(query, law).value.item() for records in (good, bad)]
+    assert abs(sums[0] - sums[1]) < 0.2
+
+
+@pytest.mark.attack("A21")
+def test_no_kind_of_exception_carries_private_text_out_and_an_interrupt_stays_one():
+    for kind in (SystemExit, BaseException, GeneratorExit, KeyboardInterrupt):
+
+        def panics(_m, r, kind=kind):
+            if len(r) > 10:
+                raise kind(f"patient row {r[17]}")
+            return r
+
+        curator = make()
+        with pytest.raises(KeyboardInterrupt if kind is KeyboardInterrupt else PrivateFailure) as told:
+            curator.evaluate(mean(panics))
+        assert "patient" not in str(told.value)
+        assert told.value.__context__ is None
+        assert kinds(curator) == ["birth"] if kind is KeyboardInterrupt else ["birth", "assume"]
+
+
+def test_a_source_that_fails_in_a_worker_tells_nothing():
+    calls = []
+
+    def load():
+        calls.append(1)
+        if len(calls) > 1:
+            raise ValueError("could not convert 'Alice Smith'")
+        return RECORDS
+
+    source = Source(load)
+    curator = make(source)
+    records_module._loaded.pop(source._key)
+    with pytest.raises(PrivateFailure, match="Source") as told:
+        curator.evaluate(mean())
+    assert "Alice" not in repr(told.value)
+
+
+def test_a_score_that_changes_records_in_place_is_refused():
+    curator = make()
+    with pytest.raises(ScoreError, match="in place"):
+        curator.evaluate(mean(lambda _m, r: r.mul_(0.5)))
+    with pytest.raises(PrivateFailure, match="in place"):
+        curator.evaluate(mean(lambda _m, r: r.mul_(0.5) if len(r) > 10 else r))
+    with pytest.raises(PrivateFailure, match="in place"):
+        curator.evaluate(mean())
+    with pytest.raises(ScoreError, match="read-only"):
+        make(RECORDS.numpy().copy()).evaluate(mean(lambda _m, r: np.multiply(r, 0.5, out=r)))
+
+
+@pytest.mark.attack("A5", "A8")
+def test_an_empty_data_set_is_an_ordinary_neighbour_where_the_number_is_private():
+    def needs_someone(_m, r):
+        return r / r.max()
+
+    none: list[str] = []
+    for groups in (None, none):
+        curator = make(RECORDS[:0], adjacency=Adjacency.ADD_OR_REMOVE_ONE, unit=PrivacyUnit("patient", groups=groups))
+        assert curator.release(mean(needs_someone, divisor=10), NOISE).event.slots == 1
+
+
+def test_slots_and_costs_below_one_are_refused(tmp_path):
+    curator = make()
+    for slots in (0, -24):
+        with pytest.raises(InputError, match="slots"):
+            curator.reserve("refund", NOISE.event(), slots=slots, terms={})
+        with pytest.raises(InputError, match="slots"):
+            NOISE.event(slots)
+    for multiplier in (0.0, float("inf"), float("nan"), -1.0):
+        with pytest.raises(InputError, match="noise_multiplier"):
+            GaussianEvent(multiplier)
+
+
+@pytest.mark.attack("A17")
+def test_a_forked_process_cannot_release(tmp_path):
+    for terms in ({}, {"ledger": str(tmp_path / "l.db"), "dataset": "a"}):
+        curator = make(**terms)
+        handle = curator.evaluate(mean())
+        child = os.fork()
+        if child == 0:
+            try:
+                curator.release(handle, NOISE)
+            except LedgerUnavailable:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert curator.release(handle, NOISE).entry == 1
+
+
+def test_extreme_numbers_are_refused_before_the_charge():
+    for changes in ({"score_range": [(0, 1e298), (0, 7e-16)]}, {"score_range": (0.0, 1e200)}, {"score_range": (0.0, 1e-200)},
+                    {"score_range": [(0, 1), (0, 1)], "weights": [1e-200, 1e200]}, {"divisor": 1e-9}):  # fmt: skip
+        with pytest.raises(InputError):
+            mean(**changes)
+    curator = make(torch.rand(10, 2, dtype=torch.float64))
+    far = ClippedSum(same, score_range=[(0, 1e99), (0, 1e-99)], weights=[1e-6, 1e6])
+    with pytest.raises(InputError, match="closer together"):
+        curator.release(far, NOISE)
+    assert curator.ledger.head().kind == "birth"
+
+
+def test_what_was_proven_is_what_is_released():
+    """Nothing a user can set on a curator or a handle changes the noise or what the ledger keeps."""
+    curator = make()
+    handle = curator.evaluate(mean(), value=[42.0], handle="forged", public="forged")
+    for thing, name in ((curator, "adjacency"), (curator, "units"), (curator, "budget"), (handle, "query"), (handle, "id")):
+        with pytest.raises(AttributeError):
+            setattr(thing, name, None)
+    handle.details["value"] = 1.0
+    release = curator.release(handle, NOISE)
+    charge, value = curator.ledger.records()[1:]
+    assert value.body["values"][0]["value"] == release.value.tolist()
+    assert value.body["values"][0]["handle"] == charge.body["slots"][0]["handle"] == handle.id
+    assert charge.body["slots"][0]["query"] == "ClippedMean"
+
+
+def test_details_are_kept_as_they_were_when_asked_and_as_the_ledger_gives_them_back():
+    """Whole numbers as names are sorted as numbers when they are written, and as words once they were read: the chain would not hold."""
+    curator, x = make(), [[0.25]]
+    handle = curator.evaluate(mean(), x=x, of={2: "a", 10: "b"})
+    x[0][0] = handle.details["x"][0][0] = 7.0
+    curator.release(handle, NOISE)
+    charge, value = curator.ledger.verified()[1:]
+    assert charge.body["slots"][0]["details"] == value.body["values"][0]["details"] == {"x": [[0.25]], "of": {"2": "a", "10": "b"}}
+
+
+@pytest.mark.attack("A21")
+def test_errors_do_not_repeat_what_may_be_private():
+    names: Any = np.array(["Alice HIV+", "Bob"])
+    for wrong in ({"role": names}, {"adjacency": names}, {"unit": names}, {"unit": [70123456, 70123457]}, {"unit": ["Alice HIV+"]}):
+        with pytest.raises(InputError) as refused:
+            make(**{"unit": PrivacyUnit("patient", groups=wrong["unit"])} if isinstance(wrong.get("unit"), list) else wrong)
+        assert "Alice" not in str(refused.value)
+        assert "Alice" not in repr(vars(refused.value))
+        assert "70123456" not in str(refused.value)
+    with pytest.raises(InputError) as refused:
+        PrivacyUnit(names)
+    assert "Alice" not in str(refused.value)
+    with pytest.raises(InputError) as refused:
+        make(ledger="nosuch://user:hunter2@host/db", dataset="a")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_refused_accounting_leaves_the_ledger_unborn(tmp_path):
+    class Mine(GDPFilter):
+        pass
+
+    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a"}
+    with pytest.raises(InputError, match="accounting"):
+        make(**terms, accounting=Mine())
+    make(**terms)
+
+
+def test_a_score_that_fails_on_every_unit_is_broken_not_worst_and_given_up_soon():
+    curator, calls = make(pd.DataFrame({"v": np.arange(1500.0)})), 0
+    for broken in (lambda r: r["w"], lambda r: r["v"].astype(str)):
+
+        def counted(_m, r, broken=broken):
+            nonlocal calls
+            calls += 1
+            return broken(r)
+
+        with pytest.raises(PrivateFailure):
+            curator.evaluate(mean(counted))
+    assert calls <= 2 * 257
+    assert "score-total" in curator.statement().assumptions
+
+
+def test_an_example_replaces_the_zeros():
+    def needs_positive(_m, r):
+        assert bool((r > 0).all())
+        return r
+
+    records = RECORDS + 0.1
+    with pytest.raises(ScoreError, match="example="):
+        make(records).evaluate(mean(needs_positive))
+    make(records, example=torch.ones(3, dtype=torch.float64)).evaluate(mean(needs_positive))
+
+
+def test_fit_runs_in_the_open_and_its_errors_are_the_users():
+    def fit(x):
+        raise ZeroDivisionError("no such model")
+
+    curator = make()
+    with pytest.raises(ZeroDivisionError, match="no such model"):
+        curator.evaluate(mean(fit=fit))
+    assert curator.ledger.head().kind == "birth"
+
+
+def test_details_are_those_of_the_submission_while_a_worker_is_busy():
+    curator, x, busy = make(), [0.25], threading.Event()
+
+    def slow(_subject, records):
+        busy.wait(30)
+        return records
+
+    with ThreadPoolExecutor(1) as pool:
+        promised = curator.submit(mean(slow), pool, x=x)
+        x[0] = 7.0
+        busy.set()
+        assert promised.result().details == {"x": [0.25]}
+
+
+def test_submit_gives_handles_from_an_executor():
+    curator = make()
+    with ThreadPoolExecutor(2) as pool:
+        futures = [curator.submit(mean(), pool) for _ in range(4)]
+        releases = curator.release_all([future.result() for future in futures], NOISE)
+    assert len({r.entry for r in releases}) == 1
+    assert releases[0].event.slots == 4
+
+
+def test_a_handle_of_another_curator_is_refused():
+    handle = make().evaluate(mean())
+    with pytest.raises(InputError, match="handle"):
+        make().release(handle, NOISE)
+
+
+def test_metrics_are_released_jointly_with_the_boxs_diagonal():
+    scores = ClippedSum(lambda _m, r: torch.stack([r, 10 * r], 1), score_range=[(0.0, 1.0), (0.0, 10.0)])
+    release = make().release(scores, NOISE)
+    assert release.law.std == pytest.approx((5 * 2**0.5, 50 * 2**0.5))
+    weighted = ClippedSum(lambda _m, r: torch.stack([r, 10 * r], 1), score_range=[(0.0, 1.0), (0.0, 10.0)], weights=[2.0, 1.0])
+    law = make().release(weighted, NOISE).law
+    assert law.std == pytest.approx((5 * 5**0.5 / 2, 50 * 5**0.5))
+    assert sum((1 / s) ** 2 for s in (law.std[0], law.std[1] / 10)) == pytest.approx(1 / 25)
+
+
+def test_rehearsal_spends_nothing_and_says_so(tmp_path):
+    file = tmp_path / "real.db"
+    curator = Curator.rehearsal(
+        RECORDS, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), dataset="d", ledger=str(file)
+    )
+    curator.release(mean(), NOISE)
+    assert not file.exists()
+    assert str(curator.statement()).startswith("VOID: rehearsal")
+
+
+@pytest.mark.attack("A17")
+def test_repeatable_noise_voids_the_statement(tmp_path):
+    values = [make(entropy=SeededEntropy(1)).release(mean(), NOISE).value for _ in range(2)]
+    assert values[0] == values[1]
+    assert "VOID" in str(make(entropy=SeededEntropy(1)).statement())
+    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a"}
+    make(entropy=SeededEntropy(1), **terms)
+    assert "VOID" in str(make(**terms).statement()), "for every later reader of the ledger too"
+    assert "VOID" not in str(make().statement())
+
+
+def test_bad_input_names_the_parameter_and_the_remedy():
+    labels = ([1, 2, 3], [None] * 101, np.full(101, np.nan), ["a", float("nan")] + ["b"] * 99, np.full(101, np.datetime64("NaT")))
+    refusals: list[tuple[str, dict[str, Any]]] = [
+        ("unit", {"unit": "record"}), ("adjacency", {"adjacency": "replace"}), ("row_change", {"adjacency": Adjacency.BOUNDED_ROW_CHANGE}),
+        ("budget", {"budget": 3.0}), ("delta", {"budget": Budget(1.0, 0.0)}), ("role", {"role": "everything"}),
+        ("dataset", {"ledger": "x.db"}), ("ledger", {"ledger": "nosuch://host/db", "dataset": "d"}),
+        *(("groups", {"unit": PrivacyUnit("patient", groups=wrong)}) for wrong in labels),
+        *(("records", {"records": wrong}) for wrong in ((RECORDS, RECORDS[:5]), RECORDS[:0], 7)),
+    ]  # fmt: skip
+    for parameter, changes in refusals:
+        with pytest.raises(InputError, match=parameter) as refused:
+            make(**changes)
+        assert refused.value.parameter == parameter
+        assert "must be" in str(refused.value)
+
+
+def test_a_ledger_of_another_data_set_unit_or_adjacency_is_refused(tmp_path):
+    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a"}
+    make(**terms).release(mean(), NOISE)
+    unit, relation = {"unit": PrivacyUnit("patient")}, {"adjacency": Adjacency.ADD_OR_REMOVE_ONE}
+    for change in ({"dataset": "b"}, unit, relation, {"budget": Budget(9.0, 1e-5)}):
+        with pytest.raises(LedgerMismatch, match=next(iter(change))):
+            make(**{**terms, **change})
+    assert make(**terms).ledger.head().seq == 2
+
+
+@pytest.mark.attack("A22")
+def test_two_studies_on_one_data_set_add_up(tmp_path):
+    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a"}
+    first, second = make(**terms), make(RECORDS[:90], **terms)  # a withdrawn patient keeps the ledger
+    for study in (first, second):
+        study.release_all([study.evaluate(mean()) for _ in range(12)], NOISE)
+    first.release(mean(), NOISE)
+    with pytest.raises(BudgetExceeded):
+        second.release(mean(), NOISE)
+
+
+def test_a_locked_ledger_charges_nothing_and_loses_nothing_and_one_out_of_reach_is_named(tmp_path):
+    curator = make(ledger=f"sqlite:///{tmp_path / 'l.db'}?timeout=0.1", dataset="a")
+    other = Ledger(str(tmp_path / "l.db"), {k: v for k, v in curator.ledger.birth.items() if k not in ("schema", "state")})
+    handle = curator.evaluate(mean())
+    with other.storage.writing(), pytest.raises(LedgerUnavailable, match="locked"):
+        curator.release(handle, NOISE)
+    assert curator.release(handle, NOISE).entry == 1
+    with pytest.raises(LedgerUnavailable, match="cannot be used"):
+        make(ledger=str(tmp_path / "no" / "such" / "folder" / "l.db"), dataset="a")

@@ -1,0 +1,156 @@
+"""Plans: a caller hides nothing that dpbo states, a session resumes under all of a plan's terms, and the statement lists what differs."""
+
+import pytest
+import torch
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo.__main__ import main
+from dpbo.algorithms.outsourced import Outcomes, release_rows
+from dpbo.curator.terms import COUNTED, plan_terms
+from dpbo.errors import InputError, LedgerMismatch
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.queries import ClippedMean, ClippedSum, RowTable
+
+EVENT = GaussianMechanism(30.0).event()
+OWN = {"score_range": [[0.0, 1.0]]}
+
+
+def make(**changes):
+    settings = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-5)}
+    return Curator(torch.linspace(0, 1, 400, dtype=torch.float64).reshape(200, 2), **{**settings, **changes})
+
+
+def score(_x, records):
+    return records[:, 0]
+
+
+def objective(curator, **changes):
+    return PrivateObjective(curator, score, **{"score_range": (0.0, 1.0), "evaluations": 6, "budget_share": 0.5, **changes})
+
+
+def outcomes(curator, **changes):
+    return Outcomes(curator, lambda records: records[0, 0], value_range=(0.0, 1000.0), budget_share=0.5, **changes)
+
+
+def rows(curator, **changes):
+    return release_rows(curator, RowTable((0.0, 0.0), 5.0), GaussianMechanism(20.0), **changes)
+
+
+PLANS = pytest.mark.parametrize("plan", [objective, outcomes, rows])
+OWN_TERMS = {objective: ("budget_share", "cells"), outcomes: ("value_range",), rows: ("radius", "projection")}
+
+
+@PLANS
+def test_a_caller_hides_nothing_that_dpbo_states(plan):
+    private = make()
+    for name in ("role", "records", "assumptions", "attested", *COUNTED, *OWN_TERMS[plan]):
+        with pytest.raises(InputError, match=rf"^terms='{name}' is not allowed.*another name") as caught:
+            plan(private, terms={name: 1, "told": "x"})
+        assert name in caught.value.allowed
+        assert "told" not in str(caught.value)
+    assert private.ledger.head().seq == 0
+
+
+def test_a_plan_that_is_known_is_compared_as_a_whole_and_its_own_terms_still_cannot_be_given():
+    assert plan_terms(OWN, {"role": "training"}, known=True) == {**OWN, "role": "training"}
+    with pytest.raises(InputError, match="terms='score_range'"):
+        plan_terms(OWN, OWN, known=True)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_what_no_statement_could_tell_is_refused_before_anything_is_written(parallel):
+    private = make(allow_conditional=True)
+    before = private.ledger.head()
+    assumptions = [({"assumptions": wrong}, "assumptions") for wrong in (["gp-prior"], {"gp-prior": 1})]
+    roles = [({"role": "nurse"}, "nurse"), ({"role": ["training"]}, "role"), ({"records": 7}, "records")]
+    for terms, told in [*(({name: 1}, name) for name in (*COUNTED, "parallel")), *roles, *assumptions]:
+        with pytest.raises(InputError, match=f"^terms=.*{told}"):
+            private.reserve("p", EVENT, slots=1, terms=terms, parallel=parallel)
+    assert private.ledger.head() == before
+    assert private.statement()
+
+
+def test_what_an_algorithm_states_of_its_plan_is_kept_as_the_ledger_gives_it_back(tmp_path):
+    """Two whole numbers as names are sorted as numbers when they are written, and as words once they were read."""
+    for terms in ({"role": "training"}, {"records": 200}, {"assumptions": {"gp-prior": "in words"}}):
+        private = make(allow_conditional=True)
+        private.reserve("p", EVENT, slots=1, terms=terms)
+        assert private.statement().public_inputs["p"] == {"evaluations": 1, **terms}
+    for _ in range(2):
+        private = make(ledger=str(tmp_path / "l.db"), dataset="study")
+        private.reserve("p", EVENT, slots=1, terms={"of": {2: "a", 10: ("b", 1)}})
+        assert private.ledger.verify().seq == 1
+
+
+@PLANS
+def test_a_session_resumes_under_all_terms_and_no_other(tmp_path, plan):
+    for first, then in (({"a": 1}, {}), ({}, {"a": 1}), ({"a": 1, "b": 2}, {"b": 2})):
+        kept = {"ledger": str(tmp_path / f"{len(first)}{len(then)}.db"), "dataset": "study"}
+        for _ in range(2):
+            plan(make(**kept), terms=first)
+        with pytest.raises(LedgerMismatch) as caught:
+            plan(make(**kept), terms=then)
+        assert caught.value.field == "a"
+
+
+def test_a_role_that_a_ledger_names_and_dpbo_does_not_know_is_shown_and_its_plan_goes_on(tmp_path, capsys):
+    means = ClippedMean(score, score_range=(0.0, 1.0)).public_inputs()
+    planned = GaussianMechanism(objective(make()).noise_multiplier).event()
+    kept = {"ledger": str(tmp_path / "l.db"), "dataset": "study"}
+    make(**kept).ledger.reserve("objective", planned, 6, {**means, "budget_share": "1/2", "role": "nurse", "evaluations": 1})
+    private = make(**kept)
+    objective(private, terms={"role": "nurse", "evaluations": 1})(torch.rand(1, 1, dtype=torch.float64))
+    statement = private.statement()
+    assert statement.role == "validation"
+    assert statement.not_protected[-1] == "records of the role 'nurse', which a plan names and dpbo does not know"
+    assert statement.public_inputs["objective"]["evaluations"] == 6, "the ledger counts"
+    with pytest.raises(LedgerMismatch, match="role"):
+        objective(private, terms={"evaluations": 1})
+    assert main(["ledger", "show", str(tmp_path / "l.db")]) == main(["ledger", "form", str(tmp_path / "l.db")]) == 0
+    assert capsys.readouterr().out.count("'nurse', which") == 2
+    private = make()
+    for name, role in (("p", ["training"]), ("q", "training")):
+        private.ledger.reserve(name, EVENT, 1, {"role": role})
+    assert private.statement().role == "validation and training"
+    assert "role ['training'], which" in private.statement().not_protected[-1]
+
+
+def asked(curator, *queries, plan="objective"):
+    law = GaussianMechanism(curator.ledger.plan(plan).event.noise_multiplier)
+    return [curator.release_all([curator.evaluate(query)], law, name="other", plan=plan)[0] for query in queries]
+
+
+def test_what_questions_under_a_plan_declared_otherwise_is_listed_once():
+    private = make()
+    search = objective(private, name="objective")
+    search(torch.rand(1, 1, dtype=torch.float64))
+    assert list(private.statement().public_inputs) == ["objective"], "nothing to add"
+    asked(private, *[ClippedMean(score, score_range=(-77.0, 99.0), divisor=123.0)] * 2, ClippedSum(score, score_range=(0.0, 2.0)))
+    told = private.statement().public_inputs
+    assert list(told) == ["objective", "objective, question 1", "objective, question 2"]
+    assert told["objective, question 1"] == {"query": "ClippedMean", "score_range": [[-77.0, 99.0]], "divisor": 123.0}
+    assert told["objective, question 2"] == {"query": "ClippedSum", "score_range": [[0.0, 2.0]]}
+    assert "objective, question 1: query ClippedMean" in str(private.statement())
+
+
+def test_a_plan_named_as_a_question_keeps_its_terms_and_a_range_that_its_terms_hid_is_listed():
+    private = make()
+    for name in ("objective", "objective, question 1"):
+        objective(private, name=name, budget_share=0.25)
+    asked(private, ClippedSum(score, score_range=(0.0, 2.0)))
+    told = private.statement().public_inputs
+    assert told["objective, question 1"]["evaluations"] == 6
+    assert told["objective, question 1 (not a plan)"]["query"] == "ClippedSum"
+    private = make()
+    private.ledger.reserve("objective", EVENT, 6, {"score_range": [[0.0, 0.1]]})
+    asked(private, ClippedMean(score, score_range=(0.0, 1000.0)))
+    assert private.statement().public_inputs["objective, question 1"]["score_range"] == [[0.0, 1000.0]]
+
+
+def test_of_many_kinds_of_question_the_first_five_are_listed():
+    private = make()
+    objective(private, evaluations=8)
+    asked(private, *(ClippedSum(score, score_range=(0.0, 2.0 + i)) for i in range(7)))
+    told = private.statement().public_inputs
+    assert len(told) == 1 + 5 + 1
+    assert told["objective, question 6"] == {"of other kinds": 2, "listed": "in the ledger alone"}

@@ -1,0 +1,55 @@
+"""No noise: exact answers on the same path, and a statement that says so."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo.errors import InputError
+from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.queries import ClippedMean
+
+SETTINGS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(1.0, 1e-6)}
+RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
+MEAN = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
+
+
+@pytest.mark.attack("A12")
+def test_it_has_to_be_asked_for_in_so_many_words():
+    for wrong in (False, None, 1, "yes"):
+        with pytest.raises(InputError, match="allow_not_private"):
+            NoNoise(allow_not_private=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.attack("A12")
+def test_the_answer_is_exact_and_nothing_is_guaranteed(tmp_path):
+    curator = Curator(RECORDS, **SETTINGS, dataset="d", ledger=str(tmp_path / "l.db"))
+    noised = curator.release(MEAN, GaussianMechanism(20.0))
+    paid = curator.ledger.verify().total
+    release = curator.release(MEAN, NoNoise(allow_not_private=True))
+    assert curator.ledger.verify().total == paid, "the budget pays nothing"
+    assert release.value.item() == pytest.approx(0.5, abs=1e-9)
+    assert (release.variance.item(), noised.variance.item() > 0) == (0.0, True)
+    statement = Curator(RECORDS, **SETTINGS, dataset="d", ledger=str(tmp_path / "l.db")).statement()
+    assert "exact answers" in statement.void
+    assert str(statement.spent) == "not bounded"
+    assert str(statement).startswith("VOID")
+    assert str(statement.guarantee) == "not bounded"
+    assert [line.split(",")[0] for line in statement.lines] == ["not bounded", "(1.000", "not bounded"]
+    assert "100 %" in " ".join(statement.meaning)
+    fields = json.loads(statement.to_json())
+    assert fields["guarantee"]["epsilon"] == "infinite"
+
+
+def test_a_loop_runs_unchanged_as_its_own_baseline():
+    curator = Curator(RECORDS, **SETTINGS)
+    objective = PrivateObjective(
+        curator, lambda x, r: (r - x[0]).abs(), score_range=(0.0, 1.0), evaluations=2, mechanism=NoNoise(allow_not_private=True)
+    )
+    Y, Yvar = objective(torch.tensor([[0.0], [1.0]], dtype=torch.float64))
+    assert Y.flatten().tolist() == pytest.approx([0.5, 0.5], abs=1e-9)
+    assert Yvar.flatten().tolist() == [0.0, 0.0]
+    assert objective.remaining == 0
+    assert str(curator.statement().guarantee) == "not bounded"

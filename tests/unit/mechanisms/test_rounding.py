@@ -1,0 +1,223 @@
+"""Exact Gaussians: the inverse cdf's assumed accuracy, the slow path against the fast one, the law on real entropy."""
+
+import functools
+import math
+import os
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.special import ndtri
+from scipy.stats import norm
+
+from dpbo.errors import InputError
+from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, gaussian
+from dpbo.mechanisms.gaussian import NORMAL
+from dpbo.mechanisms.laplace import LAPLACE
+from dpbo.mechanisms.rounding import decide, ends_of, rounded
+from dpbo.privacy import Sensitivity
+from dpbo.testing import SeededEntropy, assert_law
+from tests.unit.mechanisms.words import Words
+
+draw = functools.partial(rounded, NORMAL)
+_MASK = (1 << 63) - 1
+CDF = {NORMAL: mpmath.ncdf, LAPLACE: lambda z: mpmath.exp(z) / 2}
+LAWS = pytest.mark.parametrize("law", CDF, ids=["normal", "laplace"])
+
+
+@pytest.mark.parametrize("count", [6000, pytest.param(100_000, marks=pytest.mark.deep)])
+def test_ndtri_is_as_accurate_as_assumed(count):
+    """Relative error of ndtri below 2^-41, also at the joints of its rational pieces and near 1/2: (Phi(z) - p) / (phi(z) z)."""
+    rng, tenth = np.random.default_rng(0), count // 10
+    joints = [p * (1 + rng.uniform(-1, 1, tenth // 4) * 10.0 ** rng.uniform(-15, -1, tenth // 4)) for p in (math.exp(-2), math.exp(-32))]
+    middle, tail = 0.5 - 10.0 ** rng.uniform(-16, -0.4, tenth), 10.0 ** rng.uniform(-19.2, -0.31, 8 * tenth)
+    points = np.concatenate([*joints, middle, tail, rng.uniform(0, 0.5, tenth // 2)])
+    with mpmath.workdps(30):
+        pairs = [(mpmath.mpf(float(p)), mpmath.mpf(float(z))) for p, z in zip(points, ndtri(points), strict=True) if z != 0.0]
+        assert max(abs((mpmath.ncdf(z) - p) / (mpmath.npdf(z) * z)) for p, z in pairs) < 2.0**-41
+
+
+def test_the_laplace_quantile_is_as_accurate_as_assumed():
+    rng = np.random.default_rng(1)
+    points = np.concatenate([10.0 ** rng.uniform(-19.2, -0.31, 2500), 0.5 - 10.0 ** rng.uniform(-16, -0.4, 2500)])
+    with mpmath.workdps(30):
+        truths = [mpmath.log(2 * mpmath.mpf(float(p))) for p in points]
+        errors = [abs(float((mpmath.mpf(float(z)) - t) / t)) for z, t in zip(LAPLACE.quantile(points), truths, strict=True) if t]
+    assert max(errors) < 2.0**-41
+
+
+def test_every_number_goes_through_both_branches_of_ndtri(monkeypatch):
+    """Above exp(-2) it takes a polynomial, below a logarithm: one call sees numbers of the one kind only, the other of the other."""
+    seen = []
+
+    def watched(p):
+        seen.append(p)
+        return ndtri(p)
+
+    monkeypatch.setattr(gaussian, "ndtri", watched)
+    points = np.concatenate([np.linspace(0.001, 0.5, 200), math.exp(-2) * (1 + np.array([-1e-9, 1e-9]))])
+    assert NORMAL.quantile(points).tolist() == ndtri(points).tolist()
+    near, tail = seen
+    assert len(near) == len(tail) == len(points)
+    assert near.min() > math.exp(-2) >= tail.max()
+
+
+@LAWS
+@pytest.mark.attack("A14")
+def test_the_ends_of_a_word_hold_its_numbers_between_them_and_lie_on_one_side_of_zero(law):
+    """From the least words, where one more is a lot, to those next to zero, where a float is coarser than a word."""
+    words = [1, 2, 5, 1000, 1 << 20, (1 << 30) + 1, (1 << 53) - 1, (1 << 53) + 1, _MASK]
+    words += [(1 << 63) - (1 << j) + more for j in range(1, 62) for more in (-1, 0, 1)]
+    near, far = ends_of(law, np.array(words, dtype=np.uint64))
+    with mpmath.workdps(60):
+        for word, inner, outer in zip(words, near.tolist(), far.tolist(), strict=True):
+            at = [law.exact(mpmath.mpf(end) / 2**64) for end in (word, word + 1)]
+            assert outer <= at[0] < at[1] <= inner <= 0
+
+
+@LAWS
+def test_the_slow_path_decides_as_the_fast_one(law):
+    """Feed both the same 64 bits where the fast path is sure: mpmath gives the same integer."""
+    words = np.frombuffer(SeededEntropy(3)(8 * 300), dtype="<u8")
+    scale, fraction = 2.0**20 * 1.37, 0.8125
+    fast = rounded(law, np.full(300, fraction), np.full(300, scale), lambda size: words.tobytes()[:size])
+    slow = [decide(law, int(w) & _MASK, bool(int(w) >> 63), fraction, scale, SeededEntropy(4)) for w in words]
+    assert fast.tolist() == slow
+
+
+@LAWS
+def test_the_extreme_word_is_decided_by_more_bits(law):
+    """So many zero bits leave the tail open: the value is that of 5.5 words, once the next words are 5 and 2^63."""
+    for zeros in (1, 3):
+        words = Words(*[0] * zeros, 5, 1 << 63, 0)
+        value = rounded(law, np.zeros(1), np.full(1, 2.0**20), words)
+        with mpmath.workdps(100):
+            expected = -law.exact(mpmath.mpf(11) / mpmath.mpf(2) ** (64 * (zeros + 1) + 1)) * 2**20
+            assert value[0] == int(mpmath.floor(expected + mpmath.mpf(1) / 2))
+        assert words.asked == zeros + 2
+
+
+@LAWS
+@pytest.mark.attack("A14")
+def test_a_draw_near_an_edge_asks_for_more_bits_and_no_other_does(law):
+    """The fraction puts the draw at a known distance from where rounding jumps; further bits are asked for within the declared error."""
+    for word in np.frombuffer(SeededEntropy(6)(8 * 40), dtype="<u8").tolist():
+        scale = 2.0**20 * 1.37
+        with mpmath.workdps(60):
+            z = -law.exact(mpmath.mpf(2 * (word & _MASK) + 1) / 2**65) * (-1 if word >> 63 else 1)
+            error = float(abs(z)) * scale * 2.0**-40 + 2.0**-24
+            for distance in (0.7 * error, -0.7 * error, 1.4 * error, -1.4 * error):
+                fraction = float((distance - mpmath.mpf(1) / 2 - z * scale) % 1)
+                edge = int(mpmath.nint(mpmath.mpf(fraction) + mpmath.mpf(1) / 2 + z * scale))
+                words = Words(word, middle=True)
+                drawn = rounded(law, np.array([fraction]), np.array([scale]), words)
+                assert drawn[0] == (edge if distance > 0 else edge - 1)
+                assert (words.asked > 1) == (abs(distance) < error)
+
+
+@LAWS
+@pytest.mark.attack("A14")
+def test_two_words_that_are_an_edges_own_bits_leave_it_to_the_third(law):
+    scale, fraction = 2.0**20 * 1.37, 0.8125
+    for edge in (3, 700_001, 2**22):
+        with mpmath.workdps(90):
+            z = (edge - mpmath.mpf(fraction) - mpmath.mpf(1) / 2) / scale
+            bits = int(mpmath.floor(CDF[law](-z) * mpmath.mpf(2) ** 192))
+        first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
+        for last, value in ((third - 2, edge), (third + 2, edge - 1), (0, edge), (2**64 - 1, edge - 1)):
+            words = Words(first, second, last)
+            assert rounded(law, np.array([fraction]), np.array([scale]), words).tolist() == [value]
+            assert words.asked == 3
+
+
+@LAWS
+@pytest.mark.attack("A14")
+def test_ends_that_the_digits_carried_cannot_tell_from_an_edge_wait_for_more_bits(law):
+    """A scale so small that two words leave less open than mpmath's margin: the edge lies between their ends, and either may be over it."""
+    fraction = math.nextafter(0.5, 0.0)
+    for scale in (2.0**-54 / 1.37, 2.0**-54 / 0.3):
+        with mpmath.workdps(90):
+            bits = int(mpmath.floor(CDF[law](-(mpmath.mpf(1) / 2 - mpmath.mpf(fraction)) / scale) * mpmath.mpf(2) ** 192))
+        first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
+        for last, value in ((third - 2**30, 1), (third + 2**30, 0), (0, 1), (2**64 - 1, 0)):
+            words = Words(second, last)
+            assert decide(law, first, False, fraction, scale, words) == value
+            assert words.asked == 2
+
+
+def test_a_scale_is_above_the_product_that_it_stands_for_by_more_than_a_sensitivity_may_be_rounded():
+    random = np.random.default_rng(0)
+    for multiplier, norm_, unit in (10.0 ** random.uniform(-1, 1, (300, 3))).tolist():
+        law = GaussianMechanism(multiplier).law(Sensitivity(norm_, norm_, norm_, (unit,)), [2.0**-40])
+        rounded_up = 1 + Fraction(1, 2**48) - Fraction(1, 2**50)
+        assert Fraction(law.scale[0]) >= Fraction(multiplier) * Fraction(norm_) * Fraction(unit) * rounded_up
+
+
+def test_the_law_on_the_systems_entropy_and_draws_are_independent_in_their_order():
+    samples = draw(np.zeros(50_000), np.full(50_000, 1.5 * 2.0**20), os.urandom) / (1.5 * 2.0**20)
+    assert_law(samples, norm.cdf)
+    z = draw(np.zeros(50_000), np.full(50_000, 2.0**20), SeededEntropy(9)) / 2.0**20
+    assert abs(float(np.corrcoef(z[:-1], z[1:])[0, 1])) < 5.5 / math.sqrt(50_000)
+
+
+def test_the_grid_is_a_power_of_two_between_2_20_and_2_21_to_the_std():
+    for multiplier in (0.011, 0.9, 1.0, 7.6, 1e5):
+        law = GaussianMechanism(multiplier).law(Sensitivity(1.0, 1.0, 1.0), [2.0**-40])
+        assert math.frexp(law.grid[0])[0] == 0.5
+        assert 2.0**20 <= law.std[0] / law.grid[0] < 2.0**21
+        assert law.std[0] >= multiplier
+
+
+@pytest.mark.attack("A12")
+def test_a_multiplier_outside_its_range_is_refused():
+    wrongs: tuple[Any, ...] = (0.0, -1.0, math.nan, math.inf, 1e-3, 2.0**21, "5", True)
+    for multiplier in wrongs:
+        with pytest.raises(InputError, match="noise_multiplier"):
+            GaussianMechanism(multiplier)
+
+
+def test_noise_that_one_lattice_cannot_hold_is_refused_before_anything_is_drawn():
+    with pytest.raises(InputError, match="lattice"):
+        GaussianMechanism(2.0**20).law(Sensitivity(1.0, 1.0, 1.0), [2.0**-60])
+    (grid,) = GaussianMechanism(1.0).law(Sensitivity(1.0, 1.0, 1.0), [2.0**-40]).grid
+    pair = Sensitivity(1.0, 1.0, 1.0, (1.0, 1.0))
+    for shift in (1, 53):
+        assert GaussianMechanism(1.0).law(pair, [grid / 2, math.ldexp(grid, -shift)]).grid == (grid, grid)
+    for shift in (0, 54):
+        with pytest.raises(InputError, match="lattice"):
+            GaussianMechanism(1.0).law(pair, [grid / 2, math.ldexp(grid, -shift)])
+    assert GaussianMechanism(1.0).law(Sensitivity(1.0, 1.0, 1.0, (1.0, 1.5e-150)), [2.0**-40, 1.5e-150 * 2.0**-40])
+    for scale in (1e-151, 1e151, 1.5e150):
+        with pytest.raises(InputError, match="lattice"):
+            GaussianMechanism(1.0).law(Sensitivity(1.0, 1.0, 1.0, (1.0, scale)), [2.0**-40, scale * 2.0**-40])
+
+
+def test_what_a_law_says_of_its_spread():
+    """Standard deviations over scales, as published in Yvar: 1 of a normal, sqrt 2 of a Laplace number, sqrt(d + 1) in a vector of d."""
+    question = Sensitivity(2.0, 2.0, 2.0, (1.0, 1.0, 1.0), 3)
+    for kind, times in ((GaussianMechanism, 1.0), (LaplaceMechanism, math.sqrt(2.0)), (L2LaplaceMechanism, 2.0)):
+        law = kind(1.5).law(question, [2.0**-30] * 3)
+        assert law.scale == pytest.approx((3.0,) * 3, rel=1e-12)
+        assert law.std == pytest.approx((3.0 * times,) * 3, rel=1e-12)
+        assert law.to_json() == {
+            "name": kind.kind.mechanism,
+            **{name: list(getattr(law, name)) for name in ("scale", "std", "grid")},
+            "block": 3,
+        }
+
+
+def test_an_entropy_of_too_few_bytes_is_refused():
+    for law in (NORMAL, LAPLACE):
+        with pytest.raises(InputError, match="entropy"):
+            rounded(law, np.zeros(2), np.full(2, 2.0**20), lambda size: bytes(size - 8))
+    with pytest.raises(InputError, match="entropy"):
+        L2LaplaceMechanism(1.0).noise(np.zeros(2), np.full(2, 2.0**20), lambda size: bytes(size - 8))
+
+
+def test_an_epsilon_that_has_a_multiplier_gets_that_and_any_other_the_next_above():
+    assert LaplaceMechanism.of(0.5).noise_multiplier == 2.0
+    for epsilon in (0.1, 0.3, 1.1, 3.0, 49.0):
+        multiplier = Fraction(LaplaceMechanism.of(epsilon).noise_multiplier)
+        assert 1 / multiplier <= Fraction(epsilon) < 1 / (multiplier * (1 - Fraction(1, 2**51)))

@@ -1,0 +1,148 @@
+"""FiniteGP against GPs that are solved anew: at its candidates, at any X, in batches, on each kind of kernel."""
+
+import copy
+import math
+
+import pytest
+import torch
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models import SingleTaskGP
+from gpytorch.kernels import RBFKernel
+from gpytorch.means import ConstantMean
+
+from dpbo.errors import InputError
+from dpbo.models import FiniteGP, matern52, squared_exponential
+from tests.unit.models.kernels import DOUBLE, KERNELS
+
+N, D, T, NOISE, MEAN = 60, 2, 12, 1e-2, 0.3
+
+
+def solved(X, Y, kernel):
+    """The same posterior by GPyTorch."""
+    mean, Y = ConstantMean().double(), Y.unsqueeze(-1)
+    mean.constant = torch.tensor(MEAN, dtype=DOUBLE)
+    settings = {"train_Yvar": torch.full_like(Y, NOISE), "covar_module": copy.deepcopy(kernel), "mean_module": mean}
+    return SingleTaskGP(X, Y, **settings, outcome_transform=None).double().eval()
+
+
+def observed(kernel, candidates, batch_shape=(), steps=T, **settings):
+    model = FiniteGP(candidates, kernel, NOISE, mean=MEAN, batch_shape=batch_shape, **settings)
+    indices = torch.randint(0, candidates.shape[-2], (*model.batch_shape, steps))
+    values = torch.randn(*model.batch_shape, steps, dtype=DOUBLE)
+    for t in range(steps):
+        model.observe(indices[..., t], values[..., t])
+    return model, indices, values
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_candidates_against_a_gp_solved_anew(kernel):
+    candidates = torch.rand(N, D, dtype=DOUBLE)
+    for capacity in (1, 64):
+        model, indices, values = observed(KERNELS[kernel](D), candidates, capacity=capacity)
+        with torch.no_grad():
+            expected = solved(candidates[indices], values, KERNELS[kernel](D)).posterior(candidates.unsqueeze(-2))
+        torch.testing.assert_close(model.mean, expected.mean[..., 0, 0], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(model.variance, expected.variance[..., 0, 0], rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "matern-scaled", "rq"])
+def test_posterior_anywhere(kernel):
+    candidates = torch.rand(N, D, dtype=DOUBLE)
+    model, indices, values = observed(KERNELS[kernel](D), candidates)
+    reference = solved(candidates[indices], values, KERNELS[kernel](D))
+    for shape in ((7, D), (1, D), (5, 3, D), (2, 4, 1, D)):
+        X = torch.rand(*shape, dtype=DOUBLE)
+        for noisy in (False, True):
+            posterior, expected = model.posterior(X, observation_noise=noisy), reference.posterior(X, observation_noise=noisy)
+            torch.testing.assert_close(posterior.mean, expected.mean, rtol=1e-8, atol=1e-8)
+            covariance, dense = posterior.distribution.covariance_matrix, expected.distribution.covariance_matrix
+            torch.testing.assert_close(covariance, dense, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "matern-scaled", "rq"])
+@pytest.mark.parametrize(("own", "batch_shape"), [(False, (3,)), (True, (2, 3))], ids=["shared", "own"])
+def test_batches_equal_loops(kernel, own, batch_shape):
+    candidates = torch.rand(*(batch_shape if own else ()), N, D, dtype=DOUBLE)
+    model, indices, values = observed(KERNELS[kernel](D), candidates, batch_shape)
+    X = torch.rand(5, *batch_shape, 2, D, dtype=DOUBLE)
+    batch = model.posterior(X)
+    assert model.batch_shape == torch.Size(batch_shape)
+    assert batch.mean.shape == (5, *batch_shape, 2, 1)
+    for run in torch.cartesian_prod(*[torch.arange(size) for size in batch_shape]).view(-1, len(batch_shape)).tolist():
+        at = tuple(run)
+        single = FiniteGP(candidates[at] if own else candidates, KERNELS[kernel](D), NOISE, mean=MEAN)
+        for index, value in zip(indices[at], values[at], strict=True):
+            single.observe(index, value)
+        torch.testing.assert_close(model.mean[at], single.mean, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(model.variance[at], single.variance, rtol=1e-10, atol=1e-10)
+        alone = single.posterior(X[(slice(None), *at)])
+        torch.testing.assert_close(batch.mean[(slice(None), *at)], alone.mean, rtol=1e-10, atol=1e-10)
+
+
+def test_large_candidate_sets_take_the_same_way_run_by_run(monkeypatch):
+    candidates = torch.rand(N, D, dtype=DOUBLE)
+    torch.manual_seed(1)
+    together, _, _ = observed(matern52(0.4), candidates, (5,))
+    monkeypatch.setattr("dpbo.models.finite._CACHED", 2 * N)
+    torch.manual_seed(1)
+    parts, _, _ = observed(matern52(0.4), candidates, (5,))
+    torch.testing.assert_close(parts.mean, together.mean, rtol=1e-11, atol=1e-11)
+    assert torch.equal(parts.argmax_upper(4.0), together.argmax_upper(4.0))
+
+
+def test_posterior_is_differentiable_in_x():
+    model, _, _ = observed(squared_exponential(0.5), torch.rand(N, D, dtype=DOUBLE))
+    X = torch.rand(3, 2, D, dtype=DOUBLE, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: model.posterior(x).mean, X)
+    assert torch.autograd.gradcheck(lambda x: model.posterior(x).variance, X)
+
+
+def test_many_observations_of_one_candidate_stay_sound():
+    model = FiniteGP(torch.rand(N, D, dtype=DOUBLE), squared_exponential(0.5), 1e-8)
+    for _ in range(50):
+        model.observe(3, 1.0)
+    assert 0.0 <= float(model.variance[3]) < 1e-8
+    assert abs(float(model.mean[3]) - 1.0) < 1e-6
+
+
+def test_forgetting_starts_anew():
+    candidates = torch.rand(N, D, dtype=DOUBLE)
+    model, indices, values = observed(matern52(0.4), candidates, (3,))
+    mean, variance = model.mean.clone(), model.variance.clone()
+    model.forget()
+    assert model.num_observations == 0
+    assert torch.equal(model.mean, torch.full((3, N), MEAN, dtype=DOUBLE))
+    assert torch.equal(model.variance, torch.ones(3, N, dtype=DOUBLE))
+    for t in range(T):
+        model.observe(indices[..., t], values[..., t])
+    assert torch.equal(model.mean, mean)
+    assert torch.equal(model.variance, variance)
+
+
+def test_what_is_refused():
+    candidates = torch.rand(N, D, dtype=DOUBLE)
+    model = FiniteGP(candidates, squared_exponential(0.5), NOISE)
+    for index, value in ((-1, 0.0), (N, 0.0), (0, math.nan)):
+        with pytest.raises(InputError):
+            model.observe(index, value)
+    assert model.num_observations == 0
+    for refused in (
+        lambda: model.posterior(candidates, output_indices=[1]),
+        lambda: model.posterior(candidates, observation_noise=torch.ones(1)),
+        lambda: model.condition_on_observations(candidates, candidates),
+        lambda: FiniteGP(candidates, RBFKernel(batch_shape=torch.Size([2])).double(), NOISE),
+    ):
+        with pytest.raises(UnsupportedError):
+            refused()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_on_cuda():
+    candidates, X = torch.rand(N, D, dtype=DOUBLE), torch.rand(4, 1, 1, D, dtype=DOUBLE)
+    here, there = (FiniteGP(candidates.to(device), matern52(0.4).to(device), NOISE, batch_shape=(3,)) for device in ("cpu", "cuda"))
+    for index, value in zip(torch.randint(0, N, (T, 3)), torch.randn(T, 3, dtype=DOUBLE), strict=True):
+        for model in (here, there):
+            model.observe(index, value)
+    torch.testing.assert_close(there.mean.cpu(), here.mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(there.argmax_upper(4.0).cpu(), here.argmax_upper(4.0))
+    torch.testing.assert_close(there.posterior(X.to("cuda")).mean.cpu(), here.posterior(X).mean, rtol=1e-9, atol=1e-9)

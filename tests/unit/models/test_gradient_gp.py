@@ -1,0 +1,85 @@
+"""GradientGP's gradient against finite differences of `posterior`, in the units of Y."""
+
+import pytest
+import torch
+from botorch.models.transforms.input import Normalize
+from botorch.models.transforms.outcome import ChainedOutcomeTransform, Standardize
+from gpytorch.kernels import CosineKernel, MaternKernel, RBFKernel, ScaleKernel
+
+from dpbo.errors import InputError
+from dpbo.models import GradientGP
+from tests.unit.models.kernels import DOUBLE, KERNELS, Exponential
+
+D, H = 2, 1e-4
+
+
+def model(d=D, kernel="rbf-isotropic-scaled", **settings):
+    X = torch.rand(8, d, dtype=DOUBLE)
+    Y = 5.0 + 3.0 * torch.sin(3.0 * X.sum(-1, keepdim=True))
+    gp = GradientGP(X, Y, covar_module=KERNELS[kernel](d), **settings)
+    gp.mean_module.constant = torch.tensor(0.4, dtype=DOUBLE)
+    return gp.eval()
+
+
+def differences(gp, X):
+    """Mean and covariance of ((f(x + h e_j) - f(x - h e_j)) / 2h)_j for each row of X, from `posterior` alone."""
+    q, d = X.shape
+    shifts = H * torch.cat([torch.eye(d, dtype=DOUBLE), -torch.eye(d, dtype=DOUBLE)])
+    around = (X.unsqueeze(1) + shifts).reshape(-1, d)
+    A = torch.block_diag(*[torch.cat([torch.eye(d), -torch.eye(d)], dim=1).to(DOUBLE) / (2.0 * H)] * q)
+    with torch.no_grad():
+        values = gp.posterior(around)
+        return (A @ values.mean).reshape(q, d), A @ values.mvn.covariance_matrix @ A.T
+
+
+@pytest.mark.parametrize("kernel", ["rbf-isotropic-scaled", "matern", "poly2", "rq"])
+def test_against_finite_differences(kernel):
+    for d, transform in ((D, None), (D, Standardize(m=1)), (1, None)):
+        gp, X = model(d, kernel, outcome_transform=transform), torch.rand(3, d, dtype=DOUBLE)
+        mean, covariance = differences(gp, X)
+        posterior = gp.gradient_posterior(X)
+        torch.testing.assert_close(posterior.mean, mean, rtol=1e-5, atol=1e-5)
+        scale = float(covariance.abs().max())
+        torch.testing.assert_close(posterior.mvn.covariance_matrix, covariance, rtol=1e-3, atol=1e-3 * scale)
+        gp.train()  # in training mode too
+        torch.testing.assert_close(gp.gradient_posterior(X).mean, posterior.mean)
+
+
+def test_with_known_noise():
+    X = torch.rand(8, D, dtype=DOUBLE)
+    gp = GradientGP(X, X.sum(-1, keepdim=True).sin(), train_Yvar=torch.linspace(1e-3, 1e-1, 8, dtype=DOUBLE).unsqueeze(-1)).double().eval()
+    at = torch.rand(2, D, dtype=DOUBLE)
+    torch.testing.assert_close(gp.gradient_posterior(at).mean, differences(gp, at)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_batches_equal_loops():
+    gp, X = model(), torch.rand(4, 3, D, dtype=DOUBLE)
+    batch = gp.gradient_posterior(X)
+    assert batch.mean.shape == (4, 3, D)
+    for i in range(4):
+        single = gp.gradient_posterior(X[i])
+        torch.testing.assert_close(batch.mean[i], single.mean)
+        torch.testing.assert_close(batch.mvn.covariance_matrix[i], single.mvn.covariance_matrix)
+    assert batch.rsample(torch.Size([5])).shape == (5, 4, 3, D)
+    many, Y = torch.rand(2, 6, D, dtype=DOUBLE), torch.rand(2, 6, 1, dtype=DOUBLE)
+    models = GradientGP(many, Y).eval().gradient_posterior(X[:2]).mean
+    for i in range(2):
+        torch.testing.assert_close(models[i], GradientGP(many[i], Y[i]).eval().gradient_posterior(X[i]).mean)
+
+
+def test_what_is_refused():
+    X, Y = torch.rand(6, D, dtype=DOUBLE), torch.rand(6, 1, dtype=DOUBLE) + 1.0
+    chained = ChainedOutcomeTransform(s=Standardize(m=1))
+    for gp, at, message in (
+        (model(), X.float(), r"\.double\(\)"), (model(), X / 0.0, "X='not finite'"), (GradientGP(X, Y.expand(6, 2)), X, "num_outputs"),
+        (GradientGP(X, Y, input_transform=Normalize(d=D)), X, "input_transform"),
+        (GradientGP(X, Y, outcome_transform=chained), X, "outcome_transform"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            gp.gradient_posterior(at)
+    cosine = GradientGP(X, Y, torch.full((6, 1), 1e-6, dtype=DOUBLE), covar_module=CosineKernel().double())
+    with pytest.raises(InputError, match=r"noise='too small'.*train_Yvar"):
+        cosine.gradient_posterior(X)
+    for rough in (Exponential(), ScaleKernel(Exponential()), RBFKernel() + MaternKernel(nu=1.5)):
+        with pytest.raises(InputError, match="twice differentiable"):
+            GradientGP(X, Y, covar_module=rough.double()).gradient_posterior(X[:2].clone().requires_grad_())

@@ -1,0 +1,120 @@
+"""The kernel of rows known with noise: against Monte Carlo over the true rows, in FiniteGP, in GPyTorch, and what its nugget means."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.means import ZeroMean
+
+from dpbo.errors import InputError
+from dpbo.models import FiniteGP, l2_laplace_variance, matern52, noisy_inputs, squared_exponential, unprojected
+
+DOUBLE, NOISE = torch.float64, 1e-3
+
+
+def scaled(lengthscale, outputscale):
+    kernel = ScaleKernel(squared_exponential(lengthscale)).double()
+    kernel.outputscale = torch.tensor(outputscale, dtype=DOUBLE)
+    return kernel.requires_grad_(False)
+
+
+ORIGINALS: dict[str, Any] = {
+    "isotropic": (scaled(0.8, 1.7), 0.3, 2),
+    "by coordinate": (scaled(torch.tensor([0.5, 1.0, 2.0], dtype=DOUBLE), 0.6), torch.tensor([0.1, 0.0, 0.7], dtype=DOUBLE), 3),
+    "variance 1": (squared_exponential(1.2), 0.5, 1),
+}
+
+
+def l2_laplace(rows, d, scale):
+    direction = torch.randn(rows, d, dtype=DOUBLE)
+    radius = torch.distributions.Gamma(torch.tensor(float(d), dtype=DOUBLE), 1.0 / scale).sample((rows, 1))
+    return radius * direction / direction.norm(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize("case", ORIGINALS)
+def test_covariances_are_expectations_over_the_true_rows(case):
+    """Cov(f_i, f_j | Z) = E k(x_i, x_j) with x_i, x_j drawn around what is known of them; five standard errors of 400,000 draws."""
+    original, variance, d = ORIGINALS[case]
+    Z = torch.randn(4, d, dtype=DOUBLE)
+    drawn = Z + torch.as_tensor(variance, dtype=DOUBLE).sqrt() * torch.randn(400_000, 4, d, dtype=DOUBLE)
+    values = original(drawn).to_dense()
+    error = values.std(0) / len(values) ** 0.5
+    found = noisy_inputs(original, variance, dimension=d)(Z).to_dense()
+    assert bool((error < 2e-3).all()), "the draws are many enough to tell"
+    assert bool(((found - values.mean(0)).abs() <= 5 * error + 1e-12).all())
+    torch.testing.assert_close(found.diagonal(), original(Z, diag=True))
+
+
+def test_moments_of_l2_laplace_noise():
+    for d in (1, 2, 3, 8):
+        squares = l2_laplace(100_000, d, 0.7).square()
+        error = squares.sum(1).std() / (d * len(squares) ** 0.5)
+        assert abs(float(squares.mean()) - l2_laplace_variance(d, 0.7)) < 5 * float(error)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+def test_in_a_finite_gp_and_in_gpytorch_the_same(own):
+    for case, (original, variance, d) in ORIGINALS.items():
+        kernel, runs = noisy_inputs(original, variance, dimension=d), 3
+        same: dict[str, Any] = {"rtol": 1e-7, "atol": 1e-8, "msg": lambda m: f"{case}: {m}"}  # noqa: B023
+        Z = torch.randn(*((runs,) if own else ()), 30, d, dtype=DOUBLE)
+        model = FiniteGP(Z, kernel, NOISE, batch_shape=(runs,), capacity=2)
+        indices, values = torch.randint(0, 30, (8, runs)), torch.randn(8, runs, dtype=DOUBLE)
+        for index, value in zip(indices, values, strict=True):
+            model.observe(index, value)
+        for run in range(runs):
+            rows, Y = Z[run] if own else Z, values[:, run : run + 1]
+            settings = {"train_Yvar": torch.full_like(Y, NOISE), "covar_module": copy.deepcopy(kernel), "mean_module": ZeroMean()}
+            solved = SingleTaskGP(rows[indices[:, run]], Y, **settings, outcome_transform=None)
+            with torch.no_grad():
+                expected = solved.double().eval().posterior(rows.unsqueeze(-2))
+            torch.testing.assert_close(model.mean[run], expected.mean[:, 0, 0], **same)
+            torch.testing.assert_close(model.variance[run], expected.variance[:, 0, 0], **same)
+        points = Z.transpose(0, 1) if own else Z.unsqueeze(1)
+        anywhere = model.posterior(points.unsqueeze(-2))
+        torch.testing.assert_close(anywhere.mean.flatten(1).mT, model.mean, **same)
+
+
+def test_rows_of_equal_coordinates_stay_two_rows_in_a_finite_gp():
+    Z = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]], dtype=DOUBLE)
+    kernel = noisy_inputs(squared_exponential(1.0), 0.5, dimension=2)
+    model = FiniteGP(Z, kernel, NOISE)
+    model.observe(0, 1.0)
+    kept = 0.5  # l^2 / leff^2 in two dimensions
+    torch.testing.assert_close(model.mean[0], torch.tensor(1.0 / (1.0 + NOISE), dtype=DOUBLE))
+    torch.testing.assert_close(model.mean[1], torch.tensor(kept / (1.0 + NOISE), dtype=DOUBLE))
+    torch.testing.assert_close(kernel(Z[:1], Z[1:2]).to_dense(), torch.ones(1, 1, dtype=DOUBLE)), "coordinates alone say: one row"
+
+
+def test_other_rows_never_learn_more_than_what_is_shared_however_often_a_row_is_asked():
+    Z = torch.tensor([[0.0, 0.0], [1e-9, 0.0]], dtype=DOUBLE)
+    model = FiniteGP(Z, noisy_inputs(squared_exponential(1.0), 0.5, dimension=2), NOISE)
+    for _ in range(200):
+        model.observe(0, 1.0)
+    assert float(model.variance[0]) < 1e-5
+    assert abs(float(model.variance[1]) - (1.0 - 0.5**2)) < 1e-4
+
+
+def test_unprojected_rows_are_the_rows_turned_with_noise_of_known_size():
+    n, d, k, variance = 200_000, 2, 5, 0.04
+    X, P = torch.randn(n, d, dtype=DOUBLE), torch.randn(d, k, dtype=DOUBLE)
+    exact, variances = unprojected(X @ P, P, variance)
+    torch.testing.assert_close(torch.pdist(exact[:50]), torch.pdist(X[:50]))
+    noisy, _ = unprojected(X @ P + variance**0.5 * torch.randn(n, k, dtype=DOUBLE), P, variance)
+    covariance = (noisy - exact).T.cov()
+    assert bool(((covariance.diagonal() / variances - 1).abs() < 5 * (2 / n) ** 0.5).all())
+    assert abs(float(covariance[0, 1])) < 5 * float((variances.prod() / n).sqrt())
+
+
+def test_what_is_refused():
+    for wrong in (matern52(1.0), RBFKernel(active_dims=[0]).double(), RBFKernel(batch_shape=torch.Size([2])).double(), RBFKernel()):
+        with pytest.raises(InputError, match=r"kernel|double"):
+            noisy_inputs(wrong, 0.1, dimension=2)
+    with pytest.raises(InputError, match="beyond float64"):
+        noisy_inputs(squared_exponential(1.0), 1e300, dimension=3)
+    for P in (torch.ones(3, 2, dtype=DOUBLE), torch.ones(2, 3, dtype=DOUBLE)):
+        with pytest.raises(InputError, match="P="):
+            unprojected(torch.ones(4, P.shape[1], dtype=DOUBLE), P, 0.1)

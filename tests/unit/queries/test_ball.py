@@ -1,0 +1,120 @@
+"""The public ball: its own coordinates and back, its volume, what it refuses, how finely it may be cut."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from dpbo.errors import InputError
+from dpbo.queries.ball import Ball, Resolution, chunk_rows, lattice_chunks, product
+
+DOUBLE = torch.float64
+CENTER = torch.tensor([1.0, -2.0], dtype=DOUBLE)
+MATRIX = torch.tensor([[2.0, 1.0], [0.0, 0.5]], dtype=DOUBLE)
+
+
+def test_the_way_in_and_the_way_back():
+    X = torch.randn(20, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    for center, matrix in itertools.product((None, CENTER), (None, MATRIX)):
+        ball = Ball(4.0, center=center, matrix=matrix)
+        moved = X if center is None else X - center
+        assert torch.allclose(ball.inward(X), (moved if matrix is None else moved @ matrix.T) / 4.0)
+        assert torch.allclose(ball.outward(ball.inward(X)), X)
+        own = torch.autograd.functional.jacobian(lambda x, ball=ball: ball.inward(x[None])[0], X[0]).det().abs().log()
+        assert ball.log_volume(2) == pytest.approx(float(own))
+
+
+def test_what_is_no_ball_is_refused():
+    for radius in (1.5e100, 1.5e-100 / 2, math.inf):
+        with pytest.raises(InputError, match="radius"):
+            Ball(radius)
+    for radius in (1e-100, 1e100):
+        Ball(radius)
+    broken = torch.tensor([1.0, math.nan]).double()
+    refused: list[dict[str, Any]] = [
+        {"norm": "l1"},
+        {"center": broken},
+        {"center": MATRIX},
+        {"matrix": MATRIX[:1]},
+        {"matrix": MATRIX.float()},
+    ]
+    for settings in refused:
+        with pytest.raises(InputError, match=next(iter(settings))):
+            Ball(1.0, **settings)
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+@pytest.mark.parametrize("center", [None, CENTER], ids=["zero", "center"])
+@pytest.mark.parametrize("matrix", [None, MATRIX], ids=["identity", "matrix"])
+@pytest.mark.attack("A4")
+def test_a_record_counts_as_its_clipped_place_in_whole_steps(norm, center, matrix):
+    ball, steps = Ball(2.0, center=center, matrix=matrix, norm=norm), 2.0**16
+    X = 3 * torch.randn(700, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    X[3, 0], X[4, 1], X[5] = math.nan, -math.inf, 1e102
+    dead = torch.zeros(700, dtype=torch.bool)
+    dead[3:6] = True
+    chunks = list(lattice_chunks([X[:300], X[300:]], ball, 16, 256))
+    assert [(k.shape, alive.shape) for k, alive in chunks] == [((2, 256), (256,))] * 4
+    parts = [(k[:, :count], alive[:count], alive[count:]) for (k, alive), count in zip(chunks, (256, 44, 256, 144), strict=True)]
+    k, alive, padding = (torch.cat(part, -1) for part in zip(*parts, strict=True))
+    assert torch.equal(alive, ~dead)
+    assert not padding.any()
+    Z = ball.inward(X)
+    length = Z.norm(dim=1, keepdim=True).clamp(min=1.0)
+    clipped = Z.clamp(-1.0, 1.0) if norm == "linf" else Z / length
+    assert torch.equal(k, k.round())
+    assert (k.T / steps - clipped)[~dead].abs().max() <= (0.5 if norm == "linf" else 3.5) / steps, (
+        "rounded; then shortened where that made it too long"
+    )
+    assert not k[:, dead].any()
+    assert k.abs().max() == steps if norm == "linf" else k.square().sum(0).max() <= steps**2
+
+
+@pytest.mark.attack("A4")
+def test_a_record_counts_up_to_1e100_radii_in_the_balls_own_norm():
+    """Both coordinates at 0.9e100 are inside for the cube, and 1.27e100 from the centre."""
+    X = 1e100 * torch.tensor([[0.9, 0.9], [0.9, 0.0], [1.5, 0.0]], dtype=DOUBLE)
+    for norm, counted in (("l2", [False, True, False]), ("linf", [True, True, False])):
+        ((k, alive),) = lattice_chunks([X], Ball(1.0, norm=norm), 16, 256)
+        assert alive[:3].tolist() == counted
+        assert k[:, :3].any(0).tolist() == counted
+
+
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("d", [1, 3])
+def test_a_whitened_record_has_the_same_place_whoever_stands_beside_it(d):
+    generator = torch.Generator().manual_seed(d)
+    X, matrix = (torch.randn(n, d, dtype=DOUBLE, generator=generator) for n in (300, d))
+    ball = Ball(2.0, matrix=matrix)
+    (k, alive), (rest, _) = lattice_chunks([X], ball, 16, 256)
+    assert alive.all()
+    alone = torch.cat([next(lattice_chunks([x[None]], ball, 16, 256))[0][:, :1] for x in X], 1)
+    assert torch.equal(alone, torch.cat([k, rest[:, :44]], 1))
+    clipped = ball.inward(X) / ball.inward(X).norm(dim=1, keepdim=True).clamp(min=1.0)
+    assert (alone.T / 2.0**16 - clipped).abs().max() <= 4 / 2.0**16
+
+
+def test_steps_are_the_finest_that_no_sum_overflows():
+    for units, components, degree in itertools.product((None, 1, 1000, 2**21, 2**32), (1, 2, 5, 200), (1, 2)):
+        steps = Resolution.of(degree, components, units)
+        most = 2**32 if units is None else units
+        assert most * 2**steps.lattice_bits <= 2**62
+        assert steps.weight_bits + degree * steps.bits <= min(41, steps.lattice_bits)
+        assert (steps.weight_bits == 0) == (components == 1)
+        assert 2**steps.weight_bits >= components**2
+        assert steps.lattice_bits == 44 or 2 * most * 2**steps.lattice_bits > 2**62
+        assert steps.bits == 20 or steps.weight_bits + degree * (steps.bits + 1) > min(41, steps.lattice_bits)
+    assert all(chunk_rows(1 << bits) % 48 == 0 for bits in range(14))
+    assert [chunk_rows(width, "cuda") for width in (1, 128, 129, 10**5)] == [1 << 20, 1 << 20, 1 << 19, 4096]
+
+
+@pytest.mark.attack("A4")
+def test_products_of_whole_numbers_are_exact_however_many_there_are():
+    """Each of 2^41 less a little: a float64 sum over more than one group would lose the last bits."""
+    for rows in (1, 4096, 3 * 4096):
+        A, B = ((2.0**bits - torch.randint(1, 9, (part, rows), dtype=DOUBLE)) for bits, part in ((20, 3), (21, 4)))
+        found = product(A, B)
+        assert found.dtype == torch.int64
+        assert found.tolist() == (A.long()[:, None] * B.long()[None]).sum(2).tolist()

@@ -1,0 +1,148 @@
+"""The folder says which side of the wall a line is on, and these tests keep it so."""
+
+import ast
+import functools
+import importlib
+import pathlib
+import pkgutil
+from typing import Any
+
+import dpbo
+from dpbo.algorithms.kusner import RegularisedBest
+from dpbo.mechanisms import Mechanism, NoNoise
+from dpbo.queries import Query
+from dpbo.testing import MechanismContract, QueryContract, RowContract, SelectionContract, VectorContract
+from tests.contracts.test_copies import CASES
+
+ROOT = pathlib.Path(dpbo.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+LAYERS = [  # a folder or file may import from its own line and the lines above it
+    {"errors", "checking", "digits", "laws", "events", "loading", "quiet", "seeding", "describing"},
+    {"privacy", "statement", "form"},
+    {"accounting", "queries", "mechanisms", "release"},
+    {"space", "planning"},
+    {"models", "acquisition"},
+    {"curator"},
+    {"objective", "algorithms"},
+    {"integrations", "testing", "plots"},
+    {"demo"},
+    {"__main__"},
+]
+
+
+def _layer(part):
+    return next(i for i, names in enumerate(LAYERS) if part in names)
+
+
+def _part(path):
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def _imports(path):
+    for node in _nodes(path):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dpbo."):
+            yield node.module.split(".")[1]
+        elif isinstance(node, ast.ImportFrom) and node.module == "dpbo":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("dpbo."))
+
+
+def test_imports_go_one_way():
+    for path in FILES:
+        for part in [] if path.name == "__init__.py" else _imports(path):
+            assert _layer(part) <= _layer(_part(path)), f"{path.relative_to(ROOT)} must not import dpbo.{part}"
+        if _part(path) in ("models", "acquisition", "queries", "mechanisms", "accounting"):
+            assert "curator" not in set(_imports(path)), path
+
+
+@functools.cache
+def _nodes(path):
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@functools.cache
+def _words(path):
+    """Names and attributes that a file uses."""
+    return {getattr(node, "attr", getattr(node, "id", "")) for node in _nodes(path) if isinstance(node, (ast.Attribute, ast.Name))}
+
+
+def _users(*names):
+    """The files that use one of these names."""
+    return {str(path.relative_to(ROOT)) for path in FILES if _words(path) & set(names)}
+
+
+def test_only_the_curator_evaluates_queries_and_draws_noise():
+    allowed = {
+        "_evaluate": {
+            "curator/evaluation.py",
+            "testing/query_contract.py",
+            "testing/row_contract.py",
+            "queries/candidates.py",
+            "queries/sampled.py",
+            "algorithms/kusner/regularised.py",
+        },
+        "_sample": {
+            "curator/curator.py",
+            "curator/inside.py",
+            *(f"testing/{kind}_contract.py" for kind in ("mechanism", "selection", "vector")),
+        },
+    }
+    for name, homes in allowed.items():
+        assert _users(name) == homes, name
+
+
+def test_entropy_comes_from_one_place_and_noise_is_shaped_in_mechanisms_alone():
+    public = {
+        "acquisition/designs.py",  # turns a design by a seeded generator: nothing private is near it
+        "algorithms/outsourced/row_noise.py",  # draws a public projection by a seeded generator
+        "algorithms/outsourced/po_gp_ucb.py",  # a transform without privacy, refused unless its user says so: these coins protect nothing
+    }
+    generators = ("urandom", "randn", "normal_", "SystemRandom", "randint", "token_bytes", "rand")
+    assert _users(*generators) == {"curator/entropy.py"} | public
+    computing = {"accounting/gdp.py", "accounting/pairs.py", "accounting/profiles.py", "accounting/membership.py", "testing/auditing.py"}
+    assert _users("ndtri", "erfinv") <= {"mechanisms/gaussian.py", *computing}
+
+
+def _all_subclasses(cls):
+    return {cls} | {deeper for child in cls.__subclasses__() for deeper in _all_subclasses(child)}
+
+
+def _shipped(cls):
+    for module in pkgutil.walk_packages(dpbo.__path__, "dpbo."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    return {c for c in _all_subclasses(cls) if c.__module__.startswith("dpbo.") and not c.__abstractmethods__}
+
+
+def test_every_query_and_mechanism_is_under_contract():
+    for path in (pathlib.Path(__file__).parents[1]).rglob("test_*.py"):
+        if "Contract" not in path.read_text() or path == pathlib.Path(__file__):
+            continue
+        importlib.import_module(".".join(path.relative_to(pathlib.Path(__file__).parents[2]).with_suffix("").parts))
+    contracts: dict[Any, list[Any]] = {
+        Query: [QueryContract, RowContract],
+        Mechanism: [MechanismContract, SelectionContract, VectorContract],
+    }
+    for base, kinds in contracts.items():
+        covered = {c.covers for kind in kinds for c in _all_subclasses(kind) if not c.__abstractmethods__}
+        exempt = {NoNoise, RegularisedBest}  # the first promises nothing; the second takes one record a unit and has a hunt of its own
+        conditional = {c for c in _shipped(base) if issubclass(c, Query) and c.data_assumptions is not Query.data_assumptions}
+        assert _shipped(base) - exempt - conditional <= covered
+        assert _shipped(base), "the search found nothing"
+    assert _shipped(Query) == set(CASES), "every query is tried with arguments that are altered afterwards"
+
+
+def test_no_public_function_bears_the_name_of_a_module_beside_it():
+    modules = {_part(path) for path in FILES}
+    stub = ast.parse((ROOT / "__init__.pyi").read_text())
+    exported = {alias.name for node in ast.walk(stub) if isinstance(node, ast.ImportFrom) and node.module for alias in node.names}
+    assert not exported & modules
+
+
+def test_public_names_have_docstrings():
+    for path in FILES:
+        assert ast.get_docstring(_nodes(path)[0]), path
+        for node in _nodes(path):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                assert ast.get_docstring(node), f"{path.name}: {node.name}"

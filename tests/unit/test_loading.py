@@ -1,0 +1,51 @@
+"""What loads what: the ledger without torch, opacus without touching the application's logging."""
+
+import subprocess
+import sys
+
+LIGHT = """
+import sys, dpbo
+print([m for m in ('torch', 'opacus', 'dp_accounting', 'sqlalchemy', 'scipy') if m in sys.modules])
+from dpbo.curator import Ledger
+from dpbo.__main__ import main
+budget = dpbo.Budget(epsilon=3.0, delta=1e-6)
+dpbo.accounting.calibrate(budget, releases=30)
+birth = dict(dataset="d", unit="u", grouped=False, adjacency="replace-one", role="validation")
+birth |= dict(budget=budget.to_json(), accounting="GDPFilter")
+Ledger("l.db", birth).verify()
+assert main(["ledger", "show", "l.db"]) == 0
+print([m for m in ('torch', 'opacus', 'dp_accounting') if m in sys.modules])
+"""
+WHOLE = """
+import importlib, logging, warnings
+warnings.filterwarnings("ignore", category=DeprecationWarning, module="(torch|linear_operator)")  # theirs, as in pyproject.toml
+import dpbo
+root = logging.getLogger()
+before = (list(root.handlers), root.level)
+names = ("accounting", "acquisition", "algorithms", "curator", "mechanisms", "models", "queries", "testing")
+for package in (dpbo, *(importlib.import_module("dpbo." + name) for name in names)):
+    for name in dir(package):
+        getattr(package, name)
+print(sorted(n for n in dir(dpbo) if n[0].isupper()))
+warnings.simplefilter("ignore")
+from dpbo.loading import load_opacus
+assert load_opacus().PrivacyEngine and load_opacus("opacus.accountants").RDPAccountant
+print(before == (list(root.handlers), root.level), len(root.handlers))
+"""
+
+
+def run(code, folder):
+    result = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip().splitlines()
+
+
+def test_import_is_lazy_and_budgets_and_the_ledger_load_without_torch(tmp_path):
+    lines = run(LIGHT, tmp_path)
+    assert (lines[0], lines[-1]) == ("[]", "[]")
+
+
+def test_every_lazy_name_resolves_and_logging_is_the_applications_own(tmp_path):
+    names, logging = run(WHOLE, tmp_path)
+    assert "PrivateObjective" in names
+    assert logging == "True 0"

@@ -1,0 +1,325 @@
+"""PrivateObjective: the one changed line of a BoTorch loop."""
+
+import functools
+import os
+import string
+import warnings
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import loky
+import pytest
+import torch
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from gpytorch.mlls import ExactMarginalLogLikelihood
+
+from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source
+from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
+from dpbo.curator.ledger import Ledger
+from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
+from dpbo.objective import BAR, NoiseWarning
+from dpbo.queries import ClippedMean
+
+N = 5000
+X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3]], dtype=torch.float64)
+
+
+def load():
+    return torch.linspace(0, 1, N, dtype=torch.float64)
+
+
+def score(x, records):
+    return 1 - (records - x[0]).abs() * (1 - x[1])
+
+
+def two(x, records):
+    return torch.stack([score(x, records), records], 1)
+
+
+def truth(X):
+    return torch.stack([score(x, load()).mean() for x in X]).unsqueeze(1)
+
+
+def make(**changes):
+    settings = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-5)}
+    return Curator(load(), **{**settings, **changes})
+
+
+def objective(curator, **changes):
+    return PrivateObjective(curator, score, **{"score_range": (0.0, 1.0), "evaluations": 30, **changes})
+
+
+def test_values_and_variances_go_straight_into_a_gp():
+    curator = make()
+    Y, Yvar = objective(curator)(X)
+    assert Y.shape == Yvar.shape == (3, 1)
+    assert (Y - truth(X)).abs().max() < 6 * Yvar.max().sqrt()
+    gp = SingleTaskGP(X, Y, train_Yvar=Yvar)
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
+    assert gp.posterior(X).mean.shape == (3, 1)
+
+
+def test_the_noise_is_that_of_its_share_of_the_budget():
+    curator = make()
+    search, final = objective(curator, budget_share=0.9), objective(curator, evaluations=1, budget_share=0.1, name="final")
+    assert search.noise_multiplier == pytest.approx((30 / 0.9) ** 0.5 / 0.7191174352217926)
+    assert search.noise_std.item() == pytest.approx(search.noise_multiplier / N)
+    assert search(X)[1].sqrt()[0].item() == pytest.approx(search.noise_std.item())
+    assert final.noise_multiplier == pytest.approx(10**0.5 / 0.7191174352217926)
+    with pytest.raises(BudgetExceeded):
+        objective(curator, evaluations=1, budget_share=0.001, name="more")
+
+
+def test_a_joint_batch_is_one_entry_and_its_noise_does_not_depend_on_q():
+    curator = make()
+    search = objective(curator)
+    single, batch = search(X[:1])[1], search(X)[1]
+    assert (batch == single).all()
+    charges = [r for r in curator.ledger.records() if r.kind == "charge"]
+    assert [r.body["event"]["slots"] for r in charges] == [1, 3]
+    assert search.remaining == 26
+    assert len({search(X[:1])[0].item() for _ in range(3)}) == 3, "the same point again is a new release"
+
+
+def test_a_batch_beyond_the_plan_is_refused_whole_before_it_is_evaluated():
+    calls = []
+
+    def counted(x, records):
+        calls.append(1)
+        return score(x, records)
+
+    search = PrivateObjective(make(), counted, score_range=(0.0, 1.0), evaluations=2)
+    with pytest.raises(BudgetExceeded) as refused:
+        search(X)
+    assert (refused.value.requested, refused.value.remaining, refused.value.budget) == (3, 2, 2)
+    assert calls == []
+    assert search.remaining == 2
+
+
+def test_history_and_resume_under_a_name(tmp_path):
+    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "study"}
+    first = objective(make(**terms), name="svm", evaluations=5)
+    assert [t.shape for t in first.history()] == [(0, 0), (0, 1), (0, 1)]
+    Y, Yvar = first(X)
+    again = objective(make(**terms), name="svm", evaluations=5)
+    assert again.remaining == 2
+    for told, kept in zip((X, Y, Yvar), again.history(), strict=True):
+        assert torch.equal(told, kept)
+    for change in ({"evaluations": 6}, {"score_range": (0.0, 2.0)}, {"worst": "upper"}, {"budget_share": 0.5}):
+        with pytest.raises(LedgerMismatch):
+            objective(make(**terms), **{"name": "svm", "evaluations": 5, **change})
+
+
+@pytest.mark.attack("A7")
+def test_objectives_of_one_plan_that_take_turns_assume_that_durations_tell_nothing(tmp_path):
+    for turns, told in (("aabb", False), ("abba", True), ("aba", True), ("abab", True)):
+        terms = {"ledger": str(tmp_path / f"{turns}.db"), "dataset": "study"}
+        taking: dict[str, PrivateObjective] = {}
+        for turn in turns:  # an object made when another has begun finds its values there: that is resuming
+            taking.setdefault(turn, objective(make(**terms)))
+            taking[turn](X[:1])
+        assert ("durations-tell-nothing" in taking["a"].curator.statement().assumptions) == told, turns
+
+
+def test_a_release_that_failed_is_nobody_elses(monkeypatch):
+    search = objective(make())
+    with monkeypatch.context() as without:
+        without.setattr(Ledger, "store", cut)
+        with pytest.raises(LedgerUnavailable):
+            search(X)
+    search(X)
+    assert search.remaining == 30 - 6
+    assert "durations-tell-nothing" not in search.curator.statement().assumptions
+
+
+def cut(*_, **__):
+    raise LedgerUnavailable("cut off")
+
+
+def test_executors_give_handles_that_are_released_in_any_order_and_a_worker_that_dies_costs_nothing():
+    processes = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+    with ThreadPoolExecutor(2) as threads, loky.ProcessPoolExecutor(1) as others, processes:
+        for executor, records in ((threads, load()), (threads, Source(load)), (processes, Source(load)), (others, load())):
+            curator = Curator(records, unit=PrivacyUnit("patient", groups=[i // 2 for i in range(N)]),
+                              adjacency=Adjacency.REPLACE_ONE, budget=Budget(3.0, 1e-5))  # fmt: skip
+            search = objective(curator)
+            handles = [job.result(timeout=300) for job in [search.submit(x, executor) for x in X]]
+            assert curator.ledger.head().kind == "reserve"
+            Y, Yvar = search.release(handles[::-1])
+            assert torch.equal(search.release(handles)[0], Y.flip(0))
+            assert (Y.flip(0) - truth(X)).abs().max() < 6 * Yvar.max().sqrt()
+            assert torch.equal(search.history()[0], X.flip(0))
+            assert search.remaining == 27
+        search = objective(make())
+        killer = PrivateObjective(search.curator, _die, score_range=(0.0, 1.0), evaluations=30)
+        with pytest.raises(Exception, match=r"terminated abruptly|process pool"):
+            killer.submit(X[0], processes).result(timeout=300)
+        assert search.remaining == 30
+
+
+def _die(x, records):
+    if len(records) > 2:
+        os.kill(os.getpid(), 9)
+    return records
+
+
+def test_handles_of_other_plans_and_questions_are_refused_uncharged():
+    curator = make()
+    search = objective(curator, budget_share=0.5)
+    pairs = PrivateObjective(
+        curator, lambda x, r: torch.stack([r, r], 1), score_range=[(0.0, 9.0)] * 2, evaluations=2, budget_share=0.25, name="pairs"
+    )
+    alike = objective(curator, budget_share=0.25, name="alike")
+    plain = curator.evaluate(ClippedMean(score, X[0], score_range=(0.0, 1.0)), x=X[0].tolist())
+    nowhere, moved = (curator.evaluate(search.evaluate(X[0]).query, **details) for details in ({}, {"x": [9.0, 9.0]}))
+    elsewhere = objective(make()).evaluate(X[0])
+    before = curator.ledger.head()
+    for foreign in (pairs.evaluate(X[0]), alike.evaluate(X[0]), plain, nowhere, moved, elsewhere, "handle"):
+        for handles in (foreign, [search.evaluate(X[0]), foreign]):
+            with pytest.raises(InputError, match="handle"):
+                search.release(handles)
+    assert curator.ledger.head() == before
+    search(X)
+    assert [len(column) for column in search.history()] == [3, 3, 3]
+
+
+def test_a_second_object_of_one_plan_releases_what_the_first_evaluated():
+    curator = make()
+    first, second = objective(curator), objective(curator)
+    with ThreadPoolExecutor(1) as pool:
+        handles = [first.evaluate(X[0]), second.evaluate(X[1]), first.submit(X[2], pool).result()]
+    Y, _ = second.release(handles)
+    assert torch.equal(first.release(handles)[0], Y)
+    assert torch.equal(first.history()[1], Y)
+    assert second.remaining == 27
+
+
+def test_several_metrics_at_once():
+    def cells(x, records):
+        hit = records > x[0]
+        return torch.stack([hit, ~hit], 1)
+
+    search = PrivateObjective(make(), cells, score_range=[(0.0, 1.0)] * 2, evaluations=10)
+    Y, Yvar = search(X)
+    assert Y.shape == Yvar.shape == (3, 2)
+    assert Y.sum(1) == pytest.approx(torch.ones(3).double(), abs=8 * float(Yvar.max() ** 0.5))
+    assert search.noise_std[0].item() == pytest.approx(2**0.5 * search.noise_multiplier / N)
+    assert search.history()[1].shape == (3, 2)
+
+
+def test_fit_gets_x_and_score_gets_the_model_and_a_failing_fit_charges_nothing():
+    terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 10}
+    assert PrivateObjective(make(), score, fit=functools.partial(torch.mul, 0.5), **terms)(X)[0] == pytest.approx(truth(0.5 * X), abs=0.02)
+    search = PrivateObjective(make(), score, fit=lambda x: x[9], **terms)
+    with pytest.raises(IndexError, match="out of bounds"):
+        search(X)
+    assert search.remaining == 10
+
+
+def test_too_much_noise_is_warned_of():
+    with pytest.warns(NoiseWarning, match="a tenth of the score range"):
+        objective(make(budget=Budget(0.001, 1e-9)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        objective(make())
+
+
+def test_private_counts_need_a_divisor_and_work_with_one():
+    curator = make(adjacency=Adjacency.ADD_OR_REMOVE_ONE)
+    with pytest.raises(InputError, match="divisor"):
+        objective(curator)
+    Y, Yvar = objective(curator, divisor=N)(X)
+    assert (Y - truth(X)).abs().max() < 6 * Yvar.max().sqrt()
+    assert Yvar[0].sqrt().item() == pytest.approx(0.5 * objective(curator, divisor=N).noise_multiplier / N)
+
+
+def test_bad_points_and_plans_are_refused_and_cost_nothing():
+    search = objective(make())
+    for bad, message in (
+        (X.float(), r"dtype=torch\.float64"),
+        (X[0], r"unsqueeze\(0\)"),
+        (X[:0], "q x d"),
+        ([[0.1, 0.2]], "q x d"),
+        (torch.tensor([[0.1, 0.2], [torch.nan, 0.0]], dtype=torch.float64), "finite"),
+    ):
+        with pytest.raises(InputError, match=message):
+            search(bad)
+    assert search.remaining == 30
+    curator = make()
+    terms = [{"a": float("nan")}, {"a": torch.zeros(1)}, {"budget_share": "9"}, {"score_range": 1}, {"assumptions": {"gp": "y"}}]
+    changes: list[dict[str, Any]] = [
+        {"budget_share": 1.5},
+        {"name": ""},
+        *({"terms": wrong} for wrong in terms),
+    ]  # no JSON, or a name taken
+    for change in changes:
+        with pytest.raises(InputError, match=f"^{next(iter(change))}="):
+            objective(curator, **change)
+    assert curator.ledger.head().kind == "birth"
+
+
+@pytest.mark.parametrize(
+    ("accounting", "mechanism"), [(PureFilter(), None), (ZCDPFilter(), None), (RDPFilter(8.0), None), (GDPFilter(), LaplaceMechanism)]
+)
+def test_every_filter_guards_a_plan(accounting, mechanism, tmp_path):
+    """The plan takes its share, not a slot more, and the ledger finds its filter again."""
+    terms = {"accounting": accounting, "ledger": str(tmp_path / "l.db"), "dataset": "a"}
+    plan = {"evaluations": 6, "budget_share": 0.9, "mechanism": mechanism}
+    Y, Yvar = objective(make(**terms), **plan)(X)
+    assert (Y - truth(X)).abs().max() < 12 * Yvar.max().sqrt()
+    again = objective(make(**terms), **plan)
+    again(X)
+    with pytest.raises(BudgetExceeded):
+        again(X[:1])
+    with pytest.raises(BudgetExceeded):
+        objective(make(**terms), evaluations=1, budget_share=0.2, name="more")
+    statement = make(**terms).statement()
+    assert statement.guarantee.epsilon == pytest.approx(3.0)
+    assert ("GDP" in str(statement.guarantee)) == isinstance(accounting, GDPFilter)
+    if isinstance(accounting, PureFilter):
+        assert "(3.000, 0.0)-DP" in str(statement)
+
+
+def test_what_the_caller_changes_after_building_changes_nothing():
+    bounds: Any = [[0.0, 1.0], [0.0, 1.0]]
+    weights = [1.0, 1.0]
+    curator = make()
+    search = PrivateObjective(curator, two, score_range=bounds, weights=weights, evaluations=4)
+    bounds[1][1], weights[0] = 1000.0, 1e6
+    _, Yvar = search(X[:1])
+    assert Yvar[0].sqrt().tolist() == pytest.approx(search.noise_std.tolist())
+    (asked,) = curator.ledger.charges("objective")[0].body["slots"]
+    assert asked["public"]["score_range"] == [[0.0, 1.0], [0.0, 1.0]]
+    assert asked["public"]["weights"] == [1.0, 1.0]
+
+
+def test_values_of_other_questions_under_its_plan_are_no_part_of_its_history():
+    curator = make()
+    search = objective(curator, evaluations=4)
+    search(X[:1])
+    law = GaussianMechanism(search.noise_multiplier)
+    others = [curator.evaluate(ClippedMean(score, X[0], score_range=(0.0, 1.0))),
+              curator.evaluate(ClippedMean(two, X[0], score_range=[(0.0, 1.0)] * 2), x=[0.1, 0.2])]  # fmt: skip
+    curator.release_all(others, law, plan="objective")
+    search(X[1:2])
+    kept, Y, Yvar = search.history()
+    assert torch.equal(kept, X[:2])
+    assert Y.shape == Yvar.shape == (2, 1)
+    assert search.remaining == 0, "they took their slots"
+
+
+def test_terms_come_back_as_they_were_given(tmp_path):
+    kept = {"ledger": str(tmp_path / "l.db"), "dataset": "study"}
+    for _ in range(2):
+        assert objective(make(**kept), evaluations=2, terms={"sizes": (1, 2), "of": {1: "a"}}).remaining == 2
+    with pytest.raises(LedgerMismatch):
+        objective(make(**kept), evaluations=2, terms={"sizes": (1, 3), "of": {1: "a"}})
+
+
+def test_bars_show_no_clock():
+    """How long private scores take is nobody's business: a bar says what was charged, and no time, rate or estimate."""
+    shown = {name for _, name, _, _ in string.Formatter().parse(BAR) if name}
+    assert shown == {"desc", "n_fmt", "total_fmt", "bar"}

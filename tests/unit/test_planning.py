@@ -1,0 +1,82 @@
+"""Planning: its numbers are those that the objective and the choice then have; its picture is a picture."""
+
+import math
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import dpbo
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo.__main__ import main
+from dpbo.algorithms import DPGIBO
+
+BUDGET = Budget(1.0, 1e-6)
+
+
+def strategies(plan):
+    return {strategy.name: strategy for strategy in plan.strategies}
+
+
+def test_the_noise_is_the_one_an_objective_then_has():
+    plan = dpbo.plan(400, Budget(5.0, 1e-5), evaluations=12, score_range=(-3.0, 1.0), final_share=0.2)
+    curator = Curator(torch.zeros(400), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(5.0, 1e-5))
+    terms: dict[str, Any] = {"score_range": (-3.0, 1.0)}
+    objective = PrivateObjective(curator, lambda x, r: r, evaluations=12, name="a", budget_share=0.8, **terms)
+    final = PrivateObjective(curator, lambda x, r: r, evaluations=1, name="b", budget_share=0.2, **terms)
+    assert strategies(plan)["bo"].noise == pytest.approx(objective.noise_std.item(), rel=1e-6)
+    assert plan.final_noise == pytest.approx(final.noise_std.item(), rel=1e-6)
+
+
+def test_the_gradient_noise_is_the_one_a_run_then_has():
+    curator = Curator(torch.zeros(5000), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=BUDGET)
+    bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.float64)
+    gibo = DPGIBO(curator, lambda x, r: r, bounds=bounds, budget=0.9, iterations=10, batch_size=4, clip=1.0)
+    remark = strategies(dpbo.plan(5000, BUDGET, evaluations=40, dimension=3))["gibo"].remark
+    assert f"10 steps, noise of a gradient {gibo.rho:.2g} of its clip" in remark
+
+
+def test_told_apart_is_one_error_in_twenty():
+    plan = strategies(dpbo.plan(1000, BUDGET, evaluations=20))
+    gap, noise = plan["bo"].told_apart, plan["bo"].noise
+    assert 0.5 * math.erfc(gap / (noise * math.sqrt(2)) / math.sqrt(2)) == pytest.approx(0.05)
+    epsilon = float(plan["grid"].remark.split()[1].rstrip(";"))
+    assert 0.5 * math.exp(-epsilon * 1000 * plan["grid"].told_apart / 2) == pytest.approx(0.05, rel=0.1)
+
+
+def test_what_fits():
+    for units, dimension, fits in ((50_000, 4, "bo"), (50_000, 12, "bo"), (1000, 4, "grid"), (50, 4, "none"), (1200, 10, "gibo")):
+        plan = dpbo.plan(units, BUDGET, evaluations=44, dimension=dimension)
+        assert plan.fits == fits
+        assert f"What fits: {fits}" in str(plan)
+
+
+def test_too_few_evaluations_for_a_gradient_and_too_small_a_budget_for_a_choice_are_said():
+    plan = strategies(dpbo.plan(1000, Budget(0.01, 1e-6), evaluations=5, dimension=9))
+    assert "needs 10 fits" in plan["gibo"].remark
+    assert math.isinf(plan["grid"].told_apart)
+
+
+def test_no_difference_beyond_the_range_is_told_apart():
+    plan = strategies(dpbo.plan(2, BUDGET, evaluations=5, score_range=(-1.0, 0.0)))
+    assert math.isinf(plan["bo"].told_apart)
+    assert math.isinf(plan["grid"].told_apart)
+    assert "within 1 of the best" in plan["grid"].remark
+
+
+def test_the_command_says_what_fits(capsys):
+    arguments = ["plan", "--units", "1000", "20000", "--epsilons", "1", "3", "--points", "40", "--dimension", "4"]
+    assert main(arguments) == 0
+    assert "| 20,000 | bo" in capsys.readouterr().out
+    assert main(["plan", "--units", "1000", "--epsilons", "1", "--dimension", "4", "--share", "1"]) == 0
+    assert "| strategy | releases |" in capsys.readouterr().out
+    assert main(["plan", "--dimension", "0"]) == 1
+
+
+def test_the_picture_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["plan", "--units", "5000", "--epsilons", "1", "--plot", str(tmp_path / "plan.png")]) == 0
+    assert (tmp_path / "plan.png").stat().st_size > 10_000

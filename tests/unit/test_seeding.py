@@ -1,0 +1,93 @@
+"""torch's global generator is lent to one thread at a time, comes back as it was, and no GPU's is touched."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import scipy.stats
+import torch
+
+from dpbo import Space
+from dpbo.acquisition import next_point, pareto_point, trust_region_point
+from dpbo.seeding import apart, seeded, seeded_elsewhere, switches
+from dpbo.testing import SeededEntropy
+
+SPACE = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform())
+
+
+def observed(t):
+    X = SPACE.sample(t, seed=0)
+    Y = -(X - 0.6).square().sum(1, keepdim=True)
+    return X, Y, torch.full_like(Y, 0.01)
+
+
+PROPOSERS: dict[str, Any] = {
+    "qlognei": next_point,
+    "trust region": trust_region_point,
+    "pareto": lambda s, X, Y, V, *, seed: pareto_point(s, X, Y, V, -X[:, :1], reference=(-1.0, -1.0), seed=seed),
+}
+
+
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_threads_that_propose_at_once_get_their_own_points_and_leave_the_generators_as_they_were(name):
+    """torch.manual_seed seeds every GPU too, at once or when it is first used, and nobody would put that back."""
+    torch.cuda.manual_seed_all(12345)
+    propose, before = PROPOSERS[name], (torch.get_rng_state().tolist(), _gpu_seeds())
+    alone = [propose(SPACE, *observed(5 + seed), seed=seed) for seed in range(2)]
+    with ThreadPoolExecutor(3) as threads:
+        together = list(threads.map(lambda seed: propose(SPACE, *observed(5 + seed), seed=seed), [0, 1, 0, 1]))
+    assert all(torch.equal(x, alone[i % 2]) for i, x in enumerate(together))
+    assert (torch.get_rng_state().tolist(), _gpu_seeds()) == before
+
+
+def _gpu_seeds() -> Any:
+    """The state of the first GPU, or what torch will seed GPUs with once they are used."""
+    return torch.cuda.get_rng_state().tolist() if torch.cuda.is_initialized() else list(torch.cuda._lazy_seed_tracker.get_calls())
+
+
+def test_others_can_tell_that_the_generator_was_seeded_meanwhile():
+    def elsewhere(work):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    def nested():
+        with seeded(1), seeded(2):
+            pass
+
+    first = switches()
+    nested()
+    assert not seeded_elsewhere(first, switches()), "not by another thread"
+    elsewhere(nested)
+    assert seeded_elsewhere(first, switches())
+    second = switches()
+    assert not seeded_elsewhere(second, switches())
+    inside: list[bool] = []
+    with seeded(3), seeded(4):
+        during = switches()
+        elsewhere(lambda: inside.append(seeded_elsewhere(during, switches())))
+    assert inside == [True], "it began before the first look and is not over at the second"
+
+
+def test_generators_apart_never_go_back_to_a_state_that_another_thread_had_seeded():
+    before, inside, leave = torch.get_rng_state(), threading.Event(), threading.Event()
+
+    def seeds():
+        with seeded(7):
+            inside.set()
+            leave.wait(60)
+
+    def goes_apart():
+        with apart(SeededEntropy(0)):
+            pass
+
+    threads = [threading.Thread(target=seeds), threading.Thread(target=goes_apart)]
+    threads[0].start()
+    assert inside.wait(60)
+    threads[1].start()
+    threads[1].join(0.2)  # time to look at the seeded state, if it may
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert torch.equal(torch.get_rng_state(), before)

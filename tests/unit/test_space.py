@@ -1,0 +1,138 @@
+"""Space: RandomizedSearchCV's words, BoTorch's cube."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from botorch.acquisition import qLogNoisyExpectedImprovement
+from botorch.models import MixedSingleTaskGP
+from botorch.optim import optimize_acqf_mixed_alternating
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dpbo import Space
+from dpbo.errors import InputError
+
+SPACE = Space(
+    C=scipy.stats.loguniform(1e-2, 1e3),
+    depth=scipy.stats.randint(2, 10),
+    kernel=["rbf", "poly", "linear"],
+    k=[30, 10, 100],
+    z=scipy.stats.norm(),
+)
+
+
+def test_log_uniform_is_linear_in_the_logarithm():
+    x = SPACE.encode({"C": 10**0.5, "depth": 2, "kernel": "rbf", "k": 10, "z": 0.0})
+    assert x.tolist() == pytest.approx([0.5, 0.0, 0.0, 0.0, 0.5])
+
+
+def test_every_sample_round_trips_and_is_allowed():
+    X = SPACE.sample(64, seed=1)
+    for x in X:
+        parameters = SPACE.decode(x)
+        assert torch.allclose(SPACE.encode(parameters), x)
+        assert parameters["depth"] in range(2, 10)
+        assert parameters["kernel"] in ("rbf", "poly", "linear")
+        assert abs(parameters["z"]) < 3.1
+    assert {SPACE.decode(x)["depth"] for x in X} == set(range(2, 10))
+    assert torch.equal(X, SPACE.sample(64, seed=1))
+    assert bool(((X >= SPACE.bounds[0]) & (X <= SPACE.bounds[1])).all())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search
+def test_dimensions_are_what_botorch_takes():
+    assert set(SPACE.discrete_dims) == {1, 3}
+    assert SPACE.discrete_dims[3] == [0.0, 0.5, 1.0]
+    assert SPACE.cat_dims == {2: [0.0, 1.0, 2.0]}
+    X = SPACE.sample(8, seed=0)
+    gp = MixedSingleTaskGP(X, X[:, :1].sin(), cat_dims=list(SPACE.cat_dims), train_Yvar=torch.full((8, 1), 1e-2).double())
+    acqf = qLogNoisyExpectedImprovement(gp, X)
+    x, _ = optimize_acqf_mixed_alternating(
+        acqf, SPACE.bounds, discrete_dims=SPACE.discrete_dims, cat_dims=SPACE.cat_dims, q=1, num_restarts=2, raw_samples=16
+    )
+    assert torch.allclose(SPACE.encode(SPACE.decode(x[0])), x[0], atol=1e-6)
+
+
+def test_what_is_no_search_space_is_refused():
+    wrong = [3, [], np.zeros(0), np.array(3), "rbf", np.eye(2), scipy.stats.poisson(3), scipy.stats.randint(0, 10**6)]
+    wrong += [scipy.stats.rv_discrete(values=([0.5, 1.5], [0.5, 0.5])), scipy.stats.uniform(0, -1)]
+    for specs in ({}, *({"a": spec} for spec in wrong)):
+        with pytest.raises(InputError, match=r"^a=" if specs else None):
+            Space(**specs)
+
+
+def test_points_and_parameters_of_another_space_are_refused():
+    with pytest.raises(InputError, match="x="):
+        SPACE.decode(torch.zeros(3).double())
+    with pytest.raises(InputError, match="parameters"):
+        SPACE.encode({"C": 1.0})
+    for name, value in OUTSIDE:
+        with pytest.raises(InputError, match=rf"^parameters\['{name}'\]="):
+            SPACE.encode({**SPACE.decode(SPACE.sample(1, seed=0)[0]), name: value})
+
+
+OUTSIDE = [
+    ("C", 1e9), ("C", 1e3 * (1 + 1e-6)), ("C", 9.9e-3), ("C", -5.0), ("C", math.nan), ("C", math.inf), ("C", 10**400), ("C", "1"),
+    ("z", 6.0), ("z", -3.1), ("z", -math.inf), ("depth", 10), ("depth", 2.5), ("k", 20), ("k", math.nan), ("kernel", "cubic"),
+]  # fmt: skip
+LAWS = [
+    scipy.stats.uniform(0.7, 0.1), scipy.stats.uniform(-0.3, 0.3), scipy.stats.uniform(1e9, 1.0), scipy.stats.loguniform(1e-2, 1e3),
+    scipy.stats.loguniform(1e-300, 1e-290), scipy.stats.loguniform(1, 10, loc=3, scale=7), scipy.stats.norm(), scipy.stats.norm(1e6, 1e-3),
+    scipy.stats.truncnorm(-1, 2, loc=5, scale=0.1), scipy.stats.beta(0.2, 0.3), scipy.stats.gamma(0.5, scale=3), scipy.stats.expon(-2),
+    scipy.stats.lognorm(10), scipy.stats.cauchy(), scipy.stats.t(1.5), scipy.stats.pareto(0.5), scipy.stats.triang(0.3, -1, 4),
+    scipy.stats.gumbel_l(), scipy.stats.invgauss(0.15), scipy.stats.arcsine(), scipy.stats.laplace(-4, 0.1), scipy.stats.weibull_max(2),
+    scipy.stats.rv_histogram(([1, 0, 2], [0.0, 1.0, 2.0, 3.0])), scipy.stats.randint(-3, 40), scipy.stats.binom(9, 0.4), [0.1, 0.3, 0.7],
+]  # fmt: skip
+SPACES = [Space(a=law) for law in LAWS]
+
+
+@pytest.mark.filterwarnings("ignore:Error in function boost:RuntimeWarning")  # scipy, at an end of the inverse Gaussian
+@given(st.sampled_from(SPACES), st.floats(-0.5, 1.5) | st.sampled_from([0.0, 1.0, 1e-3, 1 - 1e-3, math.nextafter(1, 0), 5e-324]))
+@example(SPACES[3], 1 - 1e-16)  # ppf passes the end there
+def test_whatever_a_point_decodes_to_encodes_again(space, u):
+    value = space.decode(torch.tensor([u], dtype=torch.float64))
+    x = space.encode(value)
+    assert bool(((space.bounds[0] <= x) & (x <= space.bounds[1])).all())
+
+
+def test_a_point_and_its_parameters_are_the_same_place():
+    for space in SPACES[:3] + SPACES[6:8]:
+        for x in (*space.bounds, *space.sample(16, seed=0)):
+            torch.testing.assert_close(space.encode(space.decode(x)), x, rtol=0, atol=1e-6)
+
+
+def test_an_end_that_is_off_by_rounding_is_that_end():
+    space = Space(a=scipy.stats.uniform(0.7, 0.1), C=scipy.stats.loguniform(1e-2, 1e3))
+    assert space.specs["a"].support()[1] < 0.8
+    assert space.encode({"a": 0.8, "C": 1e-2 * (1 - 1e-15)}).tolist() == pytest.approx([1.0, 0.0], abs=1e-12)
+
+
+def test_numbers_of_every_library_are_steps_and_pythons_own():
+    arrays: list[Any] = [
+        np.array([2, 3, 5]),
+        np.array([0.5, 1.5], np.float32),
+        np.logspace(-2, 1, 4),
+        torch.tensor([0.5, 1.5]),
+        range(2, 6),
+    ]
+    for spec in ([2, 3, 5], [np.int64(5), 3, np.int32(2)], [np.float32(0.5), np.float64(1.5)], torch.tensor([0.5, 1.5]), *arrays):
+        space = Space(a=spec)
+        assert space.cat_dims == {}
+        values = [space.decode(torch.tensor([u], dtype=torch.float64))["a"] for u in space.discrete_dims[0]]
+        assert values == sorted(float(value) for value in spec)
+        assert all(type(value) in (int, float) for value in values)
+        assert [space.encode({"a": value}).item() for value in values] == space.discrete_dims[0]
+
+
+def test_words_and_booleans_are_categories_in_arrays_too():
+    for spec in (np.array([True, False]), [np.bool_(True), False], np.array(["a", "b"]), [1, "a"], [True, 2]):
+        assert Space(a=spec).cat_dims == {0: [0.0, 1.0]}
+
+
+def test_weights_of_single_whole_numbers_are_those_numbers_alone():
+    space = Space(k=scipy.stats.rv_discrete(values=([1, 5, 50], [0.3, 0.3, 0.4])))
+    assert {space.decode(x)["k"] for x in space.sample(32, seed=0)} == {1, 5, 50}

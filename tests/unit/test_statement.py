@@ -1,0 +1,183 @@
+"""The statement: every field, rounded up, the cap and not what was spent."""
+
+import json
+
+import pytest
+import torch
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo.accounting import LedgerAccountant, RDPFilter
+from dpbo.curator.chain import Record
+from dpbo.curator.ledger import Ledger, insert
+from dpbo.curator.reporting import compose_statement
+from dpbo.errors import InputError
+from dpbo.form import form
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.queries import ClippedMean
+from dpbo.statement import format_up
+
+
+def make(**changes):
+    settings = {"unit": PrivacyUnit("patient"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1.0, delta=1e-5)}
+    return Curator(torch.rand(200, dtype=torch.float64), **{**settings, **changes})
+
+
+def score(_x, records):
+    return records
+
+
+def test_twenty_five_gaussian_releases_of_total_mu_one_print_4_378():
+    curator = make()
+    objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=25)
+    assert "(4.378, 1e-05)-DP" in str(curator.statement())
+    objective(torch.rand(25, 2, dtype=torch.float64))
+    text = str(curator.statement())
+    assert "(4.378, 1e-05)-DP" in text
+    assert text.count("4.378") == 6  # guarantee, its three lines, reserved, charged
+
+
+@pytest.mark.attack("A15")
+def test_the_guarantee_is_the_cap_whatever_was_spent():
+    curator = make()
+    before = curator.statement().guarantee
+    curator.release(ClippedMean(score, score_range=(0.0, 1.0)), GaussianMechanism(50.0))
+    after = curator.statement()
+    assert after.guarantee == before
+    assert after.spent.mu == pytest.approx(1 / 50)
+    assert "not a guarantee" in str(after)
+
+
+def test_every_field_is_there_in_text_json_and_html(tmp_path):
+    curator = make(dataset="readmissions", ledger=str(tmp_path / "l.db"), role="validation")
+    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, name="svm", budget_share=0.5)
+    statement = curator.statement()
+    text = str(statement)
+    for part in ("patient", "validation", "readmissions", "replace-one", "200 of them", "Not protected", "trained on", "search inputs",
+                 "score-per-record", "timing-not-observed", "svm: evaluations 4", "score_range [[0.0, 1.0]]", "1 % false alarms",
+                 "2 records", statement.head, "unconditionally", "unconditional releases alone", "under the assumptions"):  # fmt: skip
+        assert part in text, part
+    assert "this process only" not in text.lower()
+    assert str(make().statement()).startswith("This process only")
+    fields = json.loads(statement.to_json())
+    assert fields["guarantee"]["mu"] == 1.0
+    assert fields["public_inputs"]["svm"]["budget_share"] == "1/2"
+    assert "<table>" in statement._repr_html_()
+    assert statement.head in statement._repr_html_()
+
+
+def test_a_delta_above_one_over_units_is_warned_of():
+    assert "WARNING" in str(make(budget=Budget(3.0, 0.01)).statement())
+    assert "WARNING" not in str(make(budget=Budget(3.0, 1e-5)).statement())
+
+
+def test_delta_can_be_chosen_only_for_a_budget_of_mu():
+    assert make(budget=Budget.gdp(1.0)).statement().guarantee.epsilon is None
+    assert "exactly" not in str(make(budget=Budget.gdp(1.0)).statement().guarantee)
+    assert format_up(make(budget=Budget.gdp(1.0)).statement(delta=1e-5).guarantee.epsilon) == "4.378"
+    with pytest.raises(InputError, match="delta"):
+        make(budget=Budget(3.0, 1e-5)).statement(delta=1e-3)
+    with pytest.raises(InputError, match="delta"):
+        make().statement(delta=2.0)
+
+
+def test_a_voided_statement_says_why_first():
+    void = make().statement().voided("true values were shown")
+    assert str(void).startswith("VOID: true values were shown. Nothing below is a guarantee.")
+    assert "VOID" in void._repr_html_()
+
+
+@pytest.mark.attack("A15")
+def test_numbers_are_rounded_up():
+    shown = {4.37718: "4.378", 3.0: "3.000", 2.9999999999999996: "3.000", 0.71911: "0.7192", 0.2: "0.2001", 0.25: "0.2500"}
+    assert {value: format_up(value) for value in shown} == shown
+    assert (format_up(12345.6), format_up(0.0)) == ("12350", "0.0")
+
+
+def test_the_form_to_sign_says_all_the_statement_says_and_asks_the_rest():
+    statement = make().statement()
+    page, blank = form(statement), form()
+    for title, text in statement.sections():
+        assert f"| {title.strip()} | {text} |" in page
+        assert f"| {title.strip()} |" in blank
+    assert "This process only" in page, "what must be read first stands first"
+    assert page.split("## What the signer states")[1] == blank.split("## What the signer states")[1]
+    assert page.count("\n") < 60, "one page"
+
+
+def test_no_name_writes_a_row_of_its_own_on_the_form_and_a_void_one_guarantees_nothing():
+    curator = make()
+    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=25, name="p |\n| Guarantee | (0.01, 1e-5)-DP\n\n# A heading")
+    page = form(curator.statement())
+    assert page.count("\n| Guarantee |") == 1
+    assert "\n# A heading" not in page
+    assert "Nothing is guaranteed." in form(curator.statement().voided("the noise repeats"))
+
+
+def test_a_note_that_no_statement_could_tell_is_refused_before_anything_is_written():
+    curator = make()
+    for kind, text in (("remark", "x"), ("birth", "x"), ("charge", "x"), ("assume", ""), ("void", "")):
+        with pytest.raises(InputError, match="kind=" if text else "text="):
+            curator.ledger.note(kind, text)
+    assert curator.ledger.head().kind == "birth"
+    assert not curator.statement().void
+
+
+def test_an_assumption_that_no_part_of_dpbo_makes_stands_in_the_statement_as_the_callers_words():
+    curator = make()
+    curator.ledger.note("assume", "consent-was-given")
+    curator.ledger.note("assume", "score-total")
+    statement = curator.statement()
+    assert "noted by the caller" in statement.assumptions["consent-was-given"]
+    assert "the score never fails" in statement.assumptions["score-total"]
+    assert statement.lines[0].endswith("consent-was-given, score-total")
+
+
+def test_a_void_record_without_a_reason_voids():
+    """Earlier versions wrote one."""
+    ledger = make().ledger
+    head = ledger.head()
+    with ledger.storage.writing() as connection:
+        insert(connection, Record.following(head, "void", "", {"state": head.body["state"]}))
+    assert str(compose_statement(ledger)).splitlines()[0].startswith("VOID: no reason was given.")
+
+
+def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_steps_of_dp_sgd(tmp_path):
+    url = str(tmp_path / "l.db")
+    budget = Budget(20.0, 1e-2)
+    curator = make(dataset="d", ledger=url, role="training", budget=budget, accounting=RDPFilter(6.0))
+    curator.release(ClippedMean(score, score_range=(0.0, 1.0)), GaussianMechanism(8.0))
+    accountant = LedgerAccountant(curator, noise_multiplier=8.0, steps=1)
+    accountant.get_optimizer_hook_fn(0.05)
+    accountant.step(noise_multiplier=8.0, sample_rate=0.05)
+    told, read = curator.statement(), compose_statement(Ledger.existing(url))
+    assert str(read) == str(told)
+    assert "200 of them" in str(read)
+    assert "WARNING: delta exceeds 1/200" in str(read)
+
+
+@pytest.mark.parametrize(("delta", "told"), [(1e-2, "WARNING: delta exceeds 1/200"), (2e-3, "known here are the 200 validation ones")])
+def test_of_two_roles_the_statement_says_whose_number_it_knows(delta, told):
+    curator = make(budget=Budget(6.0, delta), role="validation")
+    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, budget_share=0.5)
+    assert "(200 of them, a public number)" in str(curator.statement())
+    assert "known here" not in str(curator.statement())
+    curator.reserve("training", GaussianMechanism(30.0).event(), slots=1, terms={"role": "training"})
+    statement = curator.statement()
+    assert "each patient of the validation and training records (200 validation ones, a public number)" in str(statement)
+    assert told in " ".join(statement.meaning)
+    assert (statement.units, statement.counted) == (200, "validation")
+    assert "WARNING" not in str(statement) or "known here" not in str(statement)
+
+
+def test_a_plan_named_as_a_release_keeps_what_it_declared():
+    curator = make()
+    names = ["release 1", "release 1 (of no plan)", "release 2"]
+    for name in names:
+        PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, budget_share=0.1, name=name)
+    for _ in range(2):
+        curator.release(ClippedMean(score, score_range=(0.0, 2.0)), GaussianMechanism(50.0))
+    told = curator.statement().public_inputs
+    assert [told[name]["score_range"] for name in names] == [[[0.0, 1.0]]] * 3
+    loose = ["release 1 (of no plan) (of no plan)", "release 2 (of no plan)"]
+    assert [told[name]["score_range"] for name in loose] == [[[0.0, 2.0]]] * 2
+    assert len(told) == 5

@@ -1,0 +1,197 @@
+"""The instruments must be able to fail: planted leaks are found, and honest code passes."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from dpbo import Adjacency
+from dpbo.events import GaussianEvent
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.privacy import Sensitivity
+from dpbo.queries import ClippedMean
+from dpbo.queries.clipped import ClippedScores
+from dpbo.testing import MechanismContract, QueryContract, SeededEntropy, assert_law, assert_not_law, check_per_record
+from tests.unit.testing.test_sabotage import NEIGHBOURS, quick
+
+RECORDS = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+
+
+def test_check_per_record_tells_honest_scores_from_leaking_ones():
+    leaks = {
+        "normalised by the batch": lambda _x, r: (r[:, 0] - r[:, 0].mean()) / r[:, 0].std(),
+        "ranked": lambda _x, r: r[:, 0].argsort().argsort(),
+        "by the largest": lambda _x, r: r[:, 0] / r[:, 0].max(),
+        "by the range": lambda _x, r: (r[:, 0] - r[:, 0].min()) / (r[:, 0].max() - r[:, 0].min()),
+    }
+    for adjacency in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
+        check_per_record(lambda _x, r: (r * r).sum(1), None, RECORDS, adjacency=adjacency)
+        for leak in leaks.values():
+            with pytest.raises(AssertionError, match="does not treat each record by itself"):
+                check_per_record(leak, None, RECORDS, adjacency=adjacency)
+
+
+def test_check_per_record_takes_integers_and_batches_and_needs_something_to_compare():
+    whole = torch.arange(1, 41).reshape(40, 1)
+    check_per_record(lambda _x, r: iter(r[:, 0].split(7)), None, whole)
+    for leak in (lambda _x, r: (r[:, 0] >= 20).int() + int(r.max() > 1000), lambda _x, r: r[:, 0] * 1.0 + float(r.max() > 1e7)):
+        with pytest.raises(AssertionError, match="moved other records"):
+            check_per_record(leak, None, whole)
+
+    def only_these(_x, r):
+        assert torch.equal(r, whole)
+        return r[:, 0]
+
+    with pytest.raises(AssertionError, match="nothing could be compared"):
+        check_per_record(only_these, None, whole)
+
+
+def test_check_per_record_takes_records_that_carry_a_gradient():
+    for dtype in (torch.bfloat16, torch.float64):
+        records = RECORDS.to(dtype).requires_grad_()
+        check_per_record(lambda _x, r: r[:, 0].double() * 2, None, records)
+        with pytest.raises(AssertionError, match="moved other records"):
+            check_per_record(lambda _x, r: (r[:, 0] - r[:, 0].mean()).double(), None, records)
+
+
+def test_a_score_that_depends_on_the_number_of_records_leaks_only_where_that_is_private():
+    def by_the_count(_x, records):
+        return records[:, 0] / len(records)
+
+    check_per_record(by_the_count, None, RECORDS)
+    for settings in ({"grouped": True}, {"adjacency": Adjacency.ADD_OR_REMOVE_ONE}):
+        with pytest.raises(AssertionError, match="leaving out"):
+            check_per_record(by_the_count, None, RECORDS, **settings)
+
+
+def test_laws_are_told_from_wrong_ones():
+    samples = scipy.stats.norm.ppf(np.random.default_rng(0).random(20_000))
+    assert_law(samples, scipy.stats.norm.cdf)
+    for scale in (0.7, 0.9, 1.1, 1.3):
+        assert_not_law(samples, functools.partial(scipy.stats.norm.cdf, scale=scale))
+        with pytest.raises(AssertionError, match="reject the law"):
+            assert_law(samples, functools.partial(scipy.stats.norm.cdf, scale=scale))
+    with pytest.raises(AssertionError, match="no power"):
+        assert_not_law(samples, scipy.stats.norm.cdf)
+
+
+def test_the_seeded_source_repeats_itself_and_differs_by_seed():
+    assert [SeededEntropy(1)(8), SeededEntropy(2)(8)] == [SeededEntropy(1)(8), SeededEntropy(2)(8)]
+    assert SeededEntropy(1)(8) != SeededEntropy(2)(8)
+    source = SeededEntropy(1)
+    assert source(8) != source(8)
+
+
+def mutant(honest, **methods):
+    """A subclass with other methods."""
+    return type("Mutant", (honest,), methods)
+
+
+replace, lattices, evaluate, sensitivity = dataclasses.replace, ClippedMean.lattices, ClippedMean._evaluate, ClippedMean.sensitivity
+sample, law_of = GaussianMechanism._sample, GaussianMechanism.law
+
+
+def unclipped(self, units):
+    return [replace(grid, low=-(2**50), high=2**50) for grid in lattices(self, units)]
+
+
+def halved(self, adjacency):
+    true = sensitivity(self, adjacency)
+    return Sensitivity(true.l1 / 2, true.l2 / 2, true.linf / 2, true.scale)
+
+
+BROKEN_QUERIES: dict[str, dict[str, Any]] = {
+    "B for 2B": {"sensitivity": halved},
+    "the clip is not used": {"lattices": unclipped},
+    "NaN beyond the worst end": {"lattices": lambda self, units: [replace(grid, worst=3 * grid.low) for grid in lattices(self, units)]},
+    "a unit's records summed where their mean is declared": {
+        "_evaluate": lambda self, view, subject: evaluate(self, replace(view, groups=None, rows=None), subject)
+    },
+    "clipped only where there are groups": {
+        "_evaluate": lambda self, view, subject: evaluate(
+            self if view.groups is not None else mutant(ClippedMean, lattices=unclipped)(self.score, score_range=(0.0, 1.0)), view, subject
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_QUERIES)
+@pytest.mark.attack("A9")
+def test_the_query_contract_catches_a_broken_sensitivity(name):
+    class Contract(QueryContract):
+        covers = ClippedScores
+
+        def query(self, score):
+            return mutant(ClippedMean, **BROKEN_QUERIES[name])(score, score_range=(0.0, 1.0), divisor=10)
+
+    with pytest.raises(AssertionError, match="moved by"):
+        quick(Contract(), NEIGHBOURS)()
+
+
+def scaled(factor):
+    def drawn(self, numerators, quanta, law, entropy):
+        return sample(self, numerators, quanta, replace(law, scale=tuple(factor * s for s in law.scale)), entropy)
+
+    return {"_sample": drawn}
+
+
+def by_the_first(self, numerators, quanta, law, entropy):
+    count = len(law.scale)
+    return sample(self, numerators, quanta, replace(law, scale=law.scale[:1] * count, grid=law.grid[:1] * count), entropy)
+
+
+def antithetic(self, numerators, quanta, law, entropy):
+    noise = sample(self, np.zeros_like(numerators), quanta, law, entropy)
+    half = len(noise) // 2
+    noise[half : 2 * half] = -noise[:half]
+    return noise + (np.asarray(numerators) >> 22)
+
+
+def added_as_floats(self, numerators, quanta, law, entropy):
+    """The noise is rounded to the grid before the value is added: the value's low bits survive."""
+    return 4 * (sample(self, np.zeros_like(numerators), quanta, law, entropy) // 4) + (np.asarray(numerators) >> 20)
+
+
+def one_scale(self, sensitivity, quanta):
+    """The finest coordinate's scale for all."""
+    return law_of(self, replace(sensitivity, scale=(min(sensitivity.scale),) * len(sensitivity.scale)), quanta)
+
+
+BROKEN_NOISE: dict[str, list[dict[str, Any]]] = {  # by the contract's test that must see it
+    "noise_is_at_least_what_the_event_charges_for": [
+        {"event": lambda self, slots=1: GaussianEvent(100 * self.noise_multiplier, slots)},
+        {"law": lambda self, sensitivity, quanta: law_of(self, replace(sensitivity, l2=sensitivity.linf), quanta)},
+        {"law": one_scale},
+    ],
+    "each_coordinate_has_its_own_scale": [{"_sample": by_the_first}],
+    "coordinates_are_independent": [{"_sample": antithetic}],
+    "noise_comes_from_the_entropy_and_from_all_of_it": [
+        {"_sample": lambda self, numerators, quanta, law, entropy: sample(self, numerators, quanta, law, SeededEntropy(0))}
+    ],
+    "several_slots_are_charged_as_several": [{"event": lambda self, slots=1: GaussianEvent(self.noise_multiplier, 1)}],
+    "law_is_accepted_and_wrong_scales_are_rejected": [scaled(0.7), scaled(1.3)],
+    "supports_of_neighbours_are_equal": [{"_sample": added_as_floats}],
+    "low_bits_of_the_output_do_not_depend_on_the_value": [{"_sample": added_as_floats}],
+}
+
+
+@pytest.mark.parametrize("guard", BROKEN_NOISE)
+@pytest.mark.attack("A1", "A2", "A12")
+def test_the_mechanism_contract_catches_wrong_noise_supports_and_charges(guard):
+    for methods in BROKEN_NOISE[guard]:
+
+        class Contract(MechanismContract):
+            covers, norm, methods_of = GaussianMechanism, "l2", methods
+
+            def mechanism(self):
+                return mutant(GaussianMechanism, **self.methods_of)(3.0)
+
+            def cdf(self, noise, scale):
+                return scipy.stats.norm.cdf(noise, scale=scale)
+
+        with pytest.raises(AssertionError, match="reject the law" if "scale" in guard else None):
+            getattr(Contract(), f"test_{guard}")()

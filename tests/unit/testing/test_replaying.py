@@ -1,0 +1,163 @@
+"""Replay passes honest algorithms and finds each planted leak."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective
+from dpbo.demo import correct, fit, search, split
+from dpbo.events import GaussianEvent
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.queries import ClippedMean
+from dpbo.testing import replay
+
+RECORDS = torch.linspace(0, 1, 50, dtype=torch.float64)
+NEIGHBOUR = torch.cat([torch.tensor([37.0], dtype=torch.float64), RECORDS[1:]])
+SETTINGS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(12.0, 1e-5)}
+
+
+def score(x, records):
+    return 1 - (records - x[0]).abs()
+
+
+GRID = torch.linspace(0, 1, 5, dtype=torch.float64).reshape(-1, 1)
+
+
+def honest(curator, _records):
+    """Where it looks next depends on what was released, as it may."""
+    x = torch.tensor(0.5, dtype=torch.float64)
+    objective = planned(curator)
+    for _ in range(6):
+        Y, _ = objective(x.reshape(1, 1))
+        x = (x + 0.1 * Y.item()).clamp(0, 1)
+
+
+@pytest.mark.attack("A6", "A20")
+def test_an_honest_algorithm_passes_also_for_groups_and_its_steps_come_back():
+    steps = replay(honest, RECORDS, NEIGHBOUR, **SETTINGS)
+    assert len(steps) == 6
+    assert len({step.asked["x"][0] for step in steps}) > 3
+    labels = [i // 2 for i in range(50)]
+    grown = [0, *labels]
+    settings = {**SETTINGS, "unit": PrivacyUnit("patient", groups=labels)}
+    records = torch.cat([torch.tensor([-5.0], dtype=torch.float64), RECORDS])
+    replay(honest, RECORDS, records, neighbour_unit=PrivacyUnit("patient", groups=grown), **settings)
+
+
+def is_neighbour(records):
+    return bool(records.max() > 10)
+
+
+def planned(curator, score=score, **changed):
+    return PrivateObjective(curator, score, **{"score_range": (0.0, 1.0), "evaluations": 6, **changed})
+
+
+def candidates_from_the_records(curator, records):
+    for x in (records.quantile(0.9), records.mean()):
+        planned(curator)(x.reshape(1, 1))
+
+
+def stopping_on_raw_scores(curator, records):
+    for x in GRID[: 1 if is_neighbour(records) else 5]:
+        planned(curator)(x.unsqueeze(0))
+
+
+def standardised_by_the_records(curator, records):
+    planned(curator, lambda x, r: (r - r.mean()) / r.std())(GRID)
+
+
+def ranges_from_the_records(curator, records):
+    planned(curator, score_range=(0.0, float(records.max())))(GRID)
+
+
+def plans_by_the_records(curator, records):
+    planned(curator, evaluations=6 + is_neighbour(records))(GRID)
+
+
+def evaluating_more_than_is_released(curator, records):
+    objective = planned(curator)
+    handles = [objective.evaluate(x) for x in GRID[: 2 + is_neighbour(records)]]
+    objective.release(handles[:2])
+
+
+def returning_a_raw_number(curator, records):
+    honest(curator, records)
+    return float(records.mean())
+
+
+def a_threshold_from_the_records(curator, records):
+    planned(curator, fit=functools.partial(torch.add, records.mean()))(GRID)
+
+
+def a_model_chosen_on_raw_scores(curator, records):
+    planned(curator, score if is_neighbour(records) else (lambda x, r: (r - x[0]).abs()))(GRID)
+
+
+def a_name_with_a_number_in_it(curator, records):
+    planned(curator, name=f"sum {records.sum():.3f}")(GRID)
+
+
+def a_plan_that_is_never_used(curator, records):
+    planned(curator, budget_share=0.9)(GRID)
+    curator.reserve("spare", GaussianEvent(1000.0), slots=1 + is_neighbour(records), terms={})
+
+
+class PrivateQuanta(ClippedMean):
+    """The same integers on a lattice that depends on the records."""
+
+    def _evaluate(self, view, subject):
+        answer: Any = super()._evaluate(view, subject)
+        factor = 2.0 if float(view.records.max()) > 10 else 1.0
+        return dataclasses.replace(answer, quanta=tuple(factor * q for q in answer.quanta))
+
+
+def a_lattice_from_the_records(curator, records):
+    curator.release(PrivateQuanta(score, torch.tensor([0.5]), score_range=(0.0, 1.0)), GaussianMechanism(50.0))
+
+
+@pytest.mark.parametrize(
+    ("leak", "message"),
+    [
+        (returning_a_raw_number, "what the run returns"),
+        (a_threshold_from_the_records, "fit changed"),
+        (a_model_chosen_on_raw_scores, "score changed"),
+        (a_name_with_a_number_in_it, "ledger record .* name"),
+        (a_plan_that_is_never_used, "ledger record .* slots"),
+        (a_lattice_from_the_records, "quanta"),
+        (candidates_from_the_records, "evaluation 0 depends on the records .* x changed"),
+        (stopping_on_raw_scores, "the number of evaluations"),
+        (standardised_by_the_records, "moved by"),
+        (ranges_from_the_records, "score_range, ranges changed"),
+        (plans_by_the_records, "release 0 depends on the records .* event"),
+        (evaluating_more_than_is_released, "the number of evaluations"),
+    ],
+)
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
+@pytest.mark.attack("A21")
+def test_each_planted_leak_is_found(leak, message):
+    with pytest.raises(AssertionError, match=message):
+        replay(leak, RECORDS, NEIGHBOUR, **SETTINGS)
+
+
+def test_a_run_that_releases_nothing_proves_nothing():
+    with pytest.raises(AssertionError, match="nothing to compare"):
+        replay(lambda _curator, _records: None, RECORDS, NEIGHBOUR, **SETTINGS)
+
+
+@pytest.mark.attack("A6")
+@pytest.mark.attack("A7")
+def test_the_main_jobs_search_passes():
+    """GP fits, acquisition and all: the points it asks for come from released values alone."""
+    digits = split(0)
+    features, labels = (part.copy() for part in digits.validation)
+    features[0], labels[0] = 0.0, (labels[0] + 1) % 10
+
+    def tune(curator, _records):
+        objective = PrivateObjective(curator, correct, score_range=(0.0, 1.0), evaluations=6, fit=functools.partial(fit, digits.train))
+        search(objective, 6, seed=0, initial=4)
+
+    assert len(replay(tune, digits.validation, (features, labels), **SETTINGS)) == 6
