@@ -172,8 +172,11 @@ def _own_folder(tmp_path, monkeypatch):
 NAMES = sorted({**CALLS, **DOORS})
 
 
+DEEP = ("acquisition.pareto_point",)  # BoTorch compiles a kernel at its first use
+
+
 @pytest.mark.attack("A5")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.deep] * (name in DEEP)) for name in NAMES])
 def test_a_hostile_argument_is_refused_by_name_or_works(name):
     tried(name, SLOW.get(name, FEW))
 

@@ -61,6 +61,7 @@ def test_a_torch_model_by_processes(monkeypatch):
     assert "(3.000, 1e-05)-DP" in str(curator.statement())
 
 
+@pytest.mark.deep  # BoTorch compiles a kernel at its first use
 def test_accuracy_against_latency():
     from examples.accuracy_and_latency import searched
 

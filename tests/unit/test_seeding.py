@@ -29,7 +29,9 @@ PROPOSERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", PROPOSERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.deep] * (name == "pareto")) for name in PROPOSERS]
+)  # BoTorch compiles a kernel for pareto
 def test_threads_that_propose_at_once_get_their_own_points_and_leave_the_generators_as_they_were(name):
     """torch.manual_seed seeds every GPU too, at once or when it is first used, and nobody would put that back."""
     torch.cuda.manual_seed_all(12345)

@@ -35,7 +35,7 @@ def quick(contract, name):
     test: Any = getattr(contract, name)
     inner = test.__func__
     held = inner._hypothesis_internal_use_settings
-    monkey = settings(held, phases=[Phase.generate], database=None, report_multiple_bugs=False)
+    monkey = settings(held, max_examples=500, phases=[Phase.generate], database=None, derandomize=True, report_multiple_bugs=False)
 
     def run(*arguments):
         inner._hypothesis_internal_use_settings = monkey
