@@ -1,8 +1,8 @@
 """Unit labels as values: two records belong to one unit if and only if their labels are equal as values.
 
-Numbers, bools, text, bytes, dates, tuples of these, and arrays, tensors and Series of them are values; a 0-d tensor or array counts as what
-it holds. Other objects may compare by identity, which would make every record a unit of its own, so they are refused by name. Labels of
-different kinds are refused too: 1 and "1" would be two units.
+Whole numbers, bools, text, bytes, dates, tuples of these, and arrays, tensors and Series of them are values; a 0-d tensor or array counts as
+what it holds, and a float as the whole number that it holds exactly. Other objects may compare by identity, which would make every record a
+unit of its own, so they are refused by name. Labels of different kinds are refused too: 1 and "1" would be two units.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import torch
 
 from dpbo.errors import InputError
 
-ALLOWED = "one label a record: numbers, text, bytes, dates, or tuples of them, all of one kind"
-_REMEDY = "Convert every label to text or a whole number, for example by str or int."
+ALLOWED = "one label a record: whole numbers, text, bytes, dates, or tuples of them, all of one kind"
+_REMEDY = "Convert all labels, in all tables, in one way: numbers by int, anything else by str."
+_EXACT = {2: 2**11, 4: 2**24}  # up to which floats of so many bytes hold every whole number; others: 2^53
 
 
 class _Date(str):
@@ -43,8 +44,15 @@ def as_values(name: str, labels: Any) -> np.ndarray[Any, Any]:
     array = _array(labels)
     if array is None or array.ndim != 1:
         raise InputError(name, type(labels).__name__, ALLOWED)
-    if array.dtype.kind not in "biuf":
-        values = [_value(name, label) for label in array]
+    if array.dtype.kind == "f":
+        known = array[~np.isnan(array)]
+        if not bool(((known == np.floor(known)) & (np.abs(known) < _EXACT.get(array.dtype.itemsize, 2**53))).all()):
+            raise InputError(name, "floats that are not exact whole numbers", ALLOWED, _REMEDY)
+        array = array.astype(np.float64)
+    elif array.dtype.kind not in "biu":
+        values = [_quiet_value(label) for label in array]
+        if refused := sorted({type(label).__name__ for label, value in zip(array, values, strict=True) if value is _REFUSED}):
+            raise InputError(name, refused[0], ALLOWED, _REMEDY)
         if len({kind_of(value) for value in values if not is_missing(value)}) > 1:
             raise InputError(name, "labels of different kinds", ALLOWED, _REMEDY)
         _warn_of_variants(name, values)
@@ -62,13 +70,23 @@ def kind_of(value: Any) -> tuple[Any, ...]:
 
 
 def is_missing(value: Any) -> bool:
-    """None or NaN."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    """None or NaN, or a tuple with such a part."""
+    return any(map(is_missing, value)) if isinstance(value, tuple) else value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def folded(value: Any) -> Any:
+    """What a reader would take for the same label: without regard to case, spaces and the form of letters."""
+    if isinstance(value, tuple):
+        return tuple(map(folded, value))
+    if not isinstance(value, str):
+        return value
+    plain = unicodedata.normalize("NFKC", value).casefold()
+    return "".join(letter for letter in plain if unicodedata.category(letter) not in ("Cf", "Zs", "Cc"))
 
 
 def _array(labels: Any) -> np.ndarray[Any, Any] | None:
     """As an array; None if they have no order, are one text, or fail, because what the labels raise may show some of them."""
-    if isinstance(labels, (str, bytes, Set, Mapping)):
+    if isinstance(labels, (str, bytes, Set, Mapping, np.ma.MaskedArray)) or hasattr(labels, "columns"):
         return None
     try:
         held = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else labels
@@ -86,8 +104,19 @@ def _listed(labels: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def _value(name: str, label: Any) -> Any:
-    """What equal labels and no others share. Raises InputError for what compares by identity."""
+_REFUSED = object()
+
+
+def _quiet_value(label: Any) -> Any:
+    """What `_value` returns, or `_REFUSED`: what the label raises may show it."""
+    try:
+        return _value(label)
+    except Exception:
+        return _REFUSED
+
+
+def _value(label: Any) -> Any:
+    """What equal labels and no others share, of Python's own types. Raises TypeError for what may compare by identity."""
     if isinstance(label, (torch.Tensor, np.ndarray)) and label.ndim == 0:
         label = label.detach().cpu().numpy()[()] if isinstance(label, torch.Tensor) else label[()]
     if isinstance(label, np.datetime64):
@@ -95,21 +124,35 @@ def _value(name: str, label: Any) -> Any:
     if label is None or type(label).__name__ in ("NaTType", "NAType"):  # pandas' own
         return None
     if isinstance(label, datetime.date):
-        if getattr(label, "tzinfo", None) is None:
-            return _value(name, label.to_datetime64() if hasattr(label, "to_datetime64") else np.datetime64(label))
-        assert isinstance(label, datetime.datetime)  # what has a zone has a time
-        return _Instant(_value(name, label.astimezone(datetime.UTC).replace(tzinfo=None)))
-    label = label.item() if isinstance(label, np.generic) else label
+        zone = label.utcoffset() if isinstance(label, datetime.datetime) else None
+        if zone is None:
+            return _value(label.to_datetime64() if hasattr(label, "to_datetime64") else np.datetime64(label.isoformat()))
+        assert isinstance(label, datetime.datetime)  # the years 1 and 9999 stand for "never", and UTC may lie outside them
+        moment = label if label.year in (1, 9999) else label.astimezone(datetime.UTC)
+        return _Instant(_value(moment.replace(tzinfo=None)))
+    if isinstance(label, (bool, np.bool_)):
+        return bool(label)
+    if isinstance(label, numbers.Integral):
+        return int(label)
+    if isinstance(label, (float, np.floating)):
+        number, exact = float(label), _EXACT.get(getattr(label, "itemsize", 8), 2**53)
+        if math.isnan(number):
+            return None
+        if not number.is_integer() or abs(number) >= exact:
+            raise TypeError
+        return number
+    if isinstance(label, str):
+        return str.__str__(label)
+    if isinstance(label, bytes):
+        return bytes(label)
     if isinstance(label, tuple):
-        return tuple(_value(name, part) for part in label)
-    if isinstance(label, (numbers.Real, str, bytes)):
-        return label
-    raise InputError(name, type(label).__name__, ALLOWED, _REMEDY)
+        return tuple(map(_value, label))
+    raise TypeError
 
 
 def _warn_of_variants(name: str, values: Sequence[Any]) -> None:
     """Warn where text labels are two units that a reader would take for one."""
-    texts = {value for value in values if isinstance(value, str)}
-    if len({unicodedata.normalize("NFC", text).strip() for text in texts}) < len(texts):
-        told = "some labels differ only in spaces at their ends or in the form of accented letters, and are protected as different units"
-        warnings.warn(f"{name}: {told}. Strip and normalise them if they are the same unit.", UserWarning, stacklevel=2)
+    distinct = set(values)
+    if len({folded(value) for value in distinct}) < len(distinct):
+        told = "some labels differ only in case, spaces or the form of letters, and are protected as different units"
+        warnings.warn(f"{name}: {told}. Make them alike if they are the same unit.", UserWarning, stacklevel=2)

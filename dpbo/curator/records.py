@@ -18,7 +18,7 @@ import torch
 
 from dpbo.checking import checked
 from dpbo.curator.entropy import bernoulli
-from dpbo.curator.labels import as_values, is_missing, kind_of
+from dpbo.curator.labels import as_values, folded, is_missing, kind_of
 from dpbo.errors import InputError
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
@@ -214,13 +214,18 @@ def _grouped(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(codes), torch.from_numpy(rows)
 
 
-def require_disjoint(groups: Any, groups_train: Any) -> None:
-    """Raises InputError where validation and training records have a label in common, or labels that cannot be compared."""
+def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
+    """Raises InputError where validation records and the `trained` training records share a label, or have labels of different kinds.
+
+    Text that differs only in case, spaces or the form of letters is taken for the same label here.
+    """
     private, public = (as_values(name, labels).tolist() for name, labels in (("groups", groups), ("groups_train", groups_train)))
+    if len(public) != trained:
+        raise InputError("groups_train", type(groups_train).__name__, "one label a training record, in the records' order")
     if len({kind_of(label) for label in (*private, *public) if not is_missing(label)}) > 1:
-        remedy = "Give both as text, or both as numbers."
+        remedy = "Convert both in one way: numbers by int, anything else by str."
         raise InputError("groups_train", "labels of another kind than `groups`", "comparable with `groups`", remedy)
-    if not set(private).isdisjoint(public):
+    if not {folded(label) for label in private}.isdisjoint(map(folded, public)):
         remedy = "A unit whose other rows train the model is not protected. Split by group."
         raise InputError("groups_train", type(groups_train).__name__, "without any label of `groups`", remedy)
 

@@ -64,7 +64,7 @@ def names_of(labels: Any, key: bytes) -> Names:
 def require_apart(names: Names, lines: Lines) -> None:
     """Raises InputError, on every rank alike, where two ranks have a label in common, or labels of different kinds."""
     if len({*lines.exchange(names.kind)} - {bytes(_KIND)}) > 1:
-        raise InputError("groups", "labels of different kinds on different ranks", ALLOWED, "Give numbers everywhere, or words.")
+        raise InputError("groups", "labels of different kinds on different ranks", ALLOWED, "Convert them in one way everywhere.")
     owner = torch.remainder(names.hashes[:, 0], lines.size)
     came = lines.dealt(names.hashes[owner.argsort(stable=True)], torch.bincount(owner, minlength=lines.size))
     if any(row[0] for row in lines.exchange(bytes([_has_equals(came)]))):

@@ -2,6 +2,8 @@
 
 import datetime
 import uuid
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,6 +48,12 @@ class Named:
     """An object that Python compares by identity."""
 
 
+class Odd(Fraction):
+    """A number of a type that may compare as it likes."""
+
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+
 REFUSED = {
     "objects": [Named() for _ in IDS],
     "numbers and text": [i if n % 2 else str(i) for n, i in enumerate(IDS)],
@@ -53,6 +61,12 @@ REFUSED = {
     "UUIDs": [uuid.UUID(int=i) for i in IDS],
     "lists": [[i] for i in IDS],
     "complex numbers": [1j * i for i in IDS],
+    "fractions": [i + 0.5 for i in IDS],
+    "floats that lost digits": torch.tensor([16777216.0 + i for i in IDS]),
+    "durations": np.array(IDS, dtype="timedelta64[s]"),
+    "a table": pd.DataFrame({"patient": IDS}),
+    "masked": np.ma.array(IDS, mask=[n % 2 == 0 for n in range(len(IDS))]),
+    "numbers that compare by identity": [Odd() for _ in IDS],
 }
 
 
@@ -77,13 +91,13 @@ def test_one_patient_of_tensor_labels_moves_the_mean_by_one_unit():
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_does_not_compare_by_value_is_refused_by_name(kind):
-    with pytest.raises(InputError, match="groups must be one label a record: numbers, text, bytes, dates, or tuples of them"):
+    with pytest.raises(InputError, match="groups must be one label a record: whole numbers, text, bytes, dates, or tuples of them"):
         curator(REFUSED[kind])
 
 
-@pytest.mark.parametrize("pair", [("é", "e\N{COMBINING ACUTE ACCENT}"), ("p1", "p1 ")], ids=["accents", "spaces"])
+@pytest.mark.parametrize("pair", [("é", "e\N{COMBINING ACUTE ACCENT}"), ("p1", "p1 "), ("P1", "p1"), ("p1", "p\u200b1")])
 def test_text_that_looks_alike_is_warned_of(pair):
-    with pytest.warns(UserWarning, match="differ only in spaces at their ends or in the form of accented letters"):
+    with pytest.warns(UserWarning, match="differ only in case, spaces or the form of letters"):
         assert curator([pair[i % 2] for i in IDS]).units == 2
 
 
@@ -91,11 +105,27 @@ def test_people_on_both_sides_are_found_whatever_their_labels_are_made_of():
     shared = [1, 2, 3]
     for private in (list(torch.tensor(shared)), torch.tensor(shared), np.array(shared), pd.Series(shared), [1.0, 2.0, 3.0]):
         with pytest.raises(InputError, match="without any label of `groups`"):
-            require_disjoint(private, [3, 4, 5])
-        require_disjoint(private, list(torch.tensor([4, 5])))
+            require_disjoint(private, [3, 4, 5], 3)
+        require_disjoint(private, list(torch.tensor([4, 5])), 2)
     for private, public in ((["1", "2"], [2, 3]), ([1, 2], np.array(["2", "3"])), (DAYS[:2], ["2020-01-01"])):
         with pytest.raises(InputError, match="of another kind than `groups`"):
-            require_disjoint(private, public)
+            require_disjoint(private, public, 2 if len(public) == 2 else 1)
+    alike: list[tuple[list[Any], list[Any]]] = [(["anna"], ["Anna "]), (["é"], ["e\N{COMBINING ACUTE ACCENT}"]), ([("a", 1)], [("a ", 1)])]
+    for one, other in alike:
+        with pytest.raises(InputError, match="without any label of `groups`"):
+            require_disjoint(one, other, 1)
+    with pytest.raises(InputError, match="one label a training record"):
+        require_disjoint([1], [], 1)
+
+
+def test_a_missing_part_makes_a_label_missing_and_every_error_is_typed():
+    late = datetime.datetime(9999, 12, 31, 23, 59, tzinfo=datetime.timezone(datetime.timedelta(hours=-5)))
+    assert curator([late] * len(IDS)).units == 1
+    for labels in ([("ward", float("nan"))] * len(IDS), pd.MultiIndex.from_arrays([IDS, [None] * len(IDS)]), [None] * len(IDS)):
+        with pytest.raises(InputError, match="a missing label"):
+            curator(labels)
+    with pytest.raises(InputError, match="groups"):
+        curator(list(torch.zeros(len(IDS), dtype=torch.bfloat16)))
 
 
 def test_equal_dates_of_other_resolutions_are_one_unit_on_all_ranks():

@@ -84,7 +84,7 @@ def test_what_would_not_be_looked_at_is_refused():
 def test_a_unit_on_both_sides_is_seen_and_labels_of_two_kinds_are_refused():
     rows, apart = np.zeros((3, 1)), {"numbers": [10, 11, 12], "text": ["x", "y", "z"]}
     for groups, trained, kind in (
-        ([1, 2, 2], torch.tensor([2, 3, 3]), "numbers"), (np.array([1, 2, 2]), [2.0, 3.5, 4.0], "numbers"),
+        ([1, 2, 2], torch.tensor([2, 3, 3]), "numbers"), (np.array([1, 2, 2]), [2.0, 3.0, 4.0], "numbers"),
         (["a", "7", "7"], np.array(["a", "c", "c"]), "text"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=r"^groups_train="):

