@@ -1,8 +1,8 @@
 """Unit labels as values: two records belong to one unit if and only if their labels are equal as values.
 
-Whole numbers, bools, text, bytes, dates, tuples of these, and arrays, tensors and Series of them are values; a 0-d tensor or array counts as
-what it holds, and a float as the whole number that it holds exactly. Other objects may compare by identity, which would make every record a
-unit of its own, so they are refused by name. Labels of different kinds are refused too: 1 and "1" would be two units.
+Whole numbers, bools, text, bytes, dates, tuples of these, and arrays, tensors and Series of them are values. A 0-d tensor or array counts
+as what it holds, and a float as the whole number that it holds exactly. Other objects may compare by identity, which would make every
+record a unit of its own, so they are refused by name. Labels of different kinds are refused too: 1 and "1" would be two units.
 """
 
 from __future__ import annotations
