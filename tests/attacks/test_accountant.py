@@ -25,7 +25,7 @@ KINDS = [GaussianEvent, LaplaceEvent, ExponentialEvent, PermuteAndFlipEvent]
 SIZES = st.floats(0.3, 200.0)
 DELTAS = st.sampled_from([1e-3, 1e-6, 1e-12])
 GRID = 1 - 1e-3  # each is an upper bound, rounded up on a grid of its own: of two nearly equal ones either may print the lesser
-QUICK = settings(deadline=None, max_examples=25)
+QUICK = settings(deadline=None, max_examples=25, derandomize=True)
 
 
 @QUICK
