@@ -1,11 +1,7 @@
 """Many workers: the wall time of a search with four evaluations in flight beside the serial one, and what that costs in quality.
 
 Time. `AsynchronousBO` with one worker and with four, the same proposer and the same 40 private evaluations of a score that really sleeps
-1 s and then scores 1,000 records. Proposing is on the clock of every search and is timed apart, also in seconds of the processor, which
-say what it takes on a machine that does nothing else. Bound: 0.4 of the serial time.
-
-Order. Releasing in the order of submission keeps durations out of the points proposed, and a worker may wait for a slower one. How long
-40 evaluations then take, proposals left out, by simulation: of equal durations, and of lognormal ones whose logarithms have sd 0.5 and 1.
+1 s and then scores 1,000 records. Proposing is on the clock of every search and is timed apart. Bound: 0.4 of the serial time.
 
 Quality. Simple regret of the recommended point after 40 evaluations with known noise, on a simulated clock with lognormal durations (sd
 0.5), paired by seed: initial points and the noise of every release are those of the seed. Four workers know three values less at each
@@ -56,20 +52,6 @@ class Slow:
         return (-4.0 * (records - x).square().sum(1)).exp()
 
 
-class Watched(Proposer):
-    """Keeps the processor's seconds of each proposal; `AsynchronousBO` itself keeps those of the clock."""
-
-    def __init__(self, space: Space) -> None:
-        super().__init__(space)
-        self.processor: list[float] = []
-
-    def __call__(self, X: Tensor, Y: Tensor, Yvar: Tensor, pending: Tensor, *, seed: int) -> Tensor:
-        start = time.thread_time()
-        x = super().__call__(X, Y, Yvar, pending, seed=seed)
-        self.processor.append(time.thread_time() - start)
-        return x
-
-
 def private_records(seed: int) -> Tensor:
     """Around (0.3, 0.6), `n x 2`."""
     noise = torch.randn(RECORDS, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -95,8 +77,7 @@ def timed(executor: Executor, way: tuple[int, bool], evaluations: int, seconds: 
     records = private_records(seed)
     curator = Curator(records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(3.0, 1e-6))
     objective = PrivateObjective(curator, Slow(seconds), score_range=(0.0, 1.0), evaluations=evaluations)
-    propose = Watched(cube(2))
-    search = AsynchronousBO(objective, cube(2), workers=way[0], ordered=way[1], initial=INITIAL, propose=propose, seed=seed)
+    search = AsynchronousBO(objective, cube(2), workers=way[0], ordered=way[1], initial=INITIAL, seed=seed)
     start = time.perf_counter()
     found = search.run(executor)
     wall = time.perf_counter() - start
@@ -105,7 +86,7 @@ def timed(executor: Executor, way: tuple[int, bool], evaluations: int, seconds: 
     spent = search.proposing
     return {
         "wall": wall, "proposing": sum(spent), "median_proposal": statistics.median(spent), "longest_proposal": max(spent),
-        "median_processor": statistics.median(propose.processor), "regret": regret, "noise": objective.noise_std.item(),
+        "regret": regret, "noise": objective.noise_std.item(),
     }  # fmt: skip
 
 
@@ -117,30 +98,6 @@ def wall_times(evaluations: int, seconds: float, seed: int, processes: int) -> d
         for name, way in WAYS.items():
             found[name] = timed(threads, way, evaluations, seconds, seed)
         found["4 processes, in order"] = timed(spawned, (WORKERS, True), evaluations, seconds, seed)
-    return found
-
-
-def makespan(durations: list[float], workers: int, ordered: bool) -> float:
-    """When the last of these evaluations is done, each begun when one is released, proposals taking no time."""
-    flying: list[float] = []
-    now = 0.0
-    for duration in durations:
-        if len(flying) == workers:
-            now = max(now, flying.pop(_next(flying, ordered)))
-        flying.append(now + duration)
-    return max(flying)
-
-
-def _next(flying: list[float], ordered: bool) -> int:
-    return 0 if ordered else min(range(len(flying)), key=flying.__getitem__)
-
-
-def makespans(evaluations: int, runs: int, seed: int) -> dict[str, dict[str, float]]:
-    """Mean time of each way over the serial one, by how durations spread."""
-    generator, found = np.random.default_rng(seed), {}
-    for spread in (0.0, 0.5, 1.0):
-        samples = generator.lognormal(0.0, spread, (runs, evaluations)).tolist()
-        found[f"{spread:g}"] = {name: statistics.fmean(makespan(one, *way) / sum(one) for one in samples) for name, way in WAYS.items()}
     return found
 
 
@@ -161,7 +118,7 @@ def searched(problem: str, way: tuple[int, bool], evaluations: int, seed: int) -
     flying: list[tuple[float, Tensor]] = []
     for t in range(evaluations + workers):
         if len(flying) == min(workers, evaluations - len(X)):
-            end, x = flying.pop(_next([done for done, _ in flying], ordered))
+            end, x = flying.pop(0 if ordered else min(range(len(flying)), key=lambda place: flying[place][0]))
             now, y = max(now, end), value(x.unsqueeze(0)) + noise[len(X) : len(X) + 1]
             X, Y = torch.cat([X, x.unsqueeze(0)]), torch.cat([Y, y])
         if (made := len(X) + len(flying)) < evaluations:
@@ -173,7 +130,7 @@ def searched(problem: str, way: tuple[int, bool], evaluations: int, seed: int) -
 
 
 def _time_rows(times: dict[str, dict[str, Any]]) -> list[list[Any]]:
-    serial, columns = times["serial"]["wall"], ("proposing", "median_proposal", "longest_proposal", "median_processor", "regret")
+    serial, columns = times["serial"]["wall"], ("proposing", "median_proposal", "longest_proposal", "regret")
     return [[name, one["wall"], one["wall"] / serial, *(one[key] for key in columns)] for name, one in times.items()]
 
 
@@ -187,25 +144,21 @@ def _regret_rows(found: dict[str, dict[str, list[float]]]) -> list[list[Any]]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print wall times, the price of order, and regrets."""
+    """Print wall times and regrets."""
     chosen = options(__doc__, arguments)
     torch.set_num_threads(1)
-    evaluations, seconds, runs, seeds, steps = (9, 0.02, 10, 1, 9) if chosen.smoke else (40, 1.0, 2000, 10, 40)
+    evaluations, seconds, seeds, steps = (9, 0.02, 1, 9) if chosen.smoke else (40, 1.0, 10, 40)
     show = functools.partial(print, flush=True)
     times = wall_times(evaluations, seconds, chosen.seed, 1 if chosen.smoke else WORKERS)
     noise = times["serial"]["noise"]
     show(f"{evaluations} evaluations of a score that sleeps {seconds:g} s; released with noise sd {noise:.2g} of range 1")
-    columns = ("wall s", "over serial (bound 0.4)", "proposing s", "median proposal s", "longest s", "median processor s", "regret")
+    columns = ("wall s", "over serial (bound 0.4)", "proposing s", "median proposal s", "longest s", "regret")
     show(table(["search", *columns], _time_rows(times)))
-    spans = makespans(evaluations, runs, chosen.seed)
-    show(f"\nTime over the serial one by simulation, proposals taking none ({runs} runs)")
-    show(table(["sd of log durations", *WAYS], [[spread, *by_way.values()] for spread, by_way in spans.items()]))
     every = range(chosen.seed, chosen.seed + seeds)
     found = {problem: {name: [searched(problem, way, steps, seed) for seed in every] for name, way in WAYS.items()} for problem in PROBLEMS}
     show(f"\nSimple regret after {steps} evaluations, {seeds} seeds")
     show(table(["problem", "search", "mean", "standard error", "median", "minus serial [95 %]"], _regret_rows(found)))
-    ratios = {name: one["wall"] / times["serial"]["wall"] for name, one in times.items()}
-    record("asynchronous", {"times": times, "four_over_serial": ratios, "makespan_over_serial": spans, "regrets": found}, chosen)
+    record("asynchronous", {"times": times, "regrets": found}, chosen)
 
 
 if __name__ == "__main__":

@@ -81,9 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
         ["150 exponential choices of 0.1", float("nan"), only_choices.pld, only_choices.epsilon],
     ]
     print(table(["plan", "seconds", "epsilon by PLD", "epsilon, least bound"], rows))
-    print(
-        f"\ndp_accounting over dpbo: {peers / few:.1f}x the time; PLD over its, on the same pairs: {same.pld / reference:.4f} (limit 1.02)"
-    )
+    print(f"\ndp_accounting over dpbo: {peers / few:.1f}x the time; PLD over its, same pairs: {same.pld / reference:.4f} (limit 1.02)")
     figures = {"few_s": few, "peer_s": peers, "distinct_s": distinct, "pld_relative_to_peer": same.pld / reference,
                "exponentials_150": only_choices.epsilon}  # fmt: skip
     record("composition", figures, chosen)

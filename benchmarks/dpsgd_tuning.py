@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.harness import band, difference, options, picture, record, table
 from dpbo.integrations.opacus import plan_tuning
-from examples.tuning_dpsgd import BUDGET, TERMS, parts, right, tuned
+from examples.tuning_dpsgd import BUDGET, RELATION, TERMS, VALIDATION, parts, right, tuned
 
 HINDSIGHT = {"lr": 1.0, "clip": 1.0}  # among the best for this network and noise, as nobody knows beforehand
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {"defaults": ("once", {}), "hindsight": ("once", {"parameters": HINDSIGHT}),
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
     terms, runs = TERMS, chosen.runs
     if chosen.smoke:
         terms, runs = dataclasses.replace(TERMS, epochs=3, batches=1, batch_size=1100), 6  # whole batches are soon planned
-    plans = plan_tuning(BUDGET, terms, runs=runs, validation=350)
+    plans = plan_tuning(BUDGET, terms, runs=runs, validation=VALIDATION, adjacency=RELATION)
     print(plans, flush=True)
     seeds = range(chosen.seed, chosen.seed + (1 if chosen.smoke else chosen.seeds))
     results = []

@@ -96,9 +96,8 @@ class Difference(NamedTuple):
 def difference(a: Sequence[float], b: Sequence[float]) -> Difference:
     """The paired difference a - b."""
     gaps = [x - y for x, y in zip(a, b, strict=True)]
-    mean, n = statistics.fmean(gaps), len(gaps)
-    half = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(gaps) / math.sqrt(n) if n > 1 else math.inf
-    return Difference(mean, mean - half, mean + half, sum(gap < 0 for gap in gaps), n)
+    low, high = stats.ttest_rel(a, b).confidence_interval(0.95) if len(gaps) > 1 else (-math.inf, math.inf)
+    return Difference(statistics.fmean(gaps), float(low), float(high), sum(gap < 0 for gap in gaps), len(gaps))
 
 
 def band(values: Sequence[float]) -> tuple[float, float, float]:

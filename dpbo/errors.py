@@ -74,13 +74,15 @@ class BudgetExceeded(PrivacyError):
 
     Attributes:
         requested, remaining, budget: public numbers in one unit, `unit` (slots, or mu^2).
+
+    The message ends with `account`: the budget in epsilon and delta, and what was spent on what.
     """
 
-    def __init__(self, requested: float, remaining: float, budget: float, unit: str, what: str) -> None:
+    def __init__(self, requested: float, remaining: float, budget: float, unit: str, what: str, account: str) -> None:
         self.requested, self.remaining, self.budget, self.unit = requested, remaining, budget, unit
         super().__init__(
-            f"{what} asks for {requested:.6g} {unit}, but {remaining:.6g} of {budget:.6g} {unit} are left. "
-            "Nothing was charged. Ask for less, or plan a larger budget on a new ledger before touching the data."
+            f"{what} asks for {requested:.6g} {unit}, but {remaining:.6g} of {budget:.6g} {unit} are left. Nothing was charged. {account} "
+            "What is spent does not come back: beyond this budget these records may not be asked again, in this ledger or in another."
         )
 
 
@@ -91,7 +93,7 @@ class ScoreError(PrivacyError):
 class PrivateFailure(PrivacyError):
     """The score failed on private records in a way that cannot be confined to single units.
 
-    What happened there is itself private, so no detail is shown; the ledger notes the assumption `score-total`.
+    What happened there is itself private, so no detail is shown and the ledger notes nothing: see `score-total` in every statement.
     """
 
 
@@ -125,6 +127,22 @@ class LedgerMismatch(LedgerError):
     def __init__(self, field: str, stored: Any, given: Any, remedy: str) -> None:
         self.field, self.stored, self.given = field, stored, given
         super().__init__(f"the ledger has {field}={stored!r}, but {field}={given!r} was given. {remedy}")
+
+
+class PlanChanged(LedgerMismatch):
+    """A plan is resumed with other records, or another score or training, than it began with. Nothing was charged.
+
+    Attributes:
+        plan, field: its name, and what differs.
+    """
+
+    def __init__(self, plan: str, field: str) -> None:
+        self.plan, self.field = plan, field
+        PrivacyError.__init__(
+            self,
+            f"{field}: the plan {plan!r} began with others, and its released values answer those. Nothing was charged. Give what it began "
+            "with, or choose another name.",
+        )
 
 
 class LedgerCorrupt(LedgerError):

@@ -230,7 +230,7 @@ class ExactEvent(Event):
 
 @checked
 class NotPrivateEvent(ExactEvent):
-    """Without any guarantee; the statement says "not bounded"."""
+    """Without any guarantee, exact or with noise for a bound that does not hold; the statement says "not bounded"."""
 
     mechanism = "none"
 

@@ -10,6 +10,7 @@ public and whatever is done with it is free.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import weakref
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ from dpbo.queries.query import Query
 from dpbo.queries.sampled import PoissonSampled
 from dpbo.queries.scoring import Score
 
+_LOG = logging.getLogger(__name__)
 BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}|"  # no times: how long a score takes may depend on the records
 _STATED = ("cells", "divisor", "max_records_per_unit", "sample_rate", "score_range", "weights", "worst")  # of one plan or another
 _ASKED: weakref.WeakKeyDictionary[Query, tuple[str, dict[str, Any]]] = weakref.WeakKeyDictionary()  # by which plan, at which x
@@ -61,7 +63,8 @@ class PrivateObjective:
         score_range: public (lower, upper) of a record's score, or one pair a metric; scores beyond are clipped.
         evaluations: how many points x this plan may release.
         fit: `fit(x) -> model`; part no protected record. Where it raises, nothing is charged.
-        name: the plan's name in the ledger; the same name and terms resume it.
+        name: the plan's name in the ledger; the same name and terms resume it, with the records, score and fit that it began with:
+            the log says how many evaluations were resumed, and how many of them are lost.
         budget_share: part of the budget (of mu^2) this plan takes. 1 leaves nothing for a final separate release. Under `Planned`, which
             lists what each release takes, 1.
         weights, max_records_per_unit, divisor, worst, role: as in `ClippedMean`.
@@ -75,7 +78,7 @@ class PrivateObjective:
 
     Raises:
         InputError: an argument outside its range. BudgetExceeded: the share is not left. LedgerMismatch: the name is taken by a plan with
-        other terms.
+        other terms, or (PlanChanged) by one that began with other records, another score or another fit.
     """
 
     def __init__(
@@ -115,13 +118,18 @@ class PrivateObjective:
         planned = mechanism if isinstance(mechanism, NoNoise) else self._planned(mechanism, query, share)
         self._noise_std(planned)  # refuses what cannot be drawn before anything is reserved
         itself = {"budget_share": str(share), **query.public_inputs()}
-        stated = plan_terms(itself, terms or {}, known=name in curator.ledger.head().used, also=_STATED)
+        begun = name in curator.ledger.head().used
+        stated = plan_terms(itself, terms or {}, known=begun, also=_STATED)
+        curator.bind(name, {"score": score, "fit": fit}, begun=begun)
         event = curator.reserve(name, query.charged(planned.event(), curator.adjacency), slots=evaluations, terms=stated)
         self.noise_multiplier = event.noise_multiplier
         self._mechanism = planned if isinstance(planned, NoNoise) else type(planned)(event.noise_multiplier)
         self.noise_std = self._noise_std(self._mechanism)
         self._left: int | None = self.remaining  # when one last looked; None after a release that failed
+        self._dimension: int | None = None  # of x; fixed by the first release
         done = evaluations - self._left
+        if done:
+            self._tell_resumed(done)
         hidden = True if curator.rank else None
         self._bar = tqdm(total=evaluations, initial=done, desc=name, disable=hidden, delay=0.1, bar_format=BAR)
         self._warn_of_noise(mean)
@@ -177,10 +185,11 @@ class PrivateObjective:
     def history(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Everything released so far under this name, also by earlier processes: X `t x d`, Y `t x m`, Yvar `t x m`.
 
-        A question of another kind may be released under this plan as well (`Curator.release_all`): where its value belongs to no x, or to
-        other metrics, it is of something else and left out here. It took its slot, and the statement lists what it declared.
+        A question of another kind may be released under this plan as well (`Curator.release_all`): where its value belongs to no x, to an
+        x of another length than the first one's, or to other metrics, it is of something else and left out here. It took its slot, and
+        the statement lists what it declared.
         """
-        values = [value for value in self.curator.ledger.values(self.name) if self._is_own(value)]
+        values = self._own_values()
         columns = [value["details"]["x"] for value in values], [v["value"] for v in values], [v["variance"] for v in values]
         X, Y, Yvar = (torch.tensor(column, dtype=torch.float64) for column in columns)
         return (X, Y, Yvar) if values else (X.reshape(0, 0), Y.reshape(0, self.metrics), Yvar.reshape(0, self.metrics))
@@ -199,6 +208,7 @@ class PrivateObjective:
 
     def _asked(self, x: torch.Tensor) -> tuple[Query, dict[str, Any]]:
         query, details = self._query(x), {"x": _require_point(x).tolist()}
+        self._require_dimension([details["x"]])
         _ASKED[query] = self.name, details
         return query, details
 
@@ -208,11 +218,23 @@ class PrivateObjective:
         if not ours or _ASKED.get(handle.query) != (self.name, handle.details):
             raise InputError("handle", handle, f"one that the objective {self.name!r} evaluated", "Release others where they were made.")
 
-    def _is_own(self, value: Mapping[str, Any]) -> bool:
-        return "x" in value["details"] and len(value["value"]) == self.metrics
+    def _own_values(self) -> list[dict[str, Any]]:
+        own = [v for v in self.curator.ledger.values(self.name) if "x" in v["details"] and len(v["value"]) == self.metrics]
+        return [v for v in own if len(v["details"]["x"]) == len(own[0]["details"]["x"])]
+
+    def _require_dimension(self, points: Sequence[Sequence[float]]) -> None:
+        """All points of a plan have as many coordinates as the first that was released, here or by an earlier process."""
+        if self._dimension is None and self.remaining < self.evaluations and (own := self._own_values()):
+            self._dimension = len(own[0]["details"]["x"])
+        d = self._dimension or len(points[0])
+        for x in points:
+            if len(x) != d:
+                whose = "as those released before have" if self._dimension else "as the others have"
+                raise InputError("x", f"with {len(x)} coordinates", f"of {d} coordinates, {whose}", "Nothing was charged.")
 
     def _released(self, handles: Sequence[Handle], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         self.curator.deliver()  # of several ranks all see now what the ledger has gained
+        self._require_dimension([handle.details["x"] for handle in handles])
         left = self._left  # another thread may be at it
         if left is not None and self.remaining < left:  # somebody else's release came between
             assume_durations_tell_nothing(self.curator)
@@ -224,7 +246,7 @@ class PrivateObjective:
 
     def _require_left(self, points: int) -> None:
         if points > (left := self.remaining):
-            raise BudgetExceeded(points, left, self.evaluations, "slots", f"the batch for {self.name!r}")
+            raise BudgetExceeded(points, left, self.evaluations, "slots", f"the batch for {self.name!r}", self.curator.ledger.account())
 
     def _planned(self, law: type[AdditiveMechanism] | None, query: Query, share: Fraction) -> AdditiveMechanism:
         """The first law that the accounting can pay for, with the least noise that the share of the cap allows."""
@@ -246,6 +268,14 @@ class PrivateObjective:
         law = mechanism.law(query.scale(self.curator.adjacency), [grid.quantum for grid in self._mean(None).lattices(units)])
         variance = (torch.tensor(law.std, dtype=torch.float64) * query.affine(units)[1]) ** 2
         return (variance + torch.as_tensor(query.variance_within(units), dtype=torch.float64)).sqrt()
+
+    def _tell_resumed(self, done: int) -> None:
+        """What was charged under this name before, and how much of it has no value."""
+        self.curator.deliver()  # a value may wait here
+        lost = done - len(self.curator.ledger.values(self.name))
+        if not self.curator.rank:
+            told = f"{lost} lost: charged, but never delivered" if lost else "0 lost"
+            _LOG.warning("%r: resumed %d of %d evaluations, %s", self.name, done, self.evaluations, told)
 
     def _warn_of_noise(self, query: ClippedMean) -> None:
         for std, (lower, upper) in zip(self.noise_std.tolist(), query.ranges, strict=True):

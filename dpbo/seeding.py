@@ -4,29 +4,26 @@ BoTorch's searches draw from the one generator that all threads share, and its `
 GPU too, and never puts those back. And of two threads that use it at once, each draws the other's numbers, and the last to leave puts back
 what it found: the first one's seeded state. Either way, whatever the process draws later, such as the noise of DP-SGD, follows from a
 public seed. Here GPUs are left alone, and threads wait for each other. Threads that draw meanwhile without seeding still get seeded
-numbers: `seeded_elsewhere` tells those who must not.
+numbers, so nothing private is ever drawn from torch's generator.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 
 _turn = threading.RLock()
-_switches: collections.Counter[int] = collections.Counter()  # by thread; odd while it holds the generator
-_depth = [0]
 
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seeds it, and puts back how it was, also where an interrupt comes as it is seeded."""
-    with _turn, _marked():
+    with _turn:
         before = torch.random.get_rng_state()
         try:
             torch.default_generator.manual_seed(seed)
@@ -60,28 +57,3 @@ def apart(entropy: Callable[[int], bytes]) -> Iterator[None]:
             torch.random.set_rng_state(before[0])
             np.random.set_state(before[2])
             random.setstate(before[3])
-
-
-def switches() -> Mapping[int, int]:
-    """How often each thread has seeded it and put it back so far; odd in between."""
-    return _switches.copy()
-
-
-def seeded_elsewhere(since: Mapping[int, int], now: Mapping[int, int]) -> bool:
-    """Whether any other thread than this one had it seeded at some time between two looks at `switches`."""
-    own = threading.get_ident()
-    return any(count % 2 or count != since.get(thread, 0) for thread, count in now.items() if thread != own)
-
-
-@contextlib.contextmanager
-def _marked() -> Iterator[None]:
-    """Counts the outermost of nested uses; sets what it finds there plus its own, so that no interrupt leaves half of it."""
-    own, depth = threading.get_ident(), _depth[0]
-    count, outermost = _switches[own], depth == 0
-    try:
-        _depth[0] = depth + 1
-        _switches[own] = count + outermost
-        yield
-    finally:
-        _switches[own] = count + 2 * outermost
-        _depth[0] = depth

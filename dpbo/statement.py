@@ -9,6 +9,7 @@ import dataclasses
 import html
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
@@ -64,6 +65,8 @@ class Statement:
             than its terms say, by declaration or from earlier releases; and what those of no plan did.
         radius: under BOUNDED_ROW_CHANGE, how far a row may move, and what share of the diameter that is; else "".
         counted: of several roles, the one whose records are counted; else "".
+        conditions: names of the data assumptions, without which `guarantee` and the last of `lines` do not hold.
+        failure_probability: with which they may fail even under these: the sum over all releases so far, capped at 1.
         entries, head: number of ledger records and the hash of the newest one.
     """
 
@@ -86,6 +89,8 @@ class Statement:
     meaning: tuple[str, ...]
     radius: str = ""
     counted: str = ""
+    conditions: tuple[str, ...] = ()
+    failure_probability: float = 0.0
 
     def voided(self, reason: str) -> Statement:
         """The same statement, void for one more reason."""
@@ -130,7 +135,7 @@ class Statement:
         texts = [
             f"each {self.unit} of the {self.role} records{name}{count}, under {self.adjacency}{radius}",
             "; ".join(self.not_protected),
-            str(self.guarantee),
+            self._headline(),
             *self.lines,
             "; ".join(f"{name} ({text})" for name, text in self.assumptions.items()),
             " ".join(self.meaning),
@@ -139,6 +144,19 @@ class Statement:
             f"{self.entries} records, head {self.head}",
         ]
         return list(zip(_TITLES, texts, strict=True))
+
+    def _headline(self) -> str:
+        """What holds unconditionally first."""
+        if not self.conditions:
+            return str(self.guarantee)
+        return f"unconditionally {NOT_BOUNDED}; under {conditional(self.conditions, self.failure_probability)}: {self.guarantee}"
+
+
+def conditional(names: Iterable[str], failure_probability: float) -> str:
+    """Under which data assumptions something is said, and how likely it is false even so."""
+    if not failure_probability:
+        return ", ".join(names)
+    return f"{', '.join(names)}, except with probability {failure_probability!r} (summed over releases so far, capped at 1)"
 
 
 def format_up(value: float, digits: int = 4) -> str:

@@ -32,11 +32,11 @@ def cost(event: dict[str, Any], notion: str, a: float) -> float | None:
     if notion == "PureFilter":
         return e
     if notion == "GDPFilter":  # Dong, Roth & Su 2022, Proposition 2.12; a bounded range needs half
-        return (2 * NormalDist().inv_cdf(1 / (1 + math.exp(-e / (1 + ranged))))) ** 2
+        return (2 * NormalDist().inv_cdf(1 / (1 + math.exp(e / (1 + ranged))))) ** 2  # its lower tail, which floats resolve
     if notion == "ZCDPFilter":  # Bun & Steinke 2016; of Laplace its Kullback-Leibler divergence
         return e + math.expm1(-e) if kind == "laplace" else e**2 / (8 if ranged else 2)
     if kind == "laplace":  # Mironov 2017, Table II
-        return min(e, math.log((a * math.exp((a - 1) * e) + (a - 1) * math.exp(-a * e)) / (2 * a - 1)) / (a - 1))
+        return min(e, e + math.log((a + (a - 1) * math.exp((1 - 2 * a) * e)) / (2 * a - 1)) / (a - 1))
     worst = (a * e + math.log1p(math.exp((1 - 2 * a) * e)) - e - math.log1p(math.exp(-e))) / (a - 1)  # randomised response
     return min(e, worst, a * e**2 / 8 if ranged else math.inf)
 
@@ -48,11 +48,12 @@ def epsilon(total: float, notion: str, a: float, delta: float) -> float:
     if notion != "GDPFilter":  # Canonne, Kamath & Steinke 2020, Proposition 12
         renyi = {a: total} if notion == "RDPFilter" else {o: total * o for o in (1 + math.exp(x / 1000) for x in range(-8000, 12000))}
         return max(0.0, min(paid + math.log1p(-1 / o) - math.log(delta * o) / (o - 1) for o, paid in renyi.items()))
-    low, high, mu = 0.0, 700.0, math.sqrt(total)
+    low, high, mu = 0.0, total / 2 + math.sqrt(-2 * total * math.log(delta)), math.sqrt(total)
     for _ in range(200):  # Dong, Roth & Su 2022, Corollary 2.13
-        x = (low + high) / 2
-        above = math.erfc((x / mu - mu / 2) / 2**0.5) - math.exp(x) * math.erfc((x / mu + mu / 2) / 2**0.5) > 2 * delta
-        low, high = (x, high) if above else (low, x)
+        a, b = (low + high) / 2 / mu - mu / 2, (low + high) / 2 / mu + mu / 2
+        mills = 1 / (b + 1 / (b + 2 / (b + 3 / (b + 4 / (b + 5 / (b + 6 / b))))))  # the normal tail beyond a large b over its density
+        second = math.exp(-a * a / 2) * mills / math.sqrt(math.tau) if b > 20 else math.exp((b * b - a * a) / 2) * math.erfc(b / 2**0.5) / 2
+        low, high = ((low + high) / 2, high) if math.erfc(a / 2**0.5) / 2 - second > delta else (low, (low + high) / 2)
     return high
 
 
@@ -60,7 +61,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
     """The summary of a chain that holds. Raises ValueError, or an error of reading, where one does not."""
     spent, before, head, exact, unknown, plans = 0.0, Fraction(0), "0" * 64, set[str](), set[str](), dict[str, Any]()
     used, parts, waiting, rates = dict[str, int](), dict[str, Counter[int]](), dict[int, Any](), dict[str, float]()
-    noted, under = {"void": list[str](), "assume": list[str]()}, set[str]()
+    charged, noted, under = set[str](), {"void": list[str](), "assume": list[str]()}, set[str]()
     for seq, r in enumerate(map(json.loads, lines)):
         body, kind, event, plan, slots = r["body"], r["kind"], r["body"].get("event"), r["body"].get("plan"), 0
         text = json.dumps([seq, kind, r["name"], json.dumps(body, sort_keys=True, separators=(",", ":")), head], separators=(",", ":"))
@@ -76,8 +77,10 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
             plans[r["name"]], used[r["name"]], parts[r["name"]], slots = body, 0, Counter(), body["slots"]
         elif kind == "charge":
             asked, slots = body.get("slots"), event["slots"]
-            waiting[seq] = asked and [s.get("handle") for s in asked]
-            require(r, type(slots) is int and slots > 0 and (asked is None or len(asked) == slots), "one slot a handle")
+            handles = {s["handle"] for s in asked or [] if type(s["handle"]) is str} - charged
+            require(r, type(slots) is int and slots > 0 and (asked is None or len(asked) == len(handles) == slots), "one slot a handle")
+            waiting[seq] = None if asked is None else [s["handle"] for s in asked], slots
+            charged |= handles
             if plan is not None:
                 parts[plan].update(s["part"] if plans[plan].get("parallel") else 0 for s in asked or [{}] * slots)
                 slots, used[plan] = max(parts[plan].values()) - used[plan], max(parts[plan].values())
@@ -85,8 +88,8 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
                 require(r, not wrong and (not plans[plan].get("parallel") or parts[plan].total() <= limit), "its parts and their limit")
                 require(r, used[plan] <= plans[plan]["slots"] and {**event, "slots": 1} == {**plans[plan]["event"], "slots": 1}, "its plan")
         elif kind == "value":
-            handles, given = waiting.pop(body["entry"]), [v.get("handle") for v in body["values"]]
-            require(r, handles is None or None in handles or given == handles, "its charge")
+            (expected, count), given = waiting.pop(body["entry"]), [v.get("handle") for v in body["values"]]
+            require(r, len(given) == count and expected in (None, given), "its charge")
         else:
             noted[kind].append(r["name"])
         under.update(*((s.get("assumptions") or ()) for s in ([body["terms"]] if kind == "reserve" else body.get("slots") or [])))
@@ -116,8 +119,8 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
     if planned or "cap" not in birth:  # as the first versions' were
         told["guarantee"] = budget["epsilon"] if planned and at == budget["delta"] else None
     told |= dict.fromkeys(["guarantee"] * bool(exact or under) + ["spent"] * ("charge" in exact), math.inf)
-    lists = {**noted, "under": sorted(under), "taken as stated": sorted(unknown)}
-    return {"records": seq + 1, "head": head, "delta": at, "epsilon": told, **lists}
+    taken = {"under": sorted(under), "taken as stated": sorted(unknown)}
+    return {"records": seq + 1, "head": head, "delta": at, "epsilon": told, **noted, **taken}
 
 
 def require(record: dict[str, Any], holds: bool, what: str) -> None:

@@ -30,7 +30,7 @@ TERMS = dataclasses.replace(TERMS, epochs=3, batches=1, batch_size=1100) if SMAL
 # One run at (6, 1e-5) has some noise in each step. Keeping that noise and trying again and again costs, for the records of each role:
 
 # %%
-once = plan_tuning(BUDGET, TERMS, runs=TRIES, validation=350)["once"]
+once = plan_tuning(BUDGET, TERMS, runs=TRIES, validation=350, adjacency=Adjacency.ADD_OR_REMOVE_ONE)["once"]
 steps = once.terms.event(Adjacency.ADD_OR_REMOVE_ONE)
 for tries in (1, 3, TRIES):
     counted = compose([steps.repeated(steps.slots * tries)], delta=1e-5).epsilon
@@ -60,7 +60,7 @@ assert costs[0] < costs[1] < costs[2]
 # scores, and no record for both.
 
 # %%
-plans = plan_tuning(BUDGET, TERMS, runs=TRIES, validation=350)
+plans = plan_tuning(BUDGET, TERMS, runs=TRIES, validation=350, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
 print(plans)
 for plan in plans.values():
     assert compose(plan.events, delta=1e-5).epsilon <= 6.0

@@ -1,26 +1,26 @@
 """DP-SGD steps and dpbo releases in one history, as an Opacus accountant.
 
-    engine.accountant = LedgerAccountant(curator, noise_multiplier=1.1, steps=300)      # before engine.make_private(...)
-    engine.accountant = LedgerAccountant()                                              # no ledger: what Opacus itself would count
+    engine.accountant = LedgerAccountant()              # in Opacus' engine: what Opacus itself would count, and releases beside it
+    engine = PrivateEngine(curator, terms)              # in dpbo's: has one that charges a curator's ledger
 
-Bound to a curator, `make_private` reserves the planned steps in its ledger, because Opacus calls its accountant after the noise was added;
-each step then takes a slot, and a step beyond the plan raises before the noised gradient is used. Opacus' noise multiplier is the standard
-deviation over the norm bound of one record's gradient, as a PoissonGaussianEvent has it, so no conversion is needed under either relation.
+With a curator, the planned steps are reserved in its ledger before the first; each step then takes a slot before its noise is drawn, and a
+step beyond the plan raises. Opacus' noise multiplier is the standard deviation over the norm bound of one record's gradient, as a
+PoissonGaussianEvent has it, so no conversion is needed under either relation.
 
 What dpbo cannot see is attested by the caller, and the statement says so (assumption `dpsgd-attested`): that the loader holds each
-protected record once and samples records by themselves, and that nobody can predict torch's generator, from which Opacus draws its noise,
-in floats. A generator that was seeded voids the statement where it can be noticed, also by dpbo's own proposals in another thread while a
-model trains in this one: train in processes there.
+protected record once, that training takes records from the loader alone, and that a record's gradient depends on no other record.
+Without a curator Opacus draws noise and samples from torch's generator, which one released model gives away on the CPU: what is counted
+then holds against nobody who has a model and time to compute.
 """
 
 from __future__ import annotations
 
 import collections
+import os
 import uuid
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
-
-import torch
 
 from dpbo.accounting.composition import compose
 from dpbo.accounting.relations import convert
@@ -29,12 +29,12 @@ from dpbo.errors import InputError, LedgerError, OpacityError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
 from dpbo.loading import load_opacus
 from dpbo.privacy import Adjacency, require_count, require_positive
-from dpbo.seeding import seeded_elsewhere, switches
 from dpbo.statement import NOT_BOUNDED
 
 IAccountant: Any = load_opacus("opacus.accountants").IAccountant
 _ATTESTED = "dpsgd-attested"
-_SMALL_SEED = 1 << 32  # torch seeds itself with 53 bits; people do not
+
+_COUNTING: weakref.WeakSet[LedgerAccountant] = weakref.WeakSet()
 
 Step = tuple[float, float, int]  # noise multiplier, sample rate, how often: Opacus' own entry
 
@@ -68,11 +68,11 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     def __init__(
         self, curator: Bound | None = None, *, noise_multiplier: float | None = None, steps: int | None = None, name: str = "dp-sgd"
     ) -> None:
-        self._id, self._curator, self._name = uuid.uuid4().hex, curator, name
-        self._runs: dict[str, list[Step]] = {self._id: []}
+        self._curator, self._name = curator, name
+        self._runs: dict[str, list[Step]] = {}
+        self._begin_run()
         self._releases: dict[str, Event] = {}
-        self._counting, self._voided = False, False
-        self._switches: Mapping[int, int] = switches()
+        self._counting = False
         if curator is not None:
             if curator.ledger.birth["grouped"]:
                 raise InputError("unit", curator.ledger.birth["unit"], "one record", "Opacus clips and samples single records.")
@@ -84,31 +84,22 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         """The name under which Opacus knows this accountant."""
         return "dpbo"
 
+    def reserve(self, sample_rate: float) -> None:
+        """Of an accountant with a curator: reserves the planned steps at this rate in the ledger, or resumes them."""
+        assert self._curator is not None
+        multiplier, _, steps = self._planned
+        self._curator.ledger.note("assume", _ATTESTED)
+        terms = {"attested": "Poisson", "sample_rate": float(sample_rate)}
+        self._curator.reserve(self._name, self._event(multiplier, sample_rate), slots=steps, terms=terms)
+        self._planned = multiplier, float(sample_rate), steps
+
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """What `make_private` attaches to the optimizer; bound to a curator, it reserves the plan now."""
-        if self._curator is not None:
-            multiplier, _, steps = self._planned
-            event = self._event(multiplier, sample_rate)
-            self._curator.ledger.note("assume", _ATTESTED)
-            self._curator.reserve(self._name, event, slots=steps, terms={"attested": "Poisson", "sample_rate": float(sample_rate)})
-            self._planned = multiplier, float(sample_rate), steps
-        count, self._switches = super().get_optimizer_hook_fn(sample_rate), switches()
-
-        def hook(optimizer: Any) -> None:
-            self._watch(optimizer)
-            count(optimizer)
-
+        """What Opacus' own `make_private` attaches to the optimizer. Raises InputError with a curator: a PrivateEngine is for that."""
+        if self._curator is not None and not self._planned[1]:
+            raise InputError("engine", "Opacus' own", "a dpbo.integrations.opacus.PrivateEngine, for an accountant with a curator",
+                             "Opacus draws noise from torch's generator, and counts by a hook that another one replaces.")  # fmt: skip
+        hook: Callable[[Any], None] = super().get_optimizer_hook_fn(sample_rate)
         return hook
-
-    def _watch(self, optimizer: Any) -> None:
-        """Void the statement where Opacus' noise can be repeated: a generator was given, or torch's own was seeded by a small number."""
-        secure = getattr(optimizer, "secure_mode", False)
-        before, self._switches = self._switches, switches()
-        seeded = getattr(optimizer, "generator", None) is not None or torch.initial_seed() < _SMALL_SEED
-        seeded = seeded or seeded_elsewhere(before, self._switches)
-        if self._curator is not None and seeded and not secure and not self._voided:
-            self._curator.ledger.note("void", "DP-SGD noise came from a generator that was seeded")
-            self._voided = True  # said once: a note is a transaction, and this runs at every step
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """One step of DP-SGD. Raises BudgetExceeded beyond the plan, InputError where it is not the planned one."""
@@ -164,19 +155,26 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         """Merge a checkpoint: what is not known yet is added (bound: charged to the ledger); nothing is ever taken away.
 
         Raises:
-            InputError: not a LedgerAccountant's state. LedgerError: it tells another story of a run that is known here.
+            InputError: not a LedgerAccountant's state. LedgerError: it tells another story of a run or a release that is known here.
         """
-        if state_dict.get("mechanism") != self.mechanism() or "runs" not in state_dict:
+        if state_dict.get("mechanism") != self.mechanism() or not {"runs", "releases"} <= set(state_dict):
             raise InputError("state_dict", state_dict.get("mechanism"), "one that a LedgerAccountant wrote")
         if self._curator is not None and state_dict["releases"]:
             raise InputError("state_dict", "with releases", "of steps alone, for an accountant bound to a curator")
+        told = {run: [(float(m), float(rate), require_count("count", count)) for m, rate, count in steps]
+                for run, steps in state_dict["runs"].items()}  # fmt: skip
+        for multiplier, rate, _ in (step for steps in told.values() for step in steps):
+            self._event(multiplier, rate)  # refuses what no step can be
+        runs = {run: _longer(self._runs.get(run, []), steps) for run, steps in told.items()}
+        releases = {key: event_from_json(body) for key, body in state_dict["releases"].items()}
+        if any(self._releases.get(key, event) != event for key, event in releases.items()):
+            raise LedgerError("the checkpoint tells another story of a release that is known here; nothing was loaded.")
         self._counting = True
-        for run, told in state_dict["runs"].items():
-            steps = [(float(multiplier), float(rate), int(count)) for multiplier, rate, count in told]
-            if self._curator is not None:
+        if self._curator is not None:
+            for run, steps in told.items():
                 self._charge_rest(run, steps)
-            self._runs[run] = _longer(self._runs.get(run, []), steps)
-        self._releases.update({key: event_from_json(body) for key, body in state_dict["releases"].items()})
+        self._runs.update(runs)
+        self._releases.update(releases)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy is another run: what both count from here on is counted twice, not once."""
@@ -184,8 +182,13 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
             raise OpacityError("an accountant that is bound to a curator cannot be copied: its steps are charged where they are taken.")
         self.__dict__.update(state)
         self._runs = {run: list(steps) for run, steps in self._runs.items()}
+        self._begin_run()
+
+    def _begin_run(self) -> None:
+        """Count under an id of its own from here on: of each object, and of its copy in a process that is forked."""
         self._id = uuid.uuid4().hex
         self._runs[self._id] = []
+        _COUNTING.add(self)
 
     def _event(self, noise_multiplier: float, sample_rate: float) -> Event:
         """One step, in the relation of the ledger or in Opacus' own."""
@@ -242,5 +245,13 @@ def _rest(known: list[tuple[Any, int]], told: list[tuple[Any, int]]) -> list[tup
                 story.pop(0)
     return [(what, count) for what, count in ahead]
 
+
+def _begin_runs_of_fork() -> None:
+    for accountant in list(_COUNTING):
+        accountant._begin_run()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_runs_of_fork)
 
 load_opacus("opacus.accountants").register_accountant(LedgerAccountant.mechanism(), LedgerAccountant, force=True)

@@ -162,6 +162,8 @@ def _require(posterior: GradientPosterior, theta: Tensor, b: int, bounds: Tensor
             require_constant(name, value)
     if posterior.batch_shape or require_finite("theta", theta).dim() != 1:
         raise InputError("theta", tuple(theta.shape), "of shape d, with the posterior of one run", "Choose for one run after the other.")
+    if theta.shape != posterior.points(theta).shape[-1:] or len(theta) == 0:
+        raise InputError("theta", tuple(theta.shape), "of the observed points' dimension, 1 or more")
     if start is not None and require_finite("start", start).shape != (b, len(theta)):
         raise InputError("start", tuple(start.shape), f"of shape ({b}, {len(theta)})")
     if bounds is None:

@@ -20,7 +20,7 @@ from botorch.sampling import SobolQMCNormalSampler
 
 from dpbo.checking import checked
 from dpbo.errors import InputError
-from dpbo.models.observed import ModelBuilder, quiet, require_observed, usual_gp
+from dpbo.models.observed import FARTHEST, ModelBuilder, quiet, require_observed, usual_gp
 from dpbo.seeding import seeded
 from dpbo.space import Space
 
@@ -85,12 +85,12 @@ def require_history(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.
 
 
 def require_pending(space: Space, pending: torch.Tensor | None) -> None:
-    """Raises InputError unless it is None or `k x d`, float64 and finite."""
+    """Raises InputError unless it is None or `k x d`, float64, points of the space."""
     if pending is None:
         return
     d = len(space.names)
-    if pending.shape[1:] != (d,) or pending.dtype != torch.float64 or not bool(pending.isfinite().all()):
-        raise InputError("pending", tuple(pending.shape), f"float64, finite, of shape k x {d}")
+    if pending.shape[1:] != (d,) or pending.dtype != torch.float64 or not bool((pending.abs() <= FARTHEST).all()):
+        raise InputError("pending", tuple(pending.shape), f"float64, of shape k x {d}, points of the space")
 
 
 def best_point(

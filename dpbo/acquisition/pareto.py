@@ -56,6 +56,7 @@ def pareto_point(
 @checked
 def pareto_front(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, public: _Costs) -> torch.Tensor:
     """Which rows of X no other row beats, `t` bools, by posterior means and public values: noisy scores would keep the luckiest."""
+    require_history(space, X, Y, Yvar, least=1)
     _require_beside(X, public)
     return is_non_dominated(torch.cat([posterior_mean(space, X, Y, Yvar).unsqueeze(1), public], 1))
 

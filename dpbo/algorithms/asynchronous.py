@@ -28,8 +28,9 @@ import torch
 
 from dpbo.acquisition.mixed import posterior_mean
 from dpbo.acquisition.proposing import Proposer, Proposes
-from dpbo.algorithms.pools import LOST, Executors, Pool
+from dpbo.algorithms.pools import Executors, Pool
 from dpbo.checking import checked
+from dpbo.curator.evaluation import LOST
 from dpbo.curator.handle import Handle
 from dpbo.curator.turns import assume_durations_tell_nothing
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure

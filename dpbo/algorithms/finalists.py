@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from botorch.fit import fit_gpytorch_mll
@@ -28,7 +28,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from dpbo.accounting.calibrate import exact_share, parts_of
 from dpbo.acquisition.ucb import GPUCB
 from dpbo.algorithms import one_choice
-from dpbo.checking import checked
+from dpbo.checking import POINTS, Within, checked
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
@@ -36,6 +36,8 @@ from dpbo.objective import PrivateObjective
 from dpbo.privacy import require_count, require_positive
 from dpbo.queries.digests import digest_of
 from dpbo.queries.scoring import Score
+
+_SEVERAL = Within("two rows or more, within 1e100 of zero", lambda value: len(value) > 1 and bool((value.abs() <= 1e100).all()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,7 @@ class Chosen:
 def search_then_choose(
     curator: Curator,
     score: Score,
-    candidates: torch.Tensor,
+    candidates: Annotated[torch.Tensor, POINTS, _SEVERAL],
     *,
     score_range: tuple[float, float],
     evaluations: int,
@@ -93,10 +95,9 @@ def search_then_choose(
         InputError: an argument outside its range. BudgetExceeded: the budget is not left. ReleaseLost: the choice was charged by a process
         that died before it could deliver.
     """
-    _require_candidates(candidates)
     finalists = min(require_count("finalists", finalists), len(candidates))  # here, not after the search was charged
     require_count("initial", initial)
-    require_positive("beta", beta)
+    beta = require_positive("beta", beta)
     whole, share = exact_share(budget_share), exact_share(search_share, "search_share")
     if share == 1:
         raise InputError("search_share", search_share, "below 1", "The rest pays for the choice.")
@@ -135,10 +136,3 @@ def _bounds(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, beta: float) -
     model = SingleTaskGP(X, Y, Yvar, input_transform=Normalize(X.shape[1]), outcome_transform=Standardize(1))
     fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
     return GPUCB(model, lambda _: beta)
-
-
-def _require_candidates(candidates: Any) -> None:
-    if not isinstance(candidates, torch.Tensor) or candidates.ndim != 2 or len(candidates) < 2 or candidates.dtype != torch.float64:
-        raise InputError("candidates", type(candidates).__name__, "a float64 tensor of shape n x d, two rows or more", "Use .double().")
-    if not bool(candidates.isfinite().all()):
-        raise InputError("candidates", "with NaN or infinite entries", "finite")

@@ -13,6 +13,7 @@ Kernel, clip, bounds and start are public: fixed, or fitted on public data or on
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
@@ -28,9 +29,10 @@ from dpbo.accounting.calibrate import exact_share
 from dpbo.algorithms.gibo_frame import Frame, require_bounds, require_start
 from dpbo.algorithms.gibo_points import GIBOPoints
 from dpbo.algorithms.gibo_settings import RECOMMENDED, GIBOSettings
-from dpbo.checking import checked, warn
+from dpbo.checking import Positive, checked, warn
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
+from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError, LedgerError, LedgerMismatch, LedgerUnavailable, PrivacyError
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms.gaussian import GaussianMechanism
@@ -54,6 +56,7 @@ class GIBOResult:
         iterates: theta_0, theta_1, ..., `t + 1 x d`.
         gradients: as released, `t x d`, in the algorithm's own coordinates.
         rho: length of the noise of one gradient over the clip.
+        statement: gives the ledger's statement, as it is when called.
     """
 
     x: torch.Tensor
@@ -86,7 +89,7 @@ class DPGIBO:
         divisor, loss_range: as in `ClippedGradient`.
         settings: RECOMMENDED or PAPER of dpbo.algorithms, or a change of one.
         seed: of the designs' rotations, never of the noise.
-        name: the plan's name in the ledger; the same name and terms resume it.
+        name: the plan's name in the ledger; the same name and terms resume it, with the records and the loss that it began with.
         callback: called with this object after every iteration.
 
     Raises:
@@ -106,7 +109,7 @@ class DPGIBO:
         kernel: Kernel | None = None,
         noise: float = 0.0,
         mean: float = 0.0,
-        tolerance: float | None = None,
+        tolerance: Positive | None = None,
         start: torch.Tensor | None = None,
         divisor: float | None = None,
         loss_range: tuple[float, float] | None = None,
@@ -213,14 +216,21 @@ class DPGIBO:
         averaged = path[-self.settings.averaged(self.rho, len(path) - 1) :].mean(0)
         gradients = torch.stack(self._gradients) if self._gradients else path[:0]
         outward = self._frame.outward
-        return GIBOResult(outward(averaged), self.theta, outward(path), gradients, self.rho, self.curator.statement)
+        statement = functools.partial(compose_statement, self.curator.ledger, units=self.curator.units)  # no curator: it holds the records
+        return GIBOResult(outward(averaged), self.theta, outward(path), gradients, self.rho, statement)
 
     def state_dict(self) -> dict[str, Any]:
         """What has been released, for a checkpoint; public."""
         return {"name": self.name, "gradients": [gradient.tolist() for gradient in self._gradients]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Check a checkpoint against the ledger, which is what a run resumes from. Raises LedgerMismatch where they disagree."""
+        """Check a checkpoint against the ledger, which is what a run resumes from.
+
+        Raises:
+            InputError: `state` is not one that `state_dict` gave. LedgerMismatch: it disagrees with the ledger.
+        """
+        if not isinstance(state.get("gradients"), list):
+            raise InputError("state", state, "what state_dict() gave")
         known = [gradient.tolist() for gradient in self._gradients]
         if state.get("name") != self.name or known[: len(state["gradients"])] != state["gradients"]:
             raise LedgerMismatch("gradients", len(known), len(state["gradients"]), "Open the ledger that this state was saved beside.")
@@ -266,6 +276,7 @@ class DPGIBO:
         planned = budget if isinstance(budget, NoNoise) else GaussianMechanism(self._multiplier(budget))
         planned.law(query.scale(relation), query.quanta())  # refuses what cannot be drawn before anything is reserved
         shown = {"budget": str(budget), **query.public_inputs(), **terms}
+        self.curator.bind(self.name, {"loss": self._loss}, begun=self.name in self.curator.ledger.head().used)
         event = self.curator.reserve(self.name, planned.event(), slots=self.iterations, terms=shown)
         return planned if isinstance(planned, NoNoise) else GaussianMechanism(event.noise_multiplier)
 

@@ -30,7 +30,7 @@ class Frame:
 
 def require_bounds(bounds: Any) -> torch.Tensor:
     """`bounds` if it is a box, else InputError."""
-    shaped = isinstance(bounds, torch.Tensor) and bounds.ndim == 2 and len(bounds) == 2 and bounds.dtype == torch.float64
+    shaped = isinstance(bounds, torch.Tensor) and bounds.ndim == 2 and len(bounds) == 2 and bounds.numel() and bounds.dtype == torch.float64
     if not shaped or not bool((bounds[0] < bounds[1]).all()) or not bool(bounds.isfinite().all()):
         shown = tuple(bounds.shape) if isinstance(bounds, torch.Tensor) else type(bounds).__name__
         raise InputError("bounds", shown, "a finite float64 tensor of shape 2 x d with lower ends below upper ends")

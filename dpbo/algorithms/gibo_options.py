@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from gpytorch.kernels import Kernel, RBFKernel
@@ -22,7 +22,7 @@ from dpbo.algorithms.gibo import described_kernel
 from dpbo.algorithms.gibo_frame import Frame, require_bounds, require_start
 from dpbo.algorithms.gibo_points import GIBOPoints
 from dpbo.algorithms.gibo_settings import RECOMMENDED, GIBOSettings
-from dpbo.checking import checked
+from dpbo.checking import POINTS, checked
 from dpbo.curator.curator import Curator
 from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.selection import SelectionMechanism
@@ -42,7 +42,7 @@ _TIE = 4.0  # noise scales between neighbours of equal merit: the lower is 50 ti
 def choose_start(
     curator: Curator,
     loss: Loss,
-    candidates: torch.Tensor,
+    candidates: Annotated[torch.Tensor, POINTS],
     *,
     loss_range: tuple[float, float],
     budget_share: float | Fraction,

@@ -85,8 +85,7 @@ class Adaptive:
         return points[drawn_index(weights, entropy)]
 
     def _interests(self, runs: Sequence[Run], points: torch.Tensor, entropy: Entropy) -> torch.Tensor:
-        """Scaled interest in each candidate; zeros while there is no model. What it draws is from `entropy`: a public seed is counted in
-        `seeding.switches`, for whoever draws noise beside it, and counts would tell how many runs there were."""
+        """Scaled interest in each candidate; zeros while there is no model. What it draws is from `entropy`, never from a public seed."""
         known = [run for run in runs if not run.failed]
         if len(known) < 2:
             return torch.zeros(len(points), dtype=torch.float64)

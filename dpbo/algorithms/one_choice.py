@@ -32,7 +32,7 @@ def require_left(curator: Curator, share: Fraction, what: str) -> None:
     if not total + wanted <= cap:
         part = (total + wanted).first_beyond(cap)
         asked, spent, whole = (float(cost.parts[part]) for cost in (wanted, total, cap))
-        raise BudgetExceeded(asked, whole - spent, whole, curator.accounting.unit, what)
+        raise BudgetExceeded(asked, whole - spent, whole, curator.accounting.unit, what, curator.ledger.account())
 
 
 def reserve(curator: Curator, mechanism: SelectionMechanism, name: str, terms: Mapping[str, Any]) -> SelectionMechanism:

@@ -7,13 +7,12 @@ charged for a job that is lost, so it is simply handed in again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
 from dpbo.curator.handle import Handle
 from dpbo.errors import InputError
 
-LOST = (BrokenExecutor, CancelledError)
 Executors = Executor | Callable[[], Executor]
 _MOST_BREAKS = 3
 

@@ -144,7 +144,7 @@ def private_selection(
     terms = _terms(law, space, score, threshold, pad_to) | ({"role": role} if (role := _other_role(curator, base)) else {})
     charged = curator.reserve(name, event, slots=1, terms=terms)  # as the ledger has it
     if curator.ledger.head().used[name] == 0:
-        for assumed in ("runs-hidden", *(["runs-attested"] if base else []), *([] if score is None else ["score-total"])):
+        for assumed in ("runs-hidden", *(["runs-attested"] if base else [])):
             curator.ledger.note("assume", assumed)
         slot = {"query": "PrivateSelection", "public": {}, "details": {}}
         entry = curator.ledger.charge(name, charged, {"units": curator.units, "slots": [slot]}, name, used=0)

@@ -1,9 +1,8 @@
-"""The ledger behind a curator, written by the first rank alone and read alike on all; and the notes that must reach it first."""
+"""The ledger behind a curator, written by the first rank alone and read alike on all."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -25,8 +24,7 @@ class Books:
     """
 
     def __init__(self, ranks: Together, url: str | None, born: Mapping[str, Any]) -> None:
-        self._ranks, self._lock = ranks, threading.RLock()
-        self._owed: list[tuple[str, str]] = []
+        self._ranks = ranks
         opened: list[Ledger] = []
 
         def told() -> tuple[list[Record], bool] | None:
@@ -64,16 +62,3 @@ class Books:
     def note(self, kind: str, text: str) -> None:
         """Note something on all ranks' behalf, for every later statement."""
         self.by_first("note", (kind, text), lambda: self.own.note(kind, text))
-
-    def owe(self, kind: str, text: str) -> None:
-        """Note it as soon as the ledger can be written: now, or before the next release."""
-        self._owed.append((kind, text))
-        with contextlib.suppress(LedgerUnavailable):
-            self.by_first("note", (kind, text), self.settle)
-
-    def settle(self) -> None:
-        """What the statement must say goes to the ledger before anything else does. By the first rank alone."""
-        with self._lock:
-            while self._owed and self._ranks.rank == 0:
-                self.own.note(*self._owed[0])
-                self._owed.pop(0)

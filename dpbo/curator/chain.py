@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,75 +96,95 @@ def stored_forms(seq: int) -> Iterator[None]:
         raise LedgerCorrupt(f"record {seq} cannot be understood ({told}): it was changed, or written by a newer dpbo.") from None
 
 
-def replay(chain: Sequence[Record], accounting: Accounting, cap: Cost) -> None:
-    """Recompute every hash, cost and slot. Raises LedgerCorrupt at the first record that does not follow, or passes the cap or its plan."""
-    books, head = _Books(accounting, cap), None
+def replay(chain: Iterable[Record], accounting: Accounting, cap: Cost) -> None:
+    """Recompute every link, cost and slot. Raises LedgerCorrupt at the first record that does not follow, or passes the cap or its plan."""
+    totals = Totals(accounting, cap)
     for record in chain:
+        totals.follow(record)
+
+
+class Totals:
+    """The running state, recomputed from the records and kept apart from what they say of it.
+
+    Attributes:
+        head: the newest record that was followed.
+        void: whether a record says that nothing is guaranteed.
+        plans: the reservations, by name.
+        paid: what each plan, and the releases of each name outside of plans, took from the budget.
+        used: slots that were charged, by plan; of a parallel one, those of the part that was asked most often.
+        parts: how often each part of the records was charged, by parallel plan.
+    """
+
+    def __init__(self, accounting: Accounting, cap: Cost) -> None:
+        self._accounting, self._cap = accounting, cap
+        self.head: Record | None = None
+        self.void = False
+        self.plans, self.paid, self.parts = dict[str, Record](), dict[str, Cost](), dict[str, Counter[int]]()
+        self._total, self.used = cap.nothing, dict[str, int]()
+        self._open, self._relation = dict[int, Record](), ""
+        self._events = dict[str, Event]()
+
+    def follow(self, record: Record) -> None:
+        """Take the next record in; its own hash was checked when it was read. Raises LedgerCorrupt where it does not follow."""
+        place = (0, _ORIGIN) if self.head is None else (self.head.seq + 1, self.head.hash)
         try:
-            follows = (
-                record == Record.following(head, record.kind, record.name, record.body) and books.after(record) == record.body["state"]
-            )
+            follows = (record.seq, record.previous) == place and self._after(record) == record.body["state"]
         except (*_UNREADABLE, LedgerCorrupt):
             follows = False
         if not follows:
             raise LedgerCorrupt(f"record {record.seq} was changed, moved, or does not follow from the records before it.")
-        head = record
+        self.head = record
 
-
-class _Books:
-    """The running state, kept apart from what the records say of it."""
-
-    def __init__(self, accounting: Accounting, cap: Cost) -> None:
-        self._accounting, self._cap = accounting, cap
-        self._total, self._used = cap.nothing, dict[str, int]()
-        self._plans = dict[str, Record]()
-        self._parts = dict[str, Counter[int]]()
-        self._open, self._relation = dict[int, Record](), ""
-
-    def after(self, record: Record) -> dict[str, Any]:
+    def _after(self, record: Record) -> dict[str, Any]:
         """The state this record ought to carry. Raises ValueError where it could not have been written."""
         match record.kind:
             case "birth":
                 _require(record.seq == 0)
                 self._relation = record.body["adjacency"]
             case "reserve":
-                _require(record.name not in self._plans)
-                self._plans[record.name], self._used[record.name], self._parts[record.name] = record, 0, Counter()
-                self._pay(event_from_json(record.body["event"]).repeated(record.body["slots"]))
+                _require(record.name not in self.plans)
+                self.plans[record.name], self.used[record.name], self.parts[record.name] = record, 0, Counter()
+                self._pay(record.name, self._event(record.body["event"]).repeated(record.body["slots"]))
             case "charge":
                 self._charge(record)
             case "value":
                 charge = self._open.pop(record.body["entry"])
-                _require(
-                    len(record.body["values"]) == event_from_json(charge.body["event"]).slots and answers(charge, record.body["values"])
-                )
+                _require(len(record.body["values"]) == self._event(charge.body["event"]).slots and answers(charge, record.body["values"]))
             case "assume" | "void":
-                pass
+                self.void |= record.kind == "void"
             case _:
                 raise ValueError(f"unknown kind {record.kind!r}")
-        return {"total": str(self._total), "used": dict(self._used)}
+        return {"total": str(self._total), "used": dict(self.used)}
 
     def _charge(self, record: Record) -> None:
-        event, plan = event_from_json(record.body["event"]), record.body["plan"]
+        event, plan = self._event(record.body["event"]), record.body["plan"]
         _require(len(record.body.get("slots", range(event.slots))) == event.slots)
         self._open[record.seq] = record
         if plan is None:
-            return self._pay(event)
-        reserved = self._plans[plan].body
-        if self._plans[plan].parallel:
+            return self._pay(record.name, event)
+        reserved = self.plans[plan].body
+        if self.plans[plan].parallel:
             _require(all(map(is_part, record.parts)))
             _require("records" not in reserved["terms"] or record.body["units"] == reserved["terms"]["records"])  # see upgrades.py
-            self._parts[plan].update(record.parts)
-            self._used[plan] = max(self._parts[plan].values())
-            _require(reserved.get("limit") is None or self._parts[plan].total() <= reserved["limit"])
+            self.parts[plan].update(record.parts)
+            self.used[plan] = max(self.parts[plan].values())
+            _require(reserved.get("limit") is None or self.parts[plan].total() <= reserved["limit"])
         else:
-            self._used[plan] += event.slots
-        _require(event == event_from_json(reserved["event"]).repeated(event.slots) and self._used[plan] <= reserved["slots"])
+            self.used[plan] += event.slots
+        _require(event == self._event(reserved["event"]).repeated(event.slots) and self.used[plan] <= reserved["slots"])
 
-    def _pay(self, event: Event) -> None:
+    def _pay(self, name: str, event: Event) -> None:
         _require(event.relations() <= {self._relation})
-        self._total += self._accounting.cost(event)
+        cost = self._accounting.cost(event)
+        self._total, self.paid[name] = self._total + cost, self.paid.get(name, cost.nothing) + cost
         _require(self._total <= self._cap)
+
+    def _event(self, body: Mapping[str, Any]) -> Event:
+        """Most records of a chain say the same event: each is read once."""
+        text = dump(body)
+        if text not in self._events:
+            self._events[text] = event_from_json(body)
+        return self._events[text]
 
 
 def answers(charge: Record, values: Sequence[Mapping[str, Any]]) -> bool:

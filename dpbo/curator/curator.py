@@ -20,16 +20,18 @@ import numpy as np
 import torch
 
 from dpbo.accounting.filters import Accounting, GDPFilter
-from dpbo.checking import Index, Name, checked, require_json
+from dpbo.checking import Index, Name, checked, require_json, warn
 from dpbo.curator.alone import Alone, Together
 from dpbo.curator.books import Books
 from dpbo.curator.deliveries import Deliveries
 from dpbo.curator.entropy import system_entropy
-from dpbo.curator.evaluation import Job
+from dpbo.curator.evaluation import Job, handed_in, shown
+from dpbo.curator.fingerprints import RepeatedRecordsWarning, Sketch, is_protected, remember
 from dpbo.curator.handle import Handle, Opaque
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
+from dpbo.curator.resuming import require_same
 from dpbo.curator.terms import birth, require_own_role, require_plan_terms, require_row_change, require_terms
 from dpbo.errors import InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
 from dpbo.events import Event
@@ -39,7 +41,7 @@ from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
 from dpbo.statement import Statement
 
-_COLLECTIVE = frozenset({"__init__", "evaluate", "release", "release_all", "reserve"})  # every rank calls them
+_COLLECTIVE = frozenset({"__init__", "bind", "evaluate", "release", "release_all", "reserve"})  # every rank calls them
 _FAILURES = {
     "shape": "The score did not return one row of real numbers a record, on private records, beyond single units.",
     "exception": "The score failed on private records, beyond single units. Let it return NaN for records it cannot take.",
@@ -62,9 +64,12 @@ class Curator(Opaque):
         ledger: file name or SQLAlchemy URL. Omitted: in memory, and the statement begins "this process only".
         accounting: the filter that guards the cap, or `Planned` with every event there will be.
         role: what these records are for: "validation", "training" or "candidate".
-        example: a few public records of the same form, on which a score is tried first. Omitted: zeros, for tensors and arrays.
+        example: a few public records of the same form, on which a score is tried first: one that is NaN for all of them, out of its range
+            for most, or does not score each by itself is refused before anything is charged. Omitted: zeros, for tensors and arrays.
         row_change: how far a row moves under BOUNDED_ROW_CHANGE.
         allow_conditional: whether questions may be released whose sensitivity rests on assumptions about the data.
+        allow_repeated: whether records may be asked that this process has asked under another ledger already, where this ledger is in
+            memory; the statement then says that what the others released comes on top. Otherwise that is warned of (`DPSearch` refuses).
         entropy: source of noise. Anything but the default voids the statement; for tests.
         ranks: `Ranks()`, where the records are this process's shard of what several hold together. Then every rank calls the same methods
             in the same order; `ledger` and `entropy` are the first rank's.
@@ -87,6 +92,7 @@ class Curator(Opaque):
         example: Any = None,
         row_change: RowChange | None = None,
         allow_conditional: bool = False,
+        allow_repeated: bool = False,
         entropy: Entropy = system_entropy,
         ranks: Together | None = None,
     ) -> None:
@@ -97,7 +103,8 @@ class Curator(Opaque):
         self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = weakref.WeakKeyDictionary()
         self._mutated = False
         self._lock = threading.RLock()
-        self._entropy, self._allow_conditional = entropy, allow_conditional
+        self._entropy, self._allow_conditional, self._allow_repeated = entropy, allow_conditional, allow_repeated
+        self._remembered = False
         self._adjacency, self._budget, self._accounting, self._row_change = adjacency, budget, chosen, row_change
 
         def swallowed() -> PrivateView:
@@ -109,14 +116,19 @@ class Curator(Opaque):
             return PrivateView.of(records, unit, units_are_public=adjacency.replaces, shard=self._ranks.size > 1)
 
         grouped = getattr(unit, "groups", None) is not None
-        terms = (getattr(unit, "name", None), grouped, adjacency, budget, dataset, chosen.name, role, row_change, allow_conditional)
+        terms = (getattr(unit, "name", None), grouped, adjacency, budget, dataset, chosen.name, role, row_change, allow_conditional,
+                 allow_repeated)  # fmt: skip
         view = self._ranks.together("make a Curator", terms, swallowed)
         self.__view = self._ranks.whole(view, unit.groups, public=adjacency.replaces)
         self._example = example if example is not None else self.__view.zeros()
-        self._books = Books(self._ranks, ledger, birth(unit, adjacency, budget, dataset, chosen, role, row_change))
+        self._examined: set[Any] = set()
+        self._books = Books(self._ranks, ledger, birth(unit, adjacency, budget, dataset, chosen, role, row_change, self.units))
         self._deliveries = Deliveries(self._books.own)
+        self._examined_all = example is None or any(self.ledger.head().used.values())  # a run that is resumed may begin at a bad point
         if allow_conditional:
             self._books.note("assume", "conditional-allowed")
+        if allow_repeated and not self.ledger.storage.persistent:
+            self._books.note("assume", "repeated-records")
         if self._ranks.size > 1 and not grouped:
             self._books.note("assume", "shards-are-disjoint")
         if self._ranks.first("choose entropy", (), lambda: entropy is not system_entropy):
@@ -186,6 +198,9 @@ class Curator(Opaque):
 
         Clipped integer sums come back from the worker, and the raw losses of questions that keep them for later ones. Not on several ranks,
         which are the workers there.
+
+        The future raises what `evaluate` raises; an error of the executor itself as it is where a worker was lost, else as PrivateFailure:
+        such as that the job does not pickle, which may show records.
         """
         if self._ranks.size > 1:
             raise InputError("executor", type(executor).__name__, "left out on several ranks", "Each evaluates its own shard.")
@@ -195,12 +210,15 @@ class Curator(Opaque):
 
         def deliver(done: Future[IntegerSum | Failure]) -> None:
             try:
-                promised.set_result(self._accept(query, details, done.result()))
+                if (error := done.exception()) is not None:
+                    promised.set_exception(shown(error))
+                else:
+                    promised.set_result(self._accept(query, details, done.result()))
             except BaseException as error:  # the waiting caller gets it
                 promised.set_exception(error)
 
         promised.set_running_or_notify_cancel()
-        executor.submit(job).add_done_callback(deliver)
+        handed_in(job, executor).add_done_callback(deliver)
         return promised
 
     def release(self, question: Query | Handle, mechanism: Mechanism) -> Release:
@@ -274,22 +292,76 @@ class Curator(Opaque):
             self._books.own.note("assume", "records-keep-their-places")
             return self._books.own.reserve(name, event, slots, {**held, "records": self.units}, parallel=True, limit=limit)
 
-        return self._books.by_first(f"reserve {name}", (event.to_json(), slots, terms, parallel, limit), reserved)
+        sketch = self._first_asked(event)
+        found = self._books.by_first(f"reserve {name}", (event.to_json(), slots, terms, parallel, limit), reserved)
+        self._remember(sketch)
+        return found
+
+    def bind(self, plan: Name, things: Mapping[str, Any], *, tables: Mapping[str, Any] | None = None, begun: bool) -> None:
+        """Refuse to resume a plan with other things than it began with, by fingerprints that are kept beside the ledger (resuming.py).
+
+        Args:
+            plan: its name.
+            things: what it was given, by name: scores, functions that train, estimators. The records are compared without being named.
+            tables: records of other roles, by name, in any order.
+            begun: whether the ledger knows the plan; else what is given is what it begins with.
+
+        Raises:
+            PlanChanged: names what differs. Nothing was charged.
+        """
+
+        def same() -> None:
+            whole = self.__view if self._ranks.size == 1 else None  # how records are dealt to ranks is no part of the question
+            require_same(self._books.own, whole, plan, things, tables or {}, begun=begun)
+
+        self._books.by_first(f"bind {plan}", (sorted(things), sorted(tables or {}), begun), same)
+
+    def examined(self, query: Query) -> None:
+        """Note that this question's score was judged on public records: `example=` does it no more."""
+        self._examined.add(_code_of(query))
+
+    def repeats(self) -> bool:
+        """Whether some of its records were asked in this process under another ledger, and this one is in memory. For the operator alone:
+        two tables share records or do not."""
+        if self.ledger.storage.persistent or self._remembered or self._is_void():
+            return False
+        return is_protected(Sketch.of(self.__view))
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
-        self._books.settle()
         return compose_statement(self._books.own, delta=delta, units=self.units)
 
     def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None, used: int | None) -> None:
         laws = [self._law(handle, mechanism) for handle in handles]
         event = self._event(handles, mechanism)
         self._require_allowed(handles)
-        self._books.settle()
+        sketch = self._first_asked(event)
         entry = self._charge(handles, name, event, plan, used)
         releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]
         self._deliveries.drawn(entry, name, list(zip(handles, releases, strict=True)))
+        self._remember(sketch)
         self._deliveries.store()
+
+    def _first_asked(self, event: Event) -> Sketch | None:
+        """Fingerprints to remember once the first event is charged. Nothing is promised of a void ledger, nor of what is free."""
+        if self._remembered or event.free:
+            return None
+        self._remembered = self._is_void()
+        sketch = None if self._remembered else Sketch.of(self.__view)
+        if not (self.ledger.storage.persistent or self._allow_repeated) and is_protected(sketch):
+            text = ("some of these records were asked in this process under another ledger, and this one is in memory: what both release "
+                    "adds up to more than either states. Give one dataset= and ledger= for both, or allow_repeated=True, which the "
+                    "statement then says.")  # fmt: skip
+            warn(text, RepeatedRecordsWarning)
+        return sketch
+
+    def _remember(self, sketch: Sketch | None) -> None:
+        if sketch is not None:
+            remember(sketch)
+            self._remembered = True
+
+    def _is_void(self) -> bool:
+        return self.ledger.void
 
     def _charge(self, handles: Sequence[Handle], name: str, event: Event, plan: str | None, used: int | None) -> int:
         slots = [self._described(handle) for handle in handles]
@@ -328,7 +400,8 @@ class Curator(Opaque):
         asked = {"query": type(query).__name__, "public": query.public_inputs(), "details": handle.details}
         conditions = dict(query.data_assumptions())
         part = {} if query.part() is None else {"part": query.part()}
-        return {"handle": handle.id, **asked, **part, **({"assumptions": conditions} if conditions else {})}
+        failing = {"failure_probability": p} if (p := query.failure_probability()) else {}
+        return {"handle": handle.id, **asked, **part, **({"assumptions": conditions} if conditions else {}), **failing}
 
     def _tell_ranks(self, method: str, given: Mapping[str, Any], refused: InputError) -> None:
         """A refusal before a collective is one itself: ranks that were asked for something else are told, and do not wait for this one."""
@@ -365,7 +438,8 @@ class Curator(Opaque):
         if self._mutated:
             raise PrivateFailure(_FAILURES["mutated"])
         kept = tuple(self._kept(handle) for handle in query.handles())
-        return Job(query, dataclasses.replace(self.__view, kept=kept), self._example)
+        examined = self._examined_all or _code_of(query) in self._examined
+        return Job(query, dataclasses.replace(self.__view, kept=kept), self._example, examined)
 
     def _tried(self, query: Query) -> IntegerSum | Failure:
         outcome = self._job(query)()
@@ -382,6 +456,7 @@ class Curator(Opaque):
     def _accept(self, query: Query, details: Mapping[str, Any], outcome: IntegerSum | Failure) -> Handle:
         if isinstance(outcome, Failure):
             self._refuse_failure(outcome)
+        self.examined(query)
         handle = Handle(query, details, self._ranks.name())
         with self._lock:
             self.__answers[handle] = query, outcome
@@ -391,8 +466,8 @@ class Curator(Opaque):
         if failure.kind == "interrupted":
             raise KeyboardInterrupt
         self._mutated |= failure.kind == "mutated"
-        self._books.owe("assume", "score-total")
-        raise PrivateFailure(f"{_FAILURES[failure.kind]} Nothing was charged. The statement now names the assumption score-total.")
+        # nothing is noted: readers of the ledger would learn that the score failed, which `score-total` of every statement covers
+        raise PrivateFailure(f"{_FAILURES[failure.kind]} Nothing was charged or noted. Tell nobody but who may see the records.")
 
     def _answer(self, handle: Handle) -> tuple[Query, IntegerSum]:
         try:
@@ -402,3 +477,11 @@ class Curator(Opaque):
 
     def __repr__(self) -> str:
         return f"<Curator of {self.ledger.birth['dataset'] or 'unnamed'} records, {self.adjacency.value}: opaque>"
+
+
+def _code_of(query: Query) -> Any:
+    """What its score runs, however often it is made anew: examples are tried on it once."""
+    asked = getattr(query, "query", query)
+    score = getattr(asked, "score", getattr(asked, "loss", type(asked)))
+    score = getattr(score, "func", score)
+    return getattr(score, "__code__", type(score))

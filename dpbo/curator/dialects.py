@@ -27,7 +27,7 @@ _POSTGRES_BROKEN = ("XX001", "XX002")  # SQLSTATEs of damaged data and indexes; 
 
 def rooted(url: sa.URL) -> sa.URL:
     """A file by its whole path: every transaction opens it anew, wherever the process has moved meanwhile."""
-    file = _file(url)
+    file = file_of(url)
     return url if file is None else url.set(database=str(file.absolute()))
 
 
@@ -61,7 +61,7 @@ def queue_creators(connection: sa.Connection) -> None:
 
 def missing_file(url: sa.URL) -> bool:
     """Whether SQLite would make a new, empty file."""
-    file = _file(url)
+    file = file_of(url)
     return file is not None and not _is_file(file)
 
 
@@ -74,7 +74,7 @@ def _is_file(path: pathlib.Path) -> bool:
 
 def cut_off(url: sa.URL) -> bool:
     """Whether the file is shorter than any database but an empty one, as which SQLite would take it: a new ledger in its place."""
-    file = _file(url)
+    file = file_of(url)
     return file is not None and 0 < file.stat().st_size < _SMALLEST
 
 
@@ -93,7 +93,7 @@ def is_broken(error: BaseException | None) -> bool:
     return undecodable or (code is not None and code & 0xFF in _SQLITE_BROKEN) or state in _POSTGRES_BROKEN
 
 
-def _file(url: sa.URL) -> pathlib.Path | None:
+def file_of(url: sa.URL) -> pathlib.Path | None:
     """SQLite's, where it is named as a path."""
     named = url.get_backend_name() == "sqlite" and not in_memory(url) and not str(url.database).startswith("file:")
     return pathlib.Path(str(url.database)) if named else None

@@ -2,16 +2,17 @@
 
 Kinds of record: `birth` (data set, unit, adjacency, budget, accounting), `reserve` (a plan's slots), `charge` (before any noise is
 drawn), `value` (what came out of an earlier charge), `assume` and `void` (what later statements must say). Every record carries the
-running state (total cost, slots used by each plan) and the hash of its predecessor, so every change, gap and reordering is seen; the loss
-of the last records, and a chain rewritten whole, are seen against a head hash kept elsewhere; while a ledger is open, against the newest
-record that this process wrote, read as the head or verified: it must stand in whatever is read or written to afterwards.
+running state (total cost, slots used by each plan) and the hash of its predecessor, so every change, gap and reordering is seen. The
+whole chain is verified when the ledger is opened, and for each statement; every other call verifies the records that are new since, and
+how many there are. The loss of the last records, and a chain rewritten whole, are seen against a head hash kept elsewhere; while a
+ledger is open, against the newest record that this process wrote, read as the head or verified: it must stand in whatever is read or
+written to afterwards.
 A charge stands whatever happens next. A charge without a value is a lost release, never drawn again.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,20 +20,23 @@ import sqlalchemy as sa
 
 from dpbo.accounting.costs import Cost
 from dpbo.accounting.filters import Accounting
+from dpbo.accounting.gdp import epsilon_at
 from dpbo.accounting.known import accounting_named
 from dpbo.accounting.planned import Planned
 from dpbo.checking import checked, require_json
-from dpbo.curator.chain import Record, answers, dump, replay, stored_forms
+from dpbo.curator.chain import Record, Totals, answers, dump, replay, stored_forms
 from dpbo.curator.plans import require_declared, require_records, same_event, with_slots
 from dpbo.curator.storage import Storage, Taken, table
 from dpbo.curator.upgrades import upgraded, upgraded_value
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerError, LedgerMismatch
 from dpbo.events import Event
 from dpbo.privacy import Budget, require_count
+from dpbo.statement import format_up
 
 SCHEMA = 1
 NOTES = ("assume", "void")
 _LONGEST = 200  # characters of a name
+_LISTED = 8  # names of what was spent
 
 
 @checked
@@ -80,8 +84,10 @@ class Ledger:
             self.accounting: Accounting = accounting_named(self.birth["accounting"])
             self.cap = Cost.read(self.birth["cap"])  # kept: another machine's root finder may end a float away
         self._seen = first.seq, first.hash
+        self._totals = Totals(self.accounting, self.cap)
         if not self.accounting.may_hold(self.cap, self.budget):
             raise LedgerCorrupt("the ledger states a cap above its budget.")
+        self.head()  # verifies the chain
 
     def reserve(
         self, name: str, event: Event, slots: int, terms: Mapping[str, Any], *, parallel: bool = False, limit: int | None = None
@@ -99,7 +105,7 @@ class Ledger:
             known = _plan(connection, name)
             if known is not None:
                 return same_event(known, event, body)
-            head, total = self._paid(connection, event.repeated(slots), f"the plan {name!r} of {slots} releases")
+            head, total = self._paid(event.repeated(slots), f"the plan {name!r} of {slots} releases")
             if name in head.used:
                 raise LedgerCorrupt(f"the ledger counts slots of the plan {name!r}, but its reservation is gone.")
             state = {"total": str(total), "used": {**head.used, name: 0}}
@@ -117,18 +123,18 @@ class Ledger:
         require_json("details", details)
         with self._knowing(self.storage.writing()) as connection:
             if plan is None:
-                head, total = self._paid(connection, event, f"the release {name!r}")
+                head, total = self._paid(event, f"the release {name!r}")
                 state = {"total": str(total), "used": head.used}
             else:
-                head = self._head(connection)
+                head = self._head
                 if used is not None and head.used.get(plan) != used:
                     raise LedgerError(f"another process took a step of the plan {plan!r}; nothing was charged. Open the run anew to go on.")
                 reserved = _plan(connection, plan)
                 require_declared(reserved, details)
-                taken = _parts(connection, plan) if reserved is not None and reserved.parallel else None
+                taken = self._totals.parts[plan] if reserved is not None and reserved.parallel else None
                 if reserved is not None and taken is not None:
                     require_records(reserved, details)
-                state = with_slots(head, reserved, plan, event, details, taken)
+                state = with_slots(head, reserved, plan, event, details, taken, self.account)
             body = {"event": event.to_json(), "plan": plan, **details, "state": state}
             charged = _append(connection, head, "charge", name, body)
         self._saw(charged)  # durable now: a store that loses it is seen before the value of this charge goes out
@@ -137,7 +143,7 @@ class Ledger:
     def store(self, entry: int, name: str, values: Sequence[Mapping[str, Any]]) -> None:
         """Keep what was drawn for a charge, one value a slot. Said twice, it is kept once: the first commit may have gone unanswered."""
         with self._knowing(self.storage.writing()) as connection:
-            head, charge = self._head(connection), _read_one(connection, table.c.seq == entry)
+            head, charge = self._head, _read_one(connection, table.c.seq == entry)
             if charge is None or charge.kind != "charge" or not answers(charge, values):
                 raise LedgerCorrupt(f"record {entry} is not the charge of these values: another copy was put in its place.")
             later = _read(connection, (table.c.seq > entry) & (table.c.kind == "value") & (table.c.name == name))
@@ -159,8 +165,7 @@ class Ledger:
         with self._knowing(self.storage.writing()) as connection:
             noted = _read_one(connection, (table.c.kind == kind) & (table.c.name == text))
             if noted is None:
-                head = self._head(connection)
-                noted = _append(connection, head, kind, text, {"state": head.body["state"]})
+                noted = _append(connection, head := self._head, kind, text, {"state": head.body["state"]})
         self._saw(noted)
 
     def charged(self, handle: str) -> bool:
@@ -189,8 +194,8 @@ class Ledger:
 
     def head(self) -> Record:
         """The newest record."""
-        with self._knowing(self.storage.reading()) as connection:
-            return self._head(connection)
+        with self._knowing(self.storage.reading()):
+            return self._head
 
     def records(self, *, after: int | None = None) -> list[Record]:
         """The whole chain, with whatever else stands in its table, or what follows the record of this number; oldest first."""
@@ -221,13 +226,33 @@ class Ledger:
             raise LedgerCorrupt("the expected head is not in the chain: it was rolled back or rewritten since that head was noted.")
         return chain[-1]
 
-    def _head(self, connection: sa.Connection) -> Record:
-        newest = sa.select(sa.func.max(table.c.seq)).scalar_subquery()
-        head = _read_one(connection, table.c.seq == newest)
-        if head is None:
-            raise LedgerCorrupt("the ledger has lost its records.")
-        self._saw(head)
-        return head
+    def account(self) -> str:
+        """The budget in epsilon and delta, and what was spent or reserved for what as this process last saw it, for BudgetExceeded."""
+        budget, costs = self.budget, {name: float(sum(cost.parts)) for name, cost in self._totals.paid.items()}
+        if budget.epsilon is not None:
+            pair = f"epsilon {budget.epsilon:g} at delta {budget.delta:g}"
+        elif budget.mu is not None and budget.delta is not None:
+            pair = f"epsilon {format_up(epsilon_at(budget.mu, budget.delta))} at delta {budget.delta:g} (mu {budget.mu:g})"
+        else:
+            pair = f"mu {budget.mu:g}"
+        largest = sorted((name for name, cost in costs.items() if cost), key=lambda name: -costs[name])
+        used, plans = self._totals.used, self._totals.plans
+        slots = {name: f" ({used[name]} of {plans[name].body['slots']} slots used)" for name in largest[:_LISTED] if name in plans}
+        told = [f"{name!r} {costs[name]:.6g}{slots.get(name, '')}" for name in largest[:_LISTED]]
+        told += [f"{len(largest) - _LISTED} others"] * (len(largest) > _LISTED)
+        whose = repr(self.birth["dataset"]) if self.birth["dataset"] else "these records"
+        return f"The budget of {whose} is {pair}. Spent or reserved of it, in {self.accounting.unit}: {', '.join(told) or 'nothing'}."
+
+    @property
+    def void(self) -> bool:
+        """Whether this process last saw a record that says that nothing is guaranteed."""
+        return self._totals.void
+
+    @property
+    def _head(self) -> Record:
+        """The newest record, within a transaction or as last seen."""
+        assert self._totals.head is not None
+        return self._totals.head
 
     def _saw(self, record: Record) -> None:
         """A durable record: from here on a ledger without it is another one."""
@@ -235,33 +260,49 @@ class Ledger:
 
     @contextlib.contextmanager
     def _knowing(self, opened: contextlib.AbstractContextManager[sa.Connection]) -> Iterator[sa.Connection]:
-        """A transaction in which the newest record that this process saw still stands. Raises LedgerCorrupt."""
-        seq, known = self._seen  # before the transaction's snapshot is taken: a later one may hold more, never less
+        """A transaction on a chain that holds, with the newest record that this process saw in it. Raises LedgerCorrupt."""
+        seen = self._seen  # before the transaction's snapshot is taken: a later one may hold more, never less
         with opened as connection:
-            if connection.execute(sa.select(table.c.hash).where(table.c.seq == seq)).scalar() != known:
-                raise LedgerCorrupt(f"record {seq} is not the one that this process saw: another copy was put in its place.")
+            try:
+                self._follow(connection, seen)
+            except BaseException:  # also an interrupt: what is half followed must not be followed twice
+                self._totals = Totals(self.accounting, self.cap)
+                raise
             yield connection
 
-    def _paid(self, connection: sa.Connection, event: Event, what: str) -> tuple[Record, Cost]:
+    def _follow(self, connection: sa.Connection, seen: tuple[int, str]) -> None:
+        """Verify what is new since the last transaction, and that nothing is missing from what was verified before."""
+        head = self._totals.head
+        news: sa.ColumnElement[bool] = sa.true()
+        if head is not None:
+            news, seen = table.c.seq >= head.seq, max(seen, (head.seq, head.hash))
+        counted = sa.select(sa.func.count()).select_from(table).scalar_subquery()
+        rows = connection.execute(sa.select(table, counted).where(news).order_by(table.c.seq)).all()
+        known = {row.seq: row.hash for row in rows}
+        for seq, hash in (seen,) if head is None else (seen, (head.seq, head.hash)):
+            if known.get(seq) != hash:
+                raise LedgerCorrupt(f"record {seq} is not the one that this process saw: another copy was put in its place.")
+        for *row, _ in rows if head is None else rows[1:]:
+            self._totals.follow(Record.stored(*row))
+        if (count := rows[-1][-1]) != (whole := self._head.seq + 1):
+            raise LedgerCorrupt(f"the ledger holds {count} records where {whole} were written: one was removed or put in.")
+        self._saw(self._head)
+
+    def _paid(self, event: Event, what: str) -> tuple[Record, Cost]:
         """The newest record and the total once this event is added, or BudgetExceeded."""
         _require_relation(event, self.birth["adjacency"])
-        head, cost = self._head(connection), self.accounting.cost(event)
+        head, cost = self._head, self.accounting.cost(event)
         with stored_forms(head.seq):
             total = head.total + cost
         if not total <= self.cap:
             part = total.first_beyond(self.cap)
             asked, spent, cap = (float(c.parts[part]) for c in (cost, head.total, self.cap))
-            raise BudgetExceeded(asked, cap - spent, cap, self.accounting.unit, what)
+            raise BudgetExceeded(asked, cap - spent, cap, self.accounting.unit, what, self.account())
         return head, total
 
 
 def _plan(connection: sa.Connection, name: str) -> Record | None:
     return _read_one(connection, (table.c.kind == "reserve") & (table.c.name == name))
-
-
-def _parts(connection: sa.Connection, plan: str) -> Counter[int]:
-    """How often each part was charged under a parallel plan."""
-    return Counter(part for record in _charges(connection, plan) for part in record.parts)
 
 
 def _append(connection: sa.Connection, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:
@@ -324,4 +365,7 @@ def _require_same(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     for name, value in wanted.items():
         if stored.get(name) != value:
             remedy = "One ledger protects one data set, under one promise: give what it was born with, or use another ledger."
+            if name == "units":  # another ledger for what is left of these records would forget what was spent on them
+                remedy = ("Where the number of units is public it is part of the promise: give all of them. Put a public stand-in record "
+                          "(such as zeros) in the place of a unit that has left.")  # fmt: skip
             raise LedgerMismatch(name, stored.get(name), value, remedy)

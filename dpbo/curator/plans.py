@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpbo.curator.chain import Record, is_part
@@ -14,8 +14,9 @@ from dpbo.events import Event
 
 
 def with_slots(
-    head: Record, reserved: Record | None, plan: str, event: Event, details: Mapping[str, Any], taken: Counter[int] | None
-) -> dict[str, Any]:
+    head: Record, reserved: Record | None, plan: str, event: Event, details: Mapping[str, Any], taken: Counter[int] | None,
+    account: Callable[[], str],
+) -> dict[str, Any]:  # fmt: skip
     """The state after this charge; `taken` by part, for a parallel plan."""
     if reserved is None:
         raise InputError("plan", plan, "the name of a plan that was reserved")
@@ -29,11 +30,11 @@ def with_slots(
         if not all(map(is_part, parts)) or sum(parts.values()) != event.slots:
             raise InputError("plan", plan, "used for questions about one part of the records each", "See Query.part.")
         if (limit := reserved.body.get("limit")) is not None and taken.total() + event.slots > limit:
-            raise BudgetExceeded(event.slots, limit - taken.total(), limit, "answers", f"the plan {plan!r}")
+            raise BudgetExceeded(event.slots, limit - taken.total(), limit, "answers", f"the plan {plan!r}", account())
         after = max(used, *(taken[part] + count for part, count in parts.items()))
         used = max(taken[part] for part in parts)
     if after > slots:
-        raise BudgetExceeded(after - used, slots - used, slots, "slots", f"the release for the plan {plan!r}")
+        raise BudgetExceeded(after - used, slots - used, slots, "slots", f"the release for the plan {plan!r}", account())
     return {"total": str(head.total), "used": {**head.used, plan: after}}
 
 

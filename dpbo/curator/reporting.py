@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from dpbo.accounting.costs import Cost
@@ -16,23 +17,28 @@ from dpbo.curator.upgrades import upgraded_slot
 from dpbo.errors import InputError
 from dpbo.events import DeclassifiedEvent
 from dpbo.privacy import Adjacency
-from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, format_up
+from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, conditional, format_up
 
 _ASSUMPTIONS = {
     "score-per-record": "one unit's records change no other unit's score, nor any record; dpbo.testing.check_per_record tests it",
+    "score-total": "the score does not fail on the private records as a whole; where it does, the operator sees that, uncharged",
     "timing-not-observed": "nobody who must not see the records times evaluations or releases",
     "durations-tell-nothing": "how long a score takes does not depend on the records: values were released in the order in which workers "
     "finished, which everybody who reads them sees",
-    "dpsgd-attested": "the training loader holds each protected record once and samples records by themselves (Poisson), and nobody can "
-    "predict torch's generator, from which Opacus draws its noise in floating point; whether a training fails tells nothing of them",
+    "dpsgd-attested": "training takes records from dpbo's loader alone, which holds each protected record once; a record's gradient "
+    "depends on no other record (as it would by class weights or padding in a mean loss), but for the last bits of float arithmetic; "
+    "whether a training fails tells nothing of them",
+    "roles-by-record": "whether a record trains or validates follows from the record itself, such as a keyed hash of its id: by its place "
+    "in a table, removing one record would move others across",
     "runs-hidden": "nobody learns how many runs a private selection made, nor what a losing run gave: no log, file, process or device that "
     "its training uses can be watched",
     "runs-attested": "each run of a private selection, its output, its score and whether it fails, costs what its events say, and runs "
     "share nothing that depends on the records",
     "conditional-allowed": "none yet, but this ledger lets releases happen that rest on data assumptions: after one, not all are bounded",
+    "repeated-records": "none, but the caller allowed it: other ledgers may have released answers about these records, and what they "
+    "guarantee adds to this",
     "records-keep-their-places": "whenever this ledger is opened, every record stands where it stood: answers are counted by place",
     "shards-are-disjoint": "no record was given to two processes",
-    "score-total": "the score never fails on private records as a whole: it did, and the operator saw it, or runs were hidden",
 }
 _OWN_WORDS = "noted by the caller, in these words: dpbo neither makes nor checks this assumption"
 _CHANGES = {
@@ -59,10 +65,11 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
     assumed = {name: text for name, text in _assumed(chain).items() if not (conditions and name == "conditional-allowed")}
     exact = any(record.kind in ("charge", "reserve") and _is_exact(record) for record in chain)
     protected = _guarantee(ledger, ledger.cap, at)
-    guarantee = Guarantee.none() if exact else protected
+    failing = _failure_probability(chain)
+    guarantee = Guarantee.none() if exact or failing >= 1.0 else protected
     units, counted = units if units is not None else _units(chain), roles[0] if len(roles) > 1 else ""  # the curator's own
     return Statement(
-        void="; ".join(_voids(chain) + ["exact answers were or will be published"] * exact),
+        void="; ".join(_voids(chain) + ["answers without any guarantee were or will be published"] * exact),
         scope="" if ledger.storage.persistent else "this process only",
         dataset=birth["dataset"],
         unit=birth["unit"],
@@ -71,16 +78,18 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         role=" and ".join(roles),
         not_protected=(*_not_protected(roles), *_unknown(chain)),
         guarantee=guarantee,
-        lines=_lines(guarantee, protected, assumed, conditions),
+        lines=_lines(guarantee, protected, assumed, conditions, failing),
         spent=_spent(ledger, chain, at),
         reserved=_guarantee(ledger, chain[-1].total, at),
         assumptions={**assumed, **conditions},
         public_inputs=_declared(chain),
         entries=len(chain),
         head=chain[-1].hash,
-        meaning=(*_meaning(guarantee, birth, conditions), *_warnings(guarantee, units, counted)),
+        meaning=(*_meaning(guarantee, birth, conditions, failing), *_warnings(guarantee, units, counted)),
         radius=_radius(birth),
         counted=counted,
+        conditions=tuple(conditions),
+        failure_probability=failing,
     )
 
 
@@ -121,7 +130,9 @@ def _radius(birth: dict[str, Any]) -> str:
     return f"a row{table} moves by at most {norm:g}, which is {format_up(100 * norm / diameter, 3)} % of the diameter {diameter:g}"
 
 
-def _lines(guarantee: Guarantee, protected: Guarantee, assumed: dict[str, str], conditions: dict[str, str]) -> tuple[str, str, str]:
+def _lines(
+    guarantee: Guarantee, protected: Guarantee, assumed: dict[str, str], conditions: dict[str, str], failing: float
+) -> tuple[str, str, str]:
     """All releases, the unconditional ones, all under the data assumptions.
 
     `protected` is the cap, which the private releases share whatever else was released. The unconditional ones keep it only where
@@ -131,7 +142,7 @@ def _lines(guarantee: Guarantee, protected: Guarantee, assumed: dict[str, str], 
     if not conditions and guarantee == protected:
         return (f"{guarantee}, {code}",) * 3
     alone = f"{protected}, {code}, where none was chosen by what the other releases said"
-    return NOT_BOUNDED, alone, f"{guarantee}, {code}, {', '.join(conditions)}" if conditions else str(guarantee)
+    return NOT_BOUNDED, alone, f"{guarantee}, {code}, {conditional(conditions, failing)}" if conditions else str(guarantee)
 
 
 def _conditions(chain: list[Record]) -> dict[str, str]:
@@ -142,6 +153,16 @@ def _conditions(chain: list[Record]) -> dict[str, str]:
     for name, text in (pair for holder in (*plans, *slots) for pair in (holder.get("assumptions") or {}).items()):
         found.setdefault(name, []).append(text)
     return {name: "; also: ".join(dict.fromkeys(texts)) for name, texts in found.items()}
+
+
+def _failure_probability(chain: list[Record]) -> float:
+    """With which the sensitivity of one conditional release or another is false: the sum over them, as a union bound has it.
+
+    Added as decimals, as they were given, so that .1 and .2 are .3.
+    """
+    slots = [slot for record in chain if record.kind == "charge" for slot in record.body.get("slots", [])]
+    total = sum((Decimal(repr(slot["failure_probability"])) for slot in slots if "failure_probability" in slot), Decimal(0))
+    return float(min(total, Decimal(1)))
 
 
 def _is_exact(record: Record) -> bool:
@@ -186,7 +207,7 @@ def _charged(chain: list[Record], ledger: Ledger) -> Cost:
 
 
 def _assumed(chain: list[Record]) -> dict[str, str]:
-    named = ["score-per-record", "timing-not-observed"] + [record.name for record in chain if record.kind == "assume"]
+    named = ["score-per-record", "score-total", "timing-not-observed"] + [record.name for record in chain if record.kind == "assume"]
     return {name: _ASSUMPTIONS.get(name, _OWN_WORDS) for name in named}
 
 
@@ -236,10 +257,10 @@ def _counted(reserved: Record) -> dict[str, Any]:
     return {OF_EACH_ROW: reserved.body["slots"], IN_ALL: reserved.body.get("limit") or "all rows"}
 
 
-def _meaning(guarantee: Guarantee, birth: dict[str, Any], conditions: dict[str, str]) -> tuple[str, ...]:
+def _meaning(guarantee: Guarantee, birth: dict[str, Any], conditions: dict[str, str], failing: float) -> tuple[str, ...]:
     rate = format_up(100 * true_positive_rate(guarantee, 0.01), 2)
     change = _CHANGES[Adjacency(birth["adjacency"])]
-    only = f"only under {', '.join(conditions)}: " if conditions else ""
+    only = f"only under {conditional(conditions, failing)}: " if conditions else ""
     told = [f"{only}whoever tests whether one {birth['unit']} {change}, with 1 % false alarms, is right about at most {rate} % of them."]
     if "row_change" in birth:
         times = birth["row_change"]["diameter"] / birth["row_change"]["norm"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import pathlib
 import threading
 from collections.abc import Iterator
 
@@ -56,6 +57,11 @@ class Storage:
     def persistent(self) -> bool:
         """Whether the records outlive this process."""
         return self.url is not None and not dialects.in_memory(self._engine.url)
+
+    @property
+    def file(self) -> pathlib.Path | None:
+        """Of SQLite, where it is named as a path; by its whole path."""
+        return dialects.file_of(self._engine.url)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:

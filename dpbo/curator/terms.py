@@ -81,8 +81,9 @@ def birth(
     accounting: Accounting,
     role: str,
     row_change: RowChange | None,
+    units: int | None,
 ) -> dict[str, Any]:
-    """The ledger's first record."""
+    """The ledger's first record. `units`: how many there are where that is public; then they are part of the promise."""
     terms = {
         "dataset": dataset or "",
         "unit": unit.name,
@@ -92,4 +93,5 @@ def birth(
         "accounting": accounting.name,
         "role": role,
     }
+    terms |= {} if units is None else {"units": units}
     return terms if row_change is None else {**terms, "row_change": dataclasses.asdict(row_change)}

@@ -105,8 +105,12 @@ class Journal:
         self.asked: dict[str, int] = {}
         self.told: dict[str, Answer] = {}
         self.skipped: set[str] = set()
-        for entry in self._entries():
-            self._take(entry)
+        try:
+            self._path.open("a").close()
+            for entry in self._entries():
+                self._take(entry)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError("journal", str(path), "a journal of a search, or a new file that can be written") from error
 
     def ask(self, row: int) -> str:
         """Note a question; returns its name."""
@@ -144,8 +148,6 @@ class Journal:
 
     def _entries(self) -> Iterator[dict[str, Any]]:
         """All whole lines; a last one that was cut off is taken away, so that the next one starts afresh."""
-        if not self._path.exists():
-            return
         content = self._path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         if len(whole) < len(content):

@@ -42,7 +42,7 @@ def recommended(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tens
     Raises:
         InputError: there is nothing yet.
     """
-    if len(X) == 0:
+    if X.shape[:1] == (0,):
         raise InputError("X", (0,), "one released point or more")
     mean = posterior_mean(space, X, Y, Yvar)
     best = int(mean.argmax())

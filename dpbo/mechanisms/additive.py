@@ -63,7 +63,7 @@ class AdditiveMechanism(Mechanism):
     def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseLaw:
         scale = tuple(self.noise_multiplier * self.norm(sensitivity) * unit * _ROUND_UP for unit in sensitivity.scale)
         std = self.std(len(scale))
-        law = NoiseLaw(self.kind.mechanism, scale, tuple(s * std for s in scale), tuple(_grid(s) for s in scale), sensitivity.block)
+        law = NoiseLaw(self.kind.mechanism, scale, tuple(s * std for s in scale), tuple(grid_of(s) for s in scale), sensitivity.block)
         reachable = all(_SMALLEST < s < 1 / _SMALLEST for s in (*sensitivity.scale, *scale))
         if not reachable or not all(0 < shift <= 53 for shift in _shifts(quanta, law.grid)):
             raise InputError("noise_multiplier", self.noise_multiplier, "such that noise and clipping fit one 64-bit lattice",
@@ -105,7 +105,7 @@ class IndependentNoise(AdditiveMechanism):
         return rounded(self.law_of_noise, flat, wide, entropy).reshape(fractions.shape)
 
 
-def _grid(scale: float) -> float:
+def grid_of(scale: float) -> float:
     """The power of two h with scale / h in [2^20, 2^21)."""
     return math.ldexp(1.0, math.frexp(scale)[1] - 1 - _GRID_BITS)
 

@@ -31,6 +31,8 @@ def _quantile(p: NDArray[np.float64]) -> Any:
 
 
 NORMAL = SymmetricLaw(_quantile, lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1))
+NORMALS = SymmetricLaw(ndtri, NORMAL.exact)
+"""The same for long vectors, a third faster: its time goes with how many of all draws lie far from zero, and with no draw by itself."""
 
 
 @checked

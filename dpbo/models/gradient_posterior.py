@@ -44,7 +44,7 @@ class GradientPosterior:
 
     def __init__(self, kernel: Kernel | Derivatives, noise: float, *, mean: Finite = 0.0, jitter: float = 1e-6) -> None:
         self.derivatives = kernel if isinstance(kernel, Derivatives) else derivatives(kernel)
-        self.noise = 0.0 if noise == 0 else require_positive("noise", noise)
+        self.noise = 0.0 if noise == 0 else require_positive("noise", noise, 0.0, 1e100)
         self.jitter, self.mean = require_positive("jitter", jitter), float(mean)
         self._factor = GrowingFactor()
         self._X: Tensor | None = None

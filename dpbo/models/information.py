@@ -8,12 +8,13 @@ kernel, the noise and T alone, never on a value that was seen: they may set the 
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from dpbo.checking import checked
+from dpbo.checking import POINTS, checked
 from dpbo.models.finite import FiniteGP
 from dpbo.privacy import require_count
 
@@ -30,7 +31,7 @@ def greedy_gains(candidates: Tensor, kernel: Kernel, noise: float, observations:
 
 
 @checked
-def information_gain_bound(candidates: Tensor, kernel: Kernel, noise: float, observations: int) -> float:
+def information_gain_bound(candidates: Annotated[Tensor, POINTS], kernel: Kernel, noise: float, observations: int) -> float:
     """An upper bound on gamma_T in nats, repeated observations included.
 
     The smaller of greedy / (1 - 1/e) (Kusner et al. cite Srinivas et al. 2010 for the order alone) and, over i, the gain of i greedy

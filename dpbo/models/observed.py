@@ -20,7 +20,7 @@ from dpbo.errors import InputError
 from dpbo.quiet import quietly
 from dpbo.space import Space
 
-_FARTHEST, _LARGEST = 1e6, 1e100
+FARTHEST, _LARGEST = 1e6, 1e100
 _LEAST = 1e-6  # of the values' variance, where their noise is nothing
 
 ModelBuilder = Callable[[Space, torch.Tensor, torch.Tensor, torch.Tensor], SingleTaskGP]
@@ -37,7 +37,7 @@ def usual_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor)
 def require_observed(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> None:
     """Raises InputError unless X is `t x d`, Y and Yvar `t x m`, all float64 and finite, d the space's and no variance below 0."""
     require("X", X, Annotated[torch.Tensor, POINTS])
-    if X.shape[1] != len(space.names) or float(X.detach().abs().max()) > _FARTHEST:
+    if X.shape[1] != len(space.names) or float(X.detach().abs().max()) > FARTHEST:
         raise InputError("X", tuple(X.shape), f"of shape t x {len(space.names)}, points of the space")
     for name, value in (("Y", Y), ("Yvar", Yvar)):
         require(name, value, Annotated[torch.Tensor, POINTS])

@@ -70,6 +70,9 @@ class CandidateScores(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self._mean(None).probe(example, count, subject[0])
 
+    def scored(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]]:
+        return self._mean(None).scored(subject[0])
+
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         mean, sums = self._mean(None), []
         for model in subject:

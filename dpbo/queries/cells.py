@@ -64,6 +64,7 @@ class CellMeans(ClippedMean):
 
     def __post_init__(self) -> None:
         require("cells", self.cells, Annotated[int, at_least(2, 10_000)])
+        require("score_range", self.score_range, tuple[float, float] | None)
         if self.score_range not in (None, (0, 1)) or self.max_records_per_unit != 1 or self.worst != "lower":
             raise InputError("cells", self.cells, "given without score_range, max_records_per_unit and worst", "Cells fix these.")
         if not isinstance(self.score, OneCell):

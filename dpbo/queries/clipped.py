@@ -110,6 +110,9 @@ class ClippedScores(Query):
         grids = self.lattices(count)
         scoring.try_on(self.score, subject, example, self.metrics, count, lambda pieces: sum_records(pieces, grids))
 
+    def scored(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]]:
+        return self.score, subject, self.ranges
+
     def public_inputs(self) -> dict[str, Any]:
         return {
             "score_range": [list(ends) for ends in self.ranges],

@@ -103,6 +103,9 @@ class ClippedGradient(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         scoring.try_on(self.loss, self.X[0].clone(), example, 1, count, lambda pieces: torch.cat([piece[:, 0] for piece in pieces]))
 
+    def scored(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]]:
+        return self.loss, self.X[0].clone(), ()
+
     def adds_up(self) -> bool:
         return True
 

@@ -95,8 +95,6 @@ class RowOutcome(Query):
             raise InputError("records", "a container without single records", "tensors, arrays, DataFrames or lists of samples")
         try:
             value = scoring.tensor_of(self.outcome(view.only(self.row).records)).reshape(1, 1).to(torch.float64)
-        except KeyboardInterrupt:
-            return Failure("interrupted")
         except BaseException:  # whatever it is, it is this record's own
             value = _NOTHING
         return IntegerSum(sum_records([value.cpu()], self._grids()), self.quanta())

@@ -124,6 +124,10 @@ class Query(abc.ABC):
         """Name -> what must hold of the data for `sensitivity` to be true. With any, the release is conditional."""
         return {}
 
+    def failure_probability(self) -> float:
+        """How likely `sensitivity` is false even under the data assumptions; the statement adds up those of all releases."""
+        return 0.0
+
     def needs_row_change(self) -> RowChange | None:
         """For which BOUNDED_ROW_CHANGE alone `sensitivity` holds; None where a record may change at will."""
         return None
@@ -142,6 +146,10 @@ class Query(abc.ABC):
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         """Try the question on `count` public stand-in records; raises ScoreError where it cannot work."""
+        return None
+
+    def scored(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]] | None:
+        """(score, what it scores, ranges of its metrics) where the caller's own score is asked for each record, which examples can test."""
         return None
 
     def handles(self) -> Sequence[Any]:

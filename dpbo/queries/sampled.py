@@ -88,6 +88,9 @@ class PoissonSampled(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self.query.probe(example, count, subject)
 
+    def scored(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]]:
+        return self.query.scored(subject)
+
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         if not view.can_take:
             raise InputError("records", type(view.records).__name__, "of a kind that can be sliced, to be sampled")

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from dpbo.errors import ScoreError
+from dpbo.queries.interrupts import ctrl_c_came
 from dpbo.queries.query import Failure, View
 
 Score = Callable[[Any, Any], Any]
@@ -22,6 +23,12 @@ _MOST_CALLS = 1 << 12
 _FRUITLESS_CALLS = 1 << 8
 _DTYPES = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _DTYPES |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_NOTHING = object()
+_MEAN = "One number for all records is perhaps their mean: return each record's own score, and dpbo takes the mean."
+_SCORER = (
+    "Scorers of scikit-learn, such as make_scorer's, give one number for all records: give a function that scores each record, such as "
+    "`lambda model, records: model.predict(records[0]) == records[1]`, or to DPSearch a name such as scoring='f1'. "
+)
 _UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
 _DTYPES |= _UNSIGNED
 
@@ -43,22 +50,49 @@ def _guarded(work: Callable[[], T | Failure]) -> T | Failure:
     """`work()`, or that it failed: whatever its error is, it is private."""
     try:
         return work()
-    except KeyboardInterrupt:
-        return Failure("interrupted")
     except BaseException as error:
         return Failure(_kind(error))
 
 
 def try_on(score: Score, subject: Any, example: Any, metrics: int, count: int, reduce: Callable[[Iterable[torch.Tensor]], Any]) -> None:
-    """Score and reduce public records. Raises ScoreError with the cause where that fails or the shape is wrong."""
+    """Score and reduce public records. Raises ScoreError where that fails or the shape is wrong: what was returned, and the fix."""
     shape = "one real number a record, shape (n,)" if metrics == 1 else f"{metrics} numbers a record, shape (n, {metrics})"
-    remedy = "If stand-in zeros are no valid records, give the curator public `example=` records."
+    must = f"score must return {shape}; on {count} public stand-in records it"
+    scorer = _SCORER if _is_scorer(score) else ""
+    remedy = f"{scorer}If stand-in zeros are no valid records, give public ones: Curator(..., example=)."
+    result = _NOTHING
     try:
-        reduce(_pieces(score(subject, example), count, metrics))
-    except _WrongShape:
-        raise ScoreError(f"score must return {shape}; on {count} public stand-in records it did not. {remedy}") from None
+        result = score(subject, example)
+        reduce(_pieces(result, count, metrics))
     except Exception as cause:
-        raise ScoreError(f"score must return {shape}; on public stand-in records it raised {cause!r}. {remedy}") from cause
+        if result is _NOTHING or isinstance(result, Iterator):
+            raise ScoreError(f"{must} raised {cause!r}. {remedy}") from cause
+        mean = f"{_MEAN} " if _is_number(result) and not scorer else ""
+        raise ScoreError(f"{must} returned {described(result)}. {mean}{remedy}") from None
+
+
+def described(result: Any, scores: torch.Tensor | None = None) -> str:
+    """Type and shape of what a score returned on public records; with `scores`, its numbers, also their range."""
+    if isinstance(result, Iterator):
+        kind = "batches"
+    elif hasattr(result, "shape") and hasattr(result, "dtype"):
+        kind = f"a {type(result).__name__} of {result.dtype}, shape {tuple(result.shape)}"
+    elif isinstance(result, (list, tuple)):
+        kind = f"a {type(result).__name__} of {len(result)}"
+    else:
+        kind = "None" if result is None else f"a {type(result).__name__}"
+    finite = None if scores is None else scores[scores.isfinite()]
+    return kind if finite is None or not len(finite) else f"{kind}, from {finite.min():.4g} to {finite.max():.4g}"
+
+
+def _is_number(result: Any) -> bool:
+    return isinstance(result, (int, float)) or getattr(result, "shape", None) == ()
+
+
+def _is_scorer(score: Any) -> bool:
+    """Whether it is one of scikit-learn's scorers, perhaps within a score of dpbo's."""
+    inner = next((held for name in ("measure", "score", "func") if (held := getattr(score, name, None)) is not None), None)
+    return hasattr(score, "_score_func") or (callable(inner) and _is_scorer(inner))
 
 
 def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
@@ -85,10 +119,10 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Ten
             pieces = _pieces(score(subject, view.take(padded)), view.count, metrics)
             part = torch.cat([piece.to("cpu", torch.float64, copy=True) for piece in pieces])  # a score may use its buffer again
             scores[kept], known[kept], failed = part[kept], True, failed - (last - first)
-        except KeyboardInterrupt:
-            return Failure("interrupted")
         except BaseException as error:
             kind = _kind(error)
+            if kind == "interrupted":
+                return Failure(kind)
             if last - first > 1:
                 middle = (first + last) // 2
                 waiting.extend([(first, middle), (middle, last)])
@@ -107,6 +141,8 @@ def _filled(scores: torch.Tensor, known: torch.Tensor, worst: torch.Tensor | Fai
 
 
 def _kind(error: BaseException) -> str:
+    if ctrl_c_came():
+        return "interrupted"
     return "shape" if isinstance(error, _WrongShape) else "exception"
 
 

@@ -184,7 +184,7 @@ class LedgerContract(abc.ABC):
         assert len(ledger.charges("plan")) == 1
         _rolled_back(ledger, to=_ENTRY)
         for call in _CALLS:
-            with pytest.raises(LedgerCorrupt, match=f"record {_ENTRY + 1} is not the one that this process saw"):
+            with pytest.raises(LedgerCorrupt, match=f"record {_ENTRY + 2} is not the one that this process saw"):
                 call(ledger)
         assert Ledger.existing(url).verify().seq == _ENTRY
 

@@ -17,6 +17,7 @@ AUDITS = (
     "rows l2-laplace", "rows gaussian", "rows projected", "noise 0.7: gaussian",
     "noise 0.7: laplace", "noise 0.7: dpgibo", "noise 0.7: objective", "noise 0.7: mixture", "no clip: dpgibo",
     "no clip: objective", "no clip: mixture", "permute-and-flip as exponential", "visible runs",
+    "dp-sgd", "tune",
 )  # fmt: skip
 TOGETHER = 1e-6
 LEVEL = TOGETHER / len(AUDITS)

@@ -36,7 +36,12 @@ CLASSES = {
     "A22": "several runs on one data set share one budget",
     "A23": "sampling: Poisson, charged as Poisson",
     "A24": "end to end: whole runs audited to nine tenths of the claim",
+    "A25": "the noise's generator: its state from what was released",
     "A26": "labels by identity, type or encoding: the number of units of every kind",
+    "A27": "one Poisson sample for several steps, a displaced hook, accumulation",
+    "A28": "roles by place: removing one record moves no other",
+    "A29": "rates and divisors computed from the number of records",
+    "A30": "resume under another question: other data, score or estimator behind one name",
 }
 BEGIN, END = "<!-- attacks: written by python -m tests.attacks.marks -->\n", "<!-- attacks end -->"
 

@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
+from torch.utils.data import TensorDataset
 
-from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
 from dpbo.algorithms.em import DPGaussianMixture
+from dpbo.integrations.opacus import DPSGD, Session, plan_tuning, tune
 from dpbo.mechanisms import NoNoise
 from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.queries import ball, vectors
@@ -99,6 +102,53 @@ def found(name, algorithm, mu, runs, seed):
 def test_a_whole_run_is_as_private_as_it_says_and_no_more(algorithm, measured):
     """The claim: the budget's mu for the whole run; near 3.2 fewest runs show nine tenths."""
     measured(8000, found(algorithm.__name__, algorithm, 3.2, 8000, seed=1), 3.2, least=0.9)
+
+
+TWO_STEPS = DPSGD(noise_multiplier=0.5, epochs=STEPS, batches=1, batch_size=1)
+ONE_RECORD = [torch.zeros(1, 1), torch.tensor([[0.0], [1e3]])]  # under add-or-remove-one; its gradient is a thousand clips long
+
+
+def trained(_, session):
+    """The weight that two steps leave: minus the sum of two noised sums of clipped gradients."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    module, optimizer, loader = session.make_private(model, torch.optim.SGD(model.parameters(), 1.0), max_grad_norm=1.0)
+    for (rows,) in loader:
+        optimizer.zero_grad()
+        module(rows).mean().backward()
+        optimizer.step()
+    return model
+
+
+def weights(train, noise_multiplier):
+    """Final weights as log-likelihood ratios: N(0, 1), or N(mu, 1) with mu = sqrt(STEPS) / noise_multiplier, less mu / 2."""
+    middle, scale = STEPS / 2, math.sqrt(STEPS) * noise_multiplier
+    return lambda which, count: np.array([(-train(which).weight.item() - middle) / scale for _ in range(count)])
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(3600)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_dpsgd_and_a_tuned_model_are_as_private_as_they_say_and_no_more(measured):
+    """Of the training record, from the model alone. The claim: that of the plan's events, near 3.2 as above."""
+    plan = plan_tuning(Budget(17.6, 1e-5), TWO_STEPS, runs=1, validation=2, adjacency=Adjacency.ADD_OR_REMOVE_ONE)["once"]
+
+    def session(which):
+        return trained(None, Session(TensorDataset(ONE_RECORD[which]), plan.terms))
+
+    def through_tune(which):
+        found = tune(
+            trained, lambda _, rows: rows[:, 0], training=TensorDataset(ONE_RECORD[which]), validation=torch.zeros(2, 1),
+            space=Space(lr=scipy.stats.uniform(0, 1)), parameters={"lr": 0.5}, budget=Budget(17.6, 1e-5), plan=plan, divisor=2,
+            adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+        )  # fmt: skip
+        return found.model
+
+    claim = math.sqrt(STEPS) / plan.terms.noise_multiplier
+    assert 3.0 < claim < 3.4
+    for name, train in (("dp-sgd", session), ("tune", through_tune)):
+        draw = weights(train, plan.terms.noise_multiplier)
+        measured(8000, audited(name, draw, runs=8000, statistic=lambda ratios: ratios[:, 0], threshold=0.0).mu, claim, least=0.9)
 
 
 @pytest.mark.deep

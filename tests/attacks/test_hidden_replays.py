@@ -136,11 +136,11 @@ def test_tuning_follows_from_noised_scores_alone(strategy, monkeypatch):
         return curators[-1]
 
     monkeypatch.setattr(tuning, "Curator", recording)
-    plan = plan_tuning(BUDGET, TERMS, runs=3, validation=300)[strategy]
+    plan = plan_tuning(BUDGET, TERMS, runs=3, validation=300, adjacency=Adjacency.ADD_OR_REMOVE_ONE)[strategy]
     for records in (RECORDS, RECORDS[1:]):  # its relation: one record fewer
         inside.begin()
         terms: dict[str, Any] = {"training": TRAINING, "validation": records[:, None], "space": RATES, "budget": BUDGET, "divisor": 300}
-        shown.append(repr(public(tune(fit, close, plan=plan, **terms))))
+        shown.append(repr(public(tune(fit, close, plan=plan, adjacency=Adjacency.ADD_OR_REMOVE_ONE, **terms))))
     first, second = curators
     if strategy == "search":
         _require_same("evaluation", first.evaluations, second.evaluations)

@@ -58,6 +58,7 @@ REPLAYED = {
     "recommended_of": "tests/integration/test_optuna.py::test_replay_of_a_study",
     "Recommendation": "tests/integration/test_optuna.py::test_replay_of_a_study",
     "recommended": "tests/integration/test_ax.py::test_replay_of_an_experiment",
+    "PrivateEngine": "tests/integration/test_opacus_noise.py::test_steps_follow_from_noised_sums_alone",
     "TunedModel": f"{HIDDEN}test_tuning_follows_from_noised_scores_alone",
     "tune": f"{HIDDEN}test_tuning_follows_from_noised_scores_alone",
     "application": f"{HERE}test_what_the_server_says_follows_from_releases_alone",
@@ -72,7 +73,9 @@ PUBLIC = {
     "RemoteCurator": "a client of the server", "RemoteRefusal": "an error", "search": "the modeler's loop over the client",
     "gp_ucb": "a strategy over told values", "gradient_information": "a strategy over told values", "TuningPlan": "public numbers",
     "TuningPlans": "public numbers", "plan_tuning": "public numbers", "DPSGD": "public numbers", "Fit": "a type",
-    "Session": "Opacus trains within it; attested", "released": "what DP-SGD trained", "BudgetSpent": "an error", "ax": "a package",
+    "Session": "Opacus trains within it; attested",
+    "released": "what DP-SGD trained", "BudgetSpent": "an error",
+    "StudyEnded": "an error", "ax": "a package",
     "optuna": "a package",
 }  # fmt: skip
 

@@ -10,88 +10,54 @@ import warnings
 
 import numpy as np
 
-import dpbo
 from dpbo.errors import InputError, PrivacyError
 
-SECRET = 0.7310585786300049
+SECRET, LABEL = 0.7310585786300049, "CANARY-9f3a"
 SCALED = [SECRET * factor for factor in np.linspace(0.5, 1.0, 40).tolist()]
-LABEL = "CANARY-9f3a"
-_SINGLE, _BITS = np.float32(SECRET), int(np.float64(SECRET).view(np.int64))
 # The ways in which a number is usually written. Three digits would also be found by chance.
-WORDS = {LABEL, repr(SECRET), f"{SECRET:.4f}", f"{SECRET:.5e}", repr(float(_SINGLE)), str(_SINGLE), str(_BITS), f"{_BITS:x}", SECRET.hex()}
-WORDS |= {form.format(value) for value in SCALED[1:] for form in ("{!r}", "{:.6g}", "{:.8f}")}
+FORMS = ("{0!r}", "{0:.6g}", "{0:.8f}", "{0:.5e}", "{1}", "{2}", "{2:x}")
+WORDS = {LABEL} | {form.format(v, np.float32(v), int(np.float64(v).view(np.int64))) for v in SCALED[1:] for form in FORMS}
 BYTES = {word.encode() for word in WORDS} | {np.array(value, kind).tobytes() for value in SCALED[1:] for kind in ("<f8", ">f8")}
-_LIBRARIES = ("NumericalWarning", "GPInputWarning", "OptimizationWarning", "DeprecationWarning")  # as in pyproject.toml
 
 
-def shown(text):
-    """The canaries in a text."""
-    return sorted(word for word in WORDS if word in text)
-
-
-def stored(content):
-    """The canaries in a pickle."""
-    return sorted(repr(word) for word in BYTES if word in content)
+def shown(content):
+    """The canaries in a text or a pickle."""
+    return sorted(str(word) for word in (BYTES if isinstance(content, bytes) else WORDS) if word in content)
 
 
 def watched(call, curators=(), allowed=()):
     """(the error of `call()` or None, the promises that were not kept). `allowed`: errors beside dpbo's own that may be raised."""
-    curators = list(curators)
-    heads = [curator.ledger.head() for curator in curators]
+    before = [(curator.ledger, curator.ledger.head().seq) for curator in curators]
     told, error = io.StringIO(), None
     handler = logging.StreamHandler(told)
     logging.getLogger().addHandler(handler)
-    try:
-        with warnings.catch_warnings(record=True) as warned, contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
-            warnings.simplefilter("always")
-            try:
-                call()
-            except (KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException as raised:
-                error = raised
-    finally:
-        logging.getLogger().removeHandler(handler)
-    faults = [*_untyped(error, allowed), *shown_by(error)]
-    faults += [f"warning {w.category.__name__}: {str(w.message)[:80]}" for w in warned if not _excused(w)]
-    faults += [f"printed {word}" for word in shown(told.getvalue() + " ".join(str(w.message) for w in warned))]
-    for curator, head in zip(curators, heads, strict=True):
-        if isinstance(error, InputError) and curator.ledger.head() != head:
-            left = [record.kind for record in curator.ledger.records(after=head.seq) if record.kind not in ("assume", "void")]
-            faults += [f"a refused call left {left} in the ledger"] if left else []
-    return error, faults
-
-
-def _untyped(error, allowed):
-    """What is wrong with the kind of an error, or with its words."""
-    if isinstance(error, PrivacyError):
-        if len(str(error)) > 2000:
-            yield f"a message of {len(str(error))} letters"
-        if isinstance(error, InputError):
-            text = str(error)
-            if not (error.parameter and error.allowed and error.parameter in text and error.allowed in text):
-                yield f"names no parameter or range: {text[:100]}"
-    elif error is not None and not isinstance(error, allowed):
+    with warnings.catch_warnings(record=True) as warned, contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        warnings.simplefilter("always")
+        try:
+            call()
+        except Exception as raised:
+            error = raised
+        finally:
+            logging.getLogger().removeHandler(handler)
+    faults = [f"printed {word}" for word in shown(" ".join([told.getvalue(), *(str(w.message) for w in warned)]))] + shown_by(error)
+    if isinstance(error, InputError):
+        text, left = str(error), {r.kind for ledger, seq in before for r in ledger.records(after=seq)} - {"assume", "void"}
+        named = error.parameter and error.allowed and error.parameter in text and error.allowed in text
+        faults += [] if named and len(text) < 2000 else [f"names no parameter, no range or too much: {text[:100]}"]
+        faults += [f"a refused call left {sorted(left)} in the ledger"] if left else []
+    elif error is not None and not isinstance(error, (PrivacyError, *allowed)):
         place = traceback.extract_tb(error.__traceback__)[-1]
-        yield f"{type(error).__name__} at {place.filename.rsplit('/', 3)[-1]}:{place.lineno}: {str(error)[:120]}"
-
-
-def _excused(warning):
-    """A warning of ours, or one about another library's insides or public points."""
-    kind = warning.category
-    hooks = str(warning.message).startswith("Full backward hook is firing")  # Opacus puts hooks on the user's module
-    return kind.__module__.partition(".")[0] in ("dpbo", "pandas", "starlette", "botorch") or kind.__name__ in _LIBRARIES or hooks
+        faults.append(f"{type(error).__name__} at {place.filename[-40:]}:{place.lineno}: {str(error)[:120]}")
+    return error, faults
 
 
 def shown_by(error):
     """The canaries that an error, its causes, its attributes or its pickle show."""
-    faults, seen = [], set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        spoken = " ".join([_text(error), _text(error.args), _text(vars(error)), *getattr(error, "__notes__", [])])
-        faults += [f"{type(error).__name__} says {word}" for word in shown(spoken)]
-        if isinstance(error, PrivacyError):
-            faults += [f"pickled {type(error).__name__} holds {word}" for word in stored(pickle.dumps(error))]
+    faults = []
+    while error is not None:
+        words = shown(" ".join([*map(_text, (error, error.args, vars(error))), *getattr(error, "__notes__", [])]))
+        words += shown(pickle.dumps(error)) if isinstance(error, PrivacyError) else []
+        faults += [f"{type(error).__name__} says {word}" for word in words]
         error = error.__cause__ or error.__context__
     return faults
 
@@ -103,17 +69,7 @@ def _text(thing):
         return ""  # a hostile argument of the caller's own
 
 
-def frames_of(error):
-    """Names and values of the local variables in dpbo's frames, of an error and its causes."""
-    while error is not None:
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            if f"{dpbo.__path__[0]}/" in frame.f_code.co_filename:
-                yield from ((f"{frame.f_code.co_name}.{name}", value) for name, value in frame.f_locals.items())
-        error = error.__cause__ or error.__context__
-
-
 def seen_in(curator):
     """The canaries that a curator or its ledger shows."""
     public = {name: value for name, value in vars(curator).items() if not isinstance(value, types.FunctionType)}
-    rows = " ".join(repr(record) for record in curator.ledger.records())
-    return [f"the curator shows {word}" for word in shown(repr(curator) + str(curator) + rows + _text(public))]
+    return [f"the curator shows {word}" for word in shown("".join(map(_text, (curator, [*curator.ledger.records()], public))))]

@@ -1,5 +1,6 @@
 """Ax over a private objective: nothing overspent, nothing told but releases, nothing paid for lost, and dpbo's acquisitions inside."""
 
+import contextlib
 import importlib
 import logging
 import math
@@ -381,14 +382,39 @@ def test_a_failing_score_leaves_nothing_private_behind(tmp_path, capfd):
     owner, file = curator(records=RECORDS + float(CANARY)), tmp_path / "client.json"
     private = PrivateObjective(owner, failing_score, score_range=(0, 1), evaluations=3, name="search")
     loop = ClientObjective(private, SPACE, Client(random_seed=1))
-    for _ in range(2):
+    for kinds in ((), (ValueError, RuntimeError)):
         with pytest.raises(PrivateFailure):
-            loop.run()
-    assert statuses(loop) == [Status.ABANDONED] * 2
+            loop.run(catch=kinds)
+    assert statuses(loop) == [Status.RUNNING], "as if the process had been killed, and tried again by the next run"
+    assert loop.client._experiment.trials[0].run_metadata == {}
     assert private.remaining == 3
     loop.client.save_to_json_file(str(file))
-    assert "PrivateFailure" in file.read_text()
-    assert CANARY not in file.read_text() + "".join(capfd.readouterr())
+    for word in (CANARY, "PrivateFailure"):
+        assert word not in file.read_text() + "".join(capfd.readouterr())
+
+
+@pytest.mark.attack("A7", "A21")
+def test_no_proposal_follows_a_private_failure():
+    """`catch=[Exception]` took private failures for those of a fit and went on from them, so that points told of the records."""
+
+    def broken(x, records):
+        if float(x[0]) > 0.5 and bool((records > 0.1).any()):
+            raise ValueError
+        return score(x, records)
+
+    points = []
+    for records in (RECORDS, RECORDS.clamp(max=0.1)):
+        private = PrivateObjective(curator(records=records), broken, score_range=(0.0, 1.0), evaluations=4, name="search")
+        loop = ClientObjective(private, SPACE, Client(random_seed=1), strategy=noisy_improvement(initial=4, seed=1))
+        for kinds in ([Exception], [ZeroDivisionError, PrivateFailure]):
+            with pytest.raises(InputError, match="catch"):
+                loop.run(catch=kinds)
+        with contextlib.suppress(PrivateFailure):
+            loop.run(catch=[RuntimeError])
+        points.append([trial.arm.parameters for trial in loop.client._experiment.trials.values()])
+    shorter, longer = sorted(points, key=len)
+    assert shorter == longer[: len(shorter)]
+    assert len(shorter) < len(longer) == 4, "the score failed on one of them"
 
 
 def test_a_baseline_without_privacy_runs_the_same_experiment():

@@ -14,8 +14,8 @@ from optuna.trial import TrialState
 from dpbo import PrivateObjective, Space
 from dpbo.acquisition import next_point
 from dpbo.curator.ledger import Ledger
-from dpbo.errors import BudgetExceeded, InputError, PrivateFailure
-from dpbo.integrations.optuna import BudgetSpent, NoiseAwareSampler, TrialObjective, recommended_of
+from dpbo.errors import BudgetExceeded, InputError
+from dpbo.integrations.optuna import BudgetSpent, NoiseAwareSampler, StudyEnded, TrialObjective, recommended_of
 from dpbo.integrations.optuna.suggesting import Suggestions
 from dpbo.testing import replay
 from tests.integration.processes import started
@@ -74,13 +74,16 @@ def test_trials_beside_each_other_share_one_plan_and_assume_that_durations_tell_
 
 
 def test_the_last_slot_lost_to_another_while_fitting():
-    first = objective(evaluations=2)
+    others: list[PrivateObjective] = []
 
     def meanwhile(x):
-        first(torch.rand(2, 2, dtype=torch.float64))
+        while others:
+            others.pop()(torch.rand(2, 2, dtype=torch.float64))
         return x
 
+    first = objective(evaluations=2, fit=meanwhile)
     private, study = TrialObjective(objective(first.curator, evaluations=2, fit=meanwhile), SPACE), a_study()
+    others.append(first)
     study.optimize(private, n_trials=5)
     assert [trial.state for trial in study.trials] == [TrialState.PRUNED]
     assert len(released(private)) == 2
@@ -146,14 +149,19 @@ def test_a_failing_score_leaves_nothing_private_behind(tmp_path, caplog):
     study = a_study(f"sqlite:///{file}")
     optuna.logging.enable_propagation()
     try:
-        study.optimize(private, n_trials=2, catch=(PrivateFailure,))
+        for workers in (1, 2):
+            with pytest.raises(StudyEnded, match="failed on private records"):
+                study.optimize(private, n_trials=5, n_jobs=workers, catch=(Exception,))
     finally:
         optuna.logging.disable_propagation()
-    assert [trial.state for trial in study.trials] == [TrialState.FAIL] * 2
-    assert "PrivateFailure" in caplog.text
-    assert CANARY not in caplog.text
+    assert {trial.state for trial in study.trials} == {TrialState.RUNNING}, "as if the process had been killed"
+    assert len(study.trials) <= 4, "nothing goes on after a failure"
+    assert not any(trial.user_attrs or trial.system_attrs for trial in study.trials)
     assert private.objective.remaining == 3
-    assert not any(CANARY.encode() in path.read_bytes() for path in tmp_path.iterdir())
+    assert "The study ends" in caplog.text
+    assert CANARY not in caplog.text
+    for word in (CANARY, "Failure", "failed"):
+        assert not any(word.encode() in path.read_bytes() for path in tmp_path.iterdir()), word
     study.set_user_attr("control", float(CANARY))
     assert CANARY.encode() in file.read_bytes(), "a canary that is stored is found"
 
@@ -348,8 +356,10 @@ def test_two_processes_share_one_plan_and_a_killed_one_loses_nothing_that_was_pa
     beside = started(tmp_path, "resumed", main, "resume", file, books, "a")
     main("resume", file, books, "b")
     beside.join(timeout=300)
-    printed = (tmp_path / "resumed").read_text()
-    assert beside.exitcode == 0, printed
+    log = (tmp_path / "resumed").read_text()
+    assert beside.exitcode == 0, log
+    told_of, printed = log.splitlines()
+    assert told_of.startswith("'search': resumed ")
     assert sorted(map(int, (printed, capsys.readouterr().out))) == [0, 1], "two who resume at once bring it back once"
     ledger = Ledger.existing(books)
     ledger.verify()

@@ -146,7 +146,7 @@ def test_sparse_tables_with_a_bad_record_and_a_number_of_numpys():
 
 def test_scikit_learns_own_checks():
     """All but those that ask for what a private search must not or cannot do."""
-    search = DPSearch(TREE, {"max_depth": [1, 2, 3]}, budget=Budget.gdp(50.0), n_iter=2, n_initial=2, test_size=0.5)
+    search = DPSearch(TREE, {"max_depth": [1, 2, 3]}, budget=Budget.gdp(50.0), n_iter=2, n_initial=2, test_size=0.5, allow_repeated=True)
     known = {"check_classifiers_train": "a list has no type of its own", "check_fit_score_takes_y": "there are two tables"}
     known["check_supervised_y_2d"] = "labels are one number or word a record"
     checks = check_estimator(search, expected_failed_checks=known, on_skip=None)

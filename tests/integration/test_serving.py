@@ -85,9 +85,7 @@ def test_a_row_is_answered_once_and_the_same_question_again_for_free(client):
     assert told["guarantee"]["epsilon"] == 4.0
 
 
-MALFORMED = [b"", b"row", b"[]", b"3", b"{}", b'{"row": 1}', b'{"row": 1, "request": 2}', b'{"row": true, "request": "a"}',
-             b'{"row": 1.0, "request": "a"}', b'{"row": "1", "request": "a"}', b'{"row": 1, "request": "a", "more": 0}', b"\xff\xfe",
-             b"[" * 4000, b'{"row": 1e400, "request": "a"}', b'{"row": 1, "request": ""}', b'{"row": 1, "request": null}']  # fmt: skip
+MALFORMED = [b"", b"[]", b"\xff\xfe", b"[" * 4000, b'{"row": true, "request": "a"}', b'{"row": 1, "request": ""}']  # more in tests/attacks
 
 
 def refusals():

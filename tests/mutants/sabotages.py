@@ -273,8 +273,8 @@ SABOTAGES = (
     Sabotage(
         "a checkpoint takes steps back",
         "accounting/ledger_accountant.py",
-        old="self._runs[run] = _longer(self._runs.get(run, []), steps)",
-        new="self._runs[run] = list(steps)",
+        old="runs = {run: _longer(self._runs.get(run, []), steps) for run, steps in told.items()}",
+        new="runs = {run: list(steps) for run, steps in told.items()}",
         test="tests/unit/accounting/test_ledger_accountant.py::test_a_checkpoint_is_merged_and_never_takes_anything_back",
     ),
     # curator and ledger
@@ -335,13 +335,13 @@ SABOTAGES = (
         "curator/chain.py",
         old="dump([seq, kind, name, body, previous])",
         new="dump([seq, kind, name, body])",
-        test="tests/slow/ledger/test_bytes.py::test_a_flipped_byte_is_seen_or_changes_nothing[0-30]",
+        test="tests/slow/ledger/test_rows.py::test_the_predecessor_is_under_the_hash[sqlite]",
     ),
     Sabotage(
         "verification believes the totals it is told",
         "curator/chain.py",
-        old='and books.after(record) == record.body["state"]',
-        new="and books.after(record) is not None",
+        old='and self._after(record) == record.body["state"]',
+        new="and self._after(record) is not None",
         test=(
             "tests/contracts/test_ledger_contract.py::TestSQLiteFile::test_a_rightly_hashed_record_that_breaks_the_rules_is_seen[charge-body1"
             "]"
@@ -519,6 +519,13 @@ SABOTAGES = (
         test="tests/unit/algorithms/test_kusner_bounds.py::test_printed_numbers",
     ),
     Sabotage(
+        "the paper's constants are charged as if they held",
+        "algorithms/kusner/regularised.py",
+        old="NotPrivateEvent(slots=event.slots) if self._paper() else event",
+        new="event",
+        test="tests/attacks/test_holes_statements.py::test_the_papers_constants_are_never_vouched_for",
+    ),
+    Sabotage(
         "the best regularised model gets noise for the narrowest range of a loss",
         "algorithms/kusner/regularised.py",
         old="        widest = max(upper - lower for lower, upper in map(self._range, self.grid))",
@@ -562,9 +569,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "DP-SGD divides by the private number of records",
-        "integrations/opacus/training.py",
-        old="        noised.expected_batch_size = self.terms.batch_size\n",
-        new="",
+        "integrations/opacus/engine.py",
+        old="expected_batch_size=self.terms.batch_size,",
+        new="expected_batch_size=len(self.dataset) // self.terms.batches,",
         test="tests/integration/test_opacus_tuning.py::TestSession::test_it_gives_out_exactly_its_steps_as_fresh_poisson_samples",
     ),
     Sabotage(
@@ -585,5 +592,33 @@ SABOTAGES = (
             "        self._curator.ledger.charge(_TRAINING, self._event, paid, _TRAINING)\n"
         ),
         test="tests/integration/test_opacus_tuning.py::TestTuning::test_a_run_is_paid_for_before_it_sees_a_record",
+    ),
+    Sabotage(
+        "a second step of DP-SGD on one sample passes",
+        "integrations/opacus/noise.py",
+        old="        if drawn == self._stepped:",
+        new="        if not drawn:",
+        test="tests/integration/test_opacus_noise.py::test_a_second_step_on_one_sample_is_refused_and_charges_nothing",
+    ),
+    Sabotage(
+        "DP-SGD's noise has nine tenths of its size",
+        "integrations/opacus/noise.py",
+        old="    scale = std * _ROUND_UP",
+        new="    scale = 0.9 * std * _ROUND_UP",
+        test="tests/integration/test_opacus_noise.py::test_the_noise_is_gaussian_on_a_public_grid_and_fresh_at_every_draw",
+    ),
+    Sabotage(
+        "gradients of DP-SGD are clipped block by block of coordinates",
+        "integrations/opacus/noise.py",
+        old="            squares = squares + part",
+        new="            squares = part",
+        test="tests/integration/test_opacus_noise.py::test_a_record_moves_the_float_sum_by_at_most_the_clip_and_the_worst_one_by_nearly_all_of_it[dtype0]",
+    ),
+    Sabotage(
+        "DP-SGD's steps are charged by a hook that another one replaces",
+        "integrations/opacus/noise.py",
+        old="        self._charge(self)\n",
+        new="        self.step_hook = self.step_hook or self._charge\n",
+        test="tests/integration/test_opacus_noise.py::test_a_hook_of_the_users_displaces_no_charge",
     ),
 )

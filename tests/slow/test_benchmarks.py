@@ -9,7 +9,7 @@ import torch
 
 FILES = sorted((pathlib.Path(__file__).parents[2] / "benchmarks").glob("*.py"))
 NAMES = [file.stem for file in FILES if "def main(arguments" in file.read_text()]
-DEEP = ("dpem", "dpgibo", "dpsgd_tuning", "kusner", "outsourced", "strategies")  # they take 4 to 20 s
+DEEP = ("dpem", "dpgibo", "dpsearch", "dpsgd_tuning", "kusner", "outsourced", "strategies")  # they take 4 to 20 s
 
 
 @pytest.fixture(autouse=True)

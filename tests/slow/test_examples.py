@@ -30,7 +30,7 @@ def test_four_mixed_parameters_of_a_boosting_model():
     search = tuned(X, y, public=300, evaluations=9)
     assert set(search.best_params_) == {f"trees__{p}" for p in ("learning_rate", "max_leaf_nodes", "max_iter", "interaction_cst")}
     assert search.best_params_["trees__interaction_cst"] is None, "the classes are an exclusive or, which needs an interaction"
-    assert search.score(X[300:], y[300:]) > 0.9
+    assert search.best_estimator_.score(X[300:], y[300:]) > 0.9
     assert "(1.000, 1e-06)-DP" in str(search.statement())
 
 

@@ -9,9 +9,7 @@ import shutil
 import subprocess
 import sys
 
-import dp_accounting
 import pytest
-from dp_accounting.pld import PLDAccountant
 
 from dpbo.__main__ import main
 
@@ -70,16 +68,6 @@ def test_the_ledger_can_be_shown_verified_and_exported(job):
         status, out, _ = printed("ledger", action, file)
         assert status == 0
         assert "(3.000, 1e-05)-DP" in out
-
-
-def test_another_program_recomputes_epsilon_from_the_export(job):
-    """dp_accounting composes the exported charges to the budget's epsilon."""
-    accountant = PLDAccountant(value_discretization_interval=1e-4)
-    for record in map(json.loads, printed("ledger", "export", job[0] / "l.db")[1].splitlines()):
-        if record["kind"] == "charge":
-            event = record["body"]["event"]
-            accountant.compose(dp_accounting.GaussianDpEvent(event["noise_multiplier"]), event["slots"])
-    assert accountant.get_epsilon(1e-5) == pytest.approx(3.0, rel=1e-3)
 
 
 def test_running_again_finds_it_done_and_charges_nothing(job):

@@ -58,7 +58,7 @@ def test_the_whole_loop(tmp_path, monkeypatch, capsys):
 
 
 def test_the_search_in_scikit_learns_words(capsys):
-    search = next(block for block in blocks("README.md") if "DPSearch" in block).replace("n_iter=30", "n_iter=9")
+    search = next(block for block in blocks("README.md") if "DPSearch" in block).replace("n_iter=30", "n_iter=9, allow_repeated=True")
     exec(compile(PREAMBLE + search, "README.md", "exec"), {})
     assert "each patient of the validation records (749 of them" in capsys.readouterr().out
 

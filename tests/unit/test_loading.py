@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-LIGHT = """
+CODE = """
 import sys, dpbo
 print([m for m in ('torch', 'opacus', 'dp_accounting', 'sqlalchemy', 'scipy') if m in sys.modules])
 from dpbo.curator import Ledger
@@ -15,11 +15,8 @@ birth |= dict(budget=budget.to_json(), accounting="GDPFilter")
 Ledger("l.db", birth).verify()
 assert main(["ledger", "show", "l.db"]) == 0
 print([m for m in ('torch', 'opacus', 'dp_accounting') if m in sys.modules])
-"""
-WHOLE = """
 import importlib, logging, warnings
 warnings.filterwarnings("ignore", category=DeprecationWarning, module="(torch|linear_operator)")  # theirs, as in pyproject.toml
-import dpbo
 root = logging.getLogger()
 before = (list(root.handlers), root.level)
 names = ("accounting", "acquisition", "algorithms", "curator", "mechanisms", "models", "queries", "testing")
@@ -34,18 +31,10 @@ print(before == (list(root.handlers), root.level), len(root.handlers))
 """
 
 
-def run(code, folder):
-    result = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    return result.stdout.strip().splitlines()
-
-
-def test_import_is_lazy_and_budgets_and_the_ledger_load_without_torch(tmp_path):
-    lines = run(LIGHT, tmp_path)
-    assert (lines[0], lines[-1]) == ("[]", "[]")
-
-
-def test_every_lazy_name_resolves_and_logging_is_the_applications_own(tmp_path):
-    names, logging = run(WHOLE, tmp_path)
+def test_the_ledger_loads_without_torch_every_lazy_name_resolves_and_logging_is_the_applications_own(tmp_path):
+    done = subprocess.run([sys.executable, "-W", "error", "-c", CODE], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    imported, *_, light, names, logging = done.stdout.strip().splitlines()
+    assert (imported, light) == ("[]", "[]")
     assert "PrivateObjective" in names
     assert logging == "True 0"

@@ -1,14 +1,11 @@
 """PrivateObjective: the one changed line of a BoTorch loop."""
 
 import functools
-import os
 import string
 import warnings
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import loky
 import pytest
 import torch
 from botorch.fit import fit_gpytorch_mll
@@ -139,31 +136,20 @@ def cut(*_, **__):
     raise LedgerUnavailable("cut off")
 
 
-def test_executors_give_handles_that_are_released_in_any_order_and_a_worker_that_dies_costs_nothing():
-    processes = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
-    with ThreadPoolExecutor(2) as threads, loky.ProcessPoolExecutor(1) as others, processes:
-        for executor, records in ((threads, load()), (threads, Source(load)), (processes, Source(load)), (others, load())):
+def test_executors_give_handles_that_are_released_in_any_order():
+    """Processes, and workers that die, are in tests/unit/algorithms/test_workers.py."""
+    with ThreadPoolExecutor(2) as threads:
+        for records in (load(), Source(load)):
             curator = Curator(records, unit=PrivacyUnit("patient", groups=[i // 2 for i in range(N)]),
                               adjacency=Adjacency.REPLACE_ONE, budget=Budget(3.0, 1e-5))  # fmt: skip
             search = objective(curator)
-            handles = [job.result(timeout=300) for job in [search.submit(x, executor) for x in X]]
+            handles = [job.result() for job in [search.submit(x, threads) for x in X]]
             assert curator.ledger.head().kind == "reserve"
             Y, Yvar = search.release(handles[::-1])
             assert torch.equal(search.release(handles)[0], Y.flip(0))
             assert (Y.flip(0) - truth(X)).abs().max() < 6 * Yvar.max().sqrt()
             assert torch.equal(search.history()[0], X.flip(0))
             assert search.remaining == 27
-        search = objective(make())
-        killer = PrivateObjective(search.curator, _die, score_range=(0.0, 1.0), evaluations=30)
-        with pytest.raises(Exception, match=r"terminated abruptly|process pool"):
-            killer.submit(X[0], processes).result(timeout=300)
-        assert search.remaining == 30
-
-
-def _die(x, records):
-    if len(records) > 2:
-        os.kill(os.getpid(), 9)
-    return records
 
 
 def test_handles_of_other_plans_and_questions_are_refused_uncharged():
@@ -223,7 +209,7 @@ def test_too_much_noise_is_warned_of():
     with pytest.warns(NoiseWarning, match="a tenth of the score range"):
         objective(make(budget=Budget(0.001, 1e-9)))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", NoiseWarning)
         objective(make())
 
 
@@ -249,12 +235,9 @@ def test_bad_points_and_plans_are_refused_and_cost_nothing():
             search(bad)
     assert search.remaining == 30
     curator = make()
+    # no JSON, or a name taken
     terms = [{"a": float("nan")}, {"a": torch.zeros(1)}, {"budget_share": "9"}, {"score_range": 1}, {"assumptions": {"gp": "y"}}]
-    changes: list[dict[str, Any]] = [
-        {"budget_share": 1.5},
-        {"name": ""},
-        *({"terms": wrong} for wrong in terms),
-    ]  # no JSON, or a name taken
+    changes: list[dict[str, Any]] = [{"budget_share": 1.5}, {"name": ""}, *({"terms": wrong} for wrong in terms)]
     for change in changes:
         with pytest.raises(InputError, match=f"^{next(iter(change))}="):
             objective(curator, **change)
@@ -265,7 +248,6 @@ def test_bad_points_and_plans_are_refused_and_cost_nothing():
     ("accounting", "mechanism"), [(PureFilter(), None), (ZCDPFilter(), None), (RDPFilter(8.0), None), (GDPFilter(), LaplaceMechanism)]
 )
 def test_every_filter_guards_a_plan(accounting, mechanism, tmp_path):
-    """The plan takes its share, not a slot more, and the ledger finds its filter again."""
     terms = {"accounting": accounting, "ledger": str(tmp_path / "l.db"), "dataset": "a"}
     plan = {"evaluations": 6, "budget_share": 0.9, "mechanism": mechanism}
     Y, Yvar = objective(make(**terms), **plan)(X)

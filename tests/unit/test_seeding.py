@@ -10,7 +10,7 @@ import torch
 
 from dpbo import Space
 from dpbo.acquisition import next_point, pareto_point, trust_region_point
-from dpbo.seeding import apart, seeded, seeded_elsewhere, switches
+from dpbo.seeding import apart, seeded
 from dpbo.testing import SeededEntropy
 
 SPACE = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform())
@@ -46,30 +46,6 @@ def test_threads_that_propose_at_once_get_their_own_points_and_leave_the_generat
 def _gpu_seeds() -> Any:
     """The state of the first GPU, or what torch will seed GPUs with once they are used."""
     return torch.cuda.get_rng_state().tolist() if torch.cuda.is_initialized() else list(torch.cuda._lazy_seed_tracker.get_calls())
-
-
-def test_others_can_tell_that_the_generator_was_seeded_meanwhile():
-    def elsewhere(work):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-
-    def nested():
-        with seeded(1), seeded(2):
-            pass
-
-    first = switches()
-    nested()
-    assert not seeded_elsewhere(first, switches()), "not by another thread"
-    elsewhere(nested)
-    assert seeded_elsewhere(first, switches())
-    second = switches()
-    assert not seeded_elsewhere(second, switches())
-    inside: list[bool] = []
-    with seeded(3), seeded(4):
-        during = switches()
-        elsewhere(lambda: inside.append(seeded_elsewhere(during, switches())))
-    assert inside == [True], "it began before the first look and is not over at the second"
 
 
 def test_generators_apart_never_go_back_to_a_state_that_another_thread_had_seeded():

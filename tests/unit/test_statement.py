@@ -125,11 +125,11 @@ def test_a_note_that_no_statement_could_tell_is_refused_before_anything_is_writt
 def test_an_assumption_that_no_part_of_dpbo_makes_stands_in_the_statement_as_the_callers_words():
     curator = make()
     curator.ledger.note("assume", "consent-was-given")
-    curator.ledger.note("assume", "score-total")
+    curator.ledger.note("assume", "runs-hidden")
     statement = curator.statement()
     assert "noted by the caller" in statement.assumptions["consent-was-given"]
-    assert "the score never fails" in statement.assumptions["score-total"]
-    assert statement.lines[0].endswith("consent-was-given, score-total")
+    assert "nobody learns how many runs" in statement.assumptions["runs-hidden"]
+    assert statement.lines[0].endswith("consent-was-given, runs-hidden")
 
 
 def test_a_void_record_without_a_reason_voids():
@@ -147,7 +147,7 @@ def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_
     curator = make(dataset="d", ledger=url, role="training", budget=budget, accounting=RDPFilter(6.0))
     curator.release(ClippedMean(score, score_range=(0.0, 1.0)), GaussianMechanism(8.0))
     accountant = LedgerAccountant(curator, noise_multiplier=8.0, steps=1)
-    accountant.get_optimizer_hook_fn(0.05)
+    accountant.reserve(0.05)
     accountant.step(noise_multiplier=8.0, sample_rate=0.05)
     told, read = curator.statement(), compose_statement(Ledger.existing(url))
     assert str(read) == str(told)

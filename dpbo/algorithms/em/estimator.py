@@ -9,8 +9,9 @@ behind depends on the rows but through what was released: no labels of theirs, n
 starts and samples, never for noise; the start's seed is kept in the ledger, so that a resumed run starts where it did.
 
 Three things to know. Every `fit` on an array spends its budget anew, on a ledger of its own: `cross_val_score` or GridSearchCV over private
-rows spends it many times and prints exact scores; one Curator adds them up. What `predict`, `transform`, `fit_transform` and `score` say of
-private rows is exact, and the caller's to keep. Steps before this one in a pipeline, such as a scaler, are not protected.
+rows spends it many times, with a warning each, and prints exact scores; one Curator adds them up. What `predict`, `transform`,
+`fit_transform` and `score` say of private rows is exact, and the caller's to keep. Steps before this one in a pipeline, such as a scaler,
+are not protected.
 """
 
 from __future__ import annotations

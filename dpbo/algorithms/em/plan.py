@@ -27,8 +27,8 @@ from dpbo.queries.points import PointSums
 
 
 def _plain(value: Any) -> Any:
-    """numpy's numbers and arrays, for the ledger."""
-    if isinstance(value, (np.generic, np.ndarray)):
+    """Numbers and arrays of numpy and torch, for the ledger."""
+    if isinstance(value, (np.generic, np.ndarray, torch.Tensor)):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is no setting")
 
@@ -101,7 +101,7 @@ class Plan:
     def ask(self, query: PointSums, stage: str) -> Answer:
         """The next release: from the ledger if it was made before, else charged and made now."""
         if self._turn >= self.slots:
-            raise BudgetExceeded(1, 0, self.slots, "slots", f"the release for {self.name!r}")
+            raise BudgetExceeded(1, 0, self.slots, "slots", f"the release for {self.name!r}", self.curator.ledger.account())
         if self._turn < len(self._known):
             known = self._known[self._turn]
             asked = known["details"].get("stage"), known["details"].get("question")

@@ -155,5 +155,17 @@ def is_paper(constants: str) -> bool:
     return constants == "paper"
 
 
+def require_demonstration(constants: str, allow_not_private: bool) -> bool:
+    """Whether a question is asked with the paper's constants, which only a demonstration may do: their bounds do not always hold.
+
+    Such a question is charged as one without any guarantee (`NotPrivateEvent`), so the statement says "not bounded".
+    """
+    paper = is_paper(constants)
+    if paper and allow_not_private is not True:
+        remedy = "The paper's bounds do not always hold: leave `constants` out."
+        raise InputError("allow_not_private", allow_not_private, "True, to release without any guarantee", remedy)
+    return paper
+
+
 def _not_negative(name: str, value: float) -> float:
     return 0.0 if value == 0 else require_positive(name, value)

@@ -7,7 +7,8 @@
 What the guarantee says. The sensitivities are Theorems 1, 3 and 5: bounds that hold with probability 1 - delta over the prior
 (`Assumption 1`: all data sets' functions are jointly a draw of GP(0, k1 (x) k2) and the observations carry N(0, noise)), not for every pair
 of data sets. So these releases are conditional (assumption `gp-prior`), refused without `allow_conditional=True`, and the statement keeps
-them out of what holds unconditionally. For bounded per-record scores, CandidateScores is better in every respect: see there.
+them out of what holds unconditionally and adds up the failure probabilities of all of them, as the paper does. For bounded per-record
+scores, CandidateScores is better in every respect: see there.
 
 Trace and model are discarded. What is released is put on a lattice of step 2^-30, which the declared sensitivities include; gains outside
 `value_range`, NaN and failures count as its nearer end, or its lower.
@@ -19,18 +20,20 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from gpytorch.kernels import Kernel
 
 from dpbo.acquisition.ucb import argmax_ucb, kusner_beta
 from dpbo.algorithms.kusner import bounds
-from dpbo.checking import checked
+from dpbo.checking import POINTS, checked
 from dpbo.errors import InputError
+from dpbo.events import Event, NotPrivateEvent
 from dpbo.models.finite import FiniteGP
 from dpbo.models.information import information_gain_bound
 from dpbo.privacy import Adjacency, Sensitivity, require_count, require_range
+from dpbo.queries.interrupts import ctrl_c_came
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 
 Gain = Callable[[torch.Tensor, Any], float]
@@ -51,11 +54,12 @@ class KusnerSearch:
         kappa: the least k1(V, V') of neighbouring data sets, a modelling constant.
         delta: probability, over the prior, with which the sensitivity may fail.
         value_range: public (lower, upper) that gains are clipped to.
-        constants: "corrected", or "paper" for what the ICML paper prints.
+        constants: "corrected", or "paper" for what the ICML paper prints: some of its bounds fail more often than with `delta`.
+        allow_not_private: must be True for the paper's constants: whoever writes it says that these records need no protection.
     """
 
     gain: Gain
-    candidates: torch.Tensor
+    candidates: Annotated[torch.Tensor, POINTS]
     kernel: Kernel = field(kw_only=True)
     noise: float = field(kw_only=True)
     observations: int = field(kw_only=True)
@@ -63,8 +67,10 @@ class KusnerSearch:
     delta: float = field(kw_only=True)
     value_range: tuple[float, float] = field(kw_only=True)
     constants: str = field(default="corrected", kw_only=True)
+    allow_not_private: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        self.is_paper()
         object.__setattr__(self, "candidates", self.candidates.detach().clone())
         object.__setattr__(self, "kernel", copy.deepcopy(self.kernel))
         require_count("observations", self.observations)
@@ -103,6 +109,10 @@ class KusnerSearch:
             model.observe(index, values[-1])
         return model, values
 
+    def is_paper(self) -> bool:
+        """Whether this is a demonstration of the paper's constants."""
+        return bounds.require_demonstration(self.constants, self.allow_not_private)
+
     def public_inputs(self) -> dict[str, Any]:
         """What is taken on trust, for the ledger."""
         return {**self._numbers(), "noise": self.noise, "value_range": list(self.value_range), "candidates": len(self.candidates)}
@@ -115,9 +125,9 @@ class KusnerSearch:
         lower, upper = self.value_range
         try:
             value = float(self.gain(x, records))
-        except KeyboardInterrupt:
-            raise
         except BaseException:  # whatever it is, it is private
+            if ctrl_c_came():
+                raise
             return lower
         return min(max(value, lower), upper) if not math.isnan(value) else lower
 
@@ -128,9 +138,17 @@ class _Conditional(Query):
     search: KusnerSearch
 
     def data_assumptions(self) -> Mapping[str, str]:
-        text = ("for the declared k1, k2 and noise, the gain's values on all neighbouring data sets are a draw of that Gaussian process; "
-                f"with probability {self.search.delta:g} over such draws, or for any other function, nothing is promised")  # fmt: skip
+        text = (
+            "for the declared k1, k2 and noise, the gain's values on all neighbouring data sets are a draw of that Gaussian process; "
+            f"with probability {self.search.delta:g} a release over such draws, or for any other function, nothing is promised"
+        )
         return {"gp-prior": text}
+
+    def failure_probability(self) -> float:
+        return self.search.delta
+
+    def charged(self, event: Event, adjacency: Adjacency) -> Event:
+        return NotPrivateEvent(slots=event.slots) if self.search.is_paper() else event
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return (0.0,), 1.0
@@ -189,8 +207,6 @@ def _confined(search: Callable[[], torch.Tensor]) -> IntegerSum | Failure:
     """The search's numbers on the lattice; whatever it raises stays inside, with its frames."""
     try:
         values = search()
-    except KeyboardInterrupt:
-        return Failure("interrupted")
     except BaseException:  # whatever it is, it is private
         return Failure("exception")
     return _on_lattice(values) if bool(values.isfinite().all()) else Failure("exception")

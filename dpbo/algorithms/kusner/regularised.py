@@ -30,8 +30,10 @@ from gpytorch.kernels import Kernel
 
 from dpbo.acquisition.ucb import argmax_ucb, kusner_beta
 from dpbo.algorithms.kusner import lipschitz
+from dpbo.algorithms.kusner.bounds import require_demonstration
 from dpbo.checking import checked
 from dpbo.errors import InputError
+from dpbo.events import Event, NotPrivateEvent
 from dpbo.models.finite import FiniteGP
 from dpbo.privacy import Adjacency, Sensitivity, require_count, require_positive
 from dpbo.queries.clipped import ClippedMean
@@ -73,7 +75,9 @@ class RegularisedBest(Query):
         records: m, the public number of protected records.
         gap: how far above its minimum a solver may leave the objective.
         adaptive: how to search; omitted, all of the grid is visited.
-        constants: "corrected", or "paper", whose second term is too small by a factor 2 unless lmax >= 2 lmin.
+        constants: of Theorem 7, so with `adaptive` alone: "corrected" (omitted), or "paper", whose second term is too small by a factor 2
+            unless lmax >= 2 lmin.
+        allow_not_private: must be True for the paper's constants: whoever writes it says that these records need no protection.
     """
 
     loss: Callable[[Any, Any], Any]
@@ -85,7 +89,8 @@ class RegularisedBest(Query):
     records: int = field(kw_only=True)
     gap: float = field(default=0.0, kw_only=True)
     adaptive: Adaptive | None = field(default=None, kw_only=True)
-    constants: str = field(default="corrected", kw_only=True)
+    constants: str | None = field(default=None, kw_only=True)
+    allow_not_private: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         grid = tuple(require_positive("grid", regularisation) for regularisation in self.grid)
@@ -93,6 +98,9 @@ class RegularisedBest(Query):
             raise InputError("grid", grid, "increasing numbers above 0")
         object.__setattr__(self, "grid", grid)
         self._mean(None)
+        if self.adaptive is None and self.constants is not None:
+            raise InputError("constants", self.constants, "left out where the whole grid is visited", "No theorem's constants enter there.")
+        self._paper()
         if self.adaptive is not None:
             require_count("observations", self.adaptive.observations)
         self.moves()
@@ -102,7 +110,10 @@ class RegularisedBest(Query):
         shared = {"least": self.grid[0], "lipschitz": self.lipschitz, "bound": self.bound, "records": self.records, "gap": self.gap}
         if self.adaptive is None:
             return lipschitz.fixed_grid(**shared)  # type: ignore[arg-type]
-        return lipschitz.theorem_7(most=self.grid[-1], constants=self.constants, **shared)  # type: ignore[arg-type]
+        return lipschitz.theorem_7(most=self.grid[-1], constants=self.constants or "corrected", **shared)  # type: ignore[arg-type]
+
+    def charged(self, event: Event, adjacency: Adjacency) -> Event:
+        return NotPrivateEvent(slots=event.slots) if self._paper() else event
 
     def data_assumptions(self) -> Mapping[str, str]:
         return {} if self.adaptive is None else _LIPSCHITZ
@@ -121,8 +132,10 @@ class RegularisedBest(Query):
 
     def public_inputs(self) -> dict[str, Any]:
         shared = {"lipschitz": self.lipschitz, "bound": self.bound, "at_zero": self.at_zero, "records": self.records, "gap": self.gap}
-        visited = len(self.grid) if self.adaptive is None else self.adaptive.observations
-        return {**shared, "least": self.grid[0], "most": self.grid[-1], "visited": visited, "constants": self.constants}
+        ends = {"least": self.grid[0], "most": self.grid[-1]}
+        if self.adaptive is None:
+            return {**shared, **ends, "visited": len(self.grid)}
+        return {**shared, **ends, "visited": self.adaptive.observations, "constants": self.constants or "corrected"}
 
     def prepare(self) -> Any:
         return [(self.fit(regularisation), *self._range(regularisation)) for regularisation in self.grid]
@@ -147,6 +160,9 @@ class RegularisedBest(Query):
                 model.observe(index, 2 * int(answer.numerators) * answer.quanta[0] / (self.records * self.bound))
         assert best is not None, "the grid is not empty"
         return best
+
+    def _paper(self) -> bool:
+        return require_demonstration(self.constants or "corrected", self.allow_not_private)
 
     def _model(self) -> FiniteGP | None:
         if self.adaptive is None:

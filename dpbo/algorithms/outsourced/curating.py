@@ -159,10 +159,11 @@ class Outcomes:
 
     def _require_left(self, row: int, charged: Sequence[dict[str, Any]]) -> None:
         """Refuses before the outcome is looked at, which may take time or be an experiment; the ledger will look again."""
+        account = self.curator.ledger.account
         if self._limit is not None and len(charged) >= self._limit:
-            raise BudgetExceeded(1, self._limit - len(charged), self._limit, "answers", f"the plan {self.name!r}")
+            raise BudgetExceeded(1, self._limit - len(charged), self._limit, "answers", f"the plan {self.name!r}", account())
         if (done := sum(slot["part"] == row for slot in charged)) >= self.repeats:
-            raise BudgetExceeded(1, self.repeats - done, self.repeats, "slots", f"row {row} of the plan {self.name!r}")
+            raise BudgetExceeded(1, self.repeats - done, self.repeats, "slots", f"row {row} of the plan {self.name!r}", account())
 
     def _reserved(self, planned: AdditiveMechanism | NoNoise, terms: Mapping[str, Any]) -> AdditiveMechanism | NoNoise:
         """The plan, and its mechanism as the ledger has it."""

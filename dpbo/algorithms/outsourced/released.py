@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.checking import checked
+from dpbo.checking import checked, require_json
 from dpbo.errors import InputError
 from dpbo.statement import Statement
 
@@ -56,9 +56,13 @@ class Answer:
 
 @checked
 def write_release(folder: str | os.PathLike[str], rows: ReleasedRows, facts: Mapping[str, Any], statement: Statement) -> None:
-    """Write or replace the folder's files. `facts` are JSON values."""
+    """Write or replace the folder's files. `facts` are JSON values. Raises InputError where they are not, or the folder cannot be made."""
+    require_json("facts", facts)
     place = pathlib.Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise InputError("folder", str(place), "a folder, or where one can be made") from error
     arrays = {"Z": rows.Z.numpy()} | ({} if rows.projection is None else {"projection": rows.projection.numpy()})
     table = io.BytesIO()
     np.savez_compressed(table, **arrays)  # type: ignore[arg-type]

@@ -141,5 +141,5 @@ def _way(
         return None
     k = dimension if projection is None else projection.shape[1]
     norm = 1.0 if projection is None else float(torch.linalg.matrix_norm(projection, 2))
-    scale = mechanism.noise_multiplier * require_positive("moves", moves) * norm
+    scale = mechanism.noise_multiplier * require_positive("moves", moves, 1e-100, 1e100) * norm
     return RowNoise(mechanism, chosen, projection, k, (scale * mechanism.std(k)) ** 2)

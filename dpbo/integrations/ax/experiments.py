@@ -6,6 +6,7 @@
 
 Ax sees points, released values and the standard deviation of their noise, so its models, analyses and storage may do with them what they
 like. Nothing is generated that cannot be paid for. Ax also notes when trials begin and end: the statement's `timing-not-observed`.
+Of a score that failed on private records Ax hears nothing: the error ends the run, and the trial stays running, to be tried again.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from ax.core.trial_status import TrialStatus
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 
 from dpbo.checking import checked
+from dpbo.curator.evaluation import LOST
 from dpbo.curator.handle import Handle
 from dpbo.curator.turns import assume_durations_tell_nothing
-from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable
+from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure
 from dpbo.integrations.ax.strategies import noisy_improvement
 from dpbo.integrations.recommending import Recommendation, recommended
 from dpbo.integrations.wording import Kind, Parameter, Wording
@@ -37,6 +39,7 @@ from dpbo.space import Space
 ENTRY = "entry"
 """Of a trial's run metadata: the name under which the ledger knows its value."""
 METRIC = "score"
+_PRIVATE = (PrivateFailure, *LOST)  # a worker may die of a private record, too
 _FRUITLESS = 10  # failures in a row: trials that cost nothing would go on for ever
 
 
@@ -91,7 +94,7 @@ class ClientObjective:
         return self._wording.point(trials[index].arm.parameters)
 
     def evaluate(self, index: int, *, executor: Executor | None = None) -> Any:
-        """Fit and score a trial, for `complete`: a handle, or its Future on an executor. Free; what it raises ends the trial."""
+        """Fit and score a trial, for `complete`: a handle, or its Future on an executor. Free; what `fit` raises ends the trial."""
         if index in self._unstored:
             return self._unstored[index] if executor is None else _done(self._unstored[index])
         x = self.point(index)
@@ -110,6 +113,7 @@ class ClientObjective:
             InputError: the trial has data, or the handle is another trial's; nothing was charged.
             BudgetExceeded: another process was faster; the trial is abandoned.
             LedgerUnavailable: what was drawn waits for the ledger; `run`, or `evaluate` and `complete`, go on with it.
+            PrivateFailure, BrokenExecutor: the score failed on private records, or its worker died. The trial stays running.
             Whatever the fit raised: the trial is abandoned, and nothing was charged.
         """
         if not self.client._experiment.lookup_data(trial_indices=[index]).df.empty:
@@ -149,8 +153,11 @@ class ClientObjective:
             workers: trials at once.
             ordered: release in the order in which trials were begun, so that values and points tell nothing of how long scores took; False
                 releases as they finish, under the statement's assumption `durations-tell-nothing` (see `AsynchronousBO`).
-            catch: errors of a fit that fail their trial alone, up to ten in a row; others are raised.
+            catch: errors of a fit that fail their trial alone, up to ten in a row; others are raised, and so is every error of dpbo's
+                and of a worker that died.
         """
+        if any(issubclass(PrivateFailure, kind) for kind in catch):
+            raise InputError("catch", "a class of all errors", "made of errors that fit alone raises", "For example (FloatingPointError,).")
         queue, jobs, begun, failures = deque(self.running), dict[Future[Handle], int](), 0, 0
         if require_count("workers", workers) > 1 and not ordered:
             assume_durations_tell_nothing(self.objective.curator)
@@ -172,6 +179,8 @@ class ClientObjective:
                         failures = 0
                     except BudgetExceeded:
                         continue
+                    except (PrivacyError, *LOST):
+                        raise
                     except tuple(catch):
                         failures += 1
                         if failures >= _FRUITLESS:
@@ -202,7 +211,12 @@ class ClientObjective:
         self.client.complete_trial(index, raw_data={METRIC: (mean, math.sqrt(variance))})
 
     def _fail(self, index: int, error: Exception) -> None:
-        """Abandoned, not failed, in Ax's words: it proposes a failed point again, and a fit would fail there again."""
+        """Abandoned, not failed, in Ax's words: it proposes a failed point again, and a fit would fail there again.
+
+        Of a private failure nothing is stored, as if this process had been killed.
+        """
+        if isinstance(error, _PRIVATE):
+            return
         self.client._experiment.trials[index].update_run_metadata({"error": type(error).__name__})
         self.client.mark_trial_abandoned(index)
 

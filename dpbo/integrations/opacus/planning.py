@@ -23,7 +23,7 @@ from dpbo.accounting.composition import compose
 from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, RolesEvent, SelectionEvent
-from dpbo.integrations.opacus.training import DPSGD
+from dpbo.integrations.opacus.terms import DPSGD
 from dpbo.laws import CountLaw, TruncatedNegativeBinomial
 from dpbo.privacy import Adjacency, Budget, require_count, require_positive, require_range
 
@@ -93,7 +93,7 @@ def plan_tuning(
     runs: int,
     validation: int,
     score_range: tuple[float, float] = (0.0, 1.0),
-    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
+    adjacency: Adjacency = Adjacency.REPLACE_ONE,
     law: CountLaw | None = None,
     spread: tuple[float, float] = (0.9, 1.2),
 ) -> TuningPlans:

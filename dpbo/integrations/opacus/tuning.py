@@ -41,7 +41,8 @@ from dpbo.describing import described_space
 from dpbo.errors import InputError
 from dpbo.integrations.opacus.planning import TuningPlan
 from dpbo.integrations.opacus.releasing import released
-from dpbo.integrations.opacus.training import DPSGD, Fit, Session
+from dpbo.integrations.opacus.terms import DPSGD
+from dpbo.integrations.opacus.training import Fit, Session
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
@@ -85,7 +86,7 @@ def tune(
     plan: TuningPlan,
     divisor: float | None = None,
     score_range: tuple[float, float] = (0.0, 1.0),
-    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
+    adjacency: Adjacency = Adjacency.REPLACE_ONE,
     parameters: dict[str, Any] | None = None,
     initial: int = 4,
     seed: int = 0,
@@ -99,7 +100,9 @@ def tune(
         fit: `fit(parameters, session) -> model`; takes the training records from the session alone, and leaves none in an attribute of the
             model: see `released`, which is applied to it.
         score: `score(model, records)`, one number a validation record, maximised. It gets a copy of the model, which is thrown away.
-        training, validation: disjoint records; each role by a public rule, such as a split by position.
+        training, validation: disjoint records. Under REPLACE_ONE any split that does not look at them, such as one by place. Under
+            ADD_OR_REMOVE_ONE a record's role must follow from the record itself, such as a keyed hash of its id: in a split by place,
+            removing one record moves others across. The statement names that as the assumption `roles-by-record`.
         divisor: the `validation` of the plan, under ADD_OR_REMOVE_ONE.
         budget, adjacency, score_range: as the plan was made for.
         parameters: for "once", inside the space.
@@ -120,6 +123,8 @@ def tune(
         ledger=ledger,
     )  # fmt: skip
     curator.ledger.note("assume", "dpsgd-attested")
+    if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
+        curator.ledger.note("assume", "roles-by-record")
 
     def trained(given: dict[str, Any]) -> nn.Module:
         return released(fit(given, Session(training, plan.terms)))

@@ -15,6 +15,7 @@ and what the next trial knows, follow from how long scores take: the statement t
 from __future__ import annotations
 
 import contextlib
+import logging
 import pathlib
 from typing import Any, NoReturn
 
@@ -27,11 +28,12 @@ from optuna.trial import FrozenTrial, TrialState
 from dpbo.checking import checked
 from dpbo.curator.handle import Handle
 from dpbo.curator.turns import assume_durations_tell_nothing
-from dpbo.errors import BudgetExceeded, InputError
+from dpbo.errors import BudgetExceeded, InputError, PrivateFailure
 from dpbo.integrations.optuna.suggesting import Suggestions
 from dpbo.objective import PrivateObjective
 from dpbo.space import Space
 
+_LOG = logging.getLogger(__name__)
 ENTRY, YVAR = "entry", "yvar"
 """User attributes of a trial: the name under which the ledger knows its value, and the variance of its noise."""
 
@@ -40,13 +42,22 @@ class BudgetSpent(BudgetExceeded, optuna.TrialPruned):  # type: ignore[misc]  # 
     """Nothing is left for this trial, and nothing was charged. Within `study.optimize` the trial ends pruned, without a value."""
 
 
+class StudyEnded(BaseException):
+    """The score failed on private records, beyond single units: see `PrivateFailure`. Nothing was charged, and the trial stays running.
+
+    No Exception, because Optuna stores a failed trial for every one of these, and goes on where `catch` names it: whoever reads the
+    storage, and the next proposal, must not follow a private failure.
+    """
+
+
 @checked
 class TrialObjective:
     """Suggest a point, look whether it can be paid for, fit and score it inside, charge, release; the released value goes to Optuna.
 
     The trial keeps the noise's variance ("yvar") and the ledger's name for the value ("entry"), nothing else. A fit that raises makes
-    a failed trial at no charge. Several processes may share one study and one ledger: each charge is a transaction of the ledger's, and
-    whoever finds nothing left stops its loop. A trial that it had begun ends pruned, without a value.
+    a failed trial at no charge; a score that fails on private records ends the study by `StudyEnded`, and Optuna stores nothing of it.
+    Several processes may share one study and one ledger: each charge is a transaction of the ledger's, and whoever finds nothing left
+    stops its loop. A trial that it had begun ends pruned, without a value.
 
     Args:
         objective: of one metric, maximised.
@@ -68,14 +79,19 @@ class TrialObjective:
 
         Raises:
             InputError: a study that does not fit, a trial with intermediate values or, enqueued, outside the space; nothing was charged.
-            BudgetSpent: nothing is left.
+            BudgetSpent: nothing is left. StudyEnded: the score failed on private records.
         """
         if not isinstance(trial, optuna.Trial):
             raise InputError("trial", trial, "a Trial of a study", "A FixedTrial has no study; evaluate its point by the objective.")
         require_fitting(trial.study)
         if not self.objective.remaining:
             self._refuse(trial.study)
-        handle = self.objective.evaluate(self.suggestions.suggested(trial))
+        x = self.suggestions.suggested(trial)
+        try:
+            handle = self.objective.evaluate(x)
+        except PrivateFailure as failure:
+            _LOG.error("The study ends: %s", failure)  # with n_jobs above 1, Optuna drops what its last trials raise
+            raise StudyEnded(str(failure)) from None
         trials = trial.study.get_trials(deepcopy=False)
         _require_no_reports(trials[trial.number])
         if any(other.state is TrialState.RUNNING and other.number != trial.number for other in trials):
@@ -126,7 +142,9 @@ class TrialObjective:
 
     def _refuse(self, study: optuna.Study) -> NoReturn:
         _stop(study)
-        raise BudgetSpent(1, self.objective.remaining, self.objective.evaluations, "slots", f"the trial for {self.objective.name!r}")
+        objective = self.objective
+        account = objective.curator.ledger.account()
+        raise BudgetSpent(1, objective.remaining, objective.evaluations, "slots", f"the trial for {objective.name!r}", account)
 
 
 def require_fitting(study: optuna.Study) -> None:

@@ -34,6 +34,11 @@ from dpbo.privacy import Adjacency, Budget, PrivacyUnit, require_count
 from dpbo.space import Space
 from dpbo.statement import Statement
 
+_REPEATED = (
+    "This process has asked some of them under another ledger, and two budgets in memory add up to more than either states. Nothing was "
+    "charged. Give all the same dataset= and ledger=, or one Curator and budget= as shares of its own; or say allow_repeated=True, and the "
+    "statement says it too."
+)
 _STRATEGIES: dict[str, strategies.Strategy] = {
     **dict.fromkeys(strategies.SEARCHES, strategies.by_search),
     "grid": strategies.by_grid,
@@ -66,7 +71,10 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         adjacency: "replace-one", or "add-or-remove-one" with a public `divisor`.
         divisor: public number of units to divide by.
         error_score: "raise" an exception in a fit, before anything is charged for it, or count the configuration as "worst" (and pay).
-        dataset, ledger: as in `Curator`: what is protected, and where its ledger is kept. The same `name` and terms resume a search.
+        dataset, ledger: as in `Curator`: what is protected, and where its ledger is kept. The same `name`, terms, records, estimator and
+            scoring resume a search.
+        allow_repeated: whether validation records may be asked with a ledger in memory that this process has asked under another one
+            already, as cross_val_score and GridSearchCV do; the statement then says that the others come on top.
         random_state: a whole number, for the public split, Sobol points and proposals; never for noise.
         cv, refit: refused where anything is asked of them; they are here to say why.
 
@@ -98,6 +106,7 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         error_score: str = "raise",
         dataset: str | None = None,
         ledger: str | None = None,
+        allow_repeated: bool = False,
         name: str = "search",
         random_state: int = 0,
         cv: Any = None,
@@ -120,6 +129,7 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         self.error_score = error_score
         self.dataset = dataset
         self.ledger = ledger
+        self.allow_repeated = allow_repeated
         self.name = name
         self.random_state = random_state
         self.cv = cv
@@ -137,7 +147,8 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
             groups_train: labels of the training records, where they are known: none may be among `groups`.
 
         Raises:
-            InputError: an argument outside its range. BudgetExceeded: the budget is not left. LedgerMismatch: the name is another search's.
+            InputError: an argument outside its range, or records that another ledger in memory protects. BudgetExceeded: the budget is not
+            left. LedgerMismatch: the name is another search's.
         """
         self._refuse_what_is_not_private()
         X_train, X_val = map(tables.sliced, (X_train, X_val))
@@ -154,18 +165,21 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         trainer.configured(space.sample(1, seed=0)[0])  # a name that the estimator lacks is found before anything is reserved
         scoring = scoring_named(self.scoring, self.score_range, y_train)
         curator = self._given(X_val, groups) if isinstance(X_val, Curator) else self._opened(X_train, y_train, X_val, y_val, groups)
-        self._search(self._task(curator, space, trainer, scoring, split))
+        self._search(self._task(curator, space, trainer, scoring, split), {"training records": trainer.table()})
         self.statement_ = _explained(curator.statement(), split, self.test_size, self.random_state)
         if self.best_estimator_ is None:  # paid for, so results and statement stay
             raise InputError("error_score", self.error_score, "'raise' to see why", "The recommended configuration cannot be fitted.")
         return self
 
-    def _search(self, task: strategies.Task) -> None:
+    def _search(self, task: strategies.Task, tables: Mapping[str, Any]) -> None:
         strategies.require_fitting(task)
-        if not task.begun():
+        begun = task.begun()
+        if not begun:
             if task.baseline is None:
                 one_choice.require_left(task.curator, task.share + task.final_share, f"the search {self.name!r}")
             strategies.require_working(task)
+        things = {"estimator": self.estimator, "scoring": self.scoring}
+        task.curator.bind(f"{self.name}: whole", things, tables=tables, begun=begun)
         final = task.final()  # reserved first, so that whatever the search does, its share is there
         found = _STRATEGIES[self.strategy](task)
         if final is not None and final.remaining:
@@ -209,10 +223,13 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         if not isinstance(budget, Budget):
             raise InputError("budget", budget, "a Budget, when X_val is a table", "For example Budget(epsilon=1.0, delta=1e-6).")
         unit = PrivacyUnit(self.unit, groups=groups)
-        return Curator(
+        curator = Curator(
             (X_val, y_val), unit=unit, adjacency=self._relation(), budget=budget, dataset=self.dataset, ledger=self.ledger,
-            example=None if y is None else tables.first_rows(X, y),
+            example=None if y is None else tables.first_rows(X, y), allow_repeated=self.allow_repeated,
         )  # fmt: skip
+        if not (self.allow_repeated or isinstance(self.budget, NoNoise)) and curator.repeats():
+            raise InputError("ledger", None, "one file or URL for all searches over the same validation records", _REPEATED)
+        return curator
 
     def _given(self, curator: Curator, groups: Any) -> Curator:
         """Unit, relation, data set and ledger are the curator's own."""

@@ -8,6 +8,10 @@ from typing import Any
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from dpbo.curator.fingerprints import holds_protected
+from dpbo.errors import InputError
+from dpbo.integrations.tuning.tables import readable
+
 
 def _has(name: str) -> Callable[[Any], bool]:
     return lambda search: hasattr(getattr(search, "best_estimator_", search.estimator), name)
@@ -60,6 +64,13 @@ class Recommended:
 
     @available_if(_has("score"))  # type: ignore[untyped-decorator]
     def score(self, X: Any, y: Any = None) -> Any:
-        """The recommended estimator's own score on records of the caller's: in the open, so never on the protected ones."""
+        """The recommended estimator's own score on records of the caller's: exact, in the open.
+
+        Raises:
+            InputError: some of them are records that a ledger of this process protects.
+        """
         check_is_fitted(self)
+        if holds_protected((readable(X), readable(y))):
+            remedy = "A score on them is exact, and no budget covers it: use best_score_, or score records that nothing protects."
+            raise InputError("X", type(X).__name__, "free of records that a ledger of this process protects", remedy)
         return self.best_estimator_.score(X, y)

@@ -24,6 +24,7 @@ from dpbo.acquisition.trust_region import trust_region_point
 from dpbo.algorithms import one_choice
 from dpbo.algorithms.gibo import DPGIBO
 from dpbo.curator.curator import Curator
+from dpbo.curator.examples import MostlyClipped, examine
 from dpbo.curator.records import count_records
 from dpbo.errors import InputError
 from dpbo.integrations.tuning.scorings import Scoring
@@ -119,7 +120,7 @@ def require_fitting(task: Task) -> None:
 def require_working(task: Task) -> None:
     """Fits the first point, scores public rows with it and proposes once from made-up scores: what cannot work is raised before anything
     is reserved."""
-    design = public_candidates(task.space, task.evaluations, task.seed) if task.strategy == "grid" else task.space.sample(1, seed=task.seed)
+    design = public_candidates(task.space, task.evaluations, task.seed) if task.strategy == "grid" else task.space.sample(3, seed=task.seed)
     model, example = task.trainer(design[0]), task.trainer.example()
     if task.scoring.cells is None:
         query = ClippedMean(task.scoring, score_range=task.scoring.bounds)
@@ -127,12 +128,26 @@ def require_working(task: Task) -> None:
         query = CellMeans(task.scoring, cells=task.scoring.cells)
     if example is not None:
         query.probe(example, count_records(example), model)
+        _require_sound(task, query, design[:3], example)
+        task.curator.examined(query)
     if task.strategy == "gibo":
         _gibo(task, _rehearsed(task.curator), lambda _, records: records)
     if task.strategy in SEARCHES and task.evaluations > max(task.initial, 2):
         X = task.space.sample(2, seed=task.seed)
         made_up = X.sum(1, keepdim=True)
         _next(task, X, made_up, torch.ones_like(made_up), initial=2)
+
+
+def _require_sound(task: Task, query: ClippedMean, design: torch.Tensor, example: Any) -> None:
+    """Judges the score on training records. One configuration may be so bad that most records are clipped; not each of the first few."""
+    for turn, x in enumerate(design, 1):
+        if (model := task.trainer(x)) is None:
+            continue  # it could not be fitted, so every score is NaN
+        try:
+            return examine(query.score, model, example, query.ranges)
+        except MostlyClipped:
+            if turn == len(design):
+                raise
 
 
 def by_search(task: Task) -> Found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from sklearn.model_selection import train_test_split
 
 from dpbo.curator.curator import Curator
@@ -74,6 +75,11 @@ def _of_a_row(table: Any) -> tuple[int, ...]:
 def sliced(table: Any) -> Any:
     """The table in a form that rows can be taken from: sparse ones compressed by rows."""
     return table.tocsr() if hasattr(table, "tocsr") else table
+
+
+def readable(table: Any) -> Any:
+    """The caller's own table in a form whose rows can be compared with others'."""
+    return np.asarray(table) if isinstance(table, (list, tuple)) and not isinstance(table[0] if table else "", str) else sliced(table)
 
 
 def first_rows(X: Any, y: Any, most: int = 5) -> tuple[Any, Any]:

@@ -47,6 +47,10 @@ class Trainer:
         """A few training records; None without labels."""
         return None if self._y is None else first_rows(self._X, self._y)
 
+    def table(self) -> Any:
+        """All training records."""
+        return self._X if self._y is None else (self._X, self._y)
+
     def configured(self, x: torch.Tensor) -> Any:
         """The estimator at x, unfitted."""
         parameters = {name: clone(value, safe=False) for name, value in self._space.decode(x).items()}

@@ -140,7 +140,6 @@ def test_a_file_cut_to_nothing_is_as_one_that_was_deleted(whole, tmp_path):
 
 
 def test_every_command_says_what_is_no_database(tmp_path, capsys):
-    """As a user sees it: an error in words and exit status 1."""
     for content in (b"\0" * 8192, b"SQLite format 3\0" + b"\xff" * 5000, b"no database " * 500):
         (tmp_path / "l.db").write_bytes(content)
         assert [main(["ledger", action, str(tmp_path / "l.db")]) for action in ("verify", "show", "export")] == [1] * 3, content[:20]

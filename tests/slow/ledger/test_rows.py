@@ -114,6 +114,16 @@ def test_every_fact_of_every_record_is_under_its_hash(ledger, measured):
     measured(tried)
 
 
+def test_the_predecessor_is_under_the_hash(ledger, url):
+    """A record made anew by the rules, and its hash put into the next one."""
+    rows, chain = rows_of(ledger), ledger.records()
+    rows[2] = row_of(Record.following(chain[1], "charge", "search", {**chain[2].body, "units": 7}))
+    rows[3]["previous"] = rows[2]["hash"]
+    rewrite(ledger, rows)
+    with pytest.raises(LedgerCorrupt, match="record 3 does not match its hash"):
+        Ledger.existing(url)
+
+
 def test_a_chain_rewritten_by_the_rules_is_seen_against_a_head_kept_elsewhere_alone(ledger, url):
     head, chain = ledger.head().hash, list[Record]()
     for record in ledger.records():

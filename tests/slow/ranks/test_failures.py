@@ -100,14 +100,13 @@ def test_ranks_note_together_that_others_take_turns(met):
 @pytest.mark.deep
 def test_what_one_rank_cannot_do_none_does(met):
     for number, rank in met("refused by one").items():
-        score, fit, utilities, row, ledger, seedless, much, noted = rank["value"]
+        score, fit, utilities, row, ledger, seedless, much = rank["value"]
         assert score[0] == "PrivateFailure"
         assert "secret" not in str(rank)
         assert fit[0] == ("ZeroDivisionError" if number == 2 else "RankFailed")
         assert [utilities[0], row[0], ledger[0], much[0]] == ["InputError", "InputError", "LedgerError", "BudgetExceeded"]
         assert seedless[0] == "InputError"
         assert "random_state" in seedless[1]
-        assert noted
 
 
 @pytest.mark.deep

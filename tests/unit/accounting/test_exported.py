@@ -14,7 +14,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.__main__ import main
-from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter
+from dpbo.accounting import GDPFilter, Planned, RDPFilter, ZCDPFilter
 from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, PermuteAndFlipEvent, PoissonGaussianEvent, event_from_json
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.queries import ClippedMean, PoissonSampled, QuantileUtilities
@@ -75,13 +75,6 @@ def test_a_gdp_ledger(tmp_path, capsys):
     mu_squared += sum((2 * normal.inv_cdf(math.exp(e) / (1 + math.exp(e)))) ** 2 for e in pure)
     accountant.compose(dp_accounting.GaussianDpEvent(mu_squared**-0.5))
     assert statement.spent.epsilon == pytest.approx(accountant.get_epsilon(1e-6), rel=2e-3)
-
-
-def test_a_pure_ledger(tmp_path, capsys):
-    statement, lines = exported(tmp_path, capsys, PureFilter())
-    factor = {"laplace": 1, "exponential": 2, "permute-and-flip": 2}
-    total = sum(e["slots"] * factor[e["mechanism"]] / e["noise_multiplier"] for e in charged(lines))
-    assert statement.spent.epsilon == pytest.approx(total, rel=1e-12)
 
 
 @pytest.mark.parametrize("accounting", [RDPFilter(8.0), ZCDPFilter()], ids=["rdp", "zcdp"])

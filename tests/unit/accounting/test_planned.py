@@ -193,12 +193,6 @@ def test_a_plan_may_pass_its_budget_by_a_millionth_in_a_ledger_that_exists_and_n
         make(budget=kept)
 
 
-def test_sampled_steps_are_calibrated_by_a_partial():
-    step = functools.partial(PoissonGaussianEvent, rate=0.05, relation="replace-one")
-    multiplier = calibrate(Budget(4.0, 1e-5), releases=200, accounting=Planned([GaussianEvent(20.0)]), event=step)
-    assert 3.99 < Planned([GaussianEvent(20.0), step(multiplier, 200)]).composition(1e-5).epsilon <= 4.0
-
-
 def test_mixed_relations_and_exact_answers_are_no_plan():
     relations = [PoissonGaussianEvent(2.0, rate=0.1, relation=relation) for relation in ("replace-one", "add-or-remove-one")]
     for events, parameter in (

@@ -1,7 +1,6 @@
 """A private selection as an event: what the ledger keeps of it, who can pay for it, and how runs and noise are found for a budget."""
 
 import dataclasses
-import functools
 import json
 import math
 
@@ -9,7 +8,7 @@ import pytest
 
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter, calibrate, compose, convert, profiles, selected
 from dpbo.accounting.known import accounting_named
-from dpbo.accounting.tuning import _fitting, _largest, choose_law, scale_base
+from dpbo.accounting.tuning import _fitting, choose_law, scale_base
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.events import DeclassifiedEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, SelectionEvent, event_from_json
@@ -98,20 +97,6 @@ def test_a_threshold_costs_no_more_than_opendp_says():
         assert 1.9 * epsilon < ours <= theirs.map(epsilon)
 
 
-def _is_at_most(threshold, law):
-    return law.mean <= threshold
-
-
-def test_the_largest_mean_that_fits_is_found_to_one_per_cent_of_the_runs_beyond_the_first():
-    geometric = TruncatedNegativeBinomial.of_mean
-    for threshold in (1.05, 2.0, 7.3, 99.9):
-        law = _largest(geometric, 100.0, functools.partial(_is_at_most, threshold))
-        assert law is not None
-        assert law.mean <= threshold < 1 + (law.mean - 1) * 1.0101
-    assert _largest(geometric, 12.0, lambda law: True) == geometric(12.0), "no more runs than were asked for"
-    assert _largest(geometric, 12.0, lambda law: False) is None
-
-
 def test_a_selection_fits_alone_by_its_profile_and_beside_others_by_the_composition():
     epsilon = compose([TWO], delta=1e-6).epsilon
     assert _fitting(Budget(epsilon * (1 + 1e-5), 1e-6), ())(TWO)
@@ -151,6 +136,8 @@ def test_a_law_is_chosen_for_a_budget():
     poor = choose_law(Budget(1.7, 1e-6), base, runs=20, shapes=[1.0])
     assert poor.epsilon <= 1.7
     assert poor.reach < choice.reach
+    more = TruncatedNegativeBinomial.of_mean(1.0 + 1.0102 * (poor.expected - 1.0))
+    assert compose([SelectionEvent(base=base, law=more)], delta=1e-6).epsilon > 1.7, "one per cent more runs beyond the first"
     rich = choose_law(Budget(9.0, 1e-6), base, runs=20)
     assert isinstance(rich.law, TruncatedPoisson), "the most concentrated law"
     assert rich.expected == pytest.approx(20)

@@ -124,29 +124,6 @@ def test_on_cuda():
     assert chosen[1] == pytest.approx(chosen[0], rel=1e-3)
 
 
-def test_the_simplex_is_regular_and_centred():
-    for d in (1, 2, 3, 10, 33):
-        corners = designs.simplex(d)
-        expected = torch.full((d + 1, d + 1), -1.0 / d, dtype=DOUBLE).fill_diagonal_(1.0)
-        torch.testing.assert_close(corners @ corners.T, expected)
-        torch.testing.assert_close(corners.sum(0), torch.zeros(d, dtype=DOUBLE))
-
-
-def test_the_figures_are_reproduced():
-    def same(found, printed):
-        assert found == pytest.approx(printed, abs=0.5 * 10 ** -len(str(printed)[2:]))
-
-    rbf, matern = RBF(ONE), Matern52(ONE)
-    for kernel, d, s2, r, trace in ((rbf, 10, 5e-6, 0.0563, 0.0286), (rbf, 33, 5e-6, 0.0562, 0.1011), (matern, 10, 1e-4, 0.072, 0.353)):
-        radius = designs.simplex_radius(kernel, d, s2)
-        same(radius, r)
-        same(d * designs.simplex_share(kernel, d, s2)(radius), trace)
-    for kernel, s2, r, trace in ((rbf, 5e-6, 0.14, 0.0019), (matern, 1e-4, 0.092, 0.1035)):
-        radius = designs.central_radius(kernel, s2)
-        assert radius == pytest.approx(r, abs=5e-4)
-        same(10 * designs.central_share(kernel, s2)(radius), trace)
-
-
 @pytest.mark.parametrize("kind", [RBF, Matern52])
 @pytest.mark.parametrize("d", [1, 2, 5])
 def test_the_shares_are_the_trace(kind, d):

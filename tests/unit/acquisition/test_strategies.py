@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 import scipy.stats
 import torch
-from botorch.utils.multi_objective.hypervolume import Hypervolume
-from botorch.utils.multi_objective.pareto import is_non_dominated
 
 from dpbo import Space
 from dpbo.acquisition import Proposer, next_point, pareto_front, pareto_point, posterior_mean, region_after, trust_region_point
@@ -72,7 +70,7 @@ def test_values_that_carry_a_gradient_are_refused_by_name():
                 propose(CONTINUOUS, *told, seed=1)
 
 
-@pytest.mark.parametrize("name", ["qlognei", "trust region", "sparse"])
+@pytest.mark.parametrize("name", ["qlognei", "trust region", pytest.param("sparse", marks=pytest.mark.deep)])
 def test_a_search_finds_the_peak_of_noisy_values(name):
     X, Y, Yvar = _observed(CONTINUOUS, 8, seed=3)
     generator = torch.Generator().manual_seed(5)
@@ -138,31 +136,13 @@ class TestTrustRegion:
         assert float((x[0] - X[means.argmax()]).abs().max()) <= length / 2 * stretch + 1e-6
 
 
-@pytest.mark.deep
-class TestTwoObjectives:
-    def test_the_front_grows_towards_both(self):
-        # accuracy rises with a, and so does the cost: the front is a curve, b and c do not pay
-        value = lambda X: X[:, 0].sqrt() - ((X[:, 1] - 0.5) ** 2 + (X[:, 2] - 0.5) ** 2)  # noqa: E731
-        X, Y, Yvar = _observed(CONTINUOUS, 6, value=value)
-        for step in range(8):
-            x = pareto_point(CONTINUOUS, X, Y, Yvar, -X[:, :1], reference=(0.0, -1.0), seed=step)
-            X, Y = torch.cat([X, x]), torch.cat([Y, value(x).unsqueeze(1)])
-            Yvar = torch.full_like(Y, STD**2)
-        true = lambda X: torch.stack([value(X), -X[:, 0]], 1)  # noqa: E731
-        volume = Hypervolume(torch.tensor([0.0, -1.0], dtype=torch.float64))
-        found, random = true(X), true(CONTINUOUS.sample(14, seed=9))
-        ours, theirs = (volume.compute(v[is_non_dominated(v)]) for v in (found, random))
-        assert ours > theirs
-        assert ours > 0.6 * 2 / 3  # the whole area under the root is 2/3
-        assert 1 < int(pareto_front(CONTINUOUS, X, Y, Yvar, -X[:, :1]).sum()) < 14
-
-    def test_costs_that_do_not_fit_are_refused(self):
-        X, Y, Yvar = _observed(CONTINUOUS, 5)
-        for costs in (X[:, :1] * math.nan, X[:4, :1]):
-            with pytest.raises(InputError, match=r"^public="):
-                pareto_point(CONTINUOUS, X, Y, Yvar, costs, reference=(0.0, 0.0), seed=0)
-            with pytest.raises(InputError, match=r"^public="):
-                pareto_front(CONTINUOUS, X, Y, Yvar, costs)
+def test_costs_that_do_not_fit_are_refused():
+    X, Y, Yvar = _observed(CONTINUOUS, 5)
+    for costs in (X[:, :1] * math.nan, X[:4, :1]):
+        with pytest.raises(InputError, match=r"^public="):
+            pareto_point(CONTINUOUS, X, Y, Yvar, costs, reference=(0.0, 0.0), seed=0)
+        with pytest.raises(InputError, match=r"^public="):
+            pareto_front(CONTINUOUS, X, Y, Yvar, costs)
 
 
 ALONE = [

@@ -10,8 +10,7 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
 from dpbo.algorithms import AsynchronousBO
-from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure
-from dpbo.mechanisms import NoNoise
+from dpbo.errors import InputError, PrivateFailure
 from dpbo.testing import SeededEntropy
 from tests.unit.algorithms.worker_scores import load, near
 
@@ -185,28 +184,6 @@ def test_a_score_that_fails_on_private_records_is_never_skipped():
     with ThreadPoolExecutor(3) as executor, pytest.raises(PrivateFailure):
         search(objective, executor, workers=3, skip=[Singular])
     assert objective.remaining == 12 - len(objective.history()[0])
-    assert "score-total" in objective.curator.statement().assumptions
-
-
-def test_a_value_that_the_ledger_could_not_store_is_not_lost(monkeypatch):
-    objective = planned(curator=make(entropy=SeededEntropy(3)))
-    store, failures = objective.curator.ledger.store, iter([False] * 5 + [True])
-
-    def failing(*arguments):
-        if next(failures, False):
-            raise LedgerUnavailable("the disk is full")
-        return store(*arguments)
-
-    monkeypatch.setattr(objective.curator.ledger, "store", failing)
-    with ThreadPoolExecutor(3) as executor:
-        tried = AsynchronousBO(objective, SPACE, initial=4, workers=3, propose=quick)
-        with pytest.raises(LedgerUnavailable, match="disk is full"):
-            tried.run(executor)
-        assert (objective.remaining, len(objective.history()[0])) == (6, 5), "charged and drawn, but not stored"
-        found = tried.run(executor)
-        whole = search(planned(curator=make(entropy=SeededEntropy(3))), executor, workers=3)
-    assert (len(found.X), objective.remaining) == (12, 0)
-    assert torch.equal(found.Y[:6], whole.Y[:6]), "the value that was paid for, not a second one"
 
 
 def test_two_searches_share_one_plan(tmp_path):
@@ -281,30 +258,3 @@ def test_bad_settings_several_metrics_and_what_is_no_executor_are_refused_and_no
     with pytest.raises(InputError, match="released a value"):
         AsynchronousBO(objective, SPACE).result()
     assert objective.remaining == 12
-
-
-@pytest.mark.deep
-def test_four_workers_find_what_one_finds_in_a_fraction_of_the_time():
-    """The real proposer, jobs of 0.15 s: sleeping workers overlap, whatever else the machine does."""
-
-    def score(x, records):
-        if len(records) > 5:
-            time.sleep(0.15)
-        return near(x, records)
-
-    def timed(workers):
-        objective = planned(score, evaluations=16, mechanism=NoNoise(allow_not_private=True))
-        start = time.perf_counter()
-        with ThreadPoolExecutor(workers) as executor:
-            tried = AsynchronousBO(objective, SPACE, workers=workers)
-            found = tried.run(executor)
-        assert len(tried.proposing) == 8
-        return time.perf_counter() - start - sum(tried.proposing), found
-
-    (serial, alone), (parallel, together) = timed(1), timed(4)
-    if parallel >= 0.6 * serial:  # other work on the machine only adds: once more
-        parallel, together = timed(4)
-    assert parallel < 0.6 * serial
-    assert serial >= 16 * 0.15
-    for found in (alone, together):
-        assert near(found.x, load()).mean() > 0.84, "the best of all is 0.875"

@@ -16,7 +16,7 @@ import torch
 from dpbo import DPGIBO, Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
 from dpbo.accounting import Planned, PureFilter
 from dpbo.algorithms import PAPER, RECOMMENDED, choose_clip, choose_start
-from dpbo.errors import InputError, LedgerError, LedgerMismatch, LedgerUnavailable
+from dpbo.errors import InputError, LedgerError, LedgerMismatch
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import NoNoise
 from dpbo.models.gradient_posterior import GradientPosterior
@@ -161,29 +161,6 @@ def test_a_run_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path
             gibo(make(**terms), settings=settings, **change)
     with pytest.raises(LedgerMismatch):
         again.load_state_dict({"name": "dpgibo", "gradients": [[0.0] * D]})
-
-
-@pytest.mark.parametrize("anew", [False, True])
-def test_a_value_that_could_not_be_stored_is_finished_and_nothing_is_paid_twice(monkeypatch, anew):
-    """By the same object, or by one that is made anew."""
-    for at in (2, 4):
-        curator = make()
-        search = gibo(curator, iterations=4)
-        honest, left = curator.ledger.store, [at]
-
-        def store(*arguments, honest=honest, left=left):
-            left[0] -= 1
-            if left[0] == 0:
-                raise LedgerUnavailable("the disk is full")
-            return honest(*arguments)
-
-        monkeypatch.setattr(curator.ledger, "store", store)
-        with pytest.raises(LedgerUnavailable):
-            search.run()
-        result = (gibo(curator, iterations=4) if anew else search).run()
-        assert len(result.gradients) == 4
-        assert charges(curator) == 4
-        assert torch.equal(gibo(curator, iterations=4).result().iterates, result.iterates)
 
 
 def test_a_second_process_is_refused_uncharged_and_resumes_rightly(tmp_path):

@@ -1,4 +1,4 @@
-"""The theorems: the printed numbers, their coverage under the prior, and where the paper's own constants fail.
+"""The theorems: the printed numbers, the corrected ones as derived, and where the paper's own constants fail.
 
 Theorems 1 to 6 first, then their discretisation for infinite sets, then Theorem 7 against its counter-example and 200 random problems.
 """
@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo.acquisition import SrinivasCompact, argmax_ucb, kusner_beta
+from dpbo.acquisition import SrinivasCompact, kusner_beta
 from dpbo.algorithms.kusner import bounds, infinite
 from dpbo.algorithms.kusner.lipschitz import fixed_grid, theorem_7, theorem_8
-from dpbo.models import FiniteGP, information_gain_bound, squared_exponential
 
 DOUBLE = torch.float64
 COUNT, OBSERVATIONS, KAPPA, NOISE, DELTA = 100, 20, 0.9, 0.01, 0.1
 SETTING: dict[str, Any] = {"count": COUNT, "observations": OBSERVATIONS, "noise": NOISE, "delta": DELTA}
-PAIRS = 300
 
 
 def test_printed_numbers():
@@ -34,15 +32,6 @@ def test_printed_numbers():
     assert bounds.theorem_1(count=100, observations=20, kappa=0.9, delta=0.1) == pytest.approx(9.79, abs=5e-3)
 
 
-def test_c_and_q_as_printed():
-    c = bounds.neighbour_gap(count=1000, kappa=0.9, delta=0.01, share=3.0)
-    assert c == pytest.approx(math.sqrt(2 * 0.1) * math.sqrt(2 * math.log(3 * 1000 / 0.01)))
-    assert c == pytest.approx(2 * math.sqrt(0.1 * math.log(3 * 1000 / 0.01)))
-    paper = bounds.noise_gap(observations=50, noise=0.04, delta=0.1, constants="paper")
-    assert paper == pytest.approx(0.2 * math.sqrt(8 * math.log(3 / 0.1)))
-    assert bounds.noise_gap(observations=50, noise=0.04, delta=0.1) == pytest.approx(2 * 0.2 * math.sqrt(2 * math.log(8 * 50 / 0.1)))
-
-
 def test_the_noise_of_the_best_of_50_exceeds_the_papers_q_but_not_the_corrected():
     noise = torch.randn(20_000, 2, 50, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
     one = noise[:, 0].amax(-1)  # the noise at the best of 50 observations of a flat function
@@ -51,59 +40,6 @@ def test_the_noise_of_the_best_of_50_exceeds_the_papers_q_but_not_the_corrected(
     assert share == pytest.approx(0.20, abs=0.01), "the printed counter-example; 0.033 was allowed"
     corrected = bounds.noise_gap(observations=50, noise=1.0, delta=0.1)
     assert float((noise.abs().amax((1, 2)) > corrected / 2.0).double().mean()) <= 0.1 / 4.0
-
-
-@pytest.fixture(scope="module")
-def searches():
-    """GP-UCB on pairs of functions of neighbouring data sets, as Assumption 1 draws them: two models and the functions."""
-    generator = torch.Generator().manual_seed(0)
-    X = torch.rand(COUNT, 2, generator=generator, dtype=DOUBLE)
-    kernel = squared_exponential(0.3)
-    L = torch.linalg.cholesky(kernel(X).to_dense() + 1e-10 * torch.eye(COUNT, dtype=DOUBLE))
-    f, g = (torch.randn(PAIRS, COUNT, generator=generator, dtype=DOUBLE) @ L.mT for _ in range(2))
-    F = torch.stack([f, KAPPA * f + math.sqrt(1 - KAPPA**2) * g], dim=1)  # correlation kappa, variance 1
-    models = {}
-    for constants in ("paper", "corrected"):
-        model, best = FiniteGP(X, kernel, NOISE, batch_shape=(PAIRS, 2)), torch.full((PAIRS, 2), -math.inf, dtype=DOUBLE)
-        schedule = kusner_beta(COUNT, DELTA, constants=constants)
-        for _ in range(OBSERVATIONS):
-            index = argmax_ucb(model, schedule)
-            noise = math.sqrt(NOISE) * torch.randn(PAIRS, 2, generator=generator, dtype=DOUBLE)
-            value = F.gather(-1, index.unsqueeze(-1)).squeeze(-1) + noise
-            model.observe(index, value)
-            best = best.maximum(value)
-        models[constants] = (model.mean.clone(), best)
-    return F, models, information_gain_bound(X, kernel, NOISE, OBSERVATIONS)
-
-
-@pytest.mark.parametrize("constants", ["paper", "corrected"])
-def test_theorem_1_covers(searches, constants):
-    mean = searches[1][constants][0]
-    moved = (mean[:, 0] - mean[:, 1]).abs().amax(-1)
-    bound = bounds.theorem_1(count=COUNT, observations=OBSERVATIONS, kappa=KAPPA, delta=DELTA, constants=constants)
-    assert float((moved <= bound).double().mean()) >= 1.0 - DELTA
-    assert 0.3 < float(moved.median()) < 1.5, "the bound is valid and wide: about 0.7 is usual"
-
-
-def test_theorems_3_and_4_cover_corrected(searches):
-    F, models, gamma = searches
-    best = models["corrected"][1]
-    sensitivity = bounds.theorem_3(**SETTING, kappa=KAPPA, gamma=gamma)
-    assert float(((best[:, 0] - best[:, 1]).abs() <= sensitivity).double().mean()) >= 1.0 - DELTA
-    laplace = torch.distributions.Laplace(torch.zeros((), dtype=DOUBLE), sensitivity / 2.0)
-    torch.manual_seed(0)
-    error = (best[:, 0] + laplace.sample((PAIRS,)) - F[:, 0].amax(-1)).abs()
-    utility = bounds.theorem_4(**SETTING, kappa=KAPPA, gamma=gamma, epsilon=2.0, a=2.0)
-    assert float((error <= utility).double().mean()) >= 1.0 - DELTA - math.exp(-2.0)
-
-
-def test_the_regret_bound_covers_and_stays_finite_as_noise_vanishes(searches):
-    F, models, gamma = searches
-    gap = F[:, 0].amax(-1) - (models["corrected"][1][:, 0] - 4.0 * math.sqrt(NOISE))
-    assert float((gap <= bounds.regret(**SETTING, gamma=gamma) + 8.0 * math.sqrt(NOISE)).double().mean()) >= 1.0 - DELTA
-    X = torch.rand(COUNT, 2, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
-    small = information_gain_bound(X, squared_exponential(0.3), 1e-8, OBSERVATIONS)
-    assert bounds.mean_regret(observations=OBSERVATIONS, noise=1e-8, gamma=small, beta=1.0) <= 2.0 + 1e-6
 
 
 def test_theorem_2_needs_no_prior():
@@ -127,9 +63,9 @@ def test_theorems_5_and_6():
 
 
 def test_theorem_4_as_printed():
-    q, gamma = bounds.noise_gap(observations=OBSERVATIONS, noise=NOISE, delta=DELTA, constants="paper"), 5.0
+    q, gamma = math.sqrt(NOISE) * math.sqrt(8 * math.log(3 / DELTA)), 5.0
     found = math.sqrt(8 / math.log(1 + 1 / NOISE) * kusner_beta(COUNT, DELTA, constants="paper")(OBSERVATIONS) * gamma / OBSERVATIONS)
-    c = bounds.neighbour_gap(count=COUNT, kappa=KAPPA, delta=DELTA, share=3.0)
+    c = 2 * math.sqrt((1 - KAPPA) * math.log(3 * COUNT / DELTA))
     utility = bounds.theorem_4(**SETTING, kappa=KAPPA, gamma=gamma, epsilon=2.0, a=3.0, constants="paper")
     assert utility == pytest.approx(math.sqrt(NOISE * 8 * math.log(1 / DELTA)) + found + 3.0 * (found + c + q) / 2.0)
     corrected = bounds.theorem_4(**SETTING, kappa=KAPPA, gamma=gamma, epsilon=2.0, a=3.0)
@@ -152,26 +88,6 @@ LENGTH = 0.2
 BOX: dict[str, Any] = {"dimension": 1, "side": 1.0, "a": 2.0 + math.sqrt(3.0) / (math.pi * LENGTH), "b": math.sqrt(2.0) / LENGTH}
 
 
-@pytest.fixture(scope="module")
-def draws():
-    X = torch.linspace(0.0, 1.0, 401, dtype=DOUBLE).unsqueeze(-1)
-    values, vectors = torch.linalg.eigh(squared_exponential(LENGTH)(X).to_dense())
-    root = vectors * values.clamp_min(0.0).sqrt()
-    return torch.randn(2000, 401, generator=torch.Generator().manual_seed(0), dtype=DOUBLE) @ root.mT
-
-
-def test_the_supremum_of_neighbours_differences_is_covered(draws):
-    moved = math.sqrt(2.0 * (1.0 - KAPPA)) * draws.abs().amax(-1)
-    bound = infinite.compact_gap(points=20, **BOX, kappa=KAPPA, delta=DELTA)
-    assert float((moved <= bound).double().mean()) >= 1.0 - DELTA
-
-
-def test_what_the_grid_misses_is_covered(draws):
-    missed = draws.amax(-1) - draws[:, ::20].amax(-1)  # a grid of 20 intervals
-    bound = infinite.grid_loss(points=20, **BOX, delta=DELTA)
-    assert float((missed <= bound).double().mean()) >= 1.0 - DELTA / 2.0
-
-
 def test_parts_of_the_discretisation():
     assert infinite.grid_choice_sensitivity(points=10, dimension=3, kappa=KAPPA, delta=DELTA) == pytest.approx(
         2 * math.sqrt(2 * math.log(3000 / DELTA)) + 2 * math.sqrt(0.1 * math.log(3000 / DELTA))
@@ -179,6 +95,7 @@ def test_parts_of_the_discretisation():
     gap = infinite.compact_gap(points=50, **BOX, kappa=KAPPA, delta=DELTA)
     slope = BOX["b"] * math.sqrt(math.log(BOX["a"] / (DELTA / 2)))
     assert gap == pytest.approx(math.sqrt(0.2) * (math.sqrt(2 * math.log(50 / (DELTA / 2))) + slope / 50))
+    assert infinite.grid_loss(points=50, **BOX, delta=DELTA) == pytest.approx(slope / 50)
     shared = {"points": 50, **BOX, "kappa": KAPPA}
     whole = infinite.compact_value_sensitivity(**shared, observations=30, noise=0.01, gamma=8.0, delta=DELTA)
     beta = SrinivasCompact(**BOX, delta=DELTA / 4)(30)

@@ -10,9 +10,8 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import GDPFilter, PureFilter
 from dpbo.algorithms.outsourced import Outcomes, random_projection, release_rows, row_noises
-from dpbo.curator.ledger import Ledger
 from dpbo.curator.records import PrivateView
-from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable, ReleaseLost
+from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.events import L2LaplaceEvent
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
 from dpbo.queries import RowTable
@@ -89,29 +88,7 @@ def test_the_error_of_distances_is_that_of_released_rows():
             assert np.mean(estimates) == pytest.approx(1.0, abs=5 * way.error(4.0) / math.sqrt(4000))
 
 
-def test_projections_keep_distances_on_average_and_their_norm_is_known():
-    X = torch.randn(2, 60, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
-    ratios = []
-    for seed in range(300):
-        A = random_projection(60, 8, seed=seed)
-        assert float(torch.linalg.matrix_norm(A, 2)) == pytest.approx(math.sqrt(60 / 8))
-        ratios.append(float(((X[0] - X[1]) @ A).norm() / (X[0] - X[1]).norm()) ** 2)
-    assert np.mean(ratios) == pytest.approx(1.0, abs=5 * float(np.std(ratios)) / math.sqrt(300))
-    assert torch.equal(random_projection(60, 8, seed=3), random_projection(60, 8, seed=3))
-
-
-def test_projected_rows_keep_the_claim_of_their_mechanism():
-    A = random_projection(2, 1, seed=0)
-    way = next(w for w in row_noises(2, budget=Budget(4.0, 1e-5), moves=1.0, projections=[1], lengthscale=5.0) if w.projection is not None)
-    assert way.projection is not None
-    assert torch.equal(way.projection, A)
-    released = release_rows(curator(accounting=way.accounting, budget=Budget(4.0, 0.0)), table(projection=A), way.mechanism)
-    assert released.Z.shape == (40, 1)
-    assert released.variance == pytest.approx(way.variance)
-
-
 def test_rows_are_drawn_once_whoever_asks_again(tmp_path):
-    """And rows of another table, noise or projection are not taken for these."""
     kept, two, divided = on_disk(tmp_path), L2LaplaceMechanism.of(2.0), {"divided by": [1.0, 2.0]}
     first, again = (release_rows(curator(**kept), table(), two, terms=divided) for _ in range(2))
     assert torch.equal(first.Z, again.Z)
@@ -129,44 +106,6 @@ def test_rows_are_drawn_once_whoever_asks_again(tmp_path):
     with pytest.raises(BudgetExceeded):
         release_rows(curator(**kept), table(), L2LaplaceMechanism.of(3.0), name="another")
     assert curator(**kept).ledger.charges("rows")[0].body["event"] == L2LaplaceEvent(0.5).to_json()
-
-
-def test_rows_that_were_charged_and_lost_are_not_drawn_again(monkeypatch):
-    private = curator()
-
-    def dies(*_):
-        raise RuntimeError("the process died")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(L2LaplaceMechanism, "_sample", dies)
-        with pytest.raises(RuntimeError):
-            release_rows(private, table(), L2LaplaceMechanism.of(2.0))
-    with pytest.raises(ReleaseLost, match="another name"):
-        release_rows(private, table(), L2LaplaceMechanism.of(2.0))
-
-
-@pytest.mark.attack("A16")
-def test_what_waits_for_the_ledger_is_no_loss(monkeypatch):
-    """Charged and drawn, but the ledger was away as its value was to be stored: asked again, it is there, drawn once."""
-    private = curator()
-    asked, charges = answers(private), private.ledger.charges
-
-    def unavailable(*_):
-        raise LedgerUnavailable("the ledger is away")
-
-    for call, plan in (
-        (lambda: asked.value(3, request="a").value, "outcomes"),
-        (lambda: release_rows(private, table(), L2LaplaceMechanism.of(1.0)).Z.tolist(), "rows"),
-    ):
-        with monkeypatch.context() as away:
-            away.setattr(Ledger, "store", unavailable)
-            for _ in range(2):
-                with pytest.raises(LedgerUnavailable):
-                    call()
-        if plan == "outcomes":
-            asked.value(5, request="b")  # another question in between
-        assert call() == call()
-        assert len(charges(plan)) == len(private.ledger.values(plan)) == (2 if plan == "outcomes" else 1)
 
 
 def answers(private, **changed):
@@ -226,30 +165,6 @@ def test_a_missing_outcome_counts_as_the_end_that_was_chosen():
     private = curator(allow_conditional=True)
     asked = Outcomes(private, lambda records: None, value_range=(0.0, 1.0), declassified="a test", worst="upper")
     assert asked.value(0, request="a").value == pytest.approx(1.0)
-
-
-def test_a_range_that_the_caller_changes_afterwards_changes_no_answers_noise():
-    given: Any = [0.0, 1.0]
-    private = curator()
-    asked = Outcomes(private, lambda records: float(records["y"][0]), value_range=given, budget_share=0.25)
-    variance = asked.variance
-    given[1] = 1000.0
-    assert asked.value(0, request="a").variance == asked.variance == variance
-    assert private.ledger.charges("outcomes")[0].body["slots"][0]["public"]["value_range"] == [0.0, 1.0]
-
-
-def test_declassified_answers_are_exact_free_and_said_to_be_so():
-    private = curator(allow_conditional=True)
-    release_rows(private, table(), L2LaplaceMechanism.of(4.0))
-    exact = answers(private, budget_share=None, declassified="they are printed in the newspaper")
-    assert exact.value(3, request="a").value == pytest.approx(float(rows_of(40)[3, 0].sigmoid()), abs=1e-9)
-    assert exact.variance == 0.0
-    statement = private.statement()
-    assert statement.lines[0] == "not bounded"
-    assert statement.lines[2].startswith("(4.000, 0.0)-DP")
-    assert "newspaper" in str(statement)
-    with pytest.raises(InputError, match="allow_conditional"):
-        answers(curator(), budget_share=None, declassified="because")
 
 
 @pytest.mark.parametrize("kind", ["l2-laplace", "gaussian", "projected"])

@@ -54,13 +54,6 @@ def test_the_else_branch_raises_the_singular_values():
     torch.testing.assert_close((Vh @ raised.mT @ raised @ Vh.mT).diagonal(), S.square() + release.omega**2)
 
 
-def test_distances_are_kept_on_average():
-    X = grid(5)
-    squares = torch.stack([torch.pdist(published(X, 1e6, 20, seed=seed).Z).square() for seed in range(400)])
-    share = squares / torch.pdist(X).square()
-    assert bool(((share.mean(0) - 1).abs() < 5 * (2 / 20 / 400) ** 0.5).all())
-
-
 def test_what_is_refused():
     X, generator = grid(3), torch.Generator()
     insisting: list[Any] = [{}, *({"allow_not_private": allowed} for allowed in (False, 1, "yes"))]

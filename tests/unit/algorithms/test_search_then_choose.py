@@ -9,8 +9,7 @@ import torch
 from dpbo.accounting import PureFilter
 from dpbo.algorithms import search_then_choose
 from dpbo.curator import Curator
-from dpbo.errors import BudgetExceeded, LedgerMismatch, LedgerUnavailable, ReleaseLost
-from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
+from dpbo.errors import BudgetExceeded, LedgerMismatch
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.testing import SeededEntropy
 
@@ -71,48 +70,14 @@ def test_asked_again_it_costs_nothing_and_goes_on_where_it_stopped(tmp_path):
 
     with pytest.raises(Stop):
         searched(Curator(RECORDS, **terms), fit=failing)
-    first = searched(Curator(RECORDS, **terms), fit=lambda x: x)
+    first = searched(Curator(RECORDS, **terms), fit=failing)
     assert len(first.X) == 12
     head = Curator(RECORDS, **terms).ledger.head().seq
-    again = searched(Curator(RECORDS, **terms), fit=lambda x: x)
+    again = searched(Curator(RECORDS, **terms), fit=failing)
     assert (again.index, again.finalists) == (first.index, first.finalists)
     assert Curator(RECORDS, **terms).ledger.head().seq == head
     for changed in ({"finalists": 7}, {"seed": 1}, {"beta": 3.0}, {"initial": 4}):
         with pytest.raises(LedgerMismatch):
-            searched(Curator(RECORDS, **terms), fit=lambda x: x, **changed)
+            searched(Curator(RECORDS, **terms), fit=failing, **changed)
     with pytest.raises(LedgerMismatch, match="candidates"):
-        search_then_choose(Curator(RECORDS, **terms), score, GRID + 1.0, fit=lambda x: x, **CALL)
-
-
-@pytest.mark.attack("A16")
-def test_a_choice_that_was_charged_but_lost_is_not_drawn_again(monkeypatch, tmp_path):
-    terms = {**TERMS, "dataset": "d", "ledger": str(tmp_path / "ledger.db")}
-
-    def dies(*_):
-        raise RuntimeError("the process died")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(PermuteAndFlipMechanism, "_sample", dies)
-        with pytest.raises(RuntimeError):
-            searched(Curator(RECORDS, **terms))
-    with pytest.raises(ReleaseLost, match="another name"):
-        searched(Curator(RECORDS, **terms))
-
-
-@pytest.mark.attack("A16")
-def test_a_choice_that_waits_for_the_ledger_is_delivered(monkeypatch):
-    curator = Curator(RECORDS, **TERMS)
-    honest = curator.ledger.store
-
-    def away(entry, name, values):
-        if name.endswith("choice"):
-            raise LedgerUnavailable("the ledger is away")
-        return honest(entry, name, values)
-
-    monkeypatch.setattr(curator.ledger, "store", away)
-    for _ in range(2):
-        with pytest.raises(LedgerUnavailable):
-            searched(curator)
-    monkeypatch.setattr(curator.ledger, "store", honest)
-    assert searched(curator).index == searched(curator).index
-    assert len(curator.ledger.charges("search then choose: choice")) == 1
+        search_then_choose(Curator(RECORDS, **terms), score, GRID + 1.0, fit=failing, **CALL)

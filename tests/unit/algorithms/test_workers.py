@@ -3,7 +3,8 @@
 import contextlib
 import functools
 import os
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+import traceback
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
@@ -14,12 +15,13 @@ from distributed import Client, LocalCluster
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Source
 from dpbo.accounting import RDPFilter
+from dpbo.errors import PrivateFailure
 from dpbo.mechanisms import NoNoise
 from dpbo.queries import ClippedMean
 from dpbo.queries.sampled import PoissonSampled
 from dpbo.testing import SeededEntropy
 from tests.unit.algorithms.test_asynchronous import search
-from tests.unit.algorithms.worker_scores import RECORDS, Noting, load, near
+from tests.unit.algorithms.worker_scores import RECORDS, Noting, Patient, load, near, trouble
 
 X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3], [0.5, 0.5]], dtype=torch.float64)
 DEEP = [pytest.param(kind, marks=pytest.mark.deep) for kind in ("loky", "dask")]  # their workers take seconds to start
@@ -93,6 +95,23 @@ def test_every_executor_gives_the_same_integers_whatever_the_order_of_release(ma
     assert torch.equal(there.history()[0], X.flip(0))
     if kind != "threads":
         _no_worker_can_draw(score)
+
+
+@pytest.mark.parametrize("kind", ["processes", *DEEP])
+@pytest.mark.attack("A21")
+def test_what_an_executor_says_of_records_that_do_not_pickle_stays_inside(makers, kind):
+    """It was raised as it came, with the text of a record; what a fit raises in the open still comes as it is."""
+    executor, told = makers[kind](), []
+    with pytest.raises(KeyError, match="no such model"):
+        planned(near, fit=trouble).submit(X[0], executor).result(timeout=120)
+    for pickles in (False,) if kind == "processes" else (False, True):  # workers of the first die of what they cannot read, without a word
+        with pytest.raises((PrivateFailure, BrokenExecutor)) as refused:
+            planned(near, [Patient(pickles)] * RECORDS).submit(X[0], executor).result(timeout=120)
+        told += traceback.format_exception(refused.value)
+    assert "must pickle for workers in other processes" in "".join(told)
+    assert "Lovelace" not in "".join(told)
+    if kind == "processes":
+        KEPT[kind] = executor
 
 
 @pytest.mark.parametrize("kind", ["processes", *DEEP])

@@ -2,8 +2,10 @@
 
 import os
 import pathlib
+import pickle
 import signal
 import sys
+from typing import Any
 
 import torch
 
@@ -18,6 +20,27 @@ def load() -> torch.Tensor:
 def near(x: torch.Tensor, records: torch.Tensor) -> torch.Tensor:
     """Best where x[0] is the records' median."""
     return 1 - (records - x[0]).abs() * (0.5 + 0.5 * x[1])
+
+
+def trouble(x: torch.Tensor) -> torch.Tensor:
+    """A fit that fails, in the open."""
+    raise KeyError("no such model")
+
+
+class Patient:
+    """A record that does not pickle, and says whose it is; or that pickles, and says so where it is read."""
+
+    def __init__(self, pickles: bool) -> None:
+        self.pickles = pickles
+
+    def __reduce__(self) -> Any:
+        if self.pickles:
+            return revealing, ()
+        raise pickle.PicklingError("Can't pickle Patient('Ada Lovelace')")
+
+
+def revealing() -> Patient:
+    raise ValueError("Ada Lovelace cannot be read")
 
 
 class Noting:

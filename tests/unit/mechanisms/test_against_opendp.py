@@ -13,7 +13,7 @@ from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, L2LaplaceMe
 from dpbo.privacy import Sensitivity
 from dpbo.testing import SeededEntropy
 
-DRAWS, CHOICES, SCALE = 20_000, 2000, 400.0
+DRAWS, CHOICES, SCALE = 20_000, 1600, 400.0
 AGREE = 1e-8  # OpenDP's draws cannot be seeded: equal laws are told apart once in 10^8 runs
 
 

@@ -13,10 +13,10 @@ import torch
 from scipy.stats import binomtest, chisquare
 
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
-from dpbo.accounting import PureFilter, ZCDPFilter, profiles
+from dpbo.accounting import PureFilter, profiles
 from dpbo.accounting.costs import Cost
 from dpbo.errors import InputError
-from dpbo.events import ExponentialEvent, PermuteAndFlipEvent
+from dpbo.events import ExponentialEvent
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism, selection
 from dpbo.mechanisms.permute_and_flip import _noisy
 from dpbo.mechanisms.selection import LEVELS as LEVELS_IN_ALL
@@ -62,33 +62,10 @@ def test_a_release_is_an_index_and_is_charged(kind):
     assert curator.ledger.verify().total.parts == Cost.of(40).parts
 
 
-@pytest.mark.attack("A10")
-def test_many_exponential_releases_cost_by_their_range():
-    """150 of epsilon 0.1: 15 by basic composition, 2.72 by range at delta 1e-5; permute-and-flip has no such range."""
-    accounting = ZCDPFilter()
-    epsilons = [accounting.guarantee(accounting.cost(kind(20.0, 150)), 1e-5).epsilon for kind in (ExponentialEvent, PermuteAndFlipEvent)]
-    assert (epsilons[0] or math.inf) <= 2.72
-    assert (epsilons[1] or 0.0) > 5.5
-
-
 def broken(contract, kind, **methods):
     """The contract on a mechanism some methods of which are replaced."""
     mutant: Any = type("Mutant", (kind,), methods)
     return type("Broken", (contract,), {"__test__": False, "mechanism": lambda self, epsilon: mutant.of(epsilon)})()
-
-
-class Counting(contracts.TestExponential):
-    """Its candidates are counted once, not at each of 20,000 draws."""
-
-    __test__ = False
-
-    def _draw(self, epsilon, utilities, draws, seed):
-        mechanism, law, entropy = self.mechanism(epsilon), self._law(epsilon), SeededEntropy(seed)
-        distances = (utilities.max() - utilities) // law.width
-        counts = np.bincount(distances)
-        chosen = [mechanism.choose(counts, law.rate, entropy) for _ in range(draws)]
-        places = [np.flatnonzero(distances == distance) for distance in chosen]
-        return np.array([place[uniform(len(place), entropy)] for place in places])
 
 
 class HalfNoise(contracts.TestExponential):
@@ -109,9 +86,9 @@ def test_the_contract_catches_undercharging_and_half_the_noise():
     with pytest.raises(AssertionError):  # charged as the exponential mechanism
         broken(contracts.TestPermuteAndFlip, flip, **charging).test_no_order_diverges_further_than_is_charged()
     with pytest.raises(AssertionError):  # one width for every question
-        broken(Counting, exponential, law=lambda *_: one).test_neighbours_move_levels_by_no_more_than_the_law_says()
+        broken(contracts.TestExponential, exponential, law=lambda *_: one).test_neighbours_move_levels_by_no_more_than_the_law_says()
     with pytest.raises(AssertionError):  # what lies far below is never chosen
-        broken(Counting, exponential, **near).test_hundreds_of_candidates_near_and_far()
+        broken(contracts.TestExponential, exponential, **near).test_hundreds_of_candidates_near_and_far()
     with pytest.raises(AssertionError):
         HalfNoise().test_it_is_purely_private_as_its_event_says()
 
@@ -326,10 +303,10 @@ def choosing(kind, utilities, draws, seed=0):
 def test_a_spread_of_a_million_keeps_the_law_at_the_top_and_ties_are_drawn_alike(kind):
     """exp(-10^6) is 0 as a float (diffprivlib#108). The same entropy chooses the same wherever zero lies: differences alone count."""
     spread = np.array([0.0, -1.0, -1e6, -1e6, -2e6])
-    chosen = choosing(kind, spread - 1e6, 2000)
+    chosen = choosing(kind, spread - 1e6, 1000)
     share = np.exp(-1.0) / (1 + np.exp(-1.0)) if kind is ExponentialMechanism else np.exp(-1.0) / 2
     assert set(chosen.tolist()) <= {0, 1}
-    assert binomtest(int((chosen == 1).sum()), 2000, share).pvalue > 1e-6
+    assert binomtest(int((chosen == 1).sum()), 1000, share).pvalue > 1e-6
     for offset in (0.0, 1e6):
         assert choosing(kind, spread + offset, 100).tolist() == chosen[:100].tolist()
     assert chisquare(np.bincount(choosing(kind, [-1e6] * 7, 420), minlength=7)).pvalue > 1e-6

@@ -38,16 +38,6 @@ def test_the_product_is_positive_semi_definite_and_normalised(candidates):
         torch.testing.assert_close(K, k1 * candidates(X[:, 1:]).to_dense())
 
 
-def test_normalised_kernels():
-    X = torch.tensor([[0.0, 0.0], [0.3, 0.4]], dtype=DOUBLE)
-    assert float(squared_exponential(0.5)(X).to_dense()[0, 1]) == pytest.approx(math.exp(-0.5))
-    a = math.sqrt(5.0)
-    assert float(matern52(0.5)(X).to_dense()[0, 1]) == pytest.approx((1 + a + 5 / 3) * math.exp(-a))
-    lengths = torch.tensor([0.3, 0.4], dtype=DOUBLE)
-    assert float(squared_exponential(lengths)(X).to_dense()[0, 1]) == pytest.approx(math.exp(-1.0))
-    assert not any(p.requires_grad for p in matern52(0.5).parameters())
-
-
 def test_distances_that_no_data_sets_have_are_refused():
     star = torch.ones(5, 5, dtype=DOUBLE) - torch.eye(5, dtype=DOUBLE)
     star[1:, 1:] *= 2.0  # fine: four data sets at one change each from the first
@@ -87,9 +77,3 @@ def test_never_below_the_best_multiset(kernel, noise):
         assert best * (1 - math.exp(-1)) - 1e-10 <= greedy <= best + 1e-10
         bound = information_gain_bound(X, kernel, noise, size)
         assert best - 1e-10 <= bound <= min(greedy / (1 - math.exp(-1)), 0.5 * size * math.log1p(1 / noise)) + 1e-10
-
-
-def test_greedy_gain_is_that_of_its_points():
-    X, kernel = torch.rand(20, 2, generator=torch.Generator().manual_seed(0), dtype=DOUBLE), squared_exponential(0.5)
-    assert greedy_gains(X, kernel, 0.1, 1)[0] == pytest.approx(gain(kernel, X[:1], 0.1))
-    assert greedy_gains(X, kernel, 0.1, 20) == sorted(greedy_gains(X, kernel, 0.1, 20), reverse=True)

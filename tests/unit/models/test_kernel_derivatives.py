@@ -59,34 +59,6 @@ def test_prior_is_what_autograd_says_or_its_limit(name, points):
         close(derivatives(kernel).prior(theta), by_both(kernel, theta, theta))
 
 
-def test_prior_of_matern_in_closed_form():
-    kernel = KERNELS["matern-scaled"](D)
-    expected = torch.diag(5.0 / 3.0 * kernel.outputscale.detach() / kernel.base_kernel.lengthscale.detach().squeeze() ** 2)
-    close(derivatives(kernel).prior(torch.zeros(D, dtype=DOUBLE)), expected)
-
-
-def test_a_batch_of_runs_equals_a_loop(kernel):
-    theta, X, Z = (torch.randn(2, *shape, dtype=DOUBLE) for shape in ((D,), (N, D), (M, D)))
-    form = derivatives(kernel)
-    close(form.value(X, Z), torch.stack([form.value(*pair) for pair in zip(X, Z, strict=True)]))
-    close(form.gradient(theta, Z), torch.stack([form.gradient(*pair) for pair in zip(theta, Z, strict=True)]))
-    close(form.mixed(theta, Z), torch.stack([form.mixed(*pair) for pair in zip(theta, Z, strict=True)]))
-    close(form.prior(theta), torch.stack([form.prior(one) for one in theta]))
-
-
-def test_a_batch_of_kernels_equals_a_loop():
-    kernel = ScaleKernel(RBFKernel(batch_shape=torch.Size([2])), batch_shape=torch.Size([2])).double()
-    kernel.outputscale = torch.tensor([0.5, 2.0], dtype=DOUBLE)
-    kernel.base_kernel.lengthscale = torch.tensor([0.4, 1.5], dtype=DOUBLE).view(2, 1, 1)
-    theta, Z = torch.randn(2, D, dtype=DOUBLE), torch.randn(2, M, D, dtype=DOUBLE)
-    for run in range(2):
-        single = ScaleKernel(RBFKernel()).double()
-        single.outputscale, single.base_kernel.lengthscale = kernel.outputscale[run], kernel.base_kernel.lengthscale[run]
-        close(derivatives(kernel).value(Z, Z)[run], derivatives(single).value(Z[run], Z[run]))
-        close(derivatives(kernel).mixed(theta, Z)[run], derivatives(single).mixed(theta[run], Z[run]))
-        close(derivatives(kernel).prior(theta)[run], derivatives(single).prior(theta[run]))
-
-
 def test_far_from_the_origin_nothing_cancels():
     kernel = KERNELS["rbf"](D)
     Z = torch.randn(M, D, dtype=DOUBLE)

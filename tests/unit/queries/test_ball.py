@@ -33,16 +33,10 @@ def test_what_is_no_ball_is_refused():
     for radius in (1e-100, 1e100):
         Ball(radius)
     broken = torch.tensor([1.0, math.nan]).double()
-    refused: list[dict[str, Any]] = [
-        {"norm": "l1"},
-        {"center": broken},
-        {"center": MATRIX},
-        {"matrix": MATRIX[:1]},
-        {"matrix": MATRIX.float()},
-    ]
-    for settings in refused:
-        with pytest.raises(InputError, match=next(iter(settings))):
-            Ball(1.0, **settings)
+    refused: list[tuple[str, Any]] = [("norm", "l1"), *(("center", c) for c in (broken, MATRIX)), ("matrix", MATRIX[:1])]
+    for name, value in [*refused, ("matrix", MATRIX.float())]:
+        with pytest.raises(InputError, match=name):
+            Ball(1.0, **{name: value})
 
 
 @pytest.mark.parametrize("norm", ["l2", "linf"])

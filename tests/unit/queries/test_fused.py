@@ -11,7 +11,7 @@ import torch
 
 from dpbo import PrivacyUnit
 from dpbo.curator.records import PrivateView
-from dpbo.queries import ClippedGradient, MixtureMoments, fused, fused_moments, vectors
+from dpbo.queries import ClippedGradient, MixtureMoments, fused, fused_moments
 from dpbo.queries.fused import _ready, can_fuse
 from dpbo.queries.fused_moments import can_fuse_moments
 from dpbo.queries.gradient import collected
@@ -70,21 +70,6 @@ def test_on_a_gpu_they_give_the_cpus_integers():
             together, each = moments_apart(moments, device="cuda", dtype=dtype)
             assert together == 0, (moments, dtype)
             assert each < CLOSE, (moments, dtype)
-
-
-@on_a_gpu
-def test_on_a_gpu_one_unit_changes_no_others_bits():
-    W = torch.randn(33, 256, dtype=torch.float64).cuda()
-    Y = torch.randn(256, 70_001, device="cuda")
-    quantum = vectors.quantum_of(2.0, 33)
-
-    def summed(part):
-        return vectors.clipped_sum(list(part), W, 2.0, quantum)
-
-    whole, last, first = summed(Y), summed(Y[:, -1:]), summed(Y[:, :1])
-    assert (summed(Y[:, :-1]) + last).tolist() == whole.tolist()
-    assert (summed(Y[:, 1:]) + first).tolist() == whole.tolist()
-    assert summed(Y[:, torch.randperm(70_001, device="cuda")]).tolist() == whole.tolist()
 
 
 def released(query, records):

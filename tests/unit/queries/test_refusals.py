@@ -122,7 +122,6 @@ def test_a_score_of_another_length_is_found_on_public_stand_ins():
 
 
 def test_what_is_taken_on_trust_is_told():
-    """Number by number, as the ledger and the statement have it."""
     mean = ClippedMean(score, score_range=[(0.0, 1.0), (-1.0, 3.0)], weights=(1.0, 0.25), divisor=10.0, worst=0.5)
     assert mean.public_inputs() == {
         "score_range": [[0.0, 1.0], [-1.0, 3.0]], "weights": [1.0, 0.25], "max_records_per_unit": 1, "worst": 0.5, "divisor": 10.0,
@@ -165,6 +164,6 @@ def test_a_mean_asks_for_its_divisor_where_it_is_private():
 
 
 def test_a_unit_of_more_records_than_whole_numbers_hold_is_refused():
-    records = torch.zeros((1 << 22) + 1)
+    records = torch.zeros((1 << 22) + 1, dtype=torch.uint8)
     with pytest.raises(InputError, match="on at most 4194304 records"):
         PrivateView.of(records, PrivacyUnit("patient", groups=records.numpy()), units_are_public=True)

@@ -130,7 +130,7 @@ def test_a_divisor_below_the_number_of_units_is_no_excuse():
 @pytest.mark.usefixtures("seeded_noise")
 def test_the_published_variance_of_cells_is_measured_from_zero_as_they_are():
     query = PoissonSampled(CellMeans(lambda _, r: r[:, 0], cells=2), rate=0.25)
-    values, bound = drawn(query, torch.zeros(500, 1), 300)
+    values, bound = drawn(query, torch.zeros(500, 1), 150)
     assert bound == pytest.approx([0.75 / 0.25 / 500] * 2)
     assert values.var() == pytest.approx(bound[0], rel=0.35)
 
@@ -161,7 +161,6 @@ def test_a_unit_that_the_score_fails_on_is_worst_also_where_it_is_the_whole_samp
     curator = make(torch.tensor([[1.0], [0.0]]), budget=Budget(1e6, 1e-5))
     values = {curator.release(query, EXACT).value.item() for _ in range(100)}
     assert values == {0.5, -0.5, 1.5}, "nobody or both, the broken unit alone, the sound one alone: all measured from the middle"
-    assert "score-total" not in curator.statement().assumptions
 
 
 def test_an_objective_over_samples_keeps_its_plan():

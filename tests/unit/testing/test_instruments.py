@@ -4,19 +4,22 @@ import dataclasses
 import functools
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import scipy.stats
 import torch
 
 from dpbo import Adjacency
+from dpbo.accounting.filters import Filter
+from dpbo.curator.ledger import Ledger
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedMean
 from dpbo.queries.clipped import ClippedScores
 from dpbo.testing import MechanismContract, QueryContract, SeededEntropy, assert_law, assert_not_law, check_per_record
-from tests.unit.testing.test_sabotage import NEIGHBOURS, quick
+from tests.contracts import test_ledger_contract
 
 RECORDS = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
 
@@ -128,8 +131,11 @@ def test_the_query_contract_catches_a_broken_sensitivity(name):
         def query(self, score):
             return mutant(ClippedMean, **BROKEN_QUERIES[name])(score, score_range=(0.0, 1.0), divisor=10)
 
+    hunt: Any = Contract.test_neighbours_stay_within_the_declared_sensitivity
+    terms: dict[str, Any] = {"phases": [hypothesis.Phase.generate], "database": None, "derandomize": True, "deadline": None}
+    found = hypothesis.settings(max_examples=500, report_multiple_bugs=False, **terms)
     with pytest.raises(AssertionError, match="moved by"):
-        quick(Contract(), NEIGHBOURS)()
+        found(hypothesis.given(hypothesis.strategies.data())(hunt.hypothesis.inner_test))(Contract())
 
 
 def scaled(factor):
@@ -195,3 +201,18 @@ def test_the_mechanism_contract_catches_wrong_noise_supports_and_charges(guard):
 
         with pytest.raises(AssertionError, match="reject the law" if "scale" in guard else None):
             getattr(Contract(), f"test_{guard}")()
+
+
+@pytest.mark.attack("A16")
+def test_the_ledger_contract_catches_a_dropped_charge_and_a_batch_charged_as_one_slot(monkeypatch):
+    contract: Any = test_ledger_contract.TestMemory()
+    price = Filter.price
+    for guard, owner, method, sabotage in (
+        (contract.test_cap, Ledger, "charge", lambda ledger, *charged, **how: 1),
+        (contract.test_plan, Filter, "price", lambda accounting, event: price(accounting, event.repeated(1))),
+    ):
+        guard(None)
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, method, sabotage)
+            with pytest.raises((AssertionError, pytest.fail.Exception)):
+                guard(None)

@@ -1,0 +1,147 @@
+"""What public example records tell of a score before anything is charged: NaN on all of them, mostly out of range, not record by record.
+
+`require_per_record` changes one record at a time and requires every other one's score to keep its bits: `dpbo.testing.check_per_record` is
+this check on records of the caller's choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpbo.curator.records import PrivateView, leaves
+from dpbo.errors import ScoreError
+from dpbo.privacy import PrivacyUnit
+from dpbo.queries.scoring import described, tensor_of
+from dpbo.quiet import quietly
+
+Score = Callable[[Any, Any], Any]
+_EXTREMES = (1e6, -1e6, 1e30, -1e30, float("nan"))
+
+
+class MostlyClipped(ScoreError):
+    """Most scores of the example records lie outside the score range."""
+
+
+def examine(score: Score, subject: Any, example: Any, ranges: Sequence[tuple[float, float]]) -> None:
+    """Raises ScoreError where public records show that releases of this score would tell nothing, or be noised for the wrong sensitivity.
+
+    Args:
+        example: public records on which it was tried already.
+        ranges: of each metric; without, what is out of range is not looked at.
+    """
+    view = PrivateView.of(example, PrivacyUnit("record"), units_are_public=True)
+    with quietly():
+        result = score(subject, view.records)
+        again = score(subject, view.records)
+    scores, repeated = (tensor_of(found).cpu().double().reshape(view.count, -1) for found in (result, again))
+    shown = f"on the {view.count} records of Curator(..., example=) it returned {described(result, scores)}"
+    if view.count and not bool(scores.isfinite().any(0).all()):
+        fix = "Return a finite number for records that it can take, or give example records that it can take."
+        raise ScoreError(f"score is NaN or infinite for every record: {shown}. Such records count as the worst score. {fix}")
+    for column, (lower, upper) in zip(scores.T, ranges, strict=False):
+        outside = int(((column < lower) | (column > upper)).sum())
+        if 2 * outside > view.count:
+            fix = "Give the range that records' scores have, or scale them to it; where this point alone is that bad, begin at another."
+            beyond = f"score lies outside score_range ({lower:g}, {upper:g}) for {outside} records"
+            raise MostlyClipped(f"{beyond}, where it is clipped: {shown}. {fix}")
+    if view.can_take and view.count > 1 and torch.equal(scores.nan_to_num(), repeated.nan_to_num()):
+        try:
+            with quietly():
+                require_per_record(score, subject, view, trials=1, seed=0)
+        except AssertionError as moved:
+            fix = "Let each record's score follow from that record alone: no mean, rank, normalisation or batch statistics over the others."
+            raise ScoreError(f"score does not score each record by itself: {shown}, and {moved}. {fix}") from None
+
+
+def require_per_record(score: Score, subject: Any, view: PrivateView, *, trials: int, seed: int, parts: bool = False) -> None:
+    """Raises AssertionError, naming the record that moved another one's score, and by how much.
+
+    Args:
+        trials: how many records are changed, among them those of lowest and highest score.
+        parts: whether records are also left out.
+    """
+    before = _scores(score(subject, view.records))
+    assert len(before) == view.count, f"score returned {len(before)} rows for {view.count} records"
+    compared, rng, everyone = 0, np.random.default_rng(seed), torch.arange(view.count)
+    for changed in _victims(before, trials, rng):
+        others = everyone[everyone != changed]
+        for name, neighbour in _replacements(view, changed, rng):
+            after = _scores_or_none(score, subject, neighbour)
+            compared += after is not None
+            if after is not None:
+                _require_equal(before[others.numpy()], after[others.numpy()], f"replacing record {changed} by {name}")
+    assert compared, "the score raised on every neighbour: nothing could be compared"
+    if parts:
+        _check_parts(score, subject, view, before, rng)
+
+
+def _check_parts(score: Callable[[Any, Any], Any], subject: Any, view: PrivateView, before: np.ndarray[Any, Any], rng: Any) -> None:
+    for size in sorted({1, 2, 7, view.count // 2, view.count - 1} & set(range(1, view.count))):
+        kept = torch.from_numpy(np.sort(rng.choice(view.count, size=size, replace=False)))
+        after = _scores_or_none(score, subject, view.take(kept))
+        if after is not None:
+            _require_equal(before[kept.numpy()], after, f"leaving out {view.count - size} records")
+
+
+def _victims(scores: np.ndarray[Any, Any], trials: int, rng: np.random.Generator) -> list[int]:
+    first = scores.reshape(len(scores), -1)[:, 0]
+    drawn = rng.choice(len(scores), size=min(trials, len(scores)), replace=False).tolist()
+    return list(dict.fromkeys([int(first.argmin()), int(first.argmax()), *drawn]))
+
+
+def _replacements(view: PrivateView, changed: int, rng: np.random.Generator) -> Iterator[tuple[str, Any]]:
+    """Neighbours of the records in one place: another record anywhere, and for numbers also zeros, huge values of both signs, NaN."""
+    positions = torch.arange(view.count)
+    positions[changed] = (changed + int(rng.integers(1, view.count))) % view.count
+    yield "another one", view.take(positions)
+    for name, value in (("zeros", 0.0), *((f"{end:g}", end) for end in _EXTREMES)):
+        neighbour = view.take(torch.arange(view.count))
+        if [part for part in leaves(neighbour) if _overwritten(part, changed, value)]:
+            yield name, neighbour
+
+
+def _overwritten(part: Any, changed: int, value: float) -> bool:
+    """Put `value`, as far as the dtype reaches, in one row of a numeric part; False where that means nothing."""
+    kind = _kind(part)
+    if kind == "f":
+        part[changed] = value
+        return True
+    if kind in ("i", "u") and not math.isnan(value):
+        ends = torch.iinfo(part.dtype) if isinstance(part, torch.Tensor) else np.iinfo(part.dtype)
+        part[changed] = int(min(max(value, ends.min), ends.max))
+        return True
+    return False
+
+
+def _kind(part: Any) -> str:
+    """numpy's letter for the dtype; "" where it is none of numpy's or torch's."""
+    if isinstance(part, torch.Tensor):
+        return "f" if part.is_floating_point() else str(torch.empty(0, dtype=part.dtype).numpy().dtype.kind)
+    return part.dtype.kind if isinstance(part, np.ndarray) else ""
+
+
+def _scores_or_none(score: Callable[[Any, Any], Any], subject: Any, records: Any) -> np.ndarray[Any, Any] | None:
+    """None where the score raises: the curator confines that to the record that causes it."""
+    try:
+        return _scores(score(subject, records))
+    except Exception:
+        return None
+
+
+def _scores(result: Any) -> np.ndarray[Any, Any]:
+    if isinstance(result, Iterator):
+        return np.concatenate([_scores(batch) for batch in result])
+    return result.detach().cpu().numpy() if isinstance(result, torch.Tensor) else np.asarray(result)
+
+
+def _require_equal(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], change: str) -> None:
+    if np.array_equal(before, after, equal_nan=before.dtype.kind == "f"):
+        return
+    largest = float(np.nanmax(np.abs(before.astype(float) - after.astype(float)))) if before.shape == after.shape else float("nan")
+    raise AssertionError(f"{change} moved other records' scores by up to {largest:.3g}: "
+                         "the score does not treat each record by itself, so no sensitivity holds")  # fmt: skip

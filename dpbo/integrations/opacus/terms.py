@@ -1,0 +1,44 @@
+"""The public terms of a DP-SGD run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpbo.accounting.relations import convert
+from dpbo.checking import checked
+from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent
+from dpbo.privacy import Adjacency, require_count, require_positive
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class DPSGD:
+    """Public terms of every run.
+
+    Attributes:
+        noise_multiplier: standard deviation over the norm bound of one record's gradient, as in Opacus; 0.01 to 2^20.
+        epochs: passes, in expectation, over the records.
+        batches: Poisson samples an epoch; each takes every record with probability 1 / batches.
+        batch_size: what the sum of clipped gradients is divided by, a public number; about records / batches.
+    """
+
+    noise_multiplier: float
+    epochs: int
+    batches: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        require_positive("noise_multiplier", self.noise_multiplier, 0.01, 2.0**20)
+        for name in ("epochs", "batches", "batch_size"):
+            require_count(name, getattr(self, name))
+
+    @property
+    def steps(self) -> int:
+        """Of one run."""
+        return self.epochs * self.batches
+
+    def event(self, relation: Adjacency) -> Event:
+        """What one run costs a training record, under the relation."""
+        if self.batches == 1:
+            return convert(GaussianEvent(float(self.noise_multiplier), self.steps), Adjacency.ADD_OR_REMOVE_ONE, relation)
+        return PoissonGaussianEvent(float(self.noise_multiplier), self.steps, rate=1.0 / self.batches, relation=relation.value)

@@ -1,0 +1,213 @@
+"""Searches that spent more than they said, or answered another question than the one asked: each attack won once."""
+
+import stat
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_classification
+from sklearn.exceptions import FitFailedWarning
+from sklearn.linear_model import Ridge
+from sklearn.metrics import f1_score, make_scorer
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.tree import DecisionTreeClassifier
+
+from dpbo import DPGIBO, Adjacency, Budget, Curator, DPSearch, PrivacyUnit, PrivateObjective
+from dpbo.curator.fingerprints import RepeatedRecordsWarning
+from dpbo.errors import InputError, PlanChanged, ScoreError
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.queries import ClippedMean
+
+BUDGET = Budget(3.0, 1e-6)
+TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": BUDGET}
+
+
+def table(seed, rows=400):
+    """Records that no other test has."""
+    X, y = make_classification(rows, 5, random_state=seed)
+    return X + 1e-3 * seed, y
+
+
+def search(**changed):
+    settings = {"n_iter": 2, "n_initial": 2, "budget": BUDGET, **changed}
+    return DPSearch(settings.pop("estimator", DecisionTreeClassifier(random_state=0)), {"max_depth": [1, 2, 3]}, **settings)
+
+
+@pytest.mark.attack("A22")
+def test_a_second_budget_in_memory_over_the_same_records_is_refused():
+    (X, y), train = table(1), table(2)
+    search().fit(*train, X, y)
+    for again in ((X, y), (X[::-1].copy(), y[::-1].copy()), (X[100:], y[100:])):
+        with pytest.raises(InputError, match=r"^ledger=.*allow_repeated=True"):
+            search(name="another").fit(*train, *again)
+    allowed = search(allow_repeated=True).fit(*train, X, y)
+    assert "repeated-records" in str(allowed.statement())
+    search().fit(*train, *table(3))
+
+
+@pytest.mark.attack("A22")
+def test_cross_validation_over_a_search_spends_one_budget():
+    X, y = table(4, 600)
+    with pytest.warns(FitFailedWarning, match="allow_repeated=True"):
+        scores = cross_val_score(search(test_size=0.5), X, y, cv=3)
+    assert np.isnan(scores).sum() == 2
+    with pytest.raises(InputError, match="allow_repeated=True"):
+        GridSearchCV(search(test_size=0.5), {"n_initial": [2, 3]}, cv=3, error_score="raise").fit(*table(5, 600))
+
+
+@pytest.mark.attack("A22")
+def test_a_second_curator_in_memory_over_the_same_records_warns_before_it_charges():
+    records, query = torch.rand(300, 2, dtype=torch.float64), ClippedMean(lambda _, r: r[:, 0], score_range=(0, 1))
+    first, second = Curator(records, **TERMS), Curator(records.numpy().copy(), **TERMS)
+    first.release(query, GaussianMechanism(20.0))
+    with pytest.warns(RepeatedRecordsWarning, match="adds up"):
+        second.release(query, GaussianMechanism(20.0))
+    Curator(records + 1.0, **TERMS).release(query, GaussianMechanism(20.0))  # others' records
+    quiet = Curator(records, **TERMS, allow_repeated=True)
+    quiet.release(query, GaussianMechanism(20.0))
+    assert "repeated-records" in quiet.statement().assumptions
+
+
+def test_coarse_records_of_other_people_are_no_repetition():
+    """Rows that occur by chance: two thirds of each table have a twin in the other."""
+    draw = np.random.default_rng(0)
+    tables = [(draw.integers(0, 7, size=(500, 3)), draw.integers(0, 2, 500)) for _ in range(3)]
+    search().fit(*tables[0], *tables[1])
+    search().fit(*tables[0], *tables[2]).score(*tables[0])
+
+
+@pytest.mark.attack("A21")
+def test_the_protected_rows_are_not_scored_in_the_open():
+    (X, y), train, others = table(6), table(7), table(8)
+    found = search().fit(*train, X, y)
+    for rows in (slice(None), slice(0, 1)):
+        with pytest.raises(InputError, match=r"^X=.*protects"):
+            found.score(X[rows], y[rows])
+    with pytest.raises(InputError, match=r"^X="):
+        found.score(np.concatenate([others[0], X[:1]]), np.concatenate([others[1], y[:1]]))
+    assert 0 <= found.score(*others) <= 1
+
+
+class Stump(DecisionTreeClassifier):  # type: ignore[misc]
+    """A class of the user's own, by the same name and parameters as the next."""
+
+
+def another_stump():
+    class Stump(DecisionTreeClassifier):  # type: ignore[misc]
+        def fit(self, X, y):
+            return super().fit(X, 1 - y)
+
+    Stump.__qualname__ = "Stump"
+    return Stump
+
+
+def within(margin):
+    return lambda model, X, y: np.abs(model.predict(X) - y) < margin
+
+
+@pytest.mark.attack("A30")
+def test_a_search_is_resumed_with_what_it_began_with_alone(tmp_path, caplog):
+    train, (X, y), others = table(9), table(10), table(11)
+    ledger = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "estimator": Stump(random_state=0), "score_range": (0.0, 1.0)}
+    first = search(**ledger, scoring=within(0.5)).fit(*train, X, y)
+    for name, tables, changed in (
+        ("training records", (*others, X, y), {}),
+        ("validation records", (*train, *others), {}),
+        ("validation records", (*train, np.concatenate([X[:1], X[:-1]]), y), {}),
+        ("scoring", (*train, X, y), {"scoring": within(0.7)}),
+        ("estimator", (*train, X, y), {"estimator": another_stump()(random_state=0)}),
+    ):
+        with pytest.raises(PlanChanged, match=f"^{name}: .*Nothing was charged"):
+            search(**{**ledger, "scoring": within(0.5), **changed}).fit(*tables)
+    caplog.clear()
+    again = search(**ledger, scoring=within(0.5)).fit(*train, X[::-1].copy(), y[::-1].copy())
+    assert again.statement().entries == first.statement().entries, "in another order they are the same records"
+    assert "resumed 2 of 2 evaluations, 0 lost" in caplog.text
+    beside = tmp_path / "l.db.fingerprints"
+    assert stat.S_IMODE(beside.stat().st_mode) == 0o600
+    assert not any(
+        digest in (tmp_path / "l.db").read_bytes().decode("latin1") for digest in beside.read_text().split('"') if len(digest) > 30
+    )
+
+
+def distance(x, records):
+    return 1.0 - (records - x).abs().mean(1)
+
+
+def shortened(x, records):
+    return 1.0 - 0.5 * (records - x).abs().mean(1)
+
+
+@pytest.mark.attack("A30")
+def test_an_objective_and_a_gradient_run_resume_their_own_question_alone(tmp_path, caplog):
+    records, x = torch.rand(2000, 2, dtype=torch.float64), torch.full((1, 2), 0.5, dtype=torch.float64)
+    box = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+
+    def curator(held=records):
+        return Curator(held, **TERMS, dataset="d", ledger=str(tmp_path / "l.db"))
+
+    def objective(owner, score=distance, **changed):
+        return PrivateObjective(owner, score, **{"score_range": (0.0, 1.0), "evaluations": 4, "budget_share": 0.5, **changed})
+
+    first = objective(curator())
+    first(x)
+    ledger, asked = first.curator.ledger, first.curator.ledger.charges("objective")[0].body["slots"][0]
+    lost = {"units": 2000, "slots": [{**asked, "handle": "0" * 32}]}
+    ledger.charge("objective", ledger.plan("objective").event, lost, "objective")  # a process killed here leaves this
+    for name, owner, changed in (
+        ("score", curator(), {"score": shortened}),
+        ("fit", curator(), {"fit": lambda point: point}),
+        ("validation records", curator(records.flip(1)), {}),
+    ):
+        with pytest.raises(PlanChanged, match=f"^{name}: "):
+            objective(owner, **changed)
+    assert len(objective(curator()).history()[1]) == 1
+    assert "resumed 2 of 4 evaluations, 1 lost: charged, but never delivered" in caplog.text
+    objective(curator(), score=shortened, name="another", budget_share=0.1, evaluations=1)
+    terms: dict[str, Any] = {"bounds": box, "budget": 0.2, "iterations": 2, "batch_size": 3, "clip": 1.0}
+    DPGIBO(curator(), shortened, **terms)
+    with pytest.raises(PlanChanged, match=r"^loss: "):
+        DPGIBO(curator(), distance, **terms)
+
+
+@pytest.mark.attack("A5")
+def test_example_records_refuse_what_would_be_charged_for_nothing():
+    """As they came: percentages for a range of (0, 1), and a score against the batch's mean; each was charged before."""
+    records, example = torch.rand(500, 2, dtype=torch.float64), torch.rand(6, 2, dtype=torch.float64)
+    x = torch.zeros(1, 2, dtype=torch.float64)
+    wrong: list[tuple[Any, str]] = [
+        (lambda x, r: r[:, 0] * torch.nan, "NaN or infinite for every record: .*a Tensor of torch.float64, shape \\(6,\\)"),
+        (lambda x, r: 100 * r[:, 0] + 2, "outside score_range \\(0, 1\\) for 6 records.* from .* to "),
+        (lambda x, r: 0.5 + r[:, 0] - r[:, 0].mean(), "each record by itself.*moved other records' scores.*no mean, rank"),
+        (lambda x, r: r[:, 0].mean(), "a Tensor of torch.float64, shape \\(\\).*One number for all records.*Curator\\(..., example=\\)"),
+        (lambda x, r: float(r.mean()), "returned a float. One number for all records"),
+        (lambda x, r: None, "returned None"),
+        (lambda x, r: r, "a Tensor of torch.float64, shape \\(6, 2\\)"),
+        (make_scorer(f1_score), "raised TypeError.*Scorers of scikit-learn.*scoring='f1'"),
+    ]
+    for score, message in wrong:
+        objective = PrivateObjective(Curator(records, **TERMS, example=example), score, score_range=(0.0, 1.0), evaluations=2)
+        with pytest.raises(ScoreError, match=message):
+            objective(x)
+        assert objective.remaining == 2
+    sound = PrivateObjective(Curator(records, **TERMS, example=example), distance, score_range=(0.0, 1.0), evaluations=2)
+    sound(x)
+    sound(x + 9.0)  # a bad point, though every record is clipped there: the score was judged before
+
+
+@pytest.mark.attack("A5")
+def test_a_search_judges_its_scoring_on_training_records():
+    train, (X, y) = table(12), table(13)
+    for scoring, message in (
+        (lambda model, X, y: 100.0 * (model.predict(X) == y) + 1.0, "outside score_range"),
+        (lambda model, X, y: (model.predict(X) == y) - 0.1 * y.mean(), "each record by itself"),
+        (make_scorer(f1_score), "returned a float.*Scorers of scikit-learn"),
+    ):
+        with pytest.raises(ScoreError, match=message):
+            search(scoring=scoring, score_range=(-0.1, 1.0)).fit(*train, X, y)
+    ridge: dict[str, Any] = {"budget": BUDGET, "n_iter": 2, "scoring": "neg_mean_squared_error", "score_range": (-0.2, 0.0)}
+    tables = train[0], train[0][:, 0] * 5, X, X[:, 0] * 5
+    with pytest.raises(ScoreError, match="outside score_range"):
+        DPSearch(Ridge(), {"alpha": [1e9, 1e8]}, **ridge).fit(*tables)
+    DPSearch(Ridge(), {"alpha": [1e-3, 1e9]}, **ridge).fit(*tables)  # the first to be fitted alone is that bad

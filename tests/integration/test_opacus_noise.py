@@ -1,0 +1,314 @@
+"""The optimizer of dpbo's Opacus engine: clipped sums of bounded sensitivity, exact noise, one fresh sample a step."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.accounting import LedgerAccountant, Planned
+from dpbo.errors import InputError
+from dpbo.integrations.opacus import DPSGD, PrivateEngine, Session, noise
+from dpbo.integrations.opacus.noise import NoisedOptimizer, PoissonSamples
+from dpbo.loading import load_opacus
+from dpbo.testing import assert_law
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+CLIP, D = 0.7, 2500  # more than two blocks of a norm
+TERMS = DPSGD(noise_multiplier=1.0, epochs=2, batches=4, batch_size=16)
+X, Y = torch.randn(64, 4, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 2
+
+
+def optimizer(size, *, count=64, samples=None, multiplier=1.0):
+    """Of one parameter, after a sample of all records."""
+    samples = samples or PoissonSamples(count, 1.0, 1)
+    next(iter(samples))
+    settings: Any = {"noise_multiplier": multiplier, "max_grad_norm": CLIP, "expected_batch_size": 1, "loss_reduction": "sum"}
+    parameter = nn.Parameter(torch.zeros(size))
+    return NoisedOptimizer(torch.optim.SGD([parameter], 1.0), samples=samples, charge=lambda _: None, **settings), parameter
+
+
+def summed(gradients):
+    """The sum before its noise."""
+    made, parameter = optimizer(gradients.shape[1:], count=len(gradients))
+    parameter.data = parameter.data.to(gradients.dtype)
+    parameter.grad_sample = gradients
+    made.clip_and_accumulate()
+    return parameter.summed_grad
+
+
+def exact_norm(vector):
+    return math.sqrt(sum(Fraction(value) ** 2 for value in vector.flatten().tolist()))
+
+
+def hostile_rows(generator, dtype):
+    """Gradients of any size: far too long, just as long as the clip, short, tiny, a single coordinate, and not finite."""
+    rows = torch.randn(24, D, generator=generator).to(dtype)
+    scales = [1e30, 1e18, 1e8, CLIP, 1e-3, 1e-12, 1e-20, 1e-37] if dtype != torch.float16 else [1e4, 1.0, CLIP, 1e-4]
+    rows = rows * torch.tensor(scales, dtype=torch.float64)[torch.randint(len(scales), (24,), generator=generator)][:, None].to(dtype)
+    rows[3] = 0
+    rows[3, 1700] = 1e4
+    rows[4, 7], rows[5, 2400] = math.nan, math.inf
+    return rows
+
+
+@pytest.mark.attack("A4", "A5", "A9")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_a_record_moves_the_float_sum_by_at_most_the_clip_and_the_worst_one_by_nearly_all_of_it(dtype):
+    generator, largest = torch.Generator().manual_seed(5), 0.0
+    for trial in range(6):
+        rows = hostile_rows(generator, dtype)
+        if trial == 0:
+            rows[-1] = 9 * torch.ones(D, dtype=dtype)
+        moved = summed(rows).double() - summed(rows[:-1]).double()
+        largest = max(largest, exact_norm(moved))
+        assert moved.isfinite().all()
+    assert 0.99 * CLIP < largest <= CLIP
+    for which in (4, 5):  # a gradient that is not finite counts as zero
+        assert not summed(rows[which : which + 1]).any()
+
+
+@pytest.mark.attack("A1", "A2")
+def test_the_noise_is_gaussian_on_a_public_grid_and_fresh_at_every_draw():
+    drawn = []
+    for _ in range(2):
+        made, parameter = optimizer((200, 200), multiplier=1.3)
+        parameter.grad_sample = torch.zeros(64, 200, 200)
+        parameter.grad_sample[0, 0, 0] = CLIP / 3
+        made.clip_and_accumulate()
+        total = parameter.summed_grad.clone()
+        parameter.data = parameter.data.double()  # the noised sum is cast to this at last
+        made.add_noise()
+        drawn.append((parameter.grad - total).flatten().numpy() / (1.3 * CLIP))
+        steps = parameter.grad / (2.0 ** math.floor(math.log2(1.3 * CLIP)) / 2**20)
+        assert torch.equal(steps, steps.round()), "whatever the sum's own low bits"
+    assert_law(np.concatenate(drawn), scipy.stats.norm().cdf)
+    assert abs(np.corrcoef(*drawn)[0, 1]) < 0.04
+    assert not np.array_equal(*drawn)
+
+
+def test_sums_are_what_opacus_would_sum():
+    rows = torch.randn(64, D, generator=torch.Generator().manual_seed(1)) * 0.02
+    expected = torch.einsum("i,ij->j", (CLIP / (rows.norm(dim=1) + 1e-6)).clamp(max=1.0), rows)
+    assert torch.allclose(summed(rows).float(), expected, rtol=0.005, atol=0.005)
+
+
+def session():
+    module = nn.Linear(4, 2)
+    return Session(TensorDataset(X, Y), TERMS).make_private(module, torch.optim.SGD(module.parameters(), 0.1), max_grad_norm=1.0)
+
+
+def private(curator=None, terms=TERMS, records=(X, Y), module=None, optimizer=torch.optim.SGD, **arguments):
+    curator, module = curator or owner(records, terms), module or nn.Linear(4, 2)
+    engine = PrivateEngine(curator, terms)
+    prepared = engine.make_private(
+        module=module, optimizer=optimizer(module.parameters(), 0.1),
+        **{"max_grad_norm": 1.0, "data_loader": DataLoader(TensorDataset(*records)), **arguments},
+    )  # fmt: skip
+    return (curator, *prepared)
+
+
+def owner(records, terms=TERMS, relation=Adjacency.ADD_OR_REMOVE_ONE):
+    plan = Planned([terms.event(relation)])
+    return Curator(records, unit=PrivacyUnit("record"), adjacency=relation, budget=Budget(30.0, 1e-5), accounting=plan, role="training")
+
+
+def backward(module, optimizer, batch):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(module(batch[0]), batch[1]).backward()
+
+
+def steps_charged(curator):
+    return sum(record.body["event"]["slots"] for record in curator.ledger.records() if record.kind == "charge")
+
+
+@pytest.mark.attack("A27")
+def test_a_second_step_on_one_sample_is_refused_and_charges_nothing():
+    curator, *prepared = private()
+    for module, noised, loader in (session(), prepared):
+        batch = next(iter(loader))
+        backward(module, noised, batch)
+        noised.step()
+        before = [parameter.clone() for parameter in module.parameters()]
+        backward(module, noised, batch)
+        with pytest.raises(InputError, match="next batch"):
+            noised.step()
+        assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
+    assert steps_charged(curator) == 1
+
+
+@pytest.mark.attack("A27")
+def test_a_hook_of_the_users_displaces_no_charge():
+    curator, module, noised, loader = private()
+    seen = list[Any]()
+    noised.attach_step_hook(seen.append)
+    for batch in loader:
+        backward(module, noised, batch)
+        noised.step()
+    assert len(seen) == steps_charged(curator) == TERMS.batches
+
+
+@pytest.mark.attack("A27")
+def test_gradients_of_two_samples_or_of_one_record_twice_make_no_step():
+    _, module, noised, loader = private()
+    batches = iter(loader)
+    first = next(batches)
+    backward(module, noised, first)
+    noised.signal_skip_step()
+    noised.step()
+    backward(module, noised, first)
+    with pytest.raises(InputError, match="one of each record"):
+        noised.step()
+    backward(module, noised, next(batches))
+    with pytest.raises(InputError, match="two Poisson samples"):
+        noised.step()
+
+
+@pytest.mark.attack("A27")
+@pytest.mark.parametrize("norm", [0.0, -0.5, math.nan, math.inf])
+def test_a_schedule_of_the_norm_bound_that_leaves_its_range_makes_no_step(norm):
+    curator, module, noised, loader = private()
+    backward(module, noised, next(iter(loader)))
+    noised.max_grad_norm = norm
+    with pytest.raises(InputError, match="max_grad_norm"):
+        noised.step()
+    assert steps_charged(curator) == 0
+
+
+@pytest.mark.attack("A27")
+def test_gradients_that_are_not_one_for_each_record_make_no_step():
+    """A soft prompt of two rows, each the sum over all records; half of a sample; a frozen parameter's own gradient."""
+
+    class Prompt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.prompt = nn.Embedding(2, 4)
+
+        def forward(self, x):
+            return x + self.prompt(torch.arange(2)).sum(0)
+
+    curator, module, noised, loader = private(module=Prompt())
+    noised.zero_grad()
+    module(next(iter(loader))[0]).sum(1).mean().backward()
+    with pytest.raises(InputError, match="one of each record"):
+        noised.step()
+    _, module, noised, loader = private(curator)
+    batch = next(iter(loader))
+    backward(module, noised, [part[: len(part) // 2] for part in batch])
+    with pytest.raises(InputError, match="one of each record"):
+        noised.step()
+    noised.zero_grad()  # and what was broken off is forgotten
+    backward(module, noised, batch)
+    frozen, before = module._module.bias, module._module.bias.clone()
+    frozen.requires_grad_(False)
+    noised.step()
+    assert torch.equal(frozen, before)
+    assert steps_charged(curator) == 1
+
+
+def test_what_decides_by_gradients_before_their_noise_is_refused():
+    _, module, noised, loader = private()
+    batch = next(iter(loader))
+    backward(module, noised, batch)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(1))
+    with pytest.raises(InputError, match="GradScaler"):
+        scaler.step(noised)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        backward(module, noised, batch)
+    with pytest.raises(InputError, match="half precision"):
+        noised.step()
+    with pytest.raises(InputError, match="optimizer"):
+        private(optimizer=torch.optim.LBFGS)
+
+
+@pytest.mark.attack("A27")
+def test_a_second_optimizer_needs_samples_of_its_own():
+    curator, _, _, loader = private()
+    _, module, noised, _ = private(curator)
+    backward(module, noised, next(iter(loader)))
+    with pytest.raises(InputError, match="sample"):
+        noised.step()
+
+
+def test_parts_of_a_sample_that_fit_into_memory_are_one_step():
+    curator, module, noised, loader = private()
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=noised) as parts:
+        sizes = []
+        for batch in parts:
+            sizes.append(len(batch[0]))
+            backward(module, noised, batch)
+            noised.step()
+    assert max(sizes) <= 3
+    assert len(sizes) > TERMS.batches == steps_charged(curator)
+
+
+@pytest.mark.attack("A6", "A7")
+def test_steps_follow_from_noised_sums_alone(monkeypatch):
+    """The same noised sums on neighbouring records: the same weights and ledger. And each exact sum moves by at most the clip."""
+    terms, sums, played = DPSGD(noise_multiplier=1.0, epochs=3, batches=1, batch_size=64), list[list[Any]](), list[torch.Tensor]()
+
+    def noised(total, std):
+        place = len(sums[-1])
+        sums[-1].append(total)
+        if len(sums) == 1:
+            played.append(total + std * torch.randn_like(total))
+        return played[place]
+
+    monkeypatch.setattr(noise, "_noised", noised)
+    public = []
+    for records in ((X, Y), (torch.cat([9 * X[:1], X[1:]]), Y.flip(0)[:1].repeat(64).where(torch.arange(64) == 0, Y))):
+        sums.append([])
+        torch.manual_seed(0)
+        curator, module, optimizer, loader = private(owner(records, terms, Adjacency.REPLACE_ONE), terms, records)
+        for _ in range(terms.epochs):
+            for batch in loader:
+                backward(module, optimizer, batch)
+                optimizer.step()
+        rows = [(record.kind, record.name, record.body) for record in curator.ledger.records() if record.kind != "birth"]
+        public.append(({name: value.tolist() for name, value in module.state_dict().items()}, [{**row[2], "run": 0} for row in rows]))
+    assert public[0] == public[1]
+    moved = [torch.cat([(a - b).flatten() for a, b in zip(x, y, strict=True)]).norm() for x, y in zip(*map(halves, sums), strict=True)]
+    assert len(moved) == 3
+    assert all(0 < distance <= 2.0 for distance in moved)
+
+
+def halves(totals):
+    """The sums of weight and bias, step by step."""
+    return [totals[place : place + 2] for place in range(0, len(totals), 2)]
+
+
+@pytest.mark.attack("A8", "A29")
+def test_nothing_public_tells_one_record_more():
+    told = []
+    for count in (63, 64):
+        curator, _, noised, loader = private(records=(X[:count], Y[:count]))
+        rows = [(record.kind, record.name, record.body) for record in curator.ledger.records() if record.kind != "birth"]
+        told.append((rows, len(loader), noised.expected_batch_size))
+    assert told[0] == told[1]
+
+
+def test_what_the_engine_decides_or_cannot_count_is_refused():
+    for wrong in ({"noise_multiplier": 2.0}, {"clipping": "per_layer"}, {"grad_sample_mode": "ghost"}, {"poisson_sampling": False}):
+        with pytest.raises(InputError, match=next(iter(wrong)) if "grad_sample_mode" in wrong else "opacus"):
+            private(**wrong)
+    with pytest.raises(InputError, match="num_workers"):
+        private(data_loader=DataLoader(TensorDataset(X), num_workers=1))
+    with pytest.raises(InputError, match="max_grad_norm"):
+        private(max_grad_norm=1e-20)
+
+
+@pytest.mark.attack("A27")
+def test_opacus_own_engine_cannot_charge_a_ledger():
+    engine, module = load_opacus().PrivacyEngine(), nn.Linear(4, 2)
+    engine.accountant = LedgerAccountant(owner((X, Y)), noise_multiplier=1.0, steps=8)
+    given = {"optimizer": torch.optim.SGD(module.parameters(), 0.1), "data_loader": DataLoader(TensorDataset(X, Y), batch_size=8)}
+    with pytest.raises(InputError, match="PrivateEngine"):
+        engine.make_private(module=module, noise_multiplier=1.0, max_grad_norm=1.0, **given)
