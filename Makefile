@@ -11,14 +11,17 @@ export MKL_NUM_THREADS := 1
 # What BoTorch compiles at first use; beside the clone's other output, so that no lock of another, killed process is waited for.
 export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 
-.PHONY: demo test coverage audit mutants lint types docs pictures clean
+.PHONY: demo test tests coverage audit mutants lint types docs pictures clean
 
 demo: $(STAMP)
 	$(BIN)/python -m dpbo
 
 # Every test once, but for the deep ones. Two workers; of one hash seed, so that both collect the tests in one order.
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist worksteal -q --attacks --durations=25
-test: lint types
+test: lint
+	$(MAKE) --no-print-directory -j 2 --output-sync=target types tests
+
+tests: $(STAMP)
 	$(PYTEST)
 
 # The same with the line coverage of dpbo, which takes a third longer.

@@ -29,7 +29,7 @@ GRID = 1 - 1e-3  # each is an upper bound, rounded up on a grid of its own: of t
 QUICK = settings(deadline=None, max_examples=25)
 
 
-@QUICK
+@settings(QUICK, max_examples=12)
 @given(st.sampled_from(KINDS), SIZES, st.integers(1, 300), DELTAS)
 def test_epsilon_is_never_negative_and_grows_with_every_spend(kind, multiplier, slots, delta):
     one, more, noisier = kind(multiplier, slots), kind(multiplier, slots + 1), kind(1.1 * multiplier, slots)

@@ -9,7 +9,17 @@ import torch
 
 FILES = sorted((pathlib.Path(__file__).parents[2] / "benchmarks").glob("*.py"))
 NAMES = [file.stem for file in FILES if "def main(arguments" in file.read_text()]
-DEEP = ("dpem", "dpgibo", "dpsearch", "dpsgd_tuning", "kusner", "outsourced", "strategies")  # they take 4 to 20 s
+DEEP = (
+    "asynchronous",
+    "dpem",
+    "dpgibo",
+    "dpsearch",
+    "dpsgd_tuning",
+    "kusner",
+    "machines",
+    "outsourced",
+    "strategies",
+)  # they take 4 to 20 s
 
 
 @pytest.fixture(autouse=True)

@@ -89,6 +89,7 @@ def test_everything_of_one_patient_together():
     assert "each patient of the validation records (1300 of them" in str(search.statement())
 
 
+@pytest.mark.deep
 def test_a_planted_leak_is_found_by_every_instrument_and_an_honest_score_by_none():
     from examples.check_your_objective import MU, attack, honest, leaking, verdicts
 

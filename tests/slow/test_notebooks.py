@@ -11,7 +11,7 @@ NOTEBOOKS = sorted((pathlib.Path(__file__).parents[2] / "notebooks").glob("*.py"
 @pytest.mark.usefixtures("seeded_noise")
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[pytest.mark.deep] * (path.stem in ("tuning_dpsgd", "two_parties")), id=path.stem) for path in NOTEBOOKS],
+    [pytest.param(path, marks=[pytest.mark.deep] * (path.stem != "quickstart"), id=path.stem) for path in NOTEBOOKS],
 )
 def test_notebook(path, monkeypatch):
     import matplotlib.pyplot as plt

@@ -51,6 +51,7 @@ def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(ran, met, na
 
 
 @pytest.mark.attack("A20")
+@pytest.mark.deep
 def test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger(ran, met):
     name, text = refusal(met, "unit on two ranks")
     assert name == "InputError"
@@ -79,6 +80,7 @@ def test_ranks_with_other_terms_are_refused(met):
     assert refusal(met, "other terms")[0] == "RanksDisagree"
 
 
+@pytest.mark.deep
 def test_an_argument_refused_on_one_rank_keeps_the_others_in_step(met):
     told = met("refused before it is asked")
     assert len(told) == 2
@@ -129,6 +131,7 @@ def test_a_single_unit_that_fails_ends_no_evaluation_though_it_is_all_of_a_shard
         assert shared == alone
 
 
+@pytest.mark.deep
 def test_hidden_runs_are_refused_on_ranks_before_they_cost(met):
     for rank in met("no hidden runs").values():
         selection, inside, last = rank["value"]

@@ -285,6 +285,7 @@ def test_groups_and_unplanned_steps_are_refused():
             LedgerAccountant(make(), **wrong)
 
 
+@pytest.mark.deep
 def test_the_example_runs():
     result = main(epochs=2)
     assert result.accuracy > 0.5

@@ -150,6 +150,7 @@ def test_a_run_that_releases_nothing_proves_nothing():
 
 @pytest.mark.attack("A6")
 @pytest.mark.attack("A7")
+@pytest.mark.deep
 def test_the_main_jobs_search_passes():
     """GP fits, acquisition and all: the points it asks for come from released values alone."""
     digits = split(0)
