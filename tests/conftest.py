@@ -2,12 +2,21 @@
 
 import importlib
 import os
+import signal
 import types
 
 import pytest
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[variable] = "1"
+
+
+@pytest.fixture
+def ctrl_c():
+    """SIGINT interrupts, also where the tests run in the background, whose shell has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ def test_a_checkpoint_takes_nothing_away():
 
 
 @pytest.mark.attack("A21")
-def test_an_interrupt_that_one_record_raises_is_confined_and_ctrl_c_is_not():
+def test_an_interrupt_that_one_record_raises_is_confined_and_ctrl_c_is_not(ctrl_c):
     """Once, the first ended evaluate, which tells that the record is there."""
 
     def interrupting(_x, records):

@@ -137,14 +137,6 @@ class TestSession:
         with pytest.raises(InputError, match="noise_multiplier"):
             train(net, optimizer, loader)
 
-    def test_one_step_takes_one_sample_so_that_no_record_counts_twice(self):
-        session = Session(TRAINING, dataclasses.replace(TERMS, batches=1, batch_size=1))
-        net, _, loader = private(session, nn.Linear(4, 2))
-        inputs, labels = next(iter(loader))
-        nn.functional.cross_entropy(net(inputs), labels).backward()
-        with pytest.raises(ValueError, match="accumulation"):
-            nn.functional.cross_entropy(net(inputs), labels).backward()
-
     def test_what_the_session_decides_and_a_second_model_are_refused(self):
         session = Session(TRAINING, TERMS)
         for name in ("noise_multiplier", "data_loader", "noise_generator", "poisson_sampling"):

@@ -164,7 +164,7 @@ def test_over_the_whole_grid_no_broken_promise_breaks_the_sensitivity():
 
 
 @pytest.mark.attack("A21")
-def test_an_interrupted_or_writing_gain_lets_nothing_out():
+def test_an_interrupted_or_writing_gain_lets_nothing_out(ctrl_c):
     def interrupted(x, records):
         secret = records.clone()
         signal.raise_signal(signal.SIGINT)
