@@ -141,7 +141,8 @@ class PlanChanged(LedgerMismatch):
         PrivacyError.__init__(
             self,
             f"{field}: the plan {plan!r} began with others, and its released values answer those. Nothing was charged. Give what it began "
-            "with, or choose another name.",
+            "with, or choose another name. What a score refers to is part of it, numbers and words too; where the question is the same "
+            "nevertheless, delete the file of fingerprints beside the ledger.",
         )
 
 

@@ -37,6 +37,7 @@ def require_left(curator: Curator, share: Fraction, what: str) -> None:
 
 def reserve(curator: Curator, mechanism: SelectionMechanism, name: str, terms: Mapping[str, Any]) -> SelectionMechanism:
     """The plan of one slot; its mechanism as the ledger has it."""
+    curator.bind(name, {}, begun=name in curator.ledger.head().used)
     return type(mechanism)(curator.reserve(name, mechanism.event(), slots=1, terms=terms).noise_multiplier)
 
 

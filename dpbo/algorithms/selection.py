@@ -142,6 +142,7 @@ def private_selection(
     spread = _PRIOR if adaptive is None else adaptive.spread
     event = selection_event(curator, law=law, base=base, score=score, spread=spread)
     terms = _terms(law, space, score, threshold, pad_to) | ({"role": role} if (role := _other_role(curator, base)) else {})
+    curator.bind(name, {}, begun=name in curator.ledger.head().used)
     charged = curator.reserve(name, event, slots=1, terms=terms)  # as the ledger has it
     if curator.ledger.head().used[name] == 0:
         for assumed in ("runs-hidden", *(["runs-attested"] if base else [])):

@@ -24,7 +24,7 @@ _EXTREMES = (1e6, -1e6, 1e30, -1e30, float("nan"))
 
 
 class MostlyClipped(ScoreError):
-    """Most scores of the example records lie outside the score range."""
+    """Most scores of the example records tell nothing: they lie outside the score range, or all are NaN."""
 
 
 def examine(score: Score, subject: Any, example: Any, ranges: Sequence[tuple[float, float]]) -> None:
@@ -41,8 +41,9 @@ def examine(score: Score, subject: Any, example: Any, ranges: Sequence[tuple[flo
     scores, repeated = (tensor_of(found).cpu().double().reshape(view.count, -1) for found in (result, again))
     shown = f"on the {view.count} records of Curator(..., example=) it returned {described(result, scores)}"
     if view.count and not bool(scores.isfinite().any(0).all()):
-        fix = "Return a finite number for records that it can take, or give example records that it can take."
-        raise ScoreError(f"score is NaN or infinite for every record: {shown}. Such records count as the worst score. {fix}")
+        fix = ("Return a finite number for records that it can take, or give example records that it can take; where this point alone is "
+               "that bad, begin at another.")  # fmt: skip
+        raise MostlyClipped(f"score is NaN or infinite for every record: {shown}. Such records count as the worst score. {fix}")
     for column, (lower, upper) in zip(scores.T, ranges, strict=False):
         outside = int(((column < lower) | (column > upper)).sum())
         if 2 * outside > view.count:
@@ -52,25 +53,28 @@ def examine(score: Score, subject: Any, example: Any, ranges: Sequence[tuple[flo
     if view.can_take and view.count > 1 and torch.equal(scores.nan_to_num(), repeated.nan_to_num()):
         try:
             with quietly():
-                require_per_record(score, subject, view, trials=1, seed=0)
+                require_per_record(score, subject, view, trials=1, seed=0, wild=False)
         except AssertionError as moved:
             fix = "Let each record's score follow from that record alone: no mean, rank, normalisation or batch statistics over the others."
             raise ScoreError(f"score does not score each record by itself: {shown}, and {moved}. {fix}") from None
 
 
-def require_per_record(score: Score, subject: Any, view: PrivateView, *, trials: int, seed: int, parts: bool = False) -> None:
+def require_per_record(
+    score: Score, subject: Any, view: PrivateView, *, trials: int, seed: int, parts: bool = False, wild: bool = True
+) -> None:
     """Raises AssertionError, naming the record that moved another one's score, and by how much.
 
     Args:
         trials: how many records are changed, among them those of lowest and highest score.
         parts: whether records are also left out.
+        wild: whether whole numbers may leave the range that records have: a label or an index beyond it can end a process.
     """
     before = _scores(score(subject, view.records))
     assert len(before) == view.count, f"score returned {len(before)} rows for {view.count} records"
     compared, rng, everyone = 0, np.random.default_rng(seed), torch.arange(view.count)
     for changed in _victims(before, trials, rng):
         others = everyone[everyone != changed]
-        for name, neighbour in _replacements(view, changed, rng):
+        for name, neighbour in _replacements(view, changed, rng, wild):
             after = _scores_or_none(score, subject, neighbour)
             compared += after is not None
             if after is not None:
@@ -94,18 +98,18 @@ def _victims(scores: np.ndarray[Any, Any], trials: int, rng: np.random.Generator
     return list(dict.fromkeys([int(first.argmin()), int(first.argmax()), *drawn]))
 
 
-def _replacements(view: PrivateView, changed: int, rng: np.random.Generator) -> Iterator[tuple[str, Any]]:
+def _replacements(view: PrivateView, changed: int, rng: np.random.Generator, wild: bool) -> Iterator[tuple[str, Any]]:
     """Neighbours of the records in one place: another record anywhere, and for numbers also zeros, huge values of both signs, NaN."""
     positions = torch.arange(view.count)
     positions[changed] = (changed + int(rng.integers(1, view.count))) % view.count
     yield "another one", view.take(positions)
     for name, value in (("zeros", 0.0), *((f"{end:g}", end) for end in _EXTREMES)):
         neighbour = view.take(torch.arange(view.count))
-        if [part for part in leaves(neighbour) if _overwritten(part, changed, value)]:
+        if [part for part in leaves(neighbour) if _overwritten(part, changed, value, wild)]:
             yield name, neighbour
 
 
-def _overwritten(part: Any, changed: int, value: float) -> bool:
+def _overwritten(part: Any, changed: int, value: float, wild: bool) -> bool:
     """Put `value`, as far as the dtype reaches, in one row of a numeric part; False where that means nothing."""
     kind = _kind(part)
     if kind == "f":
@@ -113,7 +117,8 @@ def _overwritten(part: Any, changed: int, value: float) -> bool:
         return True
     if kind in ("i", "u") and not math.isnan(value):
         ends = torch.iinfo(part.dtype) if isinstance(part, torch.Tensor) else np.iinfo(part.dtype)
-        part[changed] = int(min(max(value, ends.min), ends.max))
+        lower, upper = (ends.min, ends.max) if wild else (int(part.min()), int(part.max()))
+        part[changed] = int(min(max(value, lower), upper))
         return True
     return False
 

@@ -1,8 +1,8 @@
 """Keyed fingerprints: whether two tables share records, and whether a plan is resumed with what it began with.
 
-A row counts as its 32-bit words w_j, numbers as float64 whatever their dtype. Its fingerprint is 64 bits: the upper halves of two sums
-k_0 + sum of k_j w_j modulo 2^64 with secret 64-bit keys, which are strongly universal (Lemire & Kaser 2014): two different rows agree with
-probability 2^-64. A table counts as the sum of its rows' fingerprints, so the order of rows does not matter.
+A row counts as its 32-bit words w_j, numbers rounded to float32 whatever their dtype. Its fingerprint is 64 bits: the upper halves of two
+sums k_0 + sum of k_j w_j modulo 2^64 with secret 64-bit keys, which are strongly universal (Lemire & Kaser 2014): two different rows agree
+with probability 2^-64. A table counts as its rows' fingerprints in sorted order, so the order of rows does not matter.
 
 Fingerprints of records are private: a reader who could try keys or compare them over time would learn of records. They stay in memory, or
 beside the ledger in a file that only the operator reads (resuming.py). None enters a ledger.
@@ -17,7 +17,6 @@ import datetime
 import dis
 import functools
 import hashlib
-import math
 import numbers
 import sys
 import sysconfig
@@ -38,7 +37,7 @@ from dpbo.errors import InputError
 from dpbo.privacy import PrivacyUnit
 
 Digests = NDArray[np.uint64]
-MOST_ROWS, _CHUNK, _TABLES = 1 << 16, 1 << 14, 64
+MOST_ROWS, _CHUNK_WORDS, _TABLES = 1 << 16, 1 << 21, 64
 _LIBRARIES = (*(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib")), __file__.rpartition("curator/")[0])
 _key = system_entropy(32)  # of this process
 _lock = threading.Lock()
@@ -89,7 +88,7 @@ class Sketch:
         if self.whole == other.whole:
             return True
         shared = int(np.isin(other.rows, self.rows, assume_unique=True).sum())
-        chance = len(other.rows) * max(self.repeated, other.repeated)
+        chance = len(other.rows) * (max(self.repeated, other.repeated) + 3.0 / self.count)  # where none is repeated, 3 may have been
         return shared > chance + 3.0 * float(np.sqrt(chance))
 
 
@@ -126,8 +125,7 @@ def table_digest(view: PrivateView, key: bytes) -> str | None:
         return None
     if found is None:
         return None
-    total = f"{int(found.sum(dtype=np.uint64))} {view.count} {view.units}"
-    return hashlib.blake2b(total.encode(), key=key, digest_size=16).hexdigest()
+    return hashlib.blake2b(np.sort(found).tobytes() + str(view.units).encode(), key=key, digest_size=16).hexdigest()
 
 
 def thing_digest(thing: Any, key: bytes) -> str:
@@ -142,7 +140,9 @@ def row_digests(view: PrivateView, key: bytes, positions: torch.Tensor | None = 
     if not view.can_take:
         return None
     places = torch.arange(view.count) if positions is None else positions
-    chunks = [_hashed(leaves(view.take(part)), len(part), key) for part in torch.split(places, _CHUNK) if len(part)]
+    wide = sum(_words(part, 1, key).shape[1] for part in leaves(view.take(places[:1]))) if len(places) else 1
+    parts = torch.split(places, max(_CHUNK_WORDS // max(wide, 1), 1))
+    chunks = [_hashed(leaves(view.take(part)), len(part), key) for part in parts if len(part)]
     return np.concatenate([np.empty(0, np.uint64), *chunks])
 
 
@@ -163,9 +163,7 @@ def _words(part: Any, count: int, key: bytes) -> Digests:
         part = part.detach().cpu()
         part = (torch.view_as_real(part) if part.is_complex() else part).double().numpy()
     if isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
-        numbers = np.ascontiguousarray(part.reshape(count, -1), dtype=np.float64) + 0.0  # one zero
-        numbers[np.isnan(numbers)] = np.nan
-        return numbers.view("<u4").astype(np.uint64)
+        return _singles(part.reshape(count, -1)).view("<u4").astype(np.uint64)
     if hasattr(part, "tocsr"):
         part = [(row.indices, row.data.astype(np.float64)) for row in part.sorted_indices()]
     cells = part.reshape(count, -1).tolist() if isinstance(part, np.ndarray) else [[cell] for cell in part]
@@ -173,13 +171,20 @@ def _words(part: Any, count: int, key: bytes) -> Digests:
     return np.frombuffer(found, dtype="<u4").reshape(count, -1).astype(np.uint64)
 
 
+def _singles(numbers: Any) -> NDArray[np.float64]:
+    """Rounded to float32, with one zero and one NaN."""
+    with np.errstate(over="ignore"):
+        rounded = np.ascontiguousarray(numbers, dtype=np.float32).astype(np.float64) + 0.0
+    rounded[np.isnan(rounded)] = np.nan
+    return rounded
+
+
 def _cell(cell: Any, key: bytes) -> bytes:
     """8 bytes: a number as in a table of numbers."""
     cell = cell.item() if isinstance(cell, np.generic) else cell
     if isinstance(cell, (int, float)):
         with contextlib.suppress(OverflowError):  # a whole number of hundreds of digits
-            number = float(cell) + 0.0
-            return np.float64(math.nan if math.isnan(number) else number).tobytes()
+            return _singles(np.array([[float(cell)]])).tobytes()
     if isinstance(cell, (datetime.date, datetime.time, datetime.timedelta)):
         cell = repr(cell)
     if cell is not None and not isinstance(cell, (str, bytes, numbers.Number, tuple, list, Mapping, np.ndarray, torch.Tensor)):
@@ -190,6 +195,8 @@ def _cell(cell: Any, key: bytes) -> bytes:
 def _told(thing: Any, seen: set[Any]) -> Any:
     """What tells this thing from others, in parts that `digest_of` reads."""
     tell = functools.partial(_told, seen=seen)
+    if hasattr(thing, "__wrapped__") and not (isinstance(thing, types.FunctionType) and _is_own(thing)):  # such as by torch.no_grad()
+        return "wrapped", tell(thing.__wrapped__)
     if isinstance(thing, (type, types.FunctionType)):
         if not _is_own(thing) or thing in seen:
             return thing.__qualname__ if _is_own(thing) else thing

@@ -30,8 +30,9 @@ def hearing_ctrl_c() -> Iterator[None]:
             _heard.signal = True
             raise
 
-    signal.signal(signal.SIGINT, heard)
+    _heard.signal = False
     try:
+        signal.signal(signal.SIGINT, heard)
         yield
     finally:
         signal.signal(signal.SIGINT, handler)

@@ -85,6 +85,7 @@ class Plan:
         self.curator, self.name, self.slots = curator, name, slots
         planned = budget if isinstance(budget, NoNoise) else mechanism(self._multiplier(budget, mechanism))
         held = {"budget": str(budget), "records": curator.units, "role": "training", **terms}
+        curator.bind(name, {}, begun=name in curator.ledger.head().used)
         event = curator.reserve(name, planned.event(), slots=slots, terms=json.loads(json.dumps(held, default=_plain)))
         self.mechanism = planned if isinstance(planned, NoNoise) else mechanism(event.noise_multiplier)
         curator.deliver()

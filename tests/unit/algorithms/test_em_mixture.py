@@ -156,6 +156,8 @@ def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path
         clone(model).set_params(radius=7.0).fit(make(X, **terms))
     with pytest.raises(LedgerMismatch, match="units"):
         clone(model).fit(make(X[:900], **terms))
+    with pytest.raises(LedgerMismatch, match="records: the plan"):
+        clone(model).fit(make(X + 1e-3, **terms))
 
 
 @pytest.mark.attack("A5")
