@@ -45,7 +45,7 @@ def main(epochs: int = 15, batch: int = 128) -> Result:
     records = torch.tensor(X / 16.0, dtype=torch.float32), torch.tensor(y)
     terms = DPSGD(noise_multiplier=1.0, epochs=epochs, batches=len(y) // batch, batch_size=batch)
 
-    step = functools.partial(PoissonGaussianEvent, rate=1 / terms.batches, relation=Adjacency.REPLACE_ONE.value)
+    step = functools.partial(PoissonGaussianEvent, rate=terms.rate, relation=Adjacency.REPLACE_ONE.value)
     multiplier = calibrate(BUDGET, releases=terms.steps, accounting=Planned([FINAL]), event=step)
     curator = Curator(
         records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=BUDGET, role="training",

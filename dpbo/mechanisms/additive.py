@@ -28,9 +28,9 @@ from dpbo.mechanisms.rounding import SymmetricLaw, rounded
 from dpbo.privacy import Sensitivity, require_positive
 
 _GRID_BITS = 20
-_LEAST, _MOST = 0.01, 2.0**20
+LEAST, MOST = 0.01, 2.0**20
 _SMALLEST = 1e-150  # far from where float64 loses digits
-_ROUND_UP = 1.0 + 2.0**-48  # covers every float rounding between the public numbers and the scale
+ROUND_UP = 1.0 + 2.0**-48  # covers every float rounding between the public numbers and the scale
 
 
 @checked
@@ -42,7 +42,7 @@ class AdditiveMechanism(Mechanism):
     kind: ClassVar[type[Event]]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", require_positive("noise_multiplier", self.noise_multiplier, _LEAST, _MOST))
+        object.__setattr__(self, "noise_multiplier", require_positive("noise_multiplier", self.noise_multiplier, LEAST, MOST))
 
     @staticmethod
     @abc.abstractmethod
@@ -61,7 +61,7 @@ class AdditiveMechanism(Mechanism):
         return self.kind(self.noise_multiplier, slots)
 
     def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseLaw:
-        scale = tuple(self.noise_multiplier * self.norm(sensitivity) * unit * _ROUND_UP for unit in sensitivity.scale)
+        scale = tuple(self.noise_multiplier * self.norm(sensitivity) * unit * ROUND_UP for unit in sensitivity.scale)
         std = self.std(len(scale))
         law = NoiseLaw(self.kind.mechanism, scale, tuple(s * std for s in scale), tuple(grid_of(s) for s in scale), sensitivity.block)
         reachable = all(_SMALLEST < s < 1 / _SMALLEST for s in (*sensitivity.scale, *scale))

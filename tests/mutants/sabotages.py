@@ -603,8 +603,8 @@ SABOTAGES = (
     Sabotage(
         "DP-SGD's noise has nine tenths of its size",
         "integrations/opacus/noise.py",
-        old="    scale = std * _ROUND_UP",
-        new="    scale = 0.9 * std * _ROUND_UP",
+        old="    scale = std * ROUND_UP",
+        new="    scale = 0.9 * std * ROUND_UP",
         test="tests/integration/test_opacus_noise.py::test_the_noise_is_gaussian_on_a_public_grid_and_fresh_at_every_draw",
     ),
     Sabotage(

@@ -83,7 +83,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
             raise InputError("module", "distributed", "in one process")
         records, first = data_loader.dataset, data_loader.dataset[0]
         most = self.terms.steps if self._once else None
-        self._samples = PoissonSamples(len(records), 1.0 / self.terms.batches, most or self.terms.batches, most)
+        self._samples = PoissonSamples(len(records), self.terms.rate, most or self.terms.batches, most)
         collate = _loaders.wrap_collate_with_empty(
             collate_fn=data_loader.collate_fn, batch_first=batch_first,
             sample_empty_shapes=[(0, *_loaders.shape_safe(x)) for x in first], dtypes=[_loaders.dtype_safe(x) for x in first],
@@ -125,8 +125,8 @@ class PrivateEngine(NoisedEngine):
     def _prepare_optimizer(self, **settings: Any) -> NoisedOptimizer:
         """The last that can be refused; then the steps are reserved."""
         prepared = super()._prepare_optimizer(**settings)
-        self.accountant.reserve(1.0 / self.terms.batches)
+        self.accountant.reserve(self.terms.rate)
         return prepared
 
     def _pay(self, optimizer: Any) -> None:
-        self.accountant.step(noise_multiplier=optimizer.noise_multiplier, sample_rate=1.0 / self.terms.batches)
+        self.accountant.step(noise_multiplier=optimizer.noise_multiplier, sample_rate=self.terms.rate)

@@ -37,14 +37,14 @@ from numpy.typing import NDArray
 from dpbo.curator.entropy import bernoulli, system_entropy
 from dpbo.errors import InputError
 from dpbo.loading import load_opacus
-from dpbo.mechanisms.additive import grid_of
+from dpbo.mechanisms.additive import ROUND_UP, grid_of
 from dpbo.mechanisms.gaussian import NORMALS
 from dpbo.mechanisms.rounding import rounded
 from dpbo.privacy import require_positive
 
 LEAST_NORM, MOST_NORM = 1e-15, 1e15
 _MOST_RECORDS = 1 << 20
-_MARGIN, _ROUND_UP = 1 - 2.0**-9, 1 + 2.0**-48
+_MARGIN = 1 - 2.0**-9
 _BLOCK, _LOST, _BELOW_ONE = 1024, 2.0**-126, 1 - 2.0**-53
 _CACHED = 1 << 16  # numbers that are converted to float64 at a time
 _DRAWS = 1 << 14
@@ -206,7 +206,7 @@ def _weighted_sum(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
 
 def _noised(total: torch.Tensor, std: float) -> torch.Tensor:
     """The sum with its noise, float64, where the sum lies."""
-    scale = std * _ROUND_UP
+    scale = std * ROUND_UP
     grid = grid_of(scale)
     flat = total.detach().cpu().reshape(-1).numpy()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dpbo.accounting.relations import convert
 from dpbo.checking import checked
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent
+from dpbo.mechanisms.additive import LEAST, MOST
 from dpbo.privacy import Adjacency, require_count, require_positive
 
 
@@ -28,7 +29,7 @@ class DPSGD:
     batch_size: int
 
     def __post_init__(self) -> None:
-        require_positive("noise_multiplier", self.noise_multiplier, 0.01, 2.0**20)
+        require_positive("noise_multiplier", self.noise_multiplier, LEAST, MOST)
         for name in ("epochs", "batches", "batch_size"):
             require_count(name, getattr(self, name))
 
@@ -37,8 +38,13 @@ class DPSGD:
         """Of one run."""
         return self.epochs * self.batches
 
+    @property
+    def rate(self) -> float:
+        """Probability with which a sample takes a record."""
+        return 1.0 / self.batches
+
     def event(self, relation: Adjacency) -> Event:
         """What one run costs a training record, under the relation."""
         if self.batches == 1:
             return convert(GaussianEvent(float(self.noise_multiplier), self.steps), Adjacency.ADD_OR_REMOVE_ONE, relation)
-        return PoissonGaussianEvent(float(self.noise_multiplier), self.steps, rate=1.0 / self.batches, relation=relation.value)
+        return PoissonGaussianEvent(float(self.noise_multiplier), self.steps, rate=self.rate, relation=relation.value)
