@@ -36,10 +36,10 @@ from benchmarks.dpem_paper import COMPOSITIONS, Noise, joint, noise, paper_em
 from benchmarks.harness import interleaved, named, options, ratio, record, table
 from dpbo import Budget
 from dpbo.accounting import ZCDPFilter
-from dpbo.algorithms.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.mechanisms import NoNoise
+from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.queries import Ball, MixtureMoments
-from dpbo.queries.features import width_of
+from dpbo.queries.moment_features import width_of
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Figures = dict[str, Any]

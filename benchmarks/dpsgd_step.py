@@ -19,13 +19,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.harness import interleaved, named, options, ratio, record, table
-from dpbo.integrations.opacus import DPSGD, Session
-from dpbo.loading import load_opacus
+from dpbo._opacus import load_opacus
+from dpbo.integrations.opacus import DPSGDConfig, Session
 
 HEADER = ("parameters", "records", "ms a step, Opacus", "ms a step, dpbo", "dpbo over Opacus")
 
 
-def stepping(ours: bool, width: int, records: TensorDataset, terms: DPSGD, device: str) -> Callable[[], None]:
+def stepping(ours: bool, width: int, records: TensorDataset, terms: DPSGDConfig, device: str) -> Callable[[], None]:
     """One step on all records, which are the sample; the loader draws and collates it, too."""
     module: Any = nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width // 5), nn.ReLU(), nn.Linear(width // 5, 10))
     optimizer: Any = torch.optim.SGD(module.to(device).parameters(), 0.01)
@@ -48,7 +48,7 @@ def stepping(ours: bool, width: int, records: TensorDataset, terms: DPSGD, devic
 def compared(width: int, count: int, repetitions: int, device: str) -> list[Any]:
     """A row of the table."""
     records = TensorDataset(torch.randn(count, 784), torch.arange(count) % 10)
-    terms = DPSGD(noise_multiplier=1.0, epochs=repetitions + 1, batches=1, batch_size=count)
+    terms = DPSGDConfig(noise_multiplier=1.0, epochs=repetitions + 1, batches=1, batch_size=count)
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     times = interleaved(*(stepping(ours, width, records, terms, device) for ours in (False, True)), repetitions=repetitions, wait=wait)
     parameters = 785 * width + (width + 1) * (width // 5) + (width // 5 + 1) * 10

@@ -20,7 +20,7 @@ from benchmarks.harness import interleaved, options, ratio, record, table
 from benchmarks.overhead import peak_memory
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.acquisition import choose_points
-from dpbo.acquisition.trace import GradientTrace
+from dpbo.acquisition.gradient_design import GradientTrace
 from dpbo.models import GradientPosterior
 from dpbo.queries import ClippedGradient
 

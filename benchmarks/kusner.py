@@ -34,10 +34,10 @@ from benchmarks import kusner_tuning as tuning
 from benchmarks.harness import named, options, record, table
 from benchmarks.kusner_problems import DELTA, KAPPA, NOISE, OBSERVATIONS, REACH
 from dpbo.algorithms import search_then_choose
-from dpbo.algorithms.kusner import KusnerSearch, bounds
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.models import information_gain_bound, squared_exponential
+from dpbo.papers.kusner import KusnerSearch, bounds
 from dpbo.privacy import Budget
 from dpbo.queries import CandidateScores
 from dpbo.queries.query import Query

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from benchmarks.harness import named, rows_of, table
 from benchmarks.kusner_problems import curator_of
-from dpbo.algorithms.kusner import Adaptive, RegularisedBest, lipschitz
 from dpbo.mechanisms import LaplaceMechanism, NoNoise
 from dpbo.models import squared_exponential
+from dpbo.papers.kusner import AdaptiveLipschitz, RegularisedBest, regularised
 
 Floats = NDArray[np.float64]
 TOLERANCE = 1e-10  # of the gradient's norm at a minimiser
 WIDE, NARROW = np.geomspace(1e-5, 1.0, 21).tolist(), np.geomspace(0.9, 1.0, 8).tolist()
-ADAPTIVE = Adaptive(squared_exponential(1.0), 1e-2, 5)
+ADAPTIVE = AdaptiveLipschitz(squared_exponential(1.0), 1e-2, 5)
 PLANS = {"1e-5 ... 1, whole grid": (WIDE, None), "1e-5 ... 1, adaptive": (WIDE, ADAPTIVE), "0.9 ... 1, adaptive": (NARROW, ADAPTIVE)}
 HEADER = ["l", "epsilon", "sensitivity", "paper's", "best of 1e-5 ... 1", "found", "one release", "95 % off what was found",
           "Theorem 8, 95 %", "median off the best"]  # fmt: skip
@@ -117,7 +117,7 @@ def _tuning(name: str, X: Any, y: Any, public: Any) -> Tuning:
     return Tuning(name, (X[public], y[public]), (torch.from_numpy(X[~public]), torch.from_numpy(y[~public])))
 
 
-def question(problem: Tuning, grid: list[float], how: Adaptive | None) -> RegularisedBest:
+def question(problem: Tuning, grid: list[float], how: AdaptiveLipschitz | None) -> RegularisedBest:
     """Its question: loss in [0, 1], 1/2-Lipschitz, 1/2 at w = 0, the solver's gap charged."""
     terms: dict[str, Any] = {"lipschitz": 0.5, "bound": 1.0, "at_zero": 0.5, "records": problem.records, "gap": gap(grid[0])}
     return RegularisedBest(ramp, fit=problem.fit(), grid=grid, adaptive=how, **terms)
@@ -130,10 +130,10 @@ def tune(problem: Tuning, epsilons: tuple[float, ...], times: int, a: float) -> 
         query = question(problem, grid, how)
         found = float(curator_of(problem.validation, conditional=True).release(query, NoNoise(allow_not_private=True)).value)
         shared: dict[str, Any] = {"least": grid[0], "most": grid[-1], "lipschitz": 0.5, "bound": 1.0, "records": problem.records}
-        papers = "" if how is None else lipschitz.theorem_7(constants="paper", **shared)
+        papers = "" if how is None else regularised.theorem_7(constants="paper", **shared)
         for epsilon in epsilons:
             released = np.array([float(curator.release(query, LaplaceMechanism(1 / epsilon)).value) for _ in range(times)])
-            promise = lipschitz.theorem_8(sensitivity=query.moves(), epsilon=epsilon, a=a)
+            promise = regularised.theorem_8(sensitivity=query.moves(), epsilon=epsilon, a=a)
             off, lost = float(np.quantile(np.abs(released - found), 0.95)), float(np.median(np.abs(released - truth)))
             over = int((np.abs(released - found) > promise).sum())
             assert binom.sf(over - 1, times, math.exp(-a)) > 1e-9, f"{over} of {times} beyond Theorem 8"

@@ -37,9 +37,8 @@ from benchmarks.finite_gp import bandwidth
 from benchmarks.harness import named, options, record, table
 from benchmarks.outsourced_search import PUBLISHED, SOUND, Experiment, published, released, summary
 from dpbo.acquisition import SrinivasFinite, argmax_ucb
-from dpbo.algorithms.outsourced import po_gp_ucb_omega
 from dpbo.models import FiniteGP
-from dpbo.testing import recover_rows
+from dpbo.papers.po_gp_ucb import po_gp_ucb_omega, recover_rows
 
 Figures = dict[str, Any]
 Curves = dict[tuple[str, float | None], Tensor]

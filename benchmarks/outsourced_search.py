@@ -19,9 +19,9 @@ from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import GDPFilter, PureFilter, calibrate
 from dpbo.accounting.filters import Accounting
 from dpbo.acquisition import SrinivasFinite, argmax_ucb
-from dpbo.algorithms.outsourced import po_gp_ucb_transform, release_rows
 from dpbo.mechanisms import AdditiveMechanism, GaussianMechanism, L2LaplaceMechanism
 from dpbo.models import FiniteGP, noisy_inputs, unprojected
+from dpbo.papers.po_gp_ucb import po_gp_ucb_transform, release_rows
 from dpbo.queries import RowTable
 
 DELTA = 0.025  # delta' of Algorithm 2: half of the paper's delta_ucb

@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import interleaved, options, ratio, record, table
 from benchmarks.overhead import peak_memory
-from dpbo.accounting import choose_law, gdp, selected
+from dpbo.accounting import choose_run_count, gdp, selected
 from dpbo.accounting.dominating import base_of, selection_epsilon
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, SelectionEvent
-from dpbo.laws import CountLaw, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
 from dpbo.privacy import Budget, Sensitivity
+from dpbo.run_counts import CountLaw, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
 
 QUANTUM = 2.0**-20
 Array = NDArray[np.float64]
@@ -194,15 +194,15 @@ def _threshold(base: tuple[Event, ...], scores: Array, smoke: bool) -> list[dict
 
 
 def _chosen(base: tuple[Event, ...], scores: Array, smoke: bool) -> list[dict[str, Any]]:
-    """What `choose_law` picks for this budget."""
+    """What `choose_run_count` picks for this budget."""
     rows = []
     for runs in (5.0,) if smoke else (10.0, 20.0, 30.0, 50.0):
-        choice = choose_law(Budget(BUDGET, DELTA), base, runs=runs)
+        choice = choose_run_count(Budget(BUDGET, DELTA), base, runs=runs)
         assert isinstance(choice.law, (TruncatedNegativeBinomial, TruncatedPoisson))
         name = f"shape {choice.law.shape:g}" if isinstance(choice.law, TruncatedNegativeBinomial) else "truncated Poisson"
         rows.append({"wanted": runs, "law": name, "mean": choice.expected, "usually": choice.usually, "epsilon": choice.epsilon,
                      "accuracy": expected(choice.law, scores)})  # fmt: skip
-    print(f"\nwhat choose_law picks at epsilon {BUDGET}\n")
+    print(f"\nwhat choose_run_count picks at epsilon {BUDGET}\n")
     print(table(("runs wanted", "law", "runs", "K at most, 95 %", "epsilon", "accuracy"), [tuple(row.values()) for row in rows]))
     return rows
 

@@ -39,12 +39,12 @@ from benchmarks.dpsearch import adult
 from benchmarks.harness import band, difference, options, picture, record, table
 from benchmarks.main_job import few
 from dpbo import DPGIBO, Budget, Curator, PrivateObjective, Space, demo
-from dpbo.acquisition import next_point, pareto_front, pareto_point, posterior_mean, trust_region_point
+from dpbo.acquisition import pareto_front, posterior_mean, suggest, suggest_in_trust_region, suggest_pareto
 from dpbo.mechanisms import NoNoise
-from dpbo.models import sparse_gp, usual_gp
+from dpbo.models import default_gp, sparse_gp
 from dpbo.objective import NoiseWarning
 from dpbo.privacy import Adjacency, PrivacyUnit
-from dpbo.queries.scoring import tensor_of
+from dpbo.queries.score_evaluation import tensor_of
 
 INITIAL = 8
 TINY = {"n": 200, "d": 2, "train": 20}
@@ -137,7 +137,7 @@ def observed(problem: Problem, mu: float, evaluations: int) -> PrivateObjective:
 
 
 def searched(
-    problem: Problem, mu: float, evaluations: int, seed: int, propose: Callable[..., torch.Tensor] | None, model: Any = usual_gp
+    problem: Problem, mu: float, evaluations: int, seed: int, propose: Callable[..., torch.Tensor] | None, model: Any = default_gp
 ) -> Found:
     """Sobol points, then wherever `propose` looks; without one, Sobol points alone."""
     objective, space = observed(problem, mu, evaluations), problem.space
@@ -169,12 +169,12 @@ def arms(problem: Problem, mu: float, evaluations: int, seed: int) -> dict[str, 
     search = functools.partial(searched, problem, mu, evaluations, seed)
     found: dict[str, Callable[[], Found]] = {
         "Sobol": functools.partial(search, None),
-        "qLogNEI": functools.partial(search, next_point),
-        "TuRBO": functools.partial(search, functools.partial(trust_region_point, initial=INITIAL)),
-        OPEN: functools.partial(searched, problem, math.inf, evaluations, seed, next_point),
+        "qLogNEI": functools.partial(search, suggest),
+        "TuRBO": functools.partial(search, functools.partial(suggest_in_trust_region, initial=INITIAL)),
+        OPEN: functools.partial(searched, problem, math.inf, evaluations, seed, suggest),
     }
     if not problem.space.cat_dims:
-        found["SAAS"] = functools.partial(search, functools.partial(next_point, model=sparse_gp), sparse_gp)
+        found["SAAS"] = functools.partial(search, functools.partial(suggest, model=sparse_gp), sparse_gp)
     if problem.smooth:
         found["DP-GIBO"] = functools.partial(descended, problem, mu, evaluations, seed)
     return found
@@ -198,7 +198,7 @@ def fronts(problem: Problem, mu: float, evaluations: int, seed: int) -> dict[str
         X = space.sample(evaluations if name == "Sobol" else INITIAL, seed=seed)
         Y, Yvar = objective(X)
         while objective.remaining:
-            x = pareto_point(space, X, Y, Yvar, _sizes(problem, X), reference=reference, seed=1000 * seed + len(X))
+            x = suggest_pareto(space, X, Y, Yvar, _sizes(problem, X), reference=reference, seed=1000 * seed + len(X))
             y, yvar = objective(x)
             X, Y, Yvar = torch.cat([X, x]), torch.cat([Y, y]), torch.cat([Yvar, yvar])
         kept = X[pareto_front(space, X, Y, Yvar, _sizes(problem, X))]

@@ -6,7 +6,7 @@ import pathlib
 import re
 from typing import Any
 
-from dpbo.form import form
+from dpbo.statement import form
 
 project, author, release = "dpbo", "the dpbo authors", "0.1"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -23,8 +23,8 @@ myst_heading_anchors = 3
 
 PACKAGES = (
     "dpbo.curator", "dpbo.queries", "dpbo.mechanisms", "dpbo.accounting", "dpbo.models", "dpbo.acquisition", "dpbo.algorithms",
-    "dpbo.algorithms.kusner", "dpbo.algorithms.outsourced", "dpbo.algorithms.em", "dpbo.integrations", "dpbo.integrations.opacus",
-    "dpbo.testing", "dpbo.laws", "dpbo.events", "dpbo.errors", "dpbo.plots", "dpbo",
+    "dpbo.papers.kusner", "dpbo.papers.po_gp_ucb", "dpbo.papers.em", "dpbo.integrations", "dpbo.integrations.opacus",
+    "dpbo.testing", "dpbo.run_counts", "dpbo.events", "dpbo.errors", "dpbo.plots", "dpbo",
 )  # fmt: skip
 _PAGES = {"docs/measured.md": "measured.md", "docs/recipes.md": "recipes.md", "notebooks/quickstart.py": "quickstart.md",
           "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}  # fmt: skip

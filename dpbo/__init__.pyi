@@ -4,6 +4,7 @@ from . import algorithms as algorithms
 from . import integrations as integrations
 from . import mechanisms as mechanisms
 from . import models as models
+from . import papers as papers
 from . import queries as queries
 from . import testing as testing
 from .algorithms import DPGIBO as DPGIBO

@@ -9,9 +9,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dpbo.accounting.calibrate import exact_share
+from dpbo.accounting.calibration import exact_share
 from dpbo.errors import PrivacyError
-from dpbo.integrations.commands import curate_options, model_options
+from dpbo.integrations.http.commands import curate_options, model_options
 from dpbo.privacy import Budget
 
 
@@ -81,7 +81,7 @@ def _plan(options: argparse.Namespace) -> None:
 
     print("Standard deviation of the noise of one evaluation, in percentage points of a score in [0, 1]:")
     print(f"{options.points} evaluations, {options.share:.0%} of the budget (mu^2), delta {options.at_delta:g}, replace-one.\n")
-    print(noise_table(options.units, options.epsilons, delta=options.at_delta, evaluations=options.points, budget_share=options.share))
+    print(noise_table(options.units, options.epsilons, delta=options.at_delta, evaluations=options.points, share=options.share))
     if options.dimension is not None:
         _plan_strategies(options)
     if options.plot:
@@ -106,7 +106,7 @@ def _plan_strategies(options: argparse.Namespace) -> None:
 def _ledger(options: argparse.Namespace) -> None:
     from dpbo.curator.ledger import Ledger
     from dpbo.curator.reporting import compose_statement
-    from dpbo.form import form
+    from dpbo.statement import form
 
     ledger = Ledger.existing(options.ledger)
     head = ledger.verify(expect=options.expect)

@@ -22,12 +22,12 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.svm import SVC
 
-from dpbo.acquisition import next_point, posterior_mean
-from dpbo.checking import at_least, require
+from dpbo.acquisition import posterior_mean, suggest
 from dpbo.curator import Curator
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.space import Space
+from dpbo.validation import at_least, require
 
 TRAIN, VALIDATION, INITIAL = 300, 750, 8
 SEARCH_SHARE, FINAL_SHARE = 0.9, 0.1
@@ -72,7 +72,7 @@ def search(
     design = SPACE.sample(initial, seed=seed)
     X, Y, Yvar = history if history and len(history[0]) else (design[:0], torch.empty(0, 1).double(), torch.empty(0, 1).double())
     while len(X) < evaluations:
-        x = design[len(X) : len(X) + 1] if len(X) < initial else next_point(SPACE, X, Y, Yvar, seed=1000 * seed + len(X))
+        x = design[len(X) : len(X) + 1] if len(X) < initial else suggest(SPACE, X, Y, Yvar, seed=1000 * seed + len(X))
         y, yvar = objective(x)
         X, Y, Yvar = torch.cat([X, x]), torch.cat([Y, y]), torch.cat([Yvar, yvar])
     return X, Y, Yvar
@@ -111,8 +111,8 @@ def tune_privately(
         ledger=ledger,
     )
     plan: dict[str, Any] = {"score_range": (0.0, 1.0), "fit": functools.partial(fit, digits.train)}
-    objective = PrivateObjective(curator, correct, evaluations=evaluations, name="search", budget_share=SEARCH_SHARE, **plan)
-    final = PrivateObjective(curator, correct, evaluations=1, name="recommended", budget_share=FINAL_SHARE, **plan)
+    objective = PrivateObjective(curator, correct, evaluations=evaluations, name="search", budget=SEARCH_SHARE, **plan)
+    final = PrivateObjective(curator, correct, evaluations=1, name="recommended", budget=FINAL_SHARE, **plan)
 
     told = objective.history()
     X, Y, Yvar = search(objective, len(told[0]) + objective.remaining, seed, initial=initial, history=told)

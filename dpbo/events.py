@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from dpbo.checking import checked
 from dpbo.errors import InputError
-from dpbo.laws import CountLaw, RunLaw, law_from_json
+from dpbo.run_counts import CountLaw, RunLaw, law_from_json
+from dpbo.validation import checked
 
 
 @checked
@@ -133,13 +133,13 @@ class SelectionEvent(Event):
         if not whole or not self.base:
             raise InputError("base", type(self.base).__name__, "a tuple of one event or more, none of them exact")
         if not isinstance(self.law, RunLaw):
-            raise InputError("law", type(self.law).__name__, "a law of dpbo.laws", "For example PoissonRuns(10.0).")
+            raise InputError("law", type(self.law).__name__, "a law of dpbo.run_counts", "For example PoissonRuns(10.0).")
         if not (isinstance(self.spread, tuple) and len(self.spread) == 2 and 0.0 < self.spread[0] <= 1.0 <= self.spread[1] < math.inf):
             raise InputError("spread", self.spread, "(c, C) with 0 < c <= 1 <= C")
         if self.spread != (1.0, 1.0) and not isinstance(self.law, CountLaw):
             raise InputError("law", type(self.law).__name__, "a law of the number of runs, where runs look at earlier ones")
         if len(self.relations()) > 1:
-            raise InputError("base", sorted(self.relations()), "of one relation", "See dpbo.accounting.convert.")
+            raise InputError("base", sorted(self.relations()), "of one relation", "See dpbo.accounting.convert_adjacency.")
         self.run()  # refuses noise out of its range
 
     def run(self) -> tuple[Event, ...]:
@@ -185,7 +185,7 @@ class RolesEvent(Event):
         if not named or len(named) < len(self.costs) or nested or not all(named.values()):
             raise InputError("costs", sorted(named), "one event or more for each of several roles, none of them exact or of roles itself")
         if len(self.relations()) > 1:
-            raise InputError("costs", sorted(self.relations()), "of one relation", "See dpbo.accounting.convert.")
+            raise InputError("costs", sorted(self.relations()), "of one relation", "See dpbo.accounting.convert_adjacency.")
         for role in self.roles:
             self.of(role)  # refuses noise out of its range
 

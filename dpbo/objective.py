@@ -21,12 +21,11 @@ from typing import Annotated, Any
 import torch
 from tqdm import tqdm
 
-from dpbo.accounting.calibrate import exact_share
+from dpbo.accounting.calibration import exact_share
 from dpbo.accounting.filters import EventKind
-from dpbo.checking import POINTS, checked, warn
+from dpbo.curator.birth import plan_terms, require_own_role
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
-from dpbo.curator.terms import plan_terms, require_own_role
 from dpbo.curator.turns import assume_durations_tell_nothing
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.events import Event
@@ -37,10 +36,10 @@ from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.privacy import require_count
 from dpbo.queries.cells import CellMeans
 from dpbo.queries.clipped import ClippedMean, ScoreRange
-from dpbo.queries.copies import own
-from dpbo.queries.query import Query
+from dpbo.queries.query import Query, own
 from dpbo.queries.sampled import PoissonSampled
-from dpbo.queries.scoring import Score
+from dpbo.queries.score_evaluation import Score
+from dpbo.validation import POINTS, checked, warn
 
 _LOG = logging.getLogger(__name__)
 BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}|"  # no times: how long a score takes may depend on the records
@@ -65,7 +64,7 @@ class PrivateObjective:
         fit: `fit(x) -> model`; part no protected record. Where it raises, nothing is charged.
         name: the plan's name in the ledger; the same name and terms resume it, with the records, score and fit that it began with:
             the log says how many evaluations were resumed, and how many of them are lost.
-        budget_share: part of the budget (of mu^2) this plan takes. 1 leaves nothing for a final separate release. Under `Planned`, which
+        budget: part of the budget (of mu^2) this plan takes. 1 leaves nothing for a final separate release. Under `Planned`, which
             lists what each release takes, 1.
         weights, max_records_per_unit, divisor, worst, role: as in `ClippedMean`.
         mechanism: GaussianMechanism, or LaplaceMechanism where the curator's filter can pay for no Gaussian; omitted, the first that fits.
@@ -90,7 +89,7 @@ class PrivateObjective:
         evaluations: int,
         fit: Any = None,
         name: str = "objective",
-        budget_share: float | Fraction = 1,
+        budget: float | Fraction = 1,
         weights: Sequence[float] | None = None,
         max_records_per_unit: int = 1,
         divisor: float | None = None,
@@ -114,10 +113,10 @@ class PrivateObjective:
         if not isinstance(name, str) or not 0 < len(name) <= 200:
             raise InputError("name", name, "a word of at most 200 letters")
         self.curator, self.name, self.evaluations, self.metrics = curator, name, evaluations, mean.metrics
-        share = exact_share(budget_share)
+        share = exact_share(budget)
         planned = mechanism if isinstance(mechanism, NoNoise) else self._planned(mechanism, query, share)
         self._noise_std(planned)  # refuses what cannot be drawn before anything is reserved
-        itself = {"budget_share": str(share), **query.public_inputs()}
+        itself = {"budget": str(share), **query.public_inputs()}
         begun = name in curator.ledger.head().used
         stated = plan_terms(itself, terms or {}, known=begun, also=_STATED)
         curator.bind(name, {"score": score, "fit": fit}, begun=begun)

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dpbo.accounting.calibrate import calibrate, exact_share
+from dpbo.accounting.calibration import calibrate, exact_share
 from dpbo.accounting.filters import GDPFilter
-from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.privacy import Budget, require_count, require_range
+from dpbo.validation import checked
 
 ONE_IN_TWENTY = 0.05
 _NORMAL = 1.6448536269514722 * math.sqrt(2.0)  # 95 % of the difference of two equal normals
@@ -109,28 +109,26 @@ def plan(
         _gibo(units, budget, evaluations, require_count("dimension", dimension), share),
         _grid(units, budget, evaluations, upper - lower, share),
     )
-    final = None if share == 1 else noise_per_evaluation(units, budget, evaluations=1, score_range=(lower, upper), budget_share=1 - share)
+    final = None if share == 1 else noise_per_evaluation(units, budget, evaluations=1, score_range=(lower, upper), share=1 - share)
     return Plan(units, (lower, upper), mu, final, seen, _fitting(seen, upper - lower, units * mu, dimension))
 
 
 @checked
 def noise_per_evaluation(
-    units: int, budget: Budget, *, evaluations: int, score_range: tuple[float, float] = (0.0, 1.0), budget_share: float | Fraction = 1
+    units: int, budget: Budget, *, evaluations: int, score_range: tuple[float, float] = (0.0, 1.0), share: float | Fraction = 1
 ) -> float:
     """Standard deviation of one evaluation of a mean score under REPLACE_ONE: multiplier * (upper - lower) / units."""
     lower, upper = require_range("score_range", score_range)
-    multiplier = calibrate(budget, releases=evaluations, share=budget_share)
+    multiplier = calibrate(budget, releases=evaluations, share=share)
     return multiplier * (upper - lower) / require_count("units", units)
 
 
 @checked
-def noise_table(
-    units: Sequence[int], epsilons: Sequence[float], *, delta: float, evaluations: int, budget_share: float | Fraction = 1
-) -> str:
+def noise_table(units: Sequence[int], epsilons: Sequence[float], *, delta: float, evaluations: int, share: float | Fraction = 1) -> str:
     """A table (Markdown) of `noise_per_evaluation` for scores in [0, 1], in percentage points: a row a size, a column an epsilon."""
 
     def cell(n: int, budget: Budget) -> str:
-        return f"{100 * noise_per_evaluation(n, budget, evaluations=evaluations, budget_share=budget_share):.2g}"
+        return f"{100 * noise_per_evaluation(n, budget, evaluations=evaluations, share=share):.2g}"
 
     return _matrix(units, epsilons, [[cell(n, Budget(epsilon, delta)) for epsilon in epsilons] for n in units])
 
@@ -157,7 +155,7 @@ def _fit(plan: Plan) -> str:
 
 
 def _bo(units: int, budget: Budget, evaluations: int, ends: tuple[float, float], share: Fraction) -> StrategyPlan:
-    noise = noise_per_evaluation(units, budget, evaluations=evaluations, score_range=ends, budget_share=share)
+    noise = noise_per_evaluation(units, budget, evaluations=evaluations, score_range=ends, share=share)
     told = _possible(_NORMAL * noise, ends[1] - ends[0])
     return StrategyPlan(BO, evaluations, evaluations, noise, told, "its model pools them, and looks where it pays")
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from dpbo.checking import checked
 from dpbo.errors import InputError
+from dpbo.validation import checked
 
 
 class Adjacency(enum.Enum):
@@ -29,6 +29,14 @@ class Adjacency(enum.Enum):
     REPLACE_ONE = "replace-one"
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
     BOUNDED_ROW_CHANGE = "bounded-row-change"
+
+    @classmethod
+    def of(cls, value: Adjacency | str) -> Adjacency:
+        """The relation itself, or the one of this name ("replace-one"). Raises InputError on any other text."""
+        try:
+            return cls(value)
+        except ValueError:
+            raise InputError("adjacency", value, f"one of {[one.value for one in cls]}") from None
 
     @property
     def replaces(self) -> bool:
@@ -71,6 +79,11 @@ class PrivacyUnit:
     _remedy: ClassVar[str] = "For example PrivacyUnit('record')."
     name: str
     groups: Any = field(default=None, repr=False, compare=False, kw_only=True)
+
+    @classmethod
+    def of(cls, value: PrivacyUnit | str) -> PrivacyUnit:
+        """The unit itself, or the unit of this name with one record each."""
+        return value if isinstance(value, PrivacyUnit) else cls(value)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():

@@ -19,8 +19,8 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from dpbo.checking import FINITE, POINTS, Seed, at_least, checked
 from dpbo.errors import InputError
+from dpbo.validation import FINITE, POINTS, Seed, at_least, checked
 
 _MOST_STEPS = 1000
 _TAIL = 1e-3  # an unbounded distribution is searched between these quantiles

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.ensemble import ExtraTreesClassifier
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space, Statement
-from dpbo.acquisition import pareto_front, pareto_point
+from dpbo.acquisition import pareto_front, suggest_pareto
 
 SPACE, (PIXELS, LABELS) = Space(n_estimators=randint(1, 101), max_depth=randint(2, 21)), load_digits(return_X_y=True)
 
@@ -30,7 +30,7 @@ def searched(most: int = 25) -> tuple[list[tuple[dict[str, int], float]], Statem
     while accuracy.remaining:
         accuracy(X)
         speeds = torch.cat([speeds, torch.tensor([speed(x) for x in X], dtype=torch.float64)])
-        X = pareto_point(SPACE, *accuracy.history(), speeds, reference=(0.5, -30.0), seed=len(speeds))
+        X = suggest_pareto(SPACE, *accuracy.history(), speeds, reference=(0.5, -30.0), seed=len(speeds))
     X, front = accuracy.history()[0], pareto_front(SPACE, *accuracy.history(), speeds)
     return [(SPACE.decode(x), -s) for x, s in zip(X[front], speeds[front, 0].tolist(), strict=True)], curator.statement()
 

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import Planned, calibrate
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
-from dpbo.integrations.opacus import DPSGD, PrivateEngine
+from dpbo.integrations.opacus import DPSGDConfig, PrivateEngine
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 
@@ -43,7 +43,7 @@ def main(epochs: int = 15, batch: int = 128) -> Result:
     """Train, release the training accuracy, and return what may be said about it."""
     X, y = load_digits(return_X_y=True)
     records = torch.tensor(X / 16.0, dtype=torch.float32), torch.tensor(y)
-    terms = DPSGD(noise_multiplier=1.0, epochs=epochs, batches=len(y) // batch, batch_size=batch)
+    terms = DPSGDConfig(noise_multiplier=1.0, epochs=epochs, batches=len(y) // batch, batch_size=batch)
 
     step = functools.partial(PoissonGaussianEvent, rate=terms.rate, relation=Adjacency.REPLACE_ONE.value)
     multiplier = calibrate(BUDGET, releases=terms.steps, accounting=Planned([FINAL]), event=step)

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, Ranks
-from dpbo.algorithms.em import DPGaussianMixture
+from dpbo.papers.em import DPGaussianMixture
 
 D = 4
 

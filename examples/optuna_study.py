@@ -22,7 +22,7 @@ def tune(evaluations: int = 20) -> tuple[optuna.Study, float, Curator]:
 
     def objective(name: str, evaluations: int, share: float) -> PrivateObjective:
         fit, score = (lambda x: SVC(**SPACE.decode(x)).fit(X[:300], y[:300])), (lambda m, r: m.predict(r[0]) == r[1])
-        return PrivateObjective(curator, score, fit=fit, score_range=(0, 1), evaluations=evaluations, name=name, budget_share=share)
+        return PrivateObjective(curator, score, fit=fit, score_range=(0, 1), evaluations=evaluations, name=name, budget=share)
 
     study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner(), sampler=NoiseAwareSampler(SPACE))
     study.optimize(TrialObjective(objective("search", evaluations, 0.9), SPACE))  # stops by itself

@@ -17,11 +17,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import dpbo
-from dpbo.integrations.opacus import DPSGD, Session, TunedModel, plan_tuning, tune
+from dpbo.integrations.opacus import DPSGDConfig, Session, TunedModel, plan_tuning, tune
 
 RELATION, VALIDATION = dpbo.Adjacency.ADD_OR_REMOVE_ONE, 350  # a public number, about that of the records
 BUDGET = dpbo.Budget(epsilon=6.0, delta=1e-5)
-TERMS = DPSGD(noise_multiplier=1.0, epochs=10, batches=10, batch_size=110)
+TERMS = DPSGDConfig(noise_multiplier=1.0, epochs=10, batches=10, batch_size=110)
 SPACE = dpbo.Space(lr=loguniform(1e-2, 1e1), clip=loguniform(1e-1, 1e1))
 DEFAULTS = {"lr": 0.1, "clip": 1.0}  # of Opacus' own example
 
@@ -65,7 +65,7 @@ def right(network: nn.Module, records: Records) -> torch.Tensor:
         return network(records[0]).argmax(1) == records[1]
 
 
-def tuned(strategy: str, *, seed: int = 0, runs: int = 30, terms: DPSGD = TERMS, **settings: Any) -> TunedModel:
+def tuned(strategy: str, *, seed: int = 0, runs: int = 30, terms: DPSGDConfig = TERMS, **settings: Any) -> TunedModel:
     """By one strategy, at the whole budget."""
     training, validation, _ = parts(seed)
     plan = plan_tuning(BUDGET, terms, runs=runs, validation=VALIDATION, adjacency=RELATION)[strategy]

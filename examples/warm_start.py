@@ -1,7 +1,7 @@
 """What others learned privately warms up the next search, twice.
 
 (a) 3,000 teams each know their best setting of four hyper-parameters. A mixture of Gaussians is released on them at (1, 1e-5), each team
-protected, and weights expected improvement on a new task (dpbo.acquisition.prior_guided).
+protected, and weights expected improvement on a new task (dpbo.acquisition.prior_guidance).
 (b) A table of 4,000 candidates with 40 columns, each row protected, is searched by somebody who may see only what is released: factor
 analysis at (2, 1e-5) gives a public linear map to three numbers, on which a Gaussian process sees the objective far sooner.
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dpbo import Budget, Statement
 from dpbo.acquisition import prior_guided
-from dpbo.algorithms.em import DPFactorAnalysis, DPGaussianMixture, embedding
+from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, embedding
 
 CENTERS = torch.tensor([[0.2, 0.7, 0.3, 0.8], [0.75, 0.3, 0.6, 0.2]]).double()
 

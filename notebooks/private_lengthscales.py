@@ -87,7 +87,7 @@ result = search.run()
 # statement says that nothing is bounded.)
 
 # %%
-final = dpbo.PrivateObjective(private, lambda x, r: -loss(x, r), score_range=(-4.0, 0.0), evaluations=1, name="final", budget_share=0.1)
+final = dpbo.PrivateObjective(private, lambda x, r: -loss(x, r), score_range=(-4.0, 0.0), evaluations=1, name="final", budget=0.1)
 score, variance = final(result.x.unsqueeze(0))
 print(f"released mean loss {-score.item():.4f}, noise {variance.sqrt().item():.4f}")
 print(private.statement())

@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import dpbo
-from dpbo.acquisition import next_point, posterior_mean
+from dpbo.acquisition import posterior_mean, suggest
 
 SMALL = bool(os.environ.get("DPBO_SMALL"))
 EVALUATIONS = 12 if SMALL else 25
@@ -88,8 +88,8 @@ dpbo.testing.check_per_record(right, train(space.sample(1, seed=1)[0]), publishe
 def planned(curator: dpbo.Curator) -> tuple[dpbo.PrivateObjective, dpbo.PrivateObjective]:
     """The search with nine tenths of the budget, and one last release with the rest."""
     terms = {"score_range": (0.0, 1.0), "fit": train}
-    search = dpbo.PrivateObjective(curator, right, evaluations=EVALUATIONS, name="search", budget_share=0.9, **terms)  # type: ignore[arg-type]
-    return search, dpbo.PrivateObjective(curator, right, evaluations=1, name="final", budget_share=0.1, **terms)  # type: ignore[arg-type]
+    search = dpbo.PrivateObjective(curator, right, evaluations=EVALUATIONS, name="search", budget=0.9, **terms)  # type: ignore[arg-type]
+    return search, dpbo.PrivateObjective(curator, right, evaluations=1, name="final", budget=0.1, **terms)  # type: ignore[arg-type]
 
 
 objective, final = planned(curator)
@@ -103,7 +103,7 @@ print(f"noise of one evaluation: {objective.noise_std.item():.4f}; of the last r
 # %%
 objective(space.sample(8, seed=0))
 while objective.remaining:
-    objective(next_point(space, *objective.history(), seed=objective.remaining))
+    objective(suggest(space, *objective.history(), seed=objective.remaining))
 
 X, Y, Yvar = objective.history()
 best = X[posterior_mean(space, X, Y, Yvar).argmax()]  # not Y.argmax(): that is the luckiest

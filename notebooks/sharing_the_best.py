@@ -19,9 +19,9 @@ from scipy.special import expit
 
 import dpbo
 from dpbo.accounting import PureFilter
-from dpbo.algorithms.kusner import KusnerSearch, RegularisedBest, bounds
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise, PermuteAndFlipMechanism
 from dpbo.models import squared_exponential
+from dpbo.papers.kusner import KusnerSearch, RegularisedBest, bounds
 from dpbo.queries import CandidateScores
 
 SMALL = bool(os.environ.get("DPBO_SMALL"))

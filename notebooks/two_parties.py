@@ -19,10 +19,18 @@ import torch
 
 import dpbo
 from dpbo.accounting import PureFilter
-from dpbo.algorithms.outsourced import Modeler, Outcomes, po_gp_ucb_transform, read_release, release_rows, row_noises, write_release
 from dpbo.models import noisy_inputs, squared_exponential
+from dpbo.papers.po_gp_ucb import (
+    Modeler,
+    Outcomes,
+    po_gp_ucb_transform,
+    read_release,
+    recover_rows,
+    release_rows,
+    row_noises,
+    write_release,
+)
 from dpbo.queries import RowTable
-from dpbo.testing import recover_rows
 
 SMALL = bool(os.environ.get("DPBO_SMALL"))
 PATIENTS, STEPS, LONGER, RUNS = (600, 25, 80, 2) if SMALL else (2000, 40, 400, 6)
@@ -98,7 +106,7 @@ def released(curator: dpbo.Curator, folder: str, *, declassified: bool) -> Outco
     share = 1.0 if declassified else 0.5
     way = row_noises(3, budget=curator.budget, moves=move.norm, accounting=curator.accounting, share=share)[0]
     rows = release_rows(curator, RowTable((0.0, 0.0, 0.0), 25.0, row_change=move), way.mechanism)
-    how: Any = {"declassified": "responses are published in the study's register"} if declassified else {"budget_share": 0.5}
+    how: Any = {"declassified": "responses are published in the study's register"} if declassified else {"budget": 0.5}
     outcomes = Outcomes(curator, lambda records: records["response"], value_range=(0.0, 1.0), **how)
     write_release(folder, rows, {"outcome_variance": outcomes.variance}, curator.statement())
     return outcomes

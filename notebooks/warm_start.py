@@ -21,7 +21,7 @@ from sklearn.mixture import GaussianMixture
 
 import dpbo
 from dpbo.acquisition import prior_guided
-from dpbo.algorithms.em import DPGaussianMixture
+from dpbo.papers.em import DPGaussianMixture
 
 SMALL = bool(os.environ.get("DPBO_SMALL"))
 CLINICS, TASKS, EVALUATIONS = 2000, (10 if SMALL else 40), 9

@@ -22,12 +22,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from dpbo.accounting import gdp, pld, profiles, rdp
+from dpbo.accounting import gdp, pld, profiles
 from dpbo.accounting.dominating import pairs_of, selection_epsilon
-from dpbo.accounting.rounding import root_up, rounded_up
-from dpbo.checking import Delta, checked
+from dpbo.accounting.gdp import root_up, rounded_up
 from dpbo.errors import InputError
 from dpbo.events import Event, ExponentialEvent, RolesEvent, SelectionEvent
+from dpbo.validation import Delta, checked
 
 _ORDERS = 1.0 + np.exp(np.linspace(math.log(0.02), math.log(1e5), 80))
 _FAST, _FINE = 1e-4, 1e-6
@@ -61,7 +61,7 @@ def compose(events: Sequence[Event], *, delta: Delta, refine: bool = False) -> C
     """
     relations = frozenset[str]().union(*(event.relations() for event in events))
     if len(relations) > 1:
-        raise InputError("events", sorted(relations), "of one relation", "See dpbo.accounting.convert.")
+        raise InputError("events", sorted(relations), "of one relation", "See dpbo.accounting.convert_adjacency.")
     roles = sorted({role for event in events if isinstance(event, RolesEvent) for role in event.roles})
     by_role = [_composed(merged(_paid(events, role)), float(delta), refine) for role in roles or [""]]
     worst = max(by_role, key=lambda bounds: bounds.epsilon)
@@ -108,7 +108,7 @@ def _rdp(events: tuple[Event, ...], delta: float) -> float:
     curves = [profiles.renyi_curve(event, _ORDERS) for event in events]
     if any(curve is None for curve in curves):
         return math.inf
-    return max(float((sum(curve for curve in curves if curve is not None) + rdp.conversions(_ORDERS, delta)).min()), 0.0) * (1 + 1e-12)
+    return max(float((sum(curve for curve in curves if curve is not None) + profiles.conversions(_ORDERS, delta)).min()), 0.0) * (1 + 1e-12)
 
 
 def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:

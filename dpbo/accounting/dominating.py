@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbo.accounting import gdp, pld, profiles, selected
+from dpbo.accounting.gdp import root_up, rounded_up
 from dpbo.accounting.pairs import GaussianPair, Pair, pair_of
-from dpbo.accounting.rounding import root_up, rounded_up
-from dpbo.accounting.sides import Base, Side
+from dpbo.accounting.selected import Base, Side
 from dpbo.events import Event, ExponentialEvent, GaussianEvent, SelectionEvent
 
 Array = NDArray[np.float64]

@@ -8,19 +8,70 @@ One filter is named when the ledger is born; the minimum over several filters is
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from dpbo.accounting import gdp, profiles, rdp
-from dpbo.accounting.costs import Cost
-from dpbo.accounting.rounding import root_up, rounded_up
-from dpbo.checking import Delta, checked, require
+from dpbo.accounting import gdp, profiles
+from dpbo.accounting.gdp import root_up, rounded_up
 from dpbo.errors import InputError
 from dpbo.events import Event
 from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
+from dpbo.validation import Delta, checked, require
+
+# ========== MERGED Costs: what is added up against a cap. One exact fraction for a privacy filter, one number of slots a planned event
+# for a plan.
+
+_GRAIN = 1 << 128
+_LONGEST = 512
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A vector of exact numbers, added and compared part by part."""
+
+    parts: tuple[Fraction, ...]
+
+    @classmethod
+    def of(cls, *parts: Fraction | int) -> Self:
+        """The cost with these parts."""
+        return cls(tuple(map(Fraction, parts)))
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """The cost that `str` wrote."""
+        return cls.of(*map(Fraction, text.split(" ")))
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.parts))
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(tuple(_added(a, b) for a, b in zip(self.parts, other.parts, strict=True)))
+
+    def __le__(self, other: Cost) -> bool:
+        return all(a <= b for a, b in zip(self.parts, other.parts, strict=True))
+
+    def __mul__(self, share: Fraction) -> Cost:
+        return Cost(tuple(part * share for part in self.parts))
+
+    @property
+    def nothing(self) -> Cost:
+        """Zero in every part."""
+        return self * Fraction(0)
+
+    def first_beyond(self, cap: Cost) -> int:
+        """Which part passes the cap first."""
+        return next(i for i, (a, b) in enumerate(zip(self.parts, cap.parts, strict=True)) if a > b)
+
+
+def _added(total: Fraction, cost: Fraction) -> Fraction:
+    """Exact while the denominator is short (always for a few distinct events), else up to a multiple of 2^-128."""
+    exact = total + cost
+    return exact if exact.denominator.bit_length() <= _LONGEST else Fraction(math.ceil(exact * _GRAIN), _GRAIN)
+
 
 _ANOTHER_MACHINE = 1 + Fraction(1, 10**9)
 
@@ -182,10 +233,10 @@ class ZCDPFilter(Filter):
         return profiles.rho(event)
 
     def holds(self, budget: Budget) -> Fraction:
-        return Fraction(rdp.rho_within(_epsilon_of(budget, self.name), _delta_of(budget, self.name)))
+        return Fraction(profiles.rho_within(_epsilon_of(budget, self.name), _delta_of(budget, self.name)))
 
     def reading(self, total: Fraction, delta: float | None) -> Guarantee:
-        return Guarantee(None, None if delta is None else rdp.epsilon_of_rho(rounded_up(total), delta), delta)
+        return Guarantee(None, None if delta is None else profiles.epsilon_of_rho(rounded_up(total), delta), delta)
 
 
 @checked
@@ -213,13 +264,13 @@ class RDPFilter(Filter):
 
     def holds(self, budget: Budget) -> Fraction:
         epsilon, delta = _epsilon_of(budget, self.name), _delta_of(budget, self.name)
-        cap = Fraction(epsilon) - Fraction(rdp.conversion(self.order, delta))
+        cap = Fraction(epsilon) - Fraction(profiles.conversion(self.order, delta))
         if cap <= 0:
             raise InputError("order", self.order, f"large enough for epsilon {epsilon:g} at delta {delta:g}", "Try a larger order.")
         return cap
 
     def reading(self, total: Fraction, delta: float | None) -> Guarantee:
-        epsilon = None if delta is None else max(float(total) + rdp.conversion(self.order, delta), 0.0) * (1 + 1e-15)
+        epsilon = None if delta is None else max(float(total) + profiles.conversion(self.order, delta), 0.0) * (1 + 1e-15)
         return Guarantee(None, epsilon, delta)
 
 

@@ -11,6 +11,7 @@ down: the float answer is checked, and moved if need be, in arithmetic of at lea
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -19,9 +20,48 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtri
 
-from dpbo.digits import precision
+from dpbo._mpmath import precision
+from dpbo.statement import Guarantee
+
+# ========== MERGED What a guarantee means to a person: how well anybody can test whether they are in the data.
 
 _DIGITS = 50
+
+
+def true_positive_rate(guarantee: Guarantee, false_positive_rate: float) -> float:
+    """Highest true-positive rate of any membership test at this false-positive rate.
+
+    From mu: Phi(Phi^-1(rate) + mu) (Dong, Roth & Su 2022, Definition 2.6). From (epsilon, delta): the lesser of the two bounds of
+    Kairouz, Oh & Viswanath 2015, Theorem 2.1.
+    """
+    if guarantee.mu is not None:
+        with precision(dps_to_prec(_DIGITS)):
+            start = mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(false_positive_rate) - 1)
+            return float(mpmath.ncdf(start + guarantee.mu))
+    if guarantee.epsilon is None or guarantee.delta is None:
+        return 1.0
+    by_growth = math.exp(min(guarantee.epsilon, 700.0)) * false_positive_rate + guarantee.delta
+    by_complement = 1.0 - math.exp(-guarantee.epsilon) * (1.0 - false_positive_rate - guarantee.delta)
+    return min(by_growth, by_complement, 1.0)
+
+
+# ========== MERGED Exact numbers as floats on the safe side.
+
+_SMALL = Fraction(1, 2**900)
+
+
+def rounded_up(exact: Fraction) -> float:
+    """The least float that is not below."""
+    value = float(exact)
+    return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
+
+
+def root_up(square: Fraction) -> float:
+    """The square root, as a float that is not below it."""
+    root = math.sqrt(square) if square > _SMALL else math.ldexp(math.sqrt(square * 2**1200), -600)  # floats have no such square
+    while Fraction(root) ** 2 < square:
+        root = math.nextafter(root, math.inf)
+    return root
 
 
 def delta_at(mu: float, epsilon: float) -> float:

@@ -18,13 +18,12 @@ from fractions import Fraction
 from typing import ClassVar, Self
 
 from dpbo.accounting.composition import Composition, compose, merged
-from dpbo.accounting.costs import Cost
-from dpbo.accounting.filters import Accounting, EventKind
-from dpbo.checking import checked
+from dpbo.accounting.filters import Accounting, Cost, EventKind, GDPFilter, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.errors import InputError
 from dpbo.events import Event, event_from_json
 from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
+from dpbo.validation import checked
 
 _ROUNDING = 1e-6  # of a ledger that is there: another machine may round differently; the statement prints the bound itself
 _PRECISION = 1e-7
@@ -102,7 +101,7 @@ class Planned(Accounting):
         """That of the planned event of this kind which has so many slots; the plan fixed it, so `available` is all of it, or refused."""
         if available != self._whole():
             share = float(available.parts[0] / self.events[0].slots)
-            raise InputError("budget_share", share, "1 under a plan", "The plan lists what each release takes, and no share changes it.")
+            raise InputError("budget", share, "1 under a plan", "The plan lists what each release takes, and no share changes it.")
         fitting = [event for event in self.events if kind(event.noise_multiplier, 1) == event.repeated(1) and event.slots >= slots]
         return min(fitting, key=lambda event: event.slots).noise_multiplier if fitting else None
 
@@ -136,3 +135,18 @@ class Planned(Accounting):
             middle = math.sqrt(low * high)
             low, high = (low, middle) if fits(middle) else (middle, high)
         return high
+
+
+# ========== MERGED The accounting that a ledger was born with, found again by its name.
+
+
+def accounting_named(name: str) -> Accounting:
+    """Raises InputError on a name that no accounting bears."""
+    for known in (GDPFilter(), PureFilter(), ZCDPFilter()):
+        if name == known.name:
+            return known
+    if name.startswith("RDPFilter(") and name.endswith(")"):
+        return RDPFilter(float(name.removeprefix("RDPFilter(").removesuffix(")")))
+    if name.startswith("Planned(") and name.endswith(")"):
+        return Planned.read(name)
+    raise InputError("accounting", name, "one of dpbo.accounting", "Was this ledger written by a newer dpbo?")

@@ -31,11 +31,12 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq, minimize_scalar
 from scipy.special import erfinv, ndtri
 
-from dpbo.accounting import poisson, selected
-from dpbo.accounting.rounding import rounded_up
-from dpbo.events import (
+from dpbo.accounting import pairs, selected
+from dpbo.accounting.gdp import rounded_up
+from dpbo.events import (  # fmt: skip
     Event,
     ExponentialEvent,
     GaussianEvent,
@@ -45,10 +46,63 @@ from dpbo.events import (
     PoissonGaussianEvent,
     RolesEvent,
     SelectionEvent,
-)  # fmt: skip
+)
+
+# ========== MERGED Renyi and zero-concentrated DP read as (epsilon, delta).
+#
+# (a, r)-RDP is (r + c(a, delta), delta)-DP with c(a, delta) = log((a-1)/a) - (log delta + log a)/(a-1) (Canonne, Kamath & Steinke 2020,
+# Proposition 12), and rho-zCDP is (a, a rho)-RDP for every a > 1. Each order gives a valid bound, so a search over orders can only be
+# loose.
+#
+
+_UP = 1.0 + 1e-12
+
+
+def conversions(orders: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
+    """c(order, delta) of several orders, rounded up."""
+    if delta == 0.0:  # no order says anything there
+        return np.full_like(orders, math.inf)
+    values = np.log1p(-1.0 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1.0)
+    return values + np.abs(values) * 1e-14
+
+
+def conversion(order: float, delta: float) -> float:
+    """c(order, delta) of one."""
+    return float(conversions(np.array([float(order)]), delta)[0])
+
+
+def epsilon_of_rho(rho: float, delta: float) -> float:
+    """Smallest epsilon over all orders at which rho-zCDP is (epsilon, delta)-DP, rounded up."""
+    if rho <= 0.0:
+        return 0.0
+    if delta == 0.0:
+        return math.inf
+
+    def at(log_excess: float) -> float:
+        order = 1.0 + math.exp(log_excess)
+        return order * rho + conversion(order, delta)
+
+    best = minimize_scalar(at, bounds=(-30.0, 30.0), method="bounded", options={"xatol": 1e-12})
+    return max(min(float(best.fun), at(0.5 * math.log(math.log(1 / delta) / rho))) * _UP, 0.0)
+
+
+def rho_within(epsilon: float, delta: float) -> float:
+    """Largest rho that is (epsilon, delta)-DP by this conversion, rounded down."""
+    ceiling = 1.0
+    while epsilon_of_rho(ceiling, delta) < epsilon:
+        ceiling *= 2.0
+    floor = ceiling
+    while epsilon_of_rho(floor, delta) > epsilon:
+        floor, ceiling = floor / 2.0, floor  # so near to each other that a search ends soon, however small they are
+    rho = float(brentq(lambda r: epsilon_of_rho(r, delta) - epsilon, floor, ceiling, xtol=1e-300, rtol=1e-13))
+    step = 1e-12
+    while epsilon_of_rho(rho, delta) > epsilon:
+        rho, step = rho / (1.0 + step), 2.0 * step
+    return rho
+
 
 _LARGEST = 400  # above this no mu is worth having
-_UP = 1.0 + 2.0**-40  # covers the rounding of the few float operations below
+_UP_profiles = 1.0 + 2.0**-40  # covers the rounding of the few float operations below
 
 Curve = NDArray[np.float64]
 
@@ -100,7 +154,7 @@ def rho(event: Event) -> Fraction | None:
         case GaussianEvent() | ExponentialEvent():  # of the exponential, epsilon = 2 / M: epsilon^2 / 8
             return event.slots / (2 * Fraction(event.noise_multiplier) ** 2)
         case LaplaceEvent():
-            return event.slots * Fraction(_laplace_kl(1.0 / event.noise_multiplier) * _UP)
+            return event.slots * Fraction(_laplace_kl(1.0 / event.noise_multiplier) * _UP_profiles)
         case RolesEvent():
             return _worst_role(event, rho)
     one = pure(event.repeated(1))
@@ -124,7 +178,7 @@ def renyi_curve(event: Event, orders: Curve) -> Curve | None:
             found = _worst_curve(event, orders)
             if found is None:
                 return None
-            return found * _UP
+            return found * _UP_profiles
         case GaussianEvent():
             one = orders / (2 * event.noise_multiplier**2)
         case LaplaceEvent():
@@ -136,7 +190,7 @@ def renyi_curve(event: Event, orders: Curve) -> Curve | None:
         case L2LaplaceEvent():
             one = _pure_renyi(1.0 / event.noise_multiplier, orders)
         case PoissonGaussianEvent():
-            one = poisson.renyi(event.noise_multiplier, event.rate, event.relation, orders)
+            one = pairs.renyi(event.noise_multiplier, event.rate, event.relation, orders)
         case SelectionEvent():
             found = _selected_renyi(event, orders)
             if found is None:
@@ -144,7 +198,7 @@ def renyi_curve(event: Event, orders: Curve) -> Curve | None:
             one = found
         case _:
             return None
-    return event.slots * one * _UP
+    return event.slots * one * _UP_profiles
 
 
 def _worst_curve(event: RolesEvent, orders: Curve) -> Curve | None:
@@ -177,7 +231,7 @@ def _mu_squared_of(epsilon: Fraction) -> Fraction:
     """(2 Phi^-1(1 / (1 + e^epsilon)))^2 = 8 erfinv(tanh(epsilon / 2))^2, by whichever form loses no digits; checked in mpmath."""
     e = float(epsilon)
     root = math.sqrt(8.0) * float(erfinv(math.tanh(e / 2))) if e < 1.0 else 2.0 * float(ndtri(1.0 / (1.0 + math.exp(e))))
-    return Fraction(root**2 * _UP)
+    return Fraction(root**2 * _UP_profiles)
 
 
 def _pure_renyi(epsilon: float, orders: Curve) -> Curve:

@@ -1,6 +1,6 @@
 """From a budget to a private selection: how the number of runs should be drawn, or how much noise each run needs.
 
-    choose_law(Budget(6.1, 1e-6), steps, runs=25)                  which law of K, at about 25 expected runs
+    choose_run_count(Budget(6.1, 1e-6), steps, runs=25)                  which law of K, at about 25 expected runs
     scale_base(Budget(6.1, 1e-6), steps, law)                      the event whose runs have the least noise under this law
 
 Laws differ in how far K strays. Of two laws with one mean the more concentrated one finds the best share more often and costs more; a
@@ -21,11 +21,11 @@ from dpbo.accounting import profiles
 from dpbo.accounting.composition import compose
 from dpbo.accounting.dominating import selection_delta
 from dpbo.accounting.selected import reach
-from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event, SelectionEvent
-from dpbo.laws import CountLaw, RunLaw, TruncatedNegativeBinomial, TruncatedPoisson
 from dpbo.privacy import Budget
+from dpbo.run_counts import CountLaw, RunLaw, TruncatedNegativeBinomial, TruncatedPoisson
+from dpbo.validation import checked
 
 _SHAPES = (0.0, 0.5, 1.0, 3.0, 10.0, 30.0, math.inf)
 _LEAST = 1.01
@@ -34,7 +34,7 @@ _BELOW = 1 - 2e-6  # `compose` reads epsilon from a profile to one part in a mil
 
 
 @dataclass(frozen=True)
-class LawChoice:
+class RunCountChoice:
     """A law of the number of runs that keeps a budget.
 
     Attributes:
@@ -55,9 +55,9 @@ class LawChoice:
 
 
 @checked
-def choose_law(
+def choose_run_count(
     budget: Budget, base: Sequence[Event], *, runs: float, beside: Sequence[Event] = (), shapes: Sequence[float] = _SHAPES
-) -> LawChoice:
+) -> RunCountChoice:
     """The law that best serves about so many runs within the budget.
 
     Args:
@@ -87,7 +87,7 @@ def choose_law(
     reached, law = max(found, key=lambda pair: pair[0])
     event = SelectionEvent(base=tuple(base), law=law)
     epsilon = compose([event, *beside], delta=budget.delta or 0.0).epsilon
-    return LawChoice(law, event, epsilon, law.mean, law.quantile(0.95), reached)
+    return RunCountChoice(law, event, epsilon, law.mean, law.quantile(0.95), reached)
 
 
 @checked

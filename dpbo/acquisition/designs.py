@@ -17,7 +17,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from dpbo.models.radial import Radial
+from dpbo.models.kernels import Radial
 
 Share = Callable[[float], float]
 

@@ -15,11 +15,11 @@ from botorch.utils.transforms import t_batch_mode_transform
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dpbo.acquisition.trace import GradientTrace
-from dpbo.checking import checked
+from dpbo.acquisition.gradient_design import GradientTrace
 from dpbo.errors import InputError
 from dpbo.models.gradient_posterior import GradientPosterior
-from dpbo.models.kernel_derivatives import require_finite
+from dpbo.models.kernels import require_finite
+from dpbo.validation import checked
 
 
 class _Value(torch.autograd.Function):

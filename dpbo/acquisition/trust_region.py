@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from botorch.models import SingleTaskGP
 
-from dpbo.acquisition.mixed import best_point, require_history
-from dpbo.checking import checked
-from dpbo.models.observed import quiet, usual_gp
+from dpbo.acquisition.expected_improvement import best_point, require_history
+from dpbo.isolation import seeded
+from dpbo.models.builders import default_gp, quiet
 from dpbo.privacy import require_count
-from dpbo.seeding import seeded
 from dpbo.space import Space
+from dpbo.validation import checked
 
 _FIRST, _MOST, _LEAST = 0.8, 1.6, 0.5**7  # side of the region, in sides of the box
 _SUCCESSES = 3  # in a row, before it doubles
@@ -68,7 +68,9 @@ def region_after(means: Sequence[float], *, dimension: int, initial: int) -> Tru
 
 
 @checked
-def trust_region_point(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, seed: int, initial: int = 8) -> torch.Tensor:
+def suggest_in_trust_region(
+    space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, seed: int, initial: int = 8
+) -> torch.Tensor:
     """The next point, `1 x d`, inside the trust region: the same values give the same point. Categories are searched whole.
 
     Args:
@@ -81,12 +83,12 @@ def trust_region_point(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: tor
     require_history(space, X, Y, Yvar, least=2)
     require_count("initial", initial, 2)
     with quiet(), seeded(seed):  # a fit that fails is tried again from a random start
-        means = _means(usual_gp(space, X, Y, Yvar), X)
+        means = _means(default_gp(space, X, Y, Yvar), X)
         region = region_after(means.tolist(), dimension=X.shape[1], initial=initial)
         X, Y, Yvar = X[region.start :], Y[region.start :], Yvar[region.start :]
         if len(X) < initial:
             return space.sample(initial, seed=region.start)[len(X) : len(X) + 1]
-        gp = usual_gp(space, X, Y, Yvar)
+        gp = default_gp(space, X, Y, Yvar)
         bounds = region_bounds(space, X[_means(gp, X).argmax()], region.length, _stretch(space, gp))
         return best_point(space, gp, X, None, seed=seed, bounds=bounds)
 

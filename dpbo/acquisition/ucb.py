@@ -17,12 +17,12 @@ from botorch.acquisition import UpperConfidenceBound
 from botorch.models.model import Model
 from torch import Tensor
 
-from dpbo.checking import POINTS, Count, NotNegative, checked, require
 from dpbo.errors import InputError
 from dpbo.models.finite import FiniteGP
 from dpbo.privacy import require_count, require_positive, require_probability
-from dpbo.queries.candidates import CandidateScores
-from dpbo.queries.scoring import Score
+from dpbo.queries.score_evaluation import Score
+from dpbo.queries.utilities import CandidateScores
+from dpbo.validation import POINTS, Count, NotNegative, checked, require
 
 _CHUNK = 4096  # candidates whose bounds are computed together
 

@@ -28,22 +28,21 @@ from typing import Any
 
 import torch
 
-from dpbo.algorithms.hidden_runs import Run, best_of
-from dpbo.algorithms.hypo import Adaptive
-from dpbo.checking import checked
+from dpbo.algorithms.hidden_runs import DensityRatioProposals, Run, best_of
+from dpbo.curator.birth import ROLES, require_own_role
 from dpbo.curator.curator import Curator
 from dpbo.curator.inside import noised_inside
-from dpbo.curator.terms import ROLES, require_own_role
 from dpbo.describing import described_space
 from dpbo.errors import InputError, ReleaseLost
 from dpbo.events import Event, RolesEvent, SelectionEvent
-from dpbo.laws import RunLaw, ThresholdStop
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.privacy import require_positive
 from dpbo.queries.clipped import ClippedMean, ScoreRange
-from dpbo.queries.copies import own
-from dpbo.queries.scoring import Score
+from dpbo.queries.query import own
+from dpbo.queries.score_evaluation import Score
+from dpbo.run_counts import RunLaw, ThresholdStop
 from dpbo.space import Space
+from dpbo.validation import checked
 
 _PRIOR = (1.0, 1.0)
 _drawn: weakref.WeakKeyDictionary[Curator, dict[str, tuple[int, Selected]]] = weakref.WeakKeyDictionary()
@@ -107,7 +106,7 @@ def private_selection(
     law: RunLaw,
     base: Sequence[Event] | Mapping[str, Sequence[Event]] = (),
     score: NoisedScore | None = None,
-    adaptive: Adaptive | None = None,
+    adaptive: DensityRatioProposals | None = None,
     threshold: float | None = None,
     pad_to: float | None = None,
     name: str = "selection",
@@ -255,7 +254,7 @@ def _require(curator: Any, train: Any, space: Any, law: Any, threshold: Any, pad
     if not isinstance(space, Space):
         raise InputError("space", type(space).__name__, "a dpbo.Space")
     if not isinstance(law, RunLaw):
-        raise InputError("law", type(law).__name__, "a law of dpbo.laws", "For example TruncatedNegativeBinomial.of_mean(20.0).")
+        raise InputError("law", type(law).__name__, "a law of dpbo.run_counts", "For example TruncatedNegativeBinomial.of_mean(20.0).")
     stops = isinstance(law, ThresholdStop)
     finite = isinstance(threshold, (int, float)) and math.isfinite(threshold)
     if stops != (threshold is not None) or (stops and not finite):

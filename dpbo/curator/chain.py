@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpbo.accounting.costs import Cost
-from dpbo.accounting.filters import Accounting
+from dpbo.accounting.filters import Accounting, Cost
 from dpbo.errors import LedgerCorrupt
 from dpbo.events import Event, event_from_json
 

@@ -20,19 +20,15 @@ import numpy as np
 import torch
 
 from dpbo.accounting.filters import Accounting, GDPFilter
-from dpbo.checking import Index, Name, checked, require_json, warn
-from dpbo.curator.alone import Alone, Together
-from dpbo.curator.books import Books
-from dpbo.curator.deliveries import Deliveries
+from dpbo.curator.birth import birth, require_own_role, require_plan_terms, require_row_change, require_terms
+from dpbo.curator.distributed import Alone, Books, Together
 from dpbo.curator.entropy import system_entropy
-from dpbo.curator.evaluation import Job, handed_in, shown
-from dpbo.curator.fingerprints import RepeatedRecordsWarning, Sketch, is_protected, remember
-from dpbo.curator.handle import Handle, Opaque
+from dpbo.curator.handle import Handle, Job, Opaque, handed_in, shown
 from dpbo.curator.ledger import Ledger
+from dpbo.curator.pending import Deliveries
+from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, Sketch, is_protected, remember, require_same
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
-from dpbo.curator.resuming import require_same
-from dpbo.curator.terms import birth, require_own_role, require_plan_terms, require_row_change, require_terms
 from dpbo.errors import InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
@@ -40,6 +36,7 @@ from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
 from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
 from dpbo.statement import Statement
+from dpbo.validation import Index, Name, checked, require_json, warn
 
 _COLLECTIVE = frozenset({"__init__", "bind", "evaluate", "release", "release_all", "reserve"})  # every rank calls them
 _FAILURES = {

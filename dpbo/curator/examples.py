@@ -15,9 +15,9 @@ import torch
 
 from dpbo.curator.records import PrivateView, leaves
 from dpbo.errors import ScoreError
+from dpbo.isolation import quietly
 from dpbo.privacy import PrivacyUnit
-from dpbo.queries.scoring import described, tensor_of
-from dpbo.quiet import quietly
+from dpbo.queries.score_evaluation import described, tensor_of
 
 Score = Callable[[Any, Any], Any]
 _EXTREMES = (1e6, -1e6, 1e30, -1e30, float("nan"))

@@ -4,13 +4,109 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, Self
 
-from dpbo.checking import checked, require_json
-from dpbo.errors import OpacityError
-from dpbo.queries.query import Query
+import torch
+
+from dpbo.curator.examples import examine
+from dpbo.curator.records import PrivateView, count_records, guarded, versions
+from dpbo.errors import OpacityError, PrivacyError, PrivateFailure, ScoreError
+from dpbo.isolation import ctrl_c_came, hearing_ctrl_c
+from dpbo.queries.query import Failure, IntegerSum, Query
+from dpbo.validation import checked, require_json
+
+# ========== MERGED One evaluation, as a picklable job for this process or a worker: fit in the open, then score inside.
+#
+# A worker belongs to the trusted side. What it sends back is a message of clipped integer sums, with the raw losses where a question keeps
+# them for later ones, and never noise, so a job that dies or runs twice costs nothing.
+#
+
+LOST = (BrokenExecutor, CancelledError)
+"""What an executor raises for a job that was lost with its worker."""
+_OF_FIT = "Raised by `fit`, before any private record was read."
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Evaluate one query. Errors of its public part are raised; what fails on private records comes back as a Failure.
+
+    Its id tells it from every other job: an executor that runs equal calls once (Dask's default) would give two releases one Poisson
+    sample, and the second were no fresh one. With `examined=False` the score is judged on the example records, which the caller gave.
+    """
+
+    query: Query
+    view: PrivateView = field(repr=False)
+    example: Any = field(repr=False)
+    examined: bool = True
+    home: int = field(default_factory=os.getpid)
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __call__(self) -> IntegerSum | Failure:
+        if os.getpid() != self.home:
+            torch.set_num_threads(1)  # one thread a worker: nested threads starve each other
+        try:
+            subject = self.query.prepare()
+        except Exception as error:
+            error.add_note(_OF_FIT)
+            raise
+        if self.example is not None:
+            self._probe(subject)
+        with hearing_ctrl_c():
+            try:
+                outcome = self._asked(subject)
+            except BaseException:
+                if not ctrl_c_came():  # between two calls of the score, with private numbers in its frames
+                    raise
+            return Failure("interrupted") if ctrl_c_came() else outcome
+
+    def _asked(self, subject: Any) -> IntegerSum | Failure:
+        try:
+            before = self.view.versions()
+        except BaseException:  # a Source may name records in what it raises
+            return Failure("source")
+        outcome = self.query._evaluate(self.view, subject)
+        return outcome if self.view.versions() == before else Failure("mutated")
+
+    def _probe(self, subject: Any) -> None:
+        before = versions(self.example)
+        self.query.probe(guarded(self.example), count_records(self.example), subject)
+        if not self.examined and (scored := self.query.scored(subject)) is not None:
+            score, scores_what, ranges = scored
+            examine(score, scores_what, self.example, ranges)
+        if versions(self.example) != before:
+            raise ScoreError("score must not change records in place; on public stand-in records it did. Score a copy.")
+
+
+def handed_in(job: Job, executor: Executor) -> Future[IntegerSum | Failure]:
+    """The job on an executor. What that raises at once is confined as in `shown`."""
+    try:
+        return executor.submit(job)
+    except Exception as raised:
+        error = shown(raised)
+    raise error
+
+
+def shown(error: BaseException) -> BaseException:
+    """What a waiting caller may see of a job's error: what `fit` raised, and dpbo's own errors, as they are.
+
+    Any other error is the executor's. It may show records, as one of pickling does ("Can't pickle Patient('Ada Lovelace', ...)"), and so
+    may what caused it: only its type is told, and of a lost worker what the executor says itself.
+    """
+    public = (PrivacyError, KeyboardInterrupt)
+    if isinstance(error, public) or _OF_FIT in getattr(error, "__notes__", ()):
+        return error
+    if isinstance(error, LOST):
+        error.__cause__ = error.__context__ = None
+        return error
+    return PrivateFailure(
+        f"The executor raised {type(error).__name__}, whose text may show private records. Nothing was charged. Score, fit and records "
+        "must pickle for workers in other processes: lambdas and functions of a notebook do not. Try pickle.dumps with public records."
+    )
 
 
 class Opaque:

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from dpbo.checking import checked
 from dpbo.curator.entropy import bernoulli
 from dpbo.curator.labels import as_values, folded, is_missing, kind_of
 from dpbo.errors import InputError
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
+from dpbo.validation import checked
 
 T = TypeVar("T")
 PROBED = 5

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from dpbo.accounting.costs import Cost
-from dpbo.accounting.membership import true_positive_rate
+from dpbo.accounting.filters import Cost
+from dpbo.accounting.gdp import true_positive_rate
+from dpbo.curator.birth import EVALUATIONS, IN_ALL, OF_EACH_ROW, ROLES
 from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import Ledger
-from dpbo.curator.terms import EVALUATIONS, IN_ALL, OF_EACH_ROW, ROLES
 from dpbo.curator.upgrades import upgraded_slot
 from dpbo.errors import InputError
 from dpbo.events import DeclassifiedEvent

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dpbo.accounting.known import accounting_named
+from dpbo.accounting.planned import accounting_named
 from dpbo.privacy import Budget
 
 _OF_SLOTS = frozenset({"handle", "query"})

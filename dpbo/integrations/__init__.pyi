@@ -1,10 +1,8 @@
 from . import ax as ax
+from . import http as http
+from . import opacus as opacus
 from . import optuna as optuna
-from .asking import RemoteCurator as RemoteCurator
-from .asking import RemoteRefusal as RemoteRefusal
-from .asking import search as search
-from .recommending import Recommendation as Recommendation
-from .recommending import recommended as recommended
-from .serving import application as application
-from .serving import serve as serve
-from .tuning import DPSearch as DPSearch
+from . import sklearn as sklearn
+from .recommendation import Recommendation as Recommendation
+from .recommendation import recommended as recommended
+from .sklearn import DPSearch as DPSearch

@@ -20,12 +20,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseLaw, Numerators, Published, on_the_host
 from dpbo.mechanisms.rounding import SymmetricLaw, rounded
 from dpbo.privacy import Sensitivity, require_positive
+from dpbo.validation import checked
 
 _GRID_BITS = 20
 LEAST, MOST = 0.01, 2.0**20

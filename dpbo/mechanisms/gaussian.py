@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from dpbo.checking import checked
 from dpbo.events import Event, GaussianEvent
 from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.mechanisms.rounding import SymmetricLaw
 from dpbo.privacy import Sensitivity
+from dpbo.validation import checked
 
 _TAIL = math.exp(-2.0)  # scipy's ndtri takes a logarithm below this, a polynomial above: four times as long (measured)
 

@@ -20,8 +20,7 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbo.checking import checked
-from dpbo.digits import precision
+from dpbo._mpmath import precision
 from dpbo.errors import InputError
 from dpbo.events import Event, L2LaplaceEvent
 from dpbo.mechanisms.additive import PureNoise
@@ -29,6 +28,7 @@ from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.rounding import ends_of
 from dpbo.privacy import Sensitivity
+from dpbo.validation import checked
 
 Floats = NDArray[np.float64]
 

@@ -15,11 +15,11 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbo.checking import checked
 from dpbo.events import Event, LaplaceEvent
 from dpbo.mechanisms.additive import IndependentNoise, PureNoise
 from dpbo.mechanisms.rounding import SymmetricLaw
 from dpbo.privacy import Sensitivity
+from dpbo.validation import checked
 
 
 def _quantile(p: NDArray[np.float64]) -> Any:

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpbo.checking import checked
 from dpbo.events import Event
 from dpbo.privacy import Sensitivity
+from dpbo.validation import checked
 
 Entropy = Callable[[int], bytes]  # so many bytes nobody can predict
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import NotPrivateEvent
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseLaw, Numerators, Published, on_the_host
 from dpbo.privacy import Sensitivity
+from dpbo.validation import checked
 
 
 @checked

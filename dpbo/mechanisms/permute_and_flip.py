@@ -16,11 +16,11 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbo.checking import checked
-from dpbo.digits import precision
+from dpbo._mpmath import precision
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.selection import SelectionMechanism
+from dpbo.validation import checked
 
 _WIDEN = 2.0**-36
 

@@ -22,7 +22,7 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbo.digits import precision
+from dpbo._mpmath import precision
 from dpbo.errors import InputError
 from dpbo.mechanisms.mechanism import Entropy
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import mpmath
 
-from dpbo.digits import precision
-from dpbo.laws import CountLaw
+from dpbo._mpmath import precision
 from dpbo.mechanisms.mechanism import Entropy
+from dpbo.run_counts import CountLaw
 
 _WORD = 64
 

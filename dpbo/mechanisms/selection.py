@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, Numerators, Published
 from dpbo.privacy import Sensitivity, require_positive
+from dpbo.validation import checked
 
 LEVELS = 1 << 16
 _FINENESS = 64

@@ -1,3 +1,6 @@
+from .builders import ModelBuilder as ModelBuilder
+from .builders import default_gp as default_gp
+from .builders import sparse_gp as sparse_gp
 from .datasets import DataSetKernel as DataSetKernel
 from .datasets import chain as chain
 from .datasets import hamming as hamming
@@ -5,15 +8,12 @@ from .datasets import matern52 as matern52
 from .datasets import over_data_sets as over_data_sets
 from .datasets import squared_exponential as squared_exponential
 from .finite import FiniteGP as FiniteGP
+from .finite import information_gain_bound as information_gain_bound
 from .gradient_gp import GradientGP as GradientGP
 from .gradient_posterior import GradientPosterior as GradientPosterior
-from .information import information_gain_bound as information_gain_bound
-from .kernel_derivatives import Derivatives as Derivatives
+from .kernels import Derivatives as Derivatives
 from .kernels import derivatives as derivatives
 from .noisy_inputs import SameRow as SameRow
 from .noisy_inputs import l2_laplace_variance as l2_laplace_variance
 from .noisy_inputs import noisy_inputs as noisy_inputs
 from .noisy_inputs import unprojected as unprojected
-from .observed import ModelBuilder as ModelBuilder
-from .observed import sparse_gp as sparse_gp
-from .observed import usual_gp as usual_gp

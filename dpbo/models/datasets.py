@@ -17,10 +17,10 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
-from dpbo.checking import Count, at_least, checked
 from dpbo.errors import InputError
-from dpbo.models.kernel_derivatives import require_float64
+from dpbo.models.kernels import require_float64
 from dpbo.privacy import require_count, require_positive
+from dpbo.validation import Count, at_least, checked
 
 
 @checked

@@ -14,11 +14,10 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from dpbo.checking import checked
 from dpbo.errors import InputError
-from dpbo.models.factor import cholesky
-from dpbo.models.kernel_derivatives import require_finite
-from dpbo.models.kernels import derivatives
+from dpbo.models.gradient_posterior import cholesky
+from dpbo.models.kernels import derivatives, require_finite
+from dpbo.validation import checked
 
 _REMEDY = "Give more of it (train_Yvar), or take a kernel that is positive definite in so many dimensions."
 

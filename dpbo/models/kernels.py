@@ -2,13 +2,297 @@
 
 from __future__ import annotations
 
-from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, PolynomialKernel, RBFKernel, ScaleKernel
+import abc
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from dpbo.checking import checked
-from dpbo.models.kernel_derivatives import Derivatives, Scaled, Sum, require_float64
-from dpbo.models.quadratic import Quadratic
-from dpbo.models.radial import RBF, Matern52
-from dpbo.models.traced import Traced
+import gpytorch
+import torch
+from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, PolynomialKernel, RBFKernel, ScaleKernel
+from torch import Tensor
+
+from dpbo.errors import InputError
+from dpbo.validation import checked
+
+# ========== MERGED Derivatives of a covariance function, and the products with them that an analytic gradient needs.
+#
+# A gradient is a linear functional of a Gaussian process, so its posterior needs k, dk/dtheta and d2k/dtheta dz^T alone, and the
+# analytic gradient of anything made of them needs two products: pull C back through k(X, Z), and P back through dk(theta, Z)/dtheta.
+# Two instances: `RBF` states all of it in closed form, `Traced` leaves it to torch.func. (DP-GIBO, arXiv 2502.06044, section 3.)
+#
+# A kernel implements two methods; each returns a matrix and the function that pulls a matrix of the same shape back to Z, so that
+# what both need (distances, exponentials) is computed once.
+#
+
+Pull = Callable[[Tensor], Tensor]
+
+
+class Derivatives(abc.ABC):
+    """One kernel with fixed hyperparameters. Points are rows; leading dimensions are independent runs."""
+
+    @abc.abstractmethod
+    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        """k(X, Z), `... x n x m`, and C -> sum_n C_ni dk(x_n, z_i)/dz_i, `... x m x d`."""
+
+    @abc.abstractmethod
+    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        """dk(theta, Z)/dtheta, `... x d x m`, and P -> sum_j P_ji d2k(theta, z_i)/dtheta_j dz_i, `... x m x d`."""
+
+    @abc.abstractmethod
+    def variances(self, X: Tensor) -> Tensor:
+        """k(x, x) for each row of X, `... x n`."""
+
+    def value(self, X: Tensor, Z: Tensor) -> Tensor:
+        """k(X, Z), `... x n x m`."""
+        return self.values(X, Z)[0]
+
+    def gradient(self, theta: Tensor, Z: Tensor) -> Tensor:
+        """dk(theta, Z)/dtheta, `... x d x m`."""
+        return self.gradients(theta, Z)[0]
+
+    def mixed(self, theta: Tensor, Z: Tensor) -> Tensor:
+        """d2k(theta, z)/dtheta dz^T for each row z of Z, `... x m x d x d`."""
+        G, pull = self.gradients(theta, Z)
+        d = G.shape[-2]
+        directions = torch.eye(d, dtype=G.dtype, device=G.device).view(d, *(1 for _ in G.shape[:-2]), d, 1).expand(d, *G.shape)
+        return torch.func.vmap(pull)(directions).movedim(0, -2)
+
+    def prior(self, theta: Tensor) -> Tensor:
+        """Prior covariance of the gradient at theta, d2k/dx dz^T at x = z = theta, `... x d x d`.
+
+        Raises:
+            InputError: k is not twice differentiable there. A kernel made of others asks each, since only its maker knows how to tell.
+        """
+        return self.mixed(theta, theta.unsqueeze(-2)).squeeze(-3)
+
+
+class Scaled(Derivatives):
+    """s k(x, z); `scale` is s, `...` (one a run)."""
+
+    def __init__(self, base: Derivatives, scale: Tensor) -> None:
+        self.base, self.scale = base, scale[..., None, None]
+
+    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        K, pull = self.base.values(X, Z)
+        return self.scale * K, lambda C: pull(self.scale * C)
+
+    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        G, pull = self.base.gradients(theta, Z)
+        return self.scale * G, lambda P: pull(self.scale * P)
+
+    def variances(self, X: Tensor) -> Tensor:
+        return self.scale[..., 0] * self.base.variances(X)
+
+    def prior(self, theta: Tensor) -> Tensor:
+        return self.scale * self.base.prior(theta)
+
+
+class Sum(Derivatives):
+    """k_1(x, z) + k_2(x, z) + ..."""
+
+    def __init__(self, parts: Sequence[Derivatives]) -> None:
+        self.parts = parts
+
+    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        return _add([part.values(X, Z) for part in self.parts])
+
+    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        return _add([part.gradients(theta, Z) for part in self.parts])
+
+    def variances(self, X: Tensor) -> Tensor:
+        return torch.stack([part.variances(X) for part in self.parts]).sum(0)
+
+    def prior(self, theta: Tensor) -> Tensor:
+        return torch.stack([part.prior(theta) for part in self.parts]).sum(0)
+
+
+def _add(terms: Sequence[tuple[Tensor, Pull]]) -> tuple[Tensor, Pull]:
+    matrices, pulls = zip(*terms, strict=True)
+    return torch.stack(matrices).sum(0), lambda C: torch.stack([pull(C) for pull in pulls]).sum(0)
+
+
+def require_float64(name: str, value: Tensor) -> Tensor:
+    """`value` if it holds float64, else InputError: a jitter of 1e-6 drowns in float32's rounding."""
+    if value.dtype != torch.float64:
+        raise InputError(name, str(value.dtype), "a float64 tensor", "Call .double() on it.")
+    return value
+
+
+def require_finite(name: str, value: Tensor) -> Tensor:
+    """`value` if it holds finite float64, else InputError: a NaN would come back as one, or as a matrix that is not positive definite."""
+    if not bool(require_float64(name, value).isfinite().all()):
+        raise InputError(name, "not finite", "finite")
+    return value
+
+
+# ========== MERGED Derivatives of any other GPyTorch kernel by torch.func, where no closed form is written.
+#
+# The matrices are the kernel's own; their derivatives are reverse over reverse mode. A kernel that is not twice differentiable at
+# coincident points (Matern-1/2), or whose code stops the gradient there, is noticed and refused when a prior covariance is first asked for.
+#
+
+_NUDGE = 1e-4  # of the distance scale; a smooth kernel's mixed derivative moves by its square
+
+
+class Traced(Derivatives):
+    """A GPyTorch kernel, differentiated automatically."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+
+    def _dense(self, X: Tensor, Z: Tensor) -> Tensor:
+        # one row more than asked: for X equal to Z GPyTorch shares their distances, and the derivative by Z alone is lost;
+        # trace_mode, because its hand-written autograd functions do not nest
+        with gpytorch.settings.trace_mode(True):
+            return self.kernel(X, torch.cat([Z, Z[..., :1, :] + 1.0], dim=-2)).to_dense()[..., :-1]
+
+    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        if X.shape[-2] == 0:  # GPyTorch centres distances at the mean of X
+            return Z.new_zeros(*Z.shape[:-2], 0, Z.shape[-2]), lambda _: torch.zeros_like(Z)
+        K, vjp = torch.func.vjp(lambda z: self._dense(X, z), Z)[:2]
+        return K, lambda C: vjp(C.expand(K.shape))[0]
+
+    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        G, vjp = torch.func.vjp(lambda z: self._by_theta(theta, z), Z)[:2]
+        return G, lambda P: vjp(P.expand(G.shape))[0]
+
+    def _by_theta(self, theta: Tensor, Z: Tensor) -> Tensor:
+        rows = theta.unsqueeze(-2) + torch.zeros_like(Z.sum(-2, keepdim=True))  # one theta a run of Z
+        row, vjp = torch.func.vjp(lambda x: self._dense(x, Z), rows)[:2]
+        m = row.shape[-1]
+        units = torch.eye(m, dtype=Z.dtype, device=Z.device).view(m, *(1 for _ in row.shape[:-1]), m).expand(m, *row.shape)
+        return torch.func.vmap(vjp)(units)[0].squeeze(-2).movedim(0, -1)
+
+    def variances(self, X: Tensor) -> Tensor:
+        with gpytorch.settings.trace_mode(True):
+            return self.kernel(X, diag=True)
+
+    def prior(self, theta: Tensor) -> Tensor:
+        try:
+            exact = super().prior(theta)
+            beside = self.mixed(theta, (theta + _NUDGE).unsqueeze(-2)).squeeze(-3)
+        except NotImplementedError:  # torch.cdist, which GPyTorch's Matern kernels call, has no second derivative
+            raise self._refusal() from None
+        if not torch.allclose(exact, beside, rtol=0.0, atol=1e-2 * float(exact.abs().max())):
+            raise self._refusal()
+        return exact
+
+    def _refusal(self) -> InputError:
+        remedy = "Add kernels instead of multiplying them, or use RBF, Matern-5/2 or a polynomial of degree 2."
+        return InputError("kernel", type(self.kernel).__name__, "twice differentiable, also where its two points meet", remedy)
+
+
+# ========== MERGED The polynomial kernel of degree 2, (x.z + c)^2.
+#
+# It spans the quadratic functions: rank (d + 1)(d + 2)/2, so that this many noiseless points determine everything and more add nothing.
+# Its derivatives are dk/dx = 2 (x.z + c) z and d2k/dx dz^T = 2 ((x.z + c) I + z x^T).
+#
+
+
+class Quadratic(Derivatives):
+    """(x.z + c)^2; `offset` is c, `... x 1`."""
+
+    def __init__(self, offset: Tensor) -> None:
+        self.offset = offset
+
+    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        inner = X @ Z.mT + self.offset.unsqueeze(-1)
+        return inner * inner, lambda C: 2.0 * (C * inner).mT @ X
+
+    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        row = theta.unsqueeze(-2)
+        inner = Z @ row.mT + self.offset.unsqueeze(-1)  # ... x m x 1
+
+        def pull(P: Tensor) -> Tensor:
+            return 2.0 * ((Z * P.mT).sum(-1, keepdim=True) * row + inner * P.mT)
+
+        return 2.0 * (inner * Z).mT, pull
+
+    def variances(self, X: Tensor) -> Tensor:
+        return ((X * X).sum(-1) + self.offset).square()
+
+
+# ========== MERGED Kernels of the whitened distance r = |(x - z) / l|: RBF and Matern-5/2 with one length-scale or one a coordinate.
+#
+# Such a kernel is three functions of r^2: kappa = k, phi = -2 dk/d(r^2), psi = -2 dphi/d(r^2). Then, with v = (x - z) / l,
+#     dk/dx = -phi v / l,     d2k/dx dz^T = diag(phi / l^2) - psi (v / l)(v / l)^T.
+# RBF has kappa = phi = psi = exp(-r^2/2); Matern-5/2 has, at a = sqrt(5) r, kappa = (1 + a + a^2/3) e^-a, phi = 5/3 (1 + a) e^-a and
+# psi = 25/3 e^-a.
+#
+
+
+class Radial(Derivatives):
+    """A kernel of the whitened distance, of variance 1. `lengthscale` is `... x 1 x d` or `... x 1 x 1`."""
+
+    def __init__(self, lengthscale: Tensor) -> None:
+        self.lengthscale = lengthscale
+
+    @staticmethod
+    @abc.abstractmethod
+    def kappa_(r2: Tensor, scratch: Tensor) -> None:
+        """Turn squared whitened distances into k in place; `scratch` is of the same shape. For rows over very many points."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def profile(r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(kappa, phi, psi) at squared whitened distances."""
+
+    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        # measured from the mean of Z: whoever asks for the pull has Z close together, and |u|^2 + |v|^2 - 2uv cancels far from 0
+        centre = Z.mean(-2, keepdim=True)
+        U, V = (X - centre) / self.lengthscale, (Z - centre) / self.lengthscale
+        r2 = (V @ U.mT).mul_(-2.0).add_((U * U).sum(-1).unsqueeze(-2)).add_((V * V).sum(-1, keepdim=True))
+        kappa, phi, _ = self.profile(r2.clamp_min_(0.0).mT)  # m x n in memory: the columns that LAPACK wants
+
+        def pull(C: Tensor) -> Tensor:
+            weights = (C * phi).mT
+            return (weights @ U - weights.sum(-1, keepdim=True) * V) / self.lengthscale
+
+        return kappa, pull
+
+    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        V = (Z - theta.unsqueeze(-2)) / self.lengthscale
+        _, phi, psi = (part.unsqueeze(-1) for part in self.profile((V * V).sum(-1)))
+
+        def pull(P: Tensor) -> Tensor:
+            white = P.mT / self.lengthscale
+            return (phi * white - psi * V * (V * white).sum(-1, keepdim=True)) / self.lengthscale
+
+        return (phi * V / self.lengthscale).mT, pull
+
+    def variances(self, X: Tensor) -> Tensor:
+        return torch.ones(X.shape[:-1], dtype=X.dtype, device=X.device)
+
+
+class RBF(Radial):
+    """exp(-r^2/2)."""
+
+    @staticmethod
+    def kappa_(r2: Tensor, scratch: Tensor) -> None:  # noqa: ARG004
+        r2.mul_(-0.5).exp_()
+
+    @staticmethod
+    def profile(r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        kappa = (-0.5 * r2).exp_()
+        return kappa, kappa, kappa
+
+
+class Matern52(Radial):
+    """(1 + a + a^2/3) e^-a at a = sqrt(5) r, twice differentiable."""
+
+    @staticmethod
+    def kappa_(r2: Tensor, scratch: Tensor) -> None:
+        a = r2.mul_(5.0).sqrt_()
+        torch.mul(a, 1.0 / 3.0, out=scratch).add_(1.0).mul_(a).add_(1.0)
+        a.neg_().exp_().mul_(scratch)
+
+    @staticmethod
+    def profile(r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        a = (5.0 * r2).clamp_min(1e-300).sqrt()  # the root's own derivative is infinite at 0; nothing here needs it
+        decay = torch.exp(-a)
+        linear = (1.0 + a) * decay
+        return linear + a * a * decay / 3.0, (5.0 / 3.0) * linear, (25.0 / 3.0) * decay
 
 
 @checked

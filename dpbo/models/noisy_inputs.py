@@ -31,10 +31,10 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
-from dpbo.checking import POINTS, at_least, checked
 from dpbo.errors import InputError
-from dpbo.models.kernel_derivatives import require_float64
+from dpbo.models.kernels import require_float64
 from dpbo.privacy import require_count, require_positive
+from dpbo.validation import POINTS, at_least, checked
 
 
 class SameRow(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here

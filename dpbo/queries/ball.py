@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import require_positive
-from dpbo.queries.integers import MOST_UNITS
-from dpbo.queries.products import by_columns
+from dpbo.queries.integers import MOST_UNITS, by_columns
+from dpbo.validation import checked
 
 _MOST_ROWS = 1 << 12
 LARGEST_CHUNK = 1 << 20  # rows, on a GPU

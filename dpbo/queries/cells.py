@@ -16,11 +16,11 @@ from typing import Annotated, Any
 
 import torch
 
-from dpbo.checking import at_least, checked, require
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean, root_up
-from dpbo.queries.scoring import tensor_of
+from dpbo.queries.score_evaluation import tensor_of
+from dpbo.validation import at_least, checked, require
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,13 @@ from typing import Any
 
 import torch
 
-from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event, RolesEvent
 from dpbo.privacy import Adjacency, Sensitivity, require_count, require_positive, require_range
-from dpbo.queries import scoring
-from dpbo.queries.copies import own
+from dpbo.queries import score_evaluation
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, Lattice, sum_records, sum_units
-from dpbo.queries.query import Failure, IntegerSum, Query, View
+from dpbo.queries.query import Failure, IntegerSum, Query, View, own
+from dpbo.validation import checked
 
 ScoreRange = tuple[float, float] | Sequence[tuple[float, float]]
 
@@ -54,7 +53,7 @@ class ClippedScores(Query):
         worst: where NaN and failures fall: the "lower" end of the range, for scores that are maximised, the "upper" one, or a number.
     """
 
-    score: scoring.Score
+    score: score_evaluation.Score
     subject: Any = field(default=None, repr=False)
     score_range: ScoreRange = field(kw_only=True)
     fit: Callable[[Any], Any] | None = field(default=None, kw_only=True)
@@ -108,7 +107,7 @@ class ClippedScores(Query):
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         grids = self.lattices(count)
-        scoring.try_on(self.score, subject, example, self.metrics, count, lambda pieces: sum_records(pieces, grids))
+        score_evaluation.try_on(self.score, subject, example, self.metrics, count, lambda pieces: sum_records(pieces, grids))
 
     def scored(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]]:
         return self.score, subject, self.ranges
@@ -136,7 +135,7 @@ class ClippedScores(Query):
                 return sum_records(pieces, grids).cpu()
             return sum_units(pieces, grids, view.groups, view.rows, self.max_records_per_unit).cpu()
 
-        total = scoring.over_records(self.score, subject, view, self.metrics, reduce)
+        total = score_evaluation.over_records(self.score, subject, view, self.metrics, reduce)
         return total if isinstance(total, Failure) else IntegerSum(total, tuple(grid.quantum for grid in grids))
 
     def _width(self, adjacency: Adjacency, lower: float, upper: float, origin: float) -> Fraction:

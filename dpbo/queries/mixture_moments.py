@@ -26,14 +26,23 @@ from typing import Any
 
 import torch
 
-from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, require_positive
 from dpbo.queries.ball import Resolution, product, require_float64
-from dpbo.queries.features import Weights, degrees, distance_squared, features, isometry, length_squared, require_covariance, width_of
-from dpbo.queries.fused_moments import can_fuse_moments, fused_moments
-from dpbo.queries.points import PointSums, powers
-from dpbo.queries.products import by_columns
+from dpbo.queries.gpu.moments import can_fuse_moments, fused_moments
+from dpbo.queries.integers import by_columns
+from dpbo.queries.moment_features import (
+    Weights,
+    degrees,
+    distance_squared,
+    features,
+    isometry,
+    length_squared,
+    require_covariance,
+    width_of,
+)
+from dpbo.queries.point_sums import PointSums, powers
+from dpbo.validation import checked
 
 _MOST_COMPONENTS = 1 << 10  # more would leave weights and records too few bits
 

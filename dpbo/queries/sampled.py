@@ -5,7 +5,7 @@
 Every evaluation draws a sample of its own, each unit by itself with probability q; nobody ever sees who is in it. One unit contributes
 a vector of l2 norm at most C = the inner query's sensitivity under ADD_OR_REMOVE_ONE (scores are measured from the middle of their range,
 cells from zero).
-With noise of M C the release is dominated by the pair of accounting/poisson.py under either relation, and is charged as that event.
+With noise of M C the release is dominated by the pair of accounting/pairs.py under either relation, and is charged as that event.
 For a fixed sample the sum moves between neighbours by C (add or remove) or 2 C (replace). The published mean divides by q n; by sampling
 its variance is at most (1 - q) / (q n) times the square of the most that a unit counts (half the range; 1 in a cell), which is added to
 Yvar (the variance itself is private); under ADD_OR_REMOVE_ONE n is private and the divisor stands for it, so there Yvar is right if the
@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from dpbo.checking import Within, checked
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, NotPrivateEvent, PoissonGaussianEvent
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.query import Failure, IntegerSum, Query, View
+from dpbo.validation import Within, checked
 
 
 @checked

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import beta
 
-from dpbo.checking import Count, Delta, Finite, Positive, Within, at_least, checked
 from dpbo.errors import InputError
+from dpbo.validation import Count, Delta, Finite, Positive, Within, at_least, checked
 
 LEVEL = 1e-6
 Level = Annotated[float, Within("from 1e-30 to 1/2", lambda value: 1e-30 <= value <= 0.5)]

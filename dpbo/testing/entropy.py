@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated
 
-from dpbo.checking import at_least, checked
+from dpbo.validation import at_least, checked
 
 
 @checked

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dpbo.checking import Count, Seed, checked
 from dpbo.curator.examples import require_per_record
 from dpbo.curator.records import PrivateView
 from dpbo.privacy import Adjacency, PrivacyUnit
+from dpbo.validation import Count, Seed, checked
 
 
 @checked

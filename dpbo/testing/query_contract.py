@@ -10,6 +10,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,13 +19,126 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpbo.curator.records import PrivateView
-from dpbo.privacy import Adjacency, PrivacyUnit, Sensitivity
+from dpbo.privacy import Adjacency, PrivacyUnit, RowChange, Sensitivity
 from dpbo.queries.query import IntegerSum, Query
-from dpbo.testing.distances import moved, require_within
+
+# ========== MERGED How far an exact answer moved, against what its query declares; in exact fractions.
+
+_SLACK = 1 + Fraction(1, 2**50)  # `scale` and the norms are floats; the mechanisms' own rounding covers 2^-48
+
+
+Distances = tuple[Fraction, Fraction, Fraction]
+
+
+def moved(before: Sequence[int], after: Sequence[int], quanta: Sequence[float], declared: Sensitivity) -> Distances:
+    """l1, squared l2 and linf distance of two lattice vectors, or tables, in the sensitivity's own units."""
+    rows = 1 if declared.block is None else len(before) // declared.block
+    steps = [Fraction(x - y) * Fraction(q) for x, y, q in zip(before, after, [*quanta] * rows, strict=True)]
+    scaled = [abs(step) / Fraction(unit) for step, unit in zip(steps, declared.scale * rows, strict=True)]
+    return sum(scaled, Fraction(0)), sum((s * s for s in scaled), Fraction(0)), max(scaled)
+
+
+def require_within(before: Sequence[int], after: Sequence[int], quanta: Sequence[float], declared: Sensitivity, what: str) -> None:
+    """Raises AssertionError, naming the norm, where the answer moved further than declared, or in more than one block."""
+    if declared.block is not None:
+        places = {i // declared.block for i, (x, y) in enumerate(zip(before, after, strict=True)) if x != y}
+        assert len(places) <= 1, f"{what} moved in {len(places)} blocks, declared one"
+    l1, l2_squared, linf = moved(before, after, quanta, declared)
+    bounds = {"l1": (l1, Fraction(declared.l1)), "l2": (l2_squared, Fraction(declared.l2) ** 2), "linf": (linf, Fraction(declared.linf))}
+    for norm, (distance, bound) in bounds.items():
+        assert distance <= bound * _SLACK**2, f"{what} moved by {float(distance):.6g} in {norm}, declared {float(bound):.6g} (l2 squared)"
+
+
+# ========== MERGED The contract of a query about single rows: a neighbour's changed row moves its own block or outcome alone, and no
+# further than declared.
+#
+# Subclass, give `query` and the class it `covers`, and every test below is inherited. Rows are drawn with NaN, infinities, huge and tiny
+# numbers; under BOUNDED_ROW_CHANGE the other row lies within the declared distance, in exact fractions.
+#
+
+_SETTINGS = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
+_WILD = [math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 1e100, 5e-324, 0.0, -0.0, 0.1, 1 / 3]
+
+Row = list[float]
+
+
+class RowContract(abc.ABC):
+    """Inherit as a pytest class. Records are a table `n x width` of float64."""
+
+    covers: ClassVar[type[Query]]
+    width: ClassVar[int] = 2
+    row_change: ClassVar[RowChange] = RowChange(0.75, diameter=10.0)
+
+    @abc.abstractmethod
+    def query(self, row_change: RowChange | None, row: int) -> Query:
+        """The query under test, about row `row` where it is about one. With `row_change`, for that relation, else for REPLACE_ONE."""
+
+    @_SETTINGS
+    @given(st.data())
+    def test_any_other_row_moves_its_own_answer_alone_and_within_the_sensitivity(self, data: st.DataObject) -> None:
+        rows = data.draw(st.lists(self._row(), min_size=1, max_size=5))
+        changed, asked = (data.draw(st.integers(0, len(rows) - 1)) for _ in range(2))
+        neighbour = [*rows[:changed], data.draw(self._row()), *rows[changed + 1 :]]
+        self._compare(rows, neighbour, changed, self.query(None, asked), Adjacency.REPLACE_ONE)
+
+    @_SETTINGS
+    @given(st.data())
+    def test_a_row_that_moves_in_reach_does_so_too(self, data: st.DataObject) -> None:
+        rows = data.draw(st.lists(self._row(), min_size=1, max_size=5))
+        changed, asked = (data.draw(st.integers(0, len(rows) - 1)) for _ in range(2))
+        step = data.draw(st.lists(st.floats(-1.0, 1.0), min_size=self.width, max_size=self.width))
+        length = math.hypot(*step) or 1.0
+        share = data.draw(st.sampled_from([1.0, 0.5, 1e-3, 1e-12])) * self.row_change.norm / length
+        other = [x + share * dx for x, dx in zip(rows[changed], step, strict=True)]
+        if _in_reach(rows[changed], other, self.row_change.norm):
+            neighbour = [*rows[:changed], other, *rows[changed + 1 :]]
+            self._compare(rows, neighbour, changed, self.query(self.row_change, asked), Adjacency.BOUNDED_ROW_CHANGE)
+
+    def test_the_bound_is_attained(self) -> None:
+        for row_change, adjacency in ((None, Adjacency.REPLACE_ONE), (self.row_change, Adjacency.BOUNDED_ROW_CHANGE)):
+            query, reached = self.query(row_change, 0), 0.0
+            length = 1e9 if row_change is None else row_change.norm * (1 - 2.0**-50)
+            for angle in range(720):
+                x = [0.5 * length * math.cos(math.pi * angle / 720), 0.5 * length * math.sin(math.pi * angle / 720)]
+                x += [0.0] * (self.width - 2)
+                ends = [_answer(query, [[sign * number for number in x]]) for sign in (1, -1)]
+                one, other = (end.numerators.tolist() for end in ends)
+                reached = max(reached, math.sqrt(moved(one, other, ends[0].quanta, query.sensitivity(adjacency))[1]))
+            assert reached >= 0.99 * query.sensitivity(adjacency).l2
+
+    def _compare(self, rows: list[Row], neighbour: list[Row], changed: int, query: Query, adjacency: Adjacency) -> None:
+        before, after = _answer(query, rows), _answer(query, neighbour)
+        declared = query.sensitivity(adjacency)
+        assert before.quanta == after.quanta, "neighbours must live on one lattice"
+        one, other = before.numerators.tolist(), after.numerators.tolist()
+        require_within(one, other, before.quanta, declared, "the answer")
+        block = declared.block or len(one)
+        own = {changed} if declared.block else {0} if query.part() == changed else set[int]()
+        assert {i // block for i, (x, y) in enumerate(zip(one, other, strict=True)) if x != y} <= own, "another row's answer moved"
+
+    def _row(self) -> st.SearchStrategy[Row]:
+        number = st.one_of(st.floats(-8.0, 8.0), st.floats(allow_nan=True, allow_infinity=True), st.sampled_from(_WILD))
+        return st.lists(number, min_size=self.width, max_size=self.width)
+
+
+def _in_reach(row: Row, other: Row, norm: float) -> bool:
+    if not all(map(math.isfinite, [*row, *other])):
+        return False
+    return sum((Fraction(a) - Fraction(b)) ** 2 for a, b in zip(row, other, strict=True)) <= Fraction(norm) ** 2
+
+
+def _answer(query: Query, rows: list[Row]) -> IntegerSum:
+    view = PrivateView.of(torch.tensor(rows, dtype=torch.float64), PrivacyUnit("row"), units_are_public=True)
+    answer: Any = query._evaluate(view, query.prepare())
+    assert isinstance(answer, IntegerSum), answer
+    return answer
+
 
 Unit = list[list[float]]  # rows of one unit, m numbers each
 
-_SETTINGS = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
+_SETTINGS_query_contract = settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow]
+)
 _POISON = 12345.0
 _NUMBERS = st.one_of(
     st.floats(-2.0, 12.0),
@@ -44,7 +158,7 @@ class QueryContract(abc.ABC):
     def query(self, score: Callable[[Any, Any], Any]) -> Query:
         """The query under test over this score, which returns the drawn records themselves."""
 
-    @_SETTINGS
+    @_SETTINGS_query_contract
     @given(st.data())
     def test_neighbours_stay_within_the_declared_sensitivity(self, data: st.DataObject) -> None:
         units, dtype = self._draw(data)
@@ -57,7 +171,7 @@ class QueryContract(abc.ABC):
                 before, after = (self._answer(query, data_set, dtype, public) for data_set in (units, neighbour))
                 _require_within(before, after, query.sensitivity(adjacency))
 
-    @_SETTINGS
+    @_SETTINGS_query_contract
     @given(st.data())
     def test_a_record_that_breaks_the_score_is_confined_to_its_unit(self, data: st.DataObject) -> None:
         """A neighbour whose record raises moves the answer no further than any other."""
@@ -69,7 +183,7 @@ class QueryContract(abc.ABC):
             before, after = (self._answer(query, data_set, dtype, len(units)) for data_set in (units, poisoned))
             _require_within(before, after, query.sensitivity(Adjacency.REPLACE_ONE))
 
-    @_SETTINGS
+    @_SETTINGS_query_contract
     @given(st.data())
     def test_order_does_not_change_a_bit(self, data: st.DataObject) -> None:
         units, dtype = self._draw(data)
@@ -108,7 +222,7 @@ class SumContract(QueryContract):
         reached = max(moved(a.numerators.tolist(), b.numerators.tolist(), a.quanta, sensitivity)[1] for a in answers for b in answers)
         assert math.sqrt(reached) >= 0.999 * sensitivity.l2
 
-    @_SETTINGS
+    @_SETTINGS_query_contract
     @given(st.data())
     def test_shards_of_units_add_up_to_the_same_bits(self, data: st.DataObject) -> None:
         units, dtype = self._draw(data)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpbo.checking import checked
 from dpbo.curator.chain import Record
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
@@ -23,8 +22,9 @@ from dpbo.mechanisms.mechanism import Law, Mechanism
 from dpbo.privacy import PrivacyUnit, Sensitivity
 from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
-from dpbo.testing.distances import require_within
 from dpbo.testing.fingerprints import fingerprint
+from dpbo.testing.query_contract import require_within
+from dpbo.validation import checked
 
 
 @dataclass(frozen=True)

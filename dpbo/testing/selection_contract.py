@@ -22,7 +22,7 @@ from dpbo.accounting import profiles
 from dpbo.mechanisms.selection import LEVELS, SelectionLaw, SelectionMechanism
 from dpbo.privacy import Sensitivity
 from dpbo.testing.entropy import SeededEntropy
-from dpbo.testing.statistics import LEVEL
+from dpbo.testing.mechanism_contract import LEVEL
 
 _UNIT = Sensitivity(4.0, 2.0, 1.0)
 _QUANTUM = 2.0**-20

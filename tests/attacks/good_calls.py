@@ -23,10 +23,11 @@ from sklearn.tree import DecisionTreeClassifier
 
 import dpbo
 import dpbo.integrations.ax  # first: it loads Ax without the warnings of Ax's own imports
-from dpbo import accounting, acquisition, events, integrations, laws, mechanisms, models, queries, testing
-from dpbo.algorithms import NoisedScore, em, outsourced
+from dpbo import accounting, acquisition, events, integrations, mechanisms, models, queries, run_counts, testing
+from dpbo.algorithms import NoisedScore
 from dpbo.integrations import opacus
 from dpbo.integrations.optuna import TrialObjective
+from dpbo.papers import em, po_gp_ucb
 from tests.attacks.watched import LABEL, SCALED
 
 with warnings.catch_warnings():
@@ -79,13 +80,13 @@ def grid(n=8, d=2):
 
 
 def outcomes():
-    return outsourced.Outcomes(curator("candidate"), VALUES["outcome"], value_range=(0.0, 1.0), budget_share=0.5)
+    return po_gp_ucb.Outcomes(curator("candidate"), VALUES["outcome"], value_range=(0.0, 1.0), budget=0.5)
 
 
 def remote():
     """The real client over the real server, in one process."""
-    client = integrations.RemoteCurator("http://curator", TOKEN)
-    server = integrations.application(outcomes(), token=TOKEN, every=0.001)
+    client = integrations.http.RemoteCurator("http://curator", TOKEN)
+    server = integrations.http.application(outcomes(), token=TOKEN, every=0.001)
     client._client = TestClient(server, headers={"Authorization": f"Bearer {TOKEN}"})
     return client
 
@@ -100,7 +101,7 @@ def _study():
 @functools.cache
 def _folder():
     place = pathlib.Path(tempfile.mkdtemp())
-    outsourced.write_release(place, MADE["rows"](), {"a": 1}, curator().statement())
+    po_gp_ucb.write_release(place, MADE["rows"](), {"a": 1}, curator().statement())
     return place
 
 
@@ -113,7 +114,7 @@ def exported():
     """The shortest name of each class and function that the packages and two modules export, but for what nobody can call."""
     root, found = pathlib.Path(dpbo.__file__).parent, dict[Any, str]()
     packages = [".".join(("dpbo", *stub.parent.relative_to(root).parts)) for stub in root.rglob("__init__.pyi")]
-    for module in map(importlib.import_module, [*sorted(packages, key=lambda path: path.count(".")), "dpbo.laws", "dpbo.events"]):
+    for module in map(importlib.import_module, [*sorted(packages, key=lambda path: path.count(".")), "dpbo.run_counts", "dpbo.events"]):
         own = [name for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__ and name[0] != "_"]
         for name in getattr(module, "__all__", own):
             thing = getattr(module, name)
@@ -140,18 +141,22 @@ def good_call(name):
 X, BOX, EYE = torch.full((2,), 0.5, dtype=DOUBLE), torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE), torch.eye(2, dtype=DOUBLE)
 KERNEL, SCHEDULE = models.squared_exponential(0.4), acquisition.SrinivasFinite(count=8, delta=0.1)
 GAUSSIAN, EVENT, PURE_EVENT = mechanisms.GaussianMechanism(20.0), events.GaussianEvent(20.0, 3), events.LaplaceEvent(20.0, 3)
-LAW, POOL, TABLE = laws.TruncatedNegativeBinomial.of_mean(5.0), concurrent.futures.ThreadPoolExecutor(1), queries.RowTable((0.0, 0.0), 2.0)
+LAW, POOL, TABLE = (
+    run_counts.TruncatedNegativeBinomial.of_mean(5.0),
+    concurrent.futures.ThreadPoolExecutor(1),
+    queries.RowTable((0.0, 0.0), 2.0),
+)
 BIRTH = of(dataset="x", unit="u", grouped=False, adjacency="replace-one", budget=BUDGET.to_json(), accounting="GDPFilter", role="test")
 GP = models.GradientGP(grid(), grid().sum(1, keepdim=True), torch.full((8, 1), 1e-2, dtype=DOUBLE))
 NOISED = NoisedScore(score, (0.0, 1.0), mechanisms.GaussianMechanism(60.0))
-SGD = opacus.DPSGD(noise_multiplier=1.0, epochs=1, batches=2, batch_size=20)
+SGD = opacus.DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=2, batch_size=20)
 ARRAY, ROWS = np.array([*SCALED, *SCALED[:20]]).reshape(30, 2), np.random.default_rng(0).normal(size=(120, 4))
 UNIT, EM = dpbo.PrivacyUnit("x"), of(budget=BUDGET, radius=2.0, center=(0.0, 0.0), max_iter=2, random_state=0)
 
 VALUES = of(unit=UNIT, adjacency=REPLACE, budget=BUDGET, accounting=accounting.GDPFilter(), noise_multiplier=2.0)
 VALUES |= of(events=(EVENT, PURE_EVENT), event=EVENT, base=(EVENT,), law=LAW, costs=(("training", (EVENT,)),), releases=10, units=1000)
 VALUES |= of(given=dpbo.Adjacency.ADD_OR_REMOVE_ONE, wanted=REPLACE, relation="replace-one", mechanism=GAUSSIAN, table=TABLE, delta=1e-3)
-VALUES |= dict.fromkeys(("budget_share", "share", "gamma", "chance", "rate", "quantile", "kappa", "tolerance", "variance", "noise"), 0.5)
+VALUES |= dict.fromkeys(("share", "gamma", "chance", "rate", "quantile", "kappa", "tolerance", "variance", "noise"), 0.5)
 VALUES |= dict.fromkeys(("score_range", "loss_range", "value_range", "center", "reference", "means"), (0.0, 1.0))
 VALUES |= of(x=X, theta=X, start=X, subject=X, P=EYE, projection=EYE, matrix=EYE, groups=list(range(UNITS)), generator=torch.Generator())
 VALUES |= of(space=SPACE, Y=grid(6).sum(1, keepdim=True), Yvar=torch.full((6, 1), 1e-2, dtype=DOUBLE), X=grid(6), public=grid(6, 1))
@@ -167,9 +172,9 @@ VALUES |= of(samples=np.linspace(0.001, 0.999, 999), cdf=scipy.stats.uniform().c
 VALUES |= of(parameters={"a": 0.5, "b": 1.0}, state={"name": "dpgibo", "gradients": []}, X_train=ROWS[:60], known=grid(3))
 VALUES |= of(draw=lambda which, count: np.random.default_rng().normal(which, size=count), param_distributions={"max_depth": [1, 2]})
 MADE = of(curator=curator, objective=objective, outcomes=outcomes, records=records, study=_study, folder=_folder)
-MADE |= of(rows=functools.cache(lambda: outsourced.release_rows(curator(), TABLE, GAUSSIAN)), statement=lambda: curator().statement())
+MADE |= of(rows=functools.cache(lambda: po_gp_ucb.release_rows(curator(), TABLE, GAUSSIAN)), statement=lambda: curator().statement())
 MADE |= of(client=lambda: importlib.import_module("ax.api.client").Client(random_seed=1), load=lambda: records)
-MADE |= of(modeler=lambda: outsourced.Modeler(grid(), kernel=KERNEL, noise=1e-2, schedule=SCHEDULE))
+MADE |= of(modeler=lambda: po_gp_ucb.Modeler(grid(), kernel=KERNEL, noise=1e-2, schedule=SCHEDULE))
 MADE |= of(handles=lambda: [curator().evaluate(query())], mixture=functools.cache(lambda: em.DPGaussianMixture(2, **EM).fit(ARRAY)))
 MADE |= of(analysis=functools.cache(lambda: em.DPFactorAnalysis(1, **EM).fit(ARRAY)), journal=lambda: tempfile.mkdtemp() + "/j")
 _GROUPED: dict[str, Any] = {
@@ -178,42 +183,49 @@ _GROUPED: dict[str, Any] = {
     "PrivateObjective.release": lambda: of(handles=[objective().evaluate(X) for _ in range(2)]),
     "DPSearch": of(estimator=DecisionTreeClassifier(), n_iter=2, allow_repeated=True),
     "DPSearch.fit": of(y_train=ROWS[:60, 0] > 0, X_val=ROWS[60:], y_val=ROWS[60:, 0] > 0),
-    "accounting.LedgerAccountant": lambda: of(curator=curator(), noise_multiplier=40.0, steps=3, name="sgd"),
-    "laws.law_from_json": of(body=LAW.to_json()),
+    "integrations.opacus.LedgerAccountant": lambda: of(curator=curator(), noise_multiplier=40.0, steps=3, name="sgd"),
+    "run_counts.law_from_json": of(body=LAW.to_json()),
     "events.event_from_json": of(body=events.SelectionEvent(base=(EVENT,), law=LAW).to_json()),
     "queries.QuantileUtilities": of(score=lambda _, rows: rows[:, 0], candidates=(0.0, 0.5, 1.0)),
     "models.DataSetKernel": of(theta=2.0),
     "models.over_data_sets": of(data_sets=models.DataSetKernel(models.chain(3), 2.0), candidates=KERNEL),
     "acquisition.argmax_ucb": lambda: of(model=models.FiniteGP(grid(), KERNEL, 1e-2)),
-    "algorithms.choose_clip": of(candidates=(0.1, 1.0)),
+    "algorithms.choose_clip": of(candidates=(0.1, 1.0), budget=0.5),
+    "algorithms.choose_start": of(budget=0.5),
     "algorithms.private_selection algorithms.selection_event": lambda: of(curator=curator("rdp"), score=NOISED),
-    "algorithms.kusner.RegularisedBest": of(records=40),
-    "algorithms.em.DPFactorAnalysis algorithms.em.DPGaussianMixture algorithms.em.DPKMeans algorithms.em.DPLloyd": EM,
-    "algorithms.outsourced.Outcomes": lambda: of(curator=curator("candidate"), budget_share=0.5),
-    "algorithms.outsourced.po_gp_ucb_transform mechanisms.NoNoise": of(allow_not_private=True),
-    "integrations.RemoteCurator": of(url="http://127.0.0.1:1"),
-    "integrations.search": lambda: of(curator=remote()),
+    "papers.kusner.RegularisedBest": of(records=40),
+    "papers.em.DPFactorAnalysis papers.em.DPGaussianMixture papers.em.DPKMeans papers.em.DPLloyd": EM,
+    "papers.po_gp_ucb.Outcomes": lambda: of(curator=curator("candidate"), budget=0.5),
+    "papers.po_gp_ucb.po_gp_ucb_transform mechanisms.NoNoise": of(allow_not_private=True),
+    "integrations.http.RemoteCurator": of(url="http://127.0.0.1:1"),
+    "integrations.http.search": lambda: of(curator=remote()),
     "integrations.opacus.Session": of(records=torch.utils.data.TensorDataset(torch.rand(40, 2))),
     "testing.assert_not_law": of(cdf=scipy.stats.norm().cdf),
     "testing.audit testing.reachable": of(runs=400, level=1e-6),
-    "testing.outside_column_space": of(X=grid(6, 1)),
+    "papers.po_gp_ucb.outside_column_space": of(X=grid(6, 1)),
     "testing.replay": of(run=lambda owner, _: owner.release(query(), GAUSSIAN).value, unit=UNIT, adjacency=REPLACE, budget=BUDGET),
 }
 OTHERS = {name: others for names, others in _GROUPED.items() for name in names.split()}  # instead of those, or beside
-THEN = {f"algorithms.em.{name}": _then(getattr(em, name), "fit", X=ARRAY) for name in dir(em) if name.startswith("DP")}
+THEN = {f"papers.em.{name}": _then(getattr(em, name), "fit", X=ARRAY) for name in dir(em) if name.startswith("DP")}
 THEN |= {"DPSearch": _then(dpbo.DPSearch, "fit", X_train=ROWS[:60], **OTHERS["DPSearch.fit"]), "DPGIBO": _then(dpbo.DPGIBO, "run")}
-OWNERS: dict[str, Any] = {"Curator": curator, "PrivateObjective": objective, "Space": lambda: SPACE, "integrations.RemoteCurator": remote}
-OWNERS |= {"algorithms.outsourced.Outcomes": outcomes, "algorithms.outsourced.Modeler": MADE["modeler"]}
+OWNERS: dict[str, Any] = {
+    "Curator": curator,
+    "PrivateObjective": objective,
+    "Space": lambda: SPACE,
+    "integrations.http.RemoteCurator": remote,
+}
+OWNERS |= {"papers.po_gp_ucb.Outcomes": outcomes, "papers.po_gp_ucb.Modeler": MADE["modeler"]}
 OWNERS |= {name: lambda name=name: getattr(dpbo, name)(**good_call(name)[1]) for name in ("DPGIBO", "DPSearch")}
 METHODS = (
     "Curator.evaluate Curator.submit Curator.release Curator.release_all Curator.reserve Curator.statement PrivateObjective.__call__ "
-    "PrivateObjective.release DPGIBO.load_state_dict DPSearch.fit Space.encode Space.decode algorithms.outsourced.Outcomes.value "
-    "algorithms.outsourced.Modeler.tell integrations.RemoteCurator.value"
+    "PrivateObjective.release DPGIBO.load_state_dict DPSearch.fit Space.encode Space.decode papers.po_gp_ucb.Outcomes.value "
+    "papers.po_gp_ucb.Modeler.tell integrations.http.RemoteCurator.value"
 )
 NOT_CALLED = (  # needs several processes, has no end or takes seconds, and is tried elsewhere; then results, which dpbo makes
-    "Ranks integrations.serve integrations.opacus.plan_tuning integrations.opacus.tune Plan Release Statement accounting.LawChoice "
-    "algorithms.AsynchronousResult algorithms.Chosen algorithms.GIBOResult algorithms.Selected algorithms.outsourced.NotPrivateRows "
-    "algorithms.outsourced.Answer algorithms.outsourced.ReleasedRows algorithms.outsourced.RowNoise integrations.Recommendation "
-    "integrations.opacus.TuningPlan integrations.opacus.TuningPlans integrations.opacus.TunedModel testing.Audit"
+    "Ranks integrations.http.serve integrations.opacus.plan_tuning integrations.opacus.tune Plan Release Statement "
+    "accounting.RunCountChoice algorithms.AsynchronousResult algorithms.Chosen algorithms.GIBOResult algorithms.Selected "
+    "papers.po_gp_ucb.NotPrivateRows papers.po_gp_ucb.Answer papers.po_gp_ucb.ReleasedRows papers.po_gp_ucb.RowNoise "
+    "integrations.Recommendation integrations.opacus.TuningPlan integrations.opacus.TuningPlans integrations.opacus.TunedModel "
+    "testing.Audit"
 )
 NAMES = sorted((exported() - {*NOT_CALLED.split()}) | {*METHODS.split()})

@@ -17,9 +17,9 @@ from dpbo.accounting import compose
 from dpbo.algorithms.hidden_runs import best_of
 from dpbo.curator.records import PrivateView
 from dpbo.events import LaplaceEvent, PoissonGaussianEvent, SelectionEvent
-from dpbo.laws import FixedRuns
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.privacy import Sensitivity
+from dpbo.run_counts import FixedRuns
 from dpbo.testing import SeededEntropy
 from tests.attacks.family import audited
 

@@ -17,11 +17,11 @@ import torch
 from torch.utils.data import TensorDataset
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
-from dpbo.algorithms.em import DPGaussianMixture
-from dpbo.integrations.opacus import DPSGD, Session, plan_tuning, tune
+from dpbo.integrations.opacus import DPSGDConfig, Session, plan_tuning, tune
 from dpbo.mechanisms import NoNoise
 from dpbo.mechanisms.additive import IndependentNoise
-from dpbo.queries import ball, vectors
+from dpbo.papers.em import DPGaussianMixture
+from dpbo.queries import ball, gradient
 from dpbo.queries.clipped import ClippedScores
 from dpbo.testing import SeededEntropy
 from tests.attacks.family import audited
@@ -104,7 +104,7 @@ def test_a_whole_run_is_as_private_as_it_says_and_no_more(algorithm, measured):
     measured(8000, found(algorithm.__name__, algorithm, 3.2, 8000, seed=1), 3.2, least=0.9)
 
 
-TWO_STEPS = DPSGD(noise_multiplier=0.5, epochs=STEPS, batches=1, batch_size=1)
+TWO_STEPS = DPSGDConfig(noise_multiplier=0.5, epochs=STEPS, batches=1, batch_size=1)
 ONE_RECORD = [torch.zeros(1, 1), torch.tensor([[0.0], [1e3]])]  # under add-or-remove-one; its gradient is a thousand clips long
 
 
@@ -174,7 +174,7 @@ def test_a_clip_that_is_dropped_is_caught(algorithm, monkeypatch, measured):
     runs = Runs(algorithm, 1.0, seed=3)  # direction and middle of the honest run
     lattices = ClippedScores.lattices
     wide = {"low": -(2**59), "high": 2**59}
-    monkeypatch.setattr(vectors, "_clipped", lambda g, clip, quantum: (g / quantum).trunc().to(torch.int64))
+    monkeypatch.setattr(gradient, "_clipped", lambda g, clip, quantum: (g / quantum).trunc().to(torch.int64))
     monkeypatch.setattr(
         ClippedScores, "lattices", lambda self, units: [dataclasses.replace(grid, **wide) for grid in lattices(self, units)]
     )

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpbo.integrations.opacus import DPSGD, Session
-from dpbo.loading import load_opacus
+from dpbo._opacus import load_opacus
+from dpbo.integrations.opacus import DPSGDConfig, Session
 
 pytestmark = [pytest.mark.attack("A25"), pytest.mark.filterwarnings("ignore::UserWarning")]
 RECORDS = 40
 X = torch.randn(RECORDS, 200, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(RECORDS, 16, generator=torch.Generator().manual_seed(2))
-TERMS = DPSGD(noise_multiplier=1.0, epochs=1, batches=1, batch_size=RECORDS)
+TERMS = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=1, batch_size=RECORDS)
 BITS = 18  # of the 24 of an angle, from the highest
 
 

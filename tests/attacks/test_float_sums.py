@@ -12,7 +12,7 @@ from dpbo import Adjacency, PrivacyUnit
 from dpbo.curator.records import PrivateView
 from dpbo.queries import Ball, ClippedGradient, ClippedMean, ClippedSum, ClusterSums, MixtureMoments, SecondMoment
 from dpbo.queries.query import IntegerSum
-from dpbo.testing.distances import require_within
+from dpbo.testing.query_contract import require_within
 
 pytestmark = pytest.mark.attack("A4")
 N, BIG = 100_003, 1e8

@@ -14,13 +14,13 @@ from torch.utils.data import TensorDataset
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
 from dpbo.accounting import Planned
-from dpbo.algorithms import Adaptive, NoisedScore, private_selection, selection
+from dpbo.algorithms import DensityRatioProposals, NoisedScore, private_selection, selection
 from dpbo.events import SelectionEvent
 from dpbo.integrations.opacus import plan_tuning, tune, tuning
-from dpbo.laws import ThresholdStop, TruncatedNegativeBinomial
 from dpbo.mechanisms import GaussianMechanism
+from dpbo.run_counts import ThresholdStop, TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
-from dpbo.testing.distances import require_within
+from dpbo.testing.query_contract import require_within
 from dpbo.testing.replaying import RecordingCurator, _public, _require_same, _without_names
 from tests.attacks.public import _HASH, public
 from tests.integration.test_opacus_tuning import BUDGET, TERMS
@@ -78,7 +78,7 @@ def selected(records, train=lambda given: given["lr"], law=LAW, adaptive=None, *
     return public(best), [_without_names(record) for record in curator.ledger.records()], public(curator.statement())
 
 
-ADAPTIVE = Adaptive(SPACE, spread=(0.5, 2.0), noise_std=0.01, candidates=32)
+ADAPTIVE = DensityRatioProposals(SPACE, spread=(0.5, 2.0), noise_std=0.01, candidates=32)
 WAYS: dict[str, dict[str, Any]] = {
     "uniform": {},
     "adaptive": {"adaptive": ADAPTIVE},

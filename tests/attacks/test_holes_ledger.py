@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from dpbo import DPGIBO, Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective
-from dpbo.accounting.ledger_accountant import LedgerAccountant
 from dpbo.curator.chain import Record
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch
 from dpbo.events import GaussianEvent
+from dpbo.integrations.opacus.accountant import LedgerAccountant
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.testing.ledger_contract import BIRTH
@@ -28,7 +28,7 @@ def curator(records=200, **changes):
 
 
 def objective(owner):
-    return PrivateObjective(owner, score, score_range=(0.0, 1.0), evaluations=6, name="search", budget_share=0.5)
+    return PrivateObjective(owner, score, score_range=(0.0, 1.0), evaluations=6, name="search", budget=0.5)
 
 
 def score(_x, records):

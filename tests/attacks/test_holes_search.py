@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, DPSearch, PrivacyUnit, PrivateObjective
-from dpbo.curator.fingerprints import RepeatedRecordsWarning
+from dpbo.curator.record_fingerprints import RepeatedRecordsWarning
 from dpbo.errors import InputError, PlanChanged, ScoreError
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
@@ -148,7 +148,7 @@ def test_an_objective_and_a_gradient_run_resume_their_own_question_alone(tmp_pat
         return Curator(held, **TERMS, dataset="d", ledger=str(tmp_path / "l.db"))
 
     def objective(owner, score=distance, **changed):
-        return PrivateObjective(owner, score, **{"score_range": (0.0, 1.0), "evaluations": 4, "budget_share": 0.5, **changed})
+        return PrivateObjective(owner, score, **{"score_range": (0.0, 1.0), "evaluations": 4, "budget": 0.5, **changed})
 
     first = objective(curator())
     first(x)
@@ -164,7 +164,7 @@ def test_an_objective_and_a_gradient_run_resume_their_own_question_alone(tmp_pat
             objective(owner, **changed)
     assert len(objective(curator()).history()[1]) == 1
     assert "resumed 2 of 4 evaluations, 1 lost: charged, but never delivered" in caplog.text
-    objective(curator(), score=shortened, name="another", budget_share=0.1, evaluations=1)
+    objective(curator(), score=shortened, name="another", budget=0.1, evaluations=1)
     terms: dict[str, Any] = {"bounds": box, "budget": 0.2, "iterations": 2, "batch_size": 3, "clip": 1.0}
     DPGIBO(curator(), shortened, **terms)
     with pytest.raises(PlanChanged, match=r"^loss: "):

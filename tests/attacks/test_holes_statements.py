@@ -9,13 +9,13 @@ from gpytorch.kernels import RBFKernel
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
-from dpbo.algorithms.kusner import Adaptive, KusnerSearch, RegularisedBest
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise
+from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest
 from dpbo.queries import ClippedMean
 
 CANDIDATES = torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(1)
-ONCE = Adaptive(RBFKernel().double(), 1e-2, 1)
+ONCE = AdaptiveLipschitz(RBFKernel().double(), 1e-2, 1)
 
 
 def make(records: torch.Tensor, epsilon: float = 1.0, **settings: Any) -> Curator:

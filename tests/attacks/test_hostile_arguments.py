@@ -58,13 +58,13 @@ def near(good: Any) -> list[Any]:
 
 FOREIGN = (  # what another library or the caller's own function judges, by its own errors
     "DPSearch.estimator DPSearch.param_distributions DPSearch.fit.[Xy]_* accounting.calibrate.event acquisition.*.schedule *.random_state "
-    "acquisition.next_point.model acquisition.posterior_mean.model algorithms.GIBOSettings.optimizer algorithms.search_then_choose.fit "
+    "acquisition.suggest.model acquisition.posterior_mean.model algorithms.GIBOSettings.optimizer algorithms.search_then_choose.fit "
     "integrations.optuna.NoiseAwareSampler.seed models.GradientGP.* models.SameRow.* testing.assert_*law.cdf testing.audit.draw "
     "testing.audit.statistic testing.check_per_record.s[cu]* testing.check_per_record.records testing.replay.run *.callback"
 )
-SLOW = {"DPSearch": 40, "DPSearch.fit": 20, "DPGIBO": 10, "PrivateObjective": 8, "models.sparse_gp": 20, "integrations.search": 15}
+SLOW = {"DPSearch": 40, "DPSearch.fit": 20, "DPGIBO": 10, "PrivateObjective": 8, "models.sparse_gp": 20, "integrations.http.search": 15}
 SLOW |= {f"algorithms.{name}": 10 for name in ("private_selection", "choose_clip", "search_then_choose")}
-DEEP = ("acquisition.pareto_point",)  # BoTorch compiles a kernel at its first use
+DEEP = ("acquisition.suggest_pareto",)  # BoTorch compiles a kernel at its first use
 
 
 @pytest.mark.attack("A5")

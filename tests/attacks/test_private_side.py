@@ -207,7 +207,7 @@ def test_nothing_that_leaves_holds_a_record():
     curator = calls.curator("grouped")
     handle = curator.evaluate(calls.query())
     release = curator.release(handle, calls.GAUSSIAN)
-    objective = dpbo.PrivateObjective(curator, calls.score, score_range=(0.0, 1.0), evaluations=2, budget_share=0.9)
+    objective = dpbo.PrivateObjective(curator, calls.score, score_range=(0.0, 1.0), evaluations=2, budget=0.9)
     objective(calls.grid(2))
     statement = curator.statement()
     for thing in (curator, handle):

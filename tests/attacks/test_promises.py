@@ -13,11 +13,12 @@ import torch
 from scipy.stats import binom
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
-from dpbo.algorithms.em import DPKMeans
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, NoNoise
+from dpbo.papers.em import DPKMeans
+from dpbo.papers.po_gp_ucb import which_published
 from dpbo.queries import ClippedGradient, ClippedMean, ClippedSum
-from dpbo.testing import replay, which_published
+from dpbo.testing import replay
 from tests.attacks.test_replays import BOX, GRID, POINTS, distance, near
 from tests.unit.algorithms.test_kusner_loops import make, search
 from tests.unit.testing.test_known_rows import BRANCHES, grid, published, released
@@ -70,7 +71,7 @@ def test_all_rows_of_a_patient_move_a_release_by_one_units_bound(kind):
 def test_studies_of_any_kind_on_one_data_set_share_one_budget(tmp_path):
     """Three algorithms, three processes' worth of curators, one ledger: the sum is charged, and what is beyond it refused uncharged."""
     terms = {**TERMS, "dataset": "points", "ledger": str(tmp_path / "ledger.db")}
-    PrivateObjective(Curator(POINTS, **terms), near, score_range=(0.0, 1.0), evaluations=3, budget_share=0.5)(GRID[:1])
+    PrivateObjective(Curator(POINTS, **terms), near, score_range=(0.0, 1.0), evaluations=3, budget=0.5)(GRID[:1])
     DPGIBO(Curator(POINTS, **terms), distance, bounds=BOX, budget=0.25, iterations=2, batch_size=3, clip=1.0).run()
     ledger = Curator(POINTS, **terms).ledger
     assert ledger.cap * Fraction(74, 100) <= ledger.verify().total <= ledger.cap * Fraction(3, 4)

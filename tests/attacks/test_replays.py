@@ -17,16 +17,16 @@ from dpbo import DPGIBO, Adjacency, Budget, PrivacyUnit, PrivateObjective, Space
 from dpbo.accounting import Planned, PureFilter
 from dpbo.acquisition import GPUCB, SrinivasFinite
 from dpbo.algorithms import PAPER, RECOMMENDED, AsynchronousBO, choose_clip, choose_start, search_then_choose
-from dpbo.algorithms.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
-from dpbo.algorithms.kusner import Adaptive, KusnerSearch
-from dpbo.algorithms.outsourced import Modeler, Outcomes, release_rows
 from dpbo.curator import entropy
 from dpbo.curator import records as curator_records
 from dpbo.errors import InputError
 from dpbo.events import PoissonGaussianEvent
-from dpbo.integrations import application
+from dpbo.integrations.http import application
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.models import FiniteGP, noisy_inputs, squared_exponential
+from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
+from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch
+from dpbo.papers.po_gp_ucb import Modeler, Outcomes, release_rows
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, QuantileUtilities, RowTable
 from dpbo.testing import SeededEntropy, replay
 from tests.attacks.public import _HASH, public
@@ -72,8 +72,8 @@ def dpgibo(curator, _records, settings=RECOMMENDED):
 
 
 def choices(curator, _records):
-    start = choose_start(curator, distance, GRID, loss_range=(0.0, 2.0), budget_share=0.3)
-    return start, choose_clip(curator, distance, bounds=BOX, candidates=[0.1, 0.3, 1.0, 3.0], budget_share=0.3, start=start)
+    start = choose_start(curator, distance, GRID, loss_range=(0.0, 2.0), budget=0.3)
+    return start, choose_clip(curator, distance, bounds=BOX, candidates=[0.1, 0.3, 1.0, 3.0], budget=0.3, start=start)
 
 
 def asynchronous(curator, _records, **settings):
@@ -91,7 +91,7 @@ def searched_then_chosen(curator, _records):
 
 def ucb_choice(curator, _records):
     model = FiniteGP(GRID, squared_exponential(0.4), 1e-2)
-    plan = PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=3, budget_share=0.5, mechanism=LaplaceMechanism)
+    plan = PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=3, budget=0.5, mechanism=LaplaceMechanism)
     for index in (0, 17, 35):
         model.observe(index, plan(GRID[index].unsqueeze(0))[0].item())
     query = GPUCB(model, SrinivasFinite(count=len(GRID), delta=0.1)).argmax_query(near, GRID, score_range=(0.0, 1.0), finalists=5)
@@ -159,7 +159,7 @@ def test_conditional_releases_too(name):
         return
     data = people(50)
     other = torch.cat([data[:3], torch.tensor([[1.0, -1.0]], dtype=DOUBLE), data[4:]])
-    run = functools.partial(regularised, adaptive=Adaptive(kernel(1.0), 1e-2, 3) if "adaptive" in name else None)
+    run = functools.partial(regularised, adaptive=AdaptiveLipschitz(kernel(1.0), 1e-2, 3) if "adaptive" in name else None)
     assert len(replay(lambda c, r: public(run(c, r)), data, other, **settings)) == 1
 
 
@@ -174,7 +174,7 @@ def test_rows_outcomes_and_the_modeler_between_them():
 
     def run(private, _):
         released = release_rows(private, RowTable((0.0, 0.0), 25.0, row_change=CHANGE), L2LaplaceMechanism.of(2.0))
-        answers = Outcomes(private, lambda record: record["y"], value_range=(0.0, 1.0), budget_share=0.5)
+        answers = Outcomes(private, lambda record: record["y"], value_range=(0.0, 1.0), budget=0.5)
         asking = Modeler(released.Z, kernel=noisy_inputs(squared_exponential(5.0), released.variance, dimension=2), noise=0.1)
         for step in range(5):
             row = asking.ask()
@@ -234,7 +234,7 @@ BY_DIVISOR: dict[str, Any] = {
     "objective": lambda c: objective(c, None, divisor=100.0),
     "sum": lambda c: c.release(ClippedSum(lambda _, r: r[:, 0], score_range=(0.0, 1.0)), GaussianMechanism(9.0)),
     "gibo": lambda c: DPGIBO(c, distance, bounds=BOX, budget=0.9, iterations=3, batch_size=3, clip=1.0, divisor=100.0).run(),
-    "start": lambda c: choose_start(c, distance, GRID, loss_range=(0.0, 2.0), budget_share=0.3),
+    "start": lambda c: choose_start(c, distance, GRID, loss_range=(0.0, 2.0), budget=0.3),
     "mixture": lambda c: fitted(DPGaussianMixture, c, None, n_components=2, max_iter=2),
     "k-means": lambda c: fitted(DPKMeans, c, None, n_clusters=2, max_iter=2),
     "lloyd": lambda c: fitted(DPLloyd, c, None, n_clusters=2, max_iter=2),
@@ -272,7 +272,7 @@ def test_what_the_server_says_follows_from_releases_alone():
     """Status, headers and body of every reply: answers, a repeated name, an exhausted row, a row that is none, the statement."""
 
     def run(curator, _records):
-        asked = Outcomes(curator, lambda record: record["y"], value_range=(0.0, 1.0), budget_share=0.5)
+        asked = Outcomes(curator, lambda record: record["y"], value_range=(0.0, 1.0), budget=0.5)
         with served(application(asked, token=TOKEN, every=0.001)) as web:
             web.headers["Authorization"] = f"Bearer {TOKEN}"
             heard = [web.post("/value", json={"row": row, "request": name}) for row, name in QUESTIONS]

@@ -24,7 +24,7 @@ from dpbo.queries import (
     SecondMoment,
 )
 from dpbo.queries.query import IntegerSum
-from dpbo.testing.distances import moved
+from dpbo.testing.query_contract import moved
 
 pytestmark = pytest.mark.attack("A9")
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE

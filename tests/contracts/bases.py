@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dpbo import Adjacency
 from dpbo.testing import SumContract
-from dpbo.testing.distances import moved
+from dpbo.testing.query_contract import moved
 
 _QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
 

@@ -13,11 +13,11 @@ from gpytorch.kernels import Kernel, RBFKernel
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
 from dpbo.algorithms import NoisedScore
-from dpbo.algorithms.kusner import Adaptive, KusnerSearch, RegularisedBest
-from dpbo.algorithms.kusner.loops import KusnerBest, KusnerValue
-from dpbo.algorithms.outsourced import Outcomes
 from dpbo.curator.records import PrivateView
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest
+from dpbo.papers.kusner.search import KusnerBest, KusnerValue
+from dpbo.papers.po_gp_ucb import Outcomes
 from dpbo.queries import (
     CandidateScores,
     CellMeans,
@@ -33,8 +33,7 @@ from dpbo.queries import (
     SecondMoment,
 )
 from dpbo.queries.ball import Ball
-from dpbo.queries.copies import own
-from dpbo.queries.query import IntegerSum
+from dpbo.queries.query import IntegerSum, own
 
 DOUBLE = torch.float64
 RECORDS = torch.linspace(0.1, 0.9, 24, dtype=DOUBLE).reshape(12, 2)
@@ -101,7 +100,7 @@ CASES: dict[type, list[tuple[dict[str, Any], Callable[..., Any]]]] = {
                       lambda **g: MixtureMoments(2, ball=Ball(1.0), **g))],
     RegularisedBest: [
         ({"grid": [0.5, 1.0, 2.0]}, regularised),
-        ({"grid": [0.5, 1.0, 2.0], "kernel": PRIOR}, lambda grid, kernel: regularised(Adaptive(kernel, 0.01, 2), grid=grid)),
+        ({"grid": [0.5, 1.0, 2.0], "kernel": PRIOR}, lambda grid, kernel: regularised(AdaptiveLipschitz(kernel, 0.01, 2), grid=grid)),
     ],
     KusnerBest: [(KUSNER, lambda **g: searched(KusnerSearch.best, **g))],
     KusnerValue: [(KUSNER, lambda **g: searched(KusnerSearch.value, **g))],
@@ -172,7 +171,7 @@ def test_noise_is_for_the_question_that_was_answered(held, asked, mechanism):
 
 def test_a_range_stays_the_one_that_was_stated_for_later_questions():
     span: Any = [0.0, 1.0]
-    outcomes = Outcomes(made(RECORDS), lambda r: float(r[0, 0]), value_range=span, budget_share=0.5)
+    outcomes = Outcomes(made(RECORDS), lambda r: float(r[0, 0]), value_range=span, budget=0.5)
     settings: dict[str, Any] = {"divisor": 10.0, "worst": 0.5}
     score = NoisedScore(two, span, GaussianMechanism(1.0), settings)
     before, variance = score.query(None).public_inputs(), outcomes.variance

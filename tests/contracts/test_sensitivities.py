@@ -26,7 +26,7 @@ from dpbo.queries import (
     SecondMoment,
 )
 from dpbo.queries.ball import Ball
-from dpbo.queries.features import COVARIANCES, distance_squared, isometry, width_of
+from dpbo.queries.moment_features import COVARIANCES, distance_squared, isometry, width_of
 from dpbo.queries.query import IntegerSum
 
 REPLACE, ADD, BOUNDED = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE, Adjacency.BOUNDED_ROW_CHANGE

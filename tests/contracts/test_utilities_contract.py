@@ -14,8 +14,8 @@ from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.selection import _LARGEST
 from dpbo.queries import CandidateScores, QuantileUtilities
 from dpbo.queries.integers import MOST_UNITS
-from dpbo.queries.quantile import _FINE
 from dpbo.queries.query import IntegerSum
+from dpbo.queries.utilities import _FINE
 from dpbo.testing import QueryContract
 from tests.contracts.bases import tries
 

@@ -6,7 +6,7 @@ import pathlib
 import sys
 import warnings
 
-IMPORTED = ["optuna", "uvicorn", "dpbo.integrations.outsourcing", "dpbo.integrations.serving", "tests.integration.searches"]
+IMPORTED = ["optuna", "uvicorn", "dpbo.integrations.http.cli", "dpbo.integrations.http.server", "tests.integration.searches"]
 
 
 def started(folder, log, function, *arguments):

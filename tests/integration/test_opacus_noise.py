@@ -13,16 +13,16 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.accounting import LedgerAccountant, Planned
+from dpbo._opacus import load_opacus
+from dpbo.accounting import Planned
 from dpbo.errors import InputError
-from dpbo.integrations.opacus import DPSGD, PrivateEngine, Session, noise
+from dpbo.integrations.opacus import DPSGDConfig, LedgerAccountant, PrivateEngine, Session, noise
 from dpbo.integrations.opacus.noise import NoisedOptimizer, PoissonSamples
-from dpbo.loading import load_opacus
 from dpbo.testing import assert_law
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 CLIP, D = 0.7, 2500  # more than two blocks of a norm
-TERMS = DPSGD(noise_multiplier=1.0, epochs=2, batches=4, batch_size=16)
+TERMS = DPSGDConfig(noise_multiplier=1.0, epochs=2, batches=4, batch_size=16)
 X, Y = torch.randn(64, 4, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 2
 
 
@@ -255,7 +255,7 @@ def test_parts_of_a_sample_that_fit_into_memory_are_one_step():
 @pytest.mark.attack("A6", "A7")
 def test_steps_follow_from_noised_sums_alone(monkeypatch):
     """The same noised sums on neighbouring records: the same weights and ledger. And each exact sum moves by at most the clip."""
-    terms, sums, played = DPSGD(noise_multiplier=1.0, epochs=3, batches=1, batch_size=64), list[list[Any]](), list[torch.Tensor]()
+    terms, sums, played = DPSGDConfig(noise_multiplier=1.0, epochs=3, batches=1, batch_size=64), list[list[Any]](), list[torch.Tensor]()
 
     def noised(total, std):
         place = len(sums[-1])

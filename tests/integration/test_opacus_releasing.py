@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from dpbo._opacus import load_opacus
 from dpbo.errors import InputError
-from dpbo.integrations.opacus import DPSGD, Session, released
-from dpbo.loading import load_opacus
+from dpbo.integrations.opacus import DPSGDConfig, Session, strip_opacus
 
 pytestmark = [pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"), pytest.mark.attack("A21")]
-TERMS = DPSGD(noise_multiplier=1.0, epochs=1, batches=3, batch_size=30)
+TERMS = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=3, batch_size=30)
 X = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
 RECORDS = TensorDataset(X, (X[:, 0] > 0).long())
 
@@ -135,7 +135,7 @@ WAYS: dict[str, Any] = {
 def test_nothing_but_numbers_leaves_and_they_are_the_same():
     for way, made in WAYS.items():
         module = made()
-        bare = released(module)
+        bare = strip_opacus(module)
         require_bare(bare)
         assert all(torch.equal(*both) for both in zip(own(bare), own(module), strict=True)), way
         assert not any(type(part).__name__.startswith("GradSample") for part in bare.modules()), way
@@ -158,7 +158,7 @@ def test_the_walk_sees_what_records_leave():
 
 def test_the_module_itself_is_left_alone_and_trains_on():
     module = trained(layers(), look=False)
-    held, bare = [(p, vars(p).copy()) for p in module.parameters()], released(module)
+    held, bare = [(p, vars(p).copy()) for p in module.parameters()], strip_opacus(module)
     assert all(vars(p).keys() == kept.keys() and all(vars(p)[key] is value for key, value in kept.items()) for p, kept in held)
     assert all(p.grad_sample is not None for p in module.parameters())
     module.zero_grad()
@@ -174,7 +174,7 @@ def test_ties_modes_and_what_is_the_users_own_stay():
     network.first.register_forward_hook(lambda part, given, out: 2 * out)
     module = trained(network)
     network.head.eval()
-    bare = released(module)
+    bare = strip_opacus(module)
     assert isinstance(bare, Tied)
     assert bare.second.weight is bare.first.weight
     assert bare.shift is bare.again
@@ -193,10 +193,10 @@ def test_what_cannot_be_copied_is_refused_without_a_word_of_it():
             return self.last
 
     module = Keeps(4, 2)
-    assert isinstance(released(module), Keeps)
+    assert isinstance(strip_opacus(module), Keeps)
     module(X)
     with pytest.raises(InputError, match=r"^module='Keeps'") as caught:
-        released(module)
+        strip_opacus(module)
     assert caught.value.__context__ is None
     with pytest.raises(InputError, match="module"):
-        released({"weight": X})  # type: ignore[arg-type]
+        strip_opacus({"weight": X})  # type: ignore[arg-type]

@@ -18,15 +18,15 @@ from dpbo.accounting import compose
 from dpbo.curator import Ledger
 from dpbo.errors import InputError, LedgerMismatch, ReleaseLost
 from dpbo.events import RolesEvent, SelectionEvent
-from dpbo.integrations.opacus import DPSGD, Session, plan_tuning, planning, tune
-from dpbo.laws import FixedRuns
+from dpbo.integrations.opacus import DPSGDConfig, Session, plan_tuning, planning, tune
 from dpbo.privacy import Adjacency
+from dpbo.run_counts import FixedRuns
 from examples.tuning_dpsgd import roles
 from tests.integration.test_opacus_releasing import require_bare
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 BUDGET, ADDED = Budget(4.0, 1e-5), Adjacency.ADD_OR_REMOVE_ONE
-TERMS = DPSGD(noise_multiplier=1.0, epochs=2, batches=5, batch_size=60)
+TERMS = DPSGDConfig(noise_multiplier=1.0, epochs=2, batches=5, batch_size=60)
 SPACE = Space(lr=scipy.stats.loguniform(1e-2, 1e1), clip=[0.5, 1.0])
 GIVEN = {"lr": 0.5, "clip": 1.0}
 X = torch.randn(700, 4, generator=torch.Generator().manual_seed(0))

@@ -12,11 +12,11 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState
 
 from dpbo import PrivateObjective, Space
-from dpbo.acquisition import next_point
+from dpbo.acquisition import suggest
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.integrations.optuna import BudgetSpent, NoiseAwareSampler, StudyEnded, TrialObjective, recommended_of
-from dpbo.integrations.optuna.suggesting import Suggestions
+from dpbo.integrations.optuna.trials import Suggestions
 from dpbo.testing import replay
 from tests.integration.processes import started
 from tests.integration.searches import CANARY, RECORDS, SPACE, TERMS, curator, failing_score, main, objective
@@ -323,7 +323,7 @@ def test_the_sampler_draws_one_sobol_design_and_then_asks_dpbos_gp():
     study = grid_study(sampler)
     X = torch.stack([Suggestions(SPACE).point(trial.params) for trial in study.trials])
     Y = torch.tensor([[trial.value] for trial in study.trials], dtype=torch.float64)
-    expected = next_point(SPACE, X, Y, torch.full_like(Y, 1e-6), seed=3009)[0]
+    expected = suggest(SPACE, X, Y, torch.full_like(Y, 1e-6), seed=3009)[0]
     trial = study.ask()
     torch.testing.assert_close(Suggestions(SPACE).suggested(trial), expected, rtol=1e-9, atol=1e-9)
 

@@ -8,7 +8,7 @@ import torch
 from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.integrations.tuning.scorings import scoring_named
+from dpbo.integrations.sklearn.scorings import scoring_named
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import CellMeans
 from tests.integration.test_search import TRAIN, VALIDATION

@@ -30,12 +30,12 @@ from dpbo.accounting import Planned
 from dpbo.describing import described_estimator, described_scoring, described_space
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.events import GaussianEvent
-from dpbo.integrations.tuning import estimator, strategies
-from dpbo.integrations.tuning.scorings import scoring_named
-from dpbo.integrations.tuning.strategies import public_candidates
-from dpbo.integrations.tuning.tables import split_once
+from dpbo.integrations.sklearn import search, strategies
+from dpbo.integrations.sklearn.scorings import scoring_named
+from dpbo.integrations.sklearn.strategies import public_candidates
+from dpbo.integrations.sklearn.training import split_once
+from dpbo.isolation import quietly
 from dpbo.mechanisms import NoNoise
-from dpbo.quiet import quietly
 from dpbo.space import Space
 from dpbo.testing import SeededEntropy, replay
 
@@ -285,7 +285,7 @@ def test_a_recommendation_by_raw_scores_is_seen(monkeypatch):
         exact = [float(np.mean(task.scoring(task.trainer(x), records[0]))) for x in X]
         return found._replace(results={**found.results, "exact": np.array(exact)})
 
-    monkeypatch.setitem(estimator._STRATEGIES, "bo", by_raw_scores)
+    monkeypatch.setitem(search._STRATEGIES, "bo", by_raw_scores)
 
     def leaky(curator, own):
         records[0] = own

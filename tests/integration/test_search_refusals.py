@@ -15,8 +15,8 @@ from sklearn.utils.estimator_checks import check_estimator
 from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit
 from dpbo.curator import Ledger
 from dpbo.errors import BudgetExceeded, InputError
-from dpbo.integrations.tuning import strategies
-from dpbo.integrations.tuning.tables import require_apart
+from dpbo.integrations.sklearn import strategies
+from dpbo.integrations.sklearn.training import require_apart
 from dpbo.mechanisms import NoNoise
 from tests.integration.test_search import BUDGET, LOGISTIC, MIXED, SMOOTH, TERMS, TRAIN, TREE, VALIDATION, X, Y, make
 
@@ -118,7 +118,7 @@ def test_a_search_that_cannot_propose_is_refused_before_anything_is_reserved(tmp
     def failing(*_args, **_settings):
         raise RuntimeError("no neighbours")
 
-    for strategy, name in (("bo", "next_point"), ("turbo", "trust_region_point")):
+    for strategy, name in (("bo", "suggest"), ("turbo", "suggest_in_trust_region")):
         monkeypatch.setattr(strategies, name, failing)
         file = str(tmp_path / f"{strategy}.db")
         with pytest.raises(RuntimeError, match="no neighbours"):

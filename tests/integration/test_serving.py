@@ -15,11 +15,11 @@ import uvicorn
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
-from dpbo.algorithms.outsourced import Modeler, Outcomes
 from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure
-from dpbo.integrations import RemoteCurator, RemoteRefusal, application, search
+from dpbo.integrations.http import RemoteCurator, RemoteRefusal, application, search
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.models import squared_exponential
+from dpbo.papers.po_gp_ucb import Modeler, Outcomes
 
 TOKEN = "a token of enough letters"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
@@ -30,7 +30,7 @@ def outcomes(outcome=lambda records: records["y"], **changed):
     records = {"rows": torch.zeros(6, 2, dtype=torch.float64), "y": torch.full((6,), SECRET, dtype=torch.float64)}
     terms: dict[str, Any] = {"unit": PrivacyUnit("row"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(4.0, 0.0)}
     curator = Curator(records, **terms, accounting=PureFilter(), role="candidate")
-    return Outcomes(curator, outcome, value_range=(0.0, 1.0), budget_share=0.5, **changed)
+    return Outcomes(curator, outcome, value_range=(0.0, 1.0), budget=0.5, **changed)
 
 
 @contextlib.contextmanager

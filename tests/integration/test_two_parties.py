@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from dpbo.__main__ import main
-from dpbo.algorithms.outsourced import read_release
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
-from dpbo.integrations import RemoteCurator, RemoteRefusal
-from dpbo.integrations.asking import Journal
+from dpbo.integrations.http import RemoteCurator, RemoteRefusal
+from dpbo.integrations.http.client import Journal
 from dpbo.integrations.tables import read_columns
+from dpbo.papers.po_gp_ucb import read_release
 from tests.integration.processes import started
 
 BETWEEN = 6

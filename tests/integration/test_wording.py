@@ -7,7 +7,7 @@ import torch
 
 from dpbo import Space
 from dpbo.errors import InputError
-from dpbo.integrations.wording import Kind, Wording
+from dpbo.integrations.parameter_encoding import Kind, Wording
 
 SPECS = {
     "C": scipy.stats.loguniform(1e-2, 1e3),

@@ -88,7 +88,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "gradients are not clipped in whole numbers",
-        "queries/vectors.py",
+        "queries/gradient.py",
         old="    return torch.where(squares > most**2, 0, whole)",
         new="    return whole",
         test="tests/unit/queries/test_gradient.py::test_whole_numbers_are_never_too_long_whatever_the_floats_did",
@@ -102,7 +102,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "the chunk's padding keeps the last chunk's records",
-        "queries/vectors.py",
+        "queries/gradient.py",
         old="        buffer[:, count:] = 0.0\n        yield by_columns(W, buffer)[:d], count",
         new="        yield by_columns(W, buffer)[:d], rows",
         test="tests/unit/queries/test_gradient.py::test_one_unit_changes_no_others_bits",
@@ -223,7 +223,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a plan is within its cap as soon as one of its events is",
-        "accounting/costs.py",
+        "accounting/filters.py",
         old="        return all(a <= b for a, b in zip(self.parts, other.parts, strict=True))",
         new="        return any(a <= b for a, b in zip(self.parts, other.parts, strict=True))",
         test="tests/unit/accounting/test_planned.py::test_each_event_has_its_own_slots",
@@ -258,21 +258,21 @@ SABOTAGES = (
     ),
     Sabotage(
         "zCDP and Renyi are read as epsilon with the order in place of the order less one",
-        "accounting/rdp.py",
+        "accounting/profiles.py",
         old="(math.log(delta) + np.log(orders)) / (orders - 1.0)\n    return",
         new="(math.log(delta) + np.log(orders)) / orders\n    return",
         test="tests/unit/accounting/test_filters.py::test_rdp_agrees_with_dp_accounting",
     ),
     Sabotage(
         "adding converts to replacing at no price",
-        "accounting/relations.py",
+        "accounting/calibration.py",
         old="noise_multiplier=event.noise_multiplier / 2)",
         new="noise_multiplier=event.noise_multiplier)",
         test="tests/unit/accounting/test_composition.py::test_relations_are_converted_one_way",
     ),
     Sabotage(
         "a checkpoint takes steps back",
-        "accounting/ledger_accountant.py",
+        "integrations/opacus/accountant.py",
         old="runs = {run: _longer(self._runs.get(run, []), steps) for run, steps in told.items()}",
         new="runs = {run: list(steps) for run, steps in told.items()}",
         test="tests/unit/accounting/test_ledger_accountant.py::test_a_checkpoint_is_merged_and_never_takes_anything_back",
@@ -300,7 +300,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a handle that was charged and lost is drawn again",
-        "curator/deliveries.py",
+        "curator/pending.py",
         old=(
             "            if handle in self._given:\n"
             "                self.of(handle)\n"
@@ -311,14 +311,14 @@ SABOTAGES = (
     ),
     Sabotage(
         "a charge that the next process overwrites",
-        "curator/dialects.py",
+        "curator/storage.py",
         old='"BEGIN IMMEDIATE" if',
         new='"BEGIN" if',
         test="tests/slow/ledger/test_contract.py::test_births_at_once_are_one_birth[sqlite]",
     ),
     Sabotage(
         "a ledger that the power may empty",
-        "curator/dialects.py",
+        "curator/storage.py",
         old="PRAGMA synchronous=EXTRA",
         new="PRAGMA synchronous=OFF",
         test="tests/slow/ledger/test_contract.py::test_a_charge_is_on_disk_with_its_folder_on_sqlite",
@@ -356,7 +356,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a plan is resumed without the terms that it was made with",
-        "curator/plans.py",
+        "curator/ledger.py",
         old='for term in {**wanted["terms"], **stored["terms"]}}',
         new='for term in wanted["terms"]}',
         test="tests/unit/curator/test_terms.py::test_a_session_resumes_under_all_terms_and_no_other[objective]",
@@ -416,7 +416,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "partial sums of ranks are added in floats",
-        "curator/ranks.py",
+        "curator/distributed.py",
         old=(
             "        moved = numbers.to(device, copy=True).contiguous()\n"
             "        with self._watched():\n"
@@ -483,7 +483,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "adaptive hidden runs may leave half of the promised density out",
-        "algorithms/hypo.py",
+        "algorithms/hidden_runs.py",
         old="    least, most = math.ceil(spread[0] * _ONE), math.floor(spread[1] * _ONE)\n",
         new="    spread = spread[0] / 2, spread[1]\n    least, most = math.ceil(spread[0] * _ONE), math.floor(spread[1] * _ONE)\n",
         test="tests/unit/algorithms/test_hypo.py::test_weights_keep_the_bounds_exactly_and_their_mean_is_one",
@@ -513,28 +513,28 @@ SABOTAGES = (
     ),
     Sabotage(
         "Theorem 1's sensitivity is bounded at one candidate and used at all",
-        "algorithms/kusner/bounds.py",
+        "papers/kusner/bounds.py",
         old="    return 2.0 * math.sqrt(2.0 * math.log(3.0 * count / delta)) + c",
         new="    return 2.0 * math.sqrt(2.0 * math.log(3.0 / delta)) + c",
         test="tests/unit/algorithms/test_kusner_bounds.py::test_printed_numbers",
     ),
     Sabotage(
         "the paper's constants are charged as if they held",
-        "algorithms/kusner/regularised.py",
+        "papers/kusner/regularised.py",
         old="NotPrivateEvent(slots=event.slots) if self._paper() else event",
         new="event",
         test="tests/attacks/test_holes_statements.py::test_the_papers_constants_are_never_vouched_for",
     ),
     Sabotage(
         "the best regularised model gets noise for the narrowest range of a loss",
-        "algorithms/kusner/regularised.py",
+        "papers/kusner/regularised.py",
         old="        widest = max(upper - lower for lower, upper in map(self._range, self.grid))",
         new="        widest = min(upper - lower for lower, upper in map(self._range, self.grid))",
         test="tests/unit/algorithms/test_kusner_loops.py::test_the_best_value_is_found_and_unconditional_over_the_whole_grid[None]",
     ),
     Sabotage(
         "private factor analysis divides by the exact private number of records",
-        "algorithms/em/factor_analysis.py",
+        "papers/em/factor_analysis.py",
         old="count = float(public) if public is not None else max(float(answer.value[0]), 1.0 + 3.0 * float(answer.std[0]))",
         new="count = float(plan.curator._Curator__view.units)",
         test=(
@@ -544,7 +544,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a question asked again under its name is answered and charged anew",
-        "algorithms/outsourced/curating.py",
+        "papers/po_gp_ucb/curator_side.py",
         old="            if request not in self._known:\n                self._known[request] = self._answered(row, request)\n",
         new=(
             "            if request not in self._known or self.repeats > 1:\n"
@@ -563,7 +563,7 @@ SABOTAGES = (
     Sabotage(
         "a tuned model is handed out, and kept, with what Opacus left on it",
         "integrations/opacus/tuning.py",
-        old="released(fit(given, Session(training, plan.terms)))",
+        old="strip_opacus(fit(given, Session(training, plan.terms)))",
         new="fit(given, Session(training, plan.terms))",
         test="tests/integration/test_opacus_tuning.py::TestTuning::test_the_model_and_its_files_hold_numbers_alone[once]",
     ),

@@ -12,7 +12,7 @@ import scipy.stats
 
 from dpbo import Budget
 from dpbo.accounting import GDPFilter, PureFilter, ZCDPFilter
-from dpbo.accounting.membership import true_positive_rate
+from dpbo.accounting.gdp import true_positive_rate
 from dpbo.statement import format_up
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -19,17 +19,17 @@ from sklearn.model_selection import GridSearchCV
 import dpbo
 from dpbo.accounting import compose
 from dpbo.algorithms import DPGIBO, GIBOSettings
-from dpbo.algorithms.em import DPKMeans
-from dpbo.algorithms.outsourced import Modeler
-from dpbo.checking import Count, Positive, Within, checked
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
-from dpbo.integrations import RemoteCurator
+from dpbo.integrations.http import RemoteCurator
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.models import squared_exponential
 from dpbo.objective import NoiseWarning
+from dpbo.papers.em import DPKMeans
+from dpbo.papers.po_gp_ucb import Modeler
 from dpbo.queries import ClippedMean
+from dpbo.validation import Count, Positive, Within, checked
 
 pytestmark = pytest.mark.attack("A5")
 Spread = Annotated[tuple[float, float], Within("(low, high)", lambda pair: pair[0] < pair[1])]
@@ -101,7 +101,7 @@ def test_numbers_of_numpy_reach_the_ledger_and_a_refused_one_reserves_nothing():
     with pytest.raises(InputError, match="evaluations"):
         dpbo.PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=cast(Any, torch.tensor([3])))
     assert curator.ledger.head().hash == before
-    terms: dict[str, Any] = {"score_range": (np.float32(0.0), np.float64(1.0)), "evaluations": np.int64(2), "budget_share": Fraction(1, 2)}
+    terms: dict[str, Any] = {"score_range": (np.float32(0.0), np.float64(1.0)), "evaluations": np.int64(2), "budget": Fraction(1, 2)}
     dpbo.PrivateObjective(curator, score, **terms)(X.unsqueeze(0))
     assert json.loads(curator.statement().to_json())
     assert curator.ledger.verify().kind == "value"
@@ -111,7 +111,7 @@ def test_a_refusal_shows_the_callers_line_and_two_more():
     with pytest.raises(InputError) as caught:
         GaussianEvent(cast(Any, 1j), 3)
     files = [frame.filename.rpartition("/")[2] for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert files == ["test_checking.py", "checking.py", "checking.py"]
+    assert files == ["test_checking.py", "validation.py", "validation.py"]
 
 
 def test_a_refused_text_is_not_shown_for_it_may_be_a_password():

@@ -9,10 +9,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpbo import digits
+from dpbo import _mpmath
+from dpbo._mpmath import precision
 from dpbo.accounting import gdp
-from dpbo.accounting.membership import true_positive_rate
-from dpbo.digits import precision
+from dpbo.accounting.gdp import true_positive_rate
 from dpbo.mechanisms import exponential, permute_and_flip
 from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.l2_laplace import _Draw
@@ -49,7 +49,7 @@ def turns(monkeypatch):
     own = vars(kind)["prec"]
 
     def watched(context, bits):
-        found.append(digits._turn._is_owned())  # type: ignore[attr-defined]
+        found.append(_mpmath._turn._is_owned())  # type: ignore[attr-defined]
         own.fset(context, bits)
 
     monkeypatch.setattr(kind, "prec", property(own.fget, watched))

@@ -25,7 +25,7 @@ for package in (dpbo, *(importlib.import_module("dpbo." + name) for name in name
         getattr(package, name)
 print(sorted(n for n in dir(dpbo) if n[0].isupper()))
 warnings.simplefilter("ignore")
-from dpbo.loading import load_opacus
+from dpbo._opacus import load_opacus
 assert load_opacus().PrivacyEngine and load_opacus("opacus.accountants").RDPAccountant
 print(before == (list(root.handlers), root.level), len(root.handlers))
 """

@@ -61,13 +61,13 @@ def test_values_and_variances_go_straight_into_a_gp():
 
 def test_the_noise_is_that_of_its_share_of_the_budget():
     curator = make()
-    search, final = objective(curator, budget_share=0.9), objective(curator, evaluations=1, budget_share=0.1, name="final")
+    search, final = objective(curator, budget=0.9), objective(curator, evaluations=1, budget=0.1, name="final")
     assert search.noise_multiplier == pytest.approx((30 / 0.9) ** 0.5 / 0.7191174352217926)
     assert search.noise_std.item() == pytest.approx(search.noise_multiplier / N)
     assert search(X)[1].sqrt()[0].item() == pytest.approx(search.noise_std.item())
     assert final.noise_multiplier == pytest.approx(10**0.5 / 0.7191174352217926)
     with pytest.raises(BudgetExceeded):
-        objective(curator, evaluations=1, budget_share=0.001, name="more")
+        objective(curator, evaluations=1, budget=0.001, name="more")
 
 
 def test_a_joint_batch_is_one_entry_and_its_noise_does_not_depend_on_q():
@@ -105,7 +105,7 @@ def test_history_and_resume_under_a_name(tmp_path):
     assert again.remaining == 2
     for told, kept in zip((X, Y, Yvar), again.history(), strict=True):
         assert torch.equal(told, kept)
-    for change in ({"evaluations": 6}, {"score_range": (0.0, 2.0)}, {"worst": "upper"}, {"budget_share": 0.5}):
+    for change in ({"evaluations": 6}, {"score_range": (0.0, 2.0)}, {"worst": "upper"}, {"budget": 0.5}):
         with pytest.raises(LedgerMismatch):
             objective(make(**terms), **{"name": "svm", "evaluations": 5, **change})
 
@@ -154,11 +154,11 @@ def test_executors_give_handles_that_are_released_in_any_order():
 
 def test_handles_of_other_plans_and_questions_are_refused_uncharged():
     curator = make()
-    search = objective(curator, budget_share=0.5)
+    search = objective(curator, budget=0.5)
     pairs = PrivateObjective(
-        curator, lambda x, r: torch.stack([r, r], 1), score_range=[(0.0, 9.0)] * 2, evaluations=2, budget_share=0.25, name="pairs"
+        curator, lambda x, r: torch.stack([r, r], 1), score_range=[(0.0, 9.0)] * 2, evaluations=2, budget=0.25, name="pairs"
     )
-    alike = objective(curator, budget_share=0.25, name="alike")
+    alike = objective(curator, budget=0.25, name="alike")
     plain = curator.evaluate(ClippedMean(score, X[0], score_range=(0.0, 1.0)), x=X[0].tolist())
     nowhere, moved = (curator.evaluate(search.evaluate(X[0]).query, **details) for details in ({}, {"x": [9.0, 9.0]}))
     elsewhere = objective(make()).evaluate(X[0])
@@ -236,8 +236,8 @@ def test_bad_points_and_plans_are_refused_and_cost_nothing():
     assert search.remaining == 30
     curator = make()
     # no JSON, or a name taken
-    terms = [{"a": float("nan")}, {"a": torch.zeros(1)}, {"budget_share": "9"}, {"score_range": 1}, {"assumptions": {"gp": "y"}}]
-    changes: list[dict[str, Any]] = [{"budget_share": 1.5}, {"name": ""}, *({"terms": wrong} for wrong in terms)]
+    terms = [{"a": float("nan")}, {"a": torch.zeros(1)}, {"budget": "9"}, {"score_range": 1}, {"assumptions": {"gp": "y"}}]
+    changes: list[dict[str, Any]] = [{"budget": 1.5}, {"name": ""}, *({"terms": wrong} for wrong in terms)]
     for change in changes:
         with pytest.raises(InputError, match=f"^{next(iter(change))}="):
             objective(curator, **change)
@@ -249,7 +249,7 @@ def test_bad_points_and_plans_are_refused_and_cost_nothing():
 )
 def test_every_filter_guards_a_plan(accounting, mechanism, tmp_path):
     terms = {"accounting": accounting, "ledger": str(tmp_path / "l.db"), "dataset": "a"}
-    plan = {"evaluations": 6, "budget_share": 0.9, "mechanism": mechanism}
+    plan = {"evaluations": 6, "budget": 0.9, "mechanism": mechanism}
     Y, Yvar = objective(make(**terms), **plan)(X)
     assert (Y - truth(X)).abs().max() < 12 * Yvar.max().sqrt()
     again = objective(make(**terms), **plan)
@@ -257,7 +257,7 @@ def test_every_filter_guards_a_plan(accounting, mechanism, tmp_path):
     with pytest.raises(BudgetExceeded):
         again(X[:1])
     with pytest.raises(BudgetExceeded):
-        objective(make(**terms), evaluations=1, budget_share=0.2, name="more")
+        objective(make(**terms), evaluations=1, budget=0.2, name="more")
     statement = make(**terms).statement()
     assert statement.guarantee.epsilon == pytest.approx(3.0)
     assert ("GDP" in str(statement.guarantee)) == isinstance(accounting, GDPFilter)

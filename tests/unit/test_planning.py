@@ -23,8 +23,8 @@ def test_the_noise_is_the_one_an_objective_then_has():
     plan = dpbo.plan(400, Budget(5.0, 1e-5), evaluations=12, score_range=(-3.0, 1.0), final_share=0.2)
     curator = Curator(torch.zeros(400), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(5.0, 1e-5))
     terms: dict[str, Any] = {"score_range": (-3.0, 1.0)}
-    objective = PrivateObjective(curator, lambda x, r: r, evaluations=12, name="a", budget_share=0.8, **terms)
-    final = PrivateObjective(curator, lambda x, r: r, evaluations=1, name="b", budget_share=0.2, **terms)
+    objective = PrivateObjective(curator, lambda x, r: r, evaluations=12, name="a", budget=0.8, **terms)
+    final = PrivateObjective(curator, lambda x, r: r, evaluations=1, name="b", budget=0.2, **terms)
     assert strategies(plan)["bo"].noise == pytest.approx(objective.noise_std.item(), rel=1e-6)
     assert plan.final_noise == pytest.approx(final.noise_std.item(), rel=1e-6)
 

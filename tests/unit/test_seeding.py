@@ -9,8 +9,8 @@ import scipy.stats
 import torch
 
 from dpbo import Space
-from dpbo.acquisition import next_point, pareto_point, trust_region_point
-from dpbo.seeding import apart, seeded
+from dpbo.acquisition import suggest, suggest_in_trust_region, suggest_pareto
+from dpbo.isolation import apart, seeded
 from dpbo.testing import SeededEntropy
 
 SPACE = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform())
@@ -23,9 +23,9 @@ def observed(t):
 
 
 PROPOSERS: dict[str, Any] = {
-    "qlognei": next_point,
-    "trust region": trust_region_point,
-    "pareto": lambda s, X, Y, V, *, seed: pareto_point(s, X, Y, V, -X[:, :1], reference=(-1.0, -1.0), seed=seed),
+    "qlognei": suggest,
+    "trust region": suggest_in_trust_region,
+    "pareto": lambda s, X, Y, V, *, seed: suggest_pareto(s, X, Y, V, -X[:, :1], reference=(-1.0, -1.0), seed=seed),
 }
 
 

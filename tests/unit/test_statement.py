@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
-from dpbo.accounting import LedgerAccountant, RDPFilter
+from dpbo.accounting import RDPFilter
 from dpbo.curator.chain import Record
 from dpbo.curator.ledger import Ledger, insert
 from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError
-from dpbo.form import form
+from dpbo.integrations.opacus import LedgerAccountant
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
-from dpbo.statement import format_up
+from dpbo.statement import form, format_up
 
 
 def make(**changes):
@@ -49,7 +49,7 @@ def test_the_guarantee_is_the_cap_whatever_was_spent():
 
 def test_every_field_is_there_in_text_json_and_html(tmp_path):
     curator = make(dataset="readmissions", ledger=str(tmp_path / "l.db"), role="validation")
-    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, name="svm", budget_share=0.5)
+    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, name="svm", budget=0.5)
     statement = curator.statement()
     text = str(statement)
     for part in ("patient", "validation", "readmissions", "replace-one", "200 of them", "Not protected", "trained on", "search inputs",
@@ -60,7 +60,7 @@ def test_every_field_is_there_in_text_json_and_html(tmp_path):
     assert str(make().statement()).startswith("This process only")
     fields = json.loads(statement.to_json())
     assert fields["guarantee"]["mu"] == 1.0
-    assert fields["public_inputs"]["svm"]["budget_share"] == "1/2"
+    assert fields["public_inputs"]["svm"]["budget"] == "1/2"
     assert "<table>" in statement._repr_html_()
     assert statement.head in statement._repr_html_()
 
@@ -158,7 +158,7 @@ def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_
 @pytest.mark.parametrize(("delta", "told"), [(1e-2, "WARNING: delta exceeds 1/200"), (2e-3, "known here are the 200 validation ones")])
 def test_of_two_roles_the_statement_says_whose_number_it_knows(delta, told):
     curator = make(budget=Budget(6.0, delta), role="validation")
-    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, budget_share=0.5)
+    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, budget=0.5)
     assert "(200 of them, a public number)" in str(curator.statement())
     assert "known here" not in str(curator.statement())
     curator.reserve("training", GaussianMechanism(30.0).event(), slots=1, terms={"role": "training"})
@@ -173,7 +173,7 @@ def test_a_plan_named_as_a_release_keeps_what_it_declared():
     curator = make()
     names = ["release 1", "release 1 (of no plan)", "release 2"]
     for name in names:
-        PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, budget_share=0.1, name=name)
+        PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, budget=0.1, name=name)
     for _ in range(2):
         curator.release(ClippedMean(score, score_range=(0.0, 2.0)), GaussianMechanism(50.0))
     told = curator.statement().public_inputs

@@ -24,17 +24,16 @@ from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 from ax.core.trial_status import TrialStatus
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 
-from dpbo.checking import checked
-from dpbo.curator.evaluation import LOST
-from dpbo.curator.handle import Handle
+from dpbo.curator.handle import LOST, Handle
 from dpbo.curator.turns import assume_durations_tell_nothing
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure
 from dpbo.integrations.ax.strategies import noisy_improvement
-from dpbo.integrations.recommending import Recommendation, recommended
-from dpbo.integrations.wording import Kind, Parameter, Wording
+from dpbo.integrations.parameter_encoding import Kind, Parameter, Wording
+from dpbo.integrations.recommendation import Recommendation, recommended
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import require_count
 from dpbo.space import Space
+from dpbo.validation import checked
 
 ENTRY = "entry"
 """Of a trial's run metadata: the name under which the ledger knows its value."""

@@ -1,10 +1,11 @@
+from .accountant import LedgerAccountant as LedgerAccountant
+from .config import DPSGDConfig as DPSGDConfig
 from .engine import PrivateEngine as PrivateEngine
 from .planning import TuningPlan as TuningPlan
 from .planning import TuningPlans as TuningPlans
 from .planning import plan_tuning as plan_tuning
-from .releasing import released as released
-from .terms import DPSGD as DPSGD
-from .training import Fit as Fit
-from .training import Session as Session
+from .session import Fit as Fit
+from .session import Session as Session
+from .strip import strip_opacus as strip_opacus
 from .tuning import TunedModel as TunedModel
 from .tuning import tune as tune

@@ -1,6 +1,6 @@
 """Opacus' engine with dpbo's samples, sums and noise, whose steps are charged to a curator's ledger.
 
-    terms = DPSGD(noise_multiplier=1.1, epochs=15, batches=14, batch_size=128)
+    terms = DPSGDConfig(noise_multiplier=1.1, epochs=15, batches=14, batch_size=128)
     engine = PrivateEngine(curator, terms)
     module, optimizer, loader = engine.make_private(module=module, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0)
 
@@ -20,13 +20,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from dpbo.accounting.ledger_accountant import Bound, LedgerAccountant
-from dpbo.checking import checked
+from dpbo._opacus import load_opacus
 from dpbo.errors import InputError
+from dpbo.integrations.opacus.accountant import Bound, LedgerAccountant
+from dpbo.integrations.opacus.config import DPSGDConfig
 from dpbo.integrations.opacus.noise import LEAST_NORM, MOST_NORM, NoisedOptimizer, PoissonSamples
-from dpbo.integrations.opacus.terms import DPSGD
-from dpbo.loading import load_opacus
 from dpbo.privacy import require_positive
+from dpbo.validation import checked
 
 _loaders: Any = load_opacus("opacus.data_loader")
 _OWN = frozenset({"noise_multiplier", "poisson_sampling", "noise_generator", "clipping", "rand_on_empty"})
@@ -41,7 +41,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         once: the loader gives the samples of all epochs in one pass, and none after them.
     """
 
-    def __init__(self, terms: DPSGD, charge: Callable[[Any], None], *, once: bool = False) -> None:
+    def __init__(self, terms: DPSGDConfig, charge: Callable[[Any], None], *, once: bool = False) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of generators of its own, which are not used
             super().__init__(accountant="rdp")
@@ -118,7 +118,7 @@ class PrivateEngine(NoisedEngine):
         InputError: a unit of several records (Opacus clips records).
     """
 
-    def __init__(self, curator: Bound, terms: DPSGD, *, name: str = "dp-sgd") -> None:
+    def __init__(self, curator: Bound, terms: DPSGDConfig, *, name: str = "dp-sgd") -> None:
         super().__init__(terms, self._pay)
         self.accountant = LedgerAccountant(curator, noise_multiplier=terms.noise_multiplier, steps=terms.steps, name=name)
 

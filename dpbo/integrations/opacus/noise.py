@@ -34,9 +34,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dpbo._opacus import load_opacus
 from dpbo.curator.entropy import bernoulli, system_entropy
 from dpbo.errors import InputError
-from dpbo.loading import load_opacus
 from dpbo.mechanisms.additive import ROUND_UP, grid_of
 from dpbo.mechanisms.gaussian import NORMALS
 from dpbo.mechanisms.rounding import rounded

@@ -1,6 +1,7 @@
 """What tuning DP-SGD costs, for training and validation records alike, before any record is touched.
 
-    plans = plan_tuning(Budget(6.0, 1e-5), DPSGD(noise_multiplier=1.0, epochs=10, batches=10, batch_size=110), runs=10, validation=350)
+    config = DPSGDConfig(noise_multiplier=1.0, epochs=10, batches=10, batch_size=110)
+    plans = plan_tuning(Budget(6.0, 1e-5), config, runs=10, validation=350)
     print(plans)
 
 Training records pay for DP-SGD steps, validation records for the noise on scores, and no record for both: each role is composed by itself,
@@ -20,12 +21,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dpbo.accounting.composition import compose
-from dpbo.checking import checked
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, RolesEvent, SelectionEvent
-from dpbo.integrations.opacus.terms import DPSGD
-from dpbo.laws import CountLaw, TruncatedNegativeBinomial
+from dpbo.integrations.opacus.config import DPSGDConfig
 from dpbo.privacy import Adjacency, Budget, require_count, require_positive, require_range
+from dpbo.run_counts import CountLaw, TruncatedNegativeBinomial
+from dpbo.validation import checked
 
 SHAPE = 3.0
 """Of the negative binomial whose draws decide the number of runs: on the public table of DP-SGD runs the cheapest in runs and epsilon."""
@@ -48,7 +49,7 @@ class TuningPlan:
     """
 
     strategy: str
-    terms: DPSGD
+    terms: DPSGDConfig
     score_multiplier: float
     score_std: float
     runs: float
@@ -88,7 +89,7 @@ class TuningPlans(Mapping[str, TuningPlan]):
 @checked
 def plan_tuning(
     budget: Budget,
-    terms: DPSGD,
+    terms: DPSGDConfig,
     *,
     runs: int,
     validation: int,
@@ -138,7 +139,7 @@ class _Way(NamedTuple):
     spread: tuple[float, float] = (1.0, 1.0)
 
 
-def _planned(budget: Budget, terms: DPSGD, adjacency: Adjacency, unit: float, way: _Way) -> TuningPlan:
+def _planned(budget: Budget, terms: DPSGDConfig, adjacency: Adjacency, unit: float, way: _Way) -> TuningPlan:
     def least(kind: Callable[[float], Event]) -> float:
         return _least(
             lambda multiplier: compose([way.paid(kind(multiplier))], delta=budget.delta or 0.0).epsilon <= (budget.epsilon or 0.0)

@@ -5,7 +5,7 @@
     found.parameters, found.model, found.score, found.statement
 
 "selection" keeps every run but the best hidden, and "hypo" lets hidden runs look at earlier ones, within bounds. "search" releases each
-run's score and proposes by them (`next_point`); its models are paid for, so the recommended one is handed out without another run. "once"
+run's score and proposes by them (`suggest`); its models are paid for, so the recommended one is handed out without another run. "once"
 is a search of one run, at parameters fixed beforehand.
 
 A search is resumed from its ledger: a run that was killed has cost a training record its steps, and is not run again; with `folder` its
@@ -31,24 +31,24 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from dpbo.accounting.planned import Planned
-from dpbo.acquisition.mixed import next_point, posterior_mean
-from dpbo.algorithms.hypo import Adaptive
+from dpbo.acquisition.expected_improvement import posterior_mean, suggest
+from dpbo.algorithms.hidden_runs import DensityRatioProposals
 from dpbo.algorithms.selection import NoisedScore, private_selection
-from dpbo.checking import checked
 from dpbo.curator.curator import Curator
 from dpbo.curator.records import count_records
 from dpbo.describing import described_space
 from dpbo.errors import InputError
+from dpbo.integrations.opacus.config import DPSGDConfig
 from dpbo.integrations.opacus.planning import TuningPlan
-from dpbo.integrations.opacus.releasing import released
-from dpbo.integrations.opacus.terms import DPSGD
-from dpbo.integrations.opacus.training import Fit, Session
+from dpbo.integrations.opacus.session import Fit, Session
+from dpbo.integrations.opacus.strip import strip_opacus
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
-from dpbo.queries.scoring import Score
+from dpbo.queries.score_evaluation import Score
 from dpbo.space import Space
 from dpbo.statement import Statement
+from dpbo.validation import checked
 
 _TRAINING, _SCORES, _SELECTION = "training", "scores", "selection"
 
@@ -59,7 +59,7 @@ class TunedModel:
 
     Attributes:
         parameters: of the recommended run; None where a selection released nothing.
-        model: what `released` leaves of what `fit` returned, a module without Opacus, protected by DP-SGD; None where another process
+        model: what `strip_opacus` leaves of what `fit` returned, a module without Opacus, protected by DP-SGD; None where another process
             trained it and no folder kept it.
         score: its noised validation score; of a search the posterior mean, which is a little too high, being the best of several.
         statement: what is guaranteed, for both roles.
@@ -98,7 +98,7 @@ def tune(
 
     Args:
         fit: `fit(parameters, session) -> model`; takes the training records from the session alone, and leaves none in an attribute of the
-            model: see `released`, which is applied to it.
+            model: see `strip_opacus`, which is applied to it.
         score: `score(model, records)`, one number a validation record, maximised. It gets a copy of the model, which is thrown away.
         training, validation: disjoint records. Under REPLACE_ONE any split that does not look at them, such as one by place. Under
             ADD_OR_REMOVE_ONE a record's role must follow from the record itself, such as a keyed hash of its id: in a split by place,
@@ -113,7 +113,7 @@ def tune(
 
     Raises:
         InputError: an argument outside its range, or a plan that the budget does not hold. BudgetExceeded, LedgerMismatch, ReleaseLost: as
-        of private_selection and PrivateObjective. A run in which `fit` fails, or gives what `released` refuses, is paid for and has the
+        of private_selection and PrivateObjective. A run in which `fit` fails, or gives what `strip_opacus` refuses, is paid for and has the
         worst score.
     """
     _require(training, plan, parameters)
@@ -127,7 +127,7 @@ def tune(
         curator.ledger.note("assume", "roles-by-record")
 
     def trained(given: dict[str, Any]) -> nn.Module:
-        return released(fit(given, Session(training, plan.terms)))
+        return strip_opacus(fit(given, Session(training, plan.terms)))
 
     if plan.law is not None:
         settings = {} if divisor is None else {"divisor": divisor}
@@ -157,8 +157,8 @@ def tune(
     return TunedModel(space.decode(X[place]), models.kept(X[place]), float(means[place]), curator.statement(), X, Y)
 
 
-def _adaptive(space: Space, plan: TuningPlan) -> Adaptive | None:
-    return None if plan.spread == (1.0, 1.0) else Adaptive(space, spread=plan.spread, noise_std=plan.score_std)
+def _adaptive(space: Space, plan: TuningPlan) -> DensityRatioProposals | None:
+    return None if plan.spread == (1.0, 1.0) else DensityRatioProposals(space, spread=plan.spread, noise_std=plan.score_std)
 
 
 class _Models:
@@ -208,7 +208,7 @@ class _Models:
         if _key(x) in self._here or self._folder is None:
             return self._here.get(_key(x))
         files = [path for path in self._files(x) if path.exists()]
-        return released(torch.load(files[-1], weights_only=False)) if files else None  # of the caller's own folder, perhaps an old one
+        return strip_opacus(torch.load(files[-1], weights_only=False)) if files else None  # of the caller's own folder, perhaps an old one
 
     def _path(self, x: torch.Tensor) -> pathlib.Path:
         """Of the newest run at x."""
@@ -228,7 +228,7 @@ def _searched(objective: PrivateObjective, models: _Models, space: Space, fixed:
     while objective.remaining and models.remaining:
         begun = objective.evaluations - models.remaining  # also runs that were killed: their points are not tried again
         X, Y, Yvar = objective.history()
-        x = design[begun] if begun < len(design) or len(X) < 2 else next_point(space, X, Y, Yvar, seed=1000 * seed + begun)[0]
+        x = design[begun] if begun < len(design) or len(X) < 2 else suggest(space, X, Y, Yvar, seed=1000 * seed + begun)[0]
         objective(x.unsqueeze(0))
 
 
@@ -251,7 +251,7 @@ def _require(training: Any, plan: Any, parameters: dict[str, Any] | None) -> Non
         raise InputError("parameters", parameters, "given for the plan 'once', and only there")
 
 
-def _stated(terms: DPSGD) -> dict[str, Any]:
+def _stated(terms: DPSGDConfig) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(terms).items() if name != "noise_multiplier"}
 
 

@@ -1,7 +1,7 @@
 """A sampler for noised values, and what to recommend from them.
 
 Optuna's own samplers work on a private objective, but take its values for exact, or guess their noise. dpbo knows the noise: each trial
-carries its variance, and the Gaussian process behind `dpbo.acquisition.next_point` uses it.
+carries its variance, and the Gaussian process behind `dpbo.acquisition.suggest` uses it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import torch
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from dpbo.acquisition.mixed import next_point
-from dpbo.checking import checked
-from dpbo.integrations.optuna.suggesting import Suggestions
-from dpbo.integrations.optuna.trials import ENTRY, YVAR
-from dpbo.integrations.recommending import Recommendation, recommended
+from dpbo.acquisition.expected_improvement import suggest
+from dpbo.integrations.optuna.trials import ENTRY, YVAR, Suggestions
+from dpbo.integrations.recommendation import Recommendation, recommended
 from dpbo.privacy import require_count
 from dpbo.space import Space
+from dpbo.validation import checked
 
 
 @checked
@@ -53,7 +52,7 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # O
         if trial.number < self._initial or len(X) < 2:
             return self._suggestions.shown(self._space.sample(trial.number + 1, seed=self._seed)[-1])
         pending = self._pending(study, trial, {known.user_attrs[ENTRY] for known in finished})
-        x = next_point(self._space, X, Y, Yvar, seed=1000 * self._seed + trial.number, pending=pending)
+        x = suggest(self._space, X, Y, Yvar, seed=1000 * self._seed + trial.number, pending=pending)
         return self._suggestions.shown(x[0])
 
     def sample_independent(self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution) -> Any:

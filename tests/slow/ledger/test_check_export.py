@@ -17,10 +17,10 @@ from gpytorch.kernels import RBFKernel
 from dpbo import Budget, PrivateObjective
 from dpbo.__main__ import main
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter
-from dpbo.algorithms.kusner import Adaptive, RegularisedBest
 from dpbo.curator.ledger import Ledger
 from dpbo.events import LaplaceEvent, PoissonGaussianEvent, RolesEvent
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
+from dpbo.papers.kusner import AdaptiveLipschitz, RegularisedBest
 from dpbo.testing.ledger_contract import BIRTH
 from examples.check_export import check
 from tests.slow.ledger.runs import MEAN, make
@@ -42,7 +42,7 @@ def printed(url):
 def lines(tmp_path_factory):
     """An export: birth, a plan of six slots, two charges of it for three slots, each with its value, and a release besides."""
     curator = make(url := str(tmp_path_factory.mktemp("search") / "l.db"))
-    terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 6, "name": "search", "budget_share": 0.75}
+    terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 6, "name": "search", "budget": 0.75}
     objective = PrivateObjective(curator, lambda x, r: 1 - (r - x[0]).abs(), **terms)
     for x in ([[0.125], [0.25]], [[0.5]]):
         objective(torch.tensor(x, dtype=torch.float64))
@@ -259,7 +259,7 @@ def test_it_finds_every_changed_line(lines, measured):
 def test_it_bounds_nothing_without_the_assumptions_that_a_release_is_under(tmp_path):
     curator = make(url := str(tmp_path / "l.db"), budget=Budget(1.0, 0.0), accounting=PureFilter(), allow_conditional=True)
     curator.ledger.note("assume", "durations-tell-nothing")
-    rule = Adaptive(RBFKernel().double(), 0.01, 3)
+    rule = AdaptiveLipschitz(RBFKernel().double(), 0.01, 3)
     bounds: dict[str, Any] = {"lipschitz": 0.5, "bound": 1.0, "at_zero": 0.5, "records": 2000, "adaptive": rule}
     curator.release(RegularisedBest(lambda w, r: r, fit=lambda x: x, grid=[1.0, 2.0, 3.0], **bounds), LaplaceMechanism(2.0))
     told = check(printed(url))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dpbo.accounting.costs import Cost
+from dpbo.accounting.filters import Cost
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded
 from dpbo.events import GaussianEvent

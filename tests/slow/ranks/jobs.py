@@ -22,16 +22,16 @@ import torch.distributed as dist
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Ranks, Space
 from dpbo.accounting.filters import RDPFilter
-from dpbo.algorithms.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
-from dpbo.algorithms.gibo_options import choose_start
-from dpbo.algorithms.gibo_settings import PAPER, RECOMMENDED
+from dpbo.algorithms.gibo import choose_start
+from dpbo.algorithms.gibo_design import PAPER, RECOMMENDED
 from dpbo.algorithms.selection import NoisedScore, private_selection
 from dpbo.curator.inside import noised_inside
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import PrivacyError
-from dpbo.laws import TruncatedNegativeBinomial
 from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
 from dpbo.queries import ClippedMean, QuantileUtilities, RowOutcome
+from dpbo.run_counts import TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
 
 N, D, SIZE, STEPS = 203, 3, 4, 6
@@ -91,7 +91,7 @@ def everything(ranks):
     objective = PrivateObjective(opened(ranks, groups=True), lambda x, r: -loss(x, r), score_range=(-2.0, 0.0), evaluations=3)
     cells = PrivateObjective(opened(ranks), lambda x, r: (r[:, 0] > x[0]).long(), score_range=(0.0, 1.0), evaluations=2, cells=2)
     X = torch.full((2, D), 0.25, dtype=torch.float64)
-    start = choose_start(opened(ranks), loss, X * torch.tensor([[1.0], [2.0]]), loss_range=(0.0, 3.0), budget_share=0.5)
+    start = choose_start(opened(ranks), loss, X * torch.tensor([[1.0], [2.0]]), loss_range=(0.0, 3.0), budget=0.5)
     return {
         "gibo": gibo(opened(ranks), settings=RECOMMENDED),
         "gibo with history": gibo(opened(ranks), settings=PAPER),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpbo.laws import BinomialRuns, FixedRuns, PoissonRuns, TruncatedNegativeBinomial, TruncatedPoisson
+from dpbo.run_counts import BinomialRuns, FixedRuns, PoissonRuns, TruncatedNegativeBinomial, TruncatedPoisson
 
 LAWS = [
     TruncatedNegativeBinomial.of_mean(8.0),

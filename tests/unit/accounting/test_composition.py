@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from dpbo import Adjacency
-from dpbo.accounting import compose, convert, gdp
+from dpbo.accounting import compose, convert_adjacency, gdp
 from dpbo.accounting.pairs import GaussianPair, LaplacePair, ResponsePair
 from dpbo.accounting.pld import epsilon
 from dpbo.errors import InputError
-from dpbo.events import (
+from dpbo.events import (  # fmt: skip
     ExponentialEvent,
     GaussianEvent,
     L2LaplaceEvent,
@@ -24,7 +24,7 @@ from dpbo.events import (
     NotPrivateEvent,
     PermuteAndFlipEvent,
     PoissonGaussianEvent,
-)  # fmt: skip
+)
 
 ADD, REPLACE = "add-or-remove-one", "replace-one"
 KINDS = (GaussianEvent, LaplaceEvent, ExponentialEvent)
@@ -105,17 +105,17 @@ def test_exponentials_are_half_as_far_as_any_pure_mechanism():
 @pytest.mark.attack("A9")
 def test_relations_are_converted_one_way():
     add, replace = Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE
-    assert convert(GaussianEvent(4.0, 3), add, replace) == GaussianEvent(2.0, 3)
-    assert compose([convert(GaussianEvent(4.0), add, replace)], delta=0.0).mu == 0.5
-    assert convert(LaplaceEvent(4.0), add, replace) == LaplaceEvent(2.0)
+    assert convert_adjacency(GaussianEvent(4.0, 3), add, replace) == GaussianEvent(2.0, 3)
+    assert compose([convert_adjacency(GaussianEvent(4.0), add, replace)], delta=0.0).mu == 0.5
+    assert convert_adjacency(LaplaceEvent(4.0), add, replace) == LaplaceEvent(2.0)
     sampled = PoissonGaussianEvent(1.1, 5, rate=0.1, relation=ADD)
-    assert convert(sampled, add, replace) == PoissonGaussianEvent(1.1, 5, rate=0.1, relation=REPLACE)
-    assert convert(sampled, add, add) is sampled
+    assert convert_adjacency(sampled, add, replace) == PoissonGaussianEvent(1.1, 5, rate=0.1, relation=REPLACE)
+    assert convert_adjacency(sampled, add, add) is sampled
     for given_, wanted in ((replace, add), (Adjacency.BOUNDED_ROW_CHANGE, replace)):
         with pytest.raises(InputError, match="wanted"):
-            convert(GaussianEvent(4.0), given_, wanted)
+            convert_adjacency(GaussianEvent(4.0), given_, wanted)
     with pytest.raises(InputError, match="relation"):
-        compose([sampled, convert(sampled, add, replace)], delta=1e-5)
+        compose([sampled, convert_adjacency(sampled, add, replace)], delta=1e-5)
 
 
 def test_exact_answers_have_no_bound_and_losses_too_large_for_a_grid_keep_the_other_bounds():

@@ -10,7 +10,7 @@ from scipy.stats import norm
 from dpbo.accounting import compose, dominating, gdp, pld, selected
 from dpbo.accounting.dominating import SelectionPair, base_of, pairs_of, selection_delta, selection_epsilon, selection_side
 from dpbo.accounting.pairs import GaussianPair
-from dpbo.accounting.sides import Base
+from dpbo.accounting.selected import Base
 from dpbo.errors import InputError
 from dpbo.events import (
     ExponentialEvent,
@@ -23,7 +23,7 @@ from dpbo.events import (
     RolesEvent,
     SelectionEvent,
 )
-from dpbo.laws import FixedRuns, PoissonRuns, TruncatedNegativeBinomial
+from dpbo.run_counts import FixedRuns, PoissonRuns, TruncatedNegativeBinomial
 
 GEOMETRIC = TruncatedNegativeBinomial.of_mean(10.0)
 

@@ -32,7 +32,7 @@ def exported(tmp_path, capsys, accounting, sampled=False):
                       budget=Budget(20.0, 1e-6), dataset="d", ledger=url, accounting=accounting)  # fmt: skip
     if accounting.price(GaussianEvent(9.0)) is not None and not isinstance(accounting, Planned):
         share = 0.1
-        PrivateObjective(curator, lambda x, r: r, score_range=(0.0, 1.0), evaluations=4, budget_share=share)(torch.rand(3, 1).double())
+        PrivateObjective(curator, lambda x, r: r, score_range=(0.0, 1.0), evaluations=4, budget=share)(torch.rand(3, 1).double())
     releases = [(MEAN, GaussianMechanism(9.0)), (MEAN, LaplaceMechanism(8.0)), (CHOICE, ExponentialMechanism(10.0)),
                 (CHOICE, PermuteAndFlipMechanism(10.0)), (PoissonSampled(MEAN, rate=0.25), GaussianMechanism(3.0))]  # fmt: skip
     for query, mechanism in releases:

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpbo import Budget
-from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter, calibrate, gdp, profiles, rdp
-from dpbo.accounting.costs import _GRAIN, _LONGEST, Cost
-from dpbo.accounting.known import accounting_named
-from dpbo.accounting.membership import true_positive_rate
-from dpbo.accounting.rounding import root_up, rounded_up
+from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter, calibrate, gdp, profiles
+from dpbo.accounting.filters import _GRAIN, _LONGEST, Cost
+from dpbo.accounting.gdp import root_up, rounded_up, true_positive_rate
+from dpbo.accounting.planned import accounting_named
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, LaplaceEvent, SelectionEvent
-from dpbo.laws import BinomialRuns
+from dpbo.run_counts import BinomialRuns
 from dpbo.statement import Guarantee
 
 FILTERS = [GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(8.0)]
@@ -98,7 +97,7 @@ def test_a_filter_is_found_again_by_its_name_and_by_no_other():
 
 
 def test_errors_name_what_a_filter_cannot_do():
-    least = rdp.conversion(16.0, 1e-6)  # takes the whole of this budget
+    least = profiles.conversion(16.0, 1e-6)  # takes the whole of this budget
     for make, parameter in (
         (lambda: RDPFilter(1.0), "order"),
         (lambda: RDPFilter(1.5e6), "order"),

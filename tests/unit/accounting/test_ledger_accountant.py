@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.accounting import GDPFilter, LedgerAccountant, Planned, RDPFilter, compose
-from dpbo.accounting.ledger_accountant import _rest
+from dpbo._opacus import load_opacus
+from dpbo.accounting import GDPFilter, Planned, RDPFilter, compose
 from dpbo.errors import BudgetExceeded, InputError, LedgerError, OpacityError
 from dpbo.events import GaussianEvent, LaplaceEvent, PoissonGaussianEvent
-from dpbo.integrations.opacus import DPSGD, PrivateEngine
-from dpbo.loading import load_opacus
+from dpbo.integrations.opacus import DPSGDConfig, LedgerAccountant, PrivateEngine
+from dpbo.integrations.opacus.accountant import _rest
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from examples.dpsgd_one_ledger import main
@@ -68,7 +68,7 @@ def opacus(accountant=None):
 
 def private(curator, steps=6):
     """dpbo's engine, over the first of two passes and some of the second; terms have whole passes."""
-    engine = PrivateEngine(curator, DPSGD(noise_multiplier=SIGMA, epochs=2, batches=8, batch_size=8))
+    engine = PrivateEngine(curator, DPSGDConfig(noise_multiplier=SIGMA, epochs=2, batches=8, batch_size=8))
     engine.accountant = LedgerAccountant(curator, noise_multiplier=SIGMA, steps=steps)
     return engine
 

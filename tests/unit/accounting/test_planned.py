@@ -11,8 +11,8 @@ import torch
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.accounting import Planned, calibrate, compose
-from dpbo.accounting.costs import Cost
-from dpbo.accounting.known import accounting_named
+from dpbo.accounting.filters import Cost
+from dpbo.accounting.planned import accounting_named
 from dpbo.algorithms import choose_start, search_then_choose
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, NotPrivateEvent, PermuteAndFlipEvent, PoissonGaussianEvent
@@ -96,15 +96,15 @@ def test_a_share_of_a_plan_is_refused_before_anything_is_reserved():
     terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 30}
     bounds = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     for ask in (
-        lambda share: PrivateObjective(curator, lambda x, r: r, budget_share=share, **terms),
+        lambda share: PrivateObjective(curator, lambda x, r: r, budget=share, **terms),
         lambda share: DPGIBO(curator, lambda x, r: r, bounds=bounds, budget=share, iterations=30, batch_size=2, clip=1.0),
-        lambda share: choose_start(curator, lambda x, r: r, bounds, loss_range=(0.0, 1.0), budget_share=share),
+        lambda share: choose_start(curator, lambda x, r: r, bounds, loss_range=(0.0, 1.0), budget=share),
     ):
         for share in (0.1, Fraction(29, 30)):
-            with pytest.raises(InputError, match=rf"budget_share={float(share)!r} .*1 under a plan"):
+            with pytest.raises(InputError, match=rf"budget={float(share)!r} .*1 under a plan"):
                 ask(share)
     assert curator.ledger.head().kind == "birth"
-    assert PrivateObjective(curator, lambda x, r: r, budget_share=1.0, **terms).noise_multiplier == 10.0
+    assert PrivateObjective(curator, lambda x, r: r, budget=1.0, **terms).noise_multiplier == 10.0
 
 
 def test_a_search_and_its_choice_take_what_the_plan_lists_for_each():

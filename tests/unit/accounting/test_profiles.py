@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpbo import Budget
-from dpbo.accounting import ZCDPFilter, profiles, rdp
+from dpbo.accounting import ZCDPFilter, profiles
 from dpbo.events import (
     ExponentialEvent,
     GaussianEvent,
@@ -24,7 +24,7 @@ from dpbo.events import (
     RolesEvent,
     SelectionEvent,
 )
-from dpbo.laws import FixedRuns
+from dpbo.run_counts import FixedRuns
 
 ORDERS = [1.05, 1.5, 2.0, 8.0, 300.0]
 SIZES = [1e-4, 0.004, 0.02, 0.7, 3.0, 40.0]  # epsilon, or mu
@@ -150,14 +150,14 @@ def test_the_most_expensive_of_several_roles_counts():
 def test_conversions_are_the_formula_and_never_below():
     orders = np.array([1.0001, 1.5, 2.0, 60.0, 1e5])
     for delta in DELTAS:
-        found = rdp.conversions(orders, delta)
+        found = profiles.conversions(orders, delta)
         with mpmath.workdps(50):
             for order, one in zip(orders.tolist(), found.tolist(), strict=True):
                 a, d = mpmath.mpf(order), mpmath.mpf(delta)
                 true = mpmath.log((a - 1) / a) - (mpmath.log(d) + mpmath.log(a)) / (a - 1)
                 assert true - abs(true) * mpmath.mpf(10) ** -15 <= one <= true + abs(true) * mpmath.mpf(10) ** -10
-                assert rdp.conversion(order, delta) == one
-    assert (rdp.conversions(orders, 0.0) == math.inf).all()
+                assert profiles.conversion(order, delta) == one
+    assert (profiles.conversions(orders, 0.0) == math.inf).all()
 
 
 def least(rho, delta):
@@ -180,17 +180,17 @@ def test_rho_is_never_read_below_its_best_order():
     with mpmath.workdps(50):
         for rho, delta in ((1e-8, 1e-40), (0.003, 1e-5), (0.5, 1e-5), (40.0, 1e-12), (0.1, 1e-40)):
             true = least(mpmath.mpf(rho), mpmath.mpf(delta))
-            assert true <= rdp.epsilon_of_rho(rho, delta) <= true * (1 + mpmath.mpf(10) ** -11)
-            back = rdp.rho_within(float(true), delta)
+            assert true <= profiles.epsilon_of_rho(rho, delta) <= true * (1 + mpmath.mpf(10) ** -11)
+            back = profiles.rho_within(float(true), delta)
             assert least(mpmath.mpf(back), mpmath.mpf(delta)) <= true
             assert back > rho * (1 - 1e-10)
 
 
 @pytest.mark.attack("A15")
 def test_a_tiny_budget_has_a_rho_that_holds_and_is_the_largest():
-    assert rdp.epsilon_of_rho(0.0, 1e-5) == rdp.epsilon_of_rho(1e-9, 0.5) == 0.0
-    assert rdp.epsilon_of_rho(1.0, 0.0) == math.inf
+    assert profiles.epsilon_of_rho(0.0, 1e-5) == profiles.epsilon_of_rho(1e-9, 0.5) == 0.0
+    assert profiles.epsilon_of_rho(1.0, 0.0) == math.inf
     for epsilon, delta in ((1e-12, 1e-6), (1e-9, 1e-6), (1e-20, 0.5), (1e-6, 1e-20), (1e5, 1e-300)):
-        rho = rdp.rho_within(epsilon, delta)
+        rho = profiles.rho_within(epsilon, delta)
         assert ZCDPFilter().cap(Budget(epsilon, delta)).parts[0] == Fraction(rho)
-        assert rdp.epsilon_of_rho(rho, delta) <= epsilon < rdp.epsilon_of_rho(rho * (1 + 1e-7), delta), (epsilon, delta)
+        assert profiles.epsilon_of_rho(rho, delta) <= epsilon < profiles.epsilon_of_rho(rho * (1 + 1e-7), delta), (epsilon, delta)

@@ -9,15 +9,15 @@ import torch
 
 from dpbo import PrivateObjective
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter, compose
-from dpbo.accounting.relations import convert
+from dpbo.accounting.calibration import convert_adjacency
 from dpbo.algorithms import NoisedScore, selection_event
 from dpbo.curator import Curator
 from dpbo.errors import InputError
 from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, RolesEvent, event_from_json
-from dpbo.laws import PoissonRuns
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.queries import ClippedMean
+from dpbo.run_counts import PoissonRuns
 
 STEPS = PoissonGaussianEvent(2.0, 50, rate=0.1, relation="add-or-remove-one")
 SCORE = GaussianEvent(3.0)
@@ -61,7 +61,7 @@ def test_json_keeps_it_and_a_relation_is_converted_inside_it():
     assert event_from_json(scaled.to_json()) == scaled
     assert scaled.of("training") == (PoissonGaussianEvent(3.0, 200, rate=0.1, relation="add-or-remove-one"),)
     assert scaled.of("no such role") == ()
-    replaced = convert(TRIAL, Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE)
+    replaced = convert_adjacency(TRIAL, Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE)
     assert replaced.relations() == {"replace-one"}
     assert dict(replaced.costs)["validation"] == (GaussianEvent(1.5),)
 

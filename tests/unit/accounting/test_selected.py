@@ -9,10 +9,10 @@ import pytest
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 
-from dpbo.accounting import compose, dominating, gdp, profiles, rdp, selected
-from dpbo.accounting.sides import Base
+from dpbo.accounting import compose, dominating, gdp, profiles, selected
+from dpbo.accounting.selected import Base
 from dpbo.events import GaussianEvent, PoissonGaussianEvent, SelectionEvent
-from dpbo.laws import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
+from dpbo.run_counts import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
 from tests.unit.accounting.enumerated import EPSILONS, LAWS, ORDERS, at_threshold, best_of, curve_of, delta, pairs, renyi
 
 PAIRS = 1000
@@ -142,7 +142,7 @@ def test_the_table_of_gaussian_runs():
         if shape is None:
             assert bound.rdp <= published, "ours is tighter than the published one"
         else:
-            fine = renyi_curve(event, FINE) + rdp.conversions(FINE, 1e-6)
+            fine = renyi_curve(event, FINE) + profiles.conversions(FINE, 1e-6)
             assert float(fine.min()) == pytest.approx(published, abs=0.006)
             assert bound.rdp <= float(fine.min()) * 1.01
         assert bound.epsilon >= reached - 0.006
@@ -160,7 +160,7 @@ def test_renyi_bounds_are_those_of_dp_accounting():
         ours = selected.renyi(law, lambda at: steps, orders, lambda: None, inner=orders)
         ours = np.minimum.accumulate(ours[::-1])[::-1]  # divergences rise with the order
         assert ours == pytest.approx(theirs._rdp, rel=2e-3)
-        assert float((ours + rdp.conversions(orders, 1e-6)).min()) == pytest.approx(theirs.get_epsilon(1e-6), rel=1e-6)
+        assert float((ours + profiles.conversions(orders, 1e-6)).min()) == pytest.approx(theirs.get_epsilon(1e-6), rel=1e-6)
     theirs = RdpAccountant(orders)
     theirs.compose(dp_event.RepeatAndSelectDpEvent(dp_event.GaussianDpEvent(4.0), 10.0, math.inf))
     poisson = compose([SelectionEvent(base=(GaussianEvent(4.0),), law=PoissonRuns(10.0))], delta=1e-6)

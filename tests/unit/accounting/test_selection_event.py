@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter, calibrate, compose, convert, profiles, selected
-from dpbo.accounting.known import accounting_named
-from dpbo.accounting.tuning import _fitting, choose_law, scale_base
+from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter, calibrate, compose, convert_adjacency, profiles, selected
+from dpbo.accounting.planned import accounting_named
+from dpbo.accounting.tuning import _fitting, choose_run_count, scale_base
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.events import DeclassifiedEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, SelectionEvent, event_from_json
-from dpbo.laws import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
 from dpbo.privacy import Adjacency, Budget
+from dpbo.run_counts import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
 
 STEPS = PoissonGaussianEvent(1.1, 300, rate=0.01, relation="add-or-remove-one")
 GEOMETRIC = TruncatedNegativeBinomial.of_mean(10.0)
@@ -65,7 +65,7 @@ def test_the_ledger_keeps_and_replays_it(tmp_path, accounting):
 def test_a_base_in_another_relation_is_refused():
     with pytest.raises(InputError, match="relation"):
         Ledger(None, birth(Planned([MIXED]), Budget(20.0, 1e-6), "replace-one"))
-    converted = convert(MIXED, Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE)
+    converted = convert_adjacency(MIXED, Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE)
     assert converted.relations() == {"replace-one"}
     assert converted.base[1:] == (GaussianEvent(4.5), LaplaceEvent(20.0, 2))
     Ledger(None, birth(Planned([converted]), Budget(40.0, 1e-6), "replace-one"))
@@ -126,28 +126,28 @@ def test_the_pure_epsilon_alone_is_enough_and_so_is_the_profile():
 
 def test_a_law_is_chosen_for_a_budget():
     budget, base, shapes = Budget(2.0, 1e-6), (GaussianEvent(4.0),), (0.0, 1.0, math.inf)
-    choice = choose_law(budget, base, runs=20, shapes=shapes)
+    choice = choose_run_count(budget, base, runs=20, shapes=shapes)
     assert choice.epsilon <= 2.0
     assert choice.expected <= 20 * (1 + 1e-9)
     assert choice.usually == choice.law.quantile(0.95) > choice.expected
     assert choice.reach == selected.reach(choice.law, 1 / 20), "how surely some run is among the best of as many as were asked for"
     for shape in shapes:
-        assert choose_law(budget, base, runs=20, shapes=[shape]).reach <= choice.reach
-    poor = choose_law(Budget(1.7, 1e-6), base, runs=20, shapes=[1.0])
+        assert choose_run_count(budget, base, runs=20, shapes=[shape]).reach <= choice.reach
+    poor = choose_run_count(Budget(1.7, 1e-6), base, runs=20, shapes=[1.0])
     assert poor.epsilon <= 1.7
     assert poor.reach < choice.reach
     more = TruncatedNegativeBinomial.of_mean(1.0 + 1.0102 * (poor.expected - 1.0))
     assert compose([SelectionEvent(base=base, law=more)], delta=1e-6).epsilon > 1.7, "one per cent more runs beyond the first"
-    rich = choose_law(Budget(9.0, 1e-6), base, runs=20)
+    rich = choose_run_count(Budget(9.0, 1e-6), base, runs=20)
     assert isinstance(rich.law, TruncatedPoisson), "the most concentrated law"
     assert rich.expected == pytest.approx(20)
-    joint = choose_law(budget, base, runs=5, beside=[GaussianEvent(20.0)], shapes=[1.0])
+    joint = choose_run_count(budget, base, runs=5, beside=[GaussianEvent(20.0)], shapes=[1.0])
     assert compose([joint.event, GaussianEvent(20.0)], delta=1e-6).epsilon <= 2.0
     with pytest.raises(InputError, match="budget"):
-        choose_law(Budget(0.5, 1e-6), base, runs=20)
+        choose_run_count(Budget(0.5, 1e-6), base, runs=20)
     for wrong in (1.0, 1.009, 2e6, math.nan, "20", True):
         with pytest.raises(InputError, match="runs"):
-            choose_law(budget, base, runs=wrong)  # type: ignore[arg-type]
+            choose_run_count(budget, base, runs=wrong)  # type: ignore[arg-type]
 
 
 def test_the_noise_of_runs_is_the_least_that_keeps_the_budget():
@@ -170,7 +170,7 @@ def test_the_noise_of_runs_is_the_least_that_keeps_the_budget():
 def test_budgets_that_no_noise_meets_and_bases_that_cost_nothing_are_refused():
     for budget in (Budget(3.0, 0.0), Budget.gdp(1.0)):
         for call in (
-            lambda budget=budget: choose_law(budget, [GaussianEvent(9.0)], runs=5),
+            lambda budget=budget: choose_run_count(budget, [GaussianEvent(9.0)], runs=5),
             lambda budget=budget: scale_base(budget, [GaussianEvent(9.0)], FixedRuns(2)),
         ):
             with pytest.raises(InputError, match="given as epsilon and a delta"):

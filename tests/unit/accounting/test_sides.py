@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpbo.accounting import gdp
-from dpbo.accounting.sides import Base, Side
+from dpbo.accounting.selected import Base, Side
 
 P, Q = np.array([0.5, 0.2, 0.2, 0.1]), np.array([0.1, 0.3, 0.6, 0.0])
 SIDE = Side.of_laws(P, Q)

@@ -8,10 +8,9 @@ import torch
 from scipy.optimize import minimize, rosen, rosen_der
 
 from dpbo.acquisition import adaptive_points, choose_points, designs
-from dpbo.acquisition.lbfgs import minimise
-from dpbo.acquisition.trace import GradientTrace
+from dpbo.acquisition.gradient_design import GradientTrace, minimise
 from dpbo.models import GradientPosterior
-from dpbo.models.radial import RBF, Matern52
+from dpbo.models.kernels import RBF, Matern52
 from tests.unit.models.kernels import DOUBLE, KERNELS
 
 D = 3

@@ -17,9 +17,9 @@ from botorch.optim import optimize_acqf
 
 from dpbo import Budget
 from dpbo.acquisition import GradientInformation, prior_guided
-from dpbo.algorithms.em import DPGaussianMixture
 from dpbo.errors import InputError
 from dpbo.models import GradientPosterior, squared_exponential
+from dpbo.papers.em import DPGaussianMixture
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
 

@@ -7,8 +7,8 @@ from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.sampling import SobolQMCNormalSampler
 
 from dpbo import Space
-from dpbo.acquisition import Proposer, next_point
-from dpbo.models.observed import quiet, usual_gp
+from dpbo.acquisition import Proposer, suggest
+from dpbo.models.builders import default_gp, quiet
 
 UNIT = scipy.stats.uniform(0, 1)
 SPACES = {"continuous": Space(a=UNIT, b=UNIT), "mixed": Space(a=UNIT, n=[1, 2, 3, 4], k=["p", "q"])}
@@ -26,10 +26,10 @@ def joint_gain(space, data):
     """What some points gain together, by BoTorch's plain joint samples, without its pending points."""
     sampler = SobolQMCNormalSampler(torch.Size([512]), seed=99)
     with quiet(), torch.no_grad():
-        return qLogNoisyExpectedImprovement(usual_gp(space, *data), data[0], sampler=sampler, incremental=False)
+        return qLogNoisyExpectedImprovement(default_gp(space, *data), data[0], sampler=sampler, incremental=False)
 
 
-@pytest.mark.parametrize(("kind", "proposer"), [("continuous", "next_point"), ("mixed", "Proposer")])
+@pytest.mark.parametrize(("kind", "proposer"), [("continuous", "suggest"), ("mixed", "Proposer")])
 def test_a_point_is_the_one_that_gains_most_beside_those_pending(kind, proposer):
     """With little known, so that there is something to gain everywhere: BoTorch's plain joint samples say how much."""
     space, data = SPACES[kind], observed(SPACES[kind], 6, sd=0.2)
@@ -37,11 +37,11 @@ def test_a_point_is_the_one_that_gains_most_beside_those_pending(kind, proposer)
     cheap, gain, (X, Y, Yvar) = Proposer(space), joint_gain(space, data), data
 
     def propose(pending):
-        return cheap(X, Y, Yvar, pending, seed=1) if proposer == "Proposer" else next_point(space, *data, seed=1, pending=pending)
+        return cheap(X, Y, Yvar, pending, seed=1) if proposer == "Proposer" else suggest(space, *data, seed=1, pending=pending)
 
     alone = propose(data[0][:0])
-    if proposer == "next_point":
-        assert torch.equal(next_point(space, *data, seed=1), alone), "no points pending is none pending"
+    if proposer == "suggest":
+        assert torch.equal(suggest(space, *data, seed=1), alone), "no points pending is none pending"
     else:
         assert torch.equal(propose(data[0][:0]), alone)
     pending = alone

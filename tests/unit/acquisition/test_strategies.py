@@ -8,10 +8,10 @@ import scipy.stats
 import torch
 
 from dpbo import Space
-from dpbo.acquisition import Proposer, next_point, pareto_front, pareto_point, posterior_mean, region_after, trust_region_point
+from dpbo.acquisition import Proposer, pareto_front, posterior_mean, region_after, suggest, suggest_in_trust_region, suggest_pareto
 from dpbo.acquisition.trust_region import region_bounds
 from dpbo.errors import InputError
-from dpbo.models import sparse_gp, usual_gp
+from dpbo.models import default_gp, sparse_gp
 
 CONTINUOUS = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform(), c=scipy.stats.uniform())
 MIXED = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(1, 9), kind=["x", "y", "z"])
@@ -36,10 +36,10 @@ def _allowed(space, x):
 
 
 PROPOSERS: dict[str, Any] = {
-    "qlognei": next_point,
-    "trust region": trust_region_point,
-    "sparse": lambda *args, seed: next_point(*args, seed=seed, model=sparse_gp),
-    "pareto": lambda s, X, Y, V, *, seed: pareto_point(s, X, Y, V, -X[:, :1], reference=(0.0, -1.0), seed=seed),
+    "qlognei": suggest,
+    "trust region": suggest_in_trust_region,
+    "sparse": lambda *args, seed: suggest(*args, seed=seed, model=sparse_gp),
+    "pareto": lambda s, X, Y, V, *, seed: suggest_pareto(s, X, Y, V, -X[:, :1], reference=(0.0, -1.0), seed=seed),
 }
 
 
@@ -78,7 +78,7 @@ def test_a_search_finds_the_peak_of_noisy_values(name):
         x = PROPOSERS[name](CONTINUOUS, X, Y, Yvar, seed=step)
         y = _bump(x).unsqueeze(1) + STD * torch.randn(1, 1, dtype=torch.float64, generator=generator)
         X, Y, Yvar = torch.cat([X, x]), torch.cat([Y, y]), torch.full((len(X) + 1, 1), STD**2, dtype=torch.float64)
-    model = sparse_gp if name == "sparse" else usual_gp
+    model = sparse_gp if name == "sparse" else default_gp
     best = X[posterior_mean(CONTINUOUS, X, Y, Yvar, model=model).argmax()]
     assert _bump(best.unsqueeze(0)).item() > 0.95  # the best of 20 random points has .66 in the mean
 
@@ -108,7 +108,7 @@ class TestTrustRegion:
         from dpbo.acquisition import trust_region
 
         monkeypatch.setattr(trust_region, "region_after", lambda *a, **k: trust_region.TrustRegion(start=7))
-        x = trust_region_point(CONTINUOUS, X, Y, Yvar, seed=1)
+        x = suggest_in_trust_region(CONTINUOUS, X, Y, Yvar, seed=1)
         assert torch.equal(x, CONTINUOUS.sample(8, seed=7)[2:3])
 
     def test_the_box_is_stretched_cut_to_the_space_and_whole_for_categories(self):
@@ -128,10 +128,10 @@ class TestTrustRegion:
         X, Y, Yvar = _observed(CONTINUOUS, 24, seed=1)
         means = posterior_mean(CONTINUOUS, X, Y, Yvar)
         order = means.argsort(descending=True)  # best first: all that follow are failures
-        x = trust_region_point(CONTINUOUS, X[order], Y[order], Yvar[order], seed=2, initial=2)
+        x = suggest_in_trust_region(CONTINUOUS, X[order], Y[order], Yvar[order], seed=2, initial=2)
         length = region_after(means[order].tolist(), dimension=3, initial=2).length
         assert length == 0.8 / 2**5  # 22 failures, four a halving
-        scales = usual_gp(CONTINUOUS, X, Y, Yvar).covar_module.lengthscale.detach().reshape(-1)
+        scales = default_gp(CONTINUOUS, X, Y, Yvar).covar_module.lengthscale.detach().reshape(-1)
         stretch = float((scales / scales.log().mean().exp()).max())
         assert float((x[0] - X[means.argmax()]).abs().max()) <= length / 2 * stretch + 1e-6
 
@@ -140,7 +140,7 @@ def test_costs_that_do_not_fit_are_refused():
     X, Y, Yvar = _observed(CONTINUOUS, 5)
     for costs in (X[:, :1] * math.nan, X[:4, :1]):
         with pytest.raises(InputError, match=r"^public="):
-            pareto_point(CONTINUOUS, X, Y, Yvar, costs, reference=(0.0, 0.0), seed=0)
+            suggest_pareto(CONTINUOUS, X, Y, Yvar, costs, reference=(0.0, 0.0), seed=0)
         with pytest.raises(InputError, match=r"^public="):
             pareto_front(CONTINUOUS, X, Y, Yvar, costs)
 

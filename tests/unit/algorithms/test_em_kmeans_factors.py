@@ -11,9 +11,9 @@ from sklearn.decomposition import FactorAnalysis
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
-from dpbo.algorithms.em import DPFactorAnalysis, DPKMeans, DPLloyd, embedding
 from dpbo.errors import InputError
 from dpbo.mechanisms import NoNoise
+from dpbo.papers.em import DPFactorAnalysis, DPKMeans, DPLloyd, embedding
 from dpbo.testing import replay
 
 EXACT = NoNoise(allow_not_private=True)

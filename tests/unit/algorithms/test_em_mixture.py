@@ -14,12 +14,12 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
 from dpbo.accounting import Planned, ZCDPFilter
-from dpbo.algorithms.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd, density_of
-from dpbo.algorithms.em.repair import Averaged, Prior, mixture_of
 from dpbo.errors import InputError, LedgerMismatch
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import NoNoise
-from dpbo.queries.features import features
+from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd, density_of
+from dpbo.papers.em.gaussians import Averaged, Prior, mixture_of
+from dpbo.queries.moment_features import features
 
 EXACT = NoNoise(allow_not_private=True)
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
@@ -195,7 +195,7 @@ def test_a_far_cluster_of_few_records_is_kept():
 def test_other_questions_are_not_answered_by_what_was_released(tmp_path, monkeypatch):
     terms, X, model = on_disk(tmp_path), blobs(1000), mixture(budget=0.5, dimension=2, max_iter=3)
     clone(model).fit(make(X, **terms))
-    monkeypatch.setattr("dpbo.algorithms.em.mixture._SEPARATION", 0.9)
+    monkeypatch.setattr("dpbo.papers.em.mixture._SEPARATION", 0.9)
     with pytest.raises(LedgerMismatch, match="question"):
         clone(model).fit(make(X, **terms))
 

@@ -257,7 +257,7 @@ def test_the_accounting_may_be_a_plan_or_refuse():
 def test_a_start_is_chosen_privately_among_public_candidates():
     curator = make()
     candidates = torch.tensor([[0.05] * D, [0.5] * D, [0.95] * D], dtype=torch.float64)
-    terms: dict[str, Any] = {"loss_range": (0.0, 4.0), "budget_share": 0.1}
+    terms: dict[str, Any] = {"loss_range": (0.0, 4.0), "budget": 0.1}
     start = choose_start(curator, distance, candidates, **terms)
     assert start.tolist() == [0.5] * D
     gibo(curator, start=start, budget=0.9).run()
@@ -269,7 +269,7 @@ def test_a_start_is_chosen_privately_among_public_candidates():
         choose_start(curator, distance, candidates, **terms, name="another")
     ends = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
     wrong = lambda x, records: (records[:, 0] > x[0]).to(torch.uint8)  # noqa: E731  # zero-one losses of small integers
-    assert choose_start(make(), wrong, ends, loss_range=(0.0, 1.0), budget_share=0.5)[0] == 1.0
+    assert choose_start(make(), wrong, ends, loss_range=(0.0, 1.0), budget=0.5)[0] == 1.0
 
 
 def test_a_clip_is_chosen_privately_near_the_quantile_of_gradient_lengths():
@@ -277,14 +277,14 @@ def test_a_clip_is_chosen_privately_near_the_quantile_of_gradient_lengths():
     start = torch.full((D,), 0.05, dtype=torch.float64)
     true = float((2 * (start - users())).norm(dim=1).quantile(0.9))
     candidates = [0.1 * true, 0.5 * true, 0.99 * true, 3 * true, 10 * true]
-    assert choose_clip(curator, distance, bounds=box(), candidates=candidates, budget_share=0.5, start=start) == candidates[2]
+    assert choose_clip(curator, distance, bounds=box(), candidates=candidates, budget=0.5, start=start) == candidates[2]
     far = [0.1 * true, 1.2 * true, 3 * true, 30 * true, 300 * true]
-    chosen = [choose_clip(make(), distance, bounds=box(), candidates=far, budget_share=0.5, start=start) for _ in range(8)]
+    chosen = [choose_clip(make(), distance, bounds=box(), candidates=far, budget=0.5, start=start) for _ in range(8)]
     assert chosen.count(far[1]) >= 6, "of clips that cut nobody, the lowest"
 
 
 def test_a_clip_that_was_chosen_answers_no_other_question(tmp_path):
-    terms: dict[str, Any] = {"bounds": box(), "candidates": [0.1, 0.3, 1.0, 3.0], "budget_share": 0.3}
+    terms: dict[str, Any] = {"bounds": box(), "candidates": [0.1, 0.3, 1.0, 3.0], "budget": 0.3}
     once: dict[str, Any] = {**on_disk(tmp_path), "entropy": SeededEntropy(1)}
     chosen = choose_clip(make(**once), distance, **terms)
     matern = gpytorch.kernels.MaternKernel(nu=2.5).double()

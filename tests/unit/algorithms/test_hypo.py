@@ -10,12 +10,11 @@ import torch
 
 from dpbo import Space
 from dpbo.accounting import compose, selected
-from dpbo.accounting.sides import Base, Side
-from dpbo.algorithms.hidden_runs import Run, best_of
-from dpbo.algorithms.hypo import Adaptive, drawn_index, upper_bound, whole_weights
+from dpbo.accounting.selected import Base, Side
+from dpbo.algorithms.hidden_runs import DensityRatioProposals, Run, best_of, drawn_index, upper_bound, whole_weights
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, SelectionEvent, event_from_json
-from dpbo.laws import BinomialRuns, FixedRuns, ThresholdStop, TruncatedNegativeBinomial
+from dpbo.run_counts import BinomialRuns, FixedRuns, ThresholdStop, TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
 
 ONE = 1 << 40
@@ -51,7 +50,7 @@ def test_an_index_is_drawn_by_its_weight():
 
 
 def test_later_runs_look_where_earlier_ones_did_well():
-    adaptive = Adaptive(SPACE, spread=(0.1, 5.0), noise_std=0.01)
+    adaptive = DensityRatioProposals(SPACE, spread=(0.1, 5.0), noise_std=0.01)
     runs = [_run([a, k], a - 0.5 * (k == 1)) for a in (0.1, 0.4, 0.7, 0.95) for k in (0.0, 1.0, 2.0)]
     entropy = SeededEntropy(0)
     points = SPACE.sample(adaptive.candidates, seed=0)
@@ -77,7 +76,7 @@ def test_runs_that_failed_or_a_model_that_cannot_be_fitted_say_nothing():
     runs = [_run([0.5, 1.0], 0.3), _run([0.1, 0.0], 0.2), _run([0.2, 2.0], 0.6)]
     given = dict.fromkeys((breaks, leaves, column, lambda m, X: X[:5, 0], lambda m, X: X[:, 0] / 0, lambda m, X: 1.0), runs)
     for interest, known in {upper_bound: [_run([0.5, 1.0], -math.inf)] * 5, **given}.items():
-        adaptive = Adaptive(SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=32, interest=interest)
+        adaptive = DensityRatioProposals(SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=32, interest=interest)
         assert not adaptive._interests(known, SPACE.sample(32, seed=0), SeededEntropy(5)).any()
 
 
@@ -90,7 +89,7 @@ def test_how_many_runs_looked_at_earlier_ones_shows_in_no_state_of_torchs_genera
             drawn.append(torch.rand(1).item())
             return upper_bound(model, X)
 
-        adaptive = Adaptive(SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=16, interest=interest)
+        adaptive = DensityRatioProposals(SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=16, interest=interest)
         best_of(lambda p: (None, p["a"]), SPACE, FixedRuns(runs), SeededEntropy(0), threshold=None, pad_to=None, proposals=adaptive)
         assert len(set(drawn)) == max(runs - 2, 0)
         assert torch.equal(torch.get_rng_state(), state)

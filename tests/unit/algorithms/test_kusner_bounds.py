@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from dpbo.acquisition import SrinivasCompact, kusner_beta
-from dpbo.algorithms.kusner import bounds, infinite
-from dpbo.algorithms.kusner.lipschitz import fixed_grid, theorem_7, theorem_8
+from dpbo.papers.kusner import bounds
+from dpbo.papers.kusner.regularised import fixed_grid, theorem_7, theorem_8
 
 DOUBLE = torch.float64
 COUNT, OBSERVATIONS, KAPPA, NOISE, DELTA = 100, 20, 0.9, 0.01, 0.1
@@ -89,19 +89,19 @@ BOX: dict[str, Any] = {"dimension": 1, "side": 1.0, "a": 2.0 + math.sqrt(3.0) / 
 
 
 def test_parts_of_the_discretisation():
-    assert infinite.grid_choice_sensitivity(points=10, dimension=3, kappa=KAPPA, delta=DELTA) == pytest.approx(
+    assert bounds.grid_choice_sensitivity(points=10, dimension=3, kappa=KAPPA, delta=DELTA) == pytest.approx(
         2 * math.sqrt(2 * math.log(3000 / DELTA)) + 2 * math.sqrt(0.1 * math.log(3000 / DELTA))
     )
-    gap = infinite.compact_gap(points=50, **BOX, kappa=KAPPA, delta=DELTA)
+    gap = bounds.compact_gap(points=50, **BOX, kappa=KAPPA, delta=DELTA)
     slope = BOX["b"] * math.sqrt(math.log(BOX["a"] / (DELTA / 2)))
     assert gap == pytest.approx(math.sqrt(0.2) * (math.sqrt(2 * math.log(50 / (DELTA / 2))) + slope / 50))
-    assert infinite.grid_loss(points=50, **BOX, delta=DELTA) == pytest.approx(slope / 50)
+    assert bounds.grid_loss(points=50, **BOX, delta=DELTA) == pytest.approx(slope / 50)
     shared = {"points": 50, **BOX, "kappa": KAPPA}
-    whole = infinite.compact_value_sensitivity(**shared, observations=30, noise=0.01, gamma=8.0, delta=DELTA)
+    whole = bounds.compact_value_sensitivity(**shared, observations=30, noise=0.01, gamma=8.0, delta=DELTA)
     beta = SrinivasCompact(**BOX, delta=DELTA / 4)(30)
     found = bounds.mean_regret(observations=30, noise=0.01, gamma=8.0, beta=beta) + 2 / 30
     q = bounds.noise_gap(observations=30, noise=0.01, delta=DELTA)
-    assert whole == pytest.approx(found + infinite.compact_gap(**shared, delta=DELTA / 4) + q)
+    assert whole == pytest.approx(found + bounds.compact_gap(**shared, delta=DELTA / 4) + q)
 
 
 RAMP: dict[str, Any] = {"lipschitz": 0.5, "bound": 1.0}  # g = clip(1/2 - y w x / 2, 0, 1) for |x| <= 1

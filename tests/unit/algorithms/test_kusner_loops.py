@@ -11,9 +11,9 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
-from dpbo.algorithms.kusner import Adaptive, KusnerSearch, RegularisedBest, bounds, lipschitz
 from dpbo.errors import InputError
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise
+from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest, bounds, regularised
 
 EXACT = NoNoise(allow_not_private=True)
 
@@ -101,7 +101,7 @@ def people(n, seed=0):
     return torch.from_numpy(np.stack([rng.uniform(-1, 1, n), rng.choice([-1.0, 1.0], n)], axis=1))
 
 
-@pytest.mark.parametrize("adaptive", [None, Adaptive(kernel(1.0), 1e-2, 3)])
+@pytest.mark.parametrize("adaptive", [None, AdaptiveLipschitz(kernel(1.0), 1e-2, 3)])
 def test_the_best_value_is_found_and_unconditional_over_the_whole_grid(adaptive):
     data = people(200)
     data[:, 1] = data[:, 0].sign()
@@ -113,11 +113,11 @@ def test_the_best_value_is_found_and_unconditional_over_the_whole_grid(adaptive)
     if conditional:
         with pytest.raises(InputError, match="loss-lipschitz"):
             make(data, allow_conditional=False).release(best(200, adaptive=adaptive), LaplaceMechanism(1.0))
-    expected = lipschitz.fixed_grid if adaptive is None else lambda **k: lipschitz.theorem_7(most=4.0, **k)
+    expected = regularised.fixed_grid if adaptive is None else lambda **k: regularised.theorem_7(most=4.0, **k)
     assert release.law.scale[0] / 200 == pytest.approx(expected(least=0.5, lipschitz=0.5, bound=1.0, records=200), rel=1e-6)
 
 
-@pytest.mark.parametrize("adaptive", [None, Adaptive(kernel(1.0), 1e-2, 3)])
+@pytest.mark.parametrize("adaptive", [None, AdaptiveLipschitz(kernel(1.0), 1e-2, 3)])
 @pytest.mark.attack("A5", "A9")
 def test_no_neighbour_moves_the_best_value_further_than_declared(adaptive):
     """Replaced records of every kind, among them one that is not finite and one that breaks the loss."""

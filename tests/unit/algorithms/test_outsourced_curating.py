@@ -9,11 +9,11 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import GDPFilter, PureFilter
-from dpbo.algorithms.outsourced import Outcomes, random_projection, release_rows, row_noises
 from dpbo.curator.records import PrivateView
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.events import L2LaplaceEvent
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
+from dpbo.papers.po_gp_ucb import Outcomes, random_projection, release_rows, row_noises
 from dpbo.queries import RowTable
 from dpbo.queries.query import IntegerSum
 from dpbo.testing import SeededEntropy, reachable
@@ -109,7 +109,7 @@ def test_rows_are_drawn_once_whoever_asks_again(tmp_path):
 
 
 def answers(private, **changed):
-    return Outcomes(private, lambda records: records["y"], **{"value_range": (0.0, 1.0), "budget_share": 0.5, **changed})
+    return Outcomes(private, lambda records: records["y"], **{"value_range": (0.0, 1.0), "budget": 0.5, **changed})
 
 
 @pytest.mark.usefixtures("seeded_noise")
@@ -150,7 +150,7 @@ def test_an_outcome_is_not_looked_at_where_its_row_has_no_answer_left():
         looked.append(1)
         return 0.5
 
-    asked = Outcomes(curator(), outcome, value_range=(0.0, 1.0), budget_share=0.5, limit=2)
+    asked = Outcomes(curator(), outcome, value_range=(0.0, 1.0), budget=0.5, limit=2)
     asked.value(1, request="a")
     for request in ("b", "c"):
         with pytest.raises(BudgetExceeded):

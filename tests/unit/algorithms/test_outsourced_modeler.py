@@ -14,9 +14,9 @@ from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.means import ZeroMean
 
 from dpbo.acquisition import SrinivasFinite
-from dpbo.algorithms.outsourced import Modeler, modeler
 from dpbo.errors import InputError
 from dpbo.models import FiniteGP, noisy_inputs, squared_exponential
+from dpbo.papers.po_gp_ucb import Modeler, modeler
 
 DOUBLE, NOISE = torch.float64, 1e-4
 

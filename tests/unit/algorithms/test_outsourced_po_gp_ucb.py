@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from dpbo.algorithms.outsourced import po_gp_ucb_omega, po_gp_ucb_transform
 from dpbo.errors import InputError
+from dpbo.papers.po_gp_ucb import po_gp_ucb_omega, po_gp_ucb_transform
 
 DOUBLE = torch.float64
 

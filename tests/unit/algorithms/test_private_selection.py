@@ -27,10 +27,10 @@ from dpbo.curator import Curator, Ledger
 from dpbo.curator.inside import noised_inside
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable, ReleaseLost
 from dpbo.events import GaussianEvent, SelectionEvent
-from dpbo.laws import FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.queries import CandidateScores
+from dpbo.run_counts import FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
 from dpbo.space import Space
 from dpbo.testing import SeededEntropy
 
@@ -170,7 +170,7 @@ def test_what_runs_and_their_children_write_past_python_is_not_heard(capfd):
 
 CLOSED = """
 import os, sys
-from dpbo.algorithms.descriptors import silenced
+from dpbo.isolation import silenced
 def is_open(number):
     try:
         return bool(os.fstat(number))

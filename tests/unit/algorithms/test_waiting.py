@@ -7,9 +7,9 @@ import pytest
 
 from dpbo import Curator
 from dpbo.algorithms import AsynchronousBO
-from dpbo.algorithms.outsourced import release_rows
 from dpbo.errors import LedgerUnavailable, ReleaseLost
 from dpbo.mechanisms import L2LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.papers.po_gp_ucb import release_rows
 from dpbo.testing import SeededEntropy
 from tests.unit.algorithms import test_asynchronous as asynchronous
 from tests.unit.algorithms import test_em_mixture as em

@@ -25,7 +25,7 @@ from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, OpacityError, PrivateFailure, ReleaseLost, ScoreError
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism
-from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, scoring
+from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
 from dpbo.testing import SeededEntropy
 
 RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
@@ -340,7 +340,7 @@ def test_more_failures_than_the_calls_settle_are_a_failure_not_worst_scores(monk
         return r
 
     assert settled(picky, records) == pytest.approx(1 - 1 / 64, abs=0.001)
-    monkeypatch.setattr(scoring, "_MOST_CALLS", 40)
+    monkeypatch.setattr(score_evaluation, "_MOST_CALLS", 40)
     with pytest.raises(PrivateFailure):
         settled(picky, records)
 

@@ -5,10 +5,10 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.__main__ import main
-from dpbo.algorithms.outsourced import Outcomes, release_rows
-from dpbo.curator.terms import COUNTED, plan_terms
+from dpbo.curator.birth import COUNTED, plan_terms
 from dpbo.errors import InputError, LedgerMismatch
 from dpbo.mechanisms import GaussianMechanism
+from dpbo.papers.po_gp_ucb import Outcomes, release_rows
 from dpbo.queries import ClippedMean, ClippedSum, RowTable
 
 EVENT = GaussianMechanism(30.0).event()
@@ -25,11 +25,11 @@ def score(_x, records):
 
 
 def objective(curator, **changes):
-    return PrivateObjective(curator, score, **{"score_range": (0.0, 1.0), "evaluations": 6, "budget_share": 0.5, **changes})
+    return PrivateObjective(curator, score, **{"score_range": (0.0, 1.0), "evaluations": 6, "budget": 0.5, **changes})
 
 
 def outcomes(curator, **changes):
-    return Outcomes(curator, lambda records: records[0, 0], value_range=(0.0, 1000.0), budget_share=0.5, **changes)
+    return Outcomes(curator, lambda records: records[0, 0], value_range=(0.0, 1000.0), budget=0.5, **changes)
 
 
 def rows(curator, **changes):
@@ -37,7 +37,7 @@ def rows(curator, **changes):
 
 
 PLANS = pytest.mark.parametrize("plan", [objective, outcomes, rows])
-OWN_TERMS = {objective: ("budget_share", "cells"), outcomes: ("value_range",), rows: ("radius", "projection")}
+OWN_TERMS = {objective: ("budget", "cells"), outcomes: ("value_range",), rows: ("radius", "projection")}
 
 
 @PLANS
@@ -97,7 +97,7 @@ def test_a_role_that_a_ledger_names_and_dpbo_does_not_know_is_shown_and_its_plan
     means = ClippedMean(score, score_range=(0.0, 1.0)).public_inputs()
     planned = GaussianMechanism(objective(make()).noise_multiplier).event()
     kept = {"ledger": str(tmp_path / "l.db"), "dataset": "study"}
-    make(**kept).ledger.reserve("objective", planned, 6, {**means, "budget_share": "1/2", "role": "nurse", "evaluations": 1})
+    make(**kept).ledger.reserve("objective", planned, 6, {**means, "budget": "1/2", "role": "nurse", "evaluations": 1})
     private = make(**kept)
     objective(private, terms={"role": "nurse", "evaluations": 1})(torch.rand(1, 1, dtype=torch.float64))
     statement = private.statement()
@@ -136,7 +136,7 @@ def test_what_questions_under_a_plan_declared_otherwise_is_listed_once():
 def test_a_plan_named_as_a_question_keeps_its_terms_and_a_range_that_its_terms_hid_is_listed():
     private = make()
     for name in ("objective", "objective, question 1"):
-        objective(private, name=name, budget_share=0.25)
+        objective(private, name=name, budget=0.25)
     asked(private, ClippedSum(score, score_range=(0.0, 2.0)))
     told = private.statement().public_inputs
     assert told["objective, question 1"]["evaluations"] == 6

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from dpbo.errors import InputError
-from dpbo.laws import (
+from dpbo.mechanisms.run_count import _decided, drawn
+from dpbo.run_counts import (
     BinomialRuns,
     CountLaw,
     FixedRuns,
@@ -18,7 +19,6 @@ from dpbo.laws import (
     TruncatedPoisson,
     law_from_json,
 )
-from dpbo.mechanisms.run_count import _decided, drawn
 from dpbo.testing import SeededEntropy
 from tests.unit.mechanisms.words import Words
 

@@ -14,7 +14,7 @@ from scipy.stats import binomtest, chisquare
 
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter, profiles
-from dpbo.accounting.costs import Cost
+from dpbo.accounting.filters import Cost
 from dpbo.errors import InputError
 from dpbo.events import ExponentialEvent
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism, selection

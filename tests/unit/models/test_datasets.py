@@ -8,7 +8,7 @@ import torch
 
 from dpbo.errors import InputError
 from dpbo.models import DataSetKernel, FiniteGP, chain, hamming, information_gain_bound, matern52, over_data_sets, squared_exponential
-from dpbo.models.information import greedy_gains
+from dpbo.models.finite import greedy_gains
 
 DOUBLE, THETA = torch.float64, 4.0
 

@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 
-from dpbo.queries import Ball, MixtureMoments, fused, fused_moments, vectors
-from dpbo.queries.features import degrees, width_of
-from dpbo.queries.points import PointSums
+from dpbo.queries import Ball, MixtureMoments
+from dpbo.queries import gradient as clipped
+from dpbo.queries.gpu import gradient, moments
+from dpbo.queries.moment_features import degrees, width_of
+from dpbo.queries.point_sums import PointSums
 
 SUMS = [  # units, columns, dimension, clip
     (1, 1, 1, 3.0), (300, 20, 33, 50.0), (130, 7, 5, 1e4), (129, 33, 16, 0.3), (77, 40, 70, 200.0), (65, 5, 128, 40.0), (10, 3, 256, 5.0),
@@ -24,7 +26,7 @@ SUMS = [  # units, columns, dimension, clip
 ]  # fmt: skip
 AT_AN_EDGE = (68, 33, 16, 0.3)  # columns are where the kernel reads them: their length is a multiple of 16 bytes
 CENTER = 3.0
-AIMS = (vectors._SHORTER, 1.1)  # with the second, floats fail to shorten, and what is too long must count as nothing
+AIMS = (clipped._SHORTER, 1.1)  # with the second, floats fail to shorten, and what is too long must count as nothing
 MOMENTS = [  # records, dimension, components, covariance, whether the ball is turned
     (300, 2, 5, "full", False), (300, 2, 5, "full", True), (130, 3, 1, "diag", False), (77, 1, 2, "spherical", False),
     (260, 3, 4, "spherical", True), (257, 4, 2, "full", False), (1, 1, 1, "full", False), (129, 2, 10, "diag", False),
@@ -72,15 +74,15 @@ def both_sums(case, aim, device="cpu", changed=lambda column: column):
     W = torch.randint(-7, 8, (dimension, columns), generator=generator).double()
     if units > 5:
         Y[0, 3], Y[-1, 4], Y[:, 5] = math.nan, -math.inf, 0.0
-    quantum, before = vectors.quantum_of(clip, dimension), vectors._SHORTER
+    quantum, before = clipped.quantum_of(clip, dimension), clipped._SHORTER
     try:
-        vectors._SHORTER = aim
-        own = vectors.clipped_sum([changed(y) for y in Y], W, clip, quantum, CENTER)
-        goal = vectors.aim_of(math.floor(clip / quantum), dimension)
+        clipped._SHORTER = aim
+        own = clipped.clipped_sum([changed(y) for y in Y], W, clip, quantum, CENTER)
+        goal = clipped.aim_of(math.floor(clip / quantum), dimension)
     finally:
-        vectors._SHORTER = before
+        clipped._SHORTER = before
     columns_there = [changed(y) for y in Y.to(device)]
-    return fused.fused_sum(columns_there, W.to(device), clip, quantum, CENTER, aim=goal).tolist(), own.tolist()
+    return gradient.fused_sum(columns_there, W.to(device), clip, quantum, CENTER, aim=goal).tolist(), own.tolist()
 
 
 def moments_of(records, dimension, components, covariance, turned, *, dtype=torch.float64):
@@ -102,12 +104,12 @@ def moments_apart(case, device="cpu", dtype=torch.float64, together=None, change
     """[difference of all weights together, largest difference of a sum over n 2^a]: 0 and a rounding of weights, where all is well."""
     X, question = moments_of(*case, dtype=dtype)
     X = changed(X)
-    steps, before = question.resolution(len(X)), fused_moments._TOGETHER
+    steps, before = question.resolution(len(X)), moments._TOGETHER
     try:
-        fused_moments._TOGETHER = together or before
-        fused_sums = fused_moments.fused_moments(X.to(device), question._scaled(steps), question.ball, steps, question.covariance)
+        moments._TOGETHER = together or before
+        fused_sums = moments.fused_moments(X.to(device), question._scaled(steps), question.ball, steps, question.covariance)
     finally:
-        fused_moments._TOGETHER = before
+        moments._TOGETHER = before
     found, own = (sums.cpu().reshape(question.components, -1) for sums in (fused_sums, PointSums.summed(question, X, steps)))
     most = case[0] * 2.0**steps.weight_bits * torch.tensor([2.0 ** (steps.bits * p) for p in degrees(case[3], case[1]).tolist()])
     return [int((found.sum(0) - own.sum(0)).abs().max()), float(((found - own).abs() / most).max())]
@@ -116,7 +118,7 @@ def moments_apart(case, device="cpu", dtype=torch.float64, together=None, change
 if __name__ == "__main__":
     cpu = torch.device("cpu")
     pairs = [both_sums(case, aim) for case in SUMS for aim in AIMS] + [both_sums(AT_AN_EDGE, AIMS[0], changed=at_the_edge)]
-    same = [fused_sum == own for fused_sum, own in pairs] + [fused._works(cpu), not fused.can_fuse(cpu, 2)]
+    same = [fused_sum == own for fused_sum, own in pairs] + [gradient._works(cpu), not gradient.can_fuse(cpu, 2)]
     apart = [moments_apart(case) for case in MOMENTS] + [moments_apart(**{"case": MOMENTS[0], **other}) for other in OTHERS]
-    launched = [fused_moments._works(cpu), not fused_moments.can_fuse_moments(cpu, 5, 2, "full")]
+    launched = [moments._works(cpu), not moments.can_fuse_moments(cpu, 5, 2, "full")]
     print(json.dumps([same, apart, launched]))

@@ -11,9 +11,10 @@ import torch
 
 from dpbo import PrivacyUnit
 from dpbo.curator.records import PrivateView
-from dpbo.queries import ClippedGradient, MixtureMoments, fused, fused_moments
-from dpbo.queries.fused import _ready, can_fuse
-from dpbo.queries.fused_moments import can_fuse_moments
+from dpbo.queries import ClippedGradient, MixtureMoments
+from dpbo.queries.gpu import gradient, moments
+from dpbo.queries.gpu.gradient import _ready, can_fuse
+from dpbo.queries.gpu.moments import can_fuse_moments
 from dpbo.queries.gradient import collected
 from dpbo.queries.query import IntegerSum
 from tests.unit.queries.fused_cases import AIMS, MOMENTS, OTHERS, SUMS, both_sums, moments_apart, moments_of, sign_kept_apart
@@ -42,7 +43,7 @@ def test_a_trial_launch_that_finds_no_memory_says_nothing_of_the_next(monkeypatc
     def full(*arguments, **options):
         raise torch.OutOfMemoryError
 
-    for host, launch in ((fused, "fused_sum"), (fused_moments, "fused_moments")):
+    for host, launch in ((gradient, "fused_sum"), (moments, "fused_moments")):
         monkeypatch.setattr(host, launch, full)
         with pytest.raises(torch.OutOfMemoryError):
             host._works(torch.device("cpu", 0))
@@ -65,10 +66,10 @@ def test_on_a_gpu_they_give_the_cpus_integers():
         for aim in AIMS:
             found, own = both_sums(case, aim, "cuda")
             assert found == own, (case, aim)
-    for moments in (*MOMENTS, (300_001, 2, 5, "full", False)):
+    for of_points in (*MOMENTS, (300_001, 2, 5, "full", False)):
         for dtype in (torch.float32, torch.float64):
-            together, each = moments_apart(moments, device="cuda", dtype=dtype)
-            assert together == 0, (moments, dtype)
+            together, each = moments_apart(of_points, device="cuda", dtype=dtype)
+            assert together == 0, (of_points, dtype)
             assert each < CLOSE, (moments, dtype)
 
 

@@ -11,8 +11,8 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.mechanisms import GaussianMechanism, NoNoise
-from dpbo.queries import ClippedGradient, vectors
-from dpbo.queries.vectors import clipped_sum, quantum_of
+from dpbo.queries import ClippedGradient, gradient
+from dpbo.queries.gradient import clipped_sum, quantum_of
 from dpbo.testing import SumContract
 from tests.contracts.bases import tries
 
@@ -78,7 +78,7 @@ def test_one_unit_changes_no_others_bits(threads):
     torch.set_num_threads(threads)
     try:
         for N, d in ((1, 1), (11, 10), (34, 33), (257, 64)):
-            n, quantum = vectors._ROWS["cpu"] + 1, quantum_of(1.0, d)
+            n, quantum = gradient._ROWS["cpu"] + 1, quantum_of(1.0, d)
             Y, W = numbers(N, n, seed=N), numbers(d, N, seed=d)
             whole, last, first, without, first_gone, moved = (
                 clipped_sum(list(part), W, 1.0, quantum)
@@ -92,7 +92,7 @@ def test_one_unit_changes_no_others_bits(threads):
 @pytest.mark.attack("A8")
 def test_a_removed_unit_leaves_every_other_ones_length_as_it_was():
     """A whole chunk less one against a whole chunk: clipped lengths are summed in one fixed shape, wherever the last unit stands."""
-    rows = vectors._ROWS["cpu"]
+    rows = gradient._ROWS["cpu"]
     numbers = [10.760967930952122, -5.493870409268653, 4.796100944628616, -3.83102110441581, 0.9765046270726674]
     clip = 0.7499999980328573
     quantum, W = quantum_of(clip, 5), torch.eye(5, dtype=torch.float64)
@@ -204,14 +204,14 @@ def test_earlier_losses_stay_with_the_curator_and_are_used_again():
 
 def test_whole_numbers_are_never_too_long_whatever_the_floats_did(monkeypatch):
     """Long vectors end just inside floor(B / q); if floats overshot by a tenth, as no machine's do, they would count as nothing."""
-    shortening = vectors._SHORTER
+    shortening = gradient._SHORTER
     for d in (2, 3, 34):
-        q = vectors.quantum_of(1.5, d)
+        q = gradient.quantum_of(1.5, d)
         g = numbers(d, 500, seed=0) * torch.logspace(-3, 3, 500).double()
         most, squares = math.floor(1.5 / q), list[list[int]]()
         for shorter in (shortening, 1.1):
-            monkeypatch.setattr(vectors, "_SHORTER", shorter)
-            squares.append([sum(int(number) ** 2 for number in column) for column in vectors._clipped(g, 1.5, q).T])
+            monkeypatch.setattr(gradient, "_SHORTER", shorter)
+            squares.append([sum(int(number) ** 2 for number in column) for column in gradient._clipped(g, 1.5, q).T])
             assert max(squares[-1]) <= most**2, (d, shorter)
         found, wild = squares
         assert sum(square > (0.999999 * most) ** 2 for square in found) > 100, "long vectors are clipped, not lost"

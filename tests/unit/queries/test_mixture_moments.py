@@ -14,8 +14,8 @@ from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.queries import Ball, MixtureMoments
 from dpbo.queries.ball import lattice_chunks
-from dpbo.queries.features import COVARIANCES, features, width_of
 from dpbo.queries.mixture_moments import responsibilities
+from dpbo.queries.moment_features import COVARIANCES, features, width_of
 from tests.contracts.bases import PointContract, tries
 
 REPLACE = Adjacency.REPLACE_ONE

@@ -8,7 +8,7 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import PureFilter
-from dpbo.accounting.known import accounting_named
+from dpbo.accounting.planned import accounting_named
 from dpbo.curator.chain import Record, replay
 from dpbo.curator.records import PrivateView
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch
@@ -17,7 +17,7 @@ from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechan
 from dpbo.queries import ClippedMean, PoissonSampled, RowOutcome, RowTable
 from dpbo.queries.query import IntegerSum
 from dpbo.testing import RowContract
-from dpbo.testing.distances import require_within
+from dpbo.testing.query_contract import require_within
 from tests.contracts.bases import tries
 
 DOUBLE = torch.float64

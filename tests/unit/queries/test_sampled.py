@@ -16,7 +16,7 @@ from dpbo.events import GaussianEvent, PoissonGaussianEvent
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
 from dpbo.queries import CellMeans, ClippedMean, PoissonSampled
 from dpbo.testing import SumContract
-from dpbo.testing.statistics import LEVEL
+from dpbo.testing.mechanism_contract import LEVEL
 from tests.contracts.bases import tries
 
 EXACT = NoNoise(allow_not_private=True)

@@ -10,7 +10,7 @@ import torch
 from dpbo import PrivacyUnit
 from dpbo.curator.records import PrivateView
 from dpbo.queries.query import Failure
-from dpbo.queries.scoring import over_records, tensor_of
+from dpbo.queries.score_evaluation import over_records, tensor_of
 
 
 def fragile(_subject, batch):

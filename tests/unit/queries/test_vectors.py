@@ -1,4 +1,4 @@
-"""The recipe of vectors.py, step by step: products whose columns' bits do not depend on their place, sizes, and the last quantum."""
+"""The recipe of gradient.py, step by step: products whose columns' bits do not depend on their place, sizes, and the last quantum."""
 
 import math
 from fractions import Fraction
@@ -6,8 +6,8 @@ from fractions import Fraction
 import pytest
 import torch
 
-from dpbo.queries import vectors
-from dpbo.queries.products import by_columns, slow_product
+from dpbo.queries import gradient
+from dpbo.queries.integers import by_columns, slow_product
 
 DOUBLE = torch.float64
 SHAPES = [(2, 1, 3840), (5, 21, 3840), (33, 300, 240), (100, 10, 960), (5, 7, 1), (3, 4, 97), (6, 21, 4096), (16, 66, 4095)]
@@ -42,13 +42,13 @@ def test_a_column_has_the_same_bits_in_every_place(threads):
 @pytest.mark.attack("A4")
 def test_equal_units_get_equal_bits_wherever_they_stand(threads):
     """A product's tiles are 12, 16 or 24 columns wide, and what is left over beside them is added up in another order."""
-    for rows in (vectors._ROWS["cpu"], vectors._DEVICE_ROWS):
+    for rows in (gradient._ROWS["cpu"], gradient._DEVICE_ROWS):
         assert rows % 256 == 0, "whole tiles of any width"
-    assert vectors._ROWS["cpu"] % 48 == 0
+    assert gradient._ROWS["cpu"] % 48 == 0
     for N, d in ((1, 1), (3, 4), (5, 5), (11, 10), (34, 33), (7, 64)):
         W, one = matrices(d, N, 1)
-        columns = list(one.expand(N, 2 * vectors._ROWS["cpu"] + 7).contiguous())
-        found = torch.cat([chunk[:, :count] for chunk, count in vectors._products(columns, W, 0.1)], 1)
+        columns = list(one.expand(N, 2 * gradient._ROWS["cpu"] + 7).contiguous())
+        found = torch.cat([chunk[:, :count] for chunk, count in gradient._products(columns, W, 0.1)], 1)
         assert torch.equal(found, found[:, :1].expand_as(found)), (N, d)
 
 
@@ -57,12 +57,12 @@ def test_quanta_are_as_fine_as_the_sizes_allow():
     """(B/q)^2 d <= 2^62, so that squares fit int64, and B/q <= 2^28; half the quantum would pass one of them."""
     for d in (1, 2, 3, 64, 65, 127, 128, 129, 1000, 1 << 14):
         for clip in (1.0 - 2.0**-53, 1.0, 1.3e-3, 2.0**40 - 2.0**-13):
-            quantum = vectors.quantum_of(clip, d)
+            quantum = gradient.quantum_of(clip, d)
             steps = Fraction(clip) / Fraction(quantum)
             assert math.frexp(quantum)[0] == 0.5
             assert steps <= 2**28
             assert steps**2 * d <= 2**62
-        fine = 2 * Fraction(1.0 - 2.0**-53) / Fraction(vectors.quantum_of(1.0 - 2.0**-53, d))
+        fine = 2 * Fraction(1.0 - 2.0**-53) / Fraction(gradient.quantum_of(1.0 - 2.0**-53, d))
         assert fine > 2**28 or (fine + 1) ** 2 * d > 2**62
 
 
@@ -70,24 +70,24 @@ def test_vectors_are_the_products_of_what_is_left_beside_the_center():
     W = torch.tensor([[3.0, 0.0, -1.0], [1.0, 2.0, 0.0]], dtype=DOUBLE)
     columns = list(torch.tensor([[4.0, 1.0], [-2.0, 1.0], [5.0, 1.0]], dtype=DOUBLE))
     for center, wanted in ((0.0, [[7.0, 2.0], [0.0, 3.0]]), (1.0, [[5.0, 0.0], [-3.0, 0.0]])):
-        ((chunk, count),) = vectors._products(columns, W, center)
+        ((chunk, count),) = gradient._products(columns, W, center)
         assert chunk[:, :count].tolist() == wanted
-        assert vectors.clipped_sum(columns, W, 1000.0, 1.0, center).tolist() == [sum(row) for row in wanted]
-    assert vectors.clipped_sum(columns, W, 1000.0, 1.0).tolist() == [9, 3], "without a center nothing is taken off"
-    assert vectors.lengths(columns, W).tolist() == [7.0, math.sqrt(13.0)]
+        assert gradient.clipped_sum(columns, W, 1000.0, 1.0, center).tolist() == [sum(row) for row in wanted]
+    assert gradient.clipped_sum(columns, W, 1000.0, 1.0).tolist() == [9, 3], "without a center nothing is taken off"
+    assert gradient.lengths(columns, W).tolist() == [7.0, math.sqrt(13.0)]
 
 
 @pytest.mark.attack("A5")
 def test_a_clip_between_two_quanta_is_rounded_down():
     g = torch.tensor([[100.0, -100.0, 10.7, -10.7, 10.2, -3.0]], dtype=DOUBLE)
-    assert vectors._clipped(g / 2, 10.7 / 2, 0.5).tolist() == [[9, -9, 9, -9, 10, -3]], "eleven quanta would be longer than the clip"
+    assert gradient._clipped(g / 2, 10.7 / 2, 0.5).tolist() == [[9, -9, 9, -9, 10, -3]], "eleven quanta would be longer than the clip"
 
 
 def test_a_vector_as_long_as_the_ball_stays_as_it_is_whoever_stands_beside():
     on_the_ball = torch.tensor([[6.0, 10.0, 0.0, -8.0], [8.0, 0.0, -10.0, 6.0]], dtype=DOUBLE)
     beside = torch.tensor([[300.0, math.nan], [400.0, 1.0]], dtype=DOUBLE)
     for g in (on_the_ball, torch.cat([on_the_ball, beside[:, :1]], 1), torch.cat([on_the_ball, beside], 1)):
-        assert vectors._clipped(g, 10.0, 1.0)[:, :4].tolist() == on_the_ball.tolist()
+        assert gradient._clipped(g, 10.0, 1.0)[:, :4].tolist() == on_the_ball.tolist()
 
 
 @pytest.mark.attack("A5")
@@ -97,7 +97,7 @@ def test_wild_vectors_are_shortened_or_count_as_nothing():
     columns = [(x, y) for x in wild for y in (0.0, *wild)] + [(x, y) for x in broken for y in (0.0, 1.0, *wild, *broken)]
     calm = [(3.0, -4.0), (-5e-324, 0.0)]
     for g in (columns, columns + calm, *([one] for one in columns)):
-        found = vectors._clipped(torch.tensor(g, dtype=DOUBLE).T.contiguous(), 1e6, 1.0).T.tolist()
+        found = gradient._clipped(torch.tensor(g, dtype=DOUBLE).T.contiguous(), 1e6, 1.0).T.tolist()
         for (x, y), (a, b) in zip(g, found, strict=True):
             if not (math.isfinite(x) and math.isfinite(y)):
                 assert (a, b) == (0, 0)
@@ -114,11 +114,11 @@ def test_no_vector_is_lost_to_rounding():
     for d, most, n in ((2, 54608393, 38613965), (7, 84319835, 31869902), (10, 243289797, 76934989)):
         assert 0 < d * n**2 - most**2 <= 3
         g = (most * torch.linspace(0.75, 3.0, 1000, dtype=DOUBLE)).expand(d, 1000).contiguous()
-        assert (vectors._clipped(g, float(most), 1.0) == n - 1).all()
+        assert (gradient._clipped(g, float(most), 1.0) == n - 1).all()
 
 
 def test_a_fused_sum_is_given_the_length_that_this_one_aims_at(monkeypatch):
-    monkeypatch.setattr(vectors, "can_fuse", lambda device, dimension: dimension == 4)
-    monkeypatch.setattr(vectors, "fused_sum", lambda *given, aim: aim)
+    monkeypatch.setattr(gradient, "can_fuse", lambda device, dimension: dimension == 4)
+    monkeypatch.setattr(gradient, "fused_sum", lambda *given, aim: aim)
     W = torch.ones(4, 1, dtype=DOUBLE)
-    assert vectors.clipped_sum([torch.ones(3)], W, 10.7, 0.5) == 21 * (1.0 - 2.0**-40) - 1.0
+    assert gradient.clipped_sum([torch.ones(3)], W, 10.7, 0.5) == 21 * (1.0 - 2.0**-40) - 1.0

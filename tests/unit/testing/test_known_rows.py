@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
-from dpbo.algorithms.outsourced import po_gp_ucb_transform, random_projection, release_rows, row_noises
 from dpbo.mechanisms import L2LaplaceMechanism
+from dpbo.papers.po_gp_ucb import po_gp_ucb_transform, random_projection, recover_rows, release_rows, row_noises, which_published
 from dpbo.queries import RowTable
-from dpbo.testing import recover_rows, which_published
 
 DOUBLE = torch.float64
 BRANCHES = {"if": math.exp(1.1), "else": 1.0}

@@ -101,7 +101,7 @@ def a_name_with_a_number_in_it(curator, records):
 
 
 def a_plan_that_is_never_used(curator, records):
-    planned(curator, budget_share=0.9)(GRID)
+    planned(curator, budget=0.9)(GRID)
     curator.reserve("spare", GaussianEvent(1000.0), slots=1 + is_neighbour(records), terms={})
 
 

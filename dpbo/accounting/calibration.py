@@ -1,0 +1,101 @@
+"""From a budget to noise: the smallest multiplier with which `releases` equal releases fit."""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+from typing import TypeVar
+
+from dpbo.accounting.filters import Accounting, Cost, EventKind, GDPFilter
+from dpbo.accounting.planned import Planned
+from dpbo.errors import InputError
+from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, RolesEvent, SelectionEvent
+from dpbo.privacy import Adjacency, Budget, require_count
+from dpbo.validation import checked
+
+# ========== MERGED From one neighbouring relation to another.
+#
+# Replacing one unit is removing it and adding another: two steps of add-or-remove-one. So what an event guarantees under add-or-remove-one
+# it guarantees twice over under replace-one: a vector moves twice as far, which is half the noise multiplier (Gaussian: mu becomes 2 mu;
+# pure
+# epsilon becomes 2 epsilon). A Poisson-sampled Gaussian is not halved but named anew: its event holds the norm bound of one unit's
+# contribution, which is the same, and its own pair under replace-one is far better than doubling (poisson.py). Of a private selection, each
+# run is converted. The way back does not exist: replace-one says nothing about the number of units.
+#
+
+E = TypeVar("E", bound=Event)
+
+
+@checked
+def convert_adjacency(event: E, given: Adjacency, wanted: Adjacency) -> E:
+    """The event of a release made for the relation `given`, as it counts under `wanted`. Raises InputError where nothing follows."""
+    if given is wanted or event.free:
+        return event
+    if (given, wanted) != (Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE):
+        raise InputError("wanted", wanted, "REPLACE_ONE, from ADD_OR_REMOVE_ONE", "No other conversion holds.")
+    if isinstance(event, PoissonGaussianEvent):
+        return dataclasses.replace(event, relation=wanted.value)
+    if isinstance(event, RolesEvent):
+        return dataclasses.replace(
+            event, costs=tuple((role, tuple(convert_adjacency(e, given, wanted) for e in es)) for role, es in event.costs)
+        )
+    if isinstance(event, SelectionEvent):
+        return dataclasses.replace(event, base=tuple(convert_adjacency(one, given, wanted) for one in event.base))
+    return dataclasses.replace(event, noise_multiplier=event.noise_multiplier / 2)
+
+
+@checked
+def calibrate(
+    budget: Budget,
+    *,
+    releases: int,
+    share: float | Fraction = 1,
+    accounting: Accounting | None = None,
+    event: EventKind = GaussianEvent,
+) -> float:
+    """Smallest noise multiplier with which `releases` equal releases together stay within `share` of the budget.
+
+    For Gaussians under GDPFilter this is sqrt(releases / share) / mu. Whatever the filter, it is the least float whose exact cost
+    fits, so the way back (cost of the releases -> epsilon) never passes the budget.
+
+        calibrate(budget, releases=30, accounting=Planned([ExponentialEvent(20.0, 5)]))      beside five choices, for one plan of both
+
+    Args:
+        budget: what may be spent in all.
+        releases: how many slots the plan has.
+        share: part of the cap this plan takes, in (0, 1]; decimal, so that 0.9 and 0.1 add to 1.
+        accounting: the filter, GDPFilter() if omitted; or Planned with everything else that will be released.
+        event: whose noise, GaussianEvent or LaplaceEvent; of a Poisson-sampled Gaussian a partial with its rate and relation.
+
+    Raises:
+        InputError: a number outside its range, a mechanism that the filter cannot pay for, or an event that costs next to nothing.
+    """
+    chosen, part = accounting if accounting is not None else GDPFilter(), exact_share(share, "share")
+    slots = require_count("releases", releases)
+    if isinstance(chosen, Planned):
+        return chosen.least_beside(budget, event, slots, part)
+    multiplier = chosen.multiplier(event, slots, chosen.cap(budget) * part)
+    if multiplier is None:
+        raise InputError("mechanism", event(1.0, 1).mechanism, f"one that {chosen.name} can pay for", "See dpbo.accounting for others.")
+    return multiplier
+
+
+def parts_of(accounting: Accounting, whole: Fraction, share: Fraction) -> tuple[Fraction, Fraction]:
+    """`share` of the whole, and the rest. Under a plan each is the whole, as it lists what either takes: no share changes that."""
+    return (whole, whole) if isinstance(accounting, Planned) else (whole * share, whole * (1 - share))
+
+
+def budget_cost(budget: Budget | float | Fraction, accounting: Accounting, cap: Cost) -> Cost:
+    """What a budget costs under this accounting: that of a `Budget`, or a share in (0, 1] of the cap.
+
+    Raises:
+        InputError: a share outside (0, 1], or a Budget that this accounting cannot serve.
+    """
+    return accounting.cap(budget) if isinstance(budget, Budget) else cap * exact_share(budget)
+
+
+def exact_share(share: float | Fraction, name: str = "budget") -> Fraction:
+    """A share as the decimal the user wrote (0.9 is 9/10, not the float next to it), in (0, 1]."""
+    if not isinstance(share, (int, float, Fraction)) or isinstance(share, bool) or not 0 < share <= 1:
+        raise InputError(name, share, "in (0, 1]")
+    return Fraction(str(share))

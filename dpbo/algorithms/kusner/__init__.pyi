@@ -1,3 +1,0 @@
-from .loops import KusnerSearch as KusnerSearch
-from .regularised import Adaptive as Adaptive
-from .regularised import RegularisedBest as RegularisedBest

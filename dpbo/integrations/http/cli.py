@@ -1,0 +1,181 @@
+"""`python -m dpbo curate` and `python -m dpbo model`: two parties and a folder between them.
+
+The curator reads a table, releases its rows once into a folder, and serves outcomes; the modeler reads the folder and asks. Every public
+choice is an option here and stands in release.json. Both commands go on where they were stopped: the curator from its ledger, the modeler
+from its journal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import secrets
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+
+from dpbo.accounting.calibration import exact_share
+from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
+from dpbo.curator.curator import Curator
+from dpbo.errors import InputError
+from dpbo.integrations.tables import read_columns
+from dpbo.models.noisy_inputs import noisy_inputs
+from dpbo.papers.po_gp_ucb.curator_side import Answer, Outcomes, read_release, release_rows, write_release
+from dpbo.papers.po_gp_ucb.modeler import Modeler
+from dpbo.papers.po_gp_ucb.row_noise import RowNoise, row_noises
+from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
+from dpbo.queries.rows import RowTable
+
+_TABLE = "rows"  # among the records that the curator holds
+
+
+def curate(options: argparse.Namespace) -> None:
+    """Release the rows, or find them released; write the folder; serve."""
+    token = _token(options.token_file) if options.serve is not None else ""
+    curator = _curator(options)
+    chosen, outcomes = _noise(options, curator), _outcomes(options, curator)
+    table = RowTable(
+        (0.0,) * len(options.columns), options.radius, row_change=_row_change(options), projection=chosen.projection, table=_TABLE
+    )
+    released = release_rows(curator, table, chosen.mechanism, name=f"rows {options.name}".strip(), terms=_scaled(options))
+    facts = {name: getattr(options, name) for name in ("columns", "center", "scale", "radius", "row_change", "repeats", "limit")}
+    facts["outcome"] = {"range": options.outcome_range, "variance": outcomes.variance, "declassified": options.declassify}
+    statement = curator.statement()
+    write_release(options.out, released, facts, statement)
+    print(f"{chosen}\n{statement}\nreleased {len(released.Z)} rows into {options.out}")
+    if options.serve is not None:
+        from dpbo.integrations.http.server import serve
+
+        print(f"answering at http://{options.host}:{options.serve}", flush=True)
+        serve(outcomes, token=token, host=options.host, port=options.serve, every=options.every)
+
+
+def model(options: argparse.Namespace) -> None:
+    """Ask for one row after another."""
+    from dpbo.integrations.http.client import RemoteCurator, search
+
+    rows, facts = read_release(options.folder)
+    lower, upper = facts["outcome"]["range"]
+    deviation = options.deviation or (upper - lower) / 4
+    modeler = Modeler(
+        rows.Z,
+        kernel=noisy_inputs(_prior(options.length_scale, deviation), rows.variance, dimension=rows.Z.shape[1]),
+        noise=max(options.noise + facts["outcome"]["variance"], 1e-6 * deviation**2),
+        mean=(lower + upper) / (-2 if options.minimise else 2),
+        repeats=facts["repeats"] > 1,
+    )
+    with RemoteCurator(options.curator, pathlib.Path(options.token_file).read_text().strip()) as curator:
+        answers = search(modeler, curator, steps=options.steps, journal=options.journal, minimise=options.minimise)
+    if not answers:
+        print("no answers")
+        return
+    expected, best = _recommended(modeler, answers)
+    print(f"{len(answers)} answers; by all of them row {best} is best: expected {-expected if options.minimise else expected:.4g}")
+
+
+def _outcomes(options: argparse.Namespace, curator: Curator) -> Outcomes:
+    share = {"declassified": options.declassify} if options.declassify else {"budget": options.outcome_share}
+    return Outcomes(
+        curator,
+        _outcome,
+        value_range=tuple(options.outcome_range),
+        repeats=options.repeats,
+        limit=options.limit,
+        worst=options.missing,
+        terms={"outcome": options.outcome},
+        name=f"outcomes {options.name}".strip(),
+        **share,
+    )
+
+
+def _scaled(options: argparse.Namespace) -> dict[str, Any]:
+    """How the curator's table comes from the file: the units in which rows move."""
+    return {"columns": options.columns, "taken off": options.center, "divided by": options.scale}
+
+
+def _recommended(modeler: Modeler, answers: Sequence[Answer]) -> tuple[float, int]:
+    """(posterior mean, row) of the answered row with the largest one; the largest noisy answer would be the luckiest."""
+    return max((float(modeler.model.mean[answer.row]), answer.row) for answer in answers)
+
+
+def _curator(options: argparse.Namespace) -> Curator:
+    X = read_columns(options.data, options.columns)
+    center, scale = _constants("center", options.center, X, 0.0), _constants("scale", options.scale, X, 1.0)
+    if bool((scale <= 0).any()):
+        raise InputError("scale", tuple(scale.tolist()), "above 0")
+    change = _row_change(options)
+    return Curator(
+        {_TABLE: (X - center) / scale, "outcome": read_columns(options.data, [options.outcome])[:, 0]},
+        unit=PrivacyUnit("row"),
+        adjacency=Adjacency.REPLACE_ONE if change is None else Adjacency.BOUNDED_ROW_CHANGE,
+        row_change=change,
+        budget=Budget(options.epsilon, options.delta),
+        accounting=_accounting(options),
+        dataset=options.dataset,
+        ledger=options.ledger,
+        role="candidate",
+        allow_conditional=options.declassify is not None,
+    )
+
+
+def _noise(options: argparse.Namespace, curator: Curator) -> RowNoise:
+    return row_noises(
+        len(options.columns),
+        budget=curator.budget,
+        moves=options.row_change if options.row_change is not None else 2 * options.radius,
+        accounting=curator.accounting,
+        share=1 if options.declassify else _rest(options.outcome_share),
+        projections=options.projections,
+        lengthscale=options.length_scale,
+    )[0]
+
+
+def _rest(share: float) -> Fraction:
+    """Of the budget, for the rows."""
+    rest = 1 - exact_share(share, "outcome-share")
+    if rest == 0:
+        raise InputError("outcome-share", share, "below 1", "The rest pays for the rows.")
+    return rest
+
+
+def _accounting(options: argparse.Namespace) -> Accounting:
+    return PureFilter() if options.delta == 0 else GDPFilter()
+
+
+def _row_change(options: argparse.Namespace) -> RowChange | None:
+    return None if options.row_change is None else RowChange(options.row_change, diameter=2 * options.radius, table=_TABLE)
+
+
+def _constants(name: str, given: Sequence[float] | None, X: torch.Tensor, default: float) -> torch.Tensor:
+    values = torch.tensor(given if given is not None else [default] * X.shape[1], dtype=torch.float64)
+    if values.shape != X.shape[1:] or not bool(values.isfinite().all()):
+        raise InputError(name, tuple(values.tolist()), f"one finite number for each of {X.shape[1]} columns")
+    return values
+
+
+def _prior(length_scale: float, deviation: float) -> ScaleKernel:
+    kernel = ScaleKernel(RBFKernel()).double()
+    kernel.base_kernel.lengthscale, kernel.outputscale = torch.tensor(length_scale).double(), torch.tensor(deviation**2).double()
+    return kernel
+
+
+def _outcome(records: Any) -> Any:
+    return records["outcome"]
+
+
+def _token(path: str | None) -> str:
+    """The token in the file, made where there is none; readable by its owner alone."""
+    if path is None:
+        raise InputError("token-file", None, "a file, to serve")
+    file = pathlib.Path(path)
+    if not file.exists():
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as made:
+            made.write(secrets.token_urlsafe(32))
+    if file.stat().st_mode & 0o077:
+        raise InputError("token-file", str(file), "readable by its owner alone", f"chmod 600 {file}")
+    return file.read_text().strip()

@@ -1,0 +1,49 @@
+"""What to recommend after a search on noised scores: where the model's mean is highest, not where the highest value came out.
+
+The best of many noisy values is the luckiest one, so an Optuna study's `best_trial` and the like lie above the truth. The highest
+posterior mean lies above it, too, if less: for a number to report, release the recommended point's score separately.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dpbo.acquisition.expected_improvement import posterior_mean
+from dpbo.errors import InputError
+from dpbo.space import Space
+from dpbo.validation import checked
+
+
+@dataclass(frozen=True, eq=False)
+class Recommendation:
+    """A point that was released, and what the model thinks of it.
+
+    Attributes:
+        parameters: as the Space decodes them, ready for an estimator.
+        x: the point, `d`; `objective(x.unsqueeze(0))` of a separate plan releases its score.
+        mean: the posterior mean there, biased upward: it is the highest of several.
+    """
+
+    parameters: dict[str, Any]
+    x: torch.Tensor
+    mean: float
+
+
+@checked
+def recommended(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> Recommendation:
+    """The released point of highest posterior mean; `recommended(space, *objective.history())` recommends from the ledger alone.
+
+    Args:
+        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`; Y is maximised.
+
+    Raises:
+        InputError: there is nothing yet.
+    """
+    if X.shape[:1] == (0,):
+        raise InputError("X", (0,), "one released point or more")
+    mean = posterior_mean(space, X, Y, Yvar)
+    best = int(mean.argmax())
+    return Recommendation(space.decode(X[best]), X[best], float(mean[best]))

@@ -1,1 +1,0 @@
-from .estimator import DPSearch as DPSearch

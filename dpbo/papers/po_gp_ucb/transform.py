@@ -1,0 +1,150 @@
+"""PO-GP-UCB's Algorithm 1 as printed, for reproduction only. It gives no privacy: its Theorem 1 is false for n > d.
+
+The paper centres the n x d matrix X, raises its singular values to sqrt(s^2 + omega^2) where the smallest is below omega, and publishes
+Z = r^{-1/2} X M with M Gaussian, claiming (epsilon, delta)-differential privacy for one row moved by a norm of at most 1. But:
+
+1. Raising singular values, and M, act from the right: Z = X_c R M with R invertible, so every column of Z lies in the column space of X_c.
+   Move row i by v: X_c' = X_c + (e_i - 1/n) v^T has another column space, the two share a null set of the law, and whoever holds both
+   candidates tells them apart with certainty, from any r >= 1 columns. No omega helps.
+2. z_i - z_j = (x_i - x_j) B with one matrix B for all rows. Whoever knows d + 1 affinely independent rows solves for B and, if r >= d,
+   reads every other row, without knowing epsilon, omega, M or the branch: to 1e-13 of rows of norm 25 (`dpbo.testing.recover_rows`).
+3. The branch taken is itself an answer about X: two neighbours on either side of omega are published by different laws.
+
+The proof argues by the d singular values of X and misses that the law of Z's columns, N(0, X X^T / r), has n - d zero ones, with a kernel
+that moves with the data. Where n <= d + 1 that kernel does not move and 1. falls away, but then there are next to no rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from dpbo.errors import InputError
+from dpbo.models.kernels import require_float64
+from dpbo.privacy import require_count, require_positive, require_probability
+from dpbo.validation import POINTS, Index, at_least, checked
+
+# ========== MERGED The attack of who knows a few rows on a published linear image of a table: read all the others, or tell two tables
+# apart.
+#
+# Two instances: rows published as Z = X_c B with one matrix B for all rows (PO-GP-UCB's Algorithm 1 in either branch, random projections,
+# any
+# rotation or scaling), where it is exact; and rows released each with noise of its own, where it finds each row up to its noise.
+#
+
+Points = Annotated[Tensor, POINTS]
+
+
+@checked
+def recover_rows(Z: Points, known: Points, indices: Sequence[Index]) -> Tensor:
+    """Every row of X from Z and a few known rows, `n x d`.
+
+    Z_i - Z_j = (x_i - x_j) B: the known differences give B by least squares, and x_i = x_j + (Z_i - Z_j) B^+ all the rest, j standing
+    for the mean of the known rows. Neither what B is made of nor any parameter of the release is needed.
+
+    Args:
+        Z: what was published, `n x r` with r >= d, float64.
+        known: at least d + 1 affinely independent rows of X, `m x d`, float64.
+        indices: which rows of Z they are.
+
+    Raises:
+        InputError: too few columns, or known rows that do not span the space.
+    """
+    require_float64("Z", Z)
+    d = require_float64("known", known).shape[-1]
+    if max(indices, default=0) >= len(Z):
+        raise InputError("indices", max(indices), f"below {len(Z)}, the number of rows of Z")
+    if len(known) != len(indices) or Z.shape[-1] < d:
+        raise InputError("Z", tuple(Z.shape), f"of at least {d} columns, with an index for each known row")
+    images = Z[list(indices)]
+    origin, image = known.mean(0), images.mean(0)
+    if len(known) <= d or int(torch.linalg.matrix_rank(known - origin)) < d:
+        raise InputError("known", tuple(known.shape), f"at least {d + 1} affinely independent rows")
+    B = torch.linalg.pinv(known - origin) @ (images - image)
+    return origin + (Z - image) @ torch.linalg.pinv(B)
+
+
+@checked
+def outside_column_space(Z: Points, X: Points) -> float:
+    """The share of |Z| (Frobenius, columns centred) outside the column space of the centred X: rounding where Z = X_c B, else more."""
+    if len(Z) != len(X):
+        raise InputError("Z", tuple(Z.shape), f"of {len(X)} rows, as X")
+    U, S, _ = torch.linalg.svd(X - X.mean(0), full_matrices=False)
+    U = U[:, S > 1e-12 * S[0]]
+    centred = Z - Z.mean(0)
+    return float(((centred - U @ (U.mT @ centred)).norm() / centred.norm()).detach())
+
+
+@checked
+def which_published(Z: Points, tables: Sequence[Points]) -> int:
+    """Which of several tables, `n x d` each, Z was made of: the one whose column space leaves least of Z outside."""
+    if not tables:
+        raise InputError("tables", 0, "one table or more")
+    return min(range(len(tables)), key=lambda table: outside_column_space(Z, tables[table]))
+
+
+@dataclass(frozen=True, eq=False)
+class NotPrivateRows:
+    """What Algorithm 1 publishes, and what it never says but a reproduction wants to know. Nothing of it is private.
+
+    Attributes:
+        Z: `n x r`.
+        inflated: whether the else-branch was taken, raising the singular values.
+        omega: its threshold.
+        sigma_min: the least singular value of the centred X.
+    """
+
+    Z: Tensor
+    inflated: bool
+    omega: float
+    sigma_min: float
+
+
+Rank = Annotated[int, at_least(1, 100_000)]
+
+
+@checked
+def po_gp_ucb_omega(*, epsilon: float, delta: float, r: Rank) -> float:
+    """16 sqrt(r log(2/delta)) log(16 r/delta) / epsilon, line 5: the root covers the logarithm (it reproduces the paper's choices of r)."""
+    root = math.sqrt(require_count("r", r) * math.log(2.0 / require_probability("delta", delta)))
+    return 16.0 * root * math.log(16.0 * r / delta) / require_positive("epsilon", epsilon)
+
+
+@checked
+def po_gp_ucb_transform(
+    X: Annotated[Tensor, POINTS], *, epsilon: float, delta: float, r: Rank, generator: torch.Generator, allow_not_private: bool = False
+) -> NotPrivateRows:
+    """Algorithm 1 on X. NOT PRIVATE: see above. `epsilon` and `delta` are what the paper calls so, and promise nothing.
+
+    Args:
+        X: `n x d`, float64, n > d; scaled as wanted (the paper: to norm at most 25, after centring).
+
+    Keyword args:
+        epsilon, delta: numbers of the formula for omega.
+        r: columns of Z.
+        generator: of M, on the CPU.
+        allow_not_private: must be True: whoever writes it says that these rows need no protection.
+
+    Raises:
+        InputError: not allowed so, or an argument out of range.
+
+    Source: Kharkovskii et al. 2020, Algorithm 1.
+    """
+    if allow_not_private is not True:
+        remedy = "Its privacy theorem is false; release the rows through a curator instead."
+        raise InputError("allow_not_private", allow_not_private, "True, to publish rows without any privacy", remedy)
+    require_float64("X", X)
+    if X.dim() != 2 or not 0 < X.shape[1] < X.shape[0] or not bool(X.isfinite().all()):
+        raise InputError("X", tuple(X.shape), "finite, of shape n x d with n > d")
+    omega, d = po_gp_ucb_omega(epsilon=epsilon, delta=delta, r=r), X.shape[1]
+    M = torch.randn(d, r, generator=generator, dtype=torch.float64).to(X.device)
+    centred = X.detach() - X.detach().mean(0)
+    U, S, Vh = torch.linalg.svd(centred, full_matrices=False)
+    inflated = float(S[-1]) < omega
+    rows = U * (S.square() + omega**2).sqrt() @ Vh if inflated else centred
+    return NotPrivateRows(rows @ M / math.sqrt(r), inflated, omega, float(S[-1]))

@@ -1,0 +1,189 @@
+"""The kernel of fused_moments.py, in Triton; loaded by it alone, where it is used.
+
+A record is one lane. Coordinates, statistics, weights and sums are tuples, whose lengths the compiler knows.
+"""
+
+import triton
+import triton.language as tl
+
+# ========== MERGED The kernel of fused.py, in Triton; loaded by it alone, where it is used. A block is ROWS units by WIDTH coordinates.
+
+# mypy: ignore-errors
+
+
+@triton.jit
+def gradient_sum(
+    places, W, total, numbers, sizes, center, columns, padded,
+    RAGGED: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    across = tl.arange(0, WIDTH)
+    clip, bound, aim = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+    longest, units, whole = tl.load(sizes), tl.load(sizes + 1), tl.load(sizes + 2)
+    first, last = (whole, whole + 1) if RAGGED else (whole * 0, whole)
+    own = tl.zeros((ROWS, WIDTH), dtype=tl.int64)
+    for block in range(first + tl.program_id(0), last, tl.num_programs(0)):
+        rows = (tl.zeros((ROWS,), dtype=tl.int64) + block) * ROWS + tl.arange(0, ROWS)  # 64 bits: there may be many units
+        p = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
+        for step in range(0, columns, DEPTH):
+            deep = step + tl.arange(0, DEPTH)
+            starts = tl.load(places + deep, mask=deep < columns, other=0).to(tl.pointer_type(tl.float32))
+            there = tl.multiple_of(starts, 16)[None, :] + rows[:, None]
+            here = deep[None, :] < columns
+            if RAGGED:
+                here = here & (rows[:, None] < units)
+            losses = tl.load(there, mask=here, other=0.0) - center
+            part = tl.load(W + across[None, :] * padded + deep[:, None])
+            p = tl.dot(losses, part, p, input_precision="tf32x3")
+        bits = tl.max(p.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)  # of the largest size; NaN and infinity are above all others
+        alive = bits < 0x7F800000
+        if RAGGED:
+            alive = alive & (rows < units)
+        scale = bound / tl.maximum(bits.to(tl.float32, bitcast=True).to(tl.float64), clip)
+        k = tl.where(alive[:, None], p, 0.0).to(tl.float64) * scale[:, None] + 6755399441055744.0
+        size = tl.abs(k.to(tl.int64, bitcast=True).to(tl.int32)).to(tl.uint32).to(tl.int64)
+        squares = tl.sum(size * size, axis=1)
+        ratio = tl.where(squares > longest, aim / tl.sqrt(squares.to(tl.float64)), 1.0)
+        k = (k - 6755399441055744.0) * ratio[:, None] + 6755399441055744.0
+        low = k.to(tl.int64, bitcast=True).to(tl.int32)
+        size = tl.abs(low).to(tl.uint32).to(tl.int64)
+        own += tl.where((tl.sum(size * size, axis=1) <= longest)[:, None], low, 0)
+    tl.atomic_add(total + across, tl.sum(own, axis=0))
+
+
+# mypy: ignore-errors
+# ruff: noqa: RUF005, SIM108  Triton's language has neither starred tuples nor a choice between tuples in one line
+
+
+@triton.jit
+def nearest(v):
+    return (v + 6755399441055744.0) - 6755399441055744.0  # 1.5 x 2^52
+
+
+@triton.jit
+def placed(X, numbers, at, units, down, across, D: tl.constexpr, TURNED: tl.constexpr):
+    moved = ()
+    for j in tl.static_range(D):
+        x = tl.load(X + at * down + j * across, mask=at < units, other=float("nan")).to(tl.float64)
+        moved = moved + (x - tl.load(numbers + 2 + j),)
+    z = ()
+    for i in tl.static_range(D):
+        if TURNED:
+            value = moved[0] * tl.load(numbers + 2 + D + i * D)
+            for j in tl.static_range(1, D):
+                value = value + moved[j] * tl.load(numbers + 2 + D + i * D + j)
+        else:
+            value = moved[i] / tl.load(numbers + 1)
+        z = z + (value,)
+    return z
+
+
+@triton.jit
+def whole_numbers(z, steps, D: tl.constexpr):
+    """`ball._whole` and `ball._shortened`."""
+    squares = z[0] * z[0]
+    for j in tl.static_range(1, D):
+        squares = squares + z[j] * z[j]
+    size = tl.sqrt(squares)
+    alive = size < 1e100
+    scale = tl.minimum(1.0 / size, 1.0) * steps
+    k = ()
+    for j in tl.static_range(D):
+        k = k + (tl.minimum(tl.maximum(nearest(tl.where(alive, z[j] * scale, 0.0)), -steps), steps),)
+    squares = k[0] * k[0]
+    for j in tl.static_range(1, D):
+        squares = squares + k[j] * k[j]
+    long = squares > steps * steps
+    ratio = steps / (tl.floor(tl.sqrt(squares)) + 2.0)
+    short = ()
+    for j in tl.static_range(D):
+        less = tl.floor(tl.abs(k[j]) * ratio)
+        short = short + (tl.where(long, tl.where(k[j] < 0.0, -less, less), k[j]),)
+    return short, alive
+
+
+@triton.jit
+def statistics(k, one, D: tl.constexpr, COVARIANCE: tl.constexpr):
+    phi = (one,) + k
+    if COVARIANCE == "spherical":
+        squares = k[0] * k[0]
+        for j in tl.static_range(1, D):
+            squares = squares + k[j] * k[j]
+        phi = phi + (squares,)
+    else:
+        for i in tl.static_range(D):
+            for j in tl.static_range(i, D):
+                if COVARIANCE == "full" or i == j:
+                    phi = phi + (k[i] * k[j],)
+    return phi
+
+
+@triton.jit
+def weights(phi, alive, theta, K: tl.constexpr, F: tl.constexpr, WHOLE: tl.constexpr):
+    """`mixture_moments.responsibilities`."""
+    logits = ()
+    for k in tl.static_range(K):
+        logit = phi[0] * tl.load(theta + k * F)
+        for f in tl.static_range(1, F):
+            logit = tl.fma(phi[f], tl.load(theta + k * F + f), logit)
+        logits = logits + (logit,)
+    top = logits[0]
+    for k in tl.static_range(1, K):
+        top = tl.maximum(top, logits[k])
+    shares = ()
+    total = tl.zeros_like(top).to(tl.float32)
+    for k in tl.static_range(K):
+        share = tl.exp((logits[k] - top).to(tl.float32))
+        shares = shares + (share,)
+        total = total + share
+    times = WHOLE / total
+    gammas = ()
+    left = tl.zeros_like(total) + WHOLE
+    for k in tl.static_range(K):
+        gamma = (shares[k] * times + 12582912.0) - 12582912.0  # 1.5 x 2^23: weights are below 2^21
+        gammas = gammas + (gamma,)
+        left = left - gamma
+    sound = alive & (left == left)
+    rest = ()
+    open_ = alive | ~alive
+    for k in tl.static_range(K):
+        largest = open_ & (logits[k] == top)
+        open_ = open_ & ~largest
+        gamma = gammas[k] + tl.where(largest, left, 0.0)
+        sound = sound & (gamma >= 0.0)
+        rest = rest + (gamma,)
+    sound = sound & ~open_  # somebody took what was left
+    found = ()
+    for k in tl.static_range(K):
+        found = found + (tl.where(sound, rest[k], 0.0).to(tl.float64),)
+    return found
+
+
+@triton.jit
+def moment_sum(
+    X, total, numbers, shape,
+    D: tl.constexpr, K: tl.constexpr, COVARIANCE: tl.constexpr, TURNED: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, TOGETHER: tl.constexpr,
+):  # fmt: skip
+    F: tl.constexpr = 1 + D + (D * (D + 1) // 2 if COVARIANCE == "full" else D if COVARIANCE == "diag" else 1)
+    units, down, across = tl.load(shape), tl.load(shape + 1), tl.load(shape + 2)
+    steps, theta = tl.load(numbers), numbers + 2 + D + (D * D if TURNED else 0)
+    own = tl.cdiv(tl.cdiv(units, ROWS) - tl.program_id(0), tl.num_programs(0))  # blocks
+    for start in range(0, own, TOGETHER):
+        sums = ()
+        for _ in tl.static_range(K * F):
+            sums = sums + (tl.zeros((ROWS,), tl.float64),)
+        for turn in range(start, min(start + TOGETHER, own)):
+            block = tl.zeros((ROWS,), tl.int64) + turn  # 64 bits: there may be many records
+            at = (block * tl.num_programs(0) + tl.program_id(0)) * ROWS + tl.arange(0, ROWS)
+            k, alive = whole_numbers(placed(X, numbers, at, units, down, across, D, TURNED), steps, D)
+            phi = statistics(k, tl.zeros((ROWS,), tl.float64) + 1.0, D, COVARIANCE)
+            if K == 1:
+                gamma = (tl.where(alive, 1.0, 0.0).to(tl.float64),)
+            else:
+                gamma = weights(phi, alive, theta, K, F, WHOLE)
+            more = ()
+            for i in tl.static_range(K * F):
+                more = more + (tl.fma(gamma[i // F], phi[i % F], sums[i]),)
+            sums = more
+        for i in tl.static_range(K * F):
+            tl.atomic_add(total + i, tl.sum(sums[i].to(tl.int64), axis=0))
