@@ -1,8 +1,9 @@
 # Two commands do everything on a fresh clone: `make demo` and `make test`.
-# PYTHON, VENV and PIP_FLAGS can be set: `make test PYTHON=python3.12 VENV=/tmp/venv PIP_FLAGS="--index-url ..."`.
+# PYTHON, VENV, PIP_FLAGS and CONSTRAINTS can be set: `make test PYTHON=python3.12 VENV=/tmp/venv PIP_FLAGS="--index-url ..."`.
 PYTHON ?= python3
 VENV ?= .venv
 PIP_FLAGS ?=
+CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -11,10 +12,14 @@ export MKL_NUM_THREADS := 1
 # What BoTorch compiles at first use; beside the clone's other output, so that no lock of another, killed process is waited for.
 export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 
-.PHONY: demo test tests coverage audit mutants lint types docs pictures clean
+.PHONY: demo quick test tests matrix coverage audit mutants lint types docs pictures clean
 
 demo: $(STAMP)
 	$(BIN)/python -m dpbo
+
+# Ruff, mypy and the unit tests of what differs from HEAD, in under a minute.
+quick: lint
+	$(BIN)/python -m tools.quick
 
 # Every test once, but for the deep ones. Two workers; of one hash seed, so that both collect the tests in one order.
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist worksteal -q --attacks --durations=25
@@ -22,7 +27,12 @@ test: lint
 	$(MAKE) --no-print-directory -j 2 --output-sync=target types tests
 
 tests: $(STAMP)
-	$(PYTEST)
+	$(PYTEST) $(TESTS)
+
+# The unit tests with the lowest versions that pyproject.toml allows, then with the newest that the index has, whose warnings are no errors.
+matrix:
+	$(MAKE) --no-print-directory tests TESTS=tests/unit VENV=build/lowest CONSTRAINTS=constraints-lowest.txt
+	$(MAKE) --no-print-directory tests TESTS="tests/unit -o filterwarnings=default" VENV=build/newest CONSTRAINTS=
 
 # The same with the line coverage of dpbo, which takes a third longer.
 coverage: $(STAMP)
@@ -53,11 +63,11 @@ pictures: $(STAMP)
 	$(BIN)/python -m dpbo plan --units 5000 --epsilons 1 --plot docs/pictures/plan.png
 
 # The stamp is written last, so a failed install is tried again. torch goes first: a range would take the newest build with CUDA.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	rm -f $(STAMP)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(PIP_FLAGS) -q -c constraints.txt torch
-	$(BIN)/python -m pip install $(PIP_FLAGS) -q -c constraints.txt -e ".[test]"
+	$(BIN)/python -m pip install $(PIP_FLAGS) -q $(CONSTRAINTS:%=-c %) torch
+	$(BIN)/python -m pip install $(PIP_FLAGS) -q $(CONSTRAINTS:%=-c %) -e ".[test]"
 	touch $(STAMP)
 
 clean:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from benchmarks.harness import Difference, difference, mean_and_error, options, record, table
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
-from dpbo.acquisition import Proposer, posterior_mean
+from dpbo.acquisition.expected_improvement import Proposer, posterior_mean
 from dpbo.algorithms import AsynchronousBO
 
 WORKERS, INITIAL, RECORDS, SPREAD = 4, 8, 1_000, 0.5

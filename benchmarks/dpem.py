@@ -38,7 +38,8 @@ from dpbo import Budget
 from dpbo.accounting import ZCDPFilter
 from dpbo.mechanisms import NoNoise
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
-from dpbo.queries import Ball, MixtureMoments
+from dpbo.queries.ball import Ball
+from dpbo.queries.mixture_moments import MixtureMoments
 from dpbo.queries.moment_features import width_of
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -93,7 +94,7 @@ def curves(parts: list[tuple[Floats, Floats]], epsilons: tuple[float, ...], seed
 
         _add(found, "non-private, scikit-learn", "-", GaussianMixture(K, max_iter=J, tol=0.0, random_state=own).fit(train).score(test))
         _add(found, "non-private, data-free start", "-", paper(None, "sound"))
-        _add(found, "non-private, DPGaussianMixture without noise", "-", _fitted(train, EXACT, own).score(test))
+        _add(found, "non-private, DPGaussianMixture without noise", "-", _fitted(train, None, own).score(test))
         for epsilon in epsilons:
             for law in ("LLG", "GGG"):
                 for composition in COMPOSITIONS[: 5 if law == "LLG" else 6]:
@@ -106,9 +107,9 @@ def curves(parts: list[tuple[Floats, Floats]], epsilons: tuple[float, ...], seed
     return found
 
 
-def _fitted(train: Floats, budget: Any, seed: int, **changes: Any) -> DPGaussianMixture:
+def _fitted(train: Floats, budget: Budget | None, seed: int, **changes: Any) -> DPGaussianMixture:
     settings = {"max_iter": J, **CLOSE, **changes}
-    return DPGaussianMixture(K, budget=budget, radius=RADIUS, random_state=seed, **settings).fit(train)
+    return DPGaussianMixture(K, budget=budget, mechanism=None if budget else EXACT, radius=RADIUS, random_state=seed, **settings).fit(train)
 
 
 def _add(found: dict[str, dict[str, list[float]]], name: str, epsilon: str, value: float) -> None:
@@ -149,7 +150,7 @@ def alternatives(parts: list[tuple[Floats, Floats]], seed: int) -> Figures:
     }
     rows, figures = [], {}
     open_scores = [GaussianMixture(K, max_iter=J, tol=0.0, random_state=seed + i).fit(a).score(b) for i, (a, b) in enumerate(parts)]
-    same = [_fitted(a, EXACT, seed + i).score(b) for i, (a, b) in enumerate(parts)]
+    same = [_fitted(a, None, seed + i).score(b) for i, (a, b) in enumerate(parts)]
     for name, changes in tried.items():
         scores = [_fitted(a, Budget(1.0, DELTA), seed + i, **changes).score(b) for i, (a, b) in enumerate(parts)]
         gaps = [[y - x for x, y in zip(scores, other, strict=True)] for other in (open_scores, same)]
@@ -207,8 +208,8 @@ def olivetti(data: str | None, smoke: bool, plot: pathlib.Path | None, seed: int
         X = pictures.reshape(-1, side, 64 // side, side, 64 // side).mean((2, 4)).reshape(len(pictures), -1)
         row: list[Any] = [f"{side} x {side}"]
         for epsilon in (1.0, 10.0, 100.0, 1000.0, None):
-            budget = EXACT if epsilon is None else Budget(epsilon, DELTA)
-            fit = DPFactorAnalysis(10, budget=budget, radius=0.3 * side, center=[0.55] * side**2, random_state=seed).fit(X)
+            spend: dict[str, Any] = {"mechanism": EXACT} if epsilon is None else {"budget": Budget(epsilon, DELTA)}
+            fit = DPFactorAnalysis(10, **spend, radius=0.3 * side, center=[0.55] * side**2, random_state=seed).fit(X)
             row.append(min(fit.kept_, 10))
             loadings[(side, epsilon)] = fit.components_.reshape(10, side, side)
         rows.append(row)

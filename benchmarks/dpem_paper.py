@@ -99,7 +99,7 @@ def paper_em(X: Floats, K: int, J: int, noise: Noise | None, constants: str, see
     means *= generator.uniform(size=(K, 1)) ** (1 / d) / np.linalg.norm(means, axis=1, keepdims=True)
     mixture = Gaussians(torch.full((K,), 1 / K).double(), torch.from_numpy(means), 0.1 * torch.eye(d).double().repeat(K, 1, 1), "full")
     Z = torch.from_numpy(X)
-    phi = features(Z.T.contiguous(), 1.0, "full")
+    phi = features(Z.T.contiguous(), "full")
     for _ in range(J):
         gamma = torch.softmax(mixture.natural() @ phi, 0).numpy()
         mixture = _step(X, gamma, noise, COVARIANCE[constants], constants, generator, n, d)

@@ -21,11 +21,13 @@ from benchmarks import dpgibo_problems as problems
 from benchmarks import peers
 from benchmarks.dpgibo_problems import Problem
 from dpbo import DPGIBO
-from dpbo.algorithms import PAPER, RECOMMENDED, GIBOResult, GIBOSettings
+from dpbo.algorithms import GIBOSettings
+from dpbo.algorithms.gibo import GIBOResult
 from dpbo.mechanisms import NoNoise
 from dpbo.objective import NoiseWarning
 
 INF = math.inf
+PAPER, RECOMMENDED = GIBOSettings.paper(), GIBOSettings.recommended()
 SGD = torch.optim.SGD
 LOCATION_STEP, HUBER_STEP = 0.05, 0.2
 NAMED = (("paper", PAPER, 1.0), ("recommended", RECOMMENDED, 1.0),
@@ -91,11 +93,11 @@ class Replication:
 
 def gibo(problem: Problem, mu: float, settings: GIBOSettings, iterations: int, batch_size: int, seed: int, **changes: Any) -> GIBOResult:
     """One run of DP-GIBO, or of GIBO where mu is infinite."""
-    budget: Any = 1.0 if math.isfinite(mu) else NoNoise(allow_not_private=True)
+    mechanism = None if math.isfinite(mu) else NoNoise(allow_not_private=True)
     terms: dict[str, Any] = {"bounds": problem.bounds, "start": problem.start, "clip": 1.0, "seed": seed, **changes}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoiseWarning)  # rho is in the table
-        search = DPGIBO(problem.curator(mu, seed), problem.loss, budget=budget, iterations=iterations, batch_size=batch_size,
+        search = DPGIBO(problem.curator(mu, seed), problem.loss, mechanism=mechanism, iterations=iterations, batch_size=batch_size,
                         settings=settings, **terms)  # fmt: skip
     return search.run()
 

@@ -22,7 +22,7 @@ from scipy.optimize import minimize
 from sklearn.svm import SVR
 from torch import Tensor
 
-from dpbo.curator import Curator
+from dpbo.curator.curator import Curator
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.testing import SeededEntropy
 

@@ -25,8 +25,9 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 
 from benchmarks.harness import interleaved, options, ratio, record, table
-from dpbo.acquisition import SrinivasFinite, argmax_ucb
-from dpbo.models import FiniteGP, squared_exponential
+from dpbo.acquisition.ucb import SrinivasFinite, suggest_ucb
+from dpbo.models import FiniteGP
+from dpbo.models.datasets import squared_exponential
 
 NOISE, DELTA, LENGTH = 1e-2, 0.1, 0.2
 
@@ -49,7 +50,7 @@ def by_finite_gp(model: FiniteGP, values: Tensor, steps: int) -> Tensor:
     chosen = [index]
     for _ in range(steps - 1):
         model.observe(index, values.gather(1, index.unsqueeze(1)).squeeze(1))
-        index = argmax_ucb(model, schedule)
+        index = suggest_ucb(model, schedule)
         chosen.append(index)
     return torch.stack(chosen)
 
@@ -59,9 +60,8 @@ def by_botorch(candidates: Tensor, kernel: Any, values: Tensor, steps: int) -> T
     schedule, chosen = SrinivasFinite(count=len(candidates), delta=DELTA), [0]
     for t in range(1, steps):
         X, Y = candidates[chosen], values[0, chosen].unsqueeze(-1)
-        model = SingleTaskGP(
-            X, Y, train_Yvar=torch.full_like(Y, NOISE), covar_module=kernel, mean_module=ZeroMean(), outcome_transform=None
-        )
+        settings = {"covar_module": kernel, "mean_module": ZeroMean(), "outcome_transform": None}
+        model = SingleTaskGP(X, Y, torch.full_like(Y, NOISE), **settings)
         with torch.no_grad():
             best, _ = optimize_acqf_discrete(UpperConfidenceBound(model, beta=schedule(t + 1)), q=1, choices=candidates)
         chosen.append(int((candidates == best).all(-1).nonzero()[0]))

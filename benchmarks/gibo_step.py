@@ -19,7 +19,7 @@ from gpytorch.kernels import RBFKernel
 from benchmarks.harness import interleaved, options, ratio, record, table
 from benchmarks.overhead import peak_memory
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.acquisition import choose_points
+from dpbo.acquisition import suggest_gradient_points
 from dpbo.acquisition.gradient_design import GradientTrace
 from dpbo.models import GradientPosterior
 from dpbo.queries import ClippedGradient
@@ -35,7 +35,7 @@ def walked(d: int, b: int, N: int, seed: int, device: torch.device | str = "cpu"
     posterior = GradientPosterior(kernel.to(device), 0.0, jitter=JITTER)
     theta = torch.zeros(d, dtype=torch.float64, device=device)
     while len(posterior) < N:
-        Z = choose_points(posterior, theta, min(b, N - len(posterior)), steps=10, generator=generator)
+        Z = suggest_gradient_points(posterior, theta, min(b, N - len(posterior)), steps=10, generator=generator)
         posterior.append(Z)
         theta = theta + 0.1 * torch.randn(d, dtype=torch.float64, generator=generator).to(device) / d**0.5
     return posterior, theta
@@ -55,9 +55,8 @@ def by_adam(posterior: GradientPosterior, theta: torch.Tensor, b: int, steps: in
 
 def iteration(posterior: GradientPosterior, theta: torch.Tensor, losses: torch.Tensor, b: int, **how: Any) -> float:
     """Choose, append, weigh, and all users' gradients; returns the trace reached."""
-    Z = choose_points(posterior, theta, b, **how)
-    after = posterior.conditioned_on(Z)
-    gradients = losses @ after.weights(theta).mT
+    Z = suggest_gradient_points(posterior, theta, b, **how)
+    gradients = losses @ posterior.conditioned_on(Z).weights(theta).mT
     assert gradients.shape[1] == len(theta)
     return float(GradientTrace(posterior, theta).value(Z))
 
@@ -81,7 +80,7 @@ def steps(smoke: bool, seed: int) -> list[list[Any]]:
     return rows
 
 
-def inside() -> float:
+def whole_iteration() -> float:
     """Milliseconds of a whole iteration of DPGIBO without history, with query, ledger, noise and step: d = 33."""
     d, records = 33, torch.rand(5000, 33, dtype=torch.float64)
     curator = Curator(records, unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0))
@@ -113,7 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
     cores = torch.get_num_threads()
     torch.set_num_threads(1)
     rows = steps(chosen.smoke, chosen.seed)
-    whole = inside()
+    whole = whole_iteration()
     header = ["one iteration, one core", "trace by Adam", "ms", "trace / Adam's", "ms, careful", "trace / Adam's, careful"]
     print(table(header, rows))
     print(f"\na whole iteration of DPGIBO without history, d = 33, ledger in memory: {whole:.1f} ms\n")

@@ -10,11 +10,13 @@ from benchmarks.finite_gp import DELTA, LENGTH, NOISE, by_botorch, by_finite_gp,
 from benchmarks.gibo_step import walked
 from benchmarks.gpu_sums import Ceilings, seconds
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.acquisition import SrinivasFinite, choose_points
+from dpbo.acquisition import SrinivasFinite, suggest_gradient_points
 from dpbo.mechanisms import PermuteAndFlipMechanism
-from dpbo.models import squared_exponential
+from dpbo.models.datasets import squared_exponential
 from dpbo.privacy import Sensitivity
-from dpbo.queries import Ball, ClippedGradient, MixtureMoments
+from dpbo.queries import ClippedGradient
+from dpbo.queries.ball import Ball
+from dpbo.queries.mixture_moments import MixtureMoments
 from dpbo.testing import SeededEntropy
 
 
@@ -63,7 +65,7 @@ def iteration(units: int, d: int, history: int, device: torch.device) -> dict[st
         earlier.append(curator.evaluate(ClippedGradient(loss, part, weights=some, clip=1.0, keep=True)))
 
     def choose() -> torch.Tensor:
-        return choose_points(posterior, theta, d + 1)
+        return suggest_gradient_points(posterior, theta, d + 1)
 
     def ask(Z: torch.Tensor) -> None:
         W = posterior.conditioned_on(Z).weights(theta).cpu()

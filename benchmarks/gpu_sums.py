@@ -17,7 +17,7 @@ from dpbo.queries.gradient import clipped_sum, quantum_of
 
 _LANES, _ROUNDS = 1024, 4096  # of the kernel that computes in registers
 CLIP = 1.0
-# of each padded coordinate in fused.py: a conversion and six operations in float64, about fifteen on integers
+# of each padded coordinate in gpu/gradient.py: a conversion and six operations in float64, about fifteen on integers
 _FLOATS, _INTEGERS = 7.0, 15.0
 
 Sizes = list[tuple[int, int]]

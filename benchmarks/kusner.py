@@ -32,11 +32,12 @@ from torch import Tensor
 from benchmarks import kusner_problems as problems
 from benchmarks import kusner_tuning as tuning
 from benchmarks.harness import named, options, record, table
-from benchmarks.kusner_problems import DELTA, KAPPA, NOISE, OBSERVATIONS, REACH
+from benchmarks.kusner_problems import DELTA, EVALUATIONS, KAPPA, NOISE, REACH
 from dpbo.algorithms import search_then_choose
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.mechanism import Mechanism
-from dpbo.models import information_gain_bound, squared_exponential
+from dpbo.models.datasets import squared_exponential
+from dpbo.models.finite import information_gain_bound
 from dpbo.papers.kusner import KusnerSearch, bounds
 from dpbo.privacy import Budget
 from dpbo.queries import CandidateScores
@@ -53,15 +54,15 @@ def sensitivities(count: int, constants: str) -> dict[str, float]:
     """Theorems 1, 3 and 5; the last with Omega = 0, as all candidates are evaluated."""
     shared: dict[str, Any] = {"count": count, "kappa": KAPPA, "delta": DELTA, "constants": constants}
     return {
-        "1": bounds.theorem_1(observations=OBSERVATIONS, **shared),
-        "3": bounds.theorem_3(observations=OBSERVATIONS, noise=NOISE, gamma=gamma_of(count), **shared),
+        "1": bounds.theorem_1(evaluations=EVALUATIONS, **shared),
+        "3": bounds.theorem_3(evaluations=EVALUATIONS, noise=NOISE, gamma=gamma_of(count), **shared),
         "5": bounds.theorem_5(regret=0.0, **shared),
     }
 
 
 def gamma_of(count: int) -> float:
     """The data-independent bound on the information gain."""
-    return information_gain_bound(problems.grid_of(count), squared_exponential(problems.LENGTH), NOISE, OBSERVATIONS)
+    return information_gain_bound(problems.grid_of(count), squared_exponential(problems.LENGTH), NOISE, EVALUATIONS)
 
 
 def losses(pairs: problems.Pairs, scale: dict[str, float], sizes: tuple[int, ...], generator: torch.Generator) -> dict[str, Tensor]:
@@ -141,18 +142,18 @@ def _at_least(hits: int, of: int) -> float:
 def noise_maximum(samples: dict[int, Any]) -> Figures:
     """(a): each best observation's noise must stay below q / 2, else the proof of Theorem 3 has no q. Exact on a flat function."""
     rows: list[list[Any]] = []
-    for observations in (OBSERVATIONS, 50, 500):
+    for evaluations in (EVALUATIONS, 50, 500):
         fails = []
         for constants in CONSTANTS:
-            half = bounds.noise_gap(observations=observations, noise=NOISE, delta=DELTA, constants=constants) / 2
-            fails.append(1 - float(norm.cdf(half / NOISE**0.5)) ** (2 * observations))
-        rows.append([f"flat f, T = {observations} (exact)", DELTA / 3, fails[0], DELTA / 4, fails[1]])
+            half = bounds.noise_gap(evaluations=evaluations, noise=NOISE, delta=DELTA, constants=constants) / 2
+            fails.append(1 - float(norm.cdf(half / NOISE**0.5)) ** (2 * evaluations))
+        rows.append([f"flat f, T = {evaluations} (exact)", DELTA / 3, fails[0], DELTA / 4, fails[1]])
         assert fails[0] > DELTA / 3
         assert fails[1] <= DELTA / 4
     for count, sample in samples.items():
-        halves = [bounds.noise_gap(observations=OBSERVATIONS, noise=NOISE, delta=DELTA, constants=c) / 2 for c in CONSTANTS]
+        halves = [bounds.noise_gap(evaluations=EVALUATIONS, noise=NOISE, delta=DELTA, constants=c) / 2 for c in CONSTANTS]
         over = [float((sample["noise"]["best"] > half).double().mean()) for half in halves]
-        rows.append([f"prior, {count:,} candidates, T = {OBSERVATIONS}", DELTA / 3, over[0], DELTA / 4, over[1]])
+        rows.append([f"prior, {count:,} candidates, T = {EVALUATIONS}", DELTA / 3, over[0], DELTA / 4, over[1]])
     header = ["noise above q/2 at a best observation", "paper's may fail", "paper's fails", "corrected may fail", "corrected fails"]
     print("\n(a) the noise maximum\n" + table(header, rows))
     print("What fails is the proof's step that promises q. Theorem 3's conclusion held in (a) all the same: its other terms have room.")
@@ -182,7 +183,7 @@ def _promises(count: int, epsilon: float) -> list[tuple[str, float, float]]:
     """(quantity, bound, probability with which it may fail)."""
     shared: dict[str, Any] = {"count": count, "kappa": KAPPA, "delta": DELTA, "epsilon": epsilon, "a": A}
     second = bounds.theorem_2(count=count, sensitivity=sensitivities(count, "corrected")["1"], epsilon=epsilon, a=A)
-    fourth = bounds.theorem_4(observations=OBSERVATIONS, noise=NOISE, gamma=gamma_of(count), **shared)
+    fourth = bounds.theorem_4(evaluations=EVALUATIONS, noise=NOISE, gamma=gamma_of(count), **shared)
     sixth = bounds.theorem_6(regret=0.0, **shared)
     return [("mu", second, 0.05), ("v", fourth, DELTA + 0.05), ("v2", sixth, DELTA + 0.05)]
 
@@ -191,7 +192,7 @@ def scales(counts: dict[int, int], sizes: tuple[int, ...]) -> Figures:
     """(c): how far one record moves what the choice is made by: Theorem 1 whatever m is, or (b - a)/m."""
     rows = []
     for count in counts:
-        shared: dict[str, Any] = {"count": count, "observations": OBSERVATIONS, "delta": DELTA}
+        shared: dict[str, Any] = {"count": count, "evaluations": EVALUATIONS, "delta": DELTA}
         first, limit = (bounds.theorem_1(kappa=kappa, **shared) for kappa in (KAPPA, 1.0))
         rows.append([f"{count:,}", first, limit, *(2 * REACH / m for m in sizes), math.ceil(2 * REACH / limit)])
     header = ["candidates", f"Theorem 1, kappa = {KAPPA}", "kappa = 1", *(f"scores, m = {m:,}" for m in sizes), "better from m ="]
@@ -226,7 +227,7 @@ def through_the_curator(count: int, m: int, times: int, seed: int) -> Figures:
         mean = (records < heights[problems.index_in(count, x)]).double().mean()
         return float(2 * REACH * (mean - 0.5))
 
-    terms: dict[str, Any] = {"kernel": squared_exponential(problems.LENGTH), "noise": NOISE, "observations": OBSERVATIONS}
+    terms: dict[str, Any] = {"kernel": squared_exponential(problems.LENGTH), "noise": NOISE, "evaluations": EVALUATIONS}
     search = KusnerSearch(gain, grid, kappa=KAPPA, delta=DELTA, value_range=(-REACH, REACH), **terms)
     scores = CandidateScores(lambda height, records: records < height, heights.tolist(), score_range=(0.0, 1.0))
     curator, rows = problems.curator_of(problems.thresholds(m), conditional=True), []

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
-from dpbo.acquisition.ucb import argmax_ucb, kusner_beta
-from dpbo.models import FiniteGP, squared_exponential
+from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
+from dpbo.models import FiniteGP
+from dpbo.models.datasets import squared_exponential
 
 SIDES = {100: (10, 10), 1_000: (25, 40), 10_000: (100, 100)}
-LENGTH, NOISE, KAPPA, DELTA, OBSERVATIONS = 0.2, 0.01, 0.99, 0.1, 30
+LENGTH, NOISE, KAPPA, DELTA, EVALUATIONS = 0.2, 0.01, 0.99, 0.1, 30
 REACH = 5.0  # gains are clipped to [-REACH, REACH], prior deviations; per-record scores in [0, 1] are f / (2 REACH) + 1/2
 
 
@@ -70,7 +71,7 @@ def neighbours(count: int, runs: int, generator: torch.Generator) -> tuple[Tenso
 def searched_pairs(count: int, runs: int, generator: torch.Generator) -> Pairs:
     """Algorithm 1's search on both functions of each pair."""
     functions = neighbours(count, runs, generator)
-    model = FiniteGP(grid_of(count), squared_exponential(LENGTH), NOISE, batch_shape=(runs,), capacity=OBSERVATIONS)
+    model = FiniteGP(grid_of(count), squared_exponential(LENGTH), NOISE, batch_shape=(runs,), capacity=EVALUATIONS)
     found = [_searched(model, f, generator) for f in functions]
     means, observed, noises = zip(*found, strict=True)
     return Pairs(functions, means, observed, noises)
@@ -79,10 +80,10 @@ def searched_pairs(count: int, runs: int, generator: torch.Generator) -> Pairs:
 def _searched(model: FiniteGP, f: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     model.forget()
     schedule = kusner_beta(f.shape[1], DELTA)
-    noise = NOISE**0.5 * torch.randn(len(f), OBSERVATIONS, generator=generator, dtype=torch.float64)
+    noise = NOISE**0.5 * torch.randn(len(f), EVALUATIONS, generator=generator, dtype=torch.float64)
     observed = torch.empty_like(noise)
-    for t in range(OBSERVATIONS):
-        index = argmax_ucb(model, schedule)
+    for t in range(EVALUATIONS):
+        index = suggest_ucb(model, schedule)
         observed[:, t] = f.gather(1, index.unsqueeze(1)).squeeze(1) + noise[:, t]
         model.observe(index, observed[:, t])
     return model.mean.clone(), observed, noise

@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks.harness import named, rows_of, table
 from benchmarks.kusner_problems import curator_of
 from dpbo.mechanisms import LaplaceMechanism, NoNoise
-from dpbo.models import squared_exponential
+from dpbo.models.datasets import squared_exponential
 from dpbo.papers.kusner import AdaptiveLipschitz, RegularisedBest, regularised
 
 Floats = NDArray[np.float64]
@@ -133,11 +133,11 @@ def tune(problem: Tuning, epsilons: tuple[float, ...], times: int, a: float) -> 
         papers = "" if how is None else regularised.theorem_7(constants="paper", **shared)
         for epsilon in epsilons:
             released = np.array([float(curator.release(query, LaplaceMechanism(1 / epsilon)).value) for _ in range(times)])
-            promise = regularised.theorem_8(sensitivity=query.moves(), epsilon=epsilon, a=a)
+            promise = regularised.theorem_8(sensitivity=query.value_sensitivity(), epsilon=epsilon, a=a)
             off, lost = float(np.quantile(np.abs(released - found), 0.95)), float(np.median(np.abs(released - truth)))
             over = int((np.abs(released - found) > promise).sum())
             assert binom.sf(over - 1, times, math.exp(-a)) > 1e-9, f"{over} of {times} beyond Theorem 8"
-            rows.append([name, f"{epsilon:g}", query.moves(), papers, truth, found, float(released[0]), off, promise, lost])
+            rows.append([name, f"{epsilon:g}", query.value_sensitivity(), papers, truth, found, float(released[0]), off, promise, lost])
     print(
         f"\n(d) {problem.name}: m = {problem.records:,} protected rows, {times} releases each, value = -mean ramp loss\n"
         + table(HEADER, rows)

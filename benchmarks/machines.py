@@ -24,7 +24,9 @@ import torch.distributed as dist
 from benchmarks.harness import interleaved, options, record, table
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Ranks
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.queries import Ball, ClippedGradient, ClippedMean, MixtureMoments
+from dpbo.queries import ClippedGradient, ClippedMean
+from dpbo.queries.ball import Ball
+from dpbo.queries.mixture_moments import MixtureMoments
 from dpbo.queries.query import Query
 
 D, B, K = 10, 11, 5
@@ -33,7 +35,7 @@ SIZES = (33, 1_000, 100_000, 1_000_000)
 
 def shard(records: int, ranks: Ranks | None) -> torch.Tensor:
     """Every rank's own part of the same users."""
-    rank, size = (0, 1) if ranks is None else (ranks.rank, ranks.size)
+    rank, size = (0, 1) if ranks is None else (ranks.rank, ranks.world_size)
     user = torch.arange(rank, records, size, dtype=torch.float64)
     return torch.stack([torch.sin(user * (k + 1)) for k in range(D)], dim=1)
 
@@ -62,10 +64,10 @@ def measured(ranks: Ranks | None, records: int, repetitions: int) -> dict[str, f
     handles = [curator.evaluate(questions()["clipped gradient"]) for _ in range(11)]
     found["release"] = median(lambda: curator.release(handles.pop(), GaussianMechanism(1000.0)), 10)
     if ranks is not None:
-        found["agreement"] = median(lambda: ranks.exchange(b"0" * 128), 50)
+        found["agreement"] = median(lambda: ranks.all_gather(b"0" * 128), 50)
         for size in SIZES:
             numbers = torch.ones(size, dtype=torch.int64)
-            found[f"sum of {size}"] = median(lambda: (ranks.added(numbers), ranks.exchange(b"0")), 20)  # noqa: B023
+            found[f"sum of {size}"] = median(lambda: (ranks.reduce_tensor(numbers), ranks.all_gather(b"0")), 20)  # noqa: B023
     return found
 
 

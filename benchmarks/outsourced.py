@@ -36,9 +36,9 @@ from benchmarks import outsourced_problems as problems
 from benchmarks.finite_gp import bandwidth
 from benchmarks.harness import named, options, record, table
 from benchmarks.outsourced_search import PUBLISHED, SOUND, Experiment, published, released, summary
-from dpbo.acquisition import SrinivasFinite, argmax_ucb
+from dpbo.acquisition.ucb import SrinivasFinite, suggest_ucb
 from dpbo.models import FiniteGP
-from dpbo.papers.po_gp_ucb import po_gp_ucb_omega, recover_rows
+from dpbo.papers.po_gp_ucb.transform import po_gp_ucb_omega, recover_rows
 
 Figures = dict[str, Any]
 Curves = dict[tuple[str, float | None], Tensor]
@@ -158,7 +158,7 @@ def times(experiment: Experiment, seconds: dict[str, list[float]], smoke: bool) 
         model, schedule, index = FiniteGP(Z, experiment.problem.kernel(), 1e-2, capacity=steps), SrinivasFinite(count=n, delta=0.025), 0
         for _ in range(steps):
             model.observe(index, values[index])
-            index = int(argmax_ucb(model, schedule))
+            index = int(suggest_ucb(model, schedule))
         took.append(time.perf_counter() - start)
     one, read = statistics.median(took), 4.0 * n * steps * (steps - 1) / bandwidth(n * steps)
     what = f"{experiment.runs} runs of {experiment.problem.name}, s"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.harness import rows_of
-from dpbo.models import squared_exponential
+from dpbo.models.datasets import squared_exponential
 
 Floats = NDArray[np.float64]
 NORM, EXACT, SUBSET = 25.0, 1e-5, 1_500  # largest norm of a row; the paper's sigma_n^2 of the synthetic data; rows of a likelihood

@@ -18,9 +18,11 @@ from benchmarks.outsourced_problems import Problem
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import GDPFilter, PureFilter, calibrate
 from dpbo.accounting.filters import Accounting
-from dpbo.acquisition import SrinivasFinite, argmax_ucb
-from dpbo.mechanisms import AdditiveMechanism, GaussianMechanism, L2LaplaceMechanism
-from dpbo.models import FiniteGP, noisy_inputs, unprojected
+from dpbo.acquisition.ucb import SrinivasFinite, suggest_ucb
+from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism
+from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.models import FiniteGP, noisy_inputs
+from dpbo.models.noisy_inputs import unprojected
 from dpbo.papers.po_gp_ucb import po_gp_ucb_transform, release_rows
 from dpbo.queries import RowTable
 
@@ -116,7 +118,7 @@ class Experiment:
         schedule, asked = SrinivasFinite(count=len(problem.X), delta=DELTA), [index]
         for t in range(problem.steps):
             model.observe(index, values.gather(1, index.unsqueeze(1)).squeeze(1) + noise[:, t])
-            index = argmax_ucb(model, schedule, exclude=torch.stack(asked, dim=1))
+            index = suggest_ucb(model, schedule, exclude=torch.stack(asked, dim=1))
             asked.append(index)
         return _regrets(values, torch.stack(asked, dim=1))
 

@@ -25,7 +25,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from benchmarks.dpgibo_problems import Problem, huber_gradient
-from dpbo.curator import Curator
+from dpbo.curator.curator import Curator
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.objective import NoiseWarning, PrivateObjective
 from dpbo.queries import ClippedGradient

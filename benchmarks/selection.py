@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import interleaved, options, ratio, record, table
 from benchmarks.overhead import peak_memory
-from dpbo.accounting import choose_run_count, gdp, selected
-from dpbo.accounting.dominating import base_of, selection_epsilon
+from dpbo.accounting import choose_run_count, gdp, selection_bounds
+from dpbo.accounting.selection_pairs import run_profiles, selection_epsilon
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, SelectionEvent
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
 from dpbo.privacy import Budget, Sensitivity
-from dpbo.run_counts import CountLaw, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
+from dpbo.run_counts import FixedRuns, PoissonRuns, RunCountLaw, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
 
 QUANTUM = 2.0**-20
 Array = NDArray[np.float64]
@@ -58,7 +58,7 @@ class Peer:
         return float(peer.compute_epsilon(ORDERS, chosen, DELTA)[0])
 
 
-def law_of(shape: float, mean: float) -> CountLaw:
+def law_of(shape: float, mean: float) -> RunCountLaw:
     """The law of this shape and mean; infinite means Poisson, which may release nothing."""
     return PoissonRuns(mean) if math.isinf(shape) else TruncatedNegativeBinomial.of_mean(mean, shape=shape)
 
@@ -72,7 +72,7 @@ def accuracies() -> tuple[Array, str]:
     return np.sort(0.1 + 0.86 * np.exp(-(((rates + 0.5) / 1.2) ** 2))), "SYNTHETIC accuracies, as DPBO_DATA names no table"
 
 
-def expected(law: CountLaw, scores: Array) -> float:
+def expected(law: RunCountLaw, scores: Array) -> float:
     """E[accuracy of the best], exactly: sum_i acc_i (f(F_i) - f(F_{i-1})), and a guess where there is no run."""
     levels = law.generating(np.arange(len(scores) + 1) / len(scores))
     return float(np.diff(levels) @ scores) + law.none * GUESS
@@ -87,10 +87,10 @@ def stopped(gamma: float, scores: Array) -> tuple[float, float]:
 
 def bounds(law: Any, base: tuple[Event, ...]) -> dict[str, float]:
     """Epsilon by the ratio bound and by the lesser of both, the larger of both directions."""
-    one = base_of(base)
+    one = run_profiles(base)
     assert one is not None
-    ratio = max(_crossing(functools.partial(selected.by_ratio, law, side)) for side in (one, one.swapped()))
-    return {"ratio": ratio, "profile": selection_epsilon(SelectionEvent(base=base, law=law), DELTA)}
+    ratio = max(_crossing(functools.partial(selection_bounds.ratio_bound, law, side)) for side in (one, one.swapped()))
+    return {"ratio": ratio, "profile": selection_epsilon(SelectionEvent(base=base, run_count=law), DELTA)}
 
 
 def _crossing(curve: Callable[[Array], Array]) -> float:
@@ -118,7 +118,7 @@ def runs_tables(smoke: bool) -> dict[str, Any]:
         step = dp_event.PoissonSampledDpEvent(STEPS.rate, dp_event.GaussianDpEvent(STEPS.noise_multiplier))
         peer = Peer(dp_event.SelfComposedDpEvent(step, STEPS.slots))
     frontier = {name: [_point(law_of(shape, mean), shape, base, scores, peer) for mean in means] for name, shape in shapes.items()}
-    one = selection_epsilon(SelectionEvent(base=base, law=FixedRuns(1)), DELTA)
+    one = selection_epsilon(SelectionEvent(base=base, run_count=FixedRuns(1)), DELTA)
     print(f"\nPrivate selection, {source}: {len(scores)} runs, one costs epsilon {one:.3f} at delta {DELTA:g}; best {scores[-1]:.4f}, "
           f"{100 * (scores >= WANTED).mean():.1f} % reach {WANTED}\n")  # fmt: skip
     rows = [(name, "10", at["accuracy"], at["dp_accounting"], at["ratio"], at["profile"], at["95 % of K"])
@@ -129,7 +129,7 @@ def runs_tables(smoke: bool) -> dict[str, Any]:
     return {"data": source, "one run": one, "frontier": frontier, **found}
 
 
-def _point(law: CountLaw, shape: float, base: tuple[Event, ...], scores: Array, peer: Peer) -> dict[str, Any]:
+def _point(law: RunCountLaw, shape: float, base: tuple[Event, ...], scores: Array, peer: Peer) -> dict[str, Any]:
     figures = {"mean": law.mean, "accuracy": expected(law, scores), "95 % of K": law.quantile(0.95)}
     return {**figures, "dp_accounting": peer.epsilon(shape, law.mean), **bounds(law, base)}
 
@@ -149,7 +149,7 @@ def _within(base: tuple[Event, ...], scores: Array, peer: Peer, shapes: Mapping[
 
 
 def _ours(base: tuple[Event, ...], shape: float, mean: float) -> float:
-    return selection_epsilon(SelectionEvent(base=base, law=law_of(shape, mean)), DELTA)
+    return selection_epsilon(SelectionEvent(base=base, run_count=law_of(shape, mean)), DELTA)
 
 
 def _largest_mean(epsilon: Callable[[float], float], smoke: bool) -> float:
@@ -198,10 +198,10 @@ def _chosen(base: tuple[Event, ...], scores: Array, smoke: bool) -> list[dict[st
     rows = []
     for runs in (5.0,) if smoke else (10.0, 20.0, 30.0, 50.0):
         choice = choose_run_count(Budget(BUDGET, DELTA), base, runs=runs)
-        assert isinstance(choice.law, (TruncatedNegativeBinomial, TruncatedPoisson))
-        name = f"shape {choice.law.shape:g}" if isinstance(choice.law, TruncatedNegativeBinomial) else "truncated Poisson"
+        assert isinstance(choice.run_count, (TruncatedNegativeBinomial, TruncatedPoisson))
+        name = f"shape {choice.run_count.shape:g}" if isinstance(choice.run_count, TruncatedNegativeBinomial) else "truncated Poisson"
         rows.append({"wanted": runs, "law": name, "mean": choice.expected, "usually": choice.usually, "epsilon": choice.epsilon,
-                     "accuracy": expected(choice.law, scores)})  # fmt: skip
+                     "accuracy": expected(choice.run_count, scores)})  # fmt: skip
     print(f"\nwhat choose_run_count picks at epsilon {BUDGET}\n")
     print(table(("runs wanted", "law", "runs", "K at most, 95 %", "epsilon", "accuracy"), [tuple(row.values()) for row in rows]))
     return rows

@@ -39,7 +39,8 @@ from benchmarks.dpsearch import adult
 from benchmarks.harness import band, difference, options, picture, record, table
 from benchmarks.main_job import few
 from dpbo import DPGIBO, Budget, Curator, PrivateObjective, Space, demo
-from dpbo.acquisition import pareto_front, posterior_mean, suggest, suggest_in_trust_region, suggest_pareto
+from dpbo.acquisition import suggest, suggest_in_trust_region, suggest_pareto
+from dpbo.acquisition.expected_improvement import pareto_front, posterior_mean
 from dpbo.mechanisms import NoNoise
 from dpbo.models import default_gp, sparse_gp
 from dpbo.objective import NoiseWarning

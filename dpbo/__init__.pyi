@@ -8,12 +8,15 @@ from . import papers as papers
 from . import queries as queries
 from . import testing as testing
 from .algorithms import DPGIBO as DPGIBO
-from .curator import Curator as Curator
-from .curator import Ranks as Ranks
-from .curator import Source as Source
+from .curator.curator import Curator as Curator
+from .curator.distributed import Ranks as Ranks
+from .curator.records import Source as Source
 from .errors import BudgetExceeded as BudgetExceeded
+from .errors import InputError as InputError
+from .errors import LedgerMismatch as LedgerMismatch
 from .errors import PrivacyError as PrivacyError
-from .integrations import DPSearch as DPSearch
+from .integrations.sklearn import DPSearch as DPSearch
+from .mechanisms import NoNoise as NoNoise
 from .objective import PrivateObjective as PrivateObjective
 from .planning import Plan as Plan
 from .planning import plan as plan
@@ -21,7 +24,6 @@ from .privacy import Adjacency as Adjacency
 from .privacy import Budget as Budget
 from .privacy import PrivacyUnit as PrivacyUnit
 from .privacy import RowChange as RowChange
-from .privacy import Sensitivity as Sensitivity
 from .release import Release as Release
 from .space import Space as Space
 from .statement import Statement as Statement

@@ -1,5 +1,4 @@
-"""`python -m dpbo`: the main job on the bundled digits; `plan`: what a budget buys; `ledger`: look at a ledger;
-`curate` and `model`: outsourced optimisation between two parties."""
+"""The command line of dpbo, `python -m dpbo`."""
 
 from __future__ import annotations
 
@@ -14,9 +13,12 @@ from dpbo.errors import PrivacyError
 from dpbo.integrations.http.commands import curate_options, model_options
 from dpbo.privacy import Budget
 
+_DESCRIPTION = """Differentially private Bayesian optimisation. Without a command: a demo that tunes a kernel SVM on the digits of
+scikit-learn, of which 750 are private validation records."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 done, 1 a typed error (printed) or a reader of the output who left, 2 unusable arguments."""
+    """Run a command. Exit status: 0 done, 1 an error of dpbo (printed) or a closed output pipe, 2 wrong arguments."""
     options = _parser().parse_args(arguments)
     try:
         status = int(options.run(options) or 0)
@@ -31,76 +33,63 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dpbo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m dpbo", description=_DESCRIPTION)
     parser.set_defaults(run=_demo)
-    parser.add_argument("--epsilon", type=float, default=3.0, help="budget of the main job (default 3)")
-    parser.add_argument("--delta", type=float, default=1e-5, help="its delta (default 1e-5)")
-    parser.add_argument("--evaluations", type=int, default=30, help="points to evaluate (default 30)")
-    parser.add_argument("--seed", type=int, default=0, help="of the public side: split and search, never of the noise")
-    parser.add_argument("--ledger", metavar="FILE_OR_URL", help="keep the ledger and resume it; omitted: in memory")
-    parser.add_argument("--plot", metavar="FILE", help="draw convergence with noise bands and budget (needs dpbo[plots])")
-    parser.add_argument("--json", metavar="FILE", help="write the result and the statement")
-    parser.add_argument("--reveal-for-demo", action="store_true", help="add non-private BO and true values; voids the statement")
+    parser.add_argument("--epsilon", type=float, default=3.0, help="epsilon of the demo's budget (default 3)")
+    parser.add_argument("--delta", type=float, default=1e-5, help="delta of the demo's budget (default 1e-5)")
+    parser.add_argument("--evaluations", type=int, default=30, help="number of configurations to evaluate (default 30)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the split and the search, not of the noise (default 0)")
+    parser.add_argument("--ledger", metavar="FILE_OR_URL", help="keep the ledger in this file or database, and resume from it")
+    parser.add_argument("--plot", metavar="FILE", help="draw the released values, their noise and the budget (needs dpbo[plots])")
+    parser.add_argument("--json", metavar="FILE", help="write the result and the statement to this file")
+    parser.add_argument("--reveal-for-demo", action="store_true", help="also show true scores and non-private BO; voids the statement")
     commands = parser.add_subparsers(metavar="{plan,ledger,curate,model}")
-    _plan_parser(commands.add_parser("plan", help="noise per evaluation for a number of units and a budget"))
-    _ledger_parser(commands.add_parser("ledger", help="show, verify or export a ledger, or print a form to sign"))
-    curate_options(commands.add_parser("curate", help="release a table's rows, and serve outcomes to a modeler"))
-    model_options(commands.add_parser("model", help="search a released table with a curator's answers"))
+    plan = commands.add_parser("plan", help="show the noise of an evaluation for numbers of units and budgets")
+    plan.set_defaults(run=_plan)
+    plan.add_argument("--units", type=int, nargs="+", default=[500, 1000, 2000, 5000, 10000, 20000, 50000], help="numbers of units")
+    plan.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0, 3.0, 5.0, 8.0], help="epsilons of the budgets")
+    plan.add_argument("--at-delta", type=float, default=1e-6, help="delta of the budgets (default 1e-6)")
+    plan.add_argument("--points", type=int, default=30, help="number of evaluations (default 30)")
+    plan.add_argument("--share", type=float, default=0.9, help="share of the budget that they take (default 0.9)")
+    plan.add_argument("--dimension", type=int, help="number of hyper-parameters; adds the recommended strategy for each size and budget")
+    plan.add_argument("--range", type=float, nargs=2, default=[0.0, 1.0], metavar=("LOWER", "UPPER"), help="range of a record's score")
+    plan.add_argument("--plot", metavar="FILE", help="draw the detectable difference by the number of evaluations (needs dpbo[plots])")
+
+    ledger = commands.add_parser("ledger", help="show, verify or export a ledger, or print a form to sign")
+    ledger.set_defaults(run=_ledger)
+    ledger.add_argument("action", choices=["show", "verify", "export", "form"])
+    ledger.add_argument("ledger", metavar="FILE_OR_URL")
+    ledger.add_argument("--expect", metavar="HEAD", help="a head hash that was kept elsewhere; fails if the ledger does not contain it")
+    curate_options(commands.add_parser("curate", help="release the rows of a table and serve private outcomes to a modeler"))
+    model_options(commands.add_parser("model", help="search a released table by the answers of a curator"))
     return parser
 
 
-def _plan_parser(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=_plan)
-    parser.add_argument("--units", type=int, nargs="+", default=[500, 1000, 2000, 5000, 10000, 20000, 50000])
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0, 3.0, 5.0, 8.0])
-    parser.add_argument("--at-delta", type=float, default=1e-6)
-    parser.add_argument("--points", type=int, default=30, help="evaluations in the plan")
-    parser.add_argument("--share", type=float, default=0.9, help="part of the budget they take")
-    parser.add_argument("--dimension", type=int, help="add which strategy fits this many hyper-parameters, and what each costs")
-    parser.add_argument(
-        "--range", type=float, nargs=2, default=[0.0, 1.0], metavar=("LOWER", "UPPER"), help="of a record's score, for that"
-    )
-    parser.add_argument("--plot", metavar="FILE", help="draw what can be told apart against the number of evaluations (needs dpbo[plots])")
-
-
-def _ledger_parser(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(run=_ledger)
-    parser.add_argument("action", choices=["show", "verify", "export", "form"])
-    parser.add_argument("ledger", metavar="FILE_OR_URL")
-    parser.add_argument("--expect", metavar="HEAD", help="a head hash noted elsewhere; verify fails where the chain lacks it")
-
-
 def _demo(options: argparse.Namespace) -> None:
-    from dpbo.demo import run
+    from dpbo.demo import run  # imports torch, which the other commands do not need
 
     run(options)
 
 
 def _plan(options: argparse.Namespace) -> None:
-    from dpbo.planning import noise_table
+    from dpbo.planning import noise_table, plan, plans_table
 
     print("Standard deviation of the noise of one evaluation, in percentage points of a score in [0, 1]:")
     print(f"{options.points} evaluations, {options.share:.0%} of the budget (mu^2), delta {options.at_delta:g}, replace-one.\n")
     print(noise_table(options.units, options.epsilons, delta=options.at_delta, evaluations=options.points, share=options.share))
     if options.dimension is not None:
-        _plan_strategies(options)
+        terms = {"evaluations": options.points, "dimension": options.dimension, "score_range": tuple(options.range)}
+        final = None if options.share == 1 else float(1 - exact_share(options.share, "share"))
+        plans = [[plan(n, Budget(e, options.at_delta), final_share=final, **terms) for e in options.epsilons] for n in options.units]
+        if len(plans) * len(plans[0]) == 1:
+            print(f"\n{plans[0][0]}")
+        else:
+            print(f"\nRecommended strategy for {options.dimension} hyper-parameters, and its detectable difference of mean scores:\n")
+            print(plans_table(options.units, options.epsilons, plans))
     if options.plot:
         from dpbo.plots import plot_plan
 
         plot_plan(options.units[0], Budget(options.epsilons[0], options.at_delta), evaluations=options.points, file=options.plot)
-
-
-def _plan_strategies(options: argparse.Namespace) -> None:
-    from dpbo.planning import plan, plans_table
-
-    terms = {"evaluations": options.points, "dimension": options.dimension, "score_range": tuple(options.range)}
-    final = None if options.share == 1 else float(1 - exact_share(options.share, "share"))
-    plans = [[plan(n, Budget(e, options.at_delta), final_share=final, **terms) for e in options.epsilons] for n in options.units]
-    if len(plans) * len(plans[0]) == 1:
-        print(f"\n{plans[0][0]}")
-    else:
-        print(f"\nWhat fits {options.dimension} hyper-parameters, and the difference of mean scores that it tells apart:\n")
-        print(plans_table(options.units, options.epsilons, plans))
 
 
 def _ledger(options: argparse.Namespace) -> None:
@@ -108,11 +97,11 @@ def _ledger(options: argparse.Namespace) -> None:
     from dpbo.curator.reporting import compose_statement
     from dpbo.statement import form
 
-    ledger = Ledger.existing(options.ledger)
+    ledger = Ledger.open(options.ledger)
     head = ledger.verify(expect=options.expect)
     if options.action == "verify":
-        kept = "the expected head is in it" if options.expect else "give --expect HEAD to notice tampering or a rollback"
-        print(f"the chain of {head.seq + 1} records holds ({kept}); head {head.hash}")
+        print(f"The hash chain of {head.seq + 1} records is intact. Head: {head.hash}")
+        print("It contains the expected head." if options.expect else "Use --expect HEAD to detect tampering or a rollback.")
     elif options.action == "export":
         for record in ledger.records():
             print(json.dumps(vars(record), sort_keys=True))

@@ -1,8 +1,8 @@
-"""Blocks of many digits, for one thread at a time.
+"""mpmath's precision, set for a while by one thread at a time.
 
-mpmath has one precision for the whole process. Of two threads, each in a block of its own, the first to leave would take digits from the
-other, and what is decided there would not be exact. (A caller's own thread that sets mpmath's precision meanwhile does so still.)
-Some functions, such as expm1, set it for a moment by themselves, so they are called in a block, too.
+mpmath has one precision for the whole process. Of two threads that set it, the first to finish would take digits from the other, whose
+decisions would then not be exact. (A caller's own thread can still set mpmath's precision meanwhile.) Functions such as expm1 set it for a
+moment by themselves, so they are called within `precision`, too.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 import mpmath
 
-_turn = threading.RLock()
+_lock = threading.RLock()
 
 
 @contextlib.contextmanager
 def precision(bits: int) -> Iterator[None]:
-    """mpmath computes with so many bits meanwhile."""
-    with _turn, mpmath.workprec(bits):
+    """mpmath computes with `bits` bits meanwhile. Other threads wait."""
+    with _lock, mpmath.workprec(bits):
         yield

@@ -1,7 +1,4 @@
-"""Opacus, loaded without letting it touch the application's logging.
-
-Importing opacus configures the root logger (a handler and a level). Everything in dpbo that needs opacus gets it from here.
-"""
+"""Imports Opacus without changing the application's logging: by itself it gives the root logger a handler and a level."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from types import ModuleType
 
 
 def load_opacus(module: str = "opacus") -> ModuleType:
-    """`module` of opacus, with the root logger's handlers and level as they were before."""
+    """Import a module of Opacus and restore the root logger's handlers and level."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:

@@ -1,7 +1,7 @@
-"""The main job: tune a kernel SVM on sensitive validation records, with one changed line in the usual BoTorch loop.
+"""The demo: tune a kernel SVM on private validation records, with one changed line in the usual BoTorch loop.
 
-Scikit-learn's digits stand in for patients: 300 train, 750 are the protected validation records, the other 747 are public and judge the
-result. Features are the pixels and their products, standardised; on these the default SVC() is several points below a tuned one.
+The digits of scikit-learn stand for patients: 300 are for training, 750 are the private validation records, and the other 747 are public
+test records. Features are the pixels and their products, standardised. On these the default SVC() is several points worse than a tuned one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.svm import SVC
 
-from dpbo.acquisition import posterior_mean, suggest
-from dpbo.curator import Curator
+from dpbo.acquisition import suggest
+from dpbo.acquisition.expected_improvement import posterior_mean
+from dpbo.curator.curator import Curator
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.space import Space
@@ -38,7 +39,7 @@ Objective = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 class Digits(NamedTuple):
-    """One split: training records (public here), protected validation records, public test records."""
+    """A split of the digits: public training records, private validation records, public test records."""
 
     train: Records
     validation: Records
@@ -46,7 +47,7 @@ class Digits(NamedTuple):
 
 
 def split(seed: int) -> Digits:
-    """A random split of the bundled digits; the expanded features do not depend on the records."""
+    """A random split of the digits. The features are a fixed function of the pixels."""
     data = load_digits()
     features, labels = PolynomialFeatures(2, include_bias=False).fit_transform(data.data / 16), data.target
     require("seed", seed, Annotated[int, at_least(0, 10**6)])
@@ -56,19 +57,19 @@ def split(seed: int) -> Digits:
 
 
 def fit(train: Records, x: torch.Tensor) -> Pipeline:
-    """The model at x, from training records alone."""
+    """The model with the parameters of x (`d`), fitted to training records only."""
     return make_pipeline(StandardScaler(), SVC(**SPACE.decode(x))).fit(*train)
 
 
 def correct(model: Pipeline, records: Records) -> np.ndarray[Any, Any]:
-    """The score: 1 for each record that the model gets right."""
+    """The score: for each record, whether the model classifies it correctly."""
     return model.predict(records[0]) == records[1]
 
 
 def search(
     objective: Objective, evaluations: int, seed: int, *, initial: int = INITIAL, history: tuple[torch.Tensor, ...] | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The ordinary loop: Sobol points, then qLogNEI, up to so many evaluations in all. Whether Y is private is the objective's affair."""
+    """The usual BoTorch loop: `initial` Sobol points, then qLogNEI, until there are so many evaluations, those of `history` included."""
     design = SPACE.sample(initial, seed=seed)
     X, Y, Yvar = history if history and len(history[0]) else (design[:0], torch.empty(0, 1).double(), torch.empty(0, 1).double())
     while len(X) < evaluations:
@@ -79,13 +80,13 @@ def search(
 
 
 def recommend(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:
-    """The evaluated point (`d`) of highest posterior mean; the highest noisy value would be the luckiest."""
+    """The evaluated point (`d`) with the highest posterior mean. The highest noisy value would often be high by chance."""
     return X[posterior_mean(SPACE, X, Y, Yvar).argmax()]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the main job found; everything here is public."""
+    """The recommended point (`d`), its released validation accuracy (None if it was lost), and the X, Y, Yvar of the search."""
 
     x: torch.Tensor
     estimate: float | None
@@ -97,10 +98,10 @@ class Outcome:
 def tune_privately(
     digits: Digits, budget: Budget, *, evaluations: int, seed: int, initial: int = INITIAL, ledger: str | None = None
 ) -> Outcome:
-    """Search with nine tenths of the budget, then one separate release of the recommended point's score with the last tenth.
+    """Search with 90 % of the budget, then release the recommended point's score with the other 10 %.
 
-    The first `initial` points are Sobol points. With a ledger it goes on where an earlier run stopped; a release that was charged but
-    never delivered stays lost.
+    The first `initial` points are Sobol points. With a ledger the search resumes where an earlier run stopped. A release that was charged
+    but never delivered is lost.
     """
     curator = Curator(
         digits.validation,
@@ -114,8 +115,8 @@ def tune_privately(
     objective = PrivateObjective(curator, correct, evaluations=evaluations, name="search", budget=SEARCH_SHARE, **plan)
     final = PrivateObjective(curator, correct, evaluations=1, name="recommended", budget=FINAL_SHARE, **plan)
 
-    told = objective.history()
-    X, Y, Yvar = search(objective, len(told[0]) + objective.remaining, seed, initial=initial, history=told)
+    history = objective.history()
+    X, Y, Yvar = search(objective, len(history[0]) + objective.remaining, seed, initial=initial, history=history)
     if final.remaining:
         final(recommend(X, Y, Yvar).unsqueeze(0))
     x, estimate, _ = final.history()
@@ -125,7 +126,7 @@ def tune_privately(
 
 
 def tune_openly(digits: Digits, *, evaluations: int, seed: int) -> torch.Tensor:
-    """The same loop on the true validation accuracies: what privacy is measured against."""
+    """The same search with the true validation accuracies: the non-private baseline."""
 
     def objective(X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         Y = torch.tensor([[accuracy(fit(digits.train, x), digits.validation)] for x in X], dtype=torch.float64)
@@ -135,24 +136,24 @@ def tune_openly(digits: Digits, *, evaluations: int, seed: int) -> torch.Tensor:
 
 
 def accuracy(model: Any, records: Records) -> float:
-    """Share of records that the model gets right."""
+    """Share of records that the model classifies correctly."""
     return float(correct(model, records).mean())
 
 
 def default_model(train: Records) -> Pipeline:
-    """SVC() as scikit-learn ships it, on the same features."""
+    """SVC() with its default parameters, on the same features."""
     return make_pipeline(StandardScaler(), SVC()).fit(*train)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Do the main job as the command line asks and print what was found."""
+    """Run the demo with the options of the command line and print the result."""
     digits, budget = split(options.seed), Budget(options.epsilon, options.delta)
     outcome = tune_privately(digits, budget, evaluations=options.evaluations, seed=options.seed, ledger=options.ledger)
     statement = outcome.curator.statement()
     report = {
         "recommended": SPACE.decode(outcome.x),
         "validation accuracy (private estimate)": outcome.estimate,
-        "its standard error": outcome.standard_error,
+        "standard error of the estimate": outcome.standard_error,
         "test accuracy, recommended": accuracy(fit(digits.train, outcome.x), digits.test),
         "test accuracy, default SVC()": accuracy(default_model(digits.train), digits.test),
     }
@@ -172,7 +173,7 @@ def run(options: argparse.Namespace) -> None:
         from dpbo.plots import plot_convergence
 
         _, Y, Yvar = outcome.history
-        title = f"tuning an SVM at {statement.guarantee}"
+        title = f"Tuning an SVM at {statement.guarantee}"
         plot_convergence(Y, Yvar, posterior_mean(SPACE, *outcome.history), file=options.plot, spent_share=SEARCH_SHARE, title=title)
 
 

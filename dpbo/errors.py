@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_LONGEST = 200  # letters of a value that are shown
+_LONGEST = 200  # characters of a value that are shown
 
 
 class PrivacyError(Exception):
-    """Base of every error that dpbo raises on purpose. All survive the way back from a worker."""
+    """Base of every error that dpbo raises on purpose. All can be pickled, so they arrive whole from a worker."""
 
     def __reduce__(self) -> Any:
         return _restored, (type(self), self.args, self.__dict__)
@@ -25,7 +25,7 @@ def _restored(kind: type[PrivacyError], args: tuple[Any, ...], attributes: dict[
 
 @dataclass(frozen=True)
 class Unshown:
-    """What stands for a value that may be a secret or private: its type alone is told."""
+    """Wraps a value that may be secret or private: only its type is shown."""
 
     value: Any
 
@@ -35,9 +35,10 @@ class InputError(PrivacyError, ValueError):
 
     Attributes:
         parameter: name of the argument.
-        value: what was given, as shown: numbers, words and short tuples of them; of anything else, which may be private, only the type,
-            and of arrays and tensors the dtype and the number of dimensions.
-        allowed: what would have been accepted.
+        value: the value as text. Numbers, text and short tuples of numbers are shown; of other values, which may be private, only the
+            type, and for arrays and tensors the dtype and the number of dimensions.
+        allowed: what is allowed.
+        remedy: what to do.
     """
 
     def __init__(self, parameter: str, value: Any, allowed: str, remedy: str = "") -> None:
@@ -52,37 +53,33 @@ def _showable(value: Any) -> str:
     plain = (int, float, str, enum.Enum, type(None))
     short = isinstance(value, (tuple, list)) and len(value) <= 8 and all(isinstance(part, (int, float)) for part in value)
     if not (isinstance(value, plain) or short):
-        return _kind(value)
+        kind = type(value)
+        if kind.__module__.partition(".")[0] not in ("numpy", "torch") or not getattr(value, "ndim", 0):
+            return f"<{kind.__name__}>"
+        dtype = getattr(getattr(value.dtype, "type", None), "__name__", str(value.dtype))  # str(dtype) has the length of the longest text
+        return f"<{kind.__name__}, {dtype}, {value.ndim}-d>"  # the number of rows may be private
     try:
         shown = repr(value)
-    except Exception:  # a whole number of thousands of digits, or a class of the user's own
+    except Exception:  # an int of thousands of digits, or a class of the user's own
         return f"<{type(value).__name__}>"
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
 
 
-def _kind(value: Any) -> str:
-    """Its type. Of an array, how many rows there are may be private, and how long its longest text."""
-    kind = type(value)
-    if kind.__module__.partition(".")[0] not in ("numpy", "torch") or not getattr(value, "ndim", 0):
-        return f"<{kind.__name__}>"
-    dtype = getattr(getattr(value.dtype, "type", None), "__name__", str(value.dtype))
-    return f"<{kind.__name__}, {dtype}, {value.ndim}-d>"
-
-
 class BudgetExceeded(PrivacyError):
-    """A release, or a reservation, asks for more than is left. Nothing was drawn and nothing was charged.
+    """A release or a reservation needs more than is left. Nothing was drawn and nothing was charged.
 
-    Attributes:
-        requested, remaining, budget: public numbers in one unit, `unit` (slots, or mu^2).
-
-    The message ends with `account`: the budget in epsilon and delta, and what was spent on what.
+    Args:
+        requested, remaining, budget: public numbers in one unit.
+        unit: of these, such as slots or mu^2.
+        what: the release or reservation.
+        account: the budget in epsilon and delta, and what it was spent on (`Ledger.account`).
     """
 
     def __init__(self, requested: float, remaining: float, budget: float, unit: str, what: str, account: str) -> None:
         self.requested, self.remaining, self.budget, self.unit = requested, remaining, budget, unit
         super().__init__(
-            f"{what} asks for {requested:.6g} {unit}, but {remaining:.6g} of {budget:.6g} {unit} are left. Nothing was charged. {account} "
-            "What is spent does not come back: beyond this budget these records may not be asked again, in this ledger or in another."
+            f"{what} needs {requested:.6g} {unit}; {remaining:.6g} of {budget:.6g} {unit} are left. Nothing was charged. {account} "
+            "Beyond this budget nothing more may be asked of these records, in this ledger or in another."
         )
 
 
@@ -91,9 +88,9 @@ class ScoreError(PrivacyError):
 
 
 class PrivateFailure(PrivacyError):
-    """The score failed on private records in a way that cannot be confined to single units.
+    """The score failed on private records as a whole, not just on single units.
 
-    What happened there is itself private, so no detail is shown and the ledger notes nothing: see `score-total` in every statement.
+    Why it failed is private, so no detail is shown and the ledger records nothing; see `score-total` in every statement.
     """
 
 
@@ -102,7 +99,7 @@ class ReleaseLost(PrivacyError):
 
 
 class OpacityError(PrivacyError, TypeError):
-    """Somebody asked a curator or a handle for its private content, or tried to pickle it."""
+    """A curator or a handle was asked for its private content, or pickled."""
 
 
 class LedgerError(PrivacyError):
@@ -113,7 +110,7 @@ class LedgerUnavailable(LedgerError):
     """The ledger's storage cannot be reached, is locked, or is not writable.
 
     Attributes:
-        uncertain: whether the failure came while committing, so that the record may or may not have been kept.
+        uncertain: whether the commit itself failed, so that the record may or may not be stored.
     """
 
     def __init__(self, message: str, *, uncertain: bool = False) -> None:
@@ -122,7 +119,7 @@ class LedgerUnavailable(LedgerError):
 
 
 class LedgerMismatch(LedgerError):
-    """The ledger was opened for another data set, unit, adjacency, budget or plan than it was born with."""
+    """The ledger belongs to another data set, unit, adjacency, budget or plan."""
 
     def __init__(self, field: str, stored: Any, given: Any, remedy: str) -> None:
         self.field, self.stored, self.given = field, stored, given
@@ -130,69 +127,70 @@ class LedgerMismatch(LedgerError):
 
 
 class PlanChanged(LedgerMismatch):
-    """A plan is resumed with other records, or another score or training, than it began with. Nothing was charged.
+    """A plan was resumed with other records, another score or another training than it began with. Nothing was charged.
 
     Attributes:
-        plan, field: its name, and what differs.
+        plan: the plan's name.
+        field: what differs.
     """
 
     def __init__(self, plan: str, field: str) -> None:
         self.plan, self.field = plan, field
         PrivacyError.__init__(
             self,
-            f"{field}: the plan {plan!r} began with others, and its released values answer those. Nothing was charged. Give what it began "
-            "with, or choose another name. What a score refers to is part of it, numbers and words too; where the question is the same "
-            "nevertheless, delete the file of fingerprints beside the ledger.",
+            f"the plan {plan!r} began with another value of {field}, which its released values answer. Nothing was charged. Resume it with "
+            "the same one, or choose another name. A score counts with the numbers, text and functions that it refers to. If the question "
+            "is the same nevertheless, delete the file of fingerprints beside the ledger.",
         )
 
 
 class LedgerCorrupt(LedgerError):
-    """The hash chain does not hold, or its file is damaged: a record was changed, removed, reordered, cut off or put back."""
+    """The hash chain is broken or its file damaged: a record was changed, removed, reordered, cut off or restored."""
 
 
 class RanksError(PrivacyError):
-    """Processes that share the records cannot go on together."""
+    """Processes that share the records cannot continue together."""
 
 
 class RanksDisagree(RanksError):
-    """Ranks asked for different things. Nothing was evaluated, charged or drawn, and all may go on.
+    """Ranks requested different steps. Nothing was evaluated, charged or drawn, and all may continue.
 
     Attributes:
-        asked: what each rank asked for, in words. apart: ranks that differ from the first, perhaps in a public number alone.
+        requested: what each rank requested.
+        differing: ranks that differ from rank 0, perhaps in a public number only.
     """
 
-    def __init__(self, asked: Sequence[str], apart: Sequence[int]) -> None:
-        self.asked, self.apart = tuple(asked), tuple(apart)
-        told = f"rank 0 asked to {self.asked[0]}; " + ", ".join(f"rank {rank} to {self._told(rank)}" for rank in self.apart)
+    def __init__(self, requested: Sequence[str], differing: Sequence[int]) -> None:
+        self.requested, self.differing = tuple(requested), tuple(differing)
+        same = "do so with other public numbers"
+        others = [f"rank {r} to {same if requested[r] == requested[0] else requested[r]}" for r in differing]
         super().__init__(
-            f"ranks asked for different things ({told}). Nothing was charged. Every rank must run the same code with the same settings, "
-            "seeds and versions, on machines of one kind."
+            f"ranks requested different steps: rank 0 to {requested[0]}; {', '.join(others)}. Nothing was charged. Every rank must run the "
+            "same code with the same settings, seeds and versions, on machines of one kind."
         )
-
-    def _told(self, rank: int) -> str:
-        return "do so with other public numbers" if self.asked[rank] == self.asked[0] else self.asked[rank]
 
 
 class RankFailed(RanksError):
-    """Another rank raised an error of its own, which this one cannot show.
+    """Another rank raised an error that is not dpbo's, which this rank cannot show.
 
     Attributes:
-        rank: which. error: the type's name.
+        rank: the other rank.
+        error: name of the error's type.
     """
 
     def __init__(self, rank: int, error: str) -> None:
         self.rank, self.error = rank, error
-        super().__init__(f"rank {rank} raised {error}: look there. The step was given up on every rank.")
+        super().__init__(f"rank {rank} raised {error}: see its output. The step was cancelled on every rank.")
 
 
 class RankLost(RanksError):
-    """Another rank is gone, or did not come within the timeout. These ranks cannot go on: end them, and start anew on the same ledger.
+    """Another rank ended, or did not answer within the timeout. End all ranks and start them again on the same ledger.
 
-    A value that was stored is resumed and costs nothing again; a charge without a value is lost, and nothing is drawn twice.
+    Stored values are resumed and cost nothing again; a charge without a value is lost, and nothing is drawn twice.
     """
 
-    def __init__(self, while_: str) -> None:
+    def __init__(self, step: str) -> None:
         super().__init__(
-            f"a rank was lost, or did not come within the timeout, while ranks were to {while_}. End all processes and start them anew on "
-            "the same ledger: what was released is resumed, nothing is charged or drawn twice."
+            f"a rank ended, or did not answer within the timeout, while ranks were to {step}. End all processes and start them again on "
+            "the same ledger: released values are resumed, and nothing is charged or drawn twice."
         )

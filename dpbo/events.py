@@ -1,7 +1,6 @@
-"""What a release costs, as data: the event that goes to the ledger and that any accountant can recompute.
+"""Events: what a release costs, as data that goes to the ledger and from which any accountant can recompute the privacy loss.
 
-Floats are kept as they were drawn with, so `event -> JSON -> event` is exact. What an event costs under each notion of privacy stands in
-accounting/profiles.py.
+Floats are kept exactly, so `event -> JSON -> event` changes nothing. accounting/event_costs.py has the cost of each event.
 """
 
 from __future__ import annotations
@@ -10,27 +9,29 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from dpbo.errors import InputError
-from dpbo.run_counts import CountLaw, RunLaw, law_from_json
-from dpbo.validation import checked
+from dpbo.run_counts import RunCountLaw, StoppingRule, run_count_from_json
+from dpbo.validation import Within, at_least, between, checked
+
+Slots = Annotated[int, at_least(1, 2**63 - 1)]
 
 
 @checked
 @dataclass(frozen=True)
 class Event:
-    """`slots` releases, each with noise of scale `noise_multiplier` times its sensitivity, drawn jointly or one after another."""
+    """`slots` releases, each with noise of scale `noise_multiplier` times its sensitivity, drawn jointly or one after another.
 
-    noise_multiplier: float
-    slots: int = 1
+    Args:
+        noise_multiplier: from 1e-100 to 1e100.
+        slots: number of releases.
+    """
+
+    noise_multiplier: Annotated[float, between(1e-100, 1e100)]
+    slots: Slots = 1
     mechanism: ClassVar[str]
-    free: ClassVar[bool] = False  # exact, so that no budget could pay: charged nothing
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.noise_multiplier, float) or not 1e-100 <= self.noise_multiplier <= 1e100:
-            raise InputError("noise_multiplier", self.noise_multiplier, "a float from 1e-100 to 1e100")
-        _require_slots(self.slots)
+    free: ClassVar[bool] = False  # True for exact answers, which are charged nothing because no budget could pay for them
 
     def to_json(self) -> dict[str, Any]:
         """Readable by `event_from_json` and by people."""
@@ -38,17 +39,17 @@ class Event:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
-        """The way back, from the fields alone. Raises InputError, a ValueError, on other fields."""
+        """The event with these fields. Raises InputError, a ValueError, on other fields."""
         if {field.name for field in dataclasses.fields(cls)} != set(body):
             raise _unknown()
         return cls(**body)
 
     def relations(self) -> frozenset[str]:
-        """The neighbouring relations that its numbers are for; of most events none, as they count in units of their sensitivity."""
+        """The neighbouring relations that its numbers refer to; none for most events, which count in units of their sensitivity."""
         return frozenset()
 
     def repeated(self, slots: int) -> Self:
-        """This event's law over another number of slots."""
+        """The same event with another number of slots."""
         return dataclasses.replace(self, slots=slots)
 
 
@@ -90,20 +91,19 @@ class PermuteAndFlipEvent(Event):
 @checked
 @dataclass(frozen=True)
 class PoissonGaussianEvent(Event):
-    """Gaussian noise on a sum over a sample that takes each unit with probability `rate`, by itself, anew for every slot.
+    """Gaussian noise on a sum over a sample that takes each unit independently with probability `rate`, a new sample for every slot.
 
-    noise_multiplier is the standard deviation over the norm bound of ONE unit's contribution, whatever the relation, which is named:
-    "add-or-remove-one", or "replace-one", where both the old and the new contribution may be in the sample.
+    Args:
+        noise_multiplier: standard deviation over the norm bound of one unit's contribution, under either relation.
+        rate: in (0, 1].
+        relation: "add-or-remove-one", or "replace-one", where both the old and the new contribution may be in the sample.
     """
 
-    rate: float = dataclasses.field(kw_only=True)
+    rate: Annotated[float, Within("in (0, 1]", lambda rate: 0.0 < rate <= 1.0)] = dataclasses.field(kw_only=True)
     relation: str = dataclasses.field(kw_only=True)
     mechanism: ClassVar[str] = "poisson-gaussian"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.rate, float) or not 0.0 < self.rate <= 1.0:
-            raise InputError("rate", self.rate, "a float in (0, 1]")
         if self.relation not in ("replace-one", "add-or-remove-one"):
             raise InputError("relation", self.relation, "'replace-one' or 'add-or-remove-one'")
 
@@ -111,39 +111,42 @@ class PoissonGaussianEvent(Event):
         return frozenset({self.relation})
 
 
+_PAID = Within(
+    "a tuple of one event or more, none of them exact",
+    lambda events: len(events) > 0 and all(isinstance(event, Event) and not event.free for event in events),
+)
+_SPREAD = Within("(c, C) with 0 < c <= 1 <= C", lambda spread: 0.0 < spread[0] <= 1.0 <= spread[1] < math.inf)
+
+
 @checked
 @dataclass(frozen=True)
 class SelectionEvent(Event):
     """The best of a random number of runs, each run costing all events of `base`; only the best is released.
 
-    What each run costs is that of its output and its score together. `noise_multiplier` multiplies the noise of every event in the base, so
-    that a base can be calibrated as any other noise is; 1 is the base as it stands. `spread` = (c, C): what earlier runs gave may decide
-    where later ones look, at densities between c and C times the public prior's; (1, 1) is always the prior.
+    Args:
+        noise_multiplier: factor on the noise of every event in the base, so that a base can be calibrated like other noise.
+        base: what one run costs: its output and its score together.
+        run_count: the distribution of the number of runs, or `ThresholdStop`.
+        spread: (c, C), where proposals may depend on the results of earlier runs, with densities between c and C times the public prior's;
+            (1, 1) if every proposal comes from the prior.
     """
 
-    noise_multiplier: float = 1.0
-    base: tuple[Event, ...] = dataclasses.field(kw_only=True)
-    law: RunLaw = dataclasses.field(kw_only=True)
-    spread: tuple[float, float] = dataclasses.field(default=(1.0, 1.0), kw_only=True)
+    noise_multiplier: Annotated[float, between(1e-100, 1e100)] = 1.0
+    base: Annotated[tuple[Event, ...], _PAID] = dataclasses.field(kw_only=True)
+    run_count: StoppingRule = dataclasses.field(kw_only=True)
+    spread: Annotated[tuple[float, float], _SPREAD] = dataclasses.field(default=(1.0, 1.0), kw_only=True)
     mechanism: ClassVar[str] = "private-selection"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        whole = isinstance(self.base, tuple) and all(isinstance(event, Event) and not event.free for event in self.base)
-        if not whole or not self.base:
-            raise InputError("base", type(self.base).__name__, "a tuple of one event or more, none of them exact")
-        if not isinstance(self.law, RunLaw):
-            raise InputError("law", type(self.law).__name__, "a law of dpbo.run_counts", "For example PoissonRuns(10.0).")
-        if not (isinstance(self.spread, tuple) and len(self.spread) == 2 and 0.0 < self.spread[0] <= 1.0 <= self.spread[1] < math.inf):
-            raise InputError("spread", self.spread, "(c, C) with 0 < c <= 1 <= C")
-        if self.spread != (1.0, 1.0) and not isinstance(self.law, CountLaw):
-            raise InputError("law", type(self.law).__name__, "a law of the number of runs, where runs look at earlier ones")
+        if self.spread != (1.0, 1.0) and not isinstance(self.run_count, RunCountLaw):
+            given = type(self.run_count).__name__
+            raise InputError("run_count", given, "a distribution of the number of runs, where spread is not (1, 1)")
         if len(self.relations()) > 1:
-            raise InputError("base", sorted(self.relations()), "of one relation", "See dpbo.accounting.convert_adjacency.")
-        self.run()  # refuses noise out of its range
+            raise InputError("base", sorted(self.relations()), "of one relation", "See dpbo.accounting.calibration.convert_adjacency.")
+        self.run()  # raises InputError where noise is out of its range
 
     def run(self) -> tuple[Event, ...]:
-        """What one run costs."""
+        """The events of one run."""
         scale = self.noise_multiplier
         return tuple(dataclasses.replace(event, noise_multiplier=event.noise_multiplier * scale) for event in self.base)
 
@@ -153,44 +156,43 @@ class SelectionEvent(Event):
     def to_json(self) -> dict[str, Any]:
         head = {"mechanism": self.mechanism, "noise_multiplier": self.noise_multiplier, "slots": self.slots}
         base = [event.to_json() for event in self.base]
-        return {**head, "base": base, "law": self.law.to_json(), "spread": list(self.spread)}
+        return {**head, "base": base, "run_count": self.run_count.to_json(), "spread": list(self.spread)}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
-        events, law = _listed(body.get("base"), event_from_json), law_from_json(body.get("law"))
-        return super().from_json({**body, "base": events, "law": law, "spread": _listed(body.get("spread"), lambda end: end)})
+        events, run_count = _listed(body.get("base"), event_from_json), run_count_from_json(body.get("run_count"))
+        return super().from_json({**body, "base": events, "run_count": run_count, "spread": _listed(body.get("spread"), lambda end: end)})
 
 
 @checked
 @dataclass(frozen=True)
 class RolesEvent(Event):
-    """One release from records of several roles, such as training and validation; which record has which role is a public rule.
+    """One release from records of several roles, such as training and validation. A public rule gives each record its role.
 
-    Neighbouring data sets differ in records of one role, the same in all releases of a study, and to whoever knows the others a release
-    then is one that costs what `costs` says of that role. So what a study guarantees is the worst over the roles, each role's events
-    composed by themselves; events outside any RolesEvent count for every role.
+    Neighbouring data sets differ in records of one role, the same in all releases of a study, so a release costs them the events of that
+    role alone. The guarantee of a study is the worst over the roles, each role's events composed separately; events outside any RolesEvent
+    count for every role.
 
     Args:
-        costs: (role, events) for each role, by name; a role that is not named pays nothing.
+        costs: (role, events) for each role; a role that is not named pays nothing.
     """
 
-    noise_multiplier: float = 1.0
+    noise_multiplier: Annotated[float, between(1e-100, 1e100)] = 1.0
     costs: tuple[tuple[str, tuple[Event, ...]], ...] = dataclasses.field(kw_only=True)
     mechanism: ClassVar[str] = "roles"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         named = dict(self.costs)
         nested = any(isinstance(event, RolesEvent) or event.free for events in named.values() for event in events)
         if not named or len(named) < len(self.costs) or nested or not all(named.values()):
             raise InputError("costs", sorted(named), "one event or more for each of several roles, none of them exact or of roles itself")
         if len(self.relations()) > 1:
-            raise InputError("costs", sorted(self.relations()), "of one relation", "See dpbo.accounting.convert_adjacency.")
+            raise InputError("costs", sorted(self.relations()), "of one relation", "See dpbo.accounting.calibration.convert_adjacency.")
         for role in self.roles:
-            self.of(role)  # refuses noise out of its range
+            self.of(role)  # raises InputError where noise is out of its range
 
     def of(self, role: str) -> tuple[Event, ...]:
-        """What all slots cost a record of this role."""
+        """The events that all slots cost a record of this role."""
         events = dict(self.costs).get(role, ())
         scale, slots = self.noise_multiplier, self.slots
         return tuple(dataclasses.replace(e, noise_multiplier=e.noise_multiplier * scale, slots=e.slots * slots) for e in events)
@@ -225,19 +227,18 @@ class ExactEvent(Event):
     def __post_init__(self) -> None:
         if self.noise_multiplier != 0.0:
             raise InputError("noise_multiplier", self.noise_multiplier, "0 for a release without noise")
-        _require_slots(self.slots)
 
 
 @checked
 class NotPrivateEvent(ExactEvent):
-    """Without any guarantee, exact or with noise for a bound that does not hold; the statement says "not bounded"."""
+    """A release without any guarantee, exact or with noise for a bound that does not hold; the statement says "not bounded"."""
 
     mechanism = "none"
 
 
 @checked
 class DeclassifiedEvent(ExactEvent):
-    """Declared to need no protection: free under that declaration, which is a named data assumption."""
+    """A release of values declared to need no protection, free under that declaration, which is a named data assumption."""
 
     mechanism = "declassified"
 
@@ -251,11 +252,6 @@ def _listed(body: Any, read: Callable[[Any], Any]) -> tuple[Any, ...]:
 
 def _unknown() -> InputError:
     return InputError("body", "an unknown event", "what to_json wrote", "Was it written by a newer dpbo?")
-
-
-def _require_slots(slots: Any) -> None:
-    if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
-        raise InputError("slots", slots, "a whole number of at least 1")
 
 
 _KINDS: dict[str, type[Event]] = {

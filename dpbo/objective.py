@@ -2,82 +2,95 @@
 
     objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=40, fit=train)
     Y, Yvar = objective(X)                        # straight into SingleTaskGP(X, Y, train_Yvar=Yvar)
+    model = objective.model()                     # or a GP fitted to all values released so far
 
-Its K evaluations are taken from the budget when it is built, each with the exact noise that K equal Gaussians leave, so every Y is
-public and whatever is done with it is free.
+The budget of all evaluations is reserved when the objective is built, and each gets the noise of `evaluations` equal releases. Every Y is
+public, so whatever is computed from it costs nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from fractions import Fraction
 from typing import Annotated, Any
 
+import scipy.stats
 import torch
+from botorch.models import SingleTaskGP
 from tqdm import tqdm
 
-from dpbo.accounting.calibration import exact_share
-from dpbo.accounting.filters import EventKind
-from dpbo.curator.birth import plan_terms, require_own_role
+from dpbo.accounting.calibration import budget_cost, exact_share
+from dpbo.curator.birth import plan_terms
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
-from dpbo.curator.turns import assume_durations_tell_nothing
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.events import Event
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.no_noise import NoNoise
-from dpbo.privacy import require_count
+from dpbo.models.builders import ModelBuilder, default_gp
+from dpbo.privacy import Budget
 from dpbo.queries.cells import CellMeans
-from dpbo.queries.clipped import ClippedMean, ScoreRange
-from dpbo.queries.query import Query, own
+from dpbo.queries.clipped import ClippedMean, ScoreRanges
+from dpbo.queries.query import Query, copy_mutable
 from dpbo.queries.sampled import PoissonSampled
 from dpbo.queries.score_evaluation import Score
-from dpbo.validation import POINTS, checked, warn
+from dpbo.space import Space
+from dpbo.validation import POINTS, Count, Name, Within, checked, warn
 
 _LOG = logging.getLogger(__name__)
 BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}|"  # no times: how long a score takes may depend on the records
-_STATED = ("cells", "divisor", "max_records_per_unit", "sample_rate", "score_range", "weights", "worst")  # of one plan or another
-_ASKED: weakref.WeakKeyDictionary[Query, tuple[str, dict[str, Any]]] = weakref.WeakKeyDictionary()  # by which plan, at which x
+_STATED = ("cells", "divisor", "max_records_per_unit", "sample_rate", "score_range", "weights", "worst")  # terms that dpbo states itself
+_POINT = Within(
+    "a float64 tensor, finite, of shape d",
+    lambda x: x.ndim == 1 and x.dtype == torch.float64 and bool(x.isfinite().all()),
+    "Use torch.as_tensor(x, dtype=torch.float64).",
+)
+_made_by: weakref.WeakKeyDictionary[Query, tuple[str, dict[str, Any]]] = weakref.WeakKeyDictionary()  # the plan's name and x of a query
 
 
 class NoiseWarning(UserWarning):
-    """The planned noise is more than a tenth of the score's range."""
+    """The noise of a release is so large that the search can hardly find anything."""
 
 
 @checked
 class PrivateObjective:
-    """A noisy black box over private records, with known noise.
+    """A noisy black box over private records: the mean of a score over units, released with noise of known variance.
 
     Args:
         curator: owner of the records.
-        score: `score(model, records)`, or `score(x, records)` without `fit`; one number a record (`n`), or m (`n x m`), maximised. x is
-            a float64 tensor of shape `d`.
-        score_range: public (lower, upper) of a record's score, or one pair a metric; scores beyond are clipped.
-        evaluations: how many points x this plan may release.
-        fit: `fit(x) -> model`; part no protected record. Where it raises, nothing is charged.
-        name: the plan's name in the ledger; the same name and terms resume it, with the records, score and fit that it began with:
-            the log says how many evaluations were resumed, and how many of them are lost.
-        budget: part of the budget (of mu^2) this plan takes. 1 leaves nothing for a final separate release. Under `Planned`, which
-            lists what each release takes, 1.
+        score: `score(model, records)`, or `score(x, records)` without `fit`. It returns one number a record (`n`), or m (`n x m`), and is
+            maximised. x is a float64 tensor of shape `d`.
+        score_range: public (lower, upper) of a record's score, or one pair a metric. Scores beyond are clipped.
+        evaluations: number of points that may be released.
+        fit: `fit(x) -> model`, from public records only. If it raises an exception, nothing is charged.
+        name: name of the plan in the ledger. The same name and terms resume the plan, which needs the records, score and fit that it began
+            with; the log says how many evaluations were resumed and how many are lost.
+        budget: what all evaluations together may spend: a `Budget`, or a share in (0, 1] of the curator's. 1 leaves nothing for another
+            release. Under `Planned`, which lists what each release takes: 1.
         weights, max_records_per_unit, divisor, worst, role: as in `ClippedMean`.
-        mechanism: GaussianMechanism, or LaplaceMechanism where the curator's filter can pay for no Gaussian; omitted, the first that fits.
-            `NoNoise(allow_not_private=True)` runs the same loop without privacy, as a baseline.
-        sample_rate: each evaluation scores a Poisson sample of the units, taken with this probability; `PoissonSampled` says what it costs.
-        cells: the score names the one of so many cells that a record falls into; `CellMeans` releases their shares, less noisily than as
-            so many free scores. `score_range` is (0, 1) then.
-        terms: further public facts of the plan, as JSON values, for the ledger and the statement, by other names than those that dpbo
-            states itself; whoever resumes it must give the same.
+        mechanism: GaussianMechanism, or LaplaceMechanism if the curator's filter cannot pay for a Gaussian; omitted, the first that
+            it can pay for. `NoNoise(allow_not_private=True)` is the non-private baseline.
+        sample_rate: each evaluation scores a Poisson sample of the units, taken with this probability; see `PoissonSampled`.
+        cells: the score gives the index of one of so many cells for each record; `CellMeans` releases the cells' shares with less noise
+            than as many free scores. `score_range` is then (0, 1).
+        terms: further public facts about the plan, as JSON values, for the ledger and the statement. A resumed plan needs the same.
+
+    Attributes:
+        noise_multiplier: of the mechanism.
+        noise_std: standard deviation of an evaluation, `m`, in the score's units.
+        metrics: m.
 
     Raises:
-        InputError: an argument outside its range. BudgetExceeded: the share is not left. LedgerMismatch: the name is taken by a plan with
-        other terms, or (PlanChanged) by one that began with other records, another score or another fit.
+        InputError: an argument outside its range.
+        BudgetExceeded: the budget is not left.
+        LedgerMismatch: the name belongs to a plan with other terms, or (PlanChanged) to one that began with other records, another score or
+            another fit.
     """
 
     def __init__(
@@ -85,11 +98,11 @@ class PrivateObjective:
         curator: Curator,
         score: Score,
         *,
-        score_range: ScoreRange,
-        evaluations: int,
+        score_range: ScoreRanges,
+        evaluations: Count,
         fit: Any = None,
-        name: str = "objective",
-        budget: float | Fraction = 1,
+        name: Name = "objective",
+        budget: Budget | float | Fraction = 1,
         weights: Sequence[float] | None = None,
         max_records_per_unit: int = 1,
         divisor: float | None = None,
@@ -100,46 +113,37 @@ class PrivateObjective:
         cells: int | None = None,
         terms: Mapping[str, Any] | None = None,
     ) -> None:
-        bounds, weighed = own((score_range, weights))  # the caller may change what was given; the plan stays as it was reserved
-        self._settings = {"score_range": bounds, "fit": fit, "weights": weighed, "divisor": divisor, "worst": worst,
+        score_range, weights = copy_mutable((score_range, weights))  # copies: the caller may change its lists
+        self._settings = {"score_range": score_range, "fit": fit, "weights": weights, "divisor": divisor, "worst": worst,
                           "max_records_per_unit": max_records_per_unit, "role": role}  # fmt: skip
         self._score, self._sample_rate, self._cells = score, sample_rate, cells
         if cells is not None and sample_rate is not None:
-            raise InputError("sample_rate", sample_rate, "left out with cells", "The variance of sampled cells is not bounded here.")
+            raise InputError("sample_rate", sample_rate, "omitted with cells", "The variance of sampled cells is not bounded here.")
         mean, query = self._mean(None), self._query(None)
         query.require_public(curator.adjacency)
-        require_own_role(role, curator.ledger.birth["role"])
-        require_count("evaluations", evaluations)
-        if not isinstance(name, str) or not 0 < len(name) <= 200:
-            raise InputError("name", name, "a word of at most 200 letters")
+        curator.ledger.birth.require_role(role)
         self.curator, self.name, self.evaluations, self.metrics = curator, name, evaluations, mean.metrics
-        share = exact_share(budget)
-        planned = mechanism if isinstance(mechanism, NoNoise) else self._planned(mechanism, query, share)
-        self._noise_std(planned)  # refuses what cannot be drawn before anything is reserved
-        itself = {"budget": str(share), **query.public_inputs()}
+        planned = mechanism if isinstance(mechanism, NoNoise) else self._affordable(mechanism, query, budget)
+        self._noise_std(planned)  # raises if this noise cannot be drawn, before anything is reserved
         begun = name in curator.ledger.head().used
-        stated = plan_terms(itself, terms or {}, known=begun, also=_STATED)
+        spending = str(budget) if isinstance(budget, Budget) else str(exact_share(budget))
+        stated = plan_terms({"budget": spending, **query.public_inputs()}, terms or {}, also=_STATED)
         curator.bind(name, {"score": score, "fit": fit}, begun=begun)
-        event = curator.reserve(name, query.charged(planned.event(), curator.adjacency), slots=evaluations, terms=stated)
+        event = curator.reserve(name, query.release_event(planned.event(), curator.adjacency), slots=evaluations, terms=stated)
         self.noise_multiplier = event.noise_multiplier
         self._mechanism = planned if isinstance(planned, NoNoise) else type(planned)(event.noise_multiplier)
         self.noise_std = self._noise_std(self._mechanism)
-        self._left: int | None = self.remaining  # when one last looked; None after a release that failed
+        self._left: int | None = self.remaining  # at this object's last release; None after one that failed
         self._dimension: int | None = None  # of x; fixed by the first release
-        done = evaluations - self._left
-        if done:
-            self._tell_resumed(done)
-        hidden = True if curator.rank else None
-        self._bar = tqdm(total=evaluations, initial=done, desc=name, disable=hidden, delay=0.1, bar_format=BAR)
-        self._warn_of_noise(mean)
+        self._report(mean, evaluations - self._left)
 
     @property
     def remaining(self) -> int:
-        """Evaluations not yet charged."""
+        """Number of evaluations not yet charged."""
         return self.evaluations - self.curator.ledger.head().used.get(self.name, 0)
 
     def __call__(self, X: Annotated[torch.Tensor, POINTS]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Evaluate and release every row of X: always a new, charged release, also at a point seen before.
+        """Evaluate and release every row of X. Each call is a new, charged release, also at a point seen before.
 
         Args:
             X: `q x d`, float64.
@@ -148,50 +152,76 @@ class PrivateObjective:
             Y: `q x m`, Yvar: `q x m`, the known variance of the noise.
 
         Raises:
-            InputError: a wrong shape or dtype. BudgetExceeded: q is more than what is left; the batch is refused whole.
+            InputError: a wrong shape or dtype.
+            BudgetExceeded: q is more than `remaining`; nothing was evaluated or charged.
         """
-        points = _require_points(X)
-        self._require_left(len(points))
-        return self._released([self.evaluate(x) for x in points], X.device)
+        if len(X) > (left := self.remaining):
+            raise BudgetExceeded(len(X), left, self.evaluations, "slots", f"the batch for {self.name!r}", self.curator.ledger.account())
+        return self._released([self.evaluate(x) for x in X.detach()], X.device)
 
-    def evaluate(self, x: torch.Tensor) -> Handle:
-        """Fit and score at one point (`d`), for a later release. Free, may be retried."""
-        query, details = self._asked(x)
+    def evaluate(self, x: Annotated[torch.Tensor, _POINT]) -> Handle:
+        """Fit and score at one point (`d`), for a later release. Free; may be repeated."""
+        query, details = self._question(x)
         return self.curator.evaluate(query, **details)
 
-    def submit(self, x: torch.Tensor, executor: Executor) -> Future[Handle]:
-        """`evaluate` on an executor; release the future's handle when it is done, in any order.
+    def submit(self, x: Annotated[torch.Tensor, _POINT], executor: Executor) -> Future[Handle]:
+        """`evaluate` on an executor. Release the future's handle when it is done, in any order.
 
-        The order of release is public: where jobs are released as they finish, nothing but how long they take decides it, and that must
-        not depend on the records. `dpbo.algorithms.AsynchronousBO` releases in the order of submission unless told otherwise.
+        The order of release is public. If jobs are released as they finish, it depends on how long they take, which then must not depend on
+        the records. `dpbo.algorithms.AsynchronousBO` releases in the order of submission by default.
         """
-        query, details = self._asked(x)
+        query, details = self._question(x)
         return self.curator.submit(query, executor, **details)
 
     def release(self, handles: Handle | Sequence[Handle]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Release one or more handles: Y `q x m`, Yvar `q x m`. A handle released twice gives its one value.
+        """Release one or more handles: Y `q x m`, Yvar `q x m`. A handle released again gives its one value.
 
         Raises:
-            InputError: a handle that no objective of this name evaluated. BudgetExceeded: more of them than are left. Nothing was charged.
+            InputError: a handle that no objective of this name evaluated; nothing was charged.
+            BudgetExceeded: more handles than `remaining`; nothing was charged.
         """
         several = [handles] if isinstance(handles, Handle) else list(handles)
         if not several:
             raise InputError("handles", [], "one handle or more")
-        for handle in several:
-            self._require_own(handle)
+        for handle in several:  # another plan's answer has other noise, and its terms do not state this one
+            ours = isinstance(handle, Handle) and type(handle.query) is type(self._query(None))
+            if not ours or _made_by.get(handle.query) != (self.name, handle.details):
+                raise InputError(
+                    "handle", handle, f"one that the objective {self.name!r} evaluated", "Release others where they were made."
+                )
         return self._released(several, torch.device("cpu"))
 
     def history(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Everything released so far under this name, also by earlier processes: X `t x d`, Y `t x m`, Yvar `t x m`.
 
-        A question of another kind may be released under this plan as well (`Curator.release_all`): where its value belongs to no x, to an
-        x of another length than the first one's, or to other metrics, it is of something else and left out here. It took its slot, and
-        the statement lists what it declared.
+        Queries of other kinds may be released under this plan as well (`Curator.release_all`). Their values are left out if they have no x,
+        an x of another length than the first one's, or another number of metrics. They took evaluations of the plan, and the statement
+        lists what they declared.
         """
         values = self._own_values()
         columns = [value["details"]["x"] for value in values], [v["value"] for v in values], [v["variance"] for v in values]
         X, Y, Yvar = (torch.tensor(column, dtype=torch.float64) for column in columns)
         return (X, Y, Yvar) if values else (X.reshape(0, 0), Y.reshape(0, self.metrics), Yvar.reshape(0, self.metrics))
+
+    def model(self, space: Space | None = None, *, builder: ModelBuilder = default_gp) -> SingleTaskGP:
+        """A fitted Gaussian process of `history()`, with the known noise variances. It sees released values only, so it costs nothing.
+
+        Args:
+            space: the space of the points, which says what is a category; omitted, all coordinates are numbers.
+            builder: makes the model of (space, X, Y, Yvar). `default_gp` fits a SingleTaskGP with `train_Yvar` (MixedSingleTaskGP with
+                categories); `dpbo.models.sparse_gp`, or a function of your own.
+
+        Returns:
+            The model in eval mode, of m outputs.
+
+        Raises:
+            InputError: no value was released yet, or the space has another number of coordinates.
+        """
+        X, Y, Yvar = self.history()
+        if not len(X):
+            raise InputError("objective", "without values", "one that has released a value", "Evaluate some points first.")
+        numbers = {f"x{i}": scipy.stats.uniform(0, 1) for i in range(X.shape[1])}
+        return builder(Space(**numbers) if space is None else space, X, Y, Yvar)
 
     def __repr__(self) -> str:
         return f"<PrivateObjective {self.name!r}: {self.evaluations} evaluations, noise {self.noise_std.tolist()} each>"
@@ -205,24 +235,19 @@ class PrivateObjective:
     def _query(self, x: torch.Tensor | None) -> Query:
         return self._mean(x) if self._sample_rate is None else PoissonSampled(self._mean(x), rate=self._sample_rate)
 
-    def _asked(self, x: torch.Tensor) -> tuple[Query, dict[str, Any]]:
-        query, details = self._query(x), {"x": _require_point(x).tolist()}
+    def _question(self, x: torch.Tensor) -> tuple[Query, dict[str, Any]]:
+        """The query at x and the details that the ledger stores with its value."""
+        query, details = self._query(x.detach()), {"x": x.tolist()}
         self._require_dimension([details["x"]])
-        _ASKED[query] = self.name, details
+        _made_by[query] = self.name, details
         return query, details
-
-    def _require_own(self, handle: Any) -> None:
-        """Another plan's answer has other noise, and what was declared for it is not in this one's terms."""
-        ours = isinstance(handle, Handle) and type(handle.query) is type(self._query(None))
-        if not ours or _ASKED.get(handle.query) != (self.name, handle.details):
-            raise InputError("handle", handle, f"one that the objective {self.name!r} evaluated", "Release others where they were made.")
 
     def _own_values(self) -> list[dict[str, Any]]:
         own = [v for v in self.curator.ledger.values(self.name) if "x" in v["details"] and len(v["value"]) == self.metrics]
         return [v for v in own if len(v["details"]["x"]) == len(own[0]["details"]["x"])]
 
     def _require_dimension(self, points: Sequence[Sequence[float]]) -> None:
-        """All points of a plan have as many coordinates as the first that was released, here or by an earlier process."""
+        """Raises InputError unless all points have as many coordinates as the first that was released, also by an earlier process."""
         if self._dimension is None and self.remaining < self.evaluations and (own := self._own_values()):
             self._dimension = len(own[0]["details"]["x"])
         d = self._dimension or len(points[0])
@@ -232,86 +257,57 @@ class PrivateObjective:
                 raise InputError("x", f"with {len(x)} coordinates", f"of {d} coordinates, {whose}", "Nothing was charged.")
 
     def _released(self, handles: Sequence[Handle], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        self.curator.deliver()  # of several ranks all see now what the ledger has gained
+        self.curator.deliver()  # several ranks then see the same ledger
         self._require_dimension([handle.details["x"] for handle in handles])
-        left = self._left  # another thread may be at it
-        if left is not None and self.remaining < left:  # somebody else's release came between
-            assume_durations_tell_nothing(self.curator)
+        left = self._left  # read once: other threads change it
+        if left is not None and self.remaining < left:  # another object released under this plan
+            self.curator.assume("durations-tell-nothing")
         self._left = None
         releases = self.curator.release_all(handles, self._mechanism, name=self.name, plan=self.name)
         self._left = self.remaining
-        self._show_progress()
+        if not self._bar.disable:
+            self._bar.update(self.evaluations - self._left - self._bar.n)
+            if self._bar.n >= self.evaluations:
+                self._bar.close()
         return torch.stack([r.value for r in releases]).to(device), torch.stack([r.variance for r in releases]).to(device)
 
-    def _require_left(self, points: int) -> None:
-        if points > (left := self.remaining):
-            raise BudgetExceeded(points, left, self.evaluations, "slots", f"the batch for {self.name!r}", self.curator.ledger.account())
+    def _affordable(self, kind: type[AdditiveMechanism] | None, query: Query, budget: Budget | float | Fraction) -> AdditiveMechanism:
+        """The first mechanism that the accounting can pay for, with the least noise that the budget allows."""
+        accounting, adjacency = self.curator.accounting, self.curator.adjacency
+        available = budget_cost(budget, accounting, self.curator.ledger.cap)
+        usual = (GaussianMechanism, LaplaceMechanism) if self._sample_rate is None else (GaussianMechanism,)
+        events = {one: query.release_event(one(1.0).event(), adjacency) for one in (usual if kind is None else (kind,))}
+        for candidate, event in events.items():
 
-    def _planned(self, law: type[AdditiveMechanism] | None, query: Query, share: Fraction) -> AdditiveMechanism:
-        """The first law that the accounting can pay for, with the least noise that the share of the cap allows."""
-        accounting, available = self.curator.accounting, self.curator.ledger.cap * share
-        either = (GaussianMechanism, LaplaceMechanism) if self._sample_rate is None else (GaussianMechanism,)
-        laws = either if law is None else (law,)
-        for candidate in laws:
-            one = query.charged(candidate(1.0).event(), self.curator.adjacency)
-            multiplier = accounting.multiplier(_kind(one), self.evaluations, available)
+            def with_noise(noise_multiplier: float, slots: int = 1, event: Event = event) -> Event:
+                return dataclasses.replace(event, noise_multiplier=noise_multiplier, slots=slots)
+
+            multiplier = accounting.multiplier(with_noise, self.evaluations, available)
             if multiplier is not None:
                 return candidate(multiplier)
-        names = " or ".join(query.charged(candidate(1.0).event(), self.curator.adjacency).mechanism for candidate in laws)
+        names = " or ".join(event.mechanism for event in events.values())
         remedy = "Sampled means need RDPFilter or Planned; a plan must list the event with as many slots as there are evaluations."
         raise InputError("mechanism", names, f"one that {accounting.name} can pay for", remedy)
 
     def _noise_std(self, mechanism: AdditiveMechanism | NoNoise) -> torch.Tensor:
-        """Standard deviation of an evaluation, sampling included where units are sampled."""
+        """Standard deviation of an evaluation, `m`, with that of the sampling where units are sampled."""
         query, units = self._query(None), self.curator.units
         law = mechanism.law(query.scale(self.curator.adjacency), [grid.quantum for grid in self._mean(None).lattices(units)])
         variance = (torch.tensor(law.std, dtype=torch.float64) * query.affine(units)[1]) ** 2
-        return (variance + torch.as_tensor(query.variance_within(units), dtype=torch.float64)).sqrt()
+        return (variance + torch.as_tensor(query.sampling_variance(units), dtype=torch.float64)).sqrt()
 
-    def _tell_resumed(self, done: int) -> None:
-        """What was charged under this name before, and how much of it has no value."""
-        self.curator.deliver()  # a value may wait here
-        lost = done - len(self.curator.ledger.values(self.name))
-        if not self.curator.rank:
-            told = f"{lost} lost: charged, but never delivered" if lost else "0 lost"
-            _LOG.warning("%r: resumed %d of %d evaluations, %s", self.name, done, self.evaluations, told)
-
-    def _warn_of_noise(self, query: ClippedMean) -> None:
-        for std, (lower, upper) in zip(self.noise_std.tolist(), query.ranges, strict=True):
+    def _report(self, mean: ClippedMean, done: int) -> None:
+        """Log what was resumed, start the progress bar, and warn of noise above a tenth of the score range."""
+        if done:
+            self.curator.deliver()  # a value may wait here
+            lost = done - len(self.curator.ledger.values(self.name))
+            if not self.curator.rank:
+                fate = f"{lost} lost: charged, but never delivered" if lost else "0 lost"
+                _LOG.warning("%r: resumed %d of %d evaluations, %s", self.name, done, self.evaluations, fate)
+        hidden = True if self.curator.rank else None
+        self._bar = tqdm(total=self.evaluations, initial=done, desc=self.name, disable=hidden, delay=0.1, bar_format=BAR)
+        for std, (lower, upper) in zip(self.noise_std.tolist(), mean.ranges, strict=True):
             if std > (upper - lower) / 10:
-                text = (f"each evaluation carries noise of standard deviation {std:.3g}, more than a tenth of the score range "
+                text = (f"each evaluation has noise of standard deviation {std:.3g}, more than a tenth of the score range "
                         f"({lower:g}, {upper:g}): plan fewer evaluations, a larger budget or more units.")  # fmt: skip
                 warn(text, NoiseWarning)
-
-    def _show_progress(self) -> None:
-        """Slots charged so far, on a terminal only."""
-        if self._bar.disable:
-            return
-        self._bar.update(self.evaluations - self.remaining - self._bar.n)
-        if self._bar.n >= self.evaluations:
-            self._bar.close()
-
-
-def _kind(one: Event) -> EventKind:
-    """Events like this one, at other multipliers."""
-    return lambda noise_multiplier, slots=1: dataclasses.replace(one, noise_multiplier=noise_multiplier, slots=slots)
-
-
-def _require_points(X: Any) -> torch.Tensor:
-    if not isinstance(X, torch.Tensor) or X.ndim != 2 or 0 in X.shape:
-        shape = tuple(X.shape) if isinstance(X, torch.Tensor) else type(X).__name__
-        raise InputError("X", shape, "a tensor of shape q x d", "For one point use x.unsqueeze(0).")
-    _require_point(X[0])
-    if not bool(X.isfinite().all()):
-        raise InputError("X", "with NaN or infinite entries", "finite")
-    return X.detach()
-
-
-def _require_point(x: Any) -> torch.Tensor:
-    if not isinstance(x, torch.Tensor) or x.ndim != 1:
-        raise InputError("x", tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__, "a tensor of shape d")
-    if x.dtype != torch.float64:
-        raise InputError("X", x.dtype, "float64", "Use X.double().")
-    if not all(map(math.isfinite, x.tolist())):
-        raise InputError("x", "with NaN or infinite entries", "finite")
-    return x.detach()

@@ -1,12 +1,12 @@
-"""What a budget buys, before any record is touched.
+"""Planning: what a budget buys, before any record is read.
 
     print(dpbo.plan(5000, Budget(1.0, 1e-6), evaluations=40, dimension=4))
 
-The noise of one evaluation, the smallest difference between two configurations that can be told apart, and what each strategy makes of the
-same budget and the same number of model fits. All of it follows from public numbers. "Told apart" means that of two configurations whose
-true scores differ by this much, the worse one looks better at most one time in twenty:
-    private observations of noise s: Phi(-D / (s sqrt 2)) = 0.05, so D = 2.33 s;
-    permute-and-flip of noise scale M (2 / epsilon) on sums that one unit moves by R: exp(-D n / (M R)) / 2 = 0.05, so D = M R log(10) / n.
+`plan` compares strategies that fit the same number of models within the same budget: the noise of one evaluation, and the detectable
+difference of two configurations. Everything follows from public numbers. The detectable difference D is the smallest difference of true
+mean scores at which the worse configuration looks better at most one time in twenty:
+    two private evaluations of noise s: Phi(-D / (s sqrt 2)) = 0.05, so D = 2.33 s;
+    one permute-and-flip of scale M (2 / epsilon) on sums that a unit moves by R: exp(-D n / (M R)) / 2 = 0.05, so D = M R log(10) / n.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dpbo.accounting.calibration import calibrate, exact_share
 from dpbo.accounting.filters import GDPFilter
 from dpbo.errors import InputError
 from dpbo.events import PermuteAndFlipEvent
-from dpbo.privacy import Budget, require_count, require_range
-from dpbo.validation import checked
+from dpbo.privacy import Budget
+from dpbo.validation import Count, ScoreRange, checked
 
-ONE_IN_TWENTY = 0.05
-_NORMAL = 1.6448536269514722 * math.sqrt(2.0)  # 95 % of the difference of two equal normals
-_FINE, _COARSE = 0.05, 0.1  # of the range: BO is worth its noise below the first; nothing is above the second
-_NOISY, _HOPELESS = 0.2, 0.5  # noise of a private gradient over its clip
-_MANY, _FEW = 8, 300.0  # dimensions, units times mu: where DP-GIBO was no worse than BO (benchmarks.dpgibo)
-_SILENT = 200.0  # the largest noise multiplier of a private choice: epsilon 0.01
 BO, GIBO, GRID, NONE = "bo", "gibo", "grid", "none"
+_ERROR = 0.05
+_NORMAL = 1.6448536269514722 * math.sqrt(2.0)  # 95 % quantile of the difference of two standard normals
+_FINE, _COARSE = 0.05, 0.1  # shares of the range: BO is recommended up to the first, nothing above the second
+_NOISY, _HOPELESS = 0.2, 0.5  # noise of a private gradient over its clip
+_MANY, _FEW = 8, 300.0  # dimensions, and units times mu, where DP-GIBO was no worse than BO (benchmarks.dpgibo)
+_LARGEST = 200.0  # noise multiplier of a private choice of epsilon 0.01
 
 
 @dataclass(frozen=True)
@@ -38,29 +38,29 @@ class StrategyPlan:
 
     Attributes:
         name: "bo", "gibo" or "grid", as DPSearch calls them.
-        releases: how many it makes; fits: how many models it trains.
-        noise: standard deviation of one released mean score; None where no score is released.
-        told_apart: smallest difference of two mean scores that is told apart; None where scores are not compared, infinite where never:
-            no two differ by more than the range.
-        remark: in words.
+        releases: number of releases; model_fits: number of models that are trained.
+        noise: standard deviation of one released mean score; None if no score is released.
+        detectable_difference: smallest difference of two mean scores that the strategy detects. None if it compares no scores; infinite if
+            it exceeds the range.
+        remark: a note for the reader.
     """
 
     name: str
     releases: int
-    fits: int
+    model_fits: int
     noise: float | None
-    told_apart: float | None
+    detectable_difference: float | None
     remark: str
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The strategies side by side; `str()` is a table.
+    """A comparison of strategies; `str()` is a table.
 
     Attributes:
-        mu: what the search may spend of Gaussian DP; final_noise: standard deviation of the separate release of the chosen score.
-        fits: name of the strategy that fits, or "none". A rule of thumb: BO where it tells 5 % of the range apart; else the grid, where it
-            tells 10 %; DP-GIBO from 8 dimensions, where units times mu is below 300 and its noise is below half of the clip.
+        mu: budget of the search in Gaussian DP; final_noise: standard deviation of the separate release of the chosen score.
+        recommended: name of the recommended strategy, or "none". A rule of thumb: DP-GIBO from 8 dimensions, if units times mu is below 300
+            and its noise is below half of the clip; else BO if it detects 5 % of the range; else the grid if it detects 10 %.
     """
 
     units: int
@@ -68,78 +68,91 @@ class Plan:
     mu: float
     final_noise: float | None
     strategies: tuple[StrategyPlan, ...]
-    fits: str
+    recommended: str
 
     def __str__(self) -> str:
-        rows = [[s.name, str(s.releases), str(s.fits), _short(s.noise), _short(s.told_apart), s.remark] for s in self.strategies]
-        lines = [" | ".join(row) for row in [["strategy", "releases", "fits", "noise of one", "told apart", "remark"], *rows]]
-        advice = "none: plan fewer evaluations, a larger budget or more units" if self.fits == NONE else self.fits
-        final = "" if self.final_noise is None else f" The chosen score is released apart, with noise {self.final_noise:.2g}."
-        table = "\n".join([f"| {lines[0]} |", "|---|---:|---:|---:|---:|---|", *(f"| {line} |" for line in lines[1:])])
-        return f"{self.units:,} units, scores in {self.score_range}, search at {self.mu:.3g}-GDP.{final}\n\n{table}\n\nWhat fits: {advice}."
+        header = ["strategy", "releases", "model fits", "noise of one release", "detectable difference", "remark"]
+        rows = [[s.name, str(s.releases), str(s.model_fits), _short(s.noise), _short(s.detectable_difference), s.remark]
+                for s in self.strategies]  # fmt: skip
+        lines = [f"| {' | '.join(row)} |" for row in (header, *rows)]
+        table = "\n".join([lines[0], "|---|---:|---:|---:|---:|---|", *lines[1:]])
+        advice = "none; plan fewer evaluations, a larger budget or more units" if self.recommended == NONE else self.recommended
+        final = "" if self.final_noise is None else f" The chosen score is released separately, with noise {self.final_noise:.2g}."
+        first = f"{self.units:,} units, scores in {self.score_range}, search at {self.mu:.3g}-GDP.{final}"
+        return f"{first}\n\n{table}\n\nRecommended: {advice}."
 
 
 @checked
 def plan(
-    units: int,
+    units: Count,
     budget: Budget,
     *,
-    evaluations: int = 30,
-    dimension: int = 2,
-    score_range: tuple[float, float] = (0.0, 1.0),
+    evaluations: Count = 30,
+    dimension: Count = 2,
+    score_range: ScoreRange = (0.0, 1.0),
     final_share: float | None = 0.1,
 ) -> Plan:
-    """What each strategy would cost and see, under REPLACE_ONE and the default accounting. Touches no data.
+    """Compare what each strategy would cost and detect, under REPLACE_ONE and the default accounting. Reads no data.
 
     Args:
-        units: protected units, a public number.
+        units: number of protected units, public.
         budget: (epsilon, delta) or mu.
-        evaluations: model fits that the search may make: points, candidates, or design points of private gradients.
-        dimension: hyper-parameters that are searched.
+        evaluations: number of models that the search may fit: points, candidates, or design points of private gradients.
+        dimension: number of hyper-parameters that are searched.
         score_range: public range of a record's score.
-        final_share: of the budget, kept back for a separate release of the chosen configuration's score; None for no such release.
+        final_share: share of the budget that is kept for a separate release of the chosen configuration's score; None for no such release.
     """
-    lower, upper = require_range("score_range", score_range)
     share = 1 - (exact_share(final_share, "final_share") if final_share is not None else Fraction(0))
     exact_share(share, "1 - final_share")
-    require_count("units", units)
     mu = math.sqrt(float(GDPFilter().cap(budget).parts[0] * share))
-    seen = (
-        _bo(units, budget, require_count("evaluations", evaluations), (lower, upper), share),
-        _gibo(units, budget, evaluations, require_count("dimension", dimension), share),
-        _grid(units, budget, evaluations, upper - lower, share),
+    strategies = (
+        _bo(units, budget, evaluations, score_range, share),
+        _gibo(units, budget, evaluations, dimension, share),
+        _grid(units, budget, evaluations, score_range, share),
     )
-    final = None if share == 1 else noise_per_evaluation(units, budget, evaluations=1, score_range=(lower, upper), share=1 - share)
-    return Plan(units, (lower, upper), mu, final, seen, _fitting(seen, upper - lower, units * mu, dimension))
+    final = None if share == 1 else noise_per_evaluation(units, budget, evaluations=1, score_range=score_range, share=1 - share)
+    recommended = _recommended(strategies, score_range[1] - score_range[0], units * mu, dimension)
+    return Plan(units, score_range, mu, final, strategies, recommended)
 
 
 @checked
 def noise_per_evaluation(
-    units: int, budget: Budget, *, evaluations: int, score_range: tuple[float, float] = (0.0, 1.0), share: float | Fraction = 1
+    units: Count, budget: Budget, *, evaluations: Count, score_range: ScoreRange = (0.0, 1.0), share: float | Fraction = 1
 ) -> float:
-    """Standard deviation of one evaluation of a mean score under REPLACE_ONE: multiplier * (upper - lower) / units."""
-    lower, upper = require_range("score_range", score_range)
-    multiplier = calibrate(budget, releases=evaluations, share=share)
-    return multiplier * (upper - lower) / require_count("units", units)
+    """Standard deviation of one evaluation of a mean score under REPLACE_ONE: multiplier * (upper - lower) / units.
+
+    Args:
+        units, budget, score_range: as in `plan`.
+        evaluations: number of evaluations that share the budget.
+        share: share of the budget that they take together, in (0, 1].
+    """
+    return calibrate(budget, releases=evaluations, share=share) * (score_range[1] - score_range[0]) / units
 
 
 @checked
 def noise_table(units: Sequence[int], epsilons: Sequence[float], *, delta: float, evaluations: int, share: float | Fraction = 1) -> str:
-    """A table (Markdown) of `noise_per_evaluation` for scores in [0, 1], in percentage points: a row a size, a column an epsilon."""
+    """A Markdown table of `noise_per_evaluation` for scores in [0, 1], in percentage points: one row a size, one column an epsilon."""
 
-    def cell(n: int, budget: Budget) -> str:
-        return f"{100 * noise_per_evaluation(n, budget, evaluations=evaluations, share=share):.2g}"
+    def cell(n: int, epsilon: float) -> str:
+        return f"{100 * noise_per_evaluation(n, Budget(epsilon, delta), evaluations=evaluations, share=share):.2g}"
 
-    return _matrix(units, epsilons, [[cell(n, Budget(epsilon, delta)) for epsilon in epsilons] for n in units])
+    return _table(units, epsilons, [[cell(n, epsilon) for epsilon in epsilons] for n in units])
 
 
 @checked
 def plans_table(units: Sequence[int], epsilons: Sequence[float], plans: Sequence[Sequence[Plan]]) -> str:
-    """A table (Markdown) of what fits, with the difference it tells apart or the noise of its gradient: a row a size."""
-    return _matrix(units, epsilons, [[_fit(plan) for plan in row] for row in plans])
+    """A Markdown table of the recommended strategies and their detectable differences: one row a size, one column an epsilon."""
+
+    def cell(plan: Plan) -> str:
+        chosen = next((s for s in plan.strategies if s.name == plan.recommended), None)
+        if chosen is None:
+            return NONE
+        return chosen.name if chosen.detectable_difference is None else f"{chosen.name} {_short(chosen.detectable_difference)}"
+
+    return _table(units, epsilons, [[cell(plan) for plan in row] for row in plans])
 
 
-def _matrix(units: Sequence[int], epsilons: Sequence[float], cells: Sequence[Sequence[str]]) -> str:
+def _table(units: Sequence[int], epsilons: Sequence[float], cells: Sequence[Sequence[str]]) -> str:
     if len(cells) != len(units) or any(len(row) != len(epsilons) for row in cells):
         raise InputError("plans", f"{len(cells)} rows", f"one of {len(epsilons)} plans for each of the {len(units)} sizes")
     header = "| units | " + " | ".join(f"eps {epsilon:g}" for epsilon in epsilons) + " |"
@@ -147,17 +160,10 @@ def _matrix(units: Sequence[int], epsilons: Sequence[float], cells: Sequence[Seq
     return "\n".join([header, "|---:" * (len(epsilons) + 1) + "|", *rows])
 
 
-def _fit(plan: Plan) -> str:
-    chosen = next((s for s in plan.strategies if s.name == plan.fits), None)
-    if chosen is None:
-        return NONE
-    return chosen.name if chosen.told_apart is None else f"{chosen.name} {_short(chosen.told_apart)}"
-
-
-def _bo(units: int, budget: Budget, evaluations: int, ends: tuple[float, float], share: Fraction) -> StrategyPlan:
-    noise = noise_per_evaluation(units, budget, evaluations=evaluations, score_range=ends, share=share)
-    told = _possible(_NORMAL * noise, ends[1] - ends[0])
-    return StrategyPlan(BO, evaluations, evaluations, noise, told, "its model pools them, and looks where it pays")
+def _bo(units: int, budget: Budget, evaluations: int, score_range: tuple[float, float], share: Fraction) -> StrategyPlan:
+    noise = noise_per_evaluation(units, budget, evaluations=evaluations, score_range=score_range, share=share)
+    difference = _within_range(_NORMAL * noise, score_range)
+    return StrategyPlan(BO, evaluations, evaluations, noise, difference, "its model averages over evaluations and looks where it pays")
 
 
 def _gibo(units: int, budget: Budget, evaluations: int, dimension: int, share: Fraction) -> StrategyPlan:
@@ -170,29 +176,29 @@ def _gibo(units: int, budget: Budget, evaluations: int, dimension: int, share: F
     return StrategyPlan(GIBO, steps, steps * (dimension + 1), None, None if rho <= _HOPELESS else math.inf, remark)
 
 
-def _grid(units: int, budget: Budget, evaluations: int, width: float, share: Fraction) -> StrategyPlan:
-    accounting = GDPFilter()
+def _grid(units: int, budget: Budget, evaluations: int, score_range: tuple[float, float], share: Fraction) -> StrategyPlan:
+    accounting, width = GDPFilter(), score_range[1] - score_range[0]
     multiplier = accounting.multiplier(PermuteAndFlipEvent, 1, accounting.cap(budget) * share)
-    if multiplier is None or multiplier > _SILENT:
+    if multiplier is None or multiplier > _LARGEST:
         return StrategyPlan(GRID, 1, evaluations, None, math.inf, "the budget is too small for a private choice")
     scale = multiplier * width / units
-    most = scale * (math.log(evaluations) + math.log(1 / ONE_IN_TWENTY))
-    remark = f"epsilon {2 / multiplier:.2g}; within {_short(min(most, width))} of the best of {evaluations} candidates, 19 times in 20"
-    return StrategyPlan(GRID, 1, evaluations, None, _possible(scale * math.log(0.5 / ONE_IN_TWENTY), width), remark)
+    loss = min(scale * (math.log(evaluations) + math.log(1 / _ERROR)), width)
+    remark = f"epsilon {2 / multiplier:.2g}; within {_short(loss)} of the best of {evaluations} candidates, 19 times in 20"
+    return StrategyPlan(GRID, 1, evaluations, None, _within_range(scale * math.log(0.5 / _ERROR), score_range), remark)
 
 
-def _possible(difference: float, width: float) -> float:
-    return difference if difference <= width else math.inf
+def _within_range(difference: float, score_range: tuple[float, float]) -> float:
+    return difference if difference <= score_range[1] - score_range[0] else math.inf
 
 
-def _fitting(seen: Sequence[StrategyPlan], width: float, strength: float, dimension: int) -> str:
-    bo, gibo, grid = seen
-    usable = gibo.releases > 0 and gibo.told_apart is None
+def _recommended(strategies: tuple[StrategyPlan, StrategyPlan, StrategyPlan], width: float, strength: float, dimension: int) -> str:
+    bo, gibo, grid = strategies
+    usable = gibo.releases > 0 and gibo.detectable_difference is None
     if dimension >= _MANY and strength < _FEW and usable:
         return GIBO
-    if (bo.told_apart or 0.0) <= _FINE * width:
+    if (bo.detectable_difference or 0.0) <= _FINE * width:
         return BO
-    return GRID if (grid.told_apart or 0.0) <= _COARSE * width else NONE
+    return GRID if (grid.detectable_difference or 0.0) <= _COARSE * width else NONE
 
 
 def _short(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Pictures of released values. Everything drawn here is public: values, known noise, budget."""
+"""Pictures of released values and of plans. Everything drawn is public: values, known noise, budget."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from dpbo.privacy import Budget
 def plot_convergence(
     Y: torch.Tensor, Yvar: torch.Tensor, mean: torch.Tensor, *, file: str | pathlib.Path, spent_share: float = 1.0, title: str = ""
 ) -> None:
-    """Draw each released value with its noise band, the posterior mean of the best point so far, and the budget used.
+    """Draw each released value with its noise band, the posterior mean of the best point so far, and the spent budget.
 
     Args:
-        Y: `t x 1`, Yvar: `t x 1`, in the order of release.
+        Y: released values, `t x 1`, in the order of release.
+        Yvar: variances of their noise, `t x 1`.
         mean: posterior mean of the final GP at each point, `t`.
-        file: picture to write; its ending chooses the format.
-        spent_share: part of the budget that all t releases take together.
+        file: picture to write; its extension chooses the format.
+        spent_share: share of the budget that all t releases take together.
+        title: title of the picture.
     """
     figure = _figure(file)
     values, budget = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
@@ -37,17 +39,24 @@ def plot_convergence(
 
 
 def plot_plan(units: int, budget: Budget, *, file: str | pathlib.Path, evaluations: int = 30) -> None:
-    """Draw what private observations and one private choice tell apart, against the number of evaluations; the planned one is marked."""
+    """Draw the detectable difference of private evaluations and of one private choice against the number of evaluations.
+
+    Args:
+        units: number of protected units.
+        budget: (epsilon, delta) or mu.
+        file: picture to write; its extension chooses the format.
+        evaluations: planned number of evaluations, which is marked.
+    """
     figure = _figure(file)
     axes = figure.subplots()
     counts = sorted({*(round(2 ** (i / 2)) for i in range(2, 19)), evaluations})
     plans = [plan(units, budget, evaluations=count) for count in counts]
-    labels = {"bo": "two private observations", "grid": "two candidates of one private choice"}
+    labels = {"bo": "two private evaluations", "grid": "two candidates of one private choice"}
     for name, label in labels.items():
-        told = [next(s.told_apart for s in each.strategies if s.name == name) for each in plans]
-        axes.plot(counts, [float("nan") if value is None else value for value in told], label=label)
+        differences = [next(s.detectable_difference for s in each.strategies if s.name == name) for each in plans]
+        axes.plot(counts, [float("nan") if value is None else value for value in differences], label=label)
     axes.axvline(evaluations, color="grey", lw=1, ls=":")
-    axes.set(xscale="log", yscale="log", xlabel="evaluations", ylabel="difference told apart", title=f"{units:,} units")
+    axes.set(xscale="log", yscale="log", xlabel="evaluations", ylabel="detectable difference", title=f"{units:,} units")
     axes.legend(frameon=False)
     figure.savefig(file, dpi=150)
 
@@ -57,7 +66,7 @@ def _figure(file: str | pathlib.Path) -> Any:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise InputError("file", str(file), "left out without matplotlib", "Install dpbo[plots].") from None
+        raise InputError("file", str(file), "omitted without matplotlib", "Install dpbo[plots].") from None
     figure = Figure(figsize=(7.5, 5), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

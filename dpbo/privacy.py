@@ -1,21 +1,18 @@
-"""The values every guarantee is made of: who is protected, against which change, and up to which budget.
+"""What a guarantee is made of: who is protected, against which change of the data, and up to which budget.
 
-A guarantee without its unit and its adjacency means nothing, so neither has a default.
-`PrivacyUnit("patient", groups=ids)` protects all rows of a patient together; `Budget(epsilon=3.0, delta=1e-6)` caps the loss.
+`PrivacyUnit("patient", groups=ids)` protects all rows of a patient together; `Budget(epsilon=3.0, delta=1e-6)` caps the privacy loss.
+The unit and the adjacency have no default, because a guarantee without them means nothing.
 """
 
 from __future__ import annotations
 
 import enum
-import math
-import numbers
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from dpbo.errors import InputError
-from dpbo.validation import checked
+from dpbo.validation import Positive, Probability, Within, between, checked, require
 
 
 class Adjacency(enum.Enum):
@@ -23,7 +20,7 @@ class Adjacency(enum.Enum):
 
     REPLACE_ONE: one unit's records are replaced by any others; the number of units is public.
     ADD_OR_REMOVE_ONE: one unit is added or removed; the number of units is private.
-    BOUNDED_ROW_CHANGE: REPLACE_ONE only for rows within a bounded distance, protecting less than a row (PO-GP-UCB); see `RowChange`.
+    BOUNDED_ROW_CHANGE: one row moves by a bounded distance; it protects less than a whole row (PO-GP-UCB, see `RowChange`).
     """
 
     REPLACE_ONE = "replace-one"
@@ -40,54 +37,51 @@ class Adjacency(enum.Enum):
 
     @property
     def replaces(self) -> bool:
-        """Whether neighbours have the same number of units, which is then public: all that holds of REPLACE_ONE holds."""
+        """Whether neighbours have the same number of units, which is then public. Every result for REPLACE_ONE applies."""
         return self is not Adjacency.ADD_OR_REMOVE_ONE
+
+
+_EXAMPLE = "For example PrivacyUnit('record')."
+_BudgetDelta = Annotated[float, Within("in [0, 1)", lambda delta: 0.0 <= delta < 1.0, "Choose it well below 1/units, for example 1e-6.")]
 
 
 @checked
 @dataclass(frozen=True)
 class RowChange:
-    """How far a row may move under BOUNDED_ROW_CHANGE: whatever else of a record may change at will, its row moves by at most `norm`.
+    """How far a row may move under BOUNDED_ROW_CHANGE: by at most `norm`, while the rest of the record may change at will.
 
     Args:
-        norm: in l2, in the units of the table that the curator holds.
-        diameter: of the public set that rows lie in, in the same units; the statement says how small `norm` is beside it.
+        norm: bound in l2, in the units of the table that the curator holds; at least 2^-24 of the diameter.
+        diameter: diameter of the public set that rows lie in, in the same units; the statement compares `norm` with it.
         table: key or position of that table among records that are a dict or a tuple; omitted, the records are the table.
     """
 
     norm: float
-    diameter: float
+    diameter: Annotated[float, between(1e-100, 1e100)]
     table: str | int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "diameter", require_positive("diameter", self.diameter, 1e-100, 1e100))
-        object.__setattr__(self, "norm", require_positive("norm", self.norm, self.diameter * 2.0**-24, self.diameter))
-        if not isinstance(self.table, (str, int, type(None))) or isinstance(self.table, bool):
-            raise InputError("table", type(self.table).__name__, "a key, a position, or None")
+        require("norm", self.norm, Annotated[float, between(self.diameter * 2.0**-24, self.diameter)])
 
 
 @checked
 @dataclass(frozen=True)
 class PrivacyUnit:
-    """Who is protected: one record (`groups=None`), or everything that carries one label.
+    """Who is protected: one record (`groups=None`), or all records with the same label.
 
     Args:
-        name: what a unit is called in the statement, e.g. "patient".
-        groups: one label a record. Private: never shown, handed to the curator at birth.
+        name: the name of a unit in the statement, e.g. "patient".
+        groups: one label a record. They are private: only the curator reads them, and nothing shows them.
     """
 
-    _remedy: ClassVar[str] = "For example PrivacyUnit('record')."
-    name: str
+    _remedy: ClassVar[str] = _EXAMPLE
+    name: Annotated[str, Within("a non-empty word for the protected unit", lambda name: bool(name.strip()), _EXAMPLE)]
     groups: Any = field(default=None, repr=False, compare=False, kw_only=True)
 
     @classmethod
     def of(cls, value: PrivacyUnit | str) -> PrivacyUnit:
-        """The unit itself, or the unit of this name with one record each."""
+        """The unit itself, or one record a unit, called by this name."""
         return value if isinstance(value, PrivacyUnit) else cls(value)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.strip():
-            raise InputError("name", self.name, "a non-empty word for the protected unit", self._remedy)
 
 
 @checked
@@ -105,24 +99,20 @@ class Budget:
     delta: float | None
     mu: float | None = field(default=None, init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", require_positive("epsilon", self.epsilon))
-        if not _is_number(self.delta) or not 0.0 <= float(self.delta) < 1.0:  # type: ignore[arg-type]
-            raise InputError("delta", self.delta, "in [0, 1)", "Choose it well below 1/units, for example 1e-6.")
-        object.__setattr__(self, "delta", float(self.delta))  # type: ignore[arg-type]
+    def __post_init__(self) -> None:  # a budget made by `gdp` has None for epsilon, perhaps for delta
+        require("epsilon", self.epsilon, Positive)
+        require("delta", self.delta, _BudgetDelta)
 
     @classmethod
-    def gdp(cls, mu: float, *, delta: float | None = None) -> Budget:
+    def gdp(cls, mu: Positive, *, delta: Probability | None = None) -> Budget:
         """A budget stated as mu; `delta` in (0, 1) only chooses where the statement prints epsilon."""
-        if delta is not None and not (_is_number(delta) and 0.0 < delta < 1.0):
-            raise InputError("delta", delta, "in (0, 1)")
         budget = object.__new__(cls)
-        for name, value in (("epsilon", None), ("delta", delta), ("mu", require_positive("mu", mu))):
+        for name, value in (("epsilon", None), ("delta", delta), ("mu", mu)):
             object.__setattr__(budget, name, value)
         return budget
 
     def to_json(self) -> dict[str, float | None]:
-        """The numbers that define this budget; floats survive JSON exactly."""
+        """The numbers that define this budget; JSON keeps floats exactly."""
         return {"epsilon": self.epsilon, "delta": self.delta, "mu": self.mu}
 
     @classmethod
@@ -140,10 +130,9 @@ class Budget:
 class Sensitivity:
     """How far a released vector can move between neighbours, in the l1, l2 and l-infinity norms of its own units.
 
-    `scale` gives the coordinates' units: coordinate j of the vector is measured in multiples of `scale[j]`, at most 1, so that
-    the bounds hold for `vector / scale`. A query with one unit for everything has scale 1.
-    With `block`, the vector is a table: neighbours differ in one block of so many successive coordinates, for which the bounds hold, and
-    `scale` has one entry a coordinate of a block.
+    The bounds hold for `vector / scale`: coordinate j is measured in multiples of `scale[j]`, at most 1; scale (1.0,) serves all
+    coordinates. With `block` the vector is a table: neighbours differ in one block of this many successive coordinates, the bounds hold
+    for that block, and `scale` has one entry for each coordinate of a block.
     """
 
     l1: float
@@ -151,42 +140,3 @@ class Sensitivity:
     linf: float
     scale: tuple[float, ...] = (1.0,)
     block: int | None = None
-
-
-def require_positive(name: str, value: Any, least: float = 0.0, most: float = math.inf) -> float:
-    """`value` as a float if it is finite, positive and between the two ends, else InputError."""
-    if not _is_number(value) or not 0.0 < float(value) < math.inf or not least <= float(value) <= most:
-        span = f" from {least:g} to {most:g}" if math.isfinite(most) else ""
-        raise InputError(name, value, f"a finite number above 0{span}")
-    return float(value)
-
-
-def require_count(name: str, value: Any, least: int = 1) -> int:
-    """`value` as an int if it is a whole number of at least `least`, else InputError."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise InputError(name, value, f"a whole number of at least {least}")
-    return int(value)
-
-
-def require_probability(name: str, value: Any) -> float:
-    """`value` as a float if it is strictly between 0 and 1, else InputError."""
-    if not _is_number(value) or not 0.0 < float(value) < 1.0:
-        raise InputError(name, value, "in (0, 1)")
-    return float(value)
-
-
-def require_range(name: str, value: Any) -> tuple[float, float]:
-    """`value` as (lower, upper), at most 1e100 from zero and at least 1e-100 apart, else InputError."""
-    allowed = "a pair (lower, upper) of numbers with lower < upper, within 1e100 of zero and at least 1e-100 apart"
-    if not isinstance(value, Sequence) or len(value) != 2 or not all(_is_number(end) for end in value):
-        raise InputError(name, value, allowed)
-    lower, upper = float(value[0]), float(value[1])
-    if not (max(abs(lower), abs(upper)) <= 1e100 and upper - lower >= 1e-100):
-        raise InputError(name, value, allowed, "Swap the ends if reversed; rescale the score if it is out of reach.")
-    return lower, upper
-
-
-def _is_number(value: Any) -> bool:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return False
-    return value == value and (isinstance(value, float) or abs(value) <= sys.float_info.max)

@@ -1,28 +1,29 @@
-"""A release: the only type that crosses the wall. A noised value, the law of its noise, its cost, and its place in the ledger."""
+"""A release: a noised answer, the law of its noise, what it cost, and its entry in the ledger."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dpbo.events import Event
 
 if TYPE_CHECKING:
     import torch
 
-    from dpbo.mechanisms.mechanism import Law
+    from dpbo.mechanisms.mechanism import Law, Mechanism
+    from dpbo.queries.query import Query
 
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """One released vector of m numbers, or a table of n rows.
+    """What `Curator.release` returns: one noised vector of m numbers, or a table of n rows.
 
     Attributes:
         value: float64, shape `m` (`n x m` of a table); of a selection, the index that was chosen.
-        variance: of the noise alone, float64, shape `m`, the same for every row; known, not estimated. Empty for a selection.
-        lattice: what was drawn, in whole numbers, row after row: the same value as multiples of `law.grid`, or the index.
-        law: of what was drawn.
-        event: what the ledger was charged for the whole joint release.
+        variance: of the noise, float64, shape `m`, the same for every row; known, not estimated. Empty for a selection.
+        lattice: what was drawn, in whole numbers, row after row: the value in multiples of `law.grid`, or the index.
+        law: the law of the noise.
+        event: what the ledger was charged for all that was released jointly.
         entry: number of the ledger entry; values released jointly share one.
     """
 
@@ -32,3 +33,11 @@ class Release:
     law: Law
     event: Event
     entry: int
+
+
+class CuratorLike(Protocol):
+    """A `Curator`, as models and acquisition functions see it: they hand it a query and get the release, and import nothing of it."""
+
+    def release(self, question: Query, mechanism: Mechanism) -> Release:
+        """The noised answer, as in `Curator.release`."""
+        ...

@@ -1,10 +1,10 @@
-"""A search space in the words of RandomizedSearchCV, as the unit cube that BoTorch optimises over.
+"""A search space, specified as for RandomizedSearchCV, as the unit cube over which BoTorch optimises.
 
     space = Space(C=scipy.stats.loguniform(1e-2, 1e3), depth=scipy.stats.randint(2, 10), kernel=["rbf", "poly"])
 
-Every parameter is one coordinate. Continuous distributions are measured by their own cdf, so a log-uniform one is linear in the
+Every parameter is one coordinate. The coordinate of a continuous distribution is its cdf, so a log-uniform one is linear in the
 logarithm; whole-number distributions and lists or arrays of numbers are evenly spaced steps in [0, 1]; other lists are categories
-0, 1, ... What decodes to a value encodes again, and a value outside the space has no point: nothing is moved into it silently.
+0, 1, ... Every decoded value can be encoded again. A value outside the space is refused, not moved into it.
 """
 
 from __future__ import annotations
@@ -61,39 +61,28 @@ class _Continuous(_Axis):
         return min(max(value, self.ends[0]), self.ends[1])  # ppf rounds, beyond an end too
 
     def encode(self, value: Any) -> float:
-        return min(max(float(self.distribution.cdf(inside(value, *self.ends))), self.lower), self.upper)
+        return min(max(float(self.distribution.cdf(clamp_rounding(value, *self.ends))), self.lower), self.upper)
 
 
 @dataclass(frozen=True)
-class _Steps(_Axis):
+class _Listed(_Axis):
+    """One of a list of values: evenly spaced steps in [0, 1], or categories 0, 1, ..."""
+
     values: tuple[Any, ...]
+    categories: bool = False
+    grid: list[float] = field(init=False, compare=False)  # their coordinates
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "upper", float(len(self.values) > 1))
+        spacing = 1 if self.categories else max(len(self.values) - 1, 1)
+        object.__setattr__(self, "grid", [i / spacing for i in range(len(self.values))])
+        object.__setattr__(self, "upper", self.grid[-1])
 
     def decode(self, u: float) -> Any:
-        return self.values[min(max(round(u * (len(self.values) - 1)), 0), len(self.values) - 1)]
+        place = round(u) if self.categories else round(u * (len(self.values) - 1))
+        return self.values[min(max(place, 0), len(self.values) - 1)]
 
     def encode(self, value: Any) -> float:
-        return self.values.index(value) / max(len(self.values) - 1, 1)
-
-    @property
-    def grid(self) -> list[float]:
-        return [i / max(len(self.values) - 1, 1) for i in range(len(self.values))]
-
-
-@dataclass(frozen=True)
-class _Categories(_Axis):
-    values: tuple[Any, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "upper", float(len(self.values) - 1))
-
-    def decode(self, u: float) -> Any:
-        return self.values[min(max(round(u), 0), len(self.values) - 1)]
-
-    def encode(self, value: Any) -> float:
-        return float(self.values.index(value))
+        return self.grid[self.values.index(value)]
 
 
 @checked
@@ -117,12 +106,13 @@ class Space:
         self._axes = {name: _axis(name, spec) for name, spec in parameters.items()}
         self.names, self.specs = tuple(self._axes), dict(parameters)
         axes = list(self._axes.values())
-        self.bounds = torch.tensor([[a.lower for a in axes], [a.upper for a in axes]], dtype=torch.float64)
-        self.discrete_dims = {i: axis.grid for i, axis in enumerate(axes) if isinstance(axis, _Steps)}
-        self.cat_dims = {i: [float(k) for k in range(len(a.values))] for i, a in enumerate(axes) if isinstance(a, _Categories)}
+        self.bounds = torch.tensor([[axis.lower for axis in axes], [axis.upper for axis in axes]], dtype=torch.float64)
+        listed = {i: axis for i, axis in enumerate(axes) if isinstance(axis, _Listed)}
+        self.discrete_dims = {i: axis.grid for i, axis in listed.items() if not axis.categories}
+        self.cat_dims = {i: axis.grid for i, axis in listed.items() if axis.categories}
 
     def decode(self, x: Annotated[torch.Tensor, FINITE]) -> dict[str, Any]:
-        """Parameters at a point of shape `d`; coordinates between two steps go to the nearer one."""
+        """The parameters, by name, at a point of shape `d`; coordinates between two steps go to the nearer one."""
         if x.shape != (len(self.names),):
             raise InputError("x", tuple(x.shape), f"of shape ({len(self.names)},), one coordinate for each of {self.names}")
         return {name: axis.decode(u) for (name, axis), u in zip(self._axes.items(), x.tolist(), strict=True)}
@@ -136,7 +126,13 @@ class Space:
         """
         if set(parameters) != set(self.names):
             raise InputError("parameters", sorted(parameters), f"exactly {self.names}")
-        return torch.tensor([_encoded(name, axis, parameters[name]) for name, axis in self._axes.items()], dtype=torch.float64)
+        point = []
+        for name, axis in self._axes.items():
+            try:
+                point.append(axis.encode(parameters[name]))
+            except (ValueError, TypeError, OverflowError):
+                raise InputError(f"parameters[{name!r}]", parameters[name], axis.allowed) from None
+        return torch.tensor(point, dtype=torch.float64)
 
     def sample(self, q: Annotated[int, at_least(1, 2**20)], *, seed: Seed) -> torch.Tensor:
         """`q x d` scrambled Sobol points, rounded to the nearest allowed value: a public initial design."""
@@ -154,8 +150,8 @@ class Space:
         return X
 
 
-def inside(value: Any, low: float, high: float) -> float:
-    """The number, or the end that it passes by rounding alone, as 0.8 does 0.7 + 0.1. ValueError farther out, TypeError for no number."""
+def clamp_rounding(value: Any, low: float, high: float) -> float:
+    """The number, or the end that it exceeds by rounding alone, as 0.7 + 0.1 does 0.8. ValueError farther out, TypeError for no number."""
     if not isinstance(value, numbers.Real):
         raise TypeError("no number")
     number = float(value)
@@ -164,32 +160,23 @@ def inside(value: Any, low: float, high: float) -> float:
     return min(max(number, low), high)
 
 
-def _encoded(name: str, axis: _Axis, value: Any) -> float:
-    try:
-        return axis.encode(value)
-    except (ValueError, TypeError, OverflowError):
-        raise InputError(f"parameters[{name!r}]", value, axis.allowed) from None
-
-
 def _axis(name: str, spec: Any) -> _Axis:
     if hasattr(spec, "ppf") and hasattr(spec, "support"):
         low, high = spec.support()
         if not low <= high:
             raise InputError(name, spec, "a distribution whose arguments scipy.stats allows")
-        return _Steps(_support(name, spec)) if hasattr(spec, "pmf") else _Continuous(spec)
+        if not hasattr(spec, "pmf"):
+            return _Continuous(spec)
+        if not (math.isfinite(low) and math.isfinite(high)) or high - low >= _MOST_STEPS:
+            raise InputError(name, spec, f"of at most {_MOST_STEPS} whole numbers", "Use a continuous distribution and round.")
+        steps = tuple(k for k in range(math.ceil(low), math.floor(high) + 1) if spec.pmf(k) > 0)
+        if not steps:
+            raise InputError(name, spec, "a distribution of whole numbers", "Give a list of the values instead.")
+        return _Listed(steps)
     listed = spec.tolist() if hasattr(spec, "tolist") and getattr(spec, "ndim", 1) == 1 else spec
     if isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) > 0:
         values = tuple(value.item() if isinstance(value, (np.number, np.bool_)) else value for value in listed)
         ordered = all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in values)
-        return _Steps(tuple(sorted(values))) if ordered else _Categories(values)
+        return _Listed(tuple(sorted(values))) if ordered else _Listed(values, categories=True)
     allowed = "a frozen scipy.stats distribution, or a list or 1-d array of one value or more"
     raise InputError(name, spec, allowed, "For example scipy.stats.loguniform(1e-3, 1e3).")
-
-
-def _support(name: str, distribution: Any) -> tuple[int, ...]:
-    low, high = distribution.support()
-    if not (math.isfinite(low) and math.isfinite(high)) or high - low >= _MOST_STEPS:
-        raise InputError(name, distribution, f"of at most {_MOST_STEPS} whole numbers", "Use a continuous distribution and round.")
-    if not (steps := tuple(k for k in range(math.ceil(low), math.floor(high) + 1) if distribution.pmf(k) > 0)):
-        raise InputError(name, distribution, "a distribution of whole numbers", "Give a list of the values instead.")
-    return steps

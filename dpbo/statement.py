@@ -1,4 +1,4 @@
-"""The statement: what is guaranteed, to whom, under which assumptions, in words that can be handed to a reader.
+"""The statement: what is guaranteed, to whom and under which assumptions, and the form that a privacy officer signs.
 
 Epsilon and mu are rounded up. The guarantee is that of the plan or the cap, never of what happens to be spent.
 """
@@ -9,7 +9,7 @@ import dataclasses
 import html
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
@@ -19,18 +19,30 @@ from dpbo.privacy import Adjacency
 from dpbo.validation import checked
 
 NOT_BOUNDED = "not bounded"
-_TITLES = (
-    "Protected", "Not protected", "Guarantee", "  all releases, unconditionally", "  unconditional releases alone",
-    "  all releases, under the assumptions", "Assumptions", "Means", "Declared public by the caller, without looking at the data",
-    "Bookkeeping (not a guarantee)", "Ledger",
-)  # fmt: skip
+_SECTIONS = {
+    "protected": "Protected",
+    "guarantee": "Guarantee",
+    "everything": "  all releases, unconditionally",
+    "unconditional": "  unconditional releases alone",
+    "assumed": "  all releases, under the assumptions",
+    "meaning": "What it means",
+    "not_protected": "Not protected",
+    "assumptions": "Assumptions",
+    "public_inputs": "Declared public by the caller, without looking at the data",
+    "budget": "Budget (bookkeeping, not a guarantee)",
+    "ledger": "Ledger",
+}
+_SHOWN_FIRST = ("evaluations", "evaluations of each row", "in all at most", "query", "score_range", "clip", "sample_rate", "cells")
+_ROW = 100  # letters of declared inputs a plan
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """mu of Gaussian DP where the filter has one, and epsilon at delta where one was named; infinite where nothing is bounded.
+    """A bound on privacy loss: mu of Gaussian DP, epsilon at delta, or both. Shown rounded up, delta as it is.
 
-    Shown rounded up, delta as it is.
+    Attributes:
+        mu: where the accounting has one, else None; infinite where nothing is bounded.
+        epsilon, delta: where a delta was named, else None; epsilon is infinite where nothing is bounded.
     """
 
     mu: float | None
@@ -39,7 +51,7 @@ class Guarantee:
 
     @classmethod
     def none(cls) -> Guarantee:
-        """Of exact answers."""
+        """The guarantee of exact answers: none."""
         return cls(math.inf, math.inf, 0.0)
 
     def __str__(self) -> str:
@@ -52,22 +64,27 @@ class Guarantee:
 @checked
 @dataclass(frozen=True)
 class Statement:
-    """Every field of the guarantee as data; `str()` gives the text, `to_json()` the fields.
+    """The guarantee as data; `str()` gives a text for a reader, `to_json()` every field.
 
     Attributes:
         void: why nothing is guaranteed, or "".
         scope: "this process only" for a ledger in memory, else "".
+        dataset, unit, units, adjacency, role: what is protected: the number of units is None where it is private.
+        not_protected: what the guarantee does not cover.
         guarantee: of everything this ledger may ever release (the cap of its filter).
         lines: the guarantee of all releases unconditionally, of the unconditional ones alone, of all under the named assumptions.
-        spent: bookkeeping, not a guarantee: what the charges so far cost.
+        spent: what the charges so far cost; bookkeeping, not a guarantee.
+        reserved: what was reserved or charged so far; bookkeeping, not a guarantee.
         assumptions: name -> what must hold.
         public_inputs: what the user declared without looking at the data, by plan; what questions under a plan took on trust otherwise
-            than its terms say, by declaration or from earlier releases; and what those of no plan did.
+            than its terms say, by declaration or from earlier releases; and what questions without a plan did.
+        entries, head: number of ledger records, and the hash of the newest one.
+        meaning: what the guarantee means, in sentences, and warnings.
         radius: under BOUNDED_ROW_CHANGE, how far a row may move, and what share of the diameter that is; else "".
-        counted: of several roles, the one whose records are counted; else "".
+        counted: where there are several roles, the one whose records are counted; else "".
         conditions: names of the data assumptions, without which `guarantee` and the last of `lines` do not hold.
         failure_probability: with which they may fail even under these: the sum over all releases so far, capped at 1.
-        entries, head: number of ledger records and the hash of the newest one.
+        remaining: share of the budget that is neither reserved nor charged, rounded down.
     """
 
     void: str
@@ -91,6 +108,7 @@ class Statement:
     counted: str = ""
     conditions: tuple[str, ...] = ()
     failure_probability: float = 0.0
+    remaining: float = 0.0
 
     def voided(self, reason: str) -> Statement:
         """The same statement, void for one more reason."""
@@ -99,68 +117,79 @@ class Statement:
         return dataclasses.replace(self, void="; ".join(filter(None, (self.void, reason))))
 
     def to_json(self) -> str:
-        """All fields as one JSON object."""
-        return json.dumps(_finite(dataclasses.asdict(self)), indent=2)
+        """All fields as one JSON object; infinite numbers are "infinite", because JSON has none."""
+        fields = dataclasses.asdict(self)
+        for bound in (fields["guarantee"], fields["spent"], fields["reserved"]):
+            bound |= {name: "infinite" for name, value in bound.items() if value == math.inf}
+        return json.dumps(fields, indent=2)
 
     def __str__(self) -> str:
-        sections = [f"{title}: {text}" for title, text in self.sections()]
-        return "\n".join(self.opening() + sections)
+        sections = [f"{title}: {text}" if "\n" not in text else f"{title}:\n{text}" for title, text in self.sections()]
+        return "\n".join(self.opening() + [section.replace("\n", "\n  ") for section in sections])
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{html.escape(title)}</th><td>{html.escape(text)}</td></tr>" for title, text in self.sections())
+        sections = [(html.escape(title), html.escape(text).replace("\n", "<br>")) for title, text in self.sections()]
+        rows = "".join(f"<tr><th>{title}</th><td>{text}</td></tr>" for title, text in sections)
         opening = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in self.opening())
         return f"{opening}<table>{rows}</table>"
 
     def opening(self) -> list[str]:
         """What must be read first: why nothing is guaranteed, and that a ledger in memory adds up with no other study."""
-        void = [f"VOID: {self.void}. Nothing below is a guarantee."] if self.void else []
-        scope = (
-            [f"{self.scope[:1].upper()}{self.scope[1:]}: this ledger is in memory and adds up with no other study."] if self.scope else []
-        )
+        void = [f"VOID: {_line(self.void)}. Nothing below is a guarantee."] if self.void else []
+        scope = [f"{self.scope.capitalize()}: this ledger is in memory and adds up with no other study."] if self.scope else []
         return void + scope
 
     @classmethod
     def titles(cls) -> tuple[str, ...]:
-        """Of its sections, in their order."""
-        return _TITLES
+        """Titles of all sections that a statement may have, in their order."""
+        return tuple(_SECTIONS.values())
 
     def sections(self) -> list[tuple[str, str]]:
-        """Title and text of everything it says, in the order of the text."""
-        private = " (their number is private)" if self.adjacency == Adjacency.ADD_OR_REMOVE_ONE.value else ""
-        them = f"{self.counted} ones" if self.counted else "of them"
-        count = f" ({self.units} {them}, a public number)" if self.units is not None else private
+        """Title and text of each section. The three lines appear where they differ: a release was conditional, or had no guarantee."""
+        texts = {
+            "protected": self._protected(),
+            "guarantee": self._headline(),
+            "meaning": " ".join(self.meaning),
+            "not_protected": "; ".join(self.not_protected),
+            "budget": f"{100 * self.remaining:g} % is left; reserved {self.reserved}; charged so far {self.spent}",
+            "ledger": f"{self.entries} records, head {self.head}",
+        }
+        if len(set(self.lines)) > 1:
+            texts |= dict(zip(("everything", "unconditional", "assumed"), self.lines, strict=True))
+        texts = {name: _line(text) for name, text in texts.items()}
+        texts["assumptions"] = "\n".join(_line(f"{name} ({text})") for name, text in self.assumptions.items())
+        texts["public_inputs"] = "\n".join(_line(f"{plan}: {_short(terms)}") for plan, terms in self.public_inputs.items()) or "nothing"
+        return [(title, texts[name]) for name, title in _SECTIONS.items() if name in texts]
+
+    def _protected(self) -> str:
+        count = ""
+        if self.units is not None:
+            count = f" ({self.units} {f'{self.counted} ones' if self.counted else 'of them'}, a public number)"
+        elif self.adjacency == Adjacency.ADD_OR_REMOVE_ONE.value:
+            count = " (their number is private)"
         name = f" {self.dataset!r}" if self.dataset else ""
         radius = f": {self.radius}" if self.radius else ""
-        inputs = [f"{plan}: {_terms(terms)}" for plan, terms in self.public_inputs.items()]
-        texts = [
-            f"each {self.unit} of the {self.role} records{name}{count}, under {self.adjacency}{radius}",
-            "; ".join(self.not_protected),
-            self._headline(),
-            *self.lines,
-            "; ".join(f"{name} ({text})" for name, text in self.assumptions.items()),
-            " ".join(self.meaning),
-            "; ".join(inputs) or "nothing",
-            f"reserved {self.reserved}; charged so far {self.spent}",
-            f"{self.entries} records, head {self.head}",
-        ]
-        return list(zip(_TITLES, texts, strict=True))
+        return f"each {self.unit} of the {self.role} records{name}{count}, under {self.adjacency}{radius}"
 
     def _headline(self) -> str:
-        """What holds unconditionally first."""
+        """The guarantee, after what holds without data assumptions."""
+        text = str(self.guarantee)
+        if self.guarantee.mu not in (None, math.inf):
+            text += " (mu-GDP: neighbouring data sets are at least as hard to tell apart as N(0, 1) and N(mu, 1))"
         if not self.conditions:
-            return str(self.guarantee)
-        return f"unconditionally {NOT_BOUNDED}; under {conditional(self.conditions, self.failure_probability)}: {self.guarantee}"
+            return text
+        return f"unconditionally {NOT_BOUNDED}; under {conditional(self.conditions, self.failure_probability)}: {text}"
 
 
 def conditional(names: Iterable[str], failure_probability: float) -> str:
-    """Under which data assumptions something is said, and how likely it is false even so."""
+    """The data assumptions under which something holds, and the probability that it is false even so."""
     if not failure_probability:
         return ", ".join(names)
     return f"{', '.join(names)}, except with probability {failure_probability!r} (summed over releases so far, capped at 1)"
 
 
 def format_up(value: float, digits: int = 4) -> str:
-    """`value` with so many significant digits, rounded up: 4.37718 gives 4.378."""
+    """`value` with `digits` significant digits, rounded up: 4.37718 gives 4.378."""
     exact = Decimal(value)
     if not exact.is_finite() or exact == 0:
         return str(value)
@@ -169,22 +198,26 @@ def format_up(value: float, digits: int = 4) -> str:
     return f"{rounded:f}" if -4 <= rounded.adjusted() < 12 else f"{rounded:e}"
 
 
-def _finite(value: Any) -> Any:
-    """Infinities as words, because JSON has none."""
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    return "infinite" if value == math.inf else value
+def _line(text: str) -> str:
+    """One line: a name in it must not begin a line of its own."""
+    return " ".join(text.split())
 
 
-def _terms(terms: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in terms.items())
+def _short(terms: Mapping[str, Any]) -> str:
+    """The first inputs of a plan, as many as fit into a row, and how many there are besides."""
+    given = {name: value for name, value in terms.items() if value is not None}
+    shown: list[str] = []
+    for name in sorted(given, key=lambda name: _SHOWN_FIRST.index(name) if name in _SHOWN_FIRST else len(_SHOWN_FIRST)):
+        longer = [*shown, f"{name} {given[name]}"]
+        if len(", ".join(longer)) <= _ROW:
+            shown = longer
+    more = f"{len(given) - len(shown)} more in to_json()" if len(shown) < len(given) else ""
+    return "; ".join(filter(None, (", ".join(shown), more)))
 
-
-# ========== MERGED A page around a statement that a privacy officer can sign: what the ledger knows is filled in, the rest is asked.
 
 _BLANK = "______________________"
 _CLOSING = "The guarantee holds while every assumption and every answer above does. It is that of the whole budget, not of what was used."
-_ASKED = (
+_QUESTIONS = (
     ("Purpose of the study, and the person who answers for it", ""),
     ("Where the records come from, and who may open them", ""),
     ("No copy of these records is tuned on, released or published outside this ledger", "yes / no"),
@@ -194,45 +227,26 @@ _ASKED = (
     ("Who could time evaluations or releases, or watch the machine, and why that is acceptable", ""),
     ("Models: trained on which records, and protected how", ""),
     ("Where the ledger is kept, who can write to it, and where its head hash is noted", ""),
-    ("One unit's chance of being told apart, as above, is acceptable for these people", "yes / no"),
+    ("What a membership test can find out, as above, is acceptable for these people", "yes / no"),
     ("What is left of the budget may be used by", ""),
 )
 
 
 def form(statement: Statement | None = None) -> str:
-    """Markdown: the statement's facts, the questions that no ledger can answer, and room to sign. Without a statement: the blank form.
+    """A page in Markdown: the statement's facts, the questions that no ledger can answer, and room to sign.
 
-    What the ledger states is checked by whoever signs against `python -m dpbo ledger verify FILE --expect HEAD`.
+    Args:
+        statement: whose facts are filled in; omitted, the form is blank. Whoever signs checks them against
+            `python -m dpbo ledger verify FILE --expect HEAD`.
     """
-    return "\n".join(
-        [
-            "# Statement of protection",
-            "",
-            *([f"**{line}**\n" for line in statement.opening()] if statement is not None else []),
-            "## What the ledger states",
-            *_table(_facts(statement)),
-            "",
-            "## What the signer states",
-            *_table([(question, answer or _BLANK) for question, answer in _ASKED]),
-            "",
-            "Nothing is guaranteed." if statement is not None and statement.void else _CLOSING,
-            "",
-            f"Date {_BLANK} Name and office {_BLANK} Signature {_BLANK}",
-            "",
-        ]
-    )
+    facts = [(title, _BLANK) for title in Statement.titles()] if statement is None else statement.sections()
+    opening = [] if statement is None else [f"**{line}**\n" for line in statement.opening()]
+    closing = "Nothing is guaranteed." if statement is not None and statement.void else _CLOSING
+    lines = ["# Statement of protection", "", *opening, "## What the ledger states", *_table(facts), ""]
+    lines += ["## What the signer states", *_table([(question, answer or _BLANK) for question, answer in _QUESTIONS]), ""]
+    return "\n".join([*lines, closing, "", f"Date {_BLANK} Name and office {_BLANK} Signature {_BLANK}", ""])
 
 
-def _facts(statement: Statement | None) -> Sequence[tuple[str, str]]:
-    if statement is None:
-        return [(title, _BLANK) for title in Statement.titles()]
-    return statement.sections()
-
-
-def _table(rows: Sequence[tuple[str, str]]) -> list[str]:
-    return ["| | |", "|---|---|", *(f"| {title.strip()} | {_cell(text)} |" for title, text in rows)]
-
-
-def _cell(text: str) -> str:
-    """One line without bars: a name in it must not make a row of its own."""
-    return " ".join(text.replace("|", "\\|").split())
+def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
+    cells = [(title.strip(), text.replace("|", "\\|").replace("\n", "<br>")) for title, text in rows]
+    return ["| | |", "|---|---|", *(f"| {title} | {text} |" for title, text in cells)]

@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
-from dpbo.acquisition import SrinivasCompact
+from dpbo.acquisition.ucb import SrinivasCompact
 from dpbo.integrations.ax import ClientObjective, gp_ucb
 
 SPACE = Space(C=scipy.stats.loguniform(1e-4, 1e2), l1_ratio=scipy.stats.uniform(0, 1))

@@ -103,7 +103,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
         totals[place], spent = totals[place] + (paid if plan is None else 0.0), spent if kind == "reserve" else spent + paid
         same, before = [math.isclose(x, y, rel_tol=1e-9) for x, y in zip(stated, totals, strict=True)], sum(stated, Fraction(0))
         require(r, all(same) and body["state"]["used"] == used, "its running total")
-    budget, cap = birth["budget"], [float(Fraction(part)) for part in birth.get("cap", body["state"]["total"]).split(" ")]
+    budget, cap = birth["budget"], [float(Fraction(part)) for part in birth["cap"].split(" ")]
     if planned:  # what all slots guarantee together has no short formula
         bought, unknown = cap == [e["slots"] for e in planned], {*unknown, "the budget's epsilon"}
     elif budget["mu"]:
@@ -116,8 +116,8 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
         raise ValueError("epsilon has no meaning without a DELTA in (0, 1)")
     costs = {"spent": spent, "reserved": totals[0], "guarantee": cap[0]}
     told = {name: None if planned else epsilon(paid, notion, a, at) for name, paid in costs.items()}
-    if planned or "cap" not in birth:  # as the first versions' were
-        told["guarantee"] = budget["epsilon"] if planned and at == budget["delta"] else None
+    if planned:
+        told["guarantee"] = budget["epsilon"] if at == budget["delta"] else None
     told |= dict.fromkeys(["guarantee"] * bool(exact or under) + ["spent"] * ("charge" in exact), math.inf)
     taken = {"under": sorted(under), "taken as stated": sorted(unknown)}
     return {"records": seq + 1, "head": head, "delta": at, "epsilon": told, **noted, **taken}

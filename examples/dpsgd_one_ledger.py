@@ -67,7 +67,7 @@ def train(engine: PrivateEngine, records: Records) -> torch.nn.Module:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of Opacus' hooks
-        for _ in range(engine.terms.epochs):
+        for _ in range(engine.config.epochs):
             for X, y in loader:
                 optimizer.zero_grad()
                 torch.nn.functional.cross_entropy(module(X), y).backward()  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ D = 4
 
 def shard(ranks: Ranks, records: int) -> torch.Tensor:
     """This rank's users, each on one rank: here made up by their numbers, elsewhere read from this rank's own files."""
-    user = torch.arange(ranks.rank, records, ranks.size, dtype=torch.float64)
+    user = torch.arange(ranks.rank, records, ranks.world_size, dtype=torch.float64)
     return torch.stack([0.3 + 0.2 * torch.sin(user * (k + 1)) + 0.1 * (user % 2) for k in range(D)], dim=1)
 
 
@@ -37,7 +37,7 @@ def main(records: int) -> None:
     mixture = DPGaussianMixture(2, budget=0.5, radius=2.0, dimension=D, max_iter=5, random_state=0).fit(curator)
 
     mine = torch.cat([found.x, torch.from_numpy(mixture.means_).flatten()])
-    everyone = [torch.empty_like(mine) for _ in range(ranks.size)]
+    everyone = [torch.empty_like(mine) for _ in range(ranks.world_size)]
     dist.all_gather(everyone, mine)  # released values: public, unlike anything else here
     if ranks.rank == 0:
         print("x:", found.x.tolist())

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.svm import SVC
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
-from dpbo.integrations.optuna import NoiseAwareSampler, TrialObjective, recommended_of
+from dpbo.integrations.optuna import NoiseAwareSampler, TrialObjective, recommended_trial
 
 SPACE = Space(C=scipy.stats.loguniform(1e-2, 1e3), gamma=scipy.stats.loguniform(1e-5, 1e0))
 
@@ -26,11 +26,11 @@ def tune(evaluations: int = 20) -> tuple[optuna.Study, float, Curator]:
 
     study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner(), sampler=NoiseAwareSampler(SPACE))
     study.optimize(TrialObjective(objective("search", evaluations, 0.9), SPACE))  # stops by itself
-    accuracy, _ = objective("final", 1, 0.1)(recommended_of(study, SPACE).x.unsqueeze(0))
+    accuracy, _ = objective("final", 1, 0.1)(recommended_trial(study, SPACE).x.unsqueeze(0))
     return study, float(accuracy), curator
 
 
 if __name__ == "__main__":
     study, accuracy, curator = tune()
-    print(recommended_of(study, SPACE).parameters, f"accuracy {accuracy:.3f}, released separately")
+    print(recommended_trial(study, SPACE).parameters, f"accuracy {accuracy:.3f}, released separately")
     print("\n".join(str(curator.statement()).splitlines()[:4]))

@@ -92,7 +92,7 @@ score, variance = final(result.x.unsqueeze(0))
 print(f"released mean loss {-score.item():.4f}, noise {variance.sqrt().item():.4f}")
 print(private.statement())
 
-open_result = dpbo.DPGIBO(curator(), loss, budget=NoNoise(allow_not_private=True), **settings).run()
+open_result = dpbo.DPGIBO(curator(), loss, mechanism=NoNoise(allow_not_private=True), **settings).run()
 
 # %% [markdown]
 # ## What happened

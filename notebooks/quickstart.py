@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Quickstart: tune a model on records that must not leak
 #
-# A clinic tunes a classifier. It trains on a published cohort and validates on its own patients, who must not show in what comes out:
-# neither in the chosen hyper-parameters nor in any score. Scikit-learn's digits stand in for both; they are public, so that at the end
-# we may look at what nobody could otherwise see.
+# A clinic tunes a classifier. It trains on a published cohort and validates on its own patients. Neither the chosen hyper-parameters nor
+# any score may reveal a patient. The digits of scikit-learn stand for both; they are public, so the result can be checked at the end.
 
 # %%
 from __future__ import annotations
@@ -22,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import dpbo
-from dpbo.acquisition import posterior_mean, suggest
+from dpbo.acquisition import suggest
 
 SMALL = bool(os.environ.get("DPBO_SMALL"))
 EVALUATIONS = 12 if SMALL else 25
@@ -34,19 +33,19 @@ published, patients = (X_all[:297], y_all[:297]), (X_all[297:], y_all[297:])
 who = np.arange(len(patients[1])) // 2  # two visits each: 750 patients
 
 # %% [markdown]
-# ## 1. Before touching a record: what would the budget buy?
-# Public numbers are enough: how many patients, which budget, how many models we can afford to fit.
+# ## 1. What does the budget buy?
+# Public numbers are enough: how many patients, which budget, how many models we can afford to fit. No record is read.
 
 # %%
 budget = dpbo.Budget(epsilon=3.0, delta=1e-6)
 plan = dpbo.plan(750, budget, evaluations=EVALUATIONS, dimension=2)
 print(plan)
-assert plan.fits == "bo", "differences of 5 % and less can be told apart, so noised scores are worth their noise"
+assert plan.recommended == "bo", "differences of 5 % and less are detectable, so noised scores are worth their noise"
 
 # %% [markdown]
 # ## 2. Hand the records over
-# From here on only the curator has them. The ledger is a file: killed and started again, everything below goes on where it stopped, and
-# whatever is done with these patients later adds up in it.
+# From here on only the curator has them. The ledger is a file: a killed process resumes from it, and all later uses of these records are
+# added to it.
 
 # %%
 folder = pathlib.Path(tempfile.mkdtemp())
@@ -67,8 +66,8 @@ curator = opened()
 
 # %% [markdown]
 # ## 3. What is searched, what is fitted, what is scored
-# `train` sees no patient. `right` gives one number a record; each record is scored by itself, which `check_per_record` tests on the
-# published cohort.
+# `train` reads public records only. `right` returns one number a record and scores each record by itself, which `check_per_record` tests on
+# the published cohort.
 
 # %%
 space = dpbo.Space(C=loguniform(1e-2, 1e3), gamma=loguniform(1e-5, 1e1))
@@ -97,8 +96,8 @@ print(f"noise of one evaluation: {objective.noise_std.item():.4f}; of the last r
 
 # %% [markdown]
 # ## 4. The loop
-# Every value is public once it is released, so the loop is ordinary Bayesian optimisation that knows its noise. It reads its history from
-# the ledger each time, which is all that resuming takes.
+# Every released value is public, so the loop is ordinary Bayesian optimisation with known noise. It reads its history from the ledger each
+# time, which is all that resuming takes.
 
 # %%
 objective(space.sample(8, seed=0))
@@ -106,12 +105,12 @@ while objective.remaining:
     objective(suggest(space, *objective.history(), seed=objective.remaining))
 
 X, Y, Yvar = objective.history()
-best = X[posterior_mean(space, X, Y, Yvar).argmax()]  # not Y.argmax(): that is the luckiest
+best = X[objective.model(space).posterior(X).mean.argmax()]  # not Y.argmax(), which is often high by chance
 print(space.decode(best))
 
 # %% [markdown]
 # ## 5. One separate release says how good it is
-# The best posterior mean is biased upward, because it is the best of many. The kept tenth of the budget buys an unbiased number.
+# The best posterior mean is biased upward, because it is the best of many. The last tenth of the budget buys an unbiased estimate.
 
 # %%
 estimate, variance = final(best.unsqueeze(0))
@@ -119,8 +118,8 @@ print(f"accuracy on patients: {estimate.item():.3f} +- {1.96 * variance.sqrt().i
 print(curator.statement())
 
 # %% [markdown]
-# ## 6. Nothing is left, and nothing can be asked again
-# A budget is not a suggestion. Started anew, the script finds all that was paid for, and not one evaluation more.
+# ## 6. The budget is used up
+# Started again, the script finds all released values in the ledger, and is refused any further evaluation.
 
 # %%
 again, _ = planned(opened())
@@ -134,8 +133,9 @@ else:
     raise AssertionError("the plan was used up")
 
 # %% [markdown]
-# ## 7. What nobody could see
-# The stand-ins are public, so here is the truth: the choice matters, what was chosen is good, and the estimate is honest.
+# ## 7. The truth
+# These stand-ins for patients are public, so the result can be checked: the choice matters, the chosen model is good, and the
+# estimate is right.
 
 # %%
 truth = float(right(train(best), patients).mean())

@@ -2,8 +2,8 @@
 # # Sharing the best hyper-parameters, and what may be said about it
 #
 # A hospital tunes a readmission model: trained on a published cohort, validated on its own patients. It wants to share which
-# regularisation was best, and how good it is. Kusner et al. (2015) give algorithms for that. Below, the wrong reading of their guarantee,
-# then two right ways. All records are made up here, which is why the notebook may look at them.
+# regularisation was best, and how good it is. Kusner et al. (2015) give algorithms for that. Below is first the wrong reading of their
+# guarantee, then two right ways. All records are made up here, which is why the notebook may look at them.
 
 # %%
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scipy.special import expit
 import dpbo
 from dpbo.accounting import PureFilter
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise, PermuteAndFlipMechanism
-from dpbo.models import squared_exponential
+from dpbo.models.datasets import squared_exponential
 from dpbo.papers.kusner import KusnerSearch, RegularisedBest, bounds
 from dpbo.queries import CandidateScores
 
@@ -99,7 +99,7 @@ search = KusnerSearch(
     candidates,
     kernel=squared_exponential(1.0),
     noise=1e-2,
-    observations=10,
+    evaluations=10,
     kappa=0.99,
     delta=0.05,
     value_range=(-1000.0, 1000.0),
@@ -113,14 +113,14 @@ print(careless.statement().assumptions["gp-prior"])
 
 # %% [markdown]
 # The first line is the one a patient should read: **not bounded**. The sensitivity in the noise is a bound that holds for most pairs of
-# functions drawn from a Gaussian process. A patient's data set is not drawn from it; it is what it is. Take one patient whose
+# functions drawn from a Gaussian process. A hospital's data set is fixed; it was not drawn from that process. Take one patient whose
 # measurements were typed in another unit. What an adversary learns from Algorithm 1 about this pair can be computed exactly, because the
 # exponential mechanism's probabilities follow from the utilities (which an exact release shows, and voids the statement):
 
 # %%
 mistyped = (patients[0].clone(), patients[1])
 mistyped[0][0] = -1e5 * patients[1][0] * torch.from_numpy(truth)
-moved = bounds.theorem_1(count=COUNT, observations=10, kappa=0.99, delta=0.05)
+moved = bounds.theorem_1(count=COUNT, evaluations=10, kappa=0.99, delta=0.05)
 
 
 def chances(records: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -134,7 +134,8 @@ leaked = float((before - after).abs().max())
 print(f"promised for pairs that the prior covers: {EPSILON}; for this pair of data sets: {leaked:.1f}")
 
 # %% [markdown]
-# Nor is it useful. Theorem 1 lets every candidate's utility move by eight prior standard deviations, however many patients there are:
+# It is not useful either. Theorem 1 lets every candidate's utility move by eight prior standard deviations, however many patients there
+# are:
 
 # %%
 loss_bound = bounds.theorem_2(count=COUNT, sensitivity=moved, epsilon=EPSILON, a=3.0)
@@ -143,8 +144,8 @@ print(f"utilities may move by {moved:.1f} prior deviations; Theorem 2: the choic
 # %% [markdown]
 # ## The right one for the choice: bounded scores, no prior
 # Let every patient contribute a number in [0, 1] to every candidate. Then one patient moves a mean by at most 1/m, for all data sets
-# there could be, and permute-and-flip chooses with epsilon = 1. No search is needed: the candidates are public, and fits are free. (Where
-# they are dear, `dpbo.algorithms.search_then_choose` searches on noised values and chooses among the best.)
+# there could be, and permute-and-flip chooses with epsilon = 1. No search is needed: the candidates are public, and fits cost no privacy.
+# (Where they take long, `dpbo.algorithms.search_then_choose` searches on noised values and chooses among the best.)
 
 
 # %%
@@ -186,7 +187,7 @@ value = RegularisedBest(
     ramp, fit=fit, grid=grid, lipschitz=2.0, bound=1.0, at_zero=0.5, records=PATIENTS, gap=1e-20 / (2 * grid[0])
 )  # a gradient of at most 1e-10 leaves a gap of at most its square over 2 l
 released = -float(careful.release(value, LaplaceMechanism(1 / EPSILON)).value)
-print(f"best mean ramp loss {released:.4f}, noise of scale {value.moves() / EPSILON:.2g}")
+print(f"best mean ramp loss {released:.4f}, noise of scale {value.value_sensitivity() / EPSILON:.2g}")
 print(careful.statement())
 
 # %% [markdown]

@@ -31,7 +31,7 @@ TERMS = dataclasses.replace(TERMS, epochs=3, batches=1, batch_size=1100) if SMAL
 
 # %%
 once = plan_tuning(BUDGET, TERMS, runs=TRIES, validation=350, adjacency=Adjacency.ADD_OR_REMOVE_ONE)["once"]
-steps = once.terms.event(Adjacency.ADD_OR_REMOVE_ONE)
+steps = once.config.event(Adjacency.ADD_OR_REMOVE_ONE)
 for tries in (1, 3, TRIES):
     counted = compose([steps.repeated(steps.slots * tries)], delta=1e-5).epsilon
     print(f"{tries:3d} tries: training records at epsilon {counted:.2f}; validation accuracies that nobody noised: not bounded at all")
@@ -49,9 +49,9 @@ laws = {
     "always as many": FixedRuns(TRIES),
 }
 for name, law in laws.items():
-    cost = compose([SelectionEvent(base=(steps,), law=law)], delta=1e-5).epsilon
+    cost = compose([SelectionEvent(base=(steps,), run_count=law)], delta=1e-5).epsilon
     print(f"{name:28s} {law.mean:5.1f} runs expected, at most {law.quantile(0.95):3d} in 95 %: epsilon {cost:.2f}")
-costs = [compose([SelectionEvent(base=(steps,), law=law)], delta=1e-5).epsilon for law in laws.values()]
+costs = [compose([SelectionEvent(base=(steps,), run_count=law)], delta=1e-5).epsilon for law in laws.values()]
 assert costs[0] < costs[1] < costs[2]
 
 # %% [markdown]
@@ -65,7 +65,7 @@ print(plans)
 for plan in plans.values():
     assert compose(plan.events, delta=1e-5).epsilon <= 6.0
     assert all(isinstance(event, RolesEvent) for event in plan.events)
-assert plans["once"].terms.noise_multiplier < plans["selection"].terms.noise_multiplier < plans["search"].terms.noise_multiplier
+assert plans["once"].config.noise_multiplier < plans["selection"].config.noise_multiplier < plans["search"].config.noise_multiplier
 
 # %% [markdown]
 # ## 4. What they find

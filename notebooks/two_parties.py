@@ -2,7 +2,7 @@
 # # A hospital and a modeler: the broken way and the sound one
 #
 # A hospital (the curator) has patients on file and may try a therapy on a few of them. A company (the modeler) is good at Bayesian
-# optimisation and shall say whom to try next, so that good responders are found soon. It must not see the patients' measurements.
+# optimisation and says whom to try next, so that good responders are found soon. It must not see the patients' measurements.
 # Kharkovskii, Dai and Low (2020) proposed PO-GP-UCB for this: the hospital publishes a transformed table, the modeler searches it.
 # All patients are made up here, which is why the notebook may look at them.
 
@@ -19,17 +19,11 @@ import torch
 
 import dpbo
 from dpbo.accounting import PureFilter
-from dpbo.models import noisy_inputs, squared_exponential
-from dpbo.papers.po_gp_ucb import (
-    Modeler,
-    Outcomes,
-    po_gp_ucb_transform,
-    read_release,
-    recover_rows,
-    release_rows,
-    row_noises,
-    write_release,
-)
+from dpbo.models import noisy_inputs
+from dpbo.models.datasets import squared_exponential
+from dpbo.papers.po_gp_ucb import Modeler, Outcomes, po_gp_ucb_transform, read_release, release_rows, row_noises
+from dpbo.papers.po_gp_ucb.curator_side import write_release
+from dpbo.papers.po_gp_ucb.transform import recover_rows
 from dpbo.queries import RowTable
 
 SMALL = bool(os.environ.get("DPBO_SMALL"))
@@ -64,27 +58,28 @@ print(f"all {PATIENTS} patients recovered from four known ones, largest error {w
 # span, and z_i - z_j is (x_i - x_j) times one matrix for all. No choice of its constants helps (`po_gp_ucb_transform` says why).
 #
 # ## The sound way
-# Each row is released for itself, with noise for one row's move; the number of rows does not matter. Which noise is least?
+# Each row is released with noise of its own, calibrated to how far one row may move; the number of rows does not matter. The ways to do so,
+# the least noisy first:
 
 # %%
 move = dpbo.RowChange(1.0, diameter=50.0, table="rows")
-for way in row_noises(3, budget=dpbo.Budget(3.0, 1e-5), moves=move.norm):
-    print(way, f"(keeps {way.kept(LENGTH):.0%} of the rows' correlation)")
+for way in row_noises(3, budget=dpbo.Budget(3.0, 1e-5), sensitivity=move.norm):
+    print(way, f"(keeps {way.remaining_correlation(LENGTH):.0%} of the rows' correlation)")
 
 # %% [markdown]
-# **What that protects.** "A row moves by at most 1" is the paper's relation, kept here: who knows everything but where exactly, within a
-# distance of 1, a patient lies, does not find out. It is no promise about *whether somebody is ill*: 1 is 2 % of the diameter. Against any
-# other row in the ball the same noise would have to be fifty times longer:
+# **What that protects.** "A row moves by at most 1" is the paper's relation, used here too: somebody who knows everything except where
+# exactly, within a distance of 1, a patient lies, does not find out. It is no promise about *whether somebody is ill*: 1 is 2 % of the
+# diameter. To hide a row among all others in the ball, the noise's standard deviation would have to be fifty times larger:
 
 # %%
-whole = row_noises(3, budget=dpbo.Budget(3.0, 1e-5), moves=2 * 25.0)[0]
-print(f"any patient for any other: {whole}, which keeps {whole.kept(LENGTH):.2%} of the correlation")
+whole = row_noises(3, budget=dpbo.Budget(3.0, 1e-5), sensitivity=2 * 25.0)[0]
+print(f"any patient for any other: {whole}, which keeps {whole.remaining_correlation(LENGTH):.2%} of the correlation")
 
 # %% [markdown]
 # ### The hospital's side
-# One curator, one budget. The responses are the hospital's to decide on: it may declare that a response needs no protection, as the paper
-# does, and then the statement repeats that; or it protects each patient's response with epsilon 3 more. Responses of different patients
-# touch different records, so they compose in parallel: four hundred of them cost what one does.
+# There is one curator and one budget. The hospital decides about the responses. It may declare that a response needs no protection, as the
+# paper does, and then the statement repeats that; or it protects each patient's response with epsilon 3 more. Responses of different
+# patients use different records, so they compose in parallel: four hundred of them cost as much as one.
 
 
 # %%
@@ -102,9 +97,9 @@ def hospital(*, declassified: bool) -> dpbo.Curator:
 
 
 def released(curator: dpbo.Curator, folder: str, *, declassified: bool) -> Outcomes:
-    """Rows and statement into a folder for the modeler; what is returned answers questions."""
+    """Writes rows and statement into a folder for the modeler; the returned object answers questions."""
     share = 1.0 if declassified else 0.5
-    way = row_noises(3, budget=curator.budget, moves=move.norm, accounting=curator.accounting, share=share)[0]
+    way = row_noises(3, budget=curator.budget, sensitivity=move.norm, accounting=curator.accounting, share=share)[0]
     rows = release_rows(curator, RowTable((0.0, 0.0, 0.0), 25.0, row_change=move), way.mechanism)
     how: Any = {"declassified": "responses are published in the study's register"} if declassified else {"budget": 0.5}
     outcomes = Outcomes(curator, lambda records: records["response"], value_range=(0.0, 1.0), **how)
@@ -120,11 +115,11 @@ def released(curator: dpbo.Curator, folder: str, *, declassified: bool) -> Outco
 
 # %%
 def beta(_: int) -> float:
-    """Of GP-UCB; the theorem's grows and explores for longer than these few steps."""
+    """beta of GP-UCB; the theorem's grows, and explores for longer than these few steps."""
     return 4.0
 
 
-def modeled(folder: str, outcomes: Outcomes, first: int, steps: int) -> list[int]:
+def search_folder(folder: str, outcomes: Outcomes, first: int, steps: int) -> list[int]:
     """The patient recommended after each answer."""
     rows, facts = read_release(folder)
     kernel = noisy_inputs(squared_exponential(LENGTH), rows.variance, dimension=3)
@@ -134,7 +129,7 @@ def modeled(folder: str, outcomes: Outcomes, first: int, steps: int) -> list[int
     for step in range(steps):
         row = first if step == 0 else modeler.ask()
         modeler.tell(row, 4 * (outcomes.value(row, request=f"question {step}").value - 0.5))
-        recommended.append(max((float(modeler.model.mean[told]), told) for told, _ in modeler.history)[1])
+        recommended.append(max((float(modeler.model.mean[index]), index) for index, _ in modeler.history)[1])
     return recommended
 
 
@@ -149,7 +144,7 @@ def searched(steps: int, *, declassified: bool) -> tuple[torch.Tensor, dpbo.Cura
         with tempfile.TemporaryDirectory() as folder:
             curator = hospital(declassified=declassified)
             outcomes = released(curator, folder, declassified=declassified)
-            regrets.append(regret(modeled(folder, outcomes, run, steps)))
+            regrets.append(regret(search_folder(folder, outcomes, run, steps)))
     return torch.stack(regrets), curator
 
 
@@ -163,9 +158,9 @@ print(curator.statement())
 # `python -m dpbo model release/ --curator http://...` at the company: two processes, a token, a ledger as the log.
 #
 # ## What it costs
-# Beside it: the same search on true rows and true responses, and patients tried at random, their responses seen. With responses declared
-# public the noise on the rows costs little. With responses protected, one answer says little (its noise is twice a prior deviation),
-# but answers from ever more patients are free of charge.
+# For comparison: the same search on true rows and true responses, and patients tried at random whose responses are seen. With responses
+# declared public the noise on the rows costs little. With responses protected, one answer says little (its noise is twice a prior
+# deviation), but answers from more patients cost nothing more.
 
 
 # %%
@@ -206,4 +201,4 @@ assert "register" in str(conditional.statement())
 assert float(without[:, -1].mean()) < 0.05
 assert float(rows_private[:, -1].mean()) < 0.3 * anybody, "far better than a patient at random"
 assert float(all_private[:, -1].mean()) < 0.5 * anybody, "many noisy answers are as good as a few exact ones"
-assert math.isclose(row_noises(3, budget=dpbo.Budget(3.0, 1e-5), moves=1.0)[0].variance, 4 / 9, rel_tol=1e-6)
+assert math.isclose(row_noises(3, budget=dpbo.Budget(3.0, 1e-5), sensitivity=1.0)[0].variance, 4 / 9, rel_tol=1e-6)

@@ -1,11 +1,8 @@
 from .calibration import calibrate as calibrate
-from .calibration import convert_adjacency as convert_adjacency
 from .composition import compose as compose
 from .filters import GDPFilter as GDPFilter
 from .filters import PureFilter as PureFilter
 from .filters import RDPFilter as RDPFilter
 from .filters import ZCDPFilter as ZCDPFilter
 from .planned import Planned as Planned
-from .tuning import RunCountChoice as RunCountChoice
-from .tuning import choose_run_count as choose_run_count
-from .tuning import scale_base as scale_base
+from .run_count_tuning import choose_run_count as choose_run_count

@@ -1,4 +1,4 @@
-"""From a budget to noise: the smallest multiplier with which `releases` equal releases fit."""
+"""From a budget to noise: the smallest multiplier with which `releases` equal releases fit; from one neighbouring relation to another."""
 
 from __future__ import annotations
 
@@ -10,37 +10,36 @@ from dpbo.accounting.filters import Accounting, Cost, EventKind, GDPFilter
 from dpbo.accounting.planned import Planned
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, RolesEvent, SelectionEvent
-from dpbo.privacy import Adjacency, Budget, require_count
-from dpbo.validation import checked
-
-# ========== MERGED From one neighbouring relation to another.
-#
-# Replacing one unit is removing it and adding another: two steps of add-or-remove-one. So what an event guarantees under add-or-remove-one
-# it guarantees twice over under replace-one: a vector moves twice as far, which is half the noise multiplier (Gaussian: mu becomes 2 mu;
-# pure
-# epsilon becomes 2 epsilon). A Poisson-sampled Gaussian is not halved but named anew: its event holds the norm bound of one unit's
-# contribution, which is the same, and its own pair under replace-one is far better than doubling (poisson.py). Of a private selection, each
-# run is converted. The way back does not exist: replace-one says nothing about the number of units.
-#
+from dpbo.privacy import Adjacency, Budget
+from dpbo.validation import Count, checked
 
 E = TypeVar("E", bound=Event)
 
 
 @checked
 def convert_adjacency(event: E, given: Adjacency, wanted: Adjacency) -> E:
-    """The event of a release made for the relation `given`, as it counts under `wanted`. Raises InputError where nothing follows."""
+    """The event of a release made under the relation `given`, as it counts under `wanted`.
+
+    Replacing one unit is removing it and adding another: two steps of add-or-remove-one. So an event's guarantee under add-or-remove-one
+    holds twice over under replace-one: a vector moves twice as far, which halves the noise multiplier (mu becomes 2 mu, pure epsilon
+    2 epsilon). A Poisson-sampled Gaussian keeps its multiplier, which refers to the norm bound of one unit's contribution, and takes the
+    pair of replace-one, which is far better than doubling. A private selection, and each role, is converted event by event.
+
+    Raises:
+        InputError: any other conversion; replace-one says nothing about the number of units.
+    """
     if given is wanted or event.free:
         return event
     if (given, wanted) != (Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE):
         raise InputError("wanted", wanted, "REPLACE_ONE, from ADD_OR_REMOVE_ONE", "No other conversion holds.")
-    if isinstance(event, PoissonGaussianEvent):
-        return dataclasses.replace(event, relation=wanted.value)
-    if isinstance(event, RolesEvent):
-        return dataclasses.replace(
-            event, costs=tuple((role, tuple(convert_adjacency(e, given, wanted) for e in es)) for role, es in event.costs)
-        )
-    if isinstance(event, SelectionEvent):
-        return dataclasses.replace(event, base=tuple(convert_adjacency(one, given, wanted) for one in event.base))
+    match event:
+        case PoissonGaussianEvent():
+            return dataclasses.replace(event, relation=wanted.value)
+        case RolesEvent():
+            costs = ((role, tuple(convert_adjacency(one, given, wanted) for one in events)) for role, events in event.costs)
+            return dataclasses.replace(event, costs=tuple(costs))
+        case SelectionEvent():
+            return dataclasses.replace(event, base=tuple(convert_adjacency(one, given, wanted) for one in event.base))
     return dataclasses.replace(event, noise_multiplier=event.noise_multiplier / 2)
 
 
@@ -48,7 +47,7 @@ def convert_adjacency(event: E, given: Adjacency, wanted: Adjacency) -> E:
 def calibrate(
     budget: Budget,
     *,
-    releases: int,
+    releases: Count,
     share: float | Fraction = 1,
     accounting: Accounting | None = None,
     event: EventKind = GaussianEvent,
@@ -58,30 +57,29 @@ def calibrate(
     For Gaussians under GDPFilter this is sqrt(releases / share) / mu. Whatever the filter, it is the least float whose exact cost
     fits, so the way back (cost of the releases -> epsilon) never passes the budget.
 
-        calibrate(budget, releases=30, accounting=Planned([ExponentialEvent(20.0, 5)]))      beside five choices, for one plan of both
+        calibrate(budget, releases=30, accounting=Planned([ExponentialEvent(20.0, 5)]))      in one plan with five selections
 
     Args:
         budget: what may be spent in all.
-        releases: how many slots the plan has.
-        share: part of the cap this plan takes, in (0, 1]; decimal, so that 0.9 and 0.1 add to 1.
+        releases: number of releases, each one slot.
+        share: part of the budget's cap that they may take, in (0, 1]; read as a decimal, so that 0.9 and 0.1 add to 1.
         accounting: the filter, GDPFilter() if omitted; or Planned with everything else that will be released.
-        event: whose noise, GaussianEvent or LaplaceEvent; of a Poisson-sampled Gaussian a partial with its rate and relation.
+        event: class of the events, such as GaussianEvent or LaplaceEvent; for a Poisson-sampled Gaussian a partial with rate and relation.
 
     Raises:
         InputError: a number outside its range, a mechanism that the filter cannot pay for, or an event that costs next to nothing.
     """
     chosen, part = accounting if accounting is not None else GDPFilter(), exact_share(share, "share")
-    slots = require_count("releases", releases)
     if isinstance(chosen, Planned):
-        return chosen.least_beside(budget, event, slots, part)
-    multiplier = chosen.multiplier(event, slots, chosen.cap(budget) * part)
+        return chosen.least_beside(budget, event, releases, part)
+    multiplier = chosen.multiplier(event, releases, chosen.cap(budget) * part)
     if multiplier is None:
         raise InputError("mechanism", event(1.0, 1).mechanism, f"one that {chosen.name} can pay for", "See dpbo.accounting for others.")
     return multiplier
 
 
 def parts_of(accounting: Accounting, whole: Fraction, share: Fraction) -> tuple[Fraction, Fraction]:
-    """`share` of the whole, and the rest. Under a plan each is the whole, as it lists what either takes: no share changes that."""
+    """`share` of the whole, and the rest. Under a plan both are the whole, because the plan lists what each release takes."""
     return (whole, whole) if isinstance(accounting, Planned) else (whole * share, whole * (1 - share))
 
 

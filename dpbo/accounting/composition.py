@@ -3,9 +3,9 @@
     pure sum        epsilons add (Dwork, McSherry, Nissim & Smith 2006); the only bound at delta = 0
     merged GDP      mu^2 adds (Dong, Roth & Su 2022, Corollary 3.3); exact where all are Gaussian
     PLD             the composed loss distribution (pld.py), all Gaussians merged into one first
-    Renyi           divergences add at each order, read at the best one (rdp.py)
+    Renyi           divergences add at each order, read at the best one (renyi.py)
 
-The minimum is valid because nothing is chosen by the data: every bound holds for the same fixed list. Adaptive histories have filters.
+The minimum is valid because every bound holds for the same fixed list; nothing is chosen by the data. Adaptive histories need a filter.
 
     compose([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 150)], delta=1e-6).epsilon
 """
@@ -18,13 +18,12 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
-from dpbo.accounting import gdp, pld, profiles
-from dpbo.accounting.dominating import pairs_of, selection_epsilon
+from dpbo.accounting import event_costs, gdp, pld, renyi
 from dpbo.accounting.gdp import root_up, rounded_up
+from dpbo.accounting.selection_pairs import pairs_of, selection_epsilon
 from dpbo.errors import InputError
 from dpbo.events import Event, ExponentialEvent, RolesEvent, SelectionEvent
 from dpbo.validation import Delta, checked
@@ -55,24 +54,21 @@ def compose(events: Sequence[Event], *, delta: Delta, refine: bool = False) -> C
     """What these events guarantee together, whatever their order; fixed before the first release.
 
     Args:
-        events: in units of one relation; Poisson-sampled ones must all name the same. Of several roles, the worst one's bounds are told.
+        events: all for one neighbouring relation. With several roles, the bounds are those of the worst role.
         delta: in [0, 1).
-        refine: a hundred times finer loss distribution, for a report.
+        refine: uses a loss distribution a hundred times finer, for a report.
     """
     relations = frozenset[str]().union(*(event.relations() for event in events))
     if len(relations) > 1:
-        raise InputError("events", sorted(relations), "of one relation", "See dpbo.accounting.convert_adjacency.")
+        raise InputError("events", sorted(relations), "of one relation", "See dpbo.accounting.calibration.convert_adjacency.")
     roles = sorted({role for event in events if isinstance(event, RolesEvent) for role in event.roles})
-    by_role = [_composed(merged(_paid(events, role)), float(delta), refine) for role in roles or [""]]
+    by_role = []
+    for role in roles or [""]:
+        of_role = [event.of(role) if isinstance(event, RolesEvent) else (event,) for event in events]
+        by_role.append(_composed(merged([event for part in of_role for event in part]), delta, refine))
     worst = max(by_role, key=lambda bounds: bounds.epsilon)
     mus = [bounds.mu for bounds in by_role if bounds.mu is not None]
     return dataclasses.replace(worst, mu=max(mus) if len(mus) == len(by_role) else None)
-
-
-def _paid(events: Sequence[Event], role: str) -> list[Event]:
-    """What all events together cost a record of one role."""
-    parts = (event.of(role) if isinstance(event, RolesEvent) else (event,) for event in events)
-    return [one for part in parts for one in part]
 
 
 def merged(events: Sequence[Event]) -> tuple[Event, ...]:
@@ -85,43 +81,40 @@ def merged(events: Sequence[Event]) -> tuple[Event, ...]:
 
 @functools.lru_cache(maxsize=256)
 def _composed(events: tuple[Event, ...], delta: float, refine: bool) -> Composition:
-    total, mu = _pure(events), _mu(events)
-    if not events or delta == 0.0:
-        bound = total if events else 0.0
-        return Composition(delta, bound, bound if not events else math.inf, math.inf, math.inf, mu if events else 0.0)
+    if not events:
+        return Composition(delta, 0.0, 0.0, math.inf, math.inf, 0.0)
+    pure, mu = _pure(events), _mu(events)
+    if delta == 0.0:
+        return Composition(delta, pure, math.inf, math.inf, math.inf, mu)
     by_mu = math.inf if mu is None else gdp.epsilon_at(mu, delta)
     grids = (_FAST, _FINE) if refine else (_FAST,)
-    return Composition(delta, total, by_mu, min(_pld(events, delta, grid) for grid in grids), _rdp(events, delta), mu)
+    return Composition(delta, pure, by_mu, min(_pld(events, delta, grid) for grid in grids), _rdp(events, delta), mu)
 
 
 def _pure(events: tuple[Event, ...]) -> float:
-    parts = [profiles.pure(event) for event in events]
-    return math.inf if None in parts else rounded_up(sum((part for part in parts if part is not None), Fraction(0)))
+    total = event_costs.total([event_costs.pure(event) for event in events])
+    return math.inf if total is None else rounded_up(total)
 
 
 def _mu(events: tuple[Event, ...]) -> float | None:
-    parts = [profiles.mu_squared(event) for event in events]
-    return None if None in parts else root_up(sum((part for part in parts if part is not None), Fraction(0)))
+    total = event_costs.total([event_costs.mu_squared(event) for event in events])
+    return None if total is None else root_up(total)
 
 
 def _rdp(events: tuple[Event, ...], delta: float) -> float:
-    curves = [profiles.renyi_curve(event, _ORDERS) for event in events]
+    curves = [renyi.curve(event, _ORDERS) for event in events]
     if any(curve is None for curve in curves):
         return math.inf
-    return max(float((sum(curve for curve in curves if curve is not None) + profiles.conversions(_ORDERS, delta)).min()), 0.0) * (1 + 1e-12)
+    return max(float((sum(curve for curve in curves if curve is not None) + renyi.conversions(_ORDERS, delta)).min()), 0.0) * (1 + 1e-12)
 
 
 def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:
     """The larger over the two directions of add or remove; infinite where an event has no pair."""
-    as_gaussian = _many_choices(tuple(event for event in events if isinstance(event, ExponentialEvent)), delta)
+    choices = tuple(event for event in events if isinstance(event, ExponentialEvent))
+    mu = _mu(choices)  # as Gaussians or as randomised responses, whichever costs less; both dominate the exponential mechanism
+    as_gaussian = mu is not None and gdp.epsilon_at(mu, delta) < _pure(choices)
     directions = {False} | {True for event in events if event.relations()}
     sides = [pairs_of(events, as_gaussian, reverse) for reverse in directions]
     if len(events) == 1 and isinstance(events[0], SelectionEvent) and events[0].slots == 1:
         return selection_epsilon(events[0], delta)
     return max(math.inf if side is None else pld.epsilon(side, delta, inflation=inflation) for side in sides)
-
-
-def _many_choices(choices: tuple[Event, ...], delta: float) -> bool:
-    """Whether the exponential mechanism's choices together cost less as Gaussians than as randomised responses; both dominate them."""
-    mu = _mu(choices)
-    return mu is not None and gdp.epsilon_at(mu, delta) < _pure(choices)

@@ -1,8 +1,8 @@
 """Privacy filters: how much each event costs, and how much a budget holds, when releases are chosen adaptively.
 
 A filter refuses the first release that would pass its cap, so the cap is the guarantee whatever the analyst does and whenever they
-stop. Costs and caps are exact fractions, so no sum drifts: a plan that fits on paper fits here.
-One filter is named when the ledger is born; the minimum over several filters is not a filter.
+stop. Costs and caps are exact fractions: sums have no rounding error. One filter is chosen when the ledger is created; the minimum over
+several filters is not a filter.
 """
 
 from __future__ import annotations
@@ -12,26 +12,28 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
-from dpbo.accounting import gdp, profiles
+from dpbo.accounting import event_costs, gdp, renyi
 from dpbo.accounting.gdp import root_up, rounded_up
 from dpbo.errors import InputError
 from dpbo.events import Event
 from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
-from dpbo.validation import Delta, checked, require
+from dpbo.validation import Delta, Within, checked
 
-# ========== MERGED Costs: what is added up against a cap. One exact fraction for a privacy filter, one number of slots a planned event
-# for a plan.
-
+EventKind = Callable[..., Event]  # of (noise_multiplier, slots): an event's class, or a partial of one that needs more
 _GRAIN = 1 << 128
-_LONGEST = 512
+_LONGEST = 512  # bits of a denominator
+_ANOTHER_MACHINE = 1 + Fraction(1, 10**9)  # two machines' caps of one budget differ by less, by rounding
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A vector of exact numbers, added and compared part by part."""
+    """What is added up against a cap: one exact number for a filter, one number of slots a planned event for a plan.
+
+    Costs are added and compared part by part.
+    """
 
     parts: tuple[Fraction, ...]
 
@@ -49,7 +51,7 @@ class Cost:
         return " ".join(map(str, self.parts))
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(tuple(_added(a, b) for a, b in zip(self.parts, other.parts, strict=True)))
+        return Cost(tuple(_sum(a, b) for a, b in zip(self.parts, other.parts, strict=True)))
 
     def __le__(self, other: Cost) -> bool:
         return all(a <= b for a, b in zip(self.parts, other.parts, strict=True))
@@ -58,61 +60,62 @@ class Cost:
         return Cost(tuple(part * share for part in self.parts))
 
     @property
-    def nothing(self) -> Cost:
+    def zero(self) -> Cost:
         """Zero in every part."""
         return self * Fraction(0)
 
     def first_beyond(self, cap: Cost) -> int:
-        """Which part passes the cap first."""
+        """Index of the first part that is above the cap's."""
         return next(i for i, (a, b) in enumerate(zip(self.parts, cap.parts, strict=True)) if a > b)
 
 
-def _added(total: Fraction, cost: Fraction) -> Fraction:
+def _sum(total: Fraction, cost: Fraction) -> Fraction:
     """Exact while the denominator is short (always for a few distinct events), else up to a multiple of 2^-128."""
     exact = total + cost
     return exact if exact.denominator.bit_length() <= _LONGEST else Fraction(math.ceil(exact * _GRAIN), _GRAIN)
 
 
-_ANOTHER_MACHINE = 1 + Fraction(1, 10**9)
-
-EventKind = Callable[..., Event]  # of (noise_multiplier, slots): an event's class, or a partial of one that needs more
-
-
 @checked
 class Accounting(abc.ABC):
-    """What is added up and what the sum guarantees. `unit` names what is added."""
+    """What is added up, and what the sum guarantees.
+
+    Attributes:
+        unit: what is added, in words.
+        events: every event that may be charged, under a plan; otherwise empty.
+        cap_is_budget: whether a total within the cap is within the budget. Under a plan the statement computes its guarantee instead.
+    """
 
     unit: ClassVar[str]
-    events: tuple[Event, ...] = ()  # of a plan, all that may ever be charged
-    cap_is_budget: ClassVar[bool] = True  # the cap was rounded down from the budget, so what stays within it keeps the budget
+    events: tuple[Event, ...] = ()
+    cap_is_budget: ClassVar[bool] = True
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """How the ledger and the statement call it; `accounting_named` finds it again."""
+        """Its name in the ledger and the statement, which `accounting_named` reads."""
 
     @abc.abstractmethod
     def price(self, event: Event) -> Cost | None:
-        """What the event takes from the cap, or None where this accounting cannot pay for it."""
+        """The cost of an event, or None where this accounting cannot pay for it. Events without noise cost nothing."""
 
     @abc.abstractmethod
     def cap(self, budget: Budget) -> Cost:
-        """What the budget holds. Raises InputError where this accounting cannot serve it."""
+        """The largest total that the budget allows. Raises InputError where this accounting cannot serve the budget."""
 
     @abc.abstractmethod
     def may_hold(self, cap: Cost, budget: Budget) -> bool:
-        """Whether a ledger of this budget may have been born with this cap, on a machine that rounds differently."""
+        """Whether a ledger of this budget may have been created with this cap, perhaps on a machine that rounds differently."""
 
     @abc.abstractmethod
     def guarantee(self, cost: Cost, delta: float | None) -> Guarantee:
-        """Of everything that cost this much, read at this delta; rounded up."""
+        """What events of this total cost guarantee, at this delta; rounded up."""
 
     @abc.abstractmethod
     def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
-        """The least noise multiplier of so many slots that `available` pays for; None where this kind cannot be paid."""
+        """The least noise multiplier with which this many slots cost at most `available`; None where this kind cannot be paid."""
 
     def cost(self, event: Event) -> Cost:
-        """`price`, or InputError naming what can be paid. Releases without noise cost nothing: no budget could pay."""
+        """The cost of an event. Raises InputError where this accounting cannot pay for it."""
         price = self.price(event)
         if price is None:
             raise InputError("mechanism", event.mechanism, f"one that {self.name} can pay for", "See dpbo.accounting for others.")
@@ -123,42 +126,40 @@ class Accounting(abc.ABC):
 class Filter(Accounting):
     """One additive cost under fully adaptive composition; see each subclass for its theorem."""
 
-    _hooks: ClassVar[frozenset[str]] = frozenset({"holds", "may_hold", "multiplier", "reading", "toll"})
+    _hooks: ClassVar[frozenset[str]] = frozenset({"amount", "cap_amount", "guarantee_of", "may_hold", "multiplier"})
 
     @property
     def name(self) -> str:
         return type(self).__name__
 
     @abc.abstractmethod
-    def toll(self, event: Event) -> Fraction | None:
-        """The event's cost as one number, or None."""
+    def amount(self, event: Event) -> Fraction | None:
+        """The event's cost as one number, or None where this filter cannot pay for it."""
 
     @abc.abstractmethod
-    def holds(self, budget: Budget) -> Fraction:
+    def cap_amount(self, budget: Budget) -> Fraction:
         """The cap as one number."""
 
     @abc.abstractmethod
-    def reading(self, total: Fraction, delta: float | None) -> Guarantee:
-        """The guarantee of this total."""
+    def guarantee_of(self, total: Fraction, delta: float | None) -> Guarantee:
+        """What events of this total guarantee, at this delta."""
 
     def price(self, event: Event) -> Cost | None:
-        toll = Fraction(0) if event.free else self.toll(event)
-        return None if toll is None else Cost.of(max(toll, Fraction(0)))  # no release gives budget back
+        amount = Fraction(0) if event.free else self.amount(event)
+        return None if amount is None else Cost.of(max(amount, Fraction(0)))  # no release gives budget back
 
     def cap(self, budget: Budget) -> Cost:
-        return Cost.of(self.holds(budget))
+        return Cost.of(self.cap_amount(budget))
 
     def may_hold(self, cap: Cost, budget: Budget) -> bool:
         return len(cap.parts) == 1 and cap <= self.cap(budget) * _ANOTHER_MACHINE
 
-    def guarantee(self, cost: Cost, delta: float | None) -> Guarantee:
-        if delta is not None:
-            require("delta", delta, Delta)
-        return self.reading(cost.parts[0], delta)
+    def guarantee(self, cost: Cost, delta: Delta | None) -> Guarantee:
+        return self.guarantee_of(cost.parts[0], delta)
 
     def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
         """By bisection down to neighbouring floats."""
-        if self.toll(kind(1.0, slots)) is None:
+        if self.amount(kind(1.0, slots)) is None:
             return None
 
         def fits(multiplier: float) -> bool:
@@ -186,18 +187,18 @@ class GDPFilter(Filter):
 
     unit: ClassVar[str] = "mu^2"
 
-    def toll(self, event: Event) -> Fraction | None:
-        return profiles.mu_squared(event)
+    def amount(self, event: Event) -> Fraction | None:
+        return event_costs.mu_squared(event)
 
-    def holds(self, budget: Budget) -> Fraction:
+    def cap_amount(self, budget: Budget) -> Fraction:
         if budget.epsilon is None or budget.delta is None:
             return Fraction(budget.mu or 0.0) ** 2
         if budget.delta == 0.0:
-            remedy = "No Gaussian release is pure; choose e.g. 1e-6, or PureFilter() with LaplaceMechanism."
+            remedy = "Choose e.g. 1e-6, or PureFilter() with LaplaceMechanism: no Gaussian release has delta 0."
             raise InputError("delta", budget.delta, "above 0 for GDPFilter", remedy)
         return Fraction(gdp.mu_within(budget.epsilon, budget.delta)) ** 2
 
-    def reading(self, total: Fraction, delta: float | None) -> Guarantee:
+    def guarantee_of(self, total: Fraction, delta: float | None) -> Guarantee:
         mu = root_up(total)
         return Guarantee(mu, None if delta is None else gdp.epsilon_at(mu, delta), delta)
 
@@ -209,13 +210,13 @@ class PureFilter(Filter):
 
     unit: ClassVar[str] = "epsilon"
 
-    def toll(self, event: Event) -> Fraction | None:
-        return profiles.pure(event)
+    def amount(self, event: Event) -> Fraction | None:
+        return event_costs.pure(event)
 
-    def holds(self, budget: Budget) -> Fraction:
+    def cap_amount(self, budget: Budget) -> Fraction:
         return Fraction(_epsilon_of(budget, self.name))
 
-    def reading(self, total: Fraction, delta: float | None) -> Guarantee:
+    def guarantee_of(self, total: Fraction, delta: float | None) -> Guarantee:
         return Guarantee(None, rounded_up(total), 0.0)
 
 
@@ -229,48 +230,44 @@ class ZCDPFilter(Filter):
 
     unit: ClassVar[str] = "rho"
 
-    def toll(self, event: Event) -> Fraction | None:
-        return profiles.rho(event)
+    def amount(self, event: Event) -> Fraction | None:
+        return event_costs.rho(event)
 
-    def holds(self, budget: Budget) -> Fraction:
-        return Fraction(profiles.rho_within(_epsilon_of(budget, self.name), _delta_of(budget, self.name)))
+    def cap_amount(self, budget: Budget) -> Fraction:
+        return Fraction(renyi.rho_within(_epsilon_of(budget, self.name), _delta_of(budget, self.name)))
 
-    def reading(self, total: Fraction, delta: float | None) -> Guarantee:
-        return Guarantee(None, None if delta is None else profiles.epsilon_of_rho(rounded_up(total), delta), delta)
+    def guarantee_of(self, total: Fraction, delta: float | None) -> Guarantee:
+        return Guarantee(None, None if delta is None else renyi.epsilon_of_rho(rounded_up(total), delta), delta)
 
 
 @checked
 @dataclass(frozen=True)
 class RDPFilter(Filter):
-    """Renyi DP at one order, fixed at birth, which adds up under any adaptive choice (Feldman & Zrnic 2021, Theorem 4.3).
+    """Renyi DP at one order, fixed when the ledger is created, which adds up under any adaptive choice (Feldman & Zrnic 2021, Theorem 4.3).
 
     Args:
-        order: above 1; around 1 + 2 log(1/delta) / epsilon is best for Gaussians.
+        order: above 1 and at most 1e6; around 1 + 2 log(1/delta) / epsilon is best for Gaussians.
     """
 
-    order: float
+    order: Annotated[float, Within("a number above 1 and at most 1e6", lambda order: 1.0 < order <= 1e6)]
     unit: ClassVar[str] = "of Renyi divergence"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.order, (int, float)) or not 1.0 < self.order <= 1e6:
-            raise InputError("order", self.order, "a number above 1 and at most 1e6")
 
     @property
     def name(self) -> str:
-        return f"RDPFilter({float(self.order)!r})"
+        return f"RDPFilter({self.order!r})"
 
-    def toll(self, event: Event) -> Fraction | None:
-        return profiles.renyi(event, self.order)
+    def amount(self, event: Event) -> Fraction | None:
+        return renyi.cost(event, self.order)
 
-    def holds(self, budget: Budget) -> Fraction:
+    def cap_amount(self, budget: Budget) -> Fraction:
         epsilon, delta = _epsilon_of(budget, self.name), _delta_of(budget, self.name)
-        cap = Fraction(epsilon) - Fraction(profiles.conversion(self.order, delta))
+        cap = Fraction(epsilon) - Fraction(renyi.conversion(self.order, delta))
         if cap <= 0:
             raise InputError("order", self.order, f"large enough for epsilon {epsilon:g} at delta {delta:g}", "Try a larger order.")
         return cap
 
-    def reading(self, total: Fraction, delta: float | None) -> Guarantee:
-        epsilon = None if delta is None else max(float(total) + profiles.conversion(self.order, delta), 0.0) * (1 + 1e-15)
+    def guarantee_of(self, total: Fraction, delta: float | None) -> Guarantee:
+        epsilon = None if delta is None else max(float(total) + renyi.conversion(self.order, delta), 0.0) * (1 + 1e-15)
         return Guarantee(None, epsilon, delta)
 
 

@@ -1,4 +1,4 @@
-"""Gaussian differential privacy: the exact exchange between mu, epsilon and delta.
+"""Gaussian differential privacy: the exact exchange between mu, epsilon and delta, and what a guarantee says of membership tests.
 
 A release is mu-GDP when telling two neighbours apart is at least as hard as telling N(0, 1) from N(mu, 1). Its exact curve is
 
@@ -23,42 +23,19 @@ from scipy.special import log_ndtr, ndtri
 from dpbo._mpmath import precision
 from dpbo.statement import Guarantee
 
-# ========== MERGED What a guarantee means to a person: how well anybody can test whether they are in the data.
-
 _DIGITS = 50
-
-
-def true_positive_rate(guarantee: Guarantee, false_positive_rate: float) -> float:
-    """Highest true-positive rate of any membership test at this false-positive rate.
-
-    From mu: Phi(Phi^-1(rate) + mu) (Dong, Roth & Su 2022, Definition 2.6). From (epsilon, delta): the lesser of the two bounds of
-    Kairouz, Oh & Viswanath 2015, Theorem 2.1.
-    """
-    if guarantee.mu is not None:
-        with precision(dps_to_prec(_DIGITS)):
-            start = mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(false_positive_rate) - 1)
-            return float(mpmath.ncdf(start + guarantee.mu))
-    if guarantee.epsilon is None or guarantee.delta is None:
-        return 1.0
-    by_growth = math.exp(min(guarantee.epsilon, 700.0)) * false_positive_rate + guarantee.delta
-    by_complement = 1.0 - math.exp(-guarantee.epsilon) * (1.0 - false_positive_rate - guarantee.delta)
-    return min(by_growth, by_complement, 1.0)
-
-
-# ========== MERGED Exact numbers as floats on the safe side.
-
 _SMALL = Fraction(1, 2**900)
 
 
 def rounded_up(exact: Fraction) -> float:
-    """The least float that is not below."""
+    """The least float that is not below an exact number."""
     value = float(exact)
     return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
 
 
 def root_up(square: Fraction) -> float:
     """The square root, as a float that is not below it."""
-    root = math.sqrt(square) if square > _SMALL else math.ldexp(math.sqrt(square * 2**1200), -600)  # floats have no such square
+    root = math.sqrt(square) if square > _SMALL else math.ldexp(math.sqrt(square * 2**1200), -600)  # its float would be 0 or lose digits
     while Fraction(root) ** 2 < square:
         root = math.nextafter(root, math.inf)
     return root
@@ -72,10 +49,10 @@ def delta_at(mu: float, epsilon: float) -> float:
 
 
 def curve(mu: float, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
-    """delta at each of these epsilon >= 0, in floats, with what their rounding may take away added."""
+    """Upper bounds on delta at each epsilon >= 0, in floats, rounding included."""
     first = log_ndtr(-epsilons / mu + mu / 2)
     second = epsilons + log_ndtr(-epsilons / mu - mu / 2)
-    lost = 1e-14 * (10.0 - first)  # of the difference of two logarithms that are right to a few units in their last place
+    lost = 1e-14 * (10.0 - first)  # error of the difference of two logarithms that are right to a few units in their last place
     return np.minimum(np.exp(first) * (-np.expm1(np.minimum(second - first, 0.0)) + lost), 1.0)
 
 
@@ -88,10 +65,10 @@ def epsilon_at(mu: float, delta: float) -> float:
     ceiling = mu * mu / 2 - mu * min(float(ndtri(delta)), 0.0) + 1e-12  # delta(eps) <= Phi(-eps/mu + mu/2)
     while _log_delta(mu, ceiling) > math.log(delta):
         ceiling *= 2.0
-    answer = ceiling  # for a mu so small that floats see no difference of the two tails
+    answer = ceiling  # where mu is so small that the two tails are equal in floats
     if _log_delta(mu, 0.0) > math.log(delta):
         answer = float(brentq(lambda eps: max(_log_delta(mu, eps), -1e4) - math.log(delta), 0.0, ceiling, xtol=1e-15, rtol=1e-14))
-        answer = max(answer, 1e-300)  # so that it can grow
+        answer = max(answer, 1e-300)  # the loop below multiplies it
     step = 1e-15
     while _exact_delta(mu, answer) > delta:
         answer, step = answer * (1.0 + step), 2.0 * step
@@ -101,7 +78,7 @@ def epsilon_at(mu: float, delta: float) -> float:
 def mu_within(epsilon: float, delta: float) -> float:
     """Largest mu that is (epsilon, delta)-DP, rounded down; 0 for delta = 0 (no Gaussian is pure).
 
-    Below about 1e-15, where floats see no difference of the two tails, by up to a half.
+    Below about 1e-15, where the two tails are equal in floats, by up to a half.
     """
     if delta <= 0.0:
         return 0.0
@@ -110,7 +87,7 @@ def mu_within(epsilon: float, delta: float) -> float:
         ceiling *= 2.0
     floor = ceiling
     while _log_delta(floor, epsilon) > math.log(delta):
-        floor, ceiling = floor / 2.0, floor  # so near to each other that a search ends soon, however small they are
+        floor, ceiling = floor / 2.0, floor  # a bracket of a factor of 2 ends the search soon, however small mu is
     answer = float(brentq(lambda m: max(_log_delta(m, epsilon), -1e4) - math.log(delta), floor, ceiling, xtol=1e-300, rtol=1e-14))
     step = 1e-15
     while _exact_delta(answer, epsilon) > delta:
@@ -135,3 +112,20 @@ def _log_delta(mu: float, epsilon: float) -> float:
     if second >= first:
         return -math.inf
     return first + math.log(-math.expm1(second - first))
+
+
+def true_positive_rate(guarantee: Guarantee, false_positive_rate: float) -> float:
+    """Highest true-positive rate of any membership test at this false-positive rate.
+
+    From mu: Phi(Phi^-1(rate) + mu) (Dong, Roth & Su 2022, Definition 2.6). From (epsilon, delta): the lesser of the two bounds of
+    Kairouz, Oh & Viswanath 2015, Theorem 2.1.
+    """
+    if guarantee.mu is not None:
+        with precision(dps_to_prec(_DIGITS)):
+            start = mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(false_positive_rate) - 1)
+            return float(mpmath.ncdf(start + guarantee.mu))
+    if guarantee.epsilon is None or guarantee.delta is None:
+        return 1.0
+    by_growth = math.exp(min(guarantee.epsilon, 700.0)) * false_positive_rate + guarantee.delta
+    by_complement = 1.0 - math.exp(-guarantee.epsilon) * (1.0 - false_positive_rate - guarantee.delta)
+    return min(by_growth, by_complement, 1.0)

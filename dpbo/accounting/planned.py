@@ -1,11 +1,11 @@
-"""A plan fixed before the first release: every event it will ever charge, composed by the least of all valid bounds.
+"""A plan fixed before the first release: every event that it will charge, composed by the least of all valid bounds.
 
-    Planned([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 5)])       30 Gaussian slots and 5 choices, nothing else
+    Planned([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 5)])       30 Gaussian slots and 5 selections, nothing else
 
-Nothing about the list may depend on the data; in which order, and on which questions, its slots are spent may depend on what was released.
-A slot's output is a randomised image of a draw from its dominating pair, and the draws of all slots are independent, so whatever is seen in
-whatever order, or never asked, is post-processing of all of them at once; Renyi divergences add at each order in any case (Feldman & Zrnic
-2021). So each bound holds for the plan, and so does the least, which is true of no minimum over filters.
+The list may not depend on the data; the order in which its slots are spent, and the queries, may depend on released values. A slot's output
+is a randomised image of a draw from its dominating pair, and the draws of all slots are independent. So the released values, in whatever
+order and even if slots stay unused, are post-processing of all draws together; Renyi divergences add at each order in any case (Feldman &
+Zrnic 2021). So every bound holds for the plan, and so does the least. A minimum over filters would not hold.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
 from dpbo.validation import checked
 
-_ROUNDING = 1e-6  # of a ledger that is there: another machine may round differently; the statement prints the bound itself
+_ROUNDING = 1e-6  # an existing ledger may come from a machine that rounds differently; the statement prints the bound itself
 _PRECISION = 1e-7
 
 
 @checked
 @dataclass(frozen=True)
 class Planned(Accounting):
-    """The events of a whole study. Costs are slots of each event; the guarantee is that of all of them.
+    """Accounting by the list of all events of a study, whose cost is a number of slots for each event.
 
     Args:
         events: what will be released, each with its number of slots; equal ones are added up.
+
+    Raises:
+        InputError: no events, an exact event, or events of several neighbouring relations.
     """
 
     events: tuple[Event, ...]
@@ -55,7 +58,7 @@ class Planned(Accounting):
 
     @classmethod
     def read(cls, name: str) -> Self:
-        """The plan that `name` names. Raises InputError where it names none."""
+        """The plan of this `name`. Raises InputError where it is not the name of a plan."""
         try:
             bodies = list(json.loads(name.removeprefix("Planned(").removesuffix(")")))
         except (ValueError, TypeError, RecursionError):
@@ -73,13 +76,14 @@ class Planned(Accounting):
         return self._whole()
 
     def require_kept(self, budget: Budget, *, room: float = 0.0) -> None:
-        """Raises InputError, saying what is reached, where the plan does not fit."""
-        if not self.fits(budget, room=room):
-            bound = self.composition(budget.delta or 0.0, refine=False)
-            unit, reached = ("epsilon", bound.epsilon) if budget.epsilon is not None else ("mu", bound.mu)
-            got = "has no mu" if reached is None else f"reaches {unit} {reached}"
-            allowed = f"within the budget's {unit} {budget.epsilon or budget.mu}"
-            raise InputError("events", got, allowed, "Plan fewer slots or more noise; see calibrate.")
+        """Raises InputError, which says what the plan costs, where it does not fit."""
+        if self.fits(budget, room=room):
+            return
+        bound = self.composition(budget.delta or 0.0, refine=False)
+        unit, reached = ("epsilon", bound.epsilon) if budget.epsilon is not None else ("mu", bound.mu)
+        got = "has no mu" if reached is None else f"reaches {unit} {reached}"
+        allowed = f"within the budget's {unit} {budget.epsilon or budget.mu}"
+        raise InputError("events", got, allowed, "Plan fewer slots or more noise; see calibrate.")
 
     def fits(self, budget: Budget, *, room: float = 0.0) -> bool:
         """Whether the plan keeps the budget, or passes it by no more than the share `room`."""
@@ -89,7 +93,7 @@ class Planned(Accounting):
         return bound.mu is not None and budget.mu is not None and bound.mu <= budget.mu * (1 + room)
 
     def may_hold(self, cap: Cost, budget: Budget) -> bool:
-        return cap == self._whole()  # what they guarantee is composed anew in every statement
+        return cap == self._whole()  # every statement composes the guarantee anew
 
     def guarantee(self, cost: Cost, delta: float | None) -> Guarantee:
         used = [event.repeated(int(slots)) for event, slots in zip(self.events, cost.parts, strict=True) if slots]
@@ -98,10 +102,10 @@ class Planned(Accounting):
         return Guarantee(bound.mu, None if pure else bound.epsilon, None if pure else (delta or 0.0))
 
     def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
-        """That of the planned event of this kind which has so many slots; the plan fixed it, so `available` is all of it, or refused."""
+        """The multiplier of the planned event of this kind that has this many slots. `available` must be the whole plan."""
         if available != self._whole():
             share = float(available.parts[0] / self.events[0].slots)
-            raise InputError("budget", share, "1 under a plan", "The plan lists what each release takes, and no share changes it.")
+            raise InputError("budget", share, "1 under a plan", "The plan lists what each release takes.")
         fitting = [event for event in self.events if kind(event.noise_multiplier, 1) == event.repeated(1) and event.slots >= slots]
         return min(fitting, key=lambda event: event.slots).noise_multiplier if fitting else None
 
@@ -113,9 +117,9 @@ class Planned(Accounting):
         return Cost.of(*(event.slots for event in self.events))
 
     def least_beside(self, budget: Budget, kind: EventKind, slots: int, share: Fraction) -> float:
-        """The least multiplier with which so many slots of `kind` fit the budget beside everything planned, to 7 digits."""
+        """The least multiplier with which this many slots of `kind` fit the budget beside the planned events, to 7 digits."""
         if share != 1:
-            raise InputError("share", float(share), "1 beside a plan", "What else is released is what the plan lists.")
+            raise InputError("share", float(share), "1 beside a plan", "The plan lists all other releases.")
 
         def fits(multiplier: float) -> bool:
             return Planned([*self.events, kind(multiplier, slots)]).fits(budget)
@@ -125,7 +129,7 @@ class Planned(Accounting):
         while not fits(high):
             high *= 2.0
             if high > 1e12:
-                raise InputError("budget", budget.epsilon or budget.mu, "larger than what the plan takes alone")
+                raise InputError("budget", budget.epsilon or budget.mu, "larger than the cost of the planned events")
         low = high / 2.0
         while fits(low):
             low /= 2.0
@@ -137,11 +141,8 @@ class Planned(Accounting):
         return high
 
 
-# ========== MERGED The accounting that a ledger was born with, found again by its name.
-
-
 def accounting_named(name: str) -> Accounting:
-    """Raises InputError on a name that no accounting bears."""
+    """The accounting of a ledger, from its `name`. Raises InputError on an unknown name."""
     for known in (GDPFilter(), PureFilter(), ZCDPFilter()):
         if name == known.name:
             return known

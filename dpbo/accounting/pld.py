@@ -21,14 +21,14 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import minimize_scalar
 from scipy.signal import lfilter
 
-from dpbo.accounting.pairs import Pair
+from dpbo.accounting.dominating_pairs import Pair
 
 Array = NDArray[np.float64]
 _CUT = 35.0  # what the window cuts off is below e^-35 of the tilted mass
 _TAIL = 1e-4  # share of delta given to what lies beyond the grids
-_FURTHEST = 600.0  # losses beyond this are left to the other bounds
+_FURTHEST = 600.0  # for larger losses only the other bounds are used
 _MOST_POINTS = 1 << 22
-_LARGEST_EXPONENT = 600.0  # beyond it float64 cannot hold the tail's mass beside the tilt
+_LARGEST_EXPONENT = 600.0  # beyond it float64 cannot represent the tail's mass under the tilt
 _ROUNDING = 2.0**-51
 
 
@@ -57,7 +57,7 @@ def epsilon(pairs: Mapping[Pair, int], delta: float, *, inflation: float = 1e-4)
 
 
 def _furthest(pairs: Mapping[Pair, int], delta: float) -> float:
-    """The sum of all losses' ends, which is passed with probability delta at most; infinite where more than that lies beyond them."""
+    """The sum of all losses' upper ends, if the total loss exceeds it with probability delta at most; else infinite."""
     tail = _TAIL * delta / max(sum(pairs.values()), 1)
     ends = [(pair, pair.span(tail)[1], count) for pair, count in pairs.items()]
     if sum(pair.beyond(end) * count for pair, end, count in ends) > delta:
@@ -66,7 +66,7 @@ def _furthest(pairs: Mapping[Pair, int], delta: float) -> float:
 
 
 def readings(pairs: Mapping[Pair, int], targets: Sequence[float], *, inflation: float = 3e-5) -> list[tuple[Array, Array]]:
-    """(losses, deltas) of the composition, read around each of these deltas; each an upper bound wherever it stands."""
+    """(losses, deltas) of the composition, one for each target delta and most precise there; each is an upper bound everywhere."""
     tilted = [(target, _tilted(pairs, target, inflation)) for target in targets]
     found = [None if one is None else _curve(one, target) for target, one in tilted]
     return [one for one in found if one is not None]
@@ -88,7 +88,7 @@ def chords(read: Sequence[tuple[Array, Array]], epsilons: Array) -> Array:
 
 
 def _tilted(pairs: Mapping[Pair, int], delta: float, inflation: float) -> _Tilted | None:
-    """The composition, tilted to be read around delta, on the finest grid that fits; None where losses are too large for floats."""
+    """The composition, tilted for reading around delta, on the finest grid that fits; None where losses are too large for floats."""
     total = sum(pairs.values())
     tail = _TAIL * delta / total
     spans = [pair.span(tail) for pair in pairs]
@@ -104,6 +104,7 @@ def _tilted(pairs: Mapping[Pair, int], delta: float, inflation: float) -> _Tilte
 
 
 def _discretised(pair: Pair, count: int, step: float, tail: float) -> _Discrete:
+    """A pair on the grid: each loss is split between its two neighbours so that its P- and Q-mass are kept."""
     low, high = pair.span(tail)
     first, last = math.floor(low / step), math.ceil(high / step) + 1
     edges = step * np.arange(first, last + 1, dtype=np.float64)
@@ -124,7 +125,7 @@ def _discretised(pair: Pair, count: int, step: float, tail: float) -> _Discrete:
 
 
 class _Tilted:
-    """All pairs under the tilt that makes the wanted tail typical: log moments, and the window that holds the composition."""
+    """All pairs, tilted so that losses around delta's tail are typical: log moments, and the window of the composition."""
 
     def __init__(self, parts: list[_Discrete], step: float, delta: float) -> None:
         self.parts, self.step = parts, step
@@ -153,12 +154,12 @@ class _Tilted:
         return float(self.counts @ logs), float(self.counts @ means), float(self.counts @ (squares - means**2))
 
     def log_moment(self, tilt: float) -> float:
-        """log M alone."""
+        """The first of `moments`."""
         weights, level = self._weights(tilt)
         return float(self.counts @ (np.log(np.add.reduceat(weights, self._starts)) + level))
 
     def points(self) -> int:
-        """How many grid points the window takes."""
+        """Number of grid points of the window."""
         return next_fast_len(2 * math.ceil(self.half_width() / self.step) + 2, real=True)
 
     def half_width(self) -> float:
@@ -190,7 +191,7 @@ class _Tilted:
 def _curve(tilted: _Tilted, delta: float) -> tuple[Array, Array] | None:
     """(losses, deltas) of the composed curve around delta, errors included; it is linear in e^epsilon between grid points.
 
-    None where floats cannot hold that part of the tail."""
+    None where floats cannot represent that part of the tail."""
     step, points = tilted.step, tilted.points()
     spectrum = tilted.spectrum(points)
     first = round(tilted.mean / step) - points // 2
@@ -205,13 +206,17 @@ def _curve(tilted: _Tilted, delta: float) -> tuple[Array, Array] | None:
         return None
     scale = math.exp(exponent)
     untilted = composed * np.exp(-tilted.tilt * (losses - losses[0]))
-    above = np.maximum(_after(untilted) - _discounted(untilted, step), 0.0)
+    after = np.concatenate([np.cumsum(untilted[::-1])[::-1][1:], [0.0]])  # the mass beyond each place
+    # the same with mass k steps beyond discounted by e^(-k step), by T_j = e^-step (T_{j+1} + v_{j+1}), so that nothing overflows
+    discounted = lfilter([0.0, math.exp(-step)], [1.0, -math.exp(-step)], untilted[::-1])[::-1]
+    above = np.maximum(after - discounted, 0.0)
     cut = math.exp(-_CUT) * np.exp(-tilted.tilt * (losses - losses[0]))
     infinite = sum(part.infinite * part.count for part in tilted.parts)
     return losses, scale * (above * (1 + 1e-9) + cut) + infinite
 
 
 def _crossing(losses: Array, curve: Array, delta: float) -> float:
+    """The epsilon at which the curve falls to delta, rounded up."""
     below = np.flatnonzero(curve <= delta)
     if len(below) == 0:
         return math.inf
@@ -220,14 +225,3 @@ def _crossing(losses: Array, curve: Array, delta: float) -> float:
         return max(float(losses[j]), 0.0)
     share = (curve[j - 1] - delta) / (curve[j - 1] - curve[j])
     return max(float(losses[j - 1] + math.log1p(share * math.expm1(losses[j] - losses[j - 1]))), 0.0) * (1 + 1e-12)
-
-
-def _after(values: Array) -> Array:
-    """Sum of everything after each place."""
-    return np.concatenate([np.cumsum(values[::-1])[::-1][1:], [0.0]])
-
-
-def _discounted(values: Array, step: float) -> Array:
-    """The same with what lies k steps further discounted by e^(-k step): T_j = e^-step (T_{j+1} + v_{j+1}); nothing overflows."""
-    decay = math.exp(-step)
-    return lfilter([0.0, decay], [1.0, -decay], values[::-1])[::-1]

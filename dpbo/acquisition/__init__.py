@@ -1,4 +1,4 @@
-"""Where to look next: acquisition functions and closed-form designs. Public, free, and repeatable."""
+"""Which point to evaluate next: acquisition functions and closed-form designs. Public, free, and repeatable."""
 
 import lazy_loader
 

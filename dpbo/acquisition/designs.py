@@ -1,4 +1,4 @@
-"""Designs that are best, or nearly so, when nothing is known yet: no optimisation, one number to find.
+"""Closed-form designs around theta, best or nearly so before any observation: no optimisation but of one number, the radius.
 
 With an empty history and a radial kernel (variance 1, whitened coordinates, relative noise s2), symmetric designs around theta decouple
 the coordinates, and one radius r is left. With phi and kappa the kernel's profile and kappa(0) + s2 - kappa the variance of a contrast:
@@ -68,14 +68,15 @@ def central_share(kernel: Radial, s2: float) -> Share:
 
 def simplex_radius(kernel: Radial, d: int, s2: float) -> float:
     """The simplex's best radius in length-scales."""
+    if d == 1:  # on a line the simplex is the central design
+        return _minimiser(simplex_share(kernel, d, s2), _central_guess(s2))
     c = (d + 1) / d
-    guess = 1.0 if d == 1 else (s2 / (c * (1.0 - 0.5 * c))) ** 0.25  # on a line the simplex is the central design
-    return _best(simplex_share(kernel, d, s2), guess if d > 1 else _central_guess(s2))
+    return _minimiser(simplex_share(kernel, d, s2), (s2 / (c * (1.0 - 0.5 * c))) ** 0.25)
 
 
 def central_radius(kernel: Radial, s2: float) -> float:
     """The central design's best radius in length-scales."""
-    return _best(central_share(kernel, s2), _central_guess(s2))
+    return _minimiser(central_share(kernel, s2), _central_guess(s2))
 
 
 def radius(kernel: Radial, b: int, d: int, s2: float) -> float:
@@ -93,7 +94,7 @@ def _left(kernel: Radial, signal: float, near: float, far: float, s2: float) -> 
     return float(phi[0] - signal * phi[1] ** 2 / (kappa[0] + s2 - kappa[2]))
 
 
-def _best(share: Share, guess: float) -> float:
+def _minimiser(share: Share, guess: float) -> float:
     """The minimiser of `share`, sought on a logarithmic scale around `guess`."""
     span = (math.log(guess) - 4.0, math.log(guess) + 4.0)
     return math.exp(minimize_scalar(lambda t: share(math.exp(t)), bounds=span, method="bounded", options={"xatol": 1e-5}).x)

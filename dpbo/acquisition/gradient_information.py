@@ -1,7 +1,7 @@
-"""How much a batch of points would tell about the gradient at theta: the acquisition function of GIBO and DP-GIBO.
+"""How much a batch of points says about the gradient at theta: the acquisition function of GIBO and DP-GIBO.
 
 The value is minus the trace of the gradient's posterior covariance at theta after observing the batch, so larger is better and 0
-means that the gradient is known. It depends on where points lie, never on what was seen there, hence on nothing private.
+means that the gradient is known. It depends on where points lie, never on values there, hence on nothing private.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dpbo.acquisition.gradient_design import GradientTrace
 from dpbo.errors import InputError
 from dpbo.models.gradient_posterior import GradientPosterior
 from dpbo.models.kernels import require_finite
+from dpbo.queries.gradient import ClippedGradient, Loss
 from dpbo.validation import checked
 
 
@@ -44,10 +45,15 @@ class _Value(torch.autograd.Function):
 class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
     """-trace of the posterior covariance of the gradient at theta, in units of the model's y^2 / x^2; larger is better.
 
+    The points it finds belong to a `ClippedGradient`: release `acquisition.gradient_query(X, loss, clip=...)`.
+
     Args:
         model: a `GradientPosterior`, or a GPyTorch regression model with one noise variance (its training inputs are the history).
         theta: where the gradient is wanted, `d`, in the coordinates of the model's inputs.
         X_pending: points, `m x d`, that others are evaluating; they count as observed.
+
+    Attributes:
+        posterior: the `GradientPosterior` of the model's kernel, noise and history.
 
     Raises:
         InputError: theta is not float64 or not finite, or the model has several outcomes, an input transform, or points of different noise.
@@ -58,11 +64,11 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
     def __init__(self, model: Model | GradientPosterior, theta: Tensor, X_pending: Tensor | None = None) -> None:
         super().__init__(model)
         self.theta = require_finite("theta", theta)
-        self._history = model if isinstance(model, GradientPosterior) else _history(model)
-        if theta.shape[-1:] != self._history.points(theta).shape[-1:]:
+        self.posterior = model if isinstance(model, GradientPosterior) else _posterior_of(model)
+        if theta.shape[-1:] != self.posterior.points(theta).shape[-1:]:
             raise InputError("theta", tuple(theta.shape), "of the observed points' dimension")
         self.X_pending: Tensor | None = None
-        self._trace = GradientTrace(self._history, theta)
+        self._trace = GradientTrace(self.posterior, theta)
         if X_pending is not None:
             self.set_X_pending(X_pending)
 
@@ -71,14 +77,18 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
         """The value for X, `batch_shape x q x d`, as `batch_shape`."""
         return _Value.apply(require_finite("X", X), self._trace)  # type: ignore[no-untyped-call]
 
+    def gradient_query(self, X: Tensor, loss: Loss, *, clip: float, **options: Any) -> ClippedGradient:
+        """The query for the gradient at theta from each unit's losses at X, `b x d`: `GradientPosterior.gradient_query` at this theta."""
+        return self.posterior.gradient_query(self.theta, X, loss, clip=clip, **options)
+
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:  # noqa: N802
         """Count X_pending (`m x d`) as observed; None forgets it."""
         super().set_X_pending(X_pending)
-        history = self._history if self.X_pending is None else self._history.conditioned_on(self.X_pending)
+        history = self.posterior if self.X_pending is None else self.posterior.conditioned_on(self.X_pending)
         self._trace = GradientTrace(history, self.theta)
 
 
-def _history(model: Any) -> GradientPosterior:
+def _posterior_of(model: Any) -> GradientPosterior:
     remedy = "Pass a GradientPosterior with the kernel, noise and points you mean."
     if model.num_outputs != 1 or getattr(model, "input_transform", None) is not None:
         raise InputError("model", model, "of one outcome and without input transform", remedy)

@@ -1,7 +1,7 @@
 """TuRBO on released values: a box around the best point that grows after successes, shrinks after failures, and starts afresh when tiny.
 
-The region is a function of the values released so far, so a search resumed from its ledger finds it again. Whether a point was a success
-is read off the model's posterior means, not off the noisy values, of which the luckiest would keep the region where it is.
+The region is a function of the values released so far, so a search resumed from its ledger finds it again. A point is a success by the
+model's posterior means, not by the noisy values: the luckiest of these would keep the region where it is.
 Source: Eriksson et al. 2019, with one region, one point at a time, and qLogNEI inside the region for Thompson sampling.
 """
 
@@ -10,17 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from botorch.models import SingleTaskGP
 
 from dpbo.acquisition.expected_improvement import best_point, require_history
-from dpbo.isolation import seeded
-from dpbo.models.builders import default_gp, quiet
-from dpbo.privacy import require_count
+from dpbo.isolation import seed_torch
+from dpbo.models.builders import default_gp, mute_optimizer_warnings
 from dpbo.space import Space
-from dpbo.validation import checked
+from dpbo.validation import Count, at_least, checked
 
 _FIRST, _MOST, _LEAST = 0.8, 1.6, 0.5**7  # side of the region, in sides of the box
 _SUCCESSES = 3  # in a row, before it doubles
@@ -28,9 +27,34 @@ _GAIN = 1e-3  # of the spread of the means, for a success
 
 
 @checked
+def suggest_in_trust_region(
+    space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, seed: int, initial: Annotated[int, at_least(2)] = 8
+) -> torch.Tensor:
+    """The next point, `1 x d`, inside the trust region: the same values give the same point. Categories are searched whole.
+
+    Args:
+        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2; Y is maximised.
+        initial: design points at the start of the search and of each new region; 2 or more, because a model needs two.
+
+    Raises:
+        InputError: fewer than two values, shapes that do not fit, or an `initial` below 2.
+    """
+    require_history(space, X, Y, Yvar, least=2)
+    with mute_optimizer_warnings(), seed_torch(seed):  # a fit that fails is tried again from a random start
+        means = _means(default_gp(space, X, Y, Yvar), X)
+        region = region_after(means.tolist(), dimension=X.shape[1], initial=initial)
+        X, Y, Yvar = X[region.start :], Y[region.start :], Yvar[region.start :]
+        if len(X) < initial:
+            return space.sample(initial, seed=region.start)[len(X) : len(X) + 1]
+        gp = default_gp(space, X, Y, Yvar)
+        bounds = region_bounds(space, X[_means(gp, X).argmax()], region.length, _stretch(space, gp))
+        return best_point(space, gp, X, None, seed=seed, bounds=bounds)
+
+
+@checked
 @dataclass(frozen=True)
 class TrustRegion:
-    """Where the search stands.
+    """State of the search.
 
     Attributes:
         start: how many observations belong to regions that were given up.
@@ -42,7 +66,7 @@ class TrustRegion:
 
 
 @checked
-def region_after(means: Sequence[float], *, dimension: int, initial: int) -> TrustRegion:
+def region_after(means: Sequence[float], *, dimension: int, initial: Count) -> TrustRegion:
     """The region after these observations.
 
     Args:
@@ -50,8 +74,8 @@ def region_after(means: Sequence[float], *, dimension: int, initial: int) -> Tru
         dimension: d; max(4, d) failures in a row halve the region.
         initial: design points at the start of each region.
     """
-    require_count("initial", initial)
-    patience, gain = max(4, dimension), _gain(means)
+    # the second term: rounding of equal means is no gain
+    gain = _GAIN * (max(means) - min(means)) + 1e-9 * max(map(abs, means)) if means else 0.0
     start, length, wins, losses, best = 0, _FIRST, 0, 0, -math.inf
     for place, mean in enumerate(means):
         success, best = mean > best + gain, max(mean, best)
@@ -60,37 +84,11 @@ def region_after(means: Sequence[float], *, dimension: int, initial: int) -> Tru
         wins, losses = (wins + 1, 0) if success else (0, losses + 1)
         if wins == _SUCCESSES:
             length, wins = min(2 * length, _MOST), 0
-        elif losses == patience:
+        elif losses == max(4, dimension):
             length, losses = length / 2, 0
         if length < _LEAST:
             start, length, wins, losses, best = place + 1, _FIRST, 0, 0, -math.inf
     return TrustRegion(start, length)
-
-
-@checked
-def suggest_in_trust_region(
-    space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, seed: int, initial: int = 8
-) -> torch.Tensor:
-    """The next point, `1 x d`, inside the trust region: the same values give the same point. Categories are searched whole.
-
-    Args:
-        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2; Y is maximised.
-        initial: design points that the search began with, and that a new region begins with; 2 or more, for two make a model.
-
-    Raises:
-        InputError: fewer than two values, shapes that do not fit, or an `initial` below 2.
-    """
-    require_history(space, X, Y, Yvar, least=2)
-    require_count("initial", initial, 2)
-    with quiet(), seeded(seed):  # a fit that fails is tried again from a random start
-        means = _means(default_gp(space, X, Y, Yvar), X)
-        region = region_after(means.tolist(), dimension=X.shape[1], initial=initial)
-        X, Y, Yvar = X[region.start :], Y[region.start :], Yvar[region.start :]
-        if len(X) < initial:
-            return space.sample(initial, seed=region.start)[len(X) : len(X) + 1]
-        gp = default_gp(space, X, Y, Yvar)
-        bounds = region_bounds(space, X[_means(gp, X).argmax()], region.length, _stretch(space, gp))
-        return best_point(space, gp, X, None, seed=seed, bounds=bounds)
 
 
 def region_bounds(space: Space, centre: torch.Tensor, length: float, stretch: torch.Tensor) -> torch.Tensor:
@@ -106,11 +104,6 @@ def region_bounds(space: Space, centre: torch.Tensor, length: float, stretch: to
     for i in space.cat_dims:
         half[i] = upper[i] - lower[i]
     return torch.stack([torch.maximum(lower, centre - half), torch.minimum(upper, centre + half)])
-
-
-def _gain(means: Sequence[float]) -> float:
-    """What counts as better: never the rounding of equal means."""
-    return _GAIN * (max(means) - min(means)) + 1e-9 * max(map(abs, means)) if means else 0.0
 
 
 def _means(gp: SingleTaskGP, X: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""GP-UCB: look next where mean + sqrt(beta_t) sd is largest.
+"""GP-UCB: evaluate next where mean + sqrt(beta_t) sd is largest.
 
 beta_t grows slowly, so that with probability 1 - delta the function stays below the bound at all times. The papers differ in it only:
 three schedules, each the confidence of one theorem. `GPUCB` is BoTorch's upper confidence bound with beta_t of the observation to come;
-over a `FiniteGP`, `argmax_ucb` reads the candidates' posterior instead of computing it.
+over a `FiniteGP`, `suggest_ucb` reads the candidates' posterior instead of computing it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from dpbo.errors import InputError
+from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.models.finite import FiniteGP
-from dpbo.privacy import require_count, require_positive, require_probability
 from dpbo.queries.score_evaluation import Score
 from dpbo.queries.utilities import CandidateScores
-from dpbo.validation import POINTS, Count, NotNegative, checked, require
+from dpbo.release import CuratorLike, Release
+from dpbo.validation import POINTS, Count, NotNegative, Positive, Probability, checked, require
 
 _CHUNK = 4096  # candidates whose bounds are computed together
 
@@ -38,15 +39,11 @@ class SrinivasFinite:
     Source: Srinivas et al. 2010, Lemma 5.1 and Theorem 1.
     """
 
-    count: int
-    delta: float
+    count: Count
+    delta: Probability
 
-    def __post_init__(self) -> None:
-        require_count("count", self.count)
-        require_probability("delta", self.delta)
-
-    def __call__(self, t: int) -> float:
-        return 2.0 * math.log(self.count * require_count("t", t) ** 2 * math.pi**2 / (6.0 * self.delta))
+    def __call__(self, t: Count) -> float:
+        return 2.0 * math.log(self.count * t**2 * math.pi**2 / (6.0 * self.delta))
 
 
 @checked
@@ -63,35 +60,30 @@ class SrinivasCompact:
         delta: in (0, 1).
     """
 
-    dimension: int
-    side: float
-    a: float
-    b: float
-    delta: float
+    dimension: Count
+    side: Positive
+    a: Positive
+    b: Positive
+    delta: Probability
 
     def __post_init__(self) -> None:
-        require_count("dimension", self.dimension)
-        for name in ("side", "a", "b"):
-            require_positive(name, getattr(self, name))
-        require_probability("delta", self.delta)
         if 4.0 * self.dimension * self.a <= self.delta:
             raise InputError("a", self.a, "above delta / (4 d)", "A larger a only weakens the assumption.")
 
-    def __call__(self, t: int) -> float:
-        squared, d = float(require_count("t", t) ** 2), self.dimension
+    def __call__(self, t: Count) -> float:
+        squared, d = float(t**2), self.dimension
         reach = squared * d * self.b * self.side * math.sqrt(math.log(4.0 * d * self.a / self.delta))
         # the cover needs at least one point a coordinate: a logarithm below 0 would promise more than the proof gives
         return 2.0 * math.log(2.0 * squared * math.pi**2 / (3.0 * self.delta)) + 2.0 * d * max(0.0, math.log(reach))
 
 
 @checked
-def kusner_beta(count: int, delta: float, *, constants: str = "corrected") -> SrinivasFinite:
+def kusner_beta(count: Count, delta: Probability, *, constants: str = "corrected") -> SrinivasFinite:
     """The schedule of Kusner et al. 2015, Algorithm 1.
 
     "paper": 2 log(count t^2 pi^2 / (3 delta)), a confidence of 1 - delta/2. "corrected": 2 log(2 count t^2 pi^2 / (3 delta)),
     a confidence of 1 - delta/4, so that the four events of Theorem 3 together fail with probability delta [derived].
     """
-    require_probability("delta", delta)
     shares = {"paper": 2.0, "corrected": 4.0}
     if constants not in shares:
         raise InputError("constants", constants, "'paper' or 'corrected'")
@@ -100,7 +92,7 @@ def kusner_beta(count: int, delta: float, *, constants: str = "corrected") -> Sr
 
 @checked
 class GPUCB(UpperConfidenceBound):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
-    """mean + sqrt(beta_t) sd with t one more than the observations that the model has seen; for `optimize_acqf` and its kin.
+    """mean + sqrt(beta_t) sd with t one more than the model's observations, for `optimize_acqf` and the like.
 
     Args:
         model: a `FiniteGP` or any single-outcome GPyTorch regression model.
@@ -110,41 +102,58 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]  # BoTorch carries no a
     """
 
     def __init__(self, model: Model, schedule: Schedule) -> None:
-        beta = schedule(_observations(model) + 1)
+        t = model.num_observations if isinstance(model, FiniteGP) else int(model.train_inputs[0].shape[-2])
+        beta = schedule(t + 1)
         require("schedule", beta, NotNegative)
         super().__init__(model, beta=beta)
 
     def argmax_query(
-        self, score: Score, candidates: Annotated[Tensor, POINTS], *, score_range: tuple[float, float], finalists: int = 16, fit: Any = None
+        self,
+        score: Score,
+        candidates: Annotated[Tensor, POINTS],
+        *,
+        score_range: tuple[float, float],
+        finalists: Count = 16,
+        fit: Any = None,
     ) -> CandidateScores:
-        """The question which of the `finalists` candidates with the largest bounds scores best over all units.
+        """The query for the candidate, of the `finalists` with the largest bounds, that scores best over all units; free and public.
 
         The model ranks (it has seen released values only, so the finalists are public), the records decide: release it by a selection
-        mechanism, which gives an index into the query's own `candidates`, best bound first. Few finalists cost few fits, and lose less
-        to the choice's noise, which grows with the logarithm of their number.
+        mechanism, which gives an index into `best_of(candidates, finalists)`. Few finalists cost few fits, and lose less to the choice's
+        noise, which grows with the logarithm of their number. The sensitivity is that of `CandidateScores`, proven there.
 
         Args:
             score, score_range, fit: as in `CandidateScores`; x is a candidate, float64 of shape `d`.
             candidates: `n x d`, float64, public.
         """
-        kept = candidates[self.best_of(candidates, require_count("finalists", finalists))]
-        return CandidateScores(score, list(kept), score_range=score_range, fit=fit)
+        return CandidateScores(score, list(candidates[self.best_of(candidates, finalists)]), score_range=score_range, fit=fit)
+
+    def release_argmax(
+        self, curator: CuratorLike, score: Score, candidates: Annotated[Tensor, POINTS], *, mechanism: Mechanism, **options: Any
+    ) -> Release:
+        """Release the answer of `argmax_query`: charged once; its value is the place in `best_of(candidates, finalists)`.
+
+        Args:
+            curator: owner of the records.
+            score, candidates, options: as in `argmax_query`.
+            mechanism: a selection mechanism, e.g. ExponentialMechanism.
+
+        Raises:
+            InputError: an argument out of range. BudgetExceeded: more than is left; nothing was charged.
+        """
+        return curator.release(self.argmax_query(score, candidates, **options), mechanism)
 
     @torch.no_grad()
     def best_of(self, candidates: Annotated[Tensor, POINTS], count: Count) -> Tensor:
-        """Indices of the (at most) `count` candidates, of `n x d`, with the largest bounds: largest first, the first of equals before."""
+        """Indices of the (at most) `count` candidates, of `n x d`, with the largest bounds, largest first; ties in their order."""
         bounds = torch.cat([self(chunk.unsqueeze(-2)) for chunk in torch.split(candidates, _CHUNK)])
         return bounds.sort(descending=True, stable=True).indices[:count]
 
 
 @checked
-def argmax_ucb(model: FiniteGP, schedule: Schedule, *, exclude: Tensor | None = None) -> Tensor:
+def suggest_ucb(model: FiniteGP, schedule: Schedule, *, exclude: Tensor | None = None) -> Tensor:
     """The index of each run's best candidate outside `exclude` (`batch_shape x k`), `batch_shape`; the first of equals.
 
     4 n flops and 32 n bytes a run.
     """
     return model.argmax_upper(schedule(model.num_observations + 1), exclude=exclude)
-
-
-def _observations(model: Any) -> int:
-    return model.num_observations if isinstance(model, FiniteGP) else int(model.train_inputs[0].shape[-2])

@@ -1,16 +1,8 @@
 from .asynchronous import AsynchronousBO as AsynchronousBO
-from .asynchronous import AsynchronousResult as AsynchronousResult
 from .gibo import DPGIBO as DPGIBO
-from .gibo import GIBOResult as GIBOResult
 from .gibo import choose_clip as choose_clip
 from .gibo import choose_start as choose_start
-from .gibo_design import PAPER as PAPER
-from .gibo_design import RECOMMENDED as RECOMMENDED
 from .gibo_design import GIBOSettings as GIBOSettings
-from .hidden_runs import DensityRatioProposals as DensityRatioProposals
 from .selection import NoisedScore as NoisedScore
-from .selection import Selected as Selected
 from .selection import private_selection as private_selection
-from .selection import selection_event as selection_event
-from .two_stage_search import Chosen as Chosen
 from .two_stage_search import search_then_choose as search_then_choose

@@ -1,20 +1,23 @@
-"""Bayesian optimisation with many workers: whenever a job is done, the next point is proposed, with those in flight as pending.
+"""Bayesian optimisation with several workers: whenever an evaluation is done, the next point is proposed, with the others pending.
 
-search = AsynchronousBO(objective, space, workers=4)
-found = search.run(lambda: ProcessPoolExecutor(4, mp_context=get_context("spawn")))      # made anew when a killed worker breaks it
-found = search.run(client.get_executor(pure=False))                                      # or Dask, or loky, or threads
-best = space.decode(found.x)
+    search = AsynchronousBO(objective, space, workers=4)
+    result = search.run(lambda: ProcessPoolExecutor(4, mp_context=get_context("spawn")))     # made again if a killed worker breaks it
+    result = search.run(client.get_executor(pure=False))                                     # or Dask, loky, threads
+    best = space.decode(result.x)
 
-Workers send back exact integer sums and draw nothing; this process alone charges, draws and stores, a value at a time. A job that dies
-was never charged and is handed in again; Dask does that by itself. So a killed worker costs no charge, and no second noise.
+Workers return exact integer sums and draw no noise. This process alone charges, draws and stores, one value at a time. A job whose worker
+died was never charged and is submitted again (Dask does that itself), so a killed worker costs neither budget nor a second noise.
 
-The order of release. How long a score takes may depend on private records, and no noise covers that. `ordered=True` releases in the order
-of submission: which points are proposed, and every value, are the same however long each job took (proposal j is made from the values
-0 .. j - workers, the others pending), so durations show only to somebody who times the search (the assumption `timing-not-observed` of
-every statement). A job that is done early waits for those before it, and its worker is idle. `ordered=False` releases in the order of
-finishing and keeps every worker busy, but then that order, and the points that follow from it, stand in the ledger for every reader: the
-statement names the further assumption `durations-tell-nothing`. Choose it where durations are public, as of a fit that outweighs the score.
-The statement also names it as soon as another search releases under the same plan, because the two then take turns as they finish.
+Order of release. How long a score takes may depend on private records, and no noise covers that.
+
+- `ordered=True` releases in the order of submission. Points and values are the same however long each job took: point j depends on the
+  values 0 .. j - workers, with the others pending. Durations show only to an observer who times the search (the assumption
+  `timing-not-observed` of every statement). A job that is done early waits for those before it, and its worker is idle.
+- `ordered=False` releases as jobs finish and keeps every worker busy. The order of release, and the points that follow from it, then stand
+  in the ledger, and the statement names the further assumption `durations-tell-nothing`. Choose it where durations are public, for example
+  if the fit takes far longer than the score.
+
+The statement also names that assumption as soon as another search releases under the same plan, because both then release as they finish.
 """
 
 from __future__ import annotations
@@ -29,25 +32,19 @@ import torch
 
 from dpbo.acquisition.expected_improvement import Proposer, Proposes, posterior_mean
 from dpbo.curator.handle import LOST, Handle
-from dpbo.curator.turns import assume_durations_tell_nothing
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure
 from dpbo.objective import PrivateObjective
-from dpbo.privacy import require_count
 from dpbo.space import Space
-from dpbo.validation import checked
-
-# ========== MERGED An executor that is made anew when a killed worker breaks it.
-#
-# A worker that dies breaks the whole of a process pool (also loky's), with every job in it; threads and Dask do not know this. Nothing is
-# charged for a job that is lost, so it is simply handed in again.
-#
+from dpbo.validation import Count, checked
 
 Executors = Executor | Callable[[], Executor]
 _MOST_BREAKS = 3
 
 
 class Pool:
-    """Runs jobs on an executor that its caller keeps, or on those that a callable makes: they are shut down at the end.
+    """Runs jobs on an executor. An executor that was given stays open; those that a callable makes are shut down at the end.
+
+    A worker that dies breaks a whole process pool (also loky's) with every job in it. A callable then makes another pool.
 
     Raises:
         InputError: neither an executor nor callable.
@@ -61,7 +58,7 @@ class Pool:
         self._breaks = 0
 
     def submit(self, begin: Callable[[Executor], Future[Handle]]) -> Future[Handle]:
-        """The future that `begin(executor)` gives; one that is lost where the executor is broken by now."""
+        """The future that `begin(executor)` gives, or a failed future if the executor is broken."""
         try:
             return begin(self._executor)
         except BrokenExecutor as error:
@@ -69,15 +66,15 @@ class Pool:
             lost.set_exception(error)
             return lost
 
-    def worked(self) -> None:
-        """A job came back: breaks are counted anew."""
+    def job_done(self) -> None:
+        """Reset the count of breaks in a row."""
         self._breaks = 0
 
     def renew(self, error: BaseException) -> None:
-        """Another executor in place of a broken one; raises the error where there is none, or after three breaks without a job."""
+        """Replace a broken executor. Raises the error if no callable was given, or after three breaks without a finished job."""
         self._breaks += 1
         if self._make is None or self._breaks > _MOST_BREAKS:
-            error.add_note("Nothing was charged. A callable that makes an executor, in place of the executor, survives up to three "
+            error.add_note("Nothing was charged. Give a callable that makes an executor, in place of the executor, to survive up to three "
                            "breaks in a row; run() again goes on with the same points.")  # fmt: skip
             raise error
         self._executor.shutdown(wait=False)
@@ -87,18 +84,17 @@ class Pool:
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        """Where something went wrong, jobs that run are not waited for."""
         if self._make is not None:
-            self._executor.shutdown(wait=kind is None)
+            self._executor.shutdown(wait=kind is None)  # after an error, running jobs are not waited for
 
 
 @dataclass(frozen=True, eq=False)
 class AsynchronousResult:
-    """What was found; everything in it is released or public, and follows from nobody's clock.
+    """The result of an `AsynchronousBO`; everything in it is released or public.
 
     Attributes:
-        x: the recommended point, `d`: of the highest posterior mean among those evaluated.
-        X, Y, Yvar: all observations under the objective's name: `t x d`, `t x 1`, `t x 1`, in the order of release.
+        x: the evaluated point with the highest posterior mean, `d`.
+        X, Y, Yvar: all points, values and noise variances under the objective's name, in the order of release: `t x d`, `t x 1`, `t x 1`.
         skipped: points at which `fit` failed, `k x d`.
     """
 
@@ -111,7 +107,7 @@ class AsynchronousResult:
 
 @dataclass(eq=False)
 class _Job:
-    """A point in flight."""
+    """A point that is being evaluated."""
 
     x: torch.Tensor
     future: Future[Handle]
@@ -119,24 +115,21 @@ class _Job:
 
 @checked
 class AsynchronousBO:
-    """A search with up to `workers` evaluations in flight until the objective's plan is used up; resumed from its history.
+    """A search with up to `workers` evaluations at a time, until the objective's plan is used up. It resumes from the objective's history.
 
     Args:
-        objective: of one metric, maximised. Its score and fit must be picklable where workers are processes.
-        space: where to look.
-
-    Keyword args:
-        workers: evaluations in flight; 1 is the serial search.
-        initial: Sobol points before the model is asked; at least 2 values are waited for.
-        ordered: release in the order of submission; see above what False saves and what it assumes.
-        skip: exceptions of `fit` at which its point is left out, uncharged, and the search looks elsewhere. That `fit` fails there is
-            public, because it sees no protected record. At any other error, and when more points were left out than the plan has
-            evaluations, `run` raises it.
-        propose: where to look next; `Proposer(space)` if omitted.
-        seed: of design and proposals, never of the noise.
+        objective: of one metric, maximised. Its score and fit must be picklable if workers are processes.
+        space: the space of the points.
+        workers: number of evaluations at a time; 1 is the serial search.
+        initial: number of Sobol points before the model proposes; the model waits for at least 2 values.
+        ordered: release in the order of submission; the module's text says what False gains and assumes.
+        skip: exceptions of `fit` after which its point is skipped, uncharged. Such a failure is public, because `fit` sees no protected
+            record. `run` raises any other error, and also these once more points were skipped than the plan has evaluations.
+        propose: proposes the next point; `suggest` on a SingleTaskGP if omitted.
+        seed: seed of design and proposals, not of the noise.
 
     Attributes:
-        proposing: seconds that each proposal took, for the operator alone: scores that ran beside it on private records slowed it down.
+        proposing: seconds that each proposal took, for the operator only: scores of private records that ran meanwhile slowed it down.
 
     Raises:
         InputError: an argument outside its range.
@@ -147,48 +140,49 @@ class AsynchronousBO:
         objective: PrivateObjective,
         space: Space,
         *,
-        workers: int = 4,
-        initial: int = 8,
+        workers: Count = 4,
+        initial: Count = 8,
         ordered: bool = True,
         skip: Sequence[type[Exception]] = (),
         propose: Proposes | None = None,
         seed: int = 0,
     ) -> None:
         if objective.metrics != 1:
-            raise InputError("objective", objective.metrics, "of one metric", "Combine several in a loop of your own.")
+            raise InputError("objective", objective.metrics, "of one metric", "Combine several metrics in a loop of your own.")
         if any(issubclass(PrivateFailure, kind) for kind in skip):
-            raise InputError("skip", "a class of all errors", "made of errors that fit alone raises", "For example (FloatingPointError,).")
+            raise InputError("skip", "a class of all errors", "errors that only fit raises", "For example (FloatingPointError,).")
         self.objective, self.space = objective, space
-        self._workers, self._initial = require_count("workers", workers), max(require_count("initial", initial), 2)
-        self._ordered, self._skip, self._seed = ordered, tuple(skip), seed
+        self._workers, self._initial, self._ordered, self._skip, self._seed = workers, max(initial, 2), ordered, tuple(skip), seed
         self._propose = Proposer(space) if propose is None else propose
         self._jobs: list[_Job] = []
         self._skipped: list[torch.Tensor] = []
         self.proposing: list[float] = []
 
     def run(self, executor: Executors) -> AsynchronousResult:
-        """Search until the plan is used up. After an error, `run` again goes on with the points in flight.
+        """Search until the plan is used up. After an error, calling `run` again goes on with the unfinished points.
 
         Args:
-            executor: any `concurrent.futures.Executor`, used and left open; or a callable that makes one, called again when a killed
-                worker broke it; what it made is shut down at the end.
+            executor: any `concurrent.futures.Executor`, which is used and left open; or a callable that makes one. The callable is called
+                again if a killed worker broke its executor, and what it made is shut down at the end.
 
         Raises:
-            BrokenExecutor: the given executor broke, or three in a row did. PrivateFailure: the score failed. LedgerUnavailable: a
-            value waits for the ledger, and the next `run` stores it. Whatever `fit` raises and `skip` does not name.
+            BrokenExecutor: the given executor broke, or three in a row did.
+            PrivateFailure: the score failed.
+            LedgerUnavailable: the ledger could not be written; the next `run` stores the value.
+            Exception: whatever `fit` raises and `skip` does not name.
         """
         if self._workers > 1 and not self._ordered:
-            assume_durations_tell_nothing(self.objective.curator)
+            self.objective.curator.assume("durations-tell-nothing")
         with Pool(executor) as pool:
-            self._begin_again(pool)
+            self._submit_lost(pool)
             self._fill(pool)
             while self._jobs:
-                self._finish(self._next(), pool)
+                self._finish_one(pool)
                 self._fill(pool)
         return self.result()
 
     def result(self) -> AsynchronousResult:
-        """What was found so far. Raises InputError before the first value."""
+        """The result so far. Raises InputError before the first value."""
         X, Y, Yvar = self.objective.history()
         if len(X) == 0:
             raise InputError("objective", "without values", "one that has released a value", "Run the search first.")
@@ -197,78 +191,60 @@ class AsynchronousBO:
         return AsynchronousResult(best, X, Y, Yvar, skipped)
 
     def _fill(self, pool: Pool) -> None:
-        """Propose and submit until all workers have a job, or every slot that is left has one."""
+        """Propose and submit until every worker has a job, or every evaluation that is left has one."""
         while len(self._jobs) < min(self._workers, self.objective.remaining):
-            x = self._proposal()
-            self._jobs.append(_Job(x, self._begun(x, pool)))
+            x = self._next_point()
+            self._jobs.append(_Job(x, self._submitted(x, pool)))
 
-    def _begun(self, x: torch.Tensor, pool: Pool) -> Future[Handle]:
+    def _submitted(self, x: torch.Tensor, pool: Pool) -> Future[Handle]:
         return pool.submit(lambda executor: self.objective.submit(x, executor))
 
-    def _next(self) -> _Job:
-        """The job to finish now: the oldest one, or the first that is done."""
-        oldest = self._jobs[0].future
-        done, _ = wait([oldest] if self._ordered else [job.future for job in self._jobs], return_when=FIRST_COMPLETED)
-        return next(job for job in self._jobs if job.future in done)
+    def _submit_lost(self, pool: Pool) -> None:
+        """Submit again the jobs that were lost or interrupted, now or in an earlier `run`, in their order."""
+        for job in self._jobs:
+            if job.future.done() and isinstance(job.future.exception(), (*LOST, KeyboardInterrupt)):
+                job.future = self._submitted(job.x, pool)
 
-    def _finish(self, job: _Job, pool: Pool) -> None:
-        """Release one job's value; or skip its point, or hand it in again."""
+    def _finish_one(self, pool: Pool) -> None:
+        """Wait for a job (the oldest, or the first that is done) and release its value. Skip its point if `fit` failed as allowed."""
+        waiting = self._jobs[:1] if self._ordered else self._jobs
+        done, _ = wait([job.future for job in waiting], return_when=FIRST_COMPLETED)
+        job = next(job for job in self._jobs if job.future in done)
         try:
             handle = job.future.result()
         except LOST as error:
-            self._again(error, pool)
+            wait([each.future for each in self._jobs])  # a broken executor fails all its jobs
+            pool.renew(error)
+            self._submit_lost(pool)
             return
         except Exception as error:
             self._jobs.remove(job)
-            refused = isinstance(error, PrivacyError) or not isinstance(error, self._skip)
-            if refused or len(self._skipped) >= self.objective.evaluations:  # a fit that never works would be asked for ever
+            allowed = isinstance(error, self._skip) and not isinstance(error, PrivacyError)
+            if not allowed or len(self._skipped) >= self.objective.evaluations:  # else a fit that always fails would never end
                 raise
             self._skipped.append(job.x)
             return
-        pool.worked()
-        self._release(job, handle)
-
-    def _release(self, job: _Job, handle: Handle) -> None:
-        """Charge, draw and store one value. A job that could not be stored stays: released again, a handle gives its one value."""
+        pool.job_done()
         try:
             self.objective.release(handle)
-        except LedgerUnavailable:
+        except LedgerUnavailable:  # the job stays: a handle released again gives its one value
             raise
-        except BudgetExceeded:  # another process took this plan's last slot: nothing was charged here
+        except PrivacyError as error:
             self._jobs.remove(job)
-            if self.objective.remaining:
-                raise
-        except PrivacyError:
-            self._jobs.remove(job)
-            raise
+            if not isinstance(error, BudgetExceeded) or self.objective.remaining:
+                raise  # else another process took the plan's last evaluation; nothing was charged here
         else:
             self._jobs.remove(job)
 
-    def _again(self, error: BaseException, pool: Pool) -> None:
-        """Hand in every job that was lost with its executor to another one."""
-        wait([job.future for job in self._jobs])  # all that a broken executor had fail at once
-        pool.renew(error)
-        self._begin_again(pool)
-
-    def _begin_again(self, pool: Pool) -> None:
-        """Hand in the jobs that were lost or interrupted, now or in an earlier run: same points, same order."""
-        for job in self._jobs:
-            if job.future.done() and isinstance(job.future.exception(), (*LOST, KeyboardInterrupt)):
-                job.future = self._begun(job.x, pool)
-
-    def _proposal(self) -> torch.Tensor:
-        """The next point, `d`, from what is released and what is in flight."""
+    def _next_point(self) -> torch.Tensor:
+        """The next point, `d`: of the public design, or proposed from the released values with the unfinished points pending."""
         X, Y, Yvar = self.objective.history()
         pending = [job.x for job in self._jobs] + self._skipped
-        made = len(X) + len(pending)
-        if made < self._initial or len(X) < 2:
-            return self._designed([*X, *pending])
+        count = len(X) + len(pending)
+        if count < self._initial or len(X) < 2:
+            design, taken = self.space.sample(count + 1, seed=self._seed), [*X, *pending]
+            return next((x for x in design if not any(torch.equal(x, other) for other in taken)), design[-1])
         start = time.perf_counter()
-        x = self._propose(X, Y, Yvar, torch.stack(pending) if pending else X[:0], seed=1000 * self._seed + made)[0]
+        x = self._propose(X, Y, Yvar, torch.stack(pending) if pending else X[:0], seed=1000 * self._seed + count)[0]
         self.proposing.append(time.perf_counter() - start)
         return x
-
-    def _designed(self, taken: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The first point of the public design that nobody took yet."""
-        design = self.space.sample(len(taken) + 1, seed=self._seed)
-        return next((x for x in design if not any(torch.equal(x, other) for other in taken)), design[-1])

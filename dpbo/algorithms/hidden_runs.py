@@ -1,12 +1,17 @@
-"""Runs that nobody sees: the best of them comes out, and neither their number nor what the others gave.
+"""Hidden runs: several private runs of which only the best is released. The number of runs and the other runs stay hidden.
 
-Whatever a run prints, logs or warns, and what it and its children write to descriptors 1 and 2, is thrown away; whatever it raises makes it
-a run with the worst score. What it writes elsewhere stays: to files, connections, streams that lead to neither. An interrupt ends them all,
-and is raised anew where no frame holds anything private; so does what fails between runs, which comes out as a ReleaseLost that says no
-more. The global generators stand afterwards where they stood before: how far runs moved them would tell how many there were. So would what
-the losers' outputs do as they are thrown away, such as an error of a finaliser, once for each: they go before anything is heard again.
-All that belongs to the whole process, so threads take turns: else whose runs ended first would let the others' be heard, and the last would
-leave the process mute.
+`best_of` draws the number of runs, or stops at a threshold, and hides everything that would reveal that number or a losing run:
+
+- What runs print, log or warn, and what they and their children write to file descriptors 1 and 2, is discarded. Files, connections and
+  other streams that a run writes to are not controlled.
+- A run that raises an exception has the worst score. An interrupt ends all runs; it is raised again from a frame that holds nothing
+  private. An error between runs becomes a ReleaseLost without details.
+- The global random generators are restored, because how far runs moved them would reveal how many there were.
+- Outputs of losing runs are destroyed before anything can be printed again, because their finalisers could print once each.
+
+All of this changes the state of the whole process, so `best_of` of several threads take turns.
+
+`DensityRatioProposals` (DP-HyPO) let later runs look where earlier runs did well.
 """
 
 from __future__ import annotations
@@ -24,28 +29,29 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 
 from dpbo.curator.entropy import system_entropy
-from dpbo.errors import InputError, ReleaseLost
-from dpbo.isolation import apart, quietly, silenced
+from dpbo.errors import ReleaseLost
+from dpbo.isolation import isolate_generators, mute_warnings, silence_descriptors
 from dpbo.mechanisms.mechanism import Entropy
-from dpbo.mechanisms.run_count import drawn
-from dpbo.models.builders import default_gp, quiet
-from dpbo.privacy import require_count, require_positive
-from dpbo.run_counts import CountLaw, RunLaw, ThresholdStop
+from dpbo.mechanisms.run_count import draw_run_count
+from dpbo.models.builders import default_gp, mute_optimizer_warnings
+from dpbo.run_counts import RunCountLaw, StoppingRule, ThresholdStop
 from dpbo.space import Space
-from dpbo.validation import checked
+from dpbo.validation import Positive, Within, at_least, checked
 
 _WORD = 1 << 64
+_ONE = 1 << 40
 _turn = threading.RLock()
+_SPREAD = Within("(c, C) with 0 < c <= 1 <= C", lambda ends: 0.0 < ends[0] <= 1.0 <= ends[1] < math.inf)
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run's outcome."""
+    """The outcome of one run: its point `x` (`d`), its output, and its score, which is -inf if it failed."""
 
     x: torch.Tensor
     output: Any
@@ -53,22 +59,22 @@ class Run:
 
     @property
     def failed(self) -> bool:
-        """It raised, or its score is no finite number."""
+        """Whether the run raised an exception or its score was not finite."""
         return self.score == -math.inf
 
 
 Outcome = Run | type[KeyboardInterrupt | ReleaseLost] | None
-"""The best run, none, or the kind of error to raise outside: an error itself, and its frames, hold the number of runs and their scores."""
+"""The best run, None if there was none, or the type of the error to raise. An error object would hold private frames."""
 
 
 class Proposals(Protocol):
-    """Where the next run looks, `d`, given those before it: its density is within the event's `spread` of the prior's."""
+    """Draws the next run's point, `d`, given the earlier runs. Its density is within the event's `spread` of the prior's."""
 
     def __call__(self, runs: Sequence[Run], entropy: Entropy, /) -> torch.Tensor: ...
 
 
 def uniform(space: Space) -> Proposals:
-    """The fixed public law, uniform on the space, whatever came before."""
+    """Proposals drawn uniformly from the space, whatever the earlier runs gave."""
 
     def proposal(_: Sequence[Run], entropy: Entropy) -> torch.Tensor:
         unit = [(int.from_bytes(entropy(8), "little") >> 11) * 2.0**-53 for _ in space.names]
@@ -78,16 +84,34 @@ def uniform(space: Space) -> Proposals:
 
 
 def best_of(
-    work: Callable[[dict[str, Any]], tuple[Any, float]], space: Space, law: RunLaw, entropy: Entropy, *,
+    work: Callable[[dict[str, Any]], tuple[Any, float]], space: Space, run_count: StoppingRule, entropy: Entropy, *,
     threshold: float | None, pad_to: float | None, proposals: Proposals | None = None,
 ) -> Run | None:  # fmt: skip
-    """The best run, or None where there was none. The number of runs is drawn first, each proposal within its run.
+    """The best of a random number of hidden runs, or None if there was no run. The number is drawn before the first run.
+
+    Args:
+        work: gives a run's output and score for its parameters.
+        run_count: distribution of the number of runs; with `ThresholdStop` the first run whose score reaches `threshold` is returned.
+        pad_to: seconds that the call takes at least.
+        proposals: draws each run's point; uniform on the space if omitted.
 
     Raises:
-        KeyboardInterrupt, ReleaseLost: from a frame that knows nothing.
+        KeyboardInterrupt, ReleaseLost: from a frame that holds nothing private.
     """
     ends = time.monotonic() + (pad_to or 0.0)
-    outcome = _contained(lambda: _hidden(lambda: _runs(work, space, law, entropy, threshold, proposals or uniform(space))))
+
+    def runs() -> Outcome:
+        draw = proposals or uniform(space)
+        if isinstance(run_count, ThresholdStop):
+            return _first_above(work, space, run_count, entropy, -math.inf if threshold is None else threshold, draw)
+        assert isinstance(run_count, RunCountLaw)
+        return _largest(work, space, draw_run_count(run_count, entropy), entropy, draw)
+
+    def hidden() -> Outcome:
+        with _unobserved():
+            return _contained(runs)  # contained here as well: an error and its frames are destroyed before output is possible again
+
+    outcome = _contained(hidden)
     if outcome is KeyboardInterrupt:
         raise KeyboardInterrupt
     time.sleep(max(ends - time.monotonic(), 0.0))
@@ -97,6 +121,7 @@ def best_of(
 
 
 def _contained(job: Callable[[], Outcome]) -> Outcome:
+    """The job's outcome; of an error only its type."""
     try:
         return job()
     except KeyboardInterrupt:
@@ -105,56 +130,42 @@ def _contained(job: Callable[[], Outcome]) -> Outcome:
         return ReleaseLost
 
 
-def _hidden(runs: Callable[[], Outcome]) -> Outcome:
-    """Contained here, too: an error, and what its frames hold, is gone before anything is heard again."""
-    with _unheard(), apart(system_entropy), _collected():
-        return _contained(runs)
-
-
-def _runs(work: Any, space: Space, law: RunLaw, entropy: Entropy, threshold: float | None, proposals: Proposals) -> Run | None:
-    if isinstance(law, ThresholdStop):
-        return _until(work, space, law, entropy, -math.inf if threshold is None else threshold, proposals)
-    assert isinstance(law, CountLaw)
-    return _largest(work, space, drawn(law, entropy), entropy, proposals)
-
-
 def _largest(work: Any, space: Space, count: int, entropy: Entropy, proposals: Proposals) -> Run | None:
-    """Of equal scores the one with the larger word wins. The words end here: how large the winner's is would tell how many there were."""
+    """The run with the highest score. Ties are broken by random words, which stay in this frame: the winner's reveals the count."""
     best: Run | None = None
     highest = (-math.inf, -1)
-    told: list[Run] = []
+    earlier: list[Run] = []
     for _ in range(count):
-        x, tie = proposals(told, entropy), int.from_bytes(entropy(8), "little")
+        x, tie = proposals(earlier, entropy), int.from_bytes(entropy(8), "little")
         run = _run(work, space, x)
-        told.append(dataclasses.replace(run, output=None))
+        earlier.append(dataclasses.replace(run, output=None))
         if (run.score, tie) > highest:
             best, highest = run, (run.score, tie)
     return best
 
 
-def _until(work: Any, space: Space, law: ThresholdStop, entropy: Entropy, threshold: float, proposals: Proposals) -> Run | None:
+def _first_above(work: Any, space: Space, rule: ThresholdStop, entropy: Entropy, threshold: float, proposals: Proposals) -> Run | None:
     while True:
         run = _run(work, space, proposals((), entropy))
         if run.score >= threshold and not run.failed:
             return run
-        if coin(law.gamma, entropy):
+        if coin(rule.gamma, entropy):
             return None
 
 
 def _run(work: Any, space: Space, x: torch.Tensor) -> Run:
-    """One proposal and what came of it."""
     try:
         output, score = work(space.decode(x))
         number = float(score)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # also SystemExit: a run that ends the program would be seen
+    except BaseException:  # also SystemExit: ending the program would reveal the run
         return Run(x, None, -math.inf)
     return Run(x, output, number) if math.isfinite(number) else Run(x, None, -math.inf)
 
 
 def coin(chance: float, entropy: Entropy) -> bool:
-    """Heads with exactly this probability: a uniform number, 64 bits at a time, is compared with it until they differ."""
+    """True with exactly this probability: compares a uniform number with it, 64 bits at a time, until they differ."""
     rest = Fraction(chance)
     while rest:
         rest *= _WORD
@@ -166,68 +177,39 @@ def coin(chance: float, entropy: Entropy) -> bool:
 
 
 @contextlib.contextmanager
-def _unheard() -> Iterator[None]:
-    """Nothing is printed, logged or warned meanwhile, in the whole process. Threads wait here for each other."""
-    with (
-        _turn,
-        _unlogged(),
-        quietly(),
-        silenced(),
-        pathlib.Path(os.devnull).open("w") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-        contextlib.redirect_stderr(nowhere),
-    ):
-        yield
+def _unobserved() -> Iterator[None]:
+    """Within it nothing is printed, logged or warned in the whole process. Generators and garbage are as before when it ends.
+
+    Garbage cycles made within are collected before output is possible again. Older objects are frozen meanwhile, unless the user froze
+    objects already: looking at them would take most of a second.
+    """
+    with _turn:
+        logging_disabled, freeze = logging.root.manager.disable, not gc.get_freeze_count()
+        try:
+            logging.disable(sys.maxsize)  # also above CRITICAL
+            with (
+                mute_warnings(),
+                silence_descriptors(),
+                pathlib.Path(os.devnull).open("w") as devnull,
+                contextlib.redirect_stdout(devnull),
+                contextlib.redirect_stderr(devnull),
+                isolate_generators(system_entropy),
+            ):
+                try:
+                    if freeze:
+                        gc.freeze()
+                    yield
+                finally:
+                    gc.collect()
+                    if freeze:
+                        gc.unfreeze()
+        finally:
+            logging.disable(logging_disabled)
 
 
-@contextlib.contextmanager
-def _collected() -> Iterator[None]:
-    """Cycles made and left meanwhile are taken apart before it ends. Older objects are set aside, unless the user has done so: looking at
-    them would take most of a second."""
-    ours = not gc.get_freeze_count()
-    try:
-        if ours:
-            gc.freeze()
-        yield
-    finally:
-        gc.collect()
-        if ours:
-            gc.unfreeze()
-
-
-@contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
-    before = logging.root.manager.disable
-    try:
-        logging.disable(sys.maxsize)  # also above CRITICAL
-        yield
-    finally:
-        logging.disable(before)
-
-
-# ========== MERGED Adaptive proposals for private selection (DP-HyPO): hidden runs that look where earlier hidden runs did well, within
-# bounds.
-#
-#     best = private_selection(curator, train, space=space, law=law, base=base, score=score,
-#                              adaptive=DensityRatioProposals(space, spread=(0.75, 1.5), noise_std=0.01))
-#
-# Each round draws its parameters from a density between c and C times the public prior's, uniform on `candidates`. Whatever decides it must
-# come from the earlier runs' parameters and noised scores alone; here a Gaussian process on them, and its upper confidence bound.
-# The price is in the `SelectionEvent`'s spread; proof in accounting/selected.py. C / c = 2 costs up to (2 + shape) log 2 of epsilon, so it
-# pays only where proposals gain much by it; a narrower public prior is free.
-#
-# The density is exact: candidates have whole weights between ceil(c 2^40) and floor(C 2^40) whose sum is 2^40 for each candidate, and one
-# is
-# drawn by a uniform whole number below that sum. Weights are clip(t exp(a), c, C) with the t for which they sum right (bisection); what
-# rounding leaves over is given to, or taken from, candidates that have room.
-#
-# Source: Wang, Su et al. 2023 (DP-HyPO), with this projection for their functional one.
-#
-
-_ONE = 1 << 40
 Interest = Callable[[Any, torch.Tensor], torch.Tensor]
-"""`interest(model, X)`, how much is to be expected of each candidate, `n`: e.g. any analytic BoTorch acquisition's value. Where it fails,
-or gives another shape or what is not finite, nothing is expected of any, and nobody is told."""
+"""`interest(model, X)`: the value of looking at each candidate, `n`, for example an analytic BoTorch acquisition function. Where it raises
+an exception or gives another shape or a value that is not finite, all candidates count alike, without a message."""
 
 
 def upper_bound(model: Any, X: torch.Tensor) -> torch.Tensor:
@@ -239,62 +221,70 @@ def upper_bound(model: Any, X: torch.Tensor) -> torch.Tensor:
 @checked
 @dataclass(frozen=True, eq=False)
 class DensityRatioProposals:
-    """How later runs look at earlier ones.
+    """Adaptive proposals for private selection (DP-HyPO): later hidden runs look where earlier ones did well, within bounds.
+
+        best = private_selection(curator, train, space=space, run_count=run_count, base=base, score=score,
+                                 adaptive=DensityRatioProposals(space, spread=(0.75, 1.5), noise_std=0.01))
+
+    Each run's parameters are drawn from a density between c and C times the public prior's, which is uniform on `candidates` Sobol points.
+    The density depends on the earlier runs' parameters and noised scores alone: a Gaussian process on them and `interest`. The
+    `SelectionEvent` pays for it by its `spread` (proof in the accounting of private selection). C / c = 2 costs up to (2 + shape) log 2 of
+    epsilon, so it pays only where proposals gain much by it. A narrower public prior costs nothing.
+
+    The density is exact. Candidates have integer weights between ceil(c 2^40) and floor(C 2^40) that sum to 2^40 times their number, and
+    one is drawn by a uniform integer below that sum. Weights are clip(t exp(a), c, C) of the scaled interest a, with the t that gives the
+    right sum (bisection); candidates with room take the rounding error.
+
+    Source: Wang, Su et al. 2023 (DP-HyPO), with this projection in place of their functional one.
 
     Args:
-        space: where runs look.
+        space: the space of the runs' parameters.
         spread: (c, C), 0 < c <= 1 <= C, public; part of the event.
-        noise_std: of a run's noised score, for the model.
-        candidates: how many public Sobol points stand for the space.
-        interest: what decides; the upper confidence bound if omitted.
-        sharpness: interest is measured in its standard deviations over the candidates, times this.
+        noise_std: standard deviation of the noise of a run's score, for the model.
+        candidates: number of Sobol points that stand for the space, at least 2.
+        interest: value of each candidate; mean plus two standard deviations if omitted.
+        sharpness: the interest, in its standard deviations over the candidates, is multiplied by this.
 
     Raises:
         InputError: an argument outside its range.
     """
 
     space: Space
-    spread: tuple[float, float] = field(kw_only=True)
-    noise_std: float = field(kw_only=True)
-    candidates: int = field(default=512, kw_only=True)
+    spread: Annotated[tuple[float, float], _SPREAD] = field(kw_only=True)
+    noise_std: Positive = field(kw_only=True)
+    candidates: Annotated[int, at_least(2)] = field(default=512, kw_only=True)
     interest: Interest = field(default=upper_bound, kw_only=True)
-    sharpness: float = field(default=2.0, kw_only=True)
+    sharpness: Positive = field(default=2.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        c, C = self.spread
-        if not 0.0 < c <= 1.0 <= C < math.inf:
-            raise InputError("spread", self.spread, "(c, C) with 0 < c <= 1 <= C")
-        require_positive("noise_std", self.noise_std)
-        require_count("candidates", self.candidates, 2)
-        require_positive("sharpness", self.sharpness)
         object.__setattr__(self, "_points", self.space.sample(self.candidates, seed=0))
 
     def __call__(self, runs: Sequence[Run], entropy: Entropy) -> torch.Tensor:
-        """Where the next run looks, `d`."""
+        """The next run's point, `d`."""
         points: torch.Tensor = self._points  # type: ignore[attr-defined]
-        weights = whole_weights(self._interests(runs, points, entropy), self.spread)
-        return points[drawn_index(weights, entropy)]
+        weights = integer_weights(self.interests(runs, points, entropy), self.spread)
+        return points[draw_index(weights, entropy)]
 
-    def _interests(self, runs: Sequence[Run], points: torch.Tensor, entropy: Entropy) -> torch.Tensor:
-        """Scaled interest in each candidate; zeros while there is no model. What it draws is from `entropy`, never from a public seed."""
+    def interests(self, runs: Sequence[Run], points: torch.Tensor, entropy: Entropy) -> torch.Tensor:
+        """Scaled interest of each point, `n`; zeros while there is no model. Random numbers come from `entropy`, not from a public seed."""
         known = [run for run in runs if not run.failed]
         if len(known) < 2:
             return torch.zeros(len(points), dtype=torch.float64)
         X, Y = torch.stack([run.x for run in known]), torch.tensor([[run.score] for run in known], dtype=torch.float64)
         try:
-            with quiet(), apart(entropy), torch.no_grad():
+            with mute_optimizer_warnings(), isolate_generators(entropy), torch.no_grad():
                 values = self.interest(default_gp(self.space, X, Y, torch.full_like(Y, self.noise_std**2)), points).double()
                 scaled = self.sharpness * (values - values.mean()) / values.std().clamp_min(1e-12)
                 usable = scaled.shape == (len(points),) and bool(scaled.isfinite().all())
         except KeyboardInterrupt:
             raise
-        except BaseException:  # a model that cannot be fitted says nothing; whether it can is as private as the scores
+        except BaseException:  # whether a model can be fitted is as private as the scores
             usable = False
         return scaled if usable else torch.zeros(len(points), dtype=torch.float64)
 
 
-def whole_weights(interests: torch.Tensor, spread: tuple[float, float]) -> list[int]:
-    """Whole numbers within [c 2^40, C 2^40], 2^40 in the mean, rising with the interests as far as that allows."""
+def integer_weights(interests: torch.Tensor, spread: tuple[float, float]) -> list[int]:
+    """Integers within [c 2^40, C 2^40] whose mean is 2^40, increasing with the interests as far as that allows."""
     least, most = math.ceil(spread[0] * _ONE), math.floor(spread[1] * _ONE)
     gains = torch.exp((interests - interests.max()).clamp(-60.0, 0.0))
     low, high = -80.0, 80.0
@@ -310,8 +300,8 @@ def whole_weights(interests: torch.Tensor, spread: tuple[float, float]) -> list[
     return weights
 
 
-def drawn_index(weights: Sequence[int], entropy: Entropy) -> int:
-    """An index by exact weights: a uniform whole number below their sum, drawn anew where it is not below."""
+def draw_index(weights: Sequence[int], entropy: Entropy) -> int:
+    """An index with probability proportional to its weight, exactly: by a uniform integer below the sum (rejection)."""
     total = sum(weights)
     bits = total.bit_length()
     while True:

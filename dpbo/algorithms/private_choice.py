@@ -1,6 +1,6 @@
-"""One private choice under a name: reserved from a share of the cap, made once, afterwards read from the ledger.
+"""One private choice with a name in the ledger: its budget is reserved, the choice is made once, and later calls read it from the ledger.
 
-Two instances: DP-GIBO's start, and the last step of `search_then_choose`.
+Used by `choose_start` and `choose_clip` of DP-GIBO, by the last step of `search_then_choose`, and by DPSearch's strategy "grid".
 """
 
 from __future__ import annotations
@@ -9,43 +9,61 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from dpbo.accounting.calibration import budget_cost, exact_share
 from dpbo.accounting.planned import Planned
 from dpbo.curator.curator import Curator
 from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
 from dpbo.mechanisms.selection import SelectionMechanism
+from dpbo.privacy import Budget
 from dpbo.queries.query import Query
 
 
-def affordable(curator: Curator, law: type[SelectionMechanism], share: Fraction) -> SelectionMechanism:
-    """The choice of least noise that this share of the cap pays for."""
-    multiplier = curator.accounting.multiplier(type(law(1.0).event()), 1, curator.ledger.cap * share)
+def share_of_cap(curator: Curator, budget: Budget | float | Fraction) -> Fraction:
+    """A budget as an exact share of the curator's, to be divided further. Raises InputError for a Budget under `Planned`."""
+    if not isinstance(budget, Budget):
+        return exact_share(budget)
+    if isinstance(curator.accounting, Planned):
+        raise InputError("budget", str(budget), "1 under a plan", "The plan lists what each release takes.")
+    cap = curator.ledger.cap
+    cost = budget_cost(budget, curator.accounting, cap)
+    return max(part / whole for part, whole in zip(cost.parts, cap.parts, strict=True) if whole)
+
+
+def affordable(curator: Curator, kind: type[SelectionMechanism], budget: Budget | float | Fraction) -> SelectionMechanism:
+    """The mechanism of this kind with the least noise that `budget` pays for. `budget`: a Budget, or a share in (0, 1] of the curator's."""
+    accounting = curator.accounting
+    multiplier = accounting.multiplier(type(kind(1.0).event()), 1, budget_cost(budget, accounting, curator.ledger.cap))
     if multiplier is None:
-        raise InputError("accounting", curator.accounting.name, "one that can pay for a private choice")
-    return law(multiplier)
+        raise InputError("accounting", accounting.name, "one that can pay for a private choice", "For example GDPFilter().")
+    return kind(multiplier)
 
 
-def require_left(curator: Curator, share: Fraction, what: str) -> None:
-    """Raises BudgetExceeded where this share of the cap is not left, before any part of it is reserved. A plan has slots, and no shares."""
+def require_left(curator: Curator, budget: Budget | float | Fraction, what: str) -> None:
+    """Raises BudgetExceeded if `budget` is not left. Under `Planned`, which counts slots, nothing is checked."""
     if isinstance(curator.accounting, Planned):
         return
-    total, cap, wanted = curator.ledger.head().total, curator.ledger.cap, curator.ledger.cap * share
+    total, cap = curator.ledger.head().total, curator.ledger.cap
+    wanted = budget_cost(budget, curator.accounting, cap)
     if not total + wanted <= cap:
         part = (total + wanted).first_beyond(cap)
-        asked, spent, whole = (float(cost.parts[part]) for cost in (wanted, total, cap))
-        raise BudgetExceeded(asked, whole - spent, whole, curator.accounting.unit, what, curator.ledger.account())
+        requested, spent, whole = (float(cost.parts[part]) for cost in (wanted, total, cap))
+        raise BudgetExceeded(requested, whole - spent, whole, curator.accounting.unit, what, curator.ledger.account())
 
 
 def reserve(curator: Curator, mechanism: SelectionMechanism, name: str, terms: Mapping[str, Any]) -> SelectionMechanism:
-    """The plan of one slot; its mechanism as the ledger has it."""
+    """Reserve the choice, or find its reservation in the ledger; returns the mechanism with the noise multiplier that the ledger holds."""
     curator.bind(name, {}, begun=name in curator.ledger.head().used)
     return type(mechanism)(curator.reserve(name, mechanism.event(), slots=1, terms=terms).noise_multiplier)
 
 
 def make(curator: Curator, query: Query, mechanism: SelectionMechanism, name: str, **details: Any) -> dict[str, Any]:
-    """What the ledger holds of this choice, made now or earlier: its `value` is the index, `details` those of the time it was made.
+    """Make the reserved choice, or read it from the ledger if it was made earlier.
+
+    Returns:
+        The ledger's row: `value` is a list with the chosen index, `details` those that were given when the choice was made.
 
     Raises:
-        ReleaseLost: it was charged earlier, but what was drawn is lost.
+        ReleaseLost: the choice was charged earlier, but its value was never stored.
     """
     if curator.ledger.head().used[name] == 0:
         curator.release_all([curator.evaluate(query, **details)], mechanism, name=name, plan=name)

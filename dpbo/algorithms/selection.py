@@ -1,21 +1,22 @@
-"""The best of a random number of private runs, for little more than the price of one: private hyper-parameter tuning.
+"""Private selection: releases the best of a random number of private runs for little more than the price of one run.
 
     best = private_selection(
-        curator, train, space=Space(lr=scipy.stats.loguniform(1e-4, 1.0)), law=TruncatedNegativeBinomial.of_mean(20.0, shape=3.0),
+        curator, train, space=Space(lr=scipy.stats.loguniform(1e-4, 1.0)), run_count=TruncatedNegativeBinomial.of_mean(20.0, shape=3.0),
         base=[PoissonGaussianEvent(1.1, 3000, rate=0.004, relation="add-or-remove-one")],
         score=NoisedScore(accuracy, score_range=(0.0, 1.0), mechanism=GaussianMechanism(500.0)),
     )
     best.parameters, best.output, best.score
 
-The number of runs K is drawn from a public law before any run; each run draws its proposal uniformly, trains, and scores; only the best
-run's proposal, output and noised score come out. One ledger entry pays for all, a `SelectionEvent` of what one run costs: what `train`
-costs (`base`, attested by the caller) and the score's noise, which is drawn here, by the curator, as for any release.
-The proof needs that K and every losing run stay hidden. So nothing is printed, logged or stored for a run, errors are never shown (a run
-that fails has the worst score), and a run that a killed process began is lost and never drawn again. What code can not hide, the statement
-names: how long it took (`timing-not-observed`; `pad_to` makes every call last so long, unless its runs, and those of other threads that it
-waits for, last longer), and what `train` itself writes, sends or keeps (`runs-hidden`).
+The number of runs K is drawn from a public distribution before the first run. Each run draws its parameters uniformly, trains, and scores.
+Only the best run's parameters, output and noised score are released. One ledger entry pays for all: a `SelectionEvent` of what one run
+costs. That is the cost of `train` (`base`, stated by the caller) and of the score's noise, which the curator draws as for any release.
 
-Source: Liu & Talwar 2019; Papernot & Steinke 2022. Bounds and proofs: accounting/selected.py.
+The proof needs that K and all other runs stay hidden. So nothing is printed, logged or stored for a run, and errors are not shown: a run
+that fails has the worst score. A selection whose process was killed is lost and never drawn again. The statement names what code cannot
+hide: the duration (assumption `timing-not-observed`; `pad_to` sets a minimum), and what `train` itself writes, sends or keeps (assumption
+`runs-hidden`).
+
+Source: Liu & Talwar 2019; Papernot & Steinke 2022. Bounds and proofs: dpbo/accounting/selection_bounds.py.
 """
 
 from __future__ import annotations
@@ -24,25 +25,23 @@ import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from dpbo.algorithms.hidden_runs import DensityRatioProposals, Run, best_of
-from dpbo.curator.birth import ROLES, require_own_role
+from dpbo.curator.birth import ROLES
 from dpbo.curator.curator import Curator
-from dpbo.curator.inside import noised_inside
-from dpbo.describing import described_space
 from dpbo.errors import InputError, ReleaseLost
 from dpbo.events import Event, RolesEvent, SelectionEvent
+from dpbo.fingerprint import describe_space
 from dpbo.mechanisms.additive import AdditiveMechanism
-from dpbo.privacy import require_positive
-from dpbo.queries.clipped import ClippedMean, ScoreRange
-from dpbo.queries.query import own
+from dpbo.queries.clipped import ClippedMean, ScoreRanges
+from dpbo.queries.query import copy_mutable
 from dpbo.queries.score_evaluation import Score
-from dpbo.run_counts import RunLaw, ThresholdStop
+from dpbo.run_counts import StoppingRule, ThresholdStop
 from dpbo.space import Space
-from dpbo.validation import checked
+from dpbo.validation import Name, Positive, between, checked
 
 _PRIOR = (1.0, 1.0)
 _drawn: weakref.WeakKeyDictionary[Curator, dict[str, tuple[int, Selected]]] = weakref.WeakKeyDictionary()
@@ -51,39 +50,38 @@ _drawn: weakref.WeakKeyDictionary[Curator, dict[str, tuple[int, Selected]]] = we
 @checked
 @dataclass(frozen=True, eq=False)
 class NoisedScore:
-    """How the curator scores what a run has trained: the mean of `score(output, records)` over units, clipped and noised.
+    """The score of a run: the mean over units of `score(output, records)`, clipped and noised by the curator.
 
     Args:
-        score: one number a record, maximised.
-        score_range: public (lower, upper) of it.
-        mechanism: the noise of each run's score; its event is part of what a run costs.
+        score: one number a record, maximised; `output` is what `train` returned.
+        score_range: public (lower, upper) of a record's score.
+        mechanism: noise of each run's score; its event is part of what a run costs.
         settings: `divisor`, `worst`, `max_records_per_unit`, as in `ClippedMean`.
     """
 
     score: Score
-    score_range: ScoreRange
+    score_range: ScoreRanges
     mechanism: AdditiveMechanism
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "score_range", own(self.score_range))
-        object.__setattr__(self, "settings", own(dict(self.settings)))
+        object.__setattr__(self, "score_range", copy_mutable(self.score_range))
+        object.__setattr__(self, "settings", copy_mutable(dict(self.settings)))
 
     def query(self, output: Any) -> ClippedMean:
-        """The question about one run's output."""
+        """The query for one run's output."""
         return ClippedMean(self.score, output, score_range=self.score_range, **self.settings)
 
 
 @dataclass(frozen=True, eq=False)
 class Selected:
-    """The best run, or nothing; all of it is released.
+    """The result of `private_selection`: the best run, or nothing. Everything in it is released.
 
     Attributes:
-        parameters: what the run was given; None where nothing was released.
-        x: the same as coordinates of the space, `d`.
-        score: its noised score; None where nothing was released, or every run failed.
-        output: what `train` returned, the very object, with all that it holds; None after the ledger was opened anew, which keeps the
-            parameters and the score alone.
+        parameters: the run's parameters; None if nothing was released.
+        x: the same as a point of the space, `d`.
+        score: the run's noised score; None if nothing was released, or every run failed.
+        output: the object that `train` returned; None if the selection was read from a ledger, which stores parameters and score only.
     """
 
     parameters: dict[str, Any] | None
@@ -93,7 +91,7 @@ class Selected:
 
     @property
     def nothing(self) -> bool:
-        """No run was released."""
+        """Whether no run was released."""
         return self.parameters is None
 
 
@@ -103,44 +101,51 @@ def private_selection(
     train: Callable[[dict[str, Any]], Any],
     *,
     space: Space,
-    law: RunLaw,
+    run_count: StoppingRule,
     base: Sequence[Event] | Mapping[str, Sequence[Event]] = (),
     score: NoisedScore | None = None,
     adaptive: DensityRatioProposals | None = None,
     threshold: float | None = None,
-    pad_to: float | None = None,
-    name: str = "selection",
+    pad_to: Annotated[Positive, between(0.0, 1e6)] | None = None,
+    name: Name = "selection",
 ) -> Selected:
-    """Release the best of K runs, K drawn from `law`, as one entry of the ledger; asked again under its name it gives the same.
+    """Release the best of K runs, K drawn from `run_count`, as one ledger entry. Called again with the same name it returns the same.
 
-    Runs are hidden from the whole process, so of several threads' selections one runs at a time. A run must not wait for another thread's.
+    Runs are hidden from the whole process, so selections of several threads run one after another. A run must not wait for another
+    thread's selection.
 
     Args:
-        curator: owner of the records and of the ledger. Its accounting must be able to pay: `Planned` with the very `SelectionEvent`
-            (`selection_event` makes it), `RDPFilter`; PureFilter and GDPFilter where all events of a run are pure.
-        train: `train(parameters) -> output`, what is then scored; without `score` it returns `(output, number)`. Where it raises,
-            or the number is not finite, the run has failed. The winner's output is published as it is: it must hold nothing but what `base`
-            pays for, also after it was scored. A model that Opacus trained holds gradients of single records, and so must be passed through
-            `dpbo.integrations.opacus.released` in here.
-        space: where each run's parameters are drawn, uniformly.
-        law: of the number of runs; or `ThresholdStop`, which releases the first run that reaches `threshold`.
-        base: what `train` costs, all its events, in the ledger's relation. Without `score` they must cover the returned number as well.
-            Empty where `train` touches none of this ledger's records. A dict where `train` touches records of other roles only, such as
-            {"training": [...]}: they pay for that, and the curator's own for the score.
+        curator: owner of the records and of the ledger. Its accounting must be able to pay: `Planned` with this very `SelectionEvent`
+            (`selection_event` makes it), `RDPFilter`, or, where all events of a run are pure, PureFilter and GDPFilter.
+        train: `train(parameters) -> output`. Without `score` it returns `(output, number)`. A run fails if it raises an exception or the
+            number is not finite. The best run's output is released as it is, so it must hold nothing but what `base` pays for. A model
+            that Opacus trained holds gradients of single records: pass it through `dpbo.integrations.opacus.strip_opacus` here.
+        space: each run's parameters are drawn uniformly from it.
+        run_count: distribution of the number of runs, or `ThresholdStop`, which releases the first run that reaches `threshold`.
+        base: all events of `train`, in the ledger's adjacency; without `score` also those of the returned number. Empty if `train` reads
+            none of this ledger's records. A dict such as {"training": [...]} if `train` reads only records of another role: those pay
+            for training, the curator's own for the score.
         score: how the curator scores an output.
-        adaptive: lets later runs look where earlier ones did well, at a price; see hypo.py. Else each looks anywhere, uniformly.
-        threshold: public, chosen without looking at the records; for `ThresholdStop` alone.
-        pad_to: seconds that the call lasts at least.
+        adaptive: lets later runs look where earlier ones did well, at a price; omitted, each draws uniformly.
+        threshold: public, chosen without looking at the records; for `ThresholdStop` only.
+        pad_to: seconds that the call takes at least.
+        name: name of the selection in the ledger.
 
     Raises:
-        InputError: an argument outside its range. BudgetExceeded: it is not left; nothing was charged. LedgerMismatch: the name is taken by
-        a selection with other terms. ReleaseLost: charged by a process that ended before it could deliver, or the runs
-        ended with an error outside `train`, which is not told. KeyboardInterrupt: they were interrupted. What they cost stays charged.
+        InputError: an argument outside its range.
+        BudgetExceeded: the budget is not left; nothing was charged.
+        LedgerMismatch: the name belongs to a selection with other terms.
+        ReleaseLost: the selection was charged, but its process ended before the value was stored, or runs ended with an error outside
+            `train`, which is not shown. It stays charged.
+        KeyboardInterrupt: the runs were interrupted. They stay charged.
     """
-    _require(curator, train, space, law, threshold, pad_to, name)
-    spread = _PRIOR if adaptive is None else adaptive.spread
-    event = selection_event(curator, law=law, base=base, score=score, spread=spread)
-    terms = _terms(law, space, score, threshold, pad_to) | ({"role": role} if (role := _other_role(curator, base)) else {})
+    if curator.ranks > 1:
+        raise InputError("curator", "on several ranks", "of one process", "Hidden runs score all records and draw where they run.")
+    stops = isinstance(run_count, ThresholdStop)
+    if stops != (threshold is not None) or (threshold is not None and not math.isfinite(threshold)):
+        raise InputError("threshold", threshold, "a finite number with ThresholdStop, and omitted otherwise")
+    event = selection_event(curator, run_count=run_count, base=base, score=score, spread=_PRIOR if adaptive is None else adaptive.spread)
+    terms = _terms(curator, run_count, space, base, score, threshold, pad_to)
     curator.bind(name, {}, begun=name in curator.ledger.head().used)
     charged = curator.reserve(name, event, slots=1, terms=terms)  # as the ledger has it
     if curator.ledger.head().used[name] == 0:
@@ -148,7 +153,8 @@ def private_selection(
             curator.ledger.note("assume", assumed)
         slot = {"query": "PrivateSelection", "public": {}, "details": {}}
         entry = curator.ledger.charge(name, charged, {"units": curator.units, "slots": [slot]}, name, used=0)
-        best = best_of(_work(curator, train, score), space, law, curator._entropy, threshold=threshold, pad_to=pad_to, proposals=adaptive)
+        work = train if score is None else _scored(curator, train, score)
+        best = best_of(work, space, run_count, curator.entropy, threshold=threshold, pad_to=pad_to, proposals=adaptive)
         _drawn.setdefault(curator, {})[name] = entry, _selected(best, space)
     return _delivered(curator, space, name)
 
@@ -157,48 +163,66 @@ def private_selection(
 def selection_event(
     curator: Curator,
     *,
-    law: RunLaw,
+    run_count: StoppingRule,
     base: Sequence[Event] | Mapping[str, Sequence[Event]] = (),
     score: NoisedScore | None = None,
     spread: tuple[float, float] = _PRIOR,
 ) -> SelectionEvent | RolesEvent:
-    """What the selection costs: one run's events, the score's noise among them, under the law of the number of runs."""
+    """The event of a private selection with these arguments: the events of one run, its score's noise included, and the number of runs."""
+
+    def selection(events: Sequence[Event]) -> SelectionEvent:
+        if not events:
+            raise InputError("base", "()", "the events of one run", "Runs that cost nothing need no selection.")
+        return SelectionEvent(base=tuple(events), run_count=run_count, spread=spread)
+
     scored = [] if score is None else [_score_event(curator, score)]
     if not isinstance(base, Mapping):
-        return _selection([*base, *scored], law, spread)
-    own = curator.ledger.birth["role"]
-    costs = {role: list(events) for role, events in base.items()}
+        return selection([*base, *scored])
+    role = curator.ledger.birth.role
+    costs = {name: list(events) for name, events in base.items()}
     if scored:
-        costs[own] = [*costs.get(own, []), *scored]
-    return RolesEvent(costs=tuple((role, (_selection(events, law, spread),)) for role, events in sorted(costs.items())))
+        costs[role] = [*costs.get(role, []), *scored]
+    return RolesEvent(costs=tuple((name, (selection(events),)) for name, events in sorted(costs.items())))
 
 
 def _score_event(curator: Curator, score: NoisedScore) -> Event:
     query = score.query(None)
     query.require_public(curator.adjacency)
-    require_own_role(query.role, curator.ledger.birth["role"])
+    curator.ledger.birth.require_role(query.role)
     if query.metrics != 1:
         raise InputError("score_range", query.metrics, "of one metric", "A selection maximises one number.")
-    score.mechanism.law(query.scale(curator.adjacency), [grid.quantum for grid in query.lattices(curator.units)])
-    return query.charged(score.mechanism.event(), curator.adjacency)
+    score.mechanism.law(query.scale(curator.adjacency), [grid.quantum for grid in query.lattices(curator.units)])  # raises if out of range
+    return query.release_event(score.mechanism.event(), curator.adjacency)
 
 
-def _selection(events: Sequence[Event], law: RunLaw, spread: tuple[float, float]) -> SelectionEvent:
-    if not events:
-        raise InputError("base", "()", "the events of one run", "Runs that cost nothing need no selection.")
-    return SelectionEvent(base=tuple(events), law=law, spread=spread)
+def _terms(
+    curator: Curator, run_count: StoppingRule, space: Space, base: Sequence[Event] | Mapping[str, Sequence[Event]],
+    score: NoisedScore | None, threshold: float | None, pad_to: float | None,
+) -> dict[str, Any]:  # fmt: skip
+    """The public terms of a selection. The space belongs to them: the ledger stores a point, which means other parameters elsewhere."""
+    others = sorted(set(base) - {curator.ledger.birth.role}) if isinstance(base, Mapping) else []
+    if len(others) > 1 or not set(others) <= set(ROLES):
+        raise InputError("base", others, f"of one further role, among {ROLES}")
+    scored = {"score": "attested"} if score is None else {"score": "noised by the curator", **score.query(None).public_inputs()}
+    optional = {"threshold": threshold, "pad_to": pad_to, "role": others[0] if others else None}
+    return {
+        "runs": run_count.to_json(),
+        "parameters": list(space.names),
+        "space": describe_space(space.specs),
+        **scored,
+        **{key: value for key, value in optional.items() if value is not None},
+    }
 
 
-def _work(curator: Curator, train: Callable[..., Any], score: NoisedScore | None) -> Callable[[dict[str, Any]], tuple[Any, float]]:
-    if score is None:
-        return train
+def _scored(curator: Curator, train: Callable[..., Any], score: NoisedScore) -> Callable[[dict[str, Any]], tuple[Any, float]]:
+    """`train` with the noised score of its output."""
 
-    def scored(parameters: dict[str, Any]) -> tuple[Any, float]:
+    def work(parameters: dict[str, Any]) -> tuple[Any, float]:
         output = train(parameters)
-        value = noised_inside(curator, score.query(output), score.mechanism)
+        value = curator.draw_hidden(score.query(output), score.mechanism)
         return output, -math.inf if value is None else float(value[0])
 
-    return scored
+    return work
 
 
 def _selected(best: Run | None, space: Space) -> Selected:
@@ -208,9 +232,9 @@ def _selected(best: Run | None, space: Space) -> Selected:
 
 
 def _delivered(curator: Curator, space: Space, name: str) -> Selected:
-    """What this process drew, once the ledger has it; else what the ledger holds."""
-    if name in (here := _drawn.get(curator, {})):
-        entry, chosen = here[name]
+    """What this process drew, after storing it in the ledger; otherwise what the ledger holds."""
+    if name in (drawn := _drawn.get(curator, {})):
+        entry, chosen = drawn[name]
         place = None if chosen.x is None else chosen.x.tolist()
         value = {"value": [] if chosen.score is None else [chosen.score], "variance": [], "details": {"x": place}}
         curator.ledger.store(entry, name, [value])
@@ -222,44 +246,3 @@ def _delivered(curator: Curator, space: Space, name: str) -> Selected:
         return Selected(None, None, None)
     x = torch.tensor(values[0]["details"]["x"], dtype=torch.float64)
     return Selected(space.decode(x), x, values[0]["value"][0] if values[0]["value"] else None)
-
-
-def _terms(law: RunLaw, space: Space, score: NoisedScore | None, threshold: float | None, pad_to: float | None) -> dict[str, Any]:
-    inside = {"score": "attested"} if score is None else {"score": "noised by the curator", **score.query(None).public_inputs()}
-    extra = {"threshold": threshold, "pad_to": pad_to}
-    return {
-        "runs": law.to_json(),
-        "parameters": list(space.names),
-        "space": described_space(space.specs),  # the ledger keeps a coordinate: elsewhere it would be other parameters
-        **inside,
-        **{key: value for key, value in extra.items() if value is not None},
-    }
-
-
-def _other_role(curator: Curator, base: Sequence[Event] | Mapping[str, Sequence[Event]]) -> str | None:
-    """The role, besides the curator's own, that pays for training. Raises InputError where there are several."""
-    others = sorted(set(base) - {curator.ledger.birth["role"]}) if isinstance(base, Mapping) else []
-    if len(others) > 1 or not set(others) <= set(ROLES):
-        raise InputError("base", others, f"of one further role, among {ROLES}")
-    return others[0] if others else None
-
-
-def _require(curator: Any, train: Any, space: Any, law: Any, threshold: Any, pad_to: Any, name: Any) -> None:
-    if not isinstance(curator, Curator):
-        raise InputError("curator", type(curator).__name__, "a dpbo.Curator")
-    if curator.ranks > 1:
-        raise InputError("curator", "on several ranks", "of one process", "Hidden runs score all records and draw where they run.")
-    if not callable(train):
-        raise InputError("train", type(train).__name__, "a function of the parameters")
-    if not isinstance(space, Space):
-        raise InputError("space", type(space).__name__, "a dpbo.Space")
-    if not isinstance(law, RunLaw):
-        raise InputError("law", type(law).__name__, "a law of dpbo.run_counts", "For example TruncatedNegativeBinomial.of_mean(20.0).")
-    stops = isinstance(law, ThresholdStop)
-    finite = isinstance(threshold, (int, float)) and math.isfinite(threshold)
-    if stops != (threshold is not None) or (stops and not finite):
-        raise InputError("threshold", threshold, "a finite number with ThresholdStop, and left out otherwise")
-    if pad_to is not None:
-        require_positive("pad_to", pad_to, 0.0, 1e6)
-    if not isinstance(name, str) or not 0 < len(name) <= 200:
-        raise InputError("name", name, "a word of at most 200 letters")

@@ -1,16 +1,17 @@
-"""BO on privately noised values, then one private choice among the best: for candidates too costly to score one and all.
+"""Search with noised values, then one private choice among the best: for many candidates, each of which is costly to fit.
 
     chosen = search_then_choose(curator, score, candidates, score_range=(0.0, 1.0), evaluations=30, fit=train)
 
-Most of the budget buys `evaluations` noised mean scores, at which GP-UCB looks; the rest buys one choice by permute-and-flip among the
-`finalists` that then have the largest bounds, on their exact mean scores. The search sees released values alone, so its finalists are
-public, and the choice is not fooled by a lucky noise. Where all n candidates can be scored, `CandidateScores` over all of them is better:
-its whole budget goes into one choice, and nothing is lost to the search. Of 1,000 candidates, mean loss in prior deviations over 20
-functions (`benchmarks.kusner`, standard errors there): with 10,000 records at epsilon 1 the search (46 fits) 0.001, a private choice among
-46 at random 0.28, one among all (1,000 fits) 0.0007. At epsilon 10 one search of the 20 missed the peak, so that its mean is 0.13; with
-1,000 records at epsilon 1 the search is no better than 46 at random.
+Most of the budget pays for `evaluations` noised mean scores, chosen by GP-UCB. The rest pays for one choice by permute-and-flip among the
+`finalists` with the largest upper confidence bounds, by their exact mean scores. The search depends on released values alone, so its
+finalists are public; the choice corrects for values that were high by chance.
 
-No data assumption enters. Source: GP-UCB over noised observations is ordinary BO; the last step is McSherry & Talwar 2007.
+Where all n candidates can be fitted, `CandidateScores` over all of them is better: the whole budget pays for one choice. Of 1,000
+candidates, mean loss in prior standard deviations over 20 functions (`benchmarks.kusner` has the standard errors): with 10,000 records at
+epsilon 1, this search (46 fits) 0.001, a private choice among 46 random candidates 0.28, a choice among all (1,000 fits) 0.0007. At epsilon
+10 one search of the 20 missed the peak, so its mean is 0.13. With 1,000 records at epsilon 1 it is no better than 46 random candidates.
+
+The guarantee needs no assumption on the data. Source: GP-UCB on noised values is ordinary BO; the choice is McSherry & Talwar 2007.
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ from dpbo.acquisition.ucb import GPUCB
 from dpbo.algorithms import private_choice
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
+from dpbo.fingerprint import fingerprint
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.objective import PrivateObjective
-from dpbo.privacy import require_count, require_positive
-from dpbo.queries.digests import digest_of
+from dpbo.privacy import Budget
 from dpbo.queries.score_evaluation import Score
-from dpbo.validation import POINTS, Within, checked
+from dpbo.validation import POINTS, Count, Positive, ScoreRange, Within, checked
 
-_SEVERAL = Within("two rows or more, within 1e100 of zero", lambda value: len(value) > 1 and bool((value.abs() <= 1e100).all()))
+_CANDIDATES = Within("two rows or more, within 1e100 of zero", lambda value: len(value) > 1 and bool((value.abs() <= 1e100).all()))
 
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """What was chosen; everything in it is released or public.
+    """The result of `search_then_choose`; everything in it is released or public.
 
     Attributes:
-        index: of the candidate.
-        x: the candidate itself, `d`.
-        finalists: indices among which the last step chose, best bound first.
-        X, Y, Yvar: the search's observations: `t x d`, `t x 1`, `t x 1`.
+        index: index of the chosen candidate.
+        x: the chosen candidate, `d`.
+        finalists: indices of the candidates of the last choice, largest bound first.
+        X, Y, Yvar: points, released values and their noise variances: `t x d`, `t x 1`, `t x 1`.
     """
 
     index: int
@@ -63,76 +64,74 @@ class Chosen:
 def search_then_choose(
     curator: Curator,
     score: Score,
-    candidates: Annotated[torch.Tensor, POINTS, _SEVERAL],
+    candidates: Annotated[torch.Tensor, POINTS, _CANDIDATES],
     *,
-    score_range: tuple[float, float],
-    evaluations: int,
-    finalists: int = 16,
+    score_range: ScoreRange,
+    evaluations: Count,
+    finalists: Count = 16,
     fit: Any = None,
-    initial: int = 8,
-    beta: float = 7.0,
+    initial: Count = 8,
+    beta: Positive = 7.0,
     search_share: float = 0.8,
-    budget: float | Fraction = 1,
+    budget: Budget | float | Fraction = 1,
     seed: int = 0,
     name: str = "search then choose",
 ) -> Chosen:
-    """A private search and a private choice under one budget; resumed from the ledger under its name.
+    """Search, then choose, within one budget. Called again with the same name it resumes from the ledger.
 
     Args:
         curator: owner of the records.
-        score, score_range, fit: as in `PrivateObjective`; maximised.
+        score, score_range, fit: as in `PrivateObjective`; the score is maximised.
         candidates: `n x d`, float64, public.
-        evaluations: noised mean scores that the search releases.
-        finalists: candidates that are scored for the last choice.
-        beta: GP-UCB looks at mean + sqrt(beta) sd. The theorems' growing schedules, 30 and more here, explore for too long where
-            evaluations are few.
-        initial: evaluations at random candidates before GP-UCB looks.
-        budget: part of the curator's budget that both take together.
-        search_share: part of it that the search takes, in (0, 1); the choice takes what is left. `Planned` lists what each takes instead.
-        seed: of the random candidates, never of the noise.
+        evaluations: number of noised mean scores that the search releases.
+        finalists: number of candidates of the last choice.
+        beta: GP-UCB maximises mean + sqrt(beta) sd. The schedules of the theorems, 30 and more here, explore for too long where evaluations
+            are few.
+        initial: number of random candidates that are evaluated before GP-UCB starts.
+        budget: what search and choice together may spend: a `Budget`, or a share in (0, 1] of the curator's.
+        search_share: share of `budget` for the search, in (0, 1); the choice gets the rest. Under `Planned` the plan says what each takes.
+        seed: seed of the random candidates, not of the noise.
+        name: name of the two plans in the ledger.
 
     Raises:
-        InputError: an argument outside its range. BudgetExceeded: the budget is not left. ReleaseLost: the choice was charged by a process
-        that died before it could deliver.
+        InputError: an argument outside its range.
+        BudgetExceeded: the budget is not left.
+        LedgerMismatch: the name belongs to a search with other terms.
+        ReleaseLost: a process that died before it stored the choice had charged it.
     """
-    finalists = min(require_count("finalists", finalists), len(candidates))  # here, not after the search was charged
-    require_count("initial", initial)
-    beta = require_positive("beta", beta)
-    whole, share = exact_share(budget), exact_share(search_share, "search_share")
+    finalists = min(finalists, len(candidates))
+    whole, share = private_choice.share_of_cap(curator, budget), exact_share(search_share, "search_share")
     if share == 1:
         raise InputError("search_share", search_share, "below 1", "The rest pays for the choice.")
     of_search, of_choice = parts_of(curator.accounting, whole, share)
-    choice = private_choice.affordable(curator, PermuteAndFlipMechanism, of_choice)
-    if f"{name}: choice" not in curator.ledger.head().used:
-        begun = f"{name}: search" in curator.ledger.head().used
-        private_choice.require_left(curator, of_choice if begun else whole, f"the plan {name!r}")
+    mechanism = private_choice.affordable(curator, PermuteAndFlipMechanism, of_choice)
+    used = curator.ledger.head().used
+    if f"{name}: choice" not in used:
+        private_choice.require_left(curator, of_choice if f"{name}: search" in used else whole, f"the plan {name!r}")
     objective = PrivateObjective(
         curator, score, score_range=score_range, evaluations=evaluations, fit=fit, name=f"{name}: search", budget=of_search
     )
-    settings = {"finalists": finalists, "initial": initial, "beta": beta, "seed": seed}
-    terms = {"candidates": [*candidates.shape, digest_of(candidates)], **settings}
-    choice = private_choice.reserve(curator, choice, f"{name}: choice", terms)
-    bounds = _searched(objective, candidates, initial, beta, seed)
-    query = bounds.argmax_query(score, candidates, score_range=score_range, finalists=finalists, fit=fit)
-    ranked = bounds.best_of(candidates, finalists).tolist()
-    made = private_choice.make(curator, query, choice, f"{name}: choice", finalists=ranked)
-    among = made["details"]["finalists"]
-    index = among[int(made["value"][0])]
-    return Chosen(index, candidates[index].clone(), tuple(among), *objective.history())
+    terms = {"candidates": [*candidates.shape, fingerprint(candidates).hex()],
+             "finalists": finalists, "initial": initial, "beta": beta, "seed": seed}  # fmt: skip
+    mechanism = private_choice.reserve(curator, mechanism, f"{name}: choice", terms)
 
-
-def _searched(objective: PrivateObjective, candidates: torch.Tensor, initial: int, beta: float, seed: int) -> GPUCB:
-    """The bounds after as many more released values as the plan has left."""
     order = torch.randperm(len(candidates), generator=torch.Generator().manual_seed(seed))
     while objective.remaining:
         X, Y, Yvar = objective.history()
         index = order[len(X) % len(order)] if len(X) < initial else _bounds(X, Y, Yvar, beta).best_of(candidates, 1)
         objective(candidates[index].reshape(1, -1))
-    return _bounds(*objective.history(), beta)
+
+    bounds = _bounds(*objective.history(), beta)
+    query = bounds.argmax_query(score, candidates, score_range=score_range, finalists=finalists, fit=fit)
+    ranked = bounds.best_of(candidates, finalists).tolist()
+    row = private_choice.make(curator, query, mechanism, f"{name}: choice", finalists=ranked)
+    among = row["details"]["finalists"]
+    index = among[int(row["value"][0])]
+    return Chosen(index, candidates[index].clone(), tuple(among), *objective.history())
 
 
 def _bounds(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, beta: float) -> GPUCB:
-    """Of BoTorch's usual GP on released values of known noise."""
+    """GP-UCB over BoTorch's SingleTaskGP on released values, with inputs scaled to the unit box."""
     model = SingleTaskGP(X, Y, Yvar, input_transform=Normalize(X.shape[1]), outcome_transform=Standardize(1))
     fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
     return GPUCB(model, lambda _: beta)

@@ -1,4 +1,4 @@
-"""The trusted side: private records, noise, ledger."""
+"""The private records, the noise and the ledger; `dpbo.Curator` is the class to start with."""
 
 import lazy_loader
 

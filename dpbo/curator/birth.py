@@ -1,97 +1,123 @@
-"""What a curator and its plans are born with: checked before anything is written, and kept in the ledger."""
+"""What a ledger is made for, and what may be stated of the plans in it."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
-from dpbo.accounting.filters import Accounting
+from dpbo.accounting.filters import Accounting, Cost
+from dpbo.accounting.planned import accounting_named
 from dpbo.errors import InputError
-from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
+from dpbo.events import Event
+from dpbo.privacy import Adjacency, Budget, RowChange
+from dpbo.validation import checked
 
 ROLES = ("validation", "training", "candidate")
-COUNTED = EVALUATIONS, OF_EACH_ROW, IN_ALL = "evaluations", "evaluations of each row", "in all at most"  # the statement's own, of a plan
-_OWN = ("assumptions", "attested", "parallel", "records", "role", *COUNTED)
+COUNTED = EVALUATIONS, OF_EACH_ROW, IN_ALL = "evaluations", "evaluations of each row", "in all at most"  # the statement counts them
+_STATED = ("assumptions", "attested", "parallel", "records", "role", *COUNTED)
 
 
-def require_terms(unit: Any, adjacency: Any, budget: Any, dataset: str | None, ledger: str | None, role: str) -> None:
-    """Raises InputError, naming the argument."""
-    if not isinstance(unit, PrivacyUnit):
-        raise InputError("unit", unit, "a PrivacyUnit", "For example PrivacyUnit('record').")
-    if not isinstance(adjacency, Adjacency):
-        raise InputError("adjacency", adjacency, "an Adjacency", "For example Adjacency.REPLACE_ONE.")
-    if not isinstance(budget, Budget):
-        raise InputError("budget", budget, "a Budget", "For example Budget(epsilon=3.0, delta=1e-6).")
-    if ledger is not None and not dataset:
-        raise InputError("dataset", dataset, "the name of what is protected, with a persistent ledger")
-    if not isinstance(role, str) or role not in ROLES:
-        raise InputError("role", role, f"one of {ROLES}")
-
-
-def require_own_role(asked: str | None, own: str) -> None:
-    """Raises InputError where a question names another role than its records have: what one record pays would be shared out over two."""
-    if asked not in (None, own):
-        raise InputError("role", asked, f"{own!r}, that of this curator's records", "Leave it out, and the release counts for every role.")
-
-
-def plan_terms(own: Mapping[str, Any], given: Mapping[str, Any], *, known: bool, also: Collection[str] = ()) -> dict[str, Any]:
-    """A plan's terms: its own, and those its caller adds. Raises InputError where one of these would hide, or pass for, what dpbo states.
+@checked
+@dataclass(frozen=True, kw_only=True)
+class Birth:
+    """What a ledger is made for: its first record. It is opened again only for the same.
 
     Args:
-        known: whether the ledger has the plan. Then its terms are compared as a whole, also those that earlier versions let a caller name.
-        also: names of what such a plan may state, though this one does not.
+        dataset: name of what is protected; empty for a ledger in memory whose records have no name.
+        unit: what a protected unit is called.
+        grouped: whether a unit is all records with one label.
+        adjacency: the relation under which every event is counted.
+        budget: the cap on everything that is charged.
+        accounting: the filter that guards the cap, or a `Planned`.
+        role: what the records are for: "validation", "training" or "candidate".
+        row_change: how far a row moves; under BOUNDED_ROW_CHANGE, and only there.
+        units: the number of units where it is public.
+
+    Raises:
+        InputError: an accounting that is not dpbo's, an unknown role, or a row change that does not go with the relation.
     """
-    reserved = {*own, *(() if known else (*_OWN, *also))}
+
+    dataset: str
+    unit: str
+    grouped: bool
+    adjacency: Adjacency
+    budget: Budget
+    accounting: Accounting
+    role: str = ROLES[0]
+    row_change: RowChange | None = None
+    units: int | None = None
+
+    def __post_init__(self) -> None:
+        accounting_named(self.accounting.name)  # the ledger keeps its name alone
+        if self.role not in ROLES:
+            raise InputError("role", self.role, f"one of {ROLES}")
+        bounded = self.adjacency is Adjacency.BOUNDED_ROW_CHANGE
+        if bounded and self.row_change is None:
+            raise InputError("row_change", None, "a RowChange under BOUNDED_ROW_CHANGE", "For example RowChange(1.0, diameter=50.0).")
+        if not bounded and self.row_change is not None:
+            raise InputError("row_change", self.row_change, f"omitted under {self.adjacency.name}", "Use Adjacency.BOUNDED_ROW_CHANGE.")
+        if bounded and self.grouped:
+            raise InputError("groups", "labels", "omitted under BOUNDED_ROW_CHANGE", "A unit is one row there; use REPLACE_ONE for groups.")
+
+    def cap(self) -> Cost:
+        """What the budget holds. Raises InputError where the accounting cannot serve it, or lists events of another relation."""
+        for event in self.accounting.events:
+            self.require_relation(event)
+        return self.accounting.cap(self.budget)
+
+    def require_relation(self, event: Event) -> None:
+        """Raises InputError where the event is counted under another relation than the ledger's."""
+        if not event.relations() <= {self.adjacency.value}:
+            allowed = f"the ledger's own, {self.adjacency.value!r}"
+            raise InputError("relation", sorted(event.relations()), allowed, "See dpbo.accounting.calibration.convert_adjacency.")
+
+    def require_role(self, role: str | None) -> None:
+        """Raises InputError where a question names another role than its records have: a record's cost would be divided over two roles."""
+        if role not in (None, self.role):
+            allowed = f"{self.role!r}, the role of this curator's records"
+            raise InputError("role", role, allowed, "Leave it out, and the release counts for every role.")
+
+    def to_json(self) -> dict[str, Any]:
+        """As the ledger keeps it."""
+        row_change = None if self.row_change is None else dataclasses.asdict(self.row_change)
+        typed = {"adjacency": self.adjacency.value, "budget": self.budget.to_json(), "accounting": self.accounting.name}
+        return {**vars(self), **typed, "row_change": row_change}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        """From a first record. Raises KeyError, TypeError or ValueError where it is not one."""
+        held = {field.name: body[field.name] for field in dataclasses.fields(cls)}
+        held["adjacency"], held["budget"] = Adjacency(body["adjacency"]), Budget.from_json(body["budget"])
+        held["accounting"] = accounting_named(body["accounting"])
+        held["row_change"] = None if body["row_change"] is None else RowChange(**body["row_change"])
+        return cls(**held)
+
+
+def plan_terms(own: Mapping[str, Any], given: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
+    """A plan's terms: its own, and those that its caller adds. Raises InputError where one of these would hide what dpbo states.
+
+    Args:
+        own: what the algorithm states of its plan.
+        given: what the caller adds.
+        also: names that such a plan may state, though this one does not.
+    """
+    reserved = {*own, *_STATED, *also}
     if taken := sorted(reserved & {*map(str, given)}):
-        remedy = "What is stated of the plan is stated without you: leave it out, or give what you mean another name."
+        remedy = "dpbo states these itself: leave them out, or give what you mean another name."
         raise InputError("terms", ", ".join(taken), f"of other names than {', '.join(sorted(reserved))}", remedy)
     return {**given, **own}
 
 
 def require_plan_terms(terms: Mapping[str, Any], units: int | None) -> None:
-    """Raises InputError where a statement could not be made of them, or would tell what is not so of the plan."""
+    """Raises InputError where a statement could not be made of a plan's terms, or would be wrong."""
     if taken := sorted({*COUNTED, "parallel"} & set(terms)):
         raise InputError("terms", ", ".join(taken), f"of other names than {', '.join((*COUNTED, 'parallel'))}", "The ledger counts them.")
     if terms.get("role", ROLES[0]) not in ROLES:
-        raise InputError("terms", f"role {terms['role']!r}", f"with one of {ROLES} as role", "Say what else there is by another name.")
+        raise InputError("terms", f"role {terms['role']!r}", f"with one of {ROLES} as role", "Give other facts another name.")
     if terms.get("records", units) != units:
         raise InputError("terms", "records", "without records, or with this curator's own number of units")
     conditions = terms.get("assumptions") or {}
     if not isinstance(conditions, Mapping) or not all(isinstance(text, str) for text in conditions.values()):
         raise InputError("terms", "assumptions", "with assumptions that name each what must hold", "Give dict(query.data_assumptions()).")
-
-
-def require_row_change(row_change: Any, adjacency: Adjacency, unit: PrivacyUnit) -> None:
-    """Raises InputError where the relation and its radius do not go together."""
-    bounded = adjacency is Adjacency.BOUNDED_ROW_CHANGE
-    if bounded and not isinstance(row_change, RowChange):
-        raise InputError("row_change", row_change, "a RowChange under BOUNDED_ROW_CHANGE", "For example RowChange(1.0, diameter=50.0).")
-    if not bounded and row_change is not None:
-        raise InputError("row_change", row_change, f"omitted under {adjacency.name}", "Use Adjacency.BOUNDED_ROW_CHANGE.")
-    if bounded and unit.groups is not None:
-        raise InputError("groups", "labels", "omitted under BOUNDED_ROW_CHANGE", "A row is a record there; use REPLACE_ONE for groups.")
-
-
-def birth(
-    unit: PrivacyUnit,
-    adjacency: Adjacency,
-    budget: Budget,
-    dataset: str | None,
-    accounting: Accounting,
-    role: str,
-    row_change: RowChange | None,
-    units: int | None,
-) -> dict[str, Any]:
-    """The ledger's first record. `units`: how many there are where that is public; then they are part of the promise."""
-    terms = {
-        "dataset": dataset or "",
-        "unit": unit.name,
-        "grouped": unit.groups is not None,
-        "adjacency": adjacency.value,
-        "budget": budget.to_json(),
-        "accounting": accounting.name,
-        "role": role,
-    }
-    terms |= {} if units is None else {"units": units}
-    return terms if row_change is None else {**terms, "row_change": dataclasses.asdict(row_change)}

@@ -1,31 +1,37 @@
-"""The ledger's chain: records that name their predecessor's hash and carry the running state, and its replay from the first record on."""
+"""The ledger's chain: records that carry their predecessor's hash and the running state, and the rules by which one follows another."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
-from dpbo.accounting.filters import Accounting, Cost
-from dpbo.errors import LedgerCorrupt
+from dpbo.accounting.filters import Cost
+from dpbo.accounting.gdp import epsilon_at
+from dpbo.curator.birth import Birth
+from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch, PrivacyError
 from dpbo.events import Event, event_from_json
+from dpbo.statement import format_up
 
 _ORIGIN = "0" * 64
-_FORMS: dict[str, dict[str, type | tuple[type, ...]]] = {
+_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "reserve": {"event": dict, "slots": int, "terms": dict},
     "charge": {"event": dict, "plan": (str, type(None))},
     "value": {"entry": int, "values": list},
 }
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+_LISTED = 8  # names that BudgetExceeded shows
 
 
 @dataclass(frozen=True)
 class Record:
-    """One link of the chain. `body` is public: it holds promises, costs, released values; never a private number."""
+    """One link of the chain. `body` is public: it holds promises, costs and released values; never a private number."""
 
     seq: int
     kind: str
@@ -38,174 +44,308 @@ class Record:
     def following(cls, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:
         """The next link after `head`."""
         seq, previous = (0, _ORIGIN) if head is None else (head.seq + 1, head.hash)
-        content = dict(body)
-        return cls(seq, kind, name, content, previous, _digest(seq, kind, name, dump(content), previous))
+        return cls(seq, kind, name, dict(body), previous, _digest(seq, kind, name, dump(body), previous))
 
     @classmethod
     def stored(cls, seq: int, kind: str, name: str, body: str, previous: str, hash: str) -> Record:
         """A link as it was stored. Raises LedgerCorrupt where its hash does not match its content."""
         try:
             content = json.loads(body)
-            sound = isinstance(content, dict) and hash == _digest(seq, kind, name, body, previous)
+            holds = isinstance(content, dict) and hash == _digest(seq, kind, name, body, previous)
         except (ValueError, TypeError, RecursionError):
-            sound = False
-        if not sound:
+            holds = False
+        if not holds:
             raise LedgerCorrupt(f"record {seq} does not match its hash: it was changed or cut off.")
-        if any(not isinstance(content.get(term), form) or term not in content for term, form in _FORMS.get(kind, {}).items()):
-            raise LedgerCorrupt(f"record {seq} has not the form of its kind, {kind!r}, though its hash holds: no dpbo wrote it.")
+        if any(key not in content or not isinstance(content[key], form) for key, form in _FIELDS.get(kind, {}).items()):
+            raise LedgerCorrupt(f"record {seq} lacks the fields of its kind, {kind!r}, though its hash holds: dpbo did not write it.")
         return cls(seq, kind, name, content, previous, hash)
 
     @property
     def total(self) -> Cost:
         """Everything reserved or charged so far."""
-        with stored_forms(self.seq):
+        with self._readable():
             return Cost.read(self.body["state"]["total"])
 
     @property
     def event(self) -> Event:
-        """Of a reservation, one slot's; of a charge, all slots'."""
-        with stored_forms(self.seq):
+        """The event of one slot of a reservation, or of all slots of a charge."""
+        with self._readable():
             return event_from_json(self.body["event"])
 
     @property
     def parallel(self) -> bool:
-        """Of a reservation: whether its slots are those of each part of the records."""
-        return self.body.get("parallel", False) is True
-
-    @property
-    def parts(self) -> list[int]:
-        """Of a charge under a parallel plan: the part that each slot is about."""
-        with stored_forms(self.seq):
-            return [slot["part"] for slot in self.body["slots"]]
+        """Whether a reservation has its slots for each part of the records."""
+        return self.body.get("parallel") is True
 
     @property
     def used(self) -> dict[str, int]:
-        """Slots charged so far, for each plan; of a parallel one, those of the part that was asked most often."""
-        with stored_forms(self.seq):
+        """Slots charged so far, by plan; for a parallel plan, those of the part that was charged most often."""
+        with self._readable():
             return {str(plan): int(slots) for plan, slots in self.body["state"]["used"].items()}
 
-
-@contextlib.contextmanager
-def stored_forms(seq: int) -> Iterator[None]:
-    """Reads what stands in the record of this number. Raises LedgerCorrupt where it is not what any dpbo up to this one wrote."""
-    try:
-        yield
-    except _UNREADABLE as error:
-        told = f"{type(error).__name__}: {error}"
-        raise LedgerCorrupt(f"record {seq} cannot be understood ({told}): it was changed, or written by a newer dpbo.") from None
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except _UNREADABLE as error:
+            what = f"{type(error).__name__}: {error}"
+            raise LedgerCorrupt(f"record {self.seq} cannot be read ({what}): it was changed, or a newer dpbo wrote it.") from None
 
 
-def replay(chain: Iterable[Record], accounting: Accounting, cap: Cost) -> None:
-    """Recompute every link, cost and slot. Raises LedgerCorrupt at the first record that does not follow, or passes the cap or its plan."""
-    totals = Totals(accounting, cap)
-    for record in chain:
-        totals.follow(record)
-
-
-class Totals:
-    """The running state, recomputed from the records and kept apart from what they say of it.
+@dataclass(frozen=True)
+class Reservation:
+    """Budget that is set aside for a plan.
 
     Attributes:
-        head: the newest record that was followed.
-        void: whether a record says that nothing is guaranteed.
-        plans: the reservations, by name.
-        paid: what each plan, and the releases of each name outside of plans, took from the budget.
-        used: slots that were charged, by plan; of a parallel one, those of the part that was asked most often.
-        parts: how often each part of the records was charged, by parallel plan.
+        name: of the plan.
+        event: one slot's.
+        slots: how many there are; of a parallel plan, for each part of the records.
+        terms: what the plan states.
+        parallel: whether each part of the records has its own slots (`Curator.reserve`).
+        limit: how many releases of a parallel plan there may be in all; None for no limit.
     """
 
-    def __init__(self, accounting: Accounting, cap: Cost) -> None:
-        self._accounting, self._cap = accounting, cap
+    name: str
+    event: Event
+    slots: int
+    terms: Mapping[str, Any] = field(repr=False)
+    parallel: bool = False
+    limit: int | None = None
+
+    @classmethod
+    def of(cls, record: Record) -> Self:
+        """The reservation that a record of kind `reserve` holds."""
+        body = record.body
+        return cls(record.name, record.event, body["slots"], body["terms"], record.parallel, body.get("limit"))
+
+    def to_json(self) -> dict[str, Any]:
+        """The record's body."""
+        return {**vars(self), "event": self.event.to_json(), "terms": dict(self.terms)}
+
+    def require_same(self, wanted: Reservation) -> None:
+        """Raises LedgerMismatch, naming the first term that differs.
+
+        A noise multiplier that another machine computed may differ in its last digits.
+        """
+        mine, given = self.event, wanted.event
+        close = math.isclose(mine.noise_multiplier, given.noise_multiplier, rel_tol=1e-9)
+        same = close and dataclasses.replace(given, noise_multiplier=mine.noise_multiplier) == mine
+        pairs: dict[str, tuple[Any, Any]] = {
+            "event": (mine, mine if same else given),
+            "evaluations": (self.slots, wanted.slots),
+            "parallel": (self.parallel, wanted.parallel),
+            "limit": (self.limit, wanted.limit),
+        }
+        pairs |= {term: (self.terms.get(term), wanted.terms.get(term)) for term in {**wanted.terms, **self.terms}}
+        remedy = f"The plan {self.name!r} exists: resume it with its own terms, or choose another name."
+        for term, (old, new) in pairs.items():
+            if old != new:
+                raise LedgerMismatch(term, old, new, remedy)
+
+
+@dataclass(frozen=True)
+class State:
+    """What every record carries: the total cost of everything reserved or charged, and the slots that each plan has used."""
+
+    total: Cost
+    used: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """As a record keeps it."""
+        return {"total": str(self.total), "used": dict(self.used)}
+
+
+class Chain:
+    """A chain as far as it was verified. Its state is recomputed from the records, and compared with what they say of it.
+
+    Attributes:
+        birth: what the ledger is for; set by the first record, as `cap`.
+        cap: what its budget holds.
+        head: the newest record.
+        state: the one after it.
+        reservations: by name of the plan.
+        paid: what each plan, and the releases of each name outside of plans, took from the budget.
+        parts: how often each part of the records was charged, by parallel plan.
+        unanswered: charges without a value, by number.
+        notes: (kind, text) of every note.
+    """
+
+    birth: Birth
+    cap: Cost
+    state: State
+
+    def __init__(self) -> None:
         self.head: Record | None = None
-        self.void = False
-        self.plans, self.paid, self.parts = dict[str, Record](), dict[str, Cost](), dict[str, Counter[int]]()
-        self._total, self.used = cap.nothing, dict[str, int]()
-        self._open, self._relation = dict[int, Record](), ""
+        self.reservations, self.paid, self.parts = dict[str, Reservation](), dict[str, Cost](), dict[str, Counter[int]]()
+        self.unanswered, self.notes = dict[int, Record](), set[tuple[str, str]]()
         self._events = dict[str, Event]()
+
+    def next_state(self, kind: str, name: str, body: Mapping[str, Any]) -> State:
+        """The state after a record of this content; nothing is changed. What is charged and what is verified follow from this alone.
+
+        Raises:
+            BudgetExceeded: it would pass the cap, or its plan. InputError, LedgerMismatch: it may not follow for another reason.
+        """
+        if (kind == "birth") is not (self.head is None):
+            raise InputError("kind", kind, "a birth as the first record, and only there")
+        match kind:
+            case "birth":
+                return State(Cost.read(body["cap"]).zero, {})
+            case "assume" | "void":
+                return self.state
+            case "value":
+                charge, values = self.unanswered.get(body["entry"]), body["values"]
+                if charge is None or len(values) != self._event(charge.body["event"]).slots or not names_same_handles(charge, values):
+                    raise InputError("entry", body["entry"], "the number of a charge of these values that has none")
+                return self.state
+            case "reserve":
+                if name in self.reservations:
+                    raise InputError("name", name, "a name of its own for each plan")
+                event, slots = self._event(body["event"]), body["slots"]
+                total = self._total_with(event.repeated(slots), f"the plan {name!r} of {slots} releases")
+                return State(total, {**self.state.used, name: 0})
+            case "charge":
+                event, plan = self._event(body["event"]), body["plan"]
+                if len(body.get("slots", range(event.slots))) != event.slots:
+                    raise InputError("slots", len(body["slots"]), f"{event.slots}, one for each release that is charged")
+                if plan is None:
+                    return State(self._total_with(event, f"the release {name!r}"), self.state.used)
+                return State(self.state.total, {**self.state.used, plan: self._slots_with(event, plan, body)})
+        raise InputError("kind", kind, f"one of {('birth', 'reserve', 'charge', 'value', 'assume', 'void')}")
 
     def follow(self, record: Record) -> None:
         """Take the next record in; its own hash was checked when it was read. Raises LedgerCorrupt where it does not follow."""
         place = (0, _ORIGIN) if self.head is None else (self.head.seq + 1, self.head.hash)
         try:
-            follows = (record.seq, record.previous) == place and self._after(record) == record.body["state"]
-        except (*_UNREADABLE, LedgerCorrupt):
-            follows = False
-        if not follows:
-            raise LedgerCorrupt(f"record {record.seq} was changed, moved, or does not follow from the records before it.")
-        self.head = record
+            state = self.next_state(record.kind, record.name, record.body)
+            if (record.seq, record.previous) != place or state.to_json() != record.body["state"]:
+                raise ValueError("another place or another state")
+            self._index(record, state)
+        except (*_UNREADABLE, PrivacyError):
+            raise LedgerCorrupt(f"record {record.seq} was changed, moved, or does not follow from the records before it.") from None
 
-    def _after(self, record: Record) -> dict[str, Any]:
-        """The state this record ought to carry. Raises ValueError where it could not have been written."""
+    def account(self) -> str:
+        """The budget in epsilon and delta, and what was spent or reserved for what, for BudgetExceeded."""
+        budget, total = self.birth.budget, self.state.total
+        if budget.epsilon is not None:
+            limits = f"epsilon {budget.epsilon:g}, delta {budget.delta:g}"
+        elif budget.mu is not None and budget.delta is not None:
+            limits = f"mu {budget.mu:g}, which is epsilon {format_up(epsilon_at(budget.mu, budget.delta))}, delta {budget.delta:g}"
+        else:
+            limits = f"mu {budget.mu:g}"
+        whose = f"({limits}) of {f'data set {self.birth.dataset!r}' if self.birth.dataset else 'these records'}"
+        costs = {name: float(sum(cost.parts)) for name, cost in self.paid.items()}
+        by_cost = sorted((name for name, cost in costs.items() if cost), key=lambda name: -costs[name])
+        shown = list[str]()
+        for name in by_cost[:_LISTED]:
+            plan = self.reservations.get(name)
+            slots = "" if plan is None else f" ({self.state.used[name]} of {plan.slots} slots used)"
+            shown.append(f"{name!r} {costs[name]:.6g}{slots}")
+        shown += [f"{len(by_cost) - _LISTED} others"] * (len(by_cost) > _LISTED)
+        if not shown:
+            return f"Nothing of the budget {whose} is spent or reserved."
+        full = all(float(part) >= (1 - 1e-9) * cap for part, cap in zip(total.parts, self.cap.parts, strict=True))
+        full &= all(self.state.used[name] == plan.slots for name, plan in self.reservations.items())
+        how = "used up" if full else "spent or reserved in part"
+        where = " `python -m dpbo ledger show FILE` lists what was released." if self.birth.dataset else ""
+        return f"The budget {whose} is {how}, in {self.birth.accounting.unit}: {', '.join(shown)}.{where}"
+
+    def _index(self, record: Record, state: State) -> None:
+        body = record.body
         match record.kind:
             case "birth":
-                _require(record.seq == 0)
-                self._relation = record.body["adjacency"]
+                self.birth, self.cap = Birth.from_json(body), Cost.read(body["cap"])
+                if not self.birth.accounting.may_hold(self.cap, self.birth.budget):
+                    raise ValueError("a cap above the budget")
             case "reserve":
-                _require(record.name not in self.plans)
-                self.plans[record.name], self.used[record.name], self.parts[record.name] = record, 0, Counter()
-                self._pay(record.name, self._event(record.body["event"]).repeated(record.body["slots"]))
+                self.reservations[record.name] = reserved = Reservation.of(record)
+                self.parts[record.name] = Counter()
+                self._pay(record.name, reserved.event.repeated(reserved.slots))
             case "charge":
-                self._charge(record)
+                self.unanswered[record.seq] = record
+                if (plan := body["plan"]) is None:
+                    self._pay(record.name, self._event(body["event"]))
+                elif self.reservations[plan].parallel:
+                    self.parts[plan].update(slot["part"] for slot in body["slots"])
             case "value":
-                charge = self._open.pop(record.body["entry"])
-                _require(len(record.body["values"]) == self._event(charge.body["event"]).slots and answers(charge, record.body["values"]))
-            case "assume" | "void":
-                self.void |= record.kind == "void"
+                del self.unanswered[body["entry"]]
             case _:
-                raise ValueError(f"unknown kind {record.kind!r}")
-        return {"total": str(self._total), "used": dict(self.used)}
-
-    def _charge(self, record: Record) -> None:
-        event, plan = self._event(record.body["event"]), record.body["plan"]
-        _require(len(record.body.get("slots", range(event.slots))) == event.slots)
-        self._open[record.seq] = record
-        if plan is None:
-            return self._pay(record.name, event)
-        reserved = self.plans[plan].body
-        if self.plans[plan].parallel:
-            _require(all(map(is_part, record.parts)))
-            _require("records" not in reserved["terms"] or record.body["units"] == reserved["terms"]["records"])  # see upgrades.py
-            self.parts[plan].update(record.parts)
-            self.used[plan] = max(self.parts[plan].values())
-            _require(reserved.get("limit") is None or self.parts[plan].total() <= reserved["limit"])
-        else:
-            self.used[plan] += event.slots
-        _require(event == self._event(reserved["event"]).repeated(event.slots) and self.used[plan] <= reserved["slots"])
+                self.notes.add((record.kind, record.name))
+        self.head, self.state = record, state
 
     def _pay(self, name: str, event: Event) -> None:
-        _require(event.relations() <= {self._relation})
-        cost = self._accounting.cost(event)
-        self._total, self.paid[name] = self._total + cost, self.paid.get(name, cost.nothing) + cost
-        _require(self._total <= self._cap)
+        cost = self.birth.accounting.cost(event)
+        self.paid[name] = self.paid.get(name, cost.zero) + cost
+
+    def _total_with(self, event: Event, what: str) -> Cost:
+        """The total once this event is added, or BudgetExceeded."""
+        self.birth.require_relation(event)
+        cost, before, accounting = self.birth.accounting.cost(event), self.state.total, self.birth.accounting
+        total = before + cost
+        if not total <= self.cap:
+            part = total.first_beyond(self.cap)
+            requested, spent, cap = (float(c.parts[part]) for c in (cost, before, self.cap))
+            raise BudgetExceeded(requested, cap - spent, cap, accounting.unit, what, self.account())
+        return total
+
+    def _slots_with(self, event: Event, plan: str, body: Mapping[str, Any]) -> int:
+        """The slots that the plan has used after this charge.
+
+        A plan pays only for the event that it reserved, and under data assumptions that it has stated from the start. Slots of a parallel
+        plan are counted by the places of the records: another number of records has other places.
+        """
+        reserved, slots = self.reservations.get(plan), body.get("slots", [])
+        if reserved is None:
+            raise InputError("plan", plan, "the name of a plan that was reserved")
+        if event != reserved.event.repeated(event.slots):
+            raise InputError("mechanism", event, f"the one reserved for the plan {plan!r}")
+        undeclared = {name for slot in slots for name in slot.get("assumptions", {})} - set(reserved.terms.get("assumptions") or {})
+        if undeclared:
+            remedy = "Reserve it with terms={'assumptions': dict(query.data_assumptions())}."
+            raise InputError("plan", ", ".join(sorted(undeclared)), "reserved for releases under these data assumptions", remedy)
+        before = used = self.state.used[plan]
+        after = before + event.slots
+        if reserved.parallel:
+            if (records := reserved.terms.get("records")) != body.get("units"):
+                raise LedgerMismatch("records", records, body.get("units"), "Give the records that the plan was made for, in their order.")
+            new, known = Counter(slot.get("part") for slot in slots), self.parts[plan]
+            if not all(type(part) is int and part >= 0 for part in new) or new.total() != event.slots:
+                raise InputError("plan", plan, "used for questions about one part of the records each", "See Query.part.")
+            if reserved.limit is not None and known.total() + event.slots > reserved.limit:
+                left = reserved.limit - known.total()
+                raise BudgetExceeded(event.slots, left, reserved.limit, "answers", f"the plan {plan!r}", self.account())
+            before, after = max(known[part] for part in new), max(known[part] + count for part, count in new.items())
+        if after > reserved.slots:
+            left = reserved.slots - before
+            raise BudgetExceeded(after - before, left, reserved.slots, "slots", f"the release for the plan {plan!r}", self.account())
+        return max(used, after)
 
     def _event(self, body: Mapping[str, Any]) -> Event:
-        """Most records of a chain say the same event: each is read once."""
+        """Most records of a chain hold the same event: each is read once."""
         text = dump(body)
         if text not in self._events:
             self._events[text] = event_from_json(body)
         return self._events[text]
 
 
-def answers(charge: Record, values: Sequence[Mapping[str, Any]]) -> bool:
+def replay(records: Iterable[Record]) -> Chain:
+    """Recompute every link, cost and slot. Raises LedgerCorrupt at the first record that does not follow, or passes the cap or its plan."""
+    chain = Chain()
+    for record in records:
+        chain.follow(record)
+    return chain
+
+
+def names_same_handles(charge: Record, values: Sequence[Mapping[str, Any]]) -> bool:
     """Whether these are the values of that charge's handles, as far as both name them."""
-    asked, told = [slot.get("handle") for slot in charge.body.get("slots", [])], [value.get("handle") for value in values]
-    return not asked or None in (*asked, *told) or asked == told
-
-
-def is_part(part: Any) -> bool:
-    """Whether this names a record's place."""
-    return isinstance(part, int) and not isinstance(part, bool) and part >= 0
-
-
-def _require(holds: bool) -> None:
-    if not holds:
-        raise ValueError("the record could not have been written")
-
-
-def _digest(seq: int, kind: str, name: str, body: str, previous: str) -> str:
-    return hashlib.sha256(dump([seq, kind, name, body, previous]).encode()).hexdigest()
+    charged, given = [slot.get("handle") for slot in charge.body.get("slots", [])], [value.get("handle") for value in values]
+    return not charged or None in (*charged, *given) or charged == given
 
 
 def dump(value: Any) -> str:
     """Canonical JSON: one text for one value, so that hashes are stable."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _digest(seq: int, kind: str, name: str, body: str, previous: str) -> str:
+    return hashlib.sha256(dump([seq, kind, name, body, previous]).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The only source of chance: the operating system's entropy. Neither torch's nor numpy's generators are ever consulted."""
+"""The only source of randomness: the operating system's entropy. Neither torch's nor numpy's generators are used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def system_entropy(size: int) -> bytes:
-    """`size` bytes that nobody can predict."""
+    """`size` unpredictable bytes."""
     return os.urandom(size)
 
 

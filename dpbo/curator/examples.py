@@ -1,7 +1,8 @@
-"""What public example records tell of a score before anything is charged: NaN on all of them, mostly out of range, not record by record.
+"""Tries a score on public example records before anything is charged.
 
-`require_per_record` changes one record at a time and requires every other one's score to keep its bits: `dpbo.testing.check_per_record` is
-this check on records of the caller's choice.
+`examine` refuses a score that is NaN on all of them, mostly out of its range, or not computed record by record. `require_per_record`
+changes one record at a time and requires every other one's score to keep its bits; `dpbo.testing.check_per_record` runs it on records of
+the caller's choice.
 """
 
 from __future__ import annotations
@@ -15,64 +16,78 @@ import torch
 
 from dpbo.curator.records import PrivateView, leaves
 from dpbo.errors import ScoreError
-from dpbo.isolation import quietly
+from dpbo.isolation import mute_warnings
 from dpbo.privacy import PrivacyUnit
-from dpbo.queries.score_evaluation import described, tensor_of
+from dpbo.queries.score_evaluation import describe_result, tensor_of
 
 Score = Callable[[Any, Any], Any]
 _EXTREMES = (1e6, -1e6, 1e30, -1e30, float("nan"))
 
 
 class MostlyClipped(ScoreError):
-    """Most scores of the example records tell nothing: they lie outside the score range, or all are NaN."""
+    """Most scores of the example records are useless: they lie outside the score range, or all are NaN."""
 
 
 def examine(score: Score, subject: Any, example: Any, ranges: Sequence[tuple[float, float]]) -> None:
-    """Raises ScoreError where public records show that releases of this score would tell nothing, or be noised for the wrong sensitivity.
+    """Refuse a score whose releases would be useless, or would get noise for the wrong sensitivity.
 
     Args:
-        example: public records on which it was tried already.
-        ranges: of each metric; without, what is out of range is not looked at.
+        score: `score(subject, records)`.
+        subject: what is scored, such as a fitted model.
+        example: public records.
+        ranges: (lower, upper) of each metric; empty, the range is not checked.
+
+    Raises:
+        ScoreError: says what the score returned and how to mend it.
     """
     view = PrivateView.of(example, PrivacyUnit("record"), units_are_public=True)
-    with quietly():
+    with mute_warnings():
         result = score(subject, view.records)
         again = score(subject, view.records)
     scores, repeated = (tensor_of(found).cpu().double().reshape(view.count, -1) for found in (result, again))
-    shown = f"on the {view.count} records of Curator(..., example=) it returned {described(result, scores)}"
+    returned = f"on the {view.count} records of Curator(..., example=) it returned {describe_result(result, scores)}"
     if view.count and not bool(scores.isfinite().any(0).all()):
-        fix = ("Return a finite number for records that it can take, or give example records that it can take; where this point alone is "
-               "that bad, begin at another.")  # fmt: skip
-        raise MostlyClipped(f"score is NaN or infinite for every record: {shown}. Such records count as the worst score. {fix}")
+        fix = ("Return a finite number for records that it can score, or give example records that it can score. If only this point fails, "
+               "begin at another.")  # fmt: skip
+        raise MostlyClipped(f"score is NaN or infinite for every record: {returned}. Such records count as the worst score. {fix}")
     for column, (lower, upper) in zip(scores.T, ranges, strict=False):
         outside = int(((column < lower) | (column > upper)).sum())
         if 2 * outside > view.count:
-            fix = "Give the range that records' scores have, or scale them to it; where this point alone is that bad, begin at another."
+            fix = "Give the range that records' scores have, or scale them to it. If only this point is out of range, begin at another."
             beyond = f"score lies outside score_range ({lower:g}, {upper:g}) for {outside} records"
-            raise MostlyClipped(f"{beyond}, where it is clipped: {shown}. {fix}")
+            raise MostlyClipped(f"{beyond}, where it is clipped: {returned}. {fix}")
     if view.can_take and view.count > 1 and torch.equal(scores.nan_to_num(), repeated.nan_to_num()):
         try:
-            with quietly():
+            with mute_warnings():
                 require_per_record(score, subject, view, trials=1, seed=0, wild=False)
         except AssertionError as moved:
-            fix = "Let each record's score follow from that record alone: no mean, rank, normalisation or batch statistics over the others."
-            raise ScoreError(f"score does not score each record by itself: {shown}, and {moved}. {fix}") from None
+            fix = "Compute each record's score from that record alone: no mean, rank, normalisation or batch statistics over the others."
+            raise ScoreError(f"score does not score each record by itself: {returned}, and {moved}. {fix}") from None
 
 
 def require_per_record(
     score: Score, subject: Any, view: PrivateView, *, trials: int, seed: int, parts: bool = False, wild: bool = True
 ) -> None:
-    """Raises AssertionError, naming the record that moved another one's score, and by how much.
+    """Require that changing one record leaves every other one's score the same to the last bit.
 
     Args:
-        trials: how many records are changed, among them those of lowest and highest score.
+        score: `score(subject, records)`.
+        subject: what is scored.
+        view: public records that can be taken apart.
+        trials: how many records are changed, besides those of lowest and highest score.
+        seed: chooses these records.
         parts: whether records are also left out.
-        wild: whether whole numbers may leave the range that records have: a label or an index beyond it can end a process.
+        wild: whether whole numbers may leave the range that the records have: a label or an index beyond it can end a process.
+
+    Raises:
+        AssertionError: names the record that moved another one's score, and by how much.
     """
     before = _scores(score(subject, view.records))
     assert len(before) == view.count, f"score returned {len(before)} rows for {view.count} records"
     compared, rng, everyone = 0, np.random.default_rng(seed), torch.arange(view.count)
-    for changed in _victims(before, trials, rng):
+    first = before.reshape(len(before), -1)[:, 0]
+    drawn = rng.choice(len(before), size=min(trials, len(before)), replace=False).tolist()
+    for changed in dict.fromkeys([int(first.argmin()), int(first.argmax()), *drawn]):
         others = everyone[everyone != changed]
         for name, neighbour in _replacements(view, changed, rng, wild):
             after = _scores_or_none(score, subject, neighbour)
@@ -80,38 +95,29 @@ def require_per_record(
             if after is not None:
                 _require_equal(before[others.numpy()], after[others.numpy()], f"replacing record {changed} by {name}")
     assert compared, "the score raised on every neighbour: nothing could be compared"
-    if parts:
-        _check_parts(score, subject, view, before, rng)
-
-
-def _check_parts(score: Callable[[Any, Any], Any], subject: Any, view: PrivateView, before: np.ndarray[Any, Any], rng: Any) -> None:
-    for size in sorted({1, 2, 7, view.count // 2, view.count - 1} & set(range(1, view.count))):
-        kept = torch.from_numpy(np.sort(rng.choice(view.count, size=size, replace=False)))
-        after = _scores_or_none(score, subject, view.take(kept))
+    for size in sorted({1, 2, 7, view.count // 2, view.count - 1} & set(range(1, view.count))) if parts else ():
+        chosen = torch.from_numpy(np.sort(rng.choice(view.count, size=size, replace=False)))
+        after = _scores_or_none(score, subject, view.take(chosen))
         if after is not None:
-            _require_equal(before[kept.numpy()], after, f"leaving out {view.count - size} records")
-
-
-def _victims(scores: np.ndarray[Any, Any], trials: int, rng: np.random.Generator) -> list[int]:
-    first = scores.reshape(len(scores), -1)[:, 0]
-    drawn = rng.choice(len(scores), size=min(trials, len(scores)), replace=False).tolist()
-    return list(dict.fromkeys([int(first.argmin()), int(first.argmax()), *drawn]))
+            _require_equal(before[chosen.numpy()], after, f"leaving out {view.count - size} records")
 
 
 def _replacements(view: PrivateView, changed: int, rng: np.random.Generator, wild: bool) -> Iterator[tuple[str, Any]]:
-    """Neighbours of the records in one place: another record anywhere, and for numbers also zeros, huge values of both signs, NaN."""
+    """The records with one of them replaced: by another one of them, and where they are numbers by zeros, huge values and NaN."""
     positions = torch.arange(view.count)
     positions[changed] = (changed + int(rng.integers(1, view.count))) % view.count
     yield "another one", view.take(positions)
     for name, value in (("zeros", 0.0), *((f"{end:g}", end) for end in _EXTREMES)):
         neighbour = view.take(torch.arange(view.count))
-        if [part for part in leaves(neighbour) if _overwritten(part, changed, value, wild)]:
+        if [part for part in leaves(neighbour) if _overwrite(part, changed, value, wild)]:
             yield name, neighbour
 
 
-def _overwritten(part: Any, changed: int, value: float, wild: bool) -> bool:
-    """Put `value`, as far as the dtype reaches, in one row of a numeric part; False where that means nothing."""
-    kind = _kind(part)
+def _overwrite(part: Any, changed: int, value: float, wild: bool) -> bool:
+    """Write `value`, or what is nearest to it in the dtype, into one row of a numeric part; False where that means nothing."""
+    kind = part.dtype.kind if isinstance(part, np.ndarray) else ""
+    if isinstance(part, torch.Tensor):
+        kind = "f" if part.is_floating_point() else torch.empty(0, dtype=part.dtype).numpy().dtype.kind
     if kind == "f":
         part[changed] = value
         return True
@@ -123,15 +129,8 @@ def _overwritten(part: Any, changed: int, value: float, wild: bool) -> bool:
     return False
 
 
-def _kind(part: Any) -> str:
-    """numpy's letter for the dtype; "" where it is none of numpy's or torch's."""
-    if isinstance(part, torch.Tensor):
-        return "f" if part.is_floating_point() else str(torch.empty(0, dtype=part.dtype).numpy().dtype.kind)
-    return part.dtype.kind if isinstance(part, np.ndarray) else ""
-
-
 def _scores_or_none(score: Callable[[Any, Any], Any], subject: Any, records: Any) -> np.ndarray[Any, Any] | None:
-    """None where the score raises: the curator confines that to the record that causes it."""
+    """None where the score raises: the curator would count the failing records as the worst score."""
     try:
         return _scores(score(subject, records))
     except Exception:

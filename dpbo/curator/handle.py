@@ -1,4 +1,4 @@
-"""An opaque handle: a random name for an evaluated query whose exact answer stays with the curator."""
+"""An evaluation as a job for this process or a worker, and its handle: a random name for an answer that stays with the curator."""
 
 from __future__ import annotations
 
@@ -14,17 +14,11 @@ from typing import Any, NoReturn, Self
 import torch
 
 from dpbo.curator.examples import examine
-from dpbo.curator.records import PrivateView, count_records, guarded, versions
+from dpbo.curator.records import PrivateView, count_records, read_only, versions
 from dpbo.errors import OpacityError, PrivacyError, PrivateFailure, ScoreError
-from dpbo.isolation import ctrl_c_came, hearing_ctrl_c
+from dpbo.isolation import ctrl_c_pressed, watch_ctrl_c
 from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.validation import checked, require_json
-
-# ========== MERGED One evaluation, as a picklable job for this process or a worker: fit in the open, then score inside.
-#
-# A worker belongs to the trusted side. What it sends back is a message of clipped integer sums, with the raw losses where a question keeps
-# them for later ones, and never noise, so a job that dies or runs twice costs nothing.
-#
 
 LOST = (BrokenExecutor, CancelledError)
 """What an executor raises for a job that was lost with its worker."""
@@ -33,16 +27,23 @@ _OF_FIT = "Raised by `fit`, before any private record was read."
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """Evaluate one query. Errors of its public part are raised; what fails on private records comes back as a Failure.
+    """Evaluate one query: fit on public things, then score private records. It can be pickled for a worker, which is trusted.
 
-    Its id tells it from every other job: an executor that runs equal calls once (Dask's default) would give two releases one Poisson
-    sample, and the second were no fresh one. With `examined=False` the score is judged on the example records, which the caller gave.
+    Errors of the public part are raised; what fails on private records comes back as a Failure. A worker sends back clipped integer sums,
+    with the raw losses where a question keeps them for later ones, and never noise, so a job that dies or runs twice costs nothing.
+    Every job has an id of its own: an executor that runs equal calls once (Dask's default) would give two releases one Poisson sample.
+
+    Args:
+        query: the question.
+        view: the private records.
+        example: public records on which the score is tried first; None for none.
+        probed: whether the score was tried on them before; else it is also checked that it scores each record by itself.
     """
 
     query: Query
     view: PrivateView = field(repr=False)
     example: Any = field(repr=False)
-    examined: bool = True
+    probed: bool = True
     home: int = field(default_factory=os.getpid)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -56,15 +57,15 @@ class Job:
             raise
         if self.example is not None:
             self._probe(subject)
-        with hearing_ctrl_c():
+        with watch_ctrl_c():
             try:
-                outcome = self._asked(subject)
+                outcome = self._score(subject)
             except BaseException:
-                if not ctrl_c_came():  # between two calls of the score, with private numbers in its frames
+                if not ctrl_c_pressed():  # between two calls of the score, with private numbers in its frames
                     raise
-            return Failure("interrupted") if ctrl_c_came() else outcome
+            return Failure("interrupted") if ctrl_c_pressed() else outcome
 
-    def _asked(self, subject: Any) -> IntegerSum | Failure:
+    def _score(self, subject: Any) -> IntegerSum | Failure:
         try:
             before = self.view.versions()
         except BaseException:  # a Source may name records in what it raises
@@ -74,28 +75,28 @@ class Job:
 
     def _probe(self, subject: Any) -> None:
         before = versions(self.example)
-        self.query.probe(guarded(self.example), count_records(self.example), subject)
-        if not self.examined and (scored := self.query.scored(subject)) is not None:
-            score, scores_what, ranges = scored
-            examine(score, scores_what, self.example, ranges)
+        self.query.probe(read_only(self.example), count_records(self.example), subject)
+        if not self.probed and (scored := self.query.per_record_score(subject)) is not None:
+            score, subject_scored, ranges = scored
+            examine(score, subject_scored, self.example, ranges)
         if versions(self.example) != before:
             raise ScoreError("score must not change records in place; on public stand-in records it did. Score a copy.")
 
 
-def handed_in(job: Job, executor: Executor) -> Future[IntegerSum | Failure]:
-    """The job on an executor. What that raises at once is confined as in `shown`."""
+def submit_job(job: Job, executor: Executor) -> Future[IntegerSum | Failure]:
+    """The job on an executor. Raises `public_error` of what that raises at once."""
     try:
         return executor.submit(job)
     except Exception as raised:
-        error = shown(raised)
+        error = public_error(raised)
     raise error
 
 
-def shown(error: BaseException) -> BaseException:
-    """What a waiting caller may see of a job's error: what `fit` raised, and dpbo's own errors, as they are.
+def public_error(error: BaseException) -> BaseException:
+    """What the caller may see of a job's error: what `fit` raised, and dpbo's own errors, as they are.
 
     Any other error is the executor's. It may show records, as one of pickling does ("Can't pickle Patient('Ada Lovelace', ...)"), and so
-    may what caused it: only its type is told, and of a lost worker what the executor says itself.
+    may its cause: only its type is shown, and the executor's own text where a worker was lost.
     """
     public = (PrivacyError, KeyboardInterrupt)
     if isinstance(error, public) or _OF_FIT in getattr(error, "__notes__", ()):
@@ -129,12 +130,12 @@ class Opaque:
         self._refuse("read")
 
     def _refuse(self, what: str) -> NoReturn:
-        raise OpacityError(f"a {type(self).__name__} is opaque and cannot be {what}; curator.release(...) is the only door.")
+        raise OpacityError(f"a {type(self).__name__} is opaque and cannot be {what}. Use curator.release(...).")
 
 
 @checked
 class Handle(Opaque):
-    """Names one evaluation: a random id, its public question, public details such as the point x. The answer stays with the curator."""
+    """Names one evaluation: a random id, its question, and public details such as the point x. The answer stays with the curator."""
 
     def __init__(self, query: Query, details: Mapping[str, Any], name: str | None = None) -> None:
         require_json("details", details)
@@ -145,6 +146,10 @@ class Handle(Opaque):
     def id(self) -> str:
         """The name under which the ledger knows it."""
         return self._id
+
+    def fingerprint_parts(self) -> tuple[str]:
+        """Ranks compare handles by their ids (`dpbo.fingerprint`)."""
+        return (self.id,)
 
     @property
     def query(self) -> Query:

@@ -1,8 +1,8 @@
-"""Unit labels as values: two records belong to one unit if and only if their labels are equal as values.
+"""Unit labels: two records belong to one unit if and only if their labels are equal as values.
 
 Whole numbers, bools, text, bytes, dates, tuples of these, and arrays, tensors and Series of them are values. A 0-d tensor or array counts
-as what it holds, and a float as the whole number that it holds exactly. Other objects may compare by identity, which would make every
-record a unit of its own, so they are refused by name. Labels of different kinds are refused too: 1 and "1" would be two units.
+as the value in it, a float as the whole number that it stores exactly. Other objects may compare by identity, which would make every record
+a unit of its own, so they are refused by name. Labels of different kinds are refused too: 1 and "1" would be two units.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import numbers
 import unicodedata
 import warnings
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from dpbo.errors import InputError
 
 ALLOWED = "one label a record: whole numbers, text, bytes, dates, or tuples of them, all of one kind"
 _REMEDY = "Convert all labels, in all tables, in one way: numbers by int, anything else by str."
-_EXACT = {2: 2**11, 4: 2**24}  # up to which floats of so many bytes hold every whole number; others: 2^53
+_EXACT = {2: 2**11, 4: 2**24}  # bytes of a float -> below which it stores every whole number; other floats: 2^53
 
 
 class _Date(str):
@@ -45,17 +45,20 @@ def as_values(name: str, labels: Any) -> np.ndarray[Any, Any]:
     if array is None or array.ndim != 1:
         raise InputError(name, type(labels).__name__, ALLOWED)
     if array.dtype.kind == "f":
-        known = array[~np.isnan(array)]
-        if not bool(((known == np.floor(known)) & (np.abs(known) < _EXACT.get(array.dtype.itemsize, 2**53))).all()):
+        given = array[~np.isnan(array)]
+        if not bool(((given == np.floor(given)) & (np.abs(given) < _EXACT.get(array.dtype.itemsize, 2**53))).all()):
             raise InputError(name, "floats that are not exact whole numbers", ALLOWED, _REMEDY)
         array = array.astype(np.float64)
     elif array.dtype.kind not in "biu":
-        values = [_quiet_value(label) for label in array]
+        values = [_value_or_refused(label) for label in array]
         if refused := sorted({type(label).__name__ for label, value in zip(array, values, strict=True) if value is _REFUSED}):
             raise InputError(name, refused[0], ALLOWED, _REMEDY)
+        distinct = set(values)
         if len({kind_of(value) for value in values if not is_missing(value)}) > 1:
             raise InputError(name, "labels of different kinds", ALLOWED, _REMEDY)
-        _warn_of_variants(name, values)
+        if len(set(map(folded, distinct))) < len(distinct):
+            text = "some labels differ only in case, spaces or the form of letters, and are protected as different units"
+            warnings.warn(f"{name}: {text}. Make them alike if they are the same unit.", UserWarning, stacklevel=2)
         if array.dtype.kind not in "US":
             array = _listed(values)
     return array
@@ -75,7 +78,7 @@ def is_missing(value: Any) -> bool:
 
 
 def folded(value: Any) -> Any:
-    """What a reader would take for the same label: without regard to case, spaces and the form of letters."""
+    """The label without case, spaces and the form of letters: what a reader would take for the same label."""
     if isinstance(value, tuple):
         return tuple(map(folded, value))
     if not isinstance(value, str):
@@ -85,18 +88,18 @@ def folded(value: Any) -> Any:
 
 
 def _array(labels: Any) -> np.ndarray[Any, Any] | None:
-    """As an array; None if they have no order, are one text, or fail, because what the labels raise may show some of them."""
+    """The labels as an array; None where they have no order, are one text, or raise: an error's text may show some of them."""
     if isinstance(labels, (str, bytes, Set, Mapping, np.ma.MaskedArray)) or hasattr(labels, "columns"):
         return None
     try:
-        held = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else labels
-        return np.asarray(held if hasattr(held, "dtype") else _listed(held))
+        raw = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else labels
+        return np.asarray(raw if hasattr(raw, "dtype") else _listed(raw))
     except Exception:
         return None
 
 
 def _listed(labels: Any) -> np.ndarray[Any, Any]:
-    """A 1-d array of objects, also of tuples."""
+    """A 1-d array of objects; tuples stay whole."""
     parts = list(labels)
     array = np.empty(len(parts), dtype=object)
     for i, part in enumerate(parts):
@@ -107,8 +110,8 @@ def _listed(labels: Any) -> np.ndarray[Any, Any]:
 _REFUSED = object()
 
 
-def _quiet_value(label: Any) -> Any:
-    """What `_value` returns, or `_REFUSED`: what the label raises may show it."""
+def _value_or_refused(label: Any) -> Any:
+    """What `_value` returns, or `_REFUSED` where it raises: an error's text may show the label."""
     try:
         return _value(label)
     except Exception:
@@ -116,7 +119,7 @@ def _quiet_value(label: Any) -> Any:
 
 
 def _value(label: Any) -> Any:
-    """What equal labels and no others share, of Python's own types. Raises TypeError for what may compare by identity."""
+    """The label as one of Python's own types, equal for equal labels alone. Raises TypeError for what may compare by identity."""
     if isinstance(label, (torch.Tensor, np.ndarray)) and label.ndim == 0:
         label = label.detach().cpu().numpy()[()] if isinstance(label, torch.Tensor) else label[()]
     if isinstance(label, np.datetime64):
@@ -127,7 +130,7 @@ def _value(label: Any) -> Any:
         zone = label.utcoffset() if isinstance(label, datetime.datetime) else None
         if zone is None:
             return _value(label.to_datetime64() if hasattr(label, "to_datetime64") else np.datetime64(label.isoformat()))
-        assert isinstance(label, datetime.datetime)  # the years 1 and 9999 stand for "never", and UTC may lie outside them
+        assert isinstance(label, datetime.datetime)  # in the years 1 and 9999, used for "never", UTC may be out of range
         moment = label if label.year in (1, 9999) else label.astimezone(datetime.UTC)
         return _Instant(_value(moment.replace(tzinfo=None)))
     if isinstance(label, (bool, np.bool_)):
@@ -148,11 +151,3 @@ def _value(label: Any) -> Any:
     if isinstance(label, tuple):
         return tuple(map(_value, label))
     raise TypeError
-
-
-def _warn_of_variants(name: str, values: Sequence[Any]) -> None:
-    """Warn where text labels are two units that a reader would take for one."""
-    distinct = set(values)
-    if len({folded(value) for value in distinct}) < len(distinct):
-        told = "some labels differ only in case, spaces or the form of letters, and are protected as different units"
-        warnings.warn(f"{name}: {told}. Make them alike if they are the same unit.", UserWarning, stacklevel=2)

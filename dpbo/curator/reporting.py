@@ -1,22 +1,23 @@
-"""From a ledger to its statement."""
+"""Composes the statement of a ledger: what it guarantees, under which assumptions, and what was declared public."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.gdp import true_positive_rate
-from dpbo.curator.birth import EVALUATIONS, IN_ALL, OF_EACH_ROW, ROLES
+from dpbo.curator.birth import EVALUATIONS, IN_ALL, OF_EACH_ROW, ROLES, Birth
 from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import Ledger
-from dpbo.curator.upgrades import upgraded_slot
 from dpbo.errors import InputError
 from dpbo.events import DeclassifiedEvent
-from dpbo.privacy import Adjacency
+from dpbo.privacy import RowChange
 from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, conditional, format_up
 
 _ASSUMPTIONS = {
@@ -24,7 +25,7 @@ _ASSUMPTIONS = {
     "score-total": "the score does not fail on the private records as a whole; where it does, the operator sees that, uncharged",
     "timing-not-observed": "nobody who must not see the records times evaluations or releases",
     "durations-tell-nothing": "how long a score takes does not depend on the records: values were released in the order in which workers "
-    "finished, which everybody who reads them sees",
+    "finished, and every reader sees that order",
     "dpsgd-attested": "training takes records from dpbo's loader alone, which holds each protected record once; a record's gradient "
     "depends on no other record (as it would by class weights or padding in a mean loss), but for the last bits of float arithmetic; "
     "whether a training fails tells nothing of them",
@@ -34,18 +35,13 @@ _ASSUMPTIONS = {
     "its training uses can be watched",
     "runs-attested": "each run of a private selection, its output, its score and whether it fails, costs what its events say, and runs "
     "share nothing that depends on the records",
-    "conditional-allowed": "none yet, but this ledger lets releases happen that rest on data assumptions: after one, not all are bounded",
-    "repeated-records": "none, but the caller allowed it: other ledgers may have released answers about these records, and what they "
-    "guarantee adds to this",
+    "conditional-allowed": "none yet, but this ledger allows releases that rest on data assumptions: after one, not all are bounded",
+    "repeated-records": "none, but the caller allowed it: other ledgers may have released answers about these records, and their privacy "
+    "losses add to this one",
     "records-keep-their-places": "whenever this ledger is opened, every record stands where it stood: answers are counted by place",
     "shards-are-disjoint": "no record was given to two processes",
 }
-_OWN_WORDS = "noted by the caller, in these words: dpbo neither makes nor checks this assumption"
-_CHANGES = {
-    Adjacency.REPLACE_ONE: "had these records rather than others",
-    Adjacency.ADD_OR_REMOVE_ONE: "is in the data",
-    Adjacency.BOUNDED_ROW_CHANGE: "lies in one place rather than another in reach",
-}
+_NOTED = "noted by the caller, in these words: dpbo neither makes nor checks this assumption"
 _INPUTS = "search inputs (the points x and their range)"
 _MODELS = "records that models were trained on, and the models: the caller declares them public or protected by other means"
 _OTHERS = "records of other roles"
@@ -55,88 +51,94 @@ _NOT_PROTECTED = {
     "candidate": (_MODELS, _INPUTS),
 }
 
-_LISTED = 5  # kinds of question under one plan that took on trust what its terms do not say
+_LISTED = 5  # kinds of question that are listed under one plan, where they declare what its terms do not say
 
 
 def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int | None = None) -> Statement:
-    """The statement of everything this ledger may ever release. `units`: their public number, else the newest that a charge names."""
+    """The statement of everything this ledger may ever release.
+
+    Args:
+        ledger: its chain is verified first.
+        delta: where to read epsilon, for a budget given as mu.
+        units: public number of units; omitted, the newest one that a charge names.
+
+    Raises:
+        InputError: a delta that is not the budget's. LedgerCorrupt: the chain does not hold.
+    """
+    at = _delta(ledger, delta)
     chain, birth = ledger.verified(), ledger.birth
-    at, conditions, roles = _delta(ledger, delta), _conditions(chain), _roles(chain)
-    assumed = {name: text for name, text in _assumed(chain).items() if not (conditions and name == "conditional-allowed")}
-    exact = any(record.kind in ("charge", "reserve") and _is_exact(record) for record in chain)
+    charges = [record for record in chain if record.kind == "charge"]
+    plans = {record.name: record for record in chain if record.kind == "reserve"}
+    slots = [slot for record in charges for slot in record.body.get("slots", [])]
+    conditions = _conditions([record.body["terms"] for record in plans.values()], slots)
+    noted = [record.name for record in chain if record.kind == "assume" and not (conditions and record.name == "conditional-allowed")]
+    assumed = {name: _ASSUMPTIONS.get(name, _NOTED) for name in ("score-per-record", "score-total", "timing-not-observed", *noted)}
+    # added as decimals, as they were given, so that 0.1 and 0.2 are 0.3
+    failing = float(min(sum((Decimal(repr(slot.get("failure_probability", 0.0))) for slot in slots), Decimal(0)), Decimal(1)))
+    exact = any(map(_is_exact, (*charges, *plans.values())))
     protected = _guarantee(ledger, ledger.cap, at)
-    failing = _failure_probability(chain)
     guarantee = Guarantee.none() if exact or failing >= 1.0 else protected
-    units, counted = units if units is not None else _units(chain), roles[0] if len(roles) > 1 else ""  # the curator's own
+    spent = Guarantee.none() if any(map(_is_exact, charges)) else _guarantee(ledger, _spent(ledger, charges, plans, chain[-1].used), at)
+    named_roles = [record.body["terms"]["role"] for record in plans.values() if "role" in record.body["terms"]]
+    roles = list(dict.fromkeys([birth.role, *(role for role in named_roles if role in ROLES)]))
+    unknown = dict.fromkeys(repr(role) for role in named_roles if role not in ROLES)
+    if units is None:  # a charge of DP-SGD steps need not name them
+        units = next((count for record in reversed(charges) if (count := record.body.get("units")) is not None), None)
+    counted = roles[0] if len(roles) > 1 else ""  # the curator's own
+    void = [record.name or "no reason was given" for record in chain if record.kind == "void"]
     return Statement(
-        void="; ".join(_voids(chain) + ["answers without any guarantee were or will be published"] * exact),
+        void="; ".join(void + ["answers without any guarantee were or will be published"] * exact),
         scope="" if ledger.storage.persistent else "this process only",
-        dataset=birth["dataset"],
-        unit=birth["unit"],
+        dataset=birth.dataset,
+        unit=birth.unit,
         units=units,
-        adjacency=birth["adjacency"],
+        adjacency=birth.adjacency.value,
         role=" and ".join(roles),
-        not_protected=(*_not_protected(roles), *_unknown(chain)),
+        not_protected=(
+            *_not_protected(roles),
+            *(f"records of the role {name}, which a plan names and dpbo does not know" for name in unknown),
+        ),
         guarantee=guarantee,
         lines=_lines(guarantee, protected, assumed, conditions, failing),
-        spent=_spent(ledger, chain, at),
+        spent=spent,
         reserved=_guarantee(ledger, chain[-1].total, at),
         assumptions={**assumed, **conditions},
-        public_inputs=_declared(chain),
+        public_inputs=_public_inputs(charges, plans),
         entries=len(chain),
         head=chain[-1].hash,
-        meaning=(*_meaning(guarantee, birth, conditions, failing), *_warnings(guarantee, units, counted)),
-        radius=_radius(birth),
+        meaning=_meaning(guarantee, birth, units, counted, conditions, failing),
+        radius=_radius(birth.row_change),
         counted=counted,
         conditions=tuple(conditions),
         failure_probability=failing,
+        remaining=_remaining(ledger.cap, chain[-1].total),
     )
 
 
-def _units(chain: list[Record]) -> int | None:
-    """Steps of DP-SGD are charged by an accountant that is not told how many there are, so the newest charge may name none."""
-    named = (record.body.get("units") for record in reversed(chain) if record.kind == "charge")
-    return next((units for units in named if units is not None), None)
-
-
-def _roles(chain: list[Record]) -> list[str]:
-    """What the records are for: the curator's role, and what plans do with them besides."""
-    return list(dict.fromkeys([chain[0].body["role"], *(role for role in _named(chain) if role in ROLES)]))
-
-
-def _unknown(chain: list[Record]) -> tuple[str, ...]:
-    """Roles that are none: earlier versions took any word from a plan's caller, and what it was to protect cannot be told."""
-    names = dict.fromkeys(repr(role) for role in _named(chain) if role not in ROLES)
-    return tuple(f"records of the role {name}, which a plan names and dpbo does not know" for name in names)
-
-
-def _named(chain: list[Record]) -> list[Any]:
-    return [record.body["terms"]["role"] for record in chain if record.kind == "reserve" and "role" in record.body["terms"]]
-
-
-def _not_protected(roles: list[str]) -> tuple[str, ...]:
-    """Of several roles, what no one of them protects."""
-    told = dict.fromkeys(item for role in roles for item in _NOT_PROTECTED[role])
+def _not_protected(roles: Sequence[str]) -> tuple[str, ...]:
+    """What none of the roles protects."""
     protected = {_MODELS} if "training" in roles else set()
-    return tuple(item for item in told if item not in protected | ({_OTHERS} if len(roles) > 1 else set()))
+    if len(roles) > 1:
+        protected.add(_OTHERS)
+    return tuple(dict.fromkeys(item for role in roles for item in _NOT_PROTECTED[role] if item not in protected))
 
 
-def _radius(birth: dict[str, Any]) -> str:
-    """Of a bounded row change, in words."""
-    if "row_change" not in birth:
+def _radius(change: RowChange | None) -> str:
+    """How far a row may move, in words; "" where it may move at will."""
+    if change is None:
         return ""
-    norm, diameter = birth["row_change"]["norm"], birth["row_change"]["diameter"]
-    table = "" if birth["row_change"].get("table") is None else f" of {birth['row_change']['table']!r}"
-    return f"a row{table} moves by at most {norm:g}, which is {format_up(100 * norm / diameter, 3)} % of the diameter {diameter:g}"
+    table = "" if change.table is None else f" of {change.table!r}"
+    share = format_up(100 * change.norm / change.diameter, 3)
+    return f"a row{table} moves by at most {change.norm:g}, which is {share} % of the diameter {change.diameter:g}"
 
 
 def _lines(
     guarantee: Guarantee, protected: Guarantee, assumed: dict[str, str], conditions: dict[str, str], failing: float
 ) -> tuple[str, str, str]:
-    """All releases, the unconditional ones, all under the data assumptions.
+    """The guarantee of all releases, of the unconditional ones alone, and of all under the data assumptions.
 
-    `protected` is the cap, which the private releases share whatever else was released. The unconditional ones keep it only where
-    nobody chose them by what the others said: a release that is bounded by nothing may say which question to ask next.
+    `protected` is the cap's guarantee. The unconditional releases keep it whatever else was released, where none of them was chosen by what
+    the others said: a release that is not bounded may tell which question to ask next.
     """
     code = f"with {', '.join(assumed)}"
     if not conditions and guarantee == protected:
@@ -145,32 +147,20 @@ def _lines(
     return NOT_BOUNDED, alone, f"{guarantee}, {code}, {conditional(conditions, failing)}" if conditions else str(guarantee)
 
 
-def _conditions(chain: list[Record]) -> dict[str, str]:
-    """The data assumptions of everything reserved or charged."""
-    slots = [slot for record in chain if record.kind == "charge" for slot in record.body.get("slots", [])]
-    plans = [record.body["terms"] for record in chain if record.kind == "reserve"]
+def _conditions(plans: Iterable[Mapping[str, Any]], slots: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The data assumptions of everything reserved or charged, with all texts that were given for one name."""
     found: dict[str, list[str]] = {}
     for name, text in (pair for holder in (*plans, *slots) for pair in (holder.get("assumptions") or {}).items()):
         found.setdefault(name, []).append(text)
     return {name: "; also: ".join(dict.fromkeys(texts)) for name, texts in found.items()}
 
 
-def _failure_probability(chain: list[Record]) -> float:
-    """With which the sensitivity of one conditional release or another is false: the sum over them, as a union bound has it.
-
-    Added as decimals, as they were given, so that .1 and .2 are .3.
-    """
-    slots = [slot for record in chain if record.kind == "charge" for slot in record.body.get("slots", [])]
-    total = sum((Decimal(repr(slot["failure_probability"])) for slot in slots if "failure_probability" in slot), Decimal(0))
-    return float(min(total, Decimal(1)))
-
-
 def _is_exact(record: Record) -> bool:
-    """Whether it publishes what no guarantee covers: exact answers, but for those that a named assumption declassifies."""
+    """Whether a charge or reservation publishes exact answers, and no named assumption declassifies them."""
     event = record.event
-    held = [record.body["terms"]] if record.kind == "reserve" else record.body.get("slots", [])
-    declared = isinstance(event, DeclassifiedEvent) and held and all(holder.get("assumptions") for holder in held)
-    return event.free and not declared
+    holders = [record.body["terms"]] if record.kind == "reserve" else record.body.get("slots", [])
+    declassified = isinstance(event, DeclassifiedEvent) and holders and all(holder.get("assumptions") for holder in holders)
+    return event.free and not declassified
 
 
 def _delta(ledger: Ledger, delta: float | None) -> float | None:
@@ -184,94 +174,82 @@ def _delta(ledger: Ledger, delta: float | None) -> float | None:
 
 
 def _guarantee(ledger: Ledger, cost: Cost, delta: float | None) -> Guarantee:
-    """Of everything that cost this much; within a cap that was rounded down, the budget's own epsilon is a bound as well."""
+    """The guarantee of everything that cost this much. Within a cap that was rounded down, the budget's own epsilon is a bound as well."""
     bound, stated = ledger.accounting.guarantee(cost, delta), ledger.budget.epsilon
     if bound.epsilon is None or stated is None or not ledger.accounting.cap_is_budget:
         return bound
     return dataclasses.replace(bound, epsilon=min(bound.epsilon, stated))
 
 
-def _spent(ledger: Ledger, chain: list[Record], delta: float | None) -> Guarantee:
-    exact = any(record.kind == "charge" and _is_exact(record) for record in chain)
-    return Guarantee.none() if exact else _guarantee(ledger, _charged(chain, ledger), delta)
+def _spent(ledger: Ledger, charges: Sequence[Record], plans: Mapping[str, Record], used: Mapping[str, int]) -> Cost:
+    """What the charges cost; under a parallel plan, what those of the most often used part did."""
+    parallel = {name: record for name, record in plans.items() if record.parallel}
+    events = [record.event for record in charges if record.body["plan"] not in parallel]
+    events += [parallel[name].event.repeated(slots) for name, slots in used.items() if name in parallel and slots]
+    return sum(map(ledger.accounting.cost, events), ledger.cap.zero)
 
 
-def _charged(chain: list[Record], ledger: Ledger) -> Cost:
-    """Of a parallel plan, what the part that was asked most often cost."""
-    parallel = {record.name: record for record in chain if record.kind == "reserve" and record.parallel}
-    charges = [record for record in chain if record.kind == "charge" and record.body["plan"] not in parallel]
-    events = [record.event for record in charges]
-    used = {name: slots for name, slots in chain[-1].used.items() if name in parallel and slots}
-    events += [parallel[name].event.repeated(slots) for name, slots in used.items()]
-    return sum(map(ledger.accounting.cost, events), ledger.cap.nothing)
+def _remaining(cap: Cost, total: Cost) -> float:
+    """Share of the cap that is neither reserved nor charged, rounded down to hundredths of a percent."""
+    shares = [1 - used / whole for used, whole in zip(total.parts, cap.parts, strict=True) if whole]
+    return math.floor(min(shares, default=Fraction(0)) * 10_000) / 10_000
 
 
-def _assumed(chain: list[Record]) -> dict[str, str]:
-    named = ["score-per-record", "score-total", "timing-not-observed"] + [record.name for record in chain if record.kind == "assume"]
-    return {name: _ASSUMPTIONS.get(name, _OWN_WORDS) for name in named}
+def _public_inputs(charges: Sequence[Record], plans: Mapping[str, Record]) -> dict[str, dict[str, Any]]:
+    """By plan: its terms; what questions under it took on trust otherwise than its terms say; and what questions without a plan did."""
+    inputs = {name: {**_counts(record), **record.body["terms"], **_counts(record)} for name, record in plans.items()}
+    slots = defaultdict[str | None, list[dict[str, Any]]](list)
+    for record in charges:
+        slots[record.body["plan"]] += record.body.get("slots", [])
+    unplanned = slots.pop(None, [])
+    for plan, asked in slots.items():
+        for number, other in enumerate(_other_inputs(inputs[str(plan)], asked), 1):
+            inputs[_free_name(inputs, f"{plan}, question {number}", "not a plan")] = other
+    loose = [{"query": slot["query"], **slot["public"]} for slot in unplanned]
+    return inputs | {_free_name(inputs, f"release {number}", "of no plan"): each for number, each in enumerate(loose, 1)}
 
 
-def _voids(chain: list[Record]) -> list[str]:
-    """Why nothing is guaranteed. A reason left empty voids like any other: earlier versions of dpbo took one."""
-    return [record.name or "no reason was given" for record in chain if record.kind == "void"]
-
-
-def _declared(chain: list[Record]) -> dict[str, dict[str, Any]]:
-    """By plan; what questions under it took on trust otherwise than its terms say; what those of no plan did."""
-    told = {r.name: {**_counted(r), **r.body["terms"], **_counted(r)} for r in chain if r.kind == "reserve"}
-    asked = defaultdict[str | None, list[dict[str, Any]]](list)
-    for record in chain:
-        if record.kind == "charge":
-            asked[record.body["plan"]] += record.body.get("slots", [])
-    loose = asked.pop(None, [])
-    for plan, slots in asked.items():
-        others = _others(told[str(plan)], slots)
-        told |= {_not_in(told, f"{plan}, question {i}", "not a plan"): other for i, other in enumerate(others, 1)}
-    terms = [{"query": slot["query"], **upgraded_slot(slot)["public"]} for slot in loose]
-    return told | {_not_in(told, f"release {i}", "of no plan"): held for i, held in enumerate(terms, 1)}
-
-
-def _others(terms: Mapping[str, Any], slots: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What these slots took on trust and the terms do not say: each kind once, the first few of them."""
+def _other_inputs(terms: Mapping[str, Any], slots: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What these slots took on trust and the terms do not say: each kind of question once, the first few of them."""
     found = dict[str, dict[str, Any]]()
     for slot in slots:
-        public = upgraded_slot(slot)["public"]
-        if other := {name: value for name, value in public.items() if name not in terms or terms[name] != value}:
+        if other := {name: value for name, value in slot["public"].items() if name not in terms or terms[name] != value}:
             other = {"query": slot["query"], **other}
             found.setdefault(dump(other), other)
     more = {"of other kinds": len(found) - _LISTED, "listed": "in the ledger alone"}
     return [*found.values()][:_LISTED] + [more] * (len(found) > _LISTED)
 
 
-def _not_in(plans: Mapping[str, Any], name: str, mark: str) -> str:
-    """A name for what is no plan, whatever plans are called."""
+def _free_name(plans: Mapping[str, Any], name: str, mark: str) -> str:
+    """`name`, with `mark` until no plan has it."""
     while name in plans:
         name += f" ({mark})"
     return name
 
 
-def _counted(reserved: Record) -> dict[str, Any]:
-    """How many releases a plan has, in words for its reader."""
-    if not reserved.parallel:
-        return {EVALUATIONS: reserved.body["slots"]}
-    return {OF_EACH_ROW: reserved.body["slots"], IN_ALL: reserved.body.get("limit") or "all rows"}
+def _counts(reservation: Record) -> dict[str, Any]:
+    """How many releases a plan has."""
+    if not reservation.parallel:
+        return {EVALUATIONS: reservation.body["slots"]}
+    return {OF_EACH_ROW: reservation.body["slots"], IN_ALL: reservation.body.get("limit") or "all rows"}
 
 
-def _meaning(guarantee: Guarantee, birth: dict[str, Any], conditions: dict[str, str], failing: float) -> tuple[str, ...]:
-    rate = format_up(100 * true_positive_rate(guarantee, 0.01), 2)
-    change = _CHANGES[Adjacency(birth["adjacency"])]
-    only = f"only under {conditional(conditions, failing)}: " if conditions else ""
-    told = [f"{only}whoever tests whether one {birth['unit']} {change}, with 1 % false alarms, is right about at most {rate} % of them."]
-    if "row_change" in birth:
-        times = birth["row_change"]["diameter"] / birth["row_change"]["norm"]
-        told += [f"A row that moves k times as far may show k times as much (pure epsilon, or mu, times k), up to k = {times:g}."]
-    return tuple(told)
+def _meaning(
+    guarantee: Guarantee, birth: Birth, units: int | None, counted: str, conditions: dict[str, str], failing: float
+) -> tuple[str, ...]:
+    """What a membership test can find out, and warnings of a delta that is too large.
 
-
-def _warnings(guarantee: Guarantee, units: int | None, counted: str) -> tuple[str, ...]:
-    """Of a delta that is too large. With those of other roles there are only more than `units`, so 1/units still is too large."""
-    if units is None or not guarantee.delta:
-        return ()
-    if guarantee.delta > 1 / units:
-        return (f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record.",)
-    return (f"Delta must lie below one over the number of all records; known here are the {units} {counted} ones.",) if counted else ()
+    With records of other roles there are more units than `units`, so a delta above 1 / `units` still is too large.
+    """
+    rate, change = format_up(100 * true_positive_rate(guarantee, 0.01), 2), birth.row_change
+    test = f"membership test of one {birth.unit}" if change is None else f"test of where a {birth.unit}'s row lies within its reach"
+    power = f"{test} with a 1 % false-positive rate has a true-positive rate of at most {rate} %."
+    sentences = [f"only under {conditional(conditions, failing)}: a {power}" if conditions else f"A {power}"]
+    if change is not None:
+        times = change.diameter / change.norm
+        sentences.append(f"For a row that moves k times as far, pure epsilon or mu is up to k times as large, up to k = {times:g}.")
+    if units and guarantee.delta and guarantee.delta > 1 / units:
+        sentences.append(f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record.")
+    elif units and guarantee.delta and counted:
+        sentences.append(f"Delta must lie below 1 / number of all records; the number of {counted} ones is {units}.")
+    return tuple(sentences)

@@ -3,6 +3,4 @@ from . import http as http
 from . import opacus as opacus
 from . import optuna as optuna
 from . import sklearn as sklearn
-from .recommendation import Recommendation as Recommendation
 from .recommendation import recommended as recommended
-from .sklearn import DPSearch as DPSearch

@@ -1,7 +1,7 @@
-"""What to recommend after a search on noised scores: where the model's mean is highest, not where the highest value came out.
+"""What to recommend after a search on noised values: the released point of highest posterior mean.
 
-The best of many noisy values is the luckiest one, so an Optuna study's `best_trial` and the like lie above the truth. The highest
-posterior mean lies above it, too, if less: for a number to report, release the recommended point's score separately.
+The highest of many noisy values is the luckiest one, so an Optuna study's `best_trial` and the like lie above the truth. The highest
+posterior mean does too, but less: for a number to report, release the recommended point's score separately.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dpbo.validation import checked
 
 @dataclass(frozen=True, eq=False)
 class Recommendation:
-    """A point that was released, and what the model thinks of it.
+    """A released point and its posterior mean.
 
     Attributes:
-        parameters: as the Space decodes them, ready for an estimator.
-        x: the point, `d`; `objective(x.unsqueeze(0))` of a separate plan releases its score.
-        mean: the posterior mean there, biased upward: it is the highest of several.
+        parameters: the point decoded by the Space, ready for an estimator.
+        x: the point, `d`; `objective(x.unsqueeze(0))` of a separate PrivateObjective releases its score.
+        mean: its posterior mean, biased upward because it is the highest of several.
     """
 
     parameters: dict[str, Any]
@@ -40,7 +40,7 @@ def recommended(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tens
         X: `t x d`, Y: `t x 1`, Yvar: `t x 1`; Y is maximised.
 
     Raises:
-        InputError: there is nothing yet.
+        InputError: nothing was released yet.
     """
     if X.shape[:1] == (0,):
         raise InputError("X", (0,), "one released point or more")

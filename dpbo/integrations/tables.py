@@ -1,4 +1,4 @@
-"""A table of numbers from a file: csv, csv.gz, npz or parquet. What is no number becomes NaN, and no error shows a cell."""
+"""Reads a table of numbers from a file: csv, csv.gz, npz or parquet. Non-numeric cells become NaN. Errors never contain cell values."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from dpbo.errors import InputError
 def read_columns(path: str | os.PathLike[str], columns: Sequence[str]) -> torch.Tensor:
     """The named columns, `n x len(columns)`, float64.
 
-    Of an npz file, `columns` name its arrays, `n` or `n x k` each.
+    In an npz file, `columns` name arrays of shape `n` or `n x k`.
 
     Raises:
-        InputError: no such file, no such column, or a format that is not known.
+        InputError: the file or a column does not exist, or its format is not supported.
     """
     file = pathlib.Path(path)
     reader = next((read for ending, read in _READERS.items() if file.name.endswith(ending)), None)
@@ -34,7 +34,7 @@ def read_columns(path: str | os.PathLike[str], columns: Sequence[str]) -> torch.
         return torch.from_numpy(reader(file, list(columns)))
     except KeyError as missing:
         raise InputError("columns", str(missing.args[0]), "a column of the table") from None
-    except Exception as error:  # whatever it is, it may show a record
+    except Exception as error:  # its text may show a record
         raise InputError("DATA", file.name, f"a table that can be read (reading it failed: {type(error).__name__})") from None
 
 

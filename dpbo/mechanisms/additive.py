@@ -1,11 +1,11 @@
-"""Noise added to an exact sum: what the Gaussian and the Laplace mechanisms share.
+"""Base of the mechanisms that add noise to an exact sum: Gaussian, Laplace and l2-norm Laplace.
 
 Law: released_j = h_j round((S_j q_j + N_j) / h_j) with N_j of scale noise_multiplier * sensitivity * scale_j, rounded up, where
 S_j q_j is the query's exact sum and the sensitivity is taken in the mechanism's own norm. The grid h_j is a power of two with scale / h_j
 in [2^20, 2^21), made from public numbers only. Before rounding this is the textbook mechanism; rounding is post-processing.
 
-A table whose neighbours differ in one row (Sensitivity.block) gets noise row by row. All other rows have the same law under both, so the
-guarantee is that of one row, whatever their number; for independent coordinates nothing changes, for vector noise each row is a vector.
+A table whose neighbours differ in one row (Sensitivity.block) gets noise row by row. All other rows have the same law under both
+neighbours, so the guarantee is that of one row, whatever the number of rows. Vector noise is drawn for each row as a vector.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,8 @@ from dpbo.errors import InputError
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseLaw, Numerators, Published, on_the_host
 from dpbo.mechanisms.rounding import SymmetricLaw, rounded
-from dpbo.privacy import Sensitivity, require_positive
-from dpbo.validation import checked
+from dpbo.privacy import Sensitivity
+from dpbo.validation import between, checked
 
 _GRID_BITS = 20
 LEAST, MOST = 0.01, 2.0**20
@@ -36,22 +36,23 @@ ROUND_UP = 1.0 + 2.0**-48  # covers every float rounding between the public numb
 @checked
 @dataclass(frozen=True)
 class AdditiveMechanism(Mechanism):
-    """Noise whose scale is `noise_multiplier` (0.01 to 2^20) times the query's sensitivity; `calibrate` gives what a budget allows."""
+    """Noise of scale `noise_multiplier` times the query's sensitivity.
 
-    noise_multiplier: float
+    Args:
+        noise_multiplier: from 0.01 to 2^20; `dpbo.accounting.calibrate` computes it from a budget.
+    """
+
+    noise_multiplier: Annotated[float, between(LEAST, MOST)]
     kind: ClassVar[type[Event]]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", require_positive("noise_multiplier", self.noise_multiplier, LEAST, MOST))
 
     @staticmethod
     @abc.abstractmethod
     def norm(sensitivity: Sensitivity) -> float:
-        """The sensitivity in the norm that this noise hides."""
+        """The sensitivity in the norm that this noise needs."""
 
     @abc.abstractmethod
     def std(self, dimension: int) -> float:
-        """Standard deviation of each of so many coordinates, at scale 1."""
+        """Standard deviation of each coordinate of a vector of this dimension, at scale 1."""
 
     @abc.abstractmethod
     def noise(self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy) -> NDArray[np.int64]:
@@ -67,7 +68,7 @@ class AdditiveMechanism(Mechanism):
         reachable = all(_SMALLEST < s < 1 / _SMALLEST for s in (*sensitivity.scale, *scale))
         if not reachable or not all(0 < shift <= 53 for shift in _shifts(quanta, law.grid)):
             raise InputError("noise_multiplier", self.noise_multiplier, "such that noise and clipping fit one 64-bit lattice",
-                             "Use a smaller max_records_per_unit, or ranges and weights closer together.")  # fmt: skip
+                             "Use a smaller max_records_per_unit, or ranges and weights that differ less.")  # fmt: skip
         return law
 
     def publish(self, drawn: NDArray[np.int64], law: Any, affine: Affine) -> Published:
@@ -83,20 +84,21 @@ class AdditiveMechanism(Mechanism):
         return whole + self.noise(fractions, np.asarray(law.scale) / np.asarray(law.grid), entropy)
 
 
+@checked
 @dataclass(frozen=True)
 class PureNoise(AdditiveMechanism):
     """Noise that is pure epsilon = 1 / noise_multiplier."""
 
     @classmethod
-    def of(cls, epsilon: float) -> Self:
+    def of(cls, epsilon: Annotated[float, between(1e-300, 1e300)]) -> Self:
         """The mechanism of this pure epsilon: noise_multiplier 1 / epsilon, rounded up."""
-        multiplier = 1.0 / require_positive("epsilon", epsilon, 1e-300, 1e300)
+        multiplier = 1.0 / epsilon
         return cls(multiplier if 1 / Fraction(multiplier) <= Fraction(epsilon) else math.nextafter(multiplier, math.inf))
 
 
 @dataclass(frozen=True)
 class IndependentNoise(AdditiveMechanism):
-    """One draw of a symmetric law a coordinate."""
+    """Noise with one independent draw of a symmetric law for each coordinate."""
 
     law_of_noise: ClassVar[SymmetricLaw]
 

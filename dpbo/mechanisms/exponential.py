@@ -26,7 +26,7 @@ _WIDEN = 2.0**-36  # far above the error of 2^16 float exponentials and their ru
 @checked
 @dataclass(frozen=True)
 class ExponentialMechanism(SelectionMechanism):
-    """Chooses candidates with probability proportional to exp(epsilon utility / (2 sensitivity))."""
+    """Selects a candidate with probability proportional to exp(epsilon utility / (2 sensitivity))."""
 
     def event(self, slots: int = 1) -> ExponentialEvent:
         return ExponentialEvent(self.noise_multiplier, slots)
@@ -44,7 +44,7 @@ class ExponentialMechanism(SelectionMechanism):
 
 
 def _exactly(counts: NDArray[np.int64], levels: NDArray[np.int64], rate: Fraction, word: int, bits: int) -> tuple[int, int]:
-    """The first level whose running weight passes the drawn share, at both ends of what the bits leave open."""
+    """The first level whose cumulative weight passes the drawn share, at both ends of the interval that the bits leave."""
     with precision(bits + 64):
         step = mpmath.exp(-mpmath.mpf(rate.numerator) / rate.denominator)
         sums, total = [], mpmath.mpf(0)

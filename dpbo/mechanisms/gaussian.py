@@ -25,20 +25,20 @@ _TAIL = math.exp(-2.0)  # scipy's ndtri takes a logarithm below this, a polynomi
 
 
 def _quantile(p: NDArray[np.float64]) -> Any:
-    """ndtri, every element through each of its branches: as long for small noise as for large."""
+    """ndtri, with both of its branches for every element, so that the time does not depend on the draw."""
     near = p > _TAIL
     return np.where(near, ndtri(np.where(near, p, 0.25)), ndtri(np.where(near, 0.01, p)))
 
 
 NORMAL = SymmetricLaw(_quantile, lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1))
 NORMALS = SymmetricLaw(ndtri, NORMAL.exact)
-"""The same for long vectors, a third faster: its time goes with how many of all draws lie far from zero, and with no draw by itself."""
+"""The same law for long vectors, a third faster. Its time depends on how many of all draws lie far from zero, on no single draw."""
 
 
 @checked
 @dataclass(frozen=True)
 class GaussianMechanism(IndependentNoise):
-    """Gaussian noise of `noise_multiplier` times the l2 sensitivity."""
+    """Gaussian noise of standard deviation `noise_multiplier` times the l2 sensitivity: (1 / noise_multiplier)-GDP."""
 
     law_of_noise: ClassVar[SymmetricLaw] = NORMAL
     kind: ClassVar[type[Event]] = GaussianEvent

@@ -7,7 +7,8 @@ may be used, is better only for small l1 / l2; the Gaussian one needs delta > 0 
 
 Released is h_j round((S_j q_j + N_j) / h_j), as in `additive`: post-processing of the continuous vector, so no grid enters the guarantee.
 Exactness: the radius is a sum of d exponentials -log U_i, the direction a vector of d normals over its length; every U_i and every
-normal is known between two ends, from 64 bits each, and so is every coordinate. Where the ends of one round apart, all get more bits.
+normal is known between two ends, from 64 bits each, and so is every coordinate. Where the two ends of a coordinate round to different
+multiples, all numbers of the vector get more bits.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class L2LaplaceMechanism(PureNoise):
             known = (np.isfinite(other) & (result == other)).all(axis=1)
         lattice = np.where(known[:, None], result, 0.0).astype(np.int64)
         for i in np.flatnonzero(~known):
-            lattice[i] = _Draw.of(words[i]).decided(rows[i].tolist(), scale.tolist(), entropy)
+            lattice[i] = _decided(words[i], rows[i].tolist(), scale.tolist(), entropy)
         return lattice.reshape(fractions.shape)
 
 
@@ -86,57 +87,36 @@ def _signs(words: NDArray[np.uint64]) -> Floats:
     return np.where(np.split(words, 2, axis=1)[1] > np.uint64(_LAST), -1.0, 1.0)
 
 
-@dataclass(frozen=True)
-class _Draw:
-    """What is known so far of one row: uniforms in [k, k+1] / 2^bits, for the radius and for a half normal a coordinate, and signs."""
+def _decided(words: NDArray[np.uint64], fractions: list[float], scale: list[float], entropy: Entropy) -> NDArray[np.int64]:
+    """The draw that begins with these words: each step adds 64 bits to every number and uses intervals of higher precision."""
+    uniforms, normals = np.split(words, 2)
+    known = [*uniforms.tolist(), *(normals & np.uint64(_LAST)).tolist()]
+    signs, d, bits = _signs(words[None])[0].tolist(), len(uniforms), 64
+    while True:
+        known = [(k << 64) | word for k, word in zip(known, _words(2 * d, entropy).tolist(), strict=True)]
+        bits += 64
+        with precision(2 * bits + 64):
+            sizes = _exact_sizes(known[:d], known[d:], bits)
+            slack = mpmath.ldexp(1, -(mpmath.mp.prec // 3))
+            result = []
+            for ends, sign, fraction, unit in zip(sizes, signs, fractions, scale, strict=True):
+                low, high = sorted(mpmath.mpf(sign) * unit * end + mpmath.mpf(fraction) + mpmath.mpf(1) / 2 for end in ends)
+                first, last = mpmath.floor(low - slack), mpmath.floor(high + slack)
+                if first != last:
+                    break
+                result.append(int(first))
+        if len(result) == d:
+            return np.array(result, dtype=np.int64)
 
-    uniforms: list[int]
-    normals: list[int]
-    signs: Floats
-    bits: int = 64
 
-    @classmethod
-    def of(cls, words: NDArray[np.uint64]) -> _Draw:
-        """From a row's first words."""
-        uniforms, normals = np.split(words, 2)
-        return cls(uniforms.tolist(), (normals & np.uint64(_LAST)).tolist(), _signs(words[None])[0])
-
-    def refined(self, entropy: Entropy) -> _Draw:
-        """With 64 more bits in every number."""
-        more = _words(2 * len(self.signs), entropy).tolist()
-        known = [*self.uniforms, *self.normals]
-        longer = [(k << 64) | word for k, word in zip(known, more, strict=True)]
-        return _Draw(longer[: len(self.signs)], longer[len(self.signs) :], self.signs, self.bits + 64)
-
-    def decided(self, fractions: list[float], scale: list[float], entropy: Entropy) -> NDArray[np.int64]:
-        """The same draw with more and more bits, in intervals of rising precision."""
-        draw = self
-        while True:
-            draw = draw.refined(entropy)
-            with precision(2 * draw.bits + 64):
-                result = draw._floors(fractions, scale)
-            if result is not None:
-                return np.array(result, dtype=np.int64)
-
-    def _exact_sizes(self) -> list[tuple[Any, Any]]:
-        """`_sizes` at mpmath's working precision; infinite where a number may be 0 or the length."""
-        whole = mpmath.mpf(1 << self.bits)
-        radius = [-sum(mpmath.log((k + end) / whole) for k in self.uniforms) for end in (1, 0)]
-        z = [[-NORMAL.exact((k + end) / whole) for k in self.normals] for end in (1, 0)]
-        length = [mpmath.sqrt(sum(value**2 for value in values)) for values in z]
-        longest = radius[1] / length[0] if length[0] else mpmath.inf
-        return [(radius[0] * near / length[1], longest * far) for near, far in zip(*z, strict=True)]
-
-    def _floors(self, fractions: list[float], scale: list[float]) -> list[int] | None:
-        """floor(fraction + noise + 1/2) of each coordinate, or None where the bits so far leave one open."""
-        slack, floors = mpmath.ldexp(1, -(mpmath.mp.prec // 3)), []
-        for sizes, sign, fraction, unit in zip(self._exact_sizes(), self.signs.tolist(), fractions, scale, strict=True):
-            ends = sorted(mpmath.mpf(sign) * unit * size + mpmath.mpf(fraction) + mpmath.mpf(1) / 2 for size in sizes)
-            first, last = mpmath.floor(ends[0] - slack), mpmath.floor(ends[1] + slack)
-            if first != last:
-                return None
-            floors.append(int(first))
-        return floors
+def _exact_sizes(uniforms: list[int], normals: list[int], bits: int) -> list[tuple[Any, Any]]:
+    """`_sizes` of one row in mpmath, from numbers in [k, k+1] / 2^bits; infinite where a number or the length may be 0."""
+    whole = mpmath.mpf(1 << bits)
+    radius = [-sum(mpmath.log((k + end) / whole) for k in uniforms) for end in (1, 0)]
+    z = [[-NORMAL.exact((k + end) / whole) for k in normals] for end in (1, 0)]
+    length = [mpmath.sqrt(sum(value**2 for value in values)) for values in z]
+    longest = radius[1] / length[0] if length[0] else mpmath.inf
+    return [(radius[0] * near / length[1], longest * far) for near, far in zip(*z, strict=True)]
 
 
 def _words(count: int, entropy: Entropy) -> NDArray[np.uint64]:

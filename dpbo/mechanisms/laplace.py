@@ -33,7 +33,7 @@ LAPLACE = SymmetricLaw(_quantile, lambda p: mpmath.log(2 * p))
 @checked
 @dataclass(frozen=True)
 class LaplaceMechanism(IndependentNoise, PureNoise):
-    """Laplace noise whose scale is `noise_multiplier` times the l1 sensitivity."""
+    """Laplace noise of scale `noise_multiplier` times the l1 sensitivity: pure epsilon = 1 / noise_multiplier."""
 
     law_of_noise: ClassVar[SymmetricLaw] = LAPLACE
     kind: ClassVar[type[Event]] = LaplaceEvent

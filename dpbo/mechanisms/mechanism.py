@@ -1,7 +1,7 @@
-"""A mechanism: the law of the noise, as a multiple of whatever sensitivity the query proves.
+"""Mechanism: a law of noise, as a multiple of the sensitivity that the query proves. `GaussianMechanism(8.0)` is one.
 
-Nobody hands it a standard deviation. It knows its event (what the ledger charges) and its scale (multiplier x sensitivity);
-`GaussianMechanism(8.0)` is one. Only the curator calls `_sample`, after the charge is durable.
+It knows its event (what the ledger charges) and its noise scale (multiplier x sensitivity); nobody passes a standard deviation. Only the
+curator calls `_sample`, after the charge is durable.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from dpbo.events import Event
 from dpbo.privacy import Sensitivity
 from dpbo.validation import checked
 
-Entropy = Callable[[int], bytes]  # so many bytes nobody can predict
-
-
+Entropy = Callable[[int], bytes]  # returns this many unpredictable bytes
 Numerators = Sequence[int] | NDArray[np.int64] | torch.Tensor  # int64, on any device
 Affine = tuple[Sequence[float], float]  # (offset, gain)
 Published = tuple[NDArray[np.float64], NDArray[np.float64]]  # (value, variance)
@@ -37,7 +35,7 @@ class Law(Protocol):
 class NoiseLaw:
     """The public law of one released vector: per coordinate its scale parameter, standard deviation and release grid.
 
-    With `block` the vector is a table of rows of so many coordinates, each row with noise of its own of this law.
+    With `block` the vector is a table with rows of this many coordinates, and each row has independent noise of this law.
     """
 
     name: str
@@ -54,7 +52,7 @@ class NoiseLaw:
 
 @checked
 class Mechanism(abc.ABC):
-    """One law of noise. Subclasses state in their docstring what they guarantee and why the sampling is exact."""
+    """A law of noise. Subclasses state in their docstring what they guarantee and why the sampling is exact."""
 
     _hooks: ClassVar[frozenset[str]] = frozenset({"choose", "law", "noise", "norm", "publish", "std"})
 
@@ -64,17 +62,17 @@ class Mechanism(abc.ABC):
 
     @abc.abstractmethod
     def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> Law:
-        """The noise that this sensitivity needs over sums in whole `quanta`; public. Raises InputError where it cannot be drawn exactly."""
+        """The noise for this sensitivity on sums in whole `quanta`; public. Raises InputError where it cannot be drawn exactly."""
 
     @abc.abstractmethod
     def publish(self, drawn: NDArray[np.int64], law: Any, affine: Affine) -> Published:
-        """(value, variance) of what was drawn, in the query's own units. Public post-processing."""
+        """(value, variance) of a draw, in the query's own units. Public post-processing."""
 
     @abc.abstractmethod
     def _sample(self, numerators: Numerators, quanta: Sequence[float], law: Any, entropy: Entropy) -> NDArray[np.int64]:
-        """What is drawn, in whole numbers: each coordinate as a multiple of its `law.grid`, or the index chosen."""
+        """A draw in whole numbers: each coordinate as a multiple of its `law.grid`, or the selected index."""
 
 
 def on_the_host(numerators: Numerators) -> NDArray[np.int64]:
-    """As an array: noise is drawn on the CPU."""
+    """The numerators as an array on the CPU, where noise is drawn."""
     return np.asarray(numerators.cpu().numpy() if isinstance(numerators, torch.Tensor) else numerators, dtype=np.int64)

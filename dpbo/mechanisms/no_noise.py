@@ -1,6 +1,6 @@
-"""No noise: the exact answer, so that a non-private baseline runs the same code path. No privacy whatever.
+"""No noise: exact answers, so that a non-private baseline runs through the same code. They have no privacy.
 
-The ledger keeps the release as an event that no budget pays for, and every later statement says "not bounded".
+The ledger records the release as an event that no budget pays for, and every later statement says "not bounded".
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dpbo.validation import checked
 @checked
 @dataclass(frozen=True)
 class NoNoise(Mechanism):
-    """Publishes the exact lattice sum.
+    """Releases the exact sum, without privacy.
 
     Args:
-        allow_not_private: must be True: whoever writes it says that these records need no protection.
+        allow_not_private: must be True, which declares that these records need no protection.
     """
 
     allow_not_private: bool = False

@@ -28,7 +28,7 @@ _WIDEN = 2.0**-36
 @checked
 @dataclass(frozen=True)
 class PermuteAndFlipMechanism(SelectionMechanism):
-    """Chooses the best candidate more often than the exponential mechanism does at the same epsilon."""
+    """Selects the best candidate more often than the exponential mechanism does at the same epsilon."""
 
     def event(self, slots: int = 1) -> PermuteAndFlipEvent:
         return PermuteAndFlipEvent(self.noise_multiplier, slots)
@@ -57,7 +57,7 @@ def _noisy(counts: NDArray[np.int64], levels: NDArray[np.int64], rate: float, wo
 
 
 def _exactly(count: int, level: int, rate: Fraction, word: int, bits: int) -> tuple[Any, Any]:
-    """The same bounds from more bits."""
+    """(lower, upper) from more bits, in mpmath."""
     with precision(2 * bits + 64):
         offset = mpmath.mpf(rate.numerator) / rate.denominator * level
         slack = mpmath.ldexp(1, -bits)

@@ -16,34 +16,34 @@ import mpmath
 
 from dpbo._mpmath import precision
 from dpbo.mechanisms.mechanism import Entropy
-from dpbo.run_counts import CountLaw
+from dpbo.run_counts import RunCountLaw
 
 _WORD = 64
 
 
-def drawn(law: CountLaw, entropy: Entropy) -> int:
-    """One number of runs. How long the draw takes grows with it, as the runs themselves do."""
+def draw_run_count(distribution: RunCountLaw, entropy: Entropy) -> int:
+    """Draws one number of runs, in time that grows with the number, as that of the runs themselves does."""
     word, bits = _word(entropy), _WORD
     while True:
         with precision(bits + 128):
-            found = _decided(law, word, bits)
+            found = _decided(distribution, word, bits)
         if found is not None:
             return found
         word, bits = (word << _WORD) | _word(entropy), bits + _WORD
 
 
-def _decided(law: CountLaw, word: int, bits: int) -> int | None:
-    """The cell that holds all of [word, word + 1] / 2^bits, or None where an end is too near a border."""
+def _decided(distribution: RunCountLaw, word: int, bits: int) -> int | None:
+    """The k whose cell holds all of [word, word + 1] / 2^bits, or None where an end is too near a border."""
     low, high = (mpmath.ldexp(mpmath.mpf(end), -bits) for end in (word, word + 1))
-    k, mass = law.first()
+    k, mass = distribution.first()
     total: Any = mpmath.mpf(mass)
     steps = 2
     while True:
         slack = mpmath.ldexp(mpmath.mpf(steps), 28 - mpmath.mp.prec)
         if high < total * (1 - slack):
             return k
-        mass = mass * law.ratio(k)
-        if mass == 0:  # the last value: all that is left is its own
+        mass = mass * distribution.ratio(k)
+        if mass == 0:  # k is the last value
             return k
         if low <= total * (1 + slack):  # U may lie on either side of the border behind k
             return None

@@ -1,13 +1,13 @@
-"""Choosing one of N candidates by their exact utilities: what the exponential mechanism and permute-and-flip share.
+"""Base of the mechanisms that select one of N candidates by their exact utilities: exponential and permute-and-flip.
 
-The query gives one integer utility a candidate, all on one lattice, of which a neighbour moves each by at most D quanta (its linf
+The query gives one integer utility for each candidate, all on one lattice; a neighbour moves each by at most D quanta (its linf
 sensitivity). Candidate j has level L_j = floor(u_j / w), w a public width of about D/64, so neighbours move levels by at most
 s = ceil(D / w); levels lower than the best one by more than 2^16 - 1 count as that far, which moves no more than the best level does.
 Noise of scale M s levels, M = noise_multiplier = 2 / epsilon, decides on d_j = L_best - L_j >= 0 alone, and a candidate is drawn
-uniformly within its level. All draws are exact: what 64 random bits leave open is decided in mpmath with more of them.
-Utilities are read in chunks, three times, where they lie: of 10^8 on a GPU only the levels' counts leave it. How long the draw takes
-depends on N and on how many levels are filled.
-Coarse levels cost: M s levels are up to 1.6 % above M D quanta for epsilon above 0.06, and 19 % at the least epsilon, 0.01.
+uniformly within its level. All draws are exact: where 64 random bits do not decide, mpmath does with more of them.
+Utilities are read in chunks, three times, on their device: of 10^8 on a GPU only the counts of the levels leave it. The time of a draw
+depends on N and on the number of non-empty levels.
+The levels make the noise larger than M D quanta: by up to 1.6 % for epsilon above 0.06, by 19 % at the least epsilon, 0.01.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -25,16 +25,15 @@ from numpy.typing import NDArray
 
 from dpbo.errors import InputError
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, Numerators, Published
-from dpbo.privacy import Sensitivity, require_positive
-from dpbo.validation import checked
+from dpbo.privacy import Sensitivity
+from dpbo.validation import between, checked
 
 LEVELS = 1 << 16
 _FINENESS = 64
 _CHUNK = {"cpu": 1 << 20}
 _DEVICE_CHUNK = 1 << 22
-_DEPTH = 65.0  # the farthest level lies this many noise scales below the best, less what `moves` is rounded up
+_DEPTH = 65.0  # noise scales between the best and the farthest level, less what `moves` is rounded up
 _ROUND_UP = 1 + Fraction(1, 2**40)  # `linf` is a float
-_LEAST, _MOST = 0.01, 200.0
 _LARGEST = 1 << 61
 
 
@@ -60,22 +59,23 @@ class SelectionLaw:
 @checked
 @dataclass(frozen=True)
 class SelectionMechanism(Mechanism):
-    """Noise of scale `noise_multiplier` = 2 / epsilon (0.01 to 200) times the utilities' linf sensitivity."""
+    """Selection with noise of scale `noise_multiplier` times the utilities' linf sensitivity: pure epsilon = 2 / noise_multiplier.
 
-    noise_multiplier: float
+    Args:
+        noise_multiplier: from 0.01 to 200.
+    """
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", require_positive("noise_multiplier", self.noise_multiplier, _LEAST, _MOST))
+    noise_multiplier: Annotated[float, between(0.01, 200.0)]
 
     @classmethod
-    def of(cls, epsilon: float) -> Self:
+    def of(cls, epsilon: Annotated[float, between(1e-300, 1e300)]) -> Self:
         """The mechanism of this pure epsilon: noise_multiplier 2 / epsilon, rounded up."""
-        multiplier = 2.0 / require_positive("epsilon", epsilon, 1e-300, 1e300)
+        multiplier = 2.0 / epsilon
         return cls(multiplier if Fraction(2) / Fraction(multiplier) <= Fraction(epsilon) else math.nextafter(multiplier, math.inf))
 
     @abc.abstractmethod
     def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
-        """The chosen distance d below the best level, given how many candidates lie at each distance."""
+        """Draws the distance d below the best level, given the number of candidates at each distance."""
 
     def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> SelectionLaw:
         if set(sensitivity.scale) != {1.0} or len(set(quanta)) != 1:
@@ -86,8 +86,8 @@ class SelectionMechanism(Mechanism):
         return SelectionLaw(self.event().mechanism, width, math.ceil(Fraction(most, width)), self.noise_multiplier)
 
     def _sample(self, numerators: Numerators, quanta: Sequence[float], law: Any, entropy: Entropy) -> NDArray[np.int64]:
-        given = numerators if isinstance(numerators, torch.Tensor) else torch.from_numpy(np.array(numerators, dtype=np.int64))
-        utilities = given.to(torch.int64)
+        tensor = numerators if isinstance(numerators, torch.Tensor) else torch.from_numpy(np.array(numerators, dtype=np.int64))
+        utilities = tensor.to(torch.int64)
         best = max(int(chunk.max()) for _, chunk in _chunks(utilities)) // law.width
         counts = torch.zeros(LEVELS, dtype=torch.int64, device=utilities.device)
         for _, chunk in _chunks(utilities):
@@ -101,7 +101,7 @@ class SelectionMechanism(Mechanism):
 
 
 def uniform(count: int, entropy: Entropy) -> int:
-    """One of 0 ... count - 1, each with the same probability: 64 bits, those that would favour the low ones thrown away."""
+    """One of 0 ... count - 1, each with the same probability: draws 64 bits again where they would favour the low ones."""
     fair = (1 << 64) - (1 << 64) % count
     while (word := int.from_bytes(entropy(8), "little")) >= fair:
         pass
@@ -109,7 +109,7 @@ def uniform(count: int, entropy: Entropy) -> int:
 
 
 def _chunks(utilities: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """Where each begins, and its utilities: no sum of ours is beyond the largest, and distances stay in int64."""
+    """The start and the utilities of each chunk. No query's sum is larger than the clamp, which keeps distances in int64."""
     size = _CHUNK.get(utilities.device.type, _DEVICE_CHUNK)
     for start in range(0, len(utilities), size):
         yield start, utilities[start : start + size].clamp(-_LARGEST, _LARGEST)

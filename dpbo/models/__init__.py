@@ -1,4 +1,4 @@
-"""Gaussian processes and their gradients: public, they only ever see released numbers."""
+"""Gaussian processes and their gradients: public, for released and public numbers only."""
 
 import lazy_loader
 

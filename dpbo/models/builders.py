@@ -16,49 +16,29 @@ from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo.errors import InputError
-from dpbo.isolation import quietly
+from dpbo.isolation import mute_warnings
 from dpbo.space import Space
 from dpbo.validation import POINTS, checked, require
 
-FARTHEST, _LARGEST = 1e6, 1e100
-_LEAST = 1e-6  # of the values' variance, where their noise is nothing
+FARTHEST, _LARGEST = 1e6, 1e100  # of a coordinate, of a value
+_LEAST_NOISE = 1e-6  # as a share of the values' variance
 
 ModelBuilder = Callable[[Space, torch.Tensor, torch.Tensor, torch.Tensor], SingleTaskGP]
-"""A fitted model of X (`t x d`), Y and Yvar (`t x 1`)."""
+"""Fits a model to X (`t x d`), Y and Yvar (`t x 1`)."""
 
 
 @checked
 def default_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
-    """SingleTaskGP, or MixedSingleTaskGP where there are categories; with its prior's lengths where no better ones can be found."""
-    require_observed(space, X, Y, Yvar)
+    """A fitted SingleTaskGP, or MixedSingleTaskGP where there are categories. Where the fit fails, the prior's lengths stay.
+
+    Args:
+        X: `t x d`, float64, points of the space. Y, Yvar: `t x m`, values and the variance of their noise.
+
+    Raises:
+        InputError: shapes that do not fit, or numbers that are not finite or float64.
+    """
+    require_values(space, X, Y, Yvar)
     return _fitted(unfitted_gp(space, X, Y, Yvar))
-
-
-def require_observed(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> None:
-    """Raises InputError unless X is `t x d`, Y and Yvar `t x m`, all float64 and finite, d the space's and no variance below 0."""
-    require("X", X, Annotated[torch.Tensor, POINTS])
-    if X.shape[1] != len(space.names) or float(X.detach().abs().max()) > FARTHEST:
-        raise InputError("X", tuple(X.shape), f"of shape t x {len(space.names)}, points of the space")
-    for name, value in (("Y", Y), ("Yvar", Yvar)):
-        require(name, value, Annotated[torch.Tensor, POINTS])
-        if len(value) != len(X) or value.shape != Y.shape or float(value.detach().abs().max()) > _LARGEST:
-            raise InputError(name, tuple(value.shape), f"of shape {len(X)} x m, a row for each of X, within {_LARGEST:g} of zero")
-    if bool((Yvar < 0).any()):
-        raise InputError("Yvar", "below 0", "at least 0 everywhere")
-    for name, value in (("X", X), ("Y", Y), ("Yvar", Yvar)):
-        require_constant(name, value)
-
-
-def require_constant(name: str, value: torch.Tensor) -> None:
-    """Raises InputError where gradients would be carried into what is searched or fitted here."""
-    if value.requires_grad:
-        raise InputError(name, "requires a gradient", "a constant tensor", f"Give {name}.detach().")
-
-
-def unfitted_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
-    """The same with its prior's lengths."""
-    noise = _at_least(Y, Yvar)
-    return MixedSingleTaskGP(X, Y, [*space.cat_dims], noise) if space.cat_dims else SingleTaskGP(X, Y, noise)
 
 
 @checked
@@ -67,28 +47,58 @@ def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor
 
     The fully Bayesian form needs JAX; hand a builder of `SaasFullyBayesianSingleTaskGP` to `suggest` where that is installed.
 
+    Args:
+        X, Y, Yvar: as in `default_gp`.
+
     Raises:
-        InputError: a space with categories.
+        InputError: as in `default_gp`, or a space with categories.
 
     Source: Eriksson & Jankowiak 2021, with maximum a posteriori fits in place of its Markov chain.
     """
-    require_observed(space, X, Y, Yvar)
+    require_values(space, X, Y, Yvar)
     if space.cat_dims:
         raise InputError("space", [space.names[i] for i in space.cat_dims], "without categories for SAAS", "Use default_gp.")
     shrinkage = 0.1 * torch.tan(math.pi / 2 * torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64))  # quantiles of its prior
-    return _fitted(EnsembleMapSaasSingleTaskGP(X, Y, _at_least(Y, Yvar), taus=shrinkage))
+    return _fitted(EnsembleMapSaasSingleTaskGP(X, Y, _noise(Y, Yvar), taus=shrinkage))
 
 
-def quiet() -> contextlib.AbstractContextManager[None]:
-    """Without the optimisers' advice on stalled line searches and jitter, after which BoTorch tries again by itself."""
-    return quietly(RuntimeWarning, BotorchWarning)
+def unfitted_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
+    """`default_gp` before its fit."""
+    noise = _noise(Y, Yvar)
+    return MixedSingleTaskGP(X, Y, [*space.cat_dims], noise) if space.cat_dims else SingleTaskGP(X, Y, noise)
 
 
-def _at_least(Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:
-    return Yvar.clamp_min(_LEAST * float(Y.var().clamp_min(1e-12)))
+def _noise(Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:
+    """Yvar, but at least a small share of the values' variance."""
+    return Yvar.clamp_min(_LEAST_NOISE * float(Y.var().clamp_min(1e-12)))
 
 
 def _fitted(gp: SingleTaskGP) -> SingleTaskGP:
     with torch.enable_grad(), contextlib.suppress(ModelFittingError):
         fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
     return gp.eval()
+
+
+def mute_optimizer_warnings() -> contextlib.AbstractContextManager[None]:
+    """Mutes the optimizers' warnings of stalled line searches and jitter, after which BoTorch tries again by itself."""
+    return mute_warnings(RuntimeWarning, BotorchWarning)
+
+
+def require_values(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> None:
+    """Raises InputError unless X is `t x d`, Y and Yvar `t x m`, all float64 and finite, d the space's and no variance below 0."""
+    for name, value in (("X", X), ("Y", Y), ("Yvar", Yvar)):
+        require(name, value, Annotated[torch.Tensor, POINTS])
+        require_constant(name, value)
+    if X.shape[1] != len(space.names) or float(X.abs().max()) > FARTHEST:
+        raise InputError("X", tuple(X.shape), f"of shape t x {len(space.names)}, points of the space")
+    for name, value in (("Y", Y), ("Yvar", Yvar)):
+        if len(value) != len(X) or value.shape != Y.shape or float(value.abs().max()) > _LARGEST:
+            raise InputError(name, tuple(value.shape), f"of shape {len(X)} x m, a row for each of X, within {_LARGEST:g} of zero")
+    if bool((Yvar < 0).any()):
+        raise InputError("Yvar", "below 0", "at least 0 everywhere")
+
+
+def require_constant(name: str, value: torch.Tensor) -> None:
+    """Raises InputError for a tensor that requires a gradient: the fit or the search would carry it along."""
+    if value.requires_grad:
+        raise InputError(name, "requires a gradient", "a constant tensor", f"Give {name}.detach().")

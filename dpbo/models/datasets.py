@@ -4,7 +4,7 @@ k1 = exp(-differences(V, V') / theta) falls with the number of records in which 
 records of 1 or exp(-1/theta), hence positive semi-definite. k2 is normalised, k2(x, x) = 1. Both are modelling assumptions: theta and
 length-scales are public constants, never fitted on protected records.
 
-Two instances of the differences: `hamming` counts them in given public data sets, `chain` is a walk that changes one more record a step.
+`hamming` counts the differences of given public data sets; `chain` gives those of a walk that changes one more record a step.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from torch import Tensor
 
 from dpbo.errors import InputError
 from dpbo.models.kernels import require_float64
-from dpbo.privacy import require_count, require_positive
-from dpbo.validation import Count, at_least, checked
+from dpbo.validation import Count, Positive, at_least, checked
 
 
 @checked
@@ -38,16 +37,14 @@ class DataSetKernel(Kernel):  # type: ignore[misc]  # GPyTorch carries no annota
     has_lengthscale = False
     differences: Tensor
 
-    def __init__(self, differences: Tensor, theta: float, **settings: Any) -> None:
+    def __init__(self, differences: Tensor, theta: Positive, **settings: Any) -> None:
         super().__init__(**settings)
-        self.theta = require_positive("theta", theta)
-        counts = torch.as_tensor(differences).detach().double()
+        self.theta, counts = theta, differences.detach().double()
         if counts.dim() != 2 or not torch.equal(counts, counts.mT) or bool((counts < 0).any()) or bool(counts.diagonal().any()):
             raise InputError("differences", tuple(counts.shape), "a symmetric D x D matrix of counts with a zero diagonal")
-        if float(torch.linalg.eigvalsh((-counts / self.theta).exp())[0]) < -1e-10 * len(counts):
-            raise InputError(
-                "differences", "not a Hamming distance", "counts of differing records of data sets of one size", "See `hamming`."
-            )
+        if float(torch.linalg.eigvalsh((-counts / theta).exp())[0]) < -1e-10 * len(counts):
+            allowed = "counts of differing records of data sets of one size"
+            raise InputError("differences", "not a Hamming distance", allowed, "See `hamming`.")
         self.register_buffer("differences", counts)
 
     @property
@@ -71,29 +68,17 @@ class DataSetKernel(Kernel):  # type: ignore[misc]  # GPyTorch carries no annota
 @checked
 def hamming(data_sets: Tensor) -> Tensor:
     """The number of records in which public data sets differ, `D x D`, for D of m records each: `D x m` codes or `D x m x columns`."""
-    records = data_sets.flatten(2) if data_sets.dim() > 2 else data_sets.unsqueeze(-1)
     if data_sets.dim() < 2:
         raise InputError("data_sets", tuple(data_sets.shape), "of shape D x m or D x m x columns")
+    records = data_sets.flatten(2) if data_sets.dim() > 2 else data_sets.unsqueeze(-1)
     return (records.unsqueeze(1) != records.unsqueeze(0)).any(-1).sum(-1).double()
 
 
 @checked
 def chain(count: Annotated[int, at_least(1, 10_000)]) -> Tensor:
     """|i - j| for `count` data sets of which each differs from the one before in one more record, `count x count`."""
-    steps = torch.arange(float(require_count("count", count)), dtype=torch.float64)
+    steps = torch.arange(float(count), dtype=torch.float64)
     return (steps.unsqueeze(-1) - steps).abs()
-
-
-@checked
-def squared_exponential(lengthscale: float | Tensor, **settings: Any) -> RBFKernel:
-    """exp(-|x - x'|^2 / (2 l^2)) with fixed length-scales (one, or `d`), float64, k(x, x) = 1."""
-    return _fixed(RBFKernel, lengthscale, **settings)
-
-
-@checked
-def matern52(lengthscale: float | Tensor, **settings: Any) -> MaternKernel:
-    """(1 + a + a^2/3) e^-a at a = sqrt(5) |x - x'| / l with fixed length-scales (one, or `d`), float64, k(x, x) = 1."""
-    return _fixed(MaternKernel, lengthscale, nu=2.5, **settings)
 
 
 @checked
@@ -108,10 +93,27 @@ def over_data_sets(data_sets: DataSetKernel, candidates: Kernel, dimension: Coun
     for name, kernel in (("data_sets", data_sets), ("candidates", candidates)):
         if kernel.active_dims is not None:
             raise InputError(name, kernel, "without active_dims", "They are set here.")
-    first, second = copy.deepcopy(data_sets), copy.deepcopy(candidates)  # whose columns are set, not the caller's
+    first, second = copy.deepcopy(data_sets), copy.deepcopy(candidates)  # the caller's kernels keep their columns
     first.register_buffer("active_dims", torch.tensor([0]))
-    second.register_buffer("active_dims", torch.arange(1, 1 + require_count("dimension", dimension)))
+    second.register_buffer("active_dims", torch.arange(1, 1 + dimension))
     return first * second
+
+
+@checked
+def squared_exponential(lengthscale: float | Tensor, **settings: Any) -> RBFKernel:
+    """exp(-|x - x'|^2 / (2 l^2)) with fixed length-scales, float64, k(x, x) = 1.
+
+    Args:
+        lengthscale: l, one positive number or `d`, in units of x.
+        settings: further arguments of GPyTorch's kernel.
+    """
+    return _fixed(RBFKernel, lengthscale, **settings)
+
+
+@checked
+def matern52(lengthscale: float | Tensor, **settings: Any) -> MaternKernel:
+    """(1 + a + a^2/3) e^-a at a = sqrt(5) |x - x'| / l with fixed length-scales (one, or `d`), float64, k(x, x) = 1."""
+    return _fixed(MaternKernel, lengthscale, nu=2.5, **settings)
 
 
 def _fixed(kind: Any, lengthscale: float | Tensor, **settings: Any) -> Any:

@@ -1,8 +1,8 @@
-"""A Gaussian process over a finite candidate set, whose posterior at every candidate is kept up to date.
+"""A Gaussian process over a finite candidate set, whose posterior at every candidate is kept up to date, and bounds on information gain.
 
 Observing x_t adds one row to an incremental Cholesky factor: v = (k(x_t, .) - V^T V_t) / s with s^2 = s_t^2(x_t) + noise; then
 mean += v z and variance -= v^2, where z = (y - mean(x_t)) / s. Nothing is factorised anew and no n x n matrix is formed.
-Two instances: GP-UCB over 40,000 candidates at well under a millisecond a step, and a greedy bound on the information gain.
+GP-UCB over 40,000 candidates takes well under a millisecond a step.
 
 Cost of observation t over n candidates in d dimensions, for each run: 2 n t flops for V^T V_t, 2 n d for the kernel's row, 6 n for the
 rest. Bytes: 8 n t of V are read once, which is what takes the time, and about 80 n of vectors that stay in cache. Storage: 8 n t.
@@ -26,18 +26,19 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 
 from dpbo.errors import InputError
+from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.models.kernel_rows import accurate, rows_of
 from dpbo.models.kernels import require_finite, require_float64
-from dpbo.privacy import require_count, require_positive
-from dpbo.validation import POINTS, Count, Finite, NotNegative, Within, at_least, checked
+from dpbo.queries.score_evaluation import Score
+from dpbo.queries.utilities import CandidateScores
+from dpbo.release import CuratorLike, Release
+from dpbo.validation import POINTS, Count, Finite, NotNegative, Positive, Within, at_least, checked
 
-_LEAST_NOISE = 1e-12
+_LEAST_NOISE = 1e-12  # as a share of the prior variance
 _CACHED = 1 << 16  # numbers of a vector over candidates that are worked on together: 0.5 MB, so a step's few vectors stay in cache
 
-
-Indices = Annotated[
-    Tensor, Within("whole numbers", lambda index: not (index.is_floating_point() or index.dtype is torch.bool), "Use .long().")
-]
+_WHOLE = Within("whole numbers", lambda index: not (index.is_floating_point() or index.dtype is torch.bool), "Use .long().")
+Indices = Annotated[Tensor, _WHOLE]
 
 
 @checked
@@ -45,7 +46,7 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
     """A GP posterior over candidates, for one run or a batch of independent runs.
 
     Args:
-        candidates: `n x d`, shared by all runs, or `batch_shape x n x d`; float64. Hundreds of length-scales apart they take longer.
+        candidates: `n x d`, shared by all runs, or `batch_shape x n x d`; float64. Slower if they lie hundreds of length-scales apart.
         kernel: one GPyTorch kernel in float64 for all runs, copied. Public: never fitted on private values.
         noise: variance of an observation, above 0, in units of y^2.
 
@@ -56,7 +57,7 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
 
     Raises:
         InputError: an argument is not float64, not finite, or out of range.
-        UnsupportedError: the kernel has a batch of hyper-parameters.
+        UnsupportedError: the kernel has a batch of hyperparameters.
     """
 
     _V: Tensor
@@ -71,18 +72,19 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         self,
         candidates: Tensor,
         kernel: Kernel,
-        noise: float,
+        noise: Positive,
         *,
         mean: Finite = 0.0,
         batch_shape: Sequence[Count] = (),
         capacity: Annotated[int, at_least(1, 1_000_000)] = 64,
     ) -> None:
         super().__init__()
-        _require_candidates(candidates)
-        candidates = candidates.detach()
+        candidates = require_finite("candidates", candidates).detach()
+        if candidates.dim() < 2 or 0 in candidates.shape:
+            raise InputError("candidates", tuple(candidates.shape), "of shape n x d or batch_shape x n x d, not empty")
         if len(kernel.batch_shape):
             raise UnsupportedError("FiniteGP takes one kernel for all runs; make one model for each kernel.")
-        self.noise, self.prior_mean = require_positive("noise", noise), float(mean)
+        self.noise, self.prior_mean = noise, mean
         self._batch_shape = _broadcast(candidates.shape[:-2], torch.Size(batch_shape))
         own = candidates if candidates.dim() == 2 else candidates.expand(*self._batch_shape, -1, -1).flatten(0, -3)
         self.register_buffer("candidates", candidates)
@@ -97,16 +99,16 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         self.register_buffer("_scratch", torch.empty_like(variance[:together]))
         if self.noise < _LEAST_NOISE * float(variance.max()):
             raise InputError("noise", noise, f"at least {_LEAST_NOISE:g} of the prior variance", "Below it float64 loses the posterior.")
-        self._make_room(require_count("capacity", capacity))
+        self._make_room(capacity)
 
     @property
     def mean(self) -> Tensor:
-        """Posterior mean at the candidates, `batch_shape x n`: a view that later observations change."""
+        """Posterior mean at the candidates, `batch_shape x n`: a view, which later observations change."""
         return self._mean.view(*self._batch_shape, -1)
 
     @property
     def variance(self) -> Tensor:
-        """Posterior variance at the candidates, without noise, `batch_shape x n`: a view that later observations change."""
+        """Posterior variance at the candidates, without noise, `batch_shape x n`: a view, which later observations change."""
         return self._variance.view(*self._batch_shape, -1)
 
     @property
@@ -126,7 +128,7 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
 
     def candidates_at(self, index: Indices) -> Tensor:
         """The candidates at indices `batch_shape x k`, as `batch_shape x k x d`."""
-        self._require_known("index", index)
+        self._require_index("index", index)
         if self.candidates.dim() == 2:
             return self.candidates[index.long()]
         d = self.candidates.shape[-1]
@@ -140,40 +142,76 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         """
         root, best = math.sqrt(beta), []
         if exclude is not None:
-            self._require_known("exclude", exclude)
+            self._require_index("exclude", exclude)
             if not _broadcasts(exclude.shape[:-1], self._batch_shape):
                 raise InputError("exclude", tuple(exclude.shape), f"of shape {(*self._batch_shape, 'k')}")
-        without = None if exclude is None else exclude.long().expand(*self._batch_shape, -1).reshape(self._runs, -1)
+            exclude = exclude.long().expand(*self._batch_shape, -1).reshape(self._runs, -1)
         for runs in self._slices():
             upper = torch.sqrt(self._variance[runs], out=self._scratch[: len(self._variance[runs])])
             upper.mul_(root).add_(self._mean[runs])
-            if without is not None:
-                upper.scatter_(-1, without[runs], -math.inf)
+            if exclude is not None:
+                upper.scatter_(-1, exclude[runs], -math.inf)
             best.append(upper.max(-1).indices)
         return torch.cat(best).view(self._batch_shape)
 
+    def best_of(self, beta: NotNegative, count: Count) -> Tensor:
+        """Indices of the (at most) `count` candidates with the largest mean + sqrt(beta variance), largest first; ties in their order.
+
+        Raises:
+            UnsupportedError: the model has several runs.
+        """
+        if self._batch_shape:
+            raise UnsupportedError("best_of, argmax_query and release_argmax need a FiniteGP of one run, without batch_shape.")
+        return (self.mean + math.sqrt(beta) * self.variance.sqrt()).sort(descending=True, stable=True).indices[:count]
+
+    def argmax_query(
+        self, score: Score, *, beta: NotNegative, score_range: tuple[float, float], finalists: Count = 16, fit: Any = None
+    ) -> CandidateScores:
+        """The query for the candidate of `best_of(beta, finalists)` that scores best over all units; free and public.
+
+        The model has seen released values only, so its finalists are public. The sensitivity is that of `CandidateScores`, proven there.
+
+        Args:
+            score, score_range, fit: as in `CandidateScores`; x is a candidate, float64 of shape `d`.
+            beta, finalists: as in `best_of`. Few finalists cost few fits, and lose less to the noise of the choice.
+        """
+        return CandidateScores(score, list(self.candidates_at(self.best_of(beta, finalists))), score_range=score_range, fit=fit)
+
+    def release_argmax(self, curator: CuratorLike, score: Score, *, mechanism: Mechanism, **options: Any) -> Release:
+        """Release the answer of `argmax_query`: charged once; its value is the place in `best_of(beta, finalists)`.
+
+        Args:
+            curator: owner of the records.
+            score, options: as in `argmax_query`.
+            mechanism: a selection mechanism, e.g. ExponentialMechanism.
+
+        Raises:
+            InputError: an argument out of range. BudgetExceeded: more than is left; nothing was charged.
+        """
+        return curator.release(self.argmax_query(score, **options), mechanism)
+
     @torch.no_grad()
     def forget(self) -> None:
-        """Drop all observations and keep the memory: for the next of many runs. Views taken before show the prior, too."""
+        """Drop all observations and keep the memory, for another run. Views taken before then show the prior, too."""
         self.num_observations = 0
         self._mean.fill_(self.prior_mean)
         self._variance.copy_(self._rows.diagonal())
 
     @torch.no_grad()
     def observe(self, index: int | Tensor, value: float | Tensor) -> None:
-        """Learn that the candidate at `index` showed `value`, for each run (`batch_shape`, or one number for all).
+        """Condition on `value` at the candidate of this index, for each run (`batch_shape`, or one number for all).
 
         Raises:
-            InputError: an index is no candidate's, or a value is not finite. What lies on a GPU is not looked at, since the host would
-                have to wait: there the kernel's own assertion meets the index, and such a value makes its run's posterior NaN.
+            InputError: an index is no candidate's, or a value is not finite. Tensors on a GPU are not checked, since the host would have
+                to wait: there CUDA's own assertion stops a wrong index, and a value that is not finite makes its run's posterior NaN.
         """
-        index, value = self._checked(index, value)
+        index, value = self._one_a_run(index, value)
         t = self.num_observations
         if t == self._V.shape[-2]:
             self._make_room(2 * t)
         self._indices[:, t] = index
         for runs in self._slices():
-            self._learn(runs, t, index[runs], value[runs])
+            self._condition(runs, t, index[runs], value[runs])
         self.num_observations = t + 1
 
     def posterior(
@@ -207,7 +245,7 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         step = len(self._scratch)
         return (slice(start, start + step) for start in range(0, self._runs, step))
 
-    def _learn(self, runs: slice, t: int, index: Tensor, value: Tensor) -> None:
+    def _condition(self, runs: slice, t: int, index: Tensor, value: Tensor) -> None:
         mean, variance, row, at = self._mean[runs], self._variance[runs], self._V[runs, t], index.unsqueeze(-1)
         scale = (variance.gather(-1, at) + self.noise).sqrt_()
         innovation = (value.unsqueeze(-1) - mean.gather(-1, at)).div_(scale)
@@ -224,36 +262,33 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         shape = _broadcast(X.shape[:-2], self._batch_shape)
         X = X.expand(*shape, q, d)
         prior = self.kernel(X).to_dense()
-        if self.num_observations == 0:
+        t = self.num_observations
+        if t == 0:
             return torch.full_like(X[..., 0], self.prior_mean), prior
         own = shape[len(shape) - len(self._batch_shape) :]
         columns = X.reshape(-1, *own, q, d).movedim(0, -3).flatten(-3, -2)
         cross = self.kernel(self.observed.expand(*own, -1, d), columns).to_dense()
-        A = torch.linalg.solve_triangular(self._factor(), cross, upper=False)
-        A = A.unflatten(-1, (-1, q)).movedim(-2, 0).reshape(*shape, -1, q)
-        z = self._innovations[:, : self.num_observations].view(*self._batch_shape, -1, 1)
-        return self.prior_mean + (A.mT @ z).squeeze(-1), prior - A.mT @ A
-
-    def _factor(self) -> Tensor:
-        """L, `batch_shape x t x t`, lower with L L^T = K + noise I: its entries lie in V at the observed candidates."""
-        t = self.num_observations
+        # L, lower with L L^T = K + noise I: its entries lie in V at the observed candidates
         at = self._indices[:, None, :t].expand(-1, t, -1)
         L = self._V[:, :t].gather(-1, at).mT.tril(-1) + torch.diag_embed(self._scales[:, :t])
-        return L.view(*self._batch_shape, t, t)
+        A = torch.linalg.solve_triangular(L.view(*self._batch_shape, t, t), cross, upper=False)
+        A = A.unflatten(-1, (-1, q)).movedim(-2, 0).reshape(*shape, -1, q)
+        z = self._innovations[:, :t].view(*self._batch_shape, -1, 1)
+        return self.prior_mean + (A.mT @ z).squeeze(-1), prior - A.mT @ A
 
-    def _require_known(self, name: str, index: Tensor) -> None:
-        """On a GPU the range is left to the kernel's own assertion: looking would make the host wait."""
+    def _require_index(self, name: str, index: Tensor) -> None:
+        """Raises InputError for an index that is no candidate's. On a GPU CUDA's own assertion does so: the host would have to wait."""
         n = self._mean.shape[-1]
         if index.dim() < 1:
             raise InputError(name, "one number", "of shape batch_shape x k", "Use index.unsqueeze(-1).")
         if index.device.type == "cpu" and index.numel() and not 0 <= int(index.min()) <= int(index.max()) < n:
             raise InputError(name, "out of range", f"whole numbers from 0 to {n - 1}")
 
-    def _checked(self, index: int | Tensor, value: float | Tensor) -> tuple[Tensor, Tensor]:
+    def _one_a_run(self, index: int | Tensor, value: float | Tensor) -> tuple[Tensor, Tensor]:
         like, n = self._mean, self._mean.shape[-1]
-        for name, given in (("index", index), ("value", value)):
-            if isinstance(given, Tensor) and not _broadcasts(given.shape, self._batch_shape):
-                raise InputError(name, tuple(given.shape), f"one number, or of shape {tuple(self._batch_shape)}")
+        for name, argument in (("index", index), ("value", value)):
+            if isinstance(argument, Tensor) and not _broadcasts(argument.shape, self._batch_shape):
+                raise InputError(name, tuple(argument.shape), f"one number, or of shape {tuple(self._batch_shape)}")
         index, value = torch.as_tensor(index), torch.as_tensor(value, dtype=like.dtype)
         if not like.is_cuda:
             index, value = index.to(like.device), value.to(like.device)
@@ -261,12 +296,13 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
             raise InputError("index", "out of range", f"whole numbers from 0 to {n - 1}")
         if value.device.type == "cpu" and not bool(value.isfinite().all()):
             raise InputError("value", "not finite", "finite")
-        index, value = (given.to(like.device, non_blocking=True).expand(self._batch_shape).reshape(-1) for given in (index, value))
+        index, value = (part.to(like.device, non_blocking=True).expand(self._batch_shape).reshape(-1) for part in (index, value))
         return index.long(), value
 
     def _make_room(self, capacity: int) -> None:
-        n, t = self._mean.shape[-1], self.num_observations
-        V = _room(self._mean, self._runs, capacity, n)
+        """Grow the buffers. V on a CPU by numpy, which asks for huge pages: page faults take a tenth of a run otherwise."""
+        t, shape = self.num_observations, (self._runs, capacity, self._mean.shape[-1])
+        V = torch.from_numpy(np.empty(shape)) if self._mean.device.type == "cpu" else self._mean.new_empty(shape)
         scales, innovations = self._mean.new_empty(2, self._runs, capacity)
         indices = torch.empty_like(scales, dtype=torch.long)
         for name, grown in (("_V", V), ("_scales", scales), ("_innovations", innovations), ("_indices", indices)):
@@ -288,51 +324,40 @@ def _broadcast(first: torch.Size, second: torch.Size) -> torch.Size:
     return torch.broadcast_shapes(first, second)  # type: ignore[no-untyped-call]
 
 
-def _room(like: Tensor, *shape: int) -> Tensor:
-    """Memory for numbers like those of `like`. On a CPU by numpy, which asks for huge pages: faults take a tenth of a run otherwise."""
-    return torch.from_numpy(np.empty(shape)) if like.device.type == "cpu" else like.new_empty(shape)
-
-
-def _require_candidates(candidates: Tensor) -> None:
-    require_finite("candidates", candidates)
-    if candidates.dim() < 2 or 0 in candidates.shape:
-        raise InputError("candidates", tuple(candidates.shape), "of shape n x d or batch_shape x n x d, not empty")
-
-
 def _broadcasts(shape: torch.Size, batch: torch.Size) -> bool:
     return len(shape) <= len(batch) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(batch), strict=False))
 
 
-# ========== MERGED How much T observations of a candidate set could tell at most: gamma_T = max over A, |A| = T, of 1/2 log det(I + K_A /
-# noise).
-#
-# The gain is monotone and submodular, so the greedy choice of the largest variance is within 1 - 1/e of the best (Nemhauser et al. 1978),
-# and after any i greedy choices the best T gain at most T times the next one beyond them. Both bounds depend on the candidates, the
-# kernel, the noise and T alone, never on a value that was seen: they may set the scale of noise, which a run's own gain may not.
-#
-
-
-def greedy_gains(candidates: Tensor, kernel: Kernel, noise: float, observations: int) -> list[float]:
-    """1/2 log(1 + s^2 / noise) of each of `observations` greedy choices, nats; `candidates` `n x d`. Costs n T^2 flops."""
-    model = FiniteGP(candidates, kernel, noise, capacity=require_count("observations", observations))
-    gains = []
-    for _ in range(observations):
-        variance, index = model.variance.max(-1)
-        gains.append(0.5 * math.log1p(float(variance) / noise))
-        model.observe(index, 0.0)  # the variance does not depend on the value
-    return gains
-
-
 @checked
-def information_gain_bound(candidates: Annotated[Tensor, POINTS], kernel: Kernel, noise: float, observations: int) -> float:
-    """An upper bound on gamma_T in nats, repeated observations included.
+def information_gain_bound(candidates: Annotated[Tensor, POINTS], kernel: Kernel, noise: Positive, evaluations: Count) -> float:
+    """An upper bound in nats on gamma_T, the most that T evaluations of candidates can say about the function.
 
-    The smaller of greedy / (1 - 1/e) (Kusner et al. cite Srinivas et al. 2010 for the order alone) and, over i, the gain of i greedy
-    choices plus T times the next gain [derived from submodularity]; i = 0 gives T/2 log(1 + k(x, x) / noise).
+    gamma_T = max over A, |A| = T, of 1/2 log det(I + K_A / noise), repeated evaluations included. The gain is monotone and submodular, so
+    the greedy choice is within 1 - 1/e of the best (Nemhauser et al. 1978), and after any i greedy choices the best T gain at most T
+    times the next greedy gain. The bound is the smaller of greedy / (1 - 1/e) (Kusner et al. cite Srinivas et al. 2010 for the order
+    alone) and, over i, the gain of i greedy choices plus T times the next [derived from submodularity]; i = 0 gives
+    T/2 log(1 + k(x, x) / noise). It depends on public things alone, never on an observed value, so it may set the scale of noise.
+
+    Args:
+        candidates: `n x d`, float64.
+        kernel: as in `FiniteGP`.
+        noise: variance of an evaluation, in the kernel's units.
+        evaluations: T; costs n T^2 flops.
 
     Raises:
         InputError: an argument out of range.
     """
-    gains = torch.tensor(greedy_gains(candidates, kernel, noise, observations), dtype=torch.float64)
+    gains = torch.tensor(greedy_gains(candidates, kernel, noise, evaluations), dtype=torch.float64)
     before = gains.cumsum(0) - gains
-    return min(float(gains.sum()) / (1.0 - math.exp(-1.0)), float((before + observations * gains).min()))
+    return min(float(gains.sum()) / (1.0 - math.exp(-1.0)), float((before + evaluations * gains).min()))
+
+
+def greedy_gains(candidates: Tensor, kernel: Kernel, noise: float, evaluations: int) -> list[float]:
+    """1/2 log(1 + s^2 / noise) in nats of each of so many greedy choices of the largest variance."""
+    model = FiniteGP(candidates, kernel, noise, capacity=evaluations)
+    gains = []
+    for _ in range(evaluations):
+        variance, index = model.variance.max(-1)
+        gains.append(0.5 * math.log1p(float(variance) / noise))
+        model.observe(index, 0.0)  # the variance does not depend on the value
+    return gains

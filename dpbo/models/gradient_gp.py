@@ -6,20 +6,24 @@ in closed form; `posterior` is untouched. The model is public: train it on publi
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.outcome import Standardize
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.means import ConstantMean, ZeroMean
 from linear_operator import to_linear_operator
 from torch import Tensor
 
 from dpbo.errors import InputError
-from dpbo.models.gradient_posterior import cholesky
-from dpbo.models.kernels import derivatives, require_finite
-from dpbo.validation import checked
-
-_REMEDY = "Give more of it (train_Yvar), or take a kernel that is positive definite in so many dimensions."
+from dpbo.mechanisms.mechanism import Mechanism
+from dpbo.models.gradient_posterior import GradientPosterior, cholesky
+from dpbo.models.kernels import kernel_derivatives, require_finite
+from dpbo.queries.gradient import ClippedGradient, Loss
+from dpbo.release import CuratorLike, Release
+from dpbo.validation import NotNegative, Positive, checked
 
 
 @checked
@@ -29,7 +33,7 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
     def gradient_posterior(self, X: Tensor) -> GPyTorchPosterior:
         """The joint posterior of the gradient at X (`batch_shape x q x d`), in the units of Y over those of X.
 
-        Hyperparameters count as constants: nothing differentiates through it to them.
+        Hyperparameters are constants here: nothing differentiates through this to them.
 
         Returns:
             a posterior with mean `batch_shape x q x d`: over d tasks, or one where d = 1.
@@ -45,14 +49,58 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
         scale = self._outcome_scale()
         self.eval()
         mean, covariance = self._gradient_moments(X)
-        return GPyTorchPosterior(_normal(scale * mean, scale.square() * covariance, X))
+        mean, lazy = scale * mean, to_linear_operator(scale.square() * covariance)  # a dense one is factorised when it is made
+        if d == 1:
+            return GPyTorchPosterior(MultivariateNormal(mean.squeeze(-1), lazy))
+        return GPyTorchPosterior(MultitaskMultivariateNormal(mean.reshape(*mean.shape[:-2], *X.shape[-2:]), lazy))
+
+    def gradient_query(
+        self,
+        theta: Tensor,
+        X: Tensor,
+        loss: Loss,
+        *,
+        clip: float,
+        noise: NotNegative = 0.0,
+        jitter: Positive = 1e-6,
+        divisor: float | None = None,
+        loss_range: tuple[float, float] | None = None,
+    ) -> ClippedGradient:
+        """The query for the mean over units of their clipped gradients at theta, each estimated from a unit's own losses at X.
+
+        It is `GradientPosterior.gradient_query` with this model's kernel and mean, in the units of Y; its sensitivity is proven in
+        `ClippedGradient`. The training values are not used: they are those of the mean, not of one unit.
+
+        Args:
+            theta, X, loss, clip, divisor, loss_range: as there, in the coordinates of the model's inputs.
+            noise: variance of one unit's loss around the process, in units of Y^2; the likelihood's is that of the training values.
+            jitter: as in `GradientPosterior`.
+
+        Raises:
+            InputError: an argument out of range, a mean that is not constant, or a model as `gradient_posterior` refuses it.
+        """
+        scale, mean, outcome = float(self._outcome_scale()), 0.0, getattr(self, "outcome_transform", None)
+        if isinstance(self.mean_module, ConstantMean):
+            mean = float(self.mean_module.constant.detach())
+        elif not isinstance(self.mean_module, ZeroMean):
+            raise InputError("mean_module", type(self.mean_module).__name__, "a ConstantMean or ZeroMean")
+        mean = scale * mean + (0.0 if outcome is None else float(outcome.means))
+        posterior = GradientPosterior(self.covar_module, noise / scale**2, mean=mean, jitter=jitter)
+        return posterior.gradient_query(theta, X, loss, clip=clip, divisor=divisor, loss_range=loss_range)
+
+    def release_gradient(
+        self, curator: CuratorLike, theta: Tensor, X: Tensor, loss: Loss, *, mechanism: Mechanism, clip: float, **options: Any
+    ) -> Release:
+        """Release the answer of `gradient_query`, as `GradientPosterior.release_gradient` does: charged once, with value `d`."""
+        return curator.release(self.gradient_query(theta, X, loss, clip=clip, **options), mechanism)
 
     def _gradient_moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean `... x q d x 1` and covariance `... x q d x q d`, coordinates of a point together, before the outcome transform."""
-        train, kernel = self.train_inputs[0], derivatives(self.covar_module)
-        with torch.no_grad():  # hyperparameters are constants here, as in `derivatives`
+        train, kernel = self.train_inputs[0], kernel_derivatives(self.covar_module)
+        remedy = "Give more of it (train_Yvar), or take a kernel that is positive definite in so many dimensions."
+        with torch.no_grad():
             at_train = self.forward(train)
-            L = cholesky(self.likelihood(at_train, train).covariance_matrix, "noise", _REMEDY)
+            L = cholesky(self.likelihood(at_train, train).covariance_matrix, "noise", remedy)
             residual = (self.train_targets - at_train.mean).unsqueeze(-1)
         rows = X.unbind(-2)
         kernel.prior(rows[0].detach())  # refuses a kernel whose process has no gradient
@@ -60,13 +108,11 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
         prior = torch.cat([kernel.mixed(x, X).movedim(-3, -2).flatten(-2) for x in rows], dim=-2)
         A = torch.linalg.solve_triangular(L, cross.mT, upper=False)
         mean = A.mT @ torch.linalg.solve_triangular(L, residual, upper=False)
-        return mean + self._mean_slope(X).flatten(-2).unsqueeze(-1), prior - A.mT @ A
-
-    def _mean_slope(self, X: Tensor) -> Tensor:
-        X = X.detach().requires_grad_()
+        at = X.detach().requires_grad_()
         with torch.enable_grad():
-            total = self.mean_module(X).sum() + 0.0 * X.sum()  # a constant mean alone would not depend on X
-        return torch.autograd.grad(total, X)[0]
+            total = self.mean_module(at).sum() + 0.0 * at.sum()  # a constant mean alone would not depend on X
+        slope = torch.autograd.grad(total, at)[0]
+        return mean + slope.flatten(-2).unsqueeze(-1), prior - A.mT @ A
 
     def _outcome_scale(self) -> Tensor:
         """The factor from the model's units to Y's, `... x 1 x 1`."""
@@ -80,10 +126,3 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
         if type(outcome) is not Standardize:
             raise InputError("outcome_transform", outcome, "None or Standardize()")
         return outcome.stdvs
-
-
-def _normal(mean: Tensor, covariance: Tensor, X: Tensor) -> MultivariateNormal:
-    lazy = to_linear_operator(covariance)  # a dense one is factorised at birth, and gradients of a polynomial are degenerate
-    if X.shape[-1] == 1:
-        return MultivariateNormal(mean.squeeze(-1), lazy)
-    return MultitaskMultivariateNormal(mean.reshape(*mean.shape[:-2], *X.shape[-2:]), lazy)

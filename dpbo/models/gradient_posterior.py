@@ -1,7 +1,12 @@
 """The gradient of a Gaussian process at a point, given noisy values elsewhere: linear weights and a covariance.
 
+    posterior = GradientPosterior(RBFKernel().double(), 0.0)
+    X = suggest_gradient_points(posterior, theta, 11)
+    g = posterior.release_gradient(curator, theta, X, loss, mechanism=GaussianMechanism(20.0), clip=1.0).value       # `d`
+
 The posterior mean of the gradient is W (y - mean) with W = dk(theta, X)/dtheta (K + D)^-1, and its covariance does not depend on y
-(DP-GIBO, arXiv 2502.06044, Algorithm 1). So one W serves every person's losses at once, and everything here is public: points only.
+(DP-GIBO, arXiv 2502.06044, Algorithm 1). So one W serves the losses of every unit at once, and everything here is public: points only.
+The one exception is `release_gradient`, which hands a query to a curator and returns its release.
 
 D = noise I + jitter diag(k(x, x)): the same in the acquisition and in the weights, or the design would trust what the weights do not.
 """
@@ -9,90 +14,21 @@ D = noise I + jitter diag(k(x, x)): the same in the acquisition and in the weigh
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from dpbo.errors import InputError
-from dpbo.models.kernels import Derivatives, derivatives, require_finite
-from dpbo.privacy import require_positive
-from dpbo.validation import Finite, checked
-
-# ========== MERGED A Cholesky factor that grows by blocks of rows, and knows when it has drifted.
-#
-# Appending b rows to N costs N^2 b + N b^2 + b^3/3 flops where a fresh factorisation costs N^3/3, and is as stable: it is the blocked
-# algorithm, spread over time. Storage doubles when full, so nothing is copied most times. A fixed probe vector v is multiplied by the
-# matrix as it grows; L (L^T v) against that product measures the backward error in 4 N^2 flops.
-#
+from dpbo.mechanisms.mechanism import Mechanism
+from dpbo.models.kernels import KernelDerivatives, kernel_derivatives, require_finite
+from dpbo.queries.gradient import ClippedGradient, Loss
+from dpbo.release import CuratorLike, Release
+from dpbo.validation import Finite, Positive, between, checked
 
 _BLOCK = 128  # least rows of storage
-
-
-class GrowingFactor:
-    """L with L L^T = A, for symmetric positive definite A given block by block; `... x N x N`."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._L = self._probe = self._product = torch.empty(0, 0)
-
-    @property
-    def matrix(self) -> Tensor:
-        """L, `... x N x N`: a view of the storage."""
-        return self._L[..., : self.size, : self.size]
-
-    def append(self, cross: Tensor, block: Tensor) -> None:
-        """Grow A by the columns `cross` (`... x N x b`) and the corner `block` (`... x b x b`).
-
-        Raises:
-            InputError: the grown matrix is not positive definite in float64.
-        """
-        old, new = self.size, self.size + block.shape[-1]
-        self._reserve(block, new)
-        V = torch.linalg.solve_triangular(self.matrix, cross, upper=False)
-        corner = cholesky(block - V.mT @ V)
-        self._L[..., old:new, :old] = V.mT
-        self._L[..., old:new, old:new] = corner
-        self._product[..., :old, :] += cross @ self._probe[old:new]
-        self._product[..., old:new, :] = cross.mT @ self._probe[:old] + block @ self._probe[old:new]
-        self.size = new
-
-    def drift(self) -> float:
-        """Largest relative error of L L^T against A along the probe; about 1e-15 when sound."""
-        L, v, Av = self.matrix.detach(), self._probe[: self.size], self._product[..., : self.size, :].detach()
-        return float((L @ (L.mT @ v) - Av).abs().max() / Av.abs().max())
-
-    def copy(self) -> GrowingFactor:
-        """An independent copy."""
-        twin = GrowingFactor()
-        twin.size, twin._probe = self.size, self._probe
-        twin._L, twin._product = self._L.clone(), self._product.clone()
-        return twin
-
-    def _reserve(self, like: Tensor, rows: int) -> None:
-        if rows <= self._L.shape[-1]:
-            return
-        batch, capacity = like.shape[:-2], max(_BLOCK, rows, 2 * self._L.shape[-1])
-        L, product = like.new_zeros(*batch, capacity, capacity), like.new_zeros(*batch, capacity, 1)
-        if self.size:
-            L[..., : self.size, : self.size] = self.matrix
-            product[..., : self.size, :] = self._product[..., : self.size, :]
-        self._L, self._product = L, product
-        self._probe = torch.cos(torch.arange(1.0, capacity + 1.0, dtype=like.dtype, device=like.device).square()).unsqueeze(-1)
-
-
-def cholesky(A: Tensor, blamed: str = "jitter", remedy: str = "Raise the noise or the jitter (1e-6 or more).") -> Tensor:
-    """The lower factor of A, `... x n x n`.
-
-    Raises:
-        InputError: A is not positive definite, so what was added to its diagonal (`blamed`) is below float64's rounding of A.
-    """
-    L, info = torch.linalg.cholesky_ex(A)
-    if bool(info.any()):
-        raise InputError(blamed, "too small", "large enough for a positive definite matrix", remedy)
-    return torch.as_tensor(L)
-
-
 _DRIFT = 1e-13  # rounding alone reached 2e-14 at N = 1100, where the weights were within 1e-8 of a fresh factor's
 
 
@@ -101,7 +37,7 @@ class GradientPosterior:
     """A kernel and the points observed so far.
 
     Args:
-        kernel: a GPyTorch kernel in float64, or `Derivatives`. Public: never fitted on private values.
+        kernel: a GPyTorch kernel in float64, or `KernelDerivatives`. Public: never fitted on private values.
         noise: variance of the observation noise, 0 or more, in units of y^2.
 
     Keyword args:
@@ -113,10 +49,16 @@ class GradientPosterior:
         InputError: an argument out of range, or not float64.
     """
 
-    def __init__(self, kernel: Kernel | Derivatives, noise: float, *, mean: Finite = 0.0, jitter: float = 1e-6) -> None:
-        self.derivatives = kernel if isinstance(kernel, Derivatives) else derivatives(kernel)
-        self.noise = 0.0 if noise == 0 else require_positive("noise", noise, 0.0, 1e100)
-        self.jitter, self.mean = require_positive("jitter", jitter), float(mean)
+    def __init__(
+        self,
+        kernel: Kernel | KernelDerivatives,
+        noise: Annotated[float, between(0.0, 1e100)],
+        *,
+        mean: Finite = 0.0,
+        jitter: Positive = 1e-6,
+    ) -> None:
+        self.derivatives = kernel if isinstance(kernel, KernelDerivatives) else kernel_derivatives(kernel)
+        self.noise, self.jitter, self.mean = noise, jitter, mean
         self._factor = GrowingFactor()
         self._X: Tensor | None = None
 
@@ -137,12 +79,14 @@ class GradientPosterior:
         return like.new_empty(0, 0) if self._X is None else self._factor.matrix
 
     def append(self, X: Tensor) -> None:
-        """Observe at X, `batch_shape x b x d`, too: N^2 b flops. A factor that has drifted is made afresh.
+        """Observe at X, `batch_shape x b x d`, too: N^2 b flops. A factor that has drifted is computed afresh.
 
         Raises:
             InputError: X is not float64, not finite or of another shape, or noise and jitter are too small for it.
         """
-        self._require_points(X)
+        require_finite("X", X)
+        if X.dim() < 2 or (self._X is not None and (X.shape[:-2], X.shape[-1]) != (self._X.shape[:-2], self._X.shape[-1])):
+            raise InputError("X", tuple(X.shape), "of shape batch_shape x b x d, as the points before it")
         if X.shape[-2] == 0:
             return
         old = self.points(X)
@@ -150,11 +94,18 @@ class GradientPosterior:
         try:
             self._factor.append(cross, block)
             sound = self._factor.drift() < _DRIFT
-        except InputError:  # either hopeless, which a fresh factorisation says again, or drifted
+        except InputError:  # the factor has drifted, or X is hopeless, which the fresh factorisation below reports
             sound = False
         if not sound:
-            self._factor = self._fresh(torch.cat([old.expand(*X.shape[:-2], -1, -1), X], dim=-2))
-        self._keep(old, X)
+            whole = torch.cat([old.expand(*X.shape[:-2], -1, -1), X], dim=-2)
+            A, fresh = self.noisy(whole, self.derivatives.value(whole, whole)), GrowingFactor()
+            fresh.append(A[..., :0, :], A)
+            self._factor = fresh
+        n = old.shape[-2]
+        if self._X is None or len(self) > self._X.shape[-2]:
+            self._X = X.new_empty(*X.shape[:-2], max(_BLOCK, 2 * len(self)), X.shape[-1])
+            self._X[..., :n, :] = old
+        self._X[..., n : len(self), :] = X
 
     def conditioned_on(self, X: Tensor) -> GradientPosterior:
         """A copy that has observed X, `batch_shape x b x d`, as well; this one is left as it is."""
@@ -175,6 +126,63 @@ class GradientPosterior:
         A = self.whitened_cross(theta)
         return self.derivatives.prior(theta) - A.mT @ A
 
+    def gradient_query(
+        self,
+        theta: Tensor,
+        X: Tensor,
+        loss: Loss,
+        *,
+        clip: float,
+        loss_points: Tensor | None = None,
+        earlier: Sequence[Any] = (),
+        keep: bool = False,
+        divisor: float | None = None,
+        loss_range: tuple[float, float] | None = None,
+    ) -> ClippedGradient:
+        """The query for the mean over units of their clipped gradients at theta, each estimated from a unit's own losses at X.
+
+        It is a `ClippedGradient` with the weights of `conditioned_on(X)` and this posterior's mean as its center, so its sensitivity is
+        proven there: from clip and adjacency alone, whatever the weights are. Free and public; `append(X)` afterwards if the losses are
+        to be used again.
+
+        Args:
+            theta: where the gradient is wanted, `d`.
+            X: points where the losses are computed, `b x d`, as from `suggest_gradient_points`.
+            loss: `loss(x, records)`, one number a record, smaller is better; each record by itself.
+
+        Keyword args:
+            clip: length to which a unit's gradient is clipped, in units of the loss over those of theta.
+            loss_points: the same points in the loss's own coordinates, `b x d`, where they differ from this posterior's.
+            earlier: handles of the answers at the points observed before, in their order; required if there are any.
+            keep: whether this answer's losses stay with the curator for later queries.
+            divisor, loss_range: as in `ClippedGradient`.
+
+        Raises:
+            InputError: an argument out of range, or points without an earlier answer.
+        """
+        if len(self) and not earlier:
+            raise InputError("earlier", (), f"the handles for the {len(self)} points observed before", "Use a posterior without points.")
+        weights, at = self.conditioned_on(X).weights(theta), X if loss_points is None else loss_points
+        return ClippedGradient(
+            loss, at, weights=weights, clip=clip, center=self.mean, divisor=divisor, earlier=earlier, keep=keep, loss_range=loss_range
+        )
+
+    def release_gradient(
+        self, curator: CuratorLike, theta: Tensor, X: Tensor, loss: Loss, *, mechanism: Mechanism, clip: float, **options: Any
+    ) -> Release:
+        """Release the answer of `gradient_query`: charged once, with value `d` and the noise's variance of each coordinate.
+
+        Args:
+            curator: owner of the records.
+            theta, X, loss, clip, options: as in `gradient_query`.
+            mechanism: of the noise; its scale follows from the query's sensitivity, 2 clip under REPLACE_ONE and clip under
+                ADD_OR_REMOVE_ONE (proven in `ClippedGradient`).
+
+        Raises:
+            InputError: as `gradient_query`. BudgetExceeded: more than is left; nothing was charged.
+        """
+        return curator.release(self.gradient_query(theta, X, loss, clip=clip, **options), mechanism)
+
     def _require_dimension(self, theta: Tensor) -> None:
         if theta.dim() < 1 or (self._X is not None and theta.shape[-1] != self._X.shape[-1]):
             raise InputError("theta", tuple(theta.shape), "of shape batch_shape x d, d that of the observed points")
@@ -191,20 +199,70 @@ class GradientPosterior:
         cross = self.derivatives.gradient(theta, self.points(theta)).mT
         return torch.linalg.solve_triangular(self.factor(theta), cross, upper=False)
 
-    def _fresh(self, X: Tensor) -> GrowingFactor:
-        A = self.noisy(X, self.derivatives.value(X, X))
-        factor = GrowingFactor()
-        factor.append(A[..., :0, :], A)
-        return factor
 
-    def _keep(self, old: Tensor, X: Tensor) -> None:
-        n = old.shape[-2]
-        if self._X is None or len(self) > self._X.shape[-2]:
-            self._X = X.new_empty(*X.shape[:-2], max(_BLOCK, 2 * len(self)), X.shape[-1])
-            self._X[..., :n, :] = old
-        self._X[..., n : len(self), :] = X
+class GrowingFactor:
+    """L with L L^T = A, for symmetric positive definite A given block by block; `... x N x N`.
 
-    def _require_points(self, X: Tensor) -> None:
-        require_finite("X", X)
-        if X.dim() < 2 or (self._X is not None and (X.shape[:-2], X.shape[-1]) != (self._X.shape[:-2], self._X.shape[-1])):
-            raise InputError("X", tuple(X.shape), "of shape batch_shape x b x d, as the points before it")
+    Appending b rows to N costs N^2 b + N b^2 + b^3/3 flops where a fresh factorisation costs N^3/3, and is as stable: it is the blocked
+    algorithm, spread over time. Storage doubles when full, so nothing is copied most times. A fixed probe vector v is multiplied by the
+    matrix as it grows; L (L^T v) against that product measures the backward error in 4 N^2 flops.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._L = self._probe = self._product = torch.empty(0, 0)
+
+    @property
+    def matrix(self) -> Tensor:
+        """L, `... x N x N`: a view of the storage."""
+        return self._L[..., : self.size, : self.size]
+
+    def append(self, cross: Tensor, block: Tensor) -> None:
+        """Grow A by the columns `cross` (`... x N x b`) and the corner `block` (`... x b x b`).
+
+        Raises:
+            InputError: the grown matrix is not positive definite in float64.
+        """
+        old, new = self.size, self.size + block.shape[-1]
+        if new > self._L.shape[-1]:
+            self._grow(block, new)
+        V = torch.linalg.solve_triangular(self.matrix, cross, upper=False)
+        corner = cholesky(block - V.mT @ V)
+        self._L[..., old:new, :old] = V.mT
+        self._L[..., old:new, old:new] = corner
+        self._product[..., :old, :] += cross @ self._probe[old:new]
+        self._product[..., old:new, :] = cross.mT @ self._probe[:old] + block @ self._probe[old:new]
+        self.size = new
+
+    def drift(self) -> float:
+        """Largest relative error of L L^T against A along the probe; about 1e-15 when sound."""
+        L, v, Av = self.matrix.detach(), self._probe[: self.size], self._product[..., : self.size, :].detach()
+        return float((L @ (L.mT @ v) - Av).abs().max() / Av.abs().max())
+
+    def copy(self) -> GrowingFactor:
+        """An independent copy."""
+        twin = GrowingFactor()
+        twin.size, twin._probe = self.size, self._probe
+        twin._L, twin._product = self._L.clone(), self._product.clone()
+        return twin
+
+    def _grow(self, like: Tensor, rows: int) -> None:
+        batch, capacity = like.shape[:-2], max(_BLOCK, rows, 2 * self._L.shape[-1])
+        L, product = like.new_zeros(*batch, capacity, capacity), like.new_zeros(*batch, capacity, 1)
+        if self.size:
+            L[..., : self.size, : self.size] = self.matrix
+            product[..., : self.size, :] = self._product[..., : self.size, :]
+        self._L, self._product = L, product
+        self._probe = torch.cos(torch.arange(1.0, capacity + 1.0, dtype=like.dtype, device=like.device).square()).unsqueeze(-1)
+
+
+def cholesky(A: Tensor, blamed: str = "jitter", remedy: str = "Raise the noise or the jitter (1e-6 or more).") -> Tensor:
+    """The lower factor of A, `... x n x n`.
+
+    Raises:
+        InputError: A is not positive definite, so what was added to its diagonal (`blamed`) is below float64's rounding of A.
+    """
+    L, info = torch.linalg.cholesky_ex(A)
+    if bool(info.any()):
+        raise InputError(blamed, "too small", "large enough for a positive definite matrix", remedy)
+    return torch.as_tensor(L)

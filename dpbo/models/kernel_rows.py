@@ -1,10 +1,10 @@
-"""Rows k(x_i, .) of a kernel over a fixed candidate set, one at a time: what an incremental Cholesky factor asks for.
+"""Rows k(x_i, .) of a kernel over a fixed candidate set, one at a time: what an incremental Cholesky factor needs.
 
 The n x n matrix is never formed; a row costs O(n d). RBF and Matern-5/2 kernels keep their whitened candidates, so that a row is one
-matrix-vector product and one exponential (twenty times cheaper at n = 40,000 than through GPyTorch); every other kernel is called, and so
-are these two over candidates too far apart for such a product (differences.py).
-What a sum of kernels gives each row for itself (SameRow) is added at the row's own index: candidates of equal coordinates stay two rows.
-Hyper-parameters are public constants, read once.
+matrix-vector product and one exponential (twenty times cheaper at n = 40,000 than through GPyTorch). Every other kernel is called. RBF
+and Matern-5/2 kernels over candidates too far apart for such a product take their distances coordinate by coordinate (`ByDifferences`).
+A variance that a sum of kernels gives each row for itself (SameRow) is added at the row's own index: candidates of equal coordinates
+stay two rows. Hyperparameters are public constants, read once.
 """
 
 from __future__ import annotations
@@ -18,60 +18,39 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
-from dpbo.models.kernels import Radial, Scaled, derivatives
+from dpbo.models.kernels import Radial, Scaled, kernel_derivatives
 from dpbo.models.noisy_inputs import SameRow
 
-# ========== MERGED RBF and Matern-5/2 kernels whose distances are taken coordinate by coordinate, for candidates very many length-scales
-# apart.
-#
-# GPyTorch's kernels and `RadialRows` expand r^2 = |u|^2 + |v|^2 - 2 u.v, whose rounding is 2^-52 of the squared spread: at 10^6 length-
-# scales
-# it makes neighbours of points that are none, and one far candidate does so to all others. (x - z) / l loses nothing, and takes longer.
-# Kernels other than these two, and sums and multiples of them, are left to GPyTorch.
-#
-
 _FAR = 300.0  # length-scales; from 1000 on posteriors at a noise of 1e-2 were more than 1e-9 off
-_LARGEST = 1e300  # of r^2, which a polynomial times an exponential must not meet as an infinity
+_LARGEST = 1e300  # of r^2: a polynomial times an exponential must not meet an infinity
 
 
-class ByDifferences(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
-    """A radial kernel of variance 1 with fixed length-scales."""
+def rows_of(kernel: Any, candidates: Tensor) -> Rows:
+    """The rows of a GPyTorch kernel in float64 over candidates, `n x d` or `B x n x d`.
 
-    has_lengthscale = False
-    lengths: Tensor
-
-    def __init__(self, radial: Radial) -> None:
-        super().__init__()
-        self.profile = radial.profile
-        self.register_buffer("lengths", radial.lengthscale)
-
-    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: Any) -> Tensor:
-        """Of `... x n x d` and `... x m x d`, `... x n x m`; the diagonal, `... x n`, if `diag`."""
-        if not diag:
-            x1, x2 = x1.unsqueeze(-2), x2.unsqueeze(-3)
-        lengths = self.lengths.expand(1, x1.shape[-1]).unbind(-1)
-        r2 = sum(
-            (((x - z) / length).square() for x, z, length in zip(x1.unbind(-1), x2.unbind(-1), lengths, strict=True)), x1.new_zeros(())
-        )
-        return self.profile(r2.clamp_max(_LARGEST))[0]
+    Raises:
+        InputError: a hyperparameter is not float64.
+    """
+    if type(kernel) is AdditiveKernel and kernel.active_dims is None:
+        own = [_own_variance(part) for part in kernel.kernels]
+        rest = [part for part, variance in zip(kernel.kernels, own, strict=True) if variance is None]
+        if 0 < len(rest) < len(own):
+            shared = rest[0] if len(rest) == 1 else AdditiveKernel(*rest)
+            return OwnRows(rows_of(shared, candidates), sum(variance for variance in own if variance is not None))
+    known = kernel_derivatives(kernel)
+    if isinstance(known, Radial):
+        return RadialRows(known, 1.0, candidates)
+    if isinstance(known, Scaled) and isinstance(known.base, Radial):
+        return RadialRows(known.base, float(known.scale), candidates)
+    return CalledRows(copy.deepcopy(kernel).requires_grad_(False), candidates)
 
 
-def accurate(kernel: Kernel, candidates: Tensor) -> Kernel:
-    """`kernel`, changed in place: its radial parts go by differences where the candidates, `... x n x d`, spread too far for them."""
-    if kernel.active_dims is not None:
-        return kernel
-    if type(kernel) is ScaleKernel:
-        kernel.base_kernel = accurate(kernel.base_kernel, candidates)
-    elif type(kernel) is AdditiveKernel:
-        kernel.kernels = torch.nn.ModuleList(accurate(part, candidates) for part in kernel.kernels)
-    elif isinstance(known := derivatives(kernel), Radial) and _spread(candidates, known.lengthscale) > _FAR:
-        return ByDifferences(known)
-    return kernel
-
-
-def _spread(candidates: Tensor, lengthscale: Tensor) -> float:
-    """The diagonal of the candidates' box in length-scales."""
-    return float(((candidates.amax(-2) - candidates.amin(-2)) / lengthscale.squeeze(-2)).norm(dim=-1).max())
+def _own_variance(kernel: Any) -> float | None:
+    """The variance that a kernel gives each row for itself, if it gives nothing else."""
+    if type(kernel) is ScaleKernel and kernel.active_dims is None:
+        own = _own_variance(kernel.base_kernel)
+        return None if own is None else own * float(kernel.outputscale)
+    return 1.0 if type(kernel) is SameRow and kernel.active_dims is None else None
 
 
 class Rows(torch.nn.Module, abc.ABC):
@@ -140,7 +119,7 @@ class CalledRows(Rows):
 
 
 class OwnRows(Rows):
-    """The rows of a kernel, and a variance that each candidate has for itself alone."""
+    """The rows of a kernel, and a variance of its own for each candidate."""
 
     def __init__(self, shared: Rows, own: float) -> None:
         super().__init__()
@@ -154,36 +133,8 @@ class OwnRows(Rows):
         out[torch.arange(len(index), device=index.device), index] += self.own
 
 
-def rows_of(kernel: Any, candidates: Tensor) -> Rows:
-    """The rows of a GPyTorch kernel in float64 over candidates, `n x d` or `B x n x d`.
-
-    Raises:
-        InputError: a hyper-parameter is not float64.
-    """
-    if type(kernel) is AdditiveKernel and kernel.active_dims is None:
-        own = [_own(part) for part in kernel.kernels]
-        rest = [part for part, variance in zip(kernel.kernels, own, strict=True) if variance is None]
-        if 0 < len(rest) < len(own):
-            shared = rest[0] if len(rest) == 1 else AdditiveKernel(*rest)
-            return OwnRows(rows_of(shared, candidates), sum(variance for variance in own if variance is not None))
-    known = derivatives(kernel)
-    if isinstance(known, Radial):
-        return RadialRows(known, 1.0, candidates)
-    if isinstance(known, Scaled) and isinstance(known.base, Radial):
-        return RadialRows(known.base, float(known.scale), candidates)
-    return CalledRows(copy.deepcopy(kernel).requires_grad_(False), candidates)
-
-
-def _own(kernel: Any) -> float | None:
-    """The variance that a kernel gives each row for itself, if it gives nothing else."""
-    if type(kernel) is ScaleKernel and kernel.active_dims is None:
-        own = _own(kernel.base_kernel)
-        return None if own is None else own * float(kernel.outputscale)
-    return 1.0 if type(kernel) is SameRow and kernel.active_dims is None else None
-
-
 def _of_runs(tensor: Tensor, runs: slice, batched: int) -> Tensor:
-    """What belongs to a slice of the runs: all of it where the runs share."""
+    """The part for a slice of the runs: all of it where the runs share."""
     return tensor[runs] if tensor.dim() == batched else tensor
 
 
@@ -192,3 +143,45 @@ def _pick(rows: Tensor, index: Tensor) -> Tensor:
     if rows.dim() == 2:
         return rows[index]
     return rows[torch.arange(len(index), device=index.device), index]
+
+
+class ByDifferences(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
+    """A radial kernel of variance 1 with fixed length-scales, whose distances are taken coordinate by coordinate.
+
+    GPyTorch's kernels and `RadialRows` expand r^2 = |u|^2 + |v|^2 - 2 u.v, which rounds by 2^-52 of the squared spread: at 10^6
+    length-scales distant points become neighbours, and one far candidate does so to all others. (x - z) / l loses nothing, but is slower.
+    """
+
+    has_lengthscale = False
+    lengths: Tensor
+
+    def __init__(self, radial: Radial) -> None:
+        super().__init__()
+        self.profile = radial.profile
+        self.register_buffer("lengths", radial.lengthscale)
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: Any) -> Tensor:
+        """k of `... x n x d` and `... x m x d`, `... x n x m`; the diagonal, `... x n`, if `diag`."""
+        if not diag:
+            x1, x2 = x1.unsqueeze(-2), x2.unsqueeze(-3)
+        lengths = self.lengths.expand(1, x1.shape[-1]).unbind(-1)
+        squares = (((x - z) / length).square() for x, z, length in zip(x1.unbind(-1), x2.unbind(-1), lengths, strict=True))
+        return self.profile(sum(squares, x1.new_zeros(())).clamp_max(_LARGEST))[0]
+
+
+def accurate(kernel: Kernel, candidates: Tensor) -> Kernel:
+    """`kernel`, changed in place: its radial parts use `ByDifferences` where the candidates, `... x n x d`, lie too far apart.
+
+    The spread is the diagonal of the candidates' box in length-scales. Kernels other than these two, sums and multiples are left as is.
+    """
+    if kernel.active_dims is not None:
+        return kernel
+    if type(kernel) is ScaleKernel:
+        kernel.base_kernel = accurate(kernel.base_kernel, candidates)
+    elif type(kernel) is AdditiveKernel:
+        kernel.kernels = torch.nn.ModuleList(accurate(part, candidates) for part in kernel.kernels)
+    elif isinstance(known := kernel_derivatives(kernel), Radial):
+        box = (candidates.amax(-2) - candidates.amin(-2)) / known.lengthscale.squeeze(-2)
+        if float(box.norm(dim=-1).max()) > _FAR:
+            return ByDifferences(known)
+    return kernel

@@ -1,4 +1,10 @@
-"""From a GPyTorch kernel to its derivatives: closed forms where they exist, automatic differentiation for the rest."""
+"""Derivatives of GPyTorch kernels: closed forms for RBF, Matern-5/2 and degree-2 polynomials, automatic differentiation for the others.
+
+A gradient is a linear functional of a Gaussian process. Its posterior needs k, dk/dtheta and d2k/dtheta dz^T alone, and the analytic
+gradient of anything made of them needs two products: C pulled back through k(X, Z), and P pulled back through dk(theta, Z)/dtheta
+(DP-GIBO, arXiv 2502.06044, section 3). So a kernel here implements two methods; each returns a matrix and the function that pulls a
+matrix of the same shape back to Z, and what both need (distances, exponentials) is computed once.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +21,44 @@ from torch import Tensor
 from dpbo.errors import InputError
 from dpbo.validation import checked
 
-# ========== MERGED Derivatives of a covariance function, and the products with them that an analytic gradient needs.
-#
-# A gradient is a linear functional of a Gaussian process, so its posterior needs k, dk/dtheta and d2k/dtheta dz^T alone, and the
-# analytic gradient of anything made of them needs two products: pull C back through k(X, Z), and P back through dk(theta, Z)/dtheta.
-# Two instances: `RBF` states all of it in closed form, `Traced` leaves it to torch.func. (DP-GIBO, arXiv 2502.06044, section 3.)
-#
-# A kernel implements two methods; each returns a matrix and the function that pulls a matrix of the same shape back to Z, so that
-# what both need (distances, exponentials) is computed once.
-#
-
 Pull = Callable[[Tensor], Tensor]
 
+_NUDGE = 1e-4  # of the distance scale; a smooth kernel's mixed derivative moves by its square
 
-class Derivatives(abc.ABC):
+
+@checked
+def kernel_derivatives(kernel: Kernel) -> KernelDerivatives:
+    """The derivatives of a GPyTorch kernel with its present hyperparameters, which are read once and detached.
+
+    Args:
+        kernel: in float64; sums and multiples of kernels are differentiated part by part.
+
+    Raises:
+        InputError: a hyperparameter is not float64.
+    """
+    for name, parameter in kernel.named_parameters():
+        require_float64(name, parameter)
+    return _derivatives(kernel)
+
+
+def _derivatives(kernel: Kernel) -> KernelDerivatives:
+    if kernel.active_dims is not None:
+        return Autodiff(kernel)
+    kind = type(kernel)
+    if kind is ScaleKernel:
+        return Scaled(_derivatives(kernel.base_kernel), kernel.outputscale.detach())
+    if kind is AdditiveKernel:
+        return Sum([_derivatives(part) for part in kernel.kernels])
+    if kind is RBFKernel:
+        return RBF(kernel.lengthscale.detach())
+    if kind is MaternKernel and kernel.nu == 2.5:
+        return Matern52(kernel.lengthscale.detach())
+    if kind is PolynomialKernel and float(kernel.power) == 2.0:
+        return Quadratic(kernel.offset.detach())
+    return Autodiff(kernel)
+
+
+class KernelDerivatives(abc.ABC):
     """One kernel with fixed hyperparameters. Points are rows; leading dimensions are independent runs."""
 
     @abc.abstractmethod
@@ -62,15 +92,15 @@ class Derivatives(abc.ABC):
         """Prior covariance of the gradient at theta, d2k/dx dz^T at x = z = theta, `... x d x d`.
 
         Raises:
-            InputError: k is not twice differentiable there. A kernel made of others asks each, since only its maker knows how to tell.
+            InputError: k is not twice differentiable there. Sums and multiples ask each of their parts.
         """
         return self.mixed(theta, theta.unsqueeze(-2)).squeeze(-3)
 
 
-class Scaled(Derivatives):
+class Scaled(KernelDerivatives):
     """s k(x, z); `scale` is s, `...` (one a run)."""
 
-    def __init__(self, base: Derivatives, scale: Tensor) -> None:
+    def __init__(self, base: KernelDerivatives, scale: Tensor) -> None:
         self.base, self.scale = base, scale[..., None, None]
 
     def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
@@ -88,10 +118,10 @@ class Scaled(Derivatives):
         return self.scale * self.base.prior(theta)
 
 
-class Sum(Derivatives):
+class Sum(KernelDerivatives):
     """k_1(x, z) + k_2(x, z) + ..."""
 
-    def __init__(self, parts: Sequence[Derivatives]) -> None:
+    def __init__(self, parts: Sequence[KernelDerivatives]) -> None:
         self.parts = parts
 
     def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
@@ -112,118 +142,12 @@ def _add(terms: Sequence[tuple[Tensor, Pull]]) -> tuple[Tensor, Pull]:
     return torch.stack(matrices).sum(0), lambda C: torch.stack([pull(C) for pull in pulls]).sum(0)
 
 
-def require_float64(name: str, value: Tensor) -> Tensor:
-    """`value` if it holds float64, else InputError: a jitter of 1e-6 drowns in float32's rounding."""
-    if value.dtype != torch.float64:
-        raise InputError(name, str(value.dtype), "a float64 tensor", "Call .double() on it.")
-    return value
+class Radial(KernelDerivatives):
+    """A kernel of variance 1 of the whitened distance r = |(x - z) / l|; `lengthscale` is l, `... x 1 x d` or `... x 1 x 1`.
 
-
-def require_finite(name: str, value: Tensor) -> Tensor:
-    """`value` if it holds finite float64, else InputError: a NaN would come back as one, or as a matrix that is not positive definite."""
-    if not bool(require_float64(name, value).isfinite().all()):
-        raise InputError(name, "not finite", "finite")
-    return value
-
-
-# ========== MERGED Derivatives of any other GPyTorch kernel by torch.func, where no closed form is written.
-#
-# The matrices are the kernel's own; their derivatives are reverse over reverse mode. A kernel that is not twice differentiable at
-# coincident points (Matern-1/2), or whose code stops the gradient there, is noticed and refused when a prior covariance is first asked for.
-#
-
-_NUDGE = 1e-4  # of the distance scale; a smooth kernel's mixed derivative moves by its square
-
-
-class Traced(Derivatives):
-    """A GPyTorch kernel, differentiated automatically."""
-
-    def __init__(self, kernel: Any) -> None:
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-
-    def _dense(self, X: Tensor, Z: Tensor) -> Tensor:
-        # one row more than asked: for X equal to Z GPyTorch shares their distances, and the derivative by Z alone is lost;
-        # trace_mode, because its hand-written autograd functions do not nest
-        with gpytorch.settings.trace_mode(True):
-            return self.kernel(X, torch.cat([Z, Z[..., :1, :] + 1.0], dim=-2)).to_dense()[..., :-1]
-
-    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
-        if X.shape[-2] == 0:  # GPyTorch centres distances at the mean of X
-            return Z.new_zeros(*Z.shape[:-2], 0, Z.shape[-2]), lambda _: torch.zeros_like(Z)
-        K, vjp = torch.func.vjp(lambda z: self._dense(X, z), Z)[:2]
-        return K, lambda C: vjp(C.expand(K.shape))[0]
-
-    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
-        G, vjp = torch.func.vjp(lambda z: self._by_theta(theta, z), Z)[:2]
-        return G, lambda P: vjp(P.expand(G.shape))[0]
-
-    def _by_theta(self, theta: Tensor, Z: Tensor) -> Tensor:
-        rows = theta.unsqueeze(-2) + torch.zeros_like(Z.sum(-2, keepdim=True))  # one theta a run of Z
-        row, vjp = torch.func.vjp(lambda x: self._dense(x, Z), rows)[:2]
-        m = row.shape[-1]
-        units = torch.eye(m, dtype=Z.dtype, device=Z.device).view(m, *(1 for _ in row.shape[:-1]), m).expand(m, *row.shape)
-        return torch.func.vmap(vjp)(units)[0].squeeze(-2).movedim(0, -1)
-
-    def variances(self, X: Tensor) -> Tensor:
-        with gpytorch.settings.trace_mode(True):
-            return self.kernel(X, diag=True)
-
-    def prior(self, theta: Tensor) -> Tensor:
-        try:
-            exact = super().prior(theta)
-            beside = self.mixed(theta, (theta + _NUDGE).unsqueeze(-2)).squeeze(-3)
-        except NotImplementedError:  # torch.cdist, which GPyTorch's Matern kernels call, has no second derivative
-            raise self._refusal() from None
-        if not torch.allclose(exact, beside, rtol=0.0, atol=1e-2 * float(exact.abs().max())):
-            raise self._refusal()
-        return exact
-
-    def _refusal(self) -> InputError:
-        remedy = "Add kernels instead of multiplying them, or use RBF, Matern-5/2 or a polynomial of degree 2."
-        return InputError("kernel", type(self.kernel).__name__, "twice differentiable, also where its two points meet", remedy)
-
-
-# ========== MERGED The polynomial kernel of degree 2, (x.z + c)^2.
-#
-# It spans the quadratic functions: rank (d + 1)(d + 2)/2, so that this many noiseless points determine everything and more add nothing.
-# Its derivatives are dk/dx = 2 (x.z + c) z and d2k/dx dz^T = 2 ((x.z + c) I + z x^T).
-#
-
-
-class Quadratic(Derivatives):
-    """(x.z + c)^2; `offset` is c, `... x 1`."""
-
-    def __init__(self, offset: Tensor) -> None:
-        self.offset = offset
-
-    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
-        inner = X @ Z.mT + self.offset.unsqueeze(-1)
-        return inner * inner, lambda C: 2.0 * (C * inner).mT @ X
-
-    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
-        row = theta.unsqueeze(-2)
-        inner = Z @ row.mT + self.offset.unsqueeze(-1)  # ... x m x 1
-
-        def pull(P: Tensor) -> Tensor:
-            return 2.0 * ((Z * P.mT).sum(-1, keepdim=True) * row + inner * P.mT)
-
-        return 2.0 * (inner * Z).mT, pull
-
-    def variances(self, X: Tensor) -> Tensor:
-        return ((X * X).sum(-1) + self.offset).square()
-
-
-# ========== MERGED Kernels of the whitened distance r = |(x - z) / l|: RBF and Matern-5/2 with one length-scale or one a coordinate.
-#
-# Such a kernel is three functions of r^2: kappa = k, phi = -2 dk/d(r^2), psi = -2 dphi/d(r^2). Then, with v = (x - z) / l,
-#     dk/dx = -phi v / l,     d2k/dx dz^T = diag(phi / l^2) - psi (v / l)(v / l)^T.
-# RBF has kappa = phi = psi = exp(-r^2/2); Matern-5/2 has, at a = sqrt(5) r, kappa = (1 + a + a^2/3) e^-a, phi = 5/3 (1 + a) e^-a and
-# psi = 25/3 e^-a.
-#
-
-
-class Radial(Derivatives):
-    """A kernel of the whitened distance, of variance 1. `lengthscale` is `... x 1 x d` or `... x 1 x 1`."""
+    It is three functions of r^2: kappa = k, phi = -2 dk/d(r^2), psi = -2 dphi/d(r^2). Then, with v = (x - z) / l,
+        dk/dx = -phi v / l,     d2k/dx dz^T = diag(phi / l^2) - psi (v / l)(v / l)^T.
+    """
 
     def __init__(self, lengthscale: Tensor) -> None:
         self.lengthscale = lengthscale
@@ -239,7 +163,7 @@ class Radial(Derivatives):
         """(kappa, phi, psi) at squared whitened distances."""
 
     def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
-        # measured from the mean of Z: whoever asks for the pull has Z close together, and |u|^2 + |v|^2 - 2uv cancels far from 0
+        # measured from the mean of Z: callers of the pull have Z close together, and |u|^2 + |v|^2 - 2uv cancels far from 0
         centre = Z.mean(-2, keepdim=True)
         U, V = (X - centre) / self.lengthscale, (Z - centre) / self.lengthscale
         r2 = (V @ U.mT).mul_(-2.0).add_((U * U).sum(-1).unsqueeze(-2)).add_((V * V).sum(-1, keepdim=True))
@@ -266,7 +190,7 @@ class Radial(Derivatives):
 
 
 class RBF(Radial):
-    """exp(-r^2/2)."""
+    """kappa = phi = psi = exp(-r^2/2)."""
 
     @staticmethod
     def kappa_(r2: Tensor, scratch: Tensor) -> None:  # noqa: ARG004
@@ -279,7 +203,7 @@ class RBF(Radial):
 
 
 class Matern52(Radial):
-    """(1 + a + a^2/3) e^-a at a = sqrt(5) r, twice differentiable."""
+    """kappa = (1 + a + a^2/3) e^-a, phi = 5/3 (1 + a) e^-a, psi = 25/3 e^-a at a = sqrt(5) r; twice differentiable."""
 
     @staticmethod
     def kappa_(r2: Tensor, scratch: Tensor) -> None:
@@ -295,30 +219,91 @@ class Matern52(Radial):
         return linear + a * a * decay / 3.0, (5.0 / 3.0) * linear, (25.0 / 3.0) * decay
 
 
-@checked
-def derivatives(kernel: Kernel) -> Derivatives:
-    """The derivatives of a GPyTorch kernel with its present hyperparameters, which are read once and detached.
+class Quadratic(KernelDerivatives):
+    """(x.z + c)^2, with dk/dx = 2 (x.z + c) z and d2k/dx dz^T = 2 ((x.z + c) I + z x^T); `offset` is c, `... x 1`.
 
-    Raises:
-        InputError: a hyperparameter is not float64.
+    It spans the quadratic functions: rank (d + 1)(d + 2)/2, so this many noiseless points determine everything.
     """
-    for name, parameter in kernel.named_parameters():
-        require_float64(name, parameter)
-    return _derivatives(kernel)
+
+    def __init__(self, offset: Tensor) -> None:
+        self.offset = offset
+
+    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        inner = X @ Z.mT + self.offset.unsqueeze(-1)
+        return inner * inner, lambda C: 2.0 * (C * inner).mT @ X
+
+    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        row = theta.unsqueeze(-2)
+        inner = Z @ row.mT + self.offset.unsqueeze(-1)  # ... x m x 1
+
+        def pull(P: Tensor) -> Tensor:
+            return 2.0 * ((Z * P.mT).sum(-1, keepdim=True) * row + inner * P.mT)
+
+        return 2.0 * (inner * Z).mT, pull
+
+    def variances(self, X: Tensor) -> Tensor:
+        return ((X * X).sum(-1) + self.offset).square()
 
 
-def _derivatives(kernel: Kernel) -> Derivatives:
-    if kernel.active_dims is not None:
-        return Traced(kernel)
-    kind = type(kernel)
-    if kind is ScaleKernel:
-        return Scaled(_derivatives(kernel.base_kernel), kernel.outputscale.detach())
-    if kind is AdditiveKernel:
-        return Sum([_derivatives(part) for part in kernel.kernels])
-    if kind is RBFKernel:
-        return RBF(kernel.lengthscale.detach())
-    if kind is MaternKernel and kernel.nu == 2.5:
-        return Matern52(kernel.lengthscale.detach())
-    if kind is PolynomialKernel and float(kernel.power) == 2.0:
-        return Quadratic(kernel.offset.detach())
-    return Traced(kernel)
+class Autodiff(KernelDerivatives):
+    """Any other GPyTorch kernel, differentiated by torch.func: reverse over reverse mode.
+
+    A kernel that is not twice differentiable at coincident points (Matern-1/2), or whose code stops the gradient there, is refused when
+    its prior covariance is first asked for.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+
+    def _dense(self, X: Tensor, Z: Tensor) -> Tensor:
+        # one row more than needed: for X equal to Z GPyTorch shares their distances, and the derivative by Z alone is lost;
+        # trace_mode, because its hand-written autograd functions do not nest
+        with gpytorch.settings.trace_mode(True):
+            return self.kernel(X, torch.cat([Z, Z[..., :1, :] + 1.0], dim=-2)).to_dense()[..., :-1]
+
+    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        if X.shape[-2] == 0:  # GPyTorch centres distances at the mean of X
+            return Z.new_zeros(*Z.shape[:-2], 0, Z.shape[-2]), lambda _: torch.zeros_like(Z)
+        K, vjp = torch.func.vjp(lambda z: self._dense(X, z), Z)[:2]
+        return K, lambda C: vjp(C.expand(K.shape))[0]
+
+    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+        def by_theta(Z: Tensor) -> Tensor:
+            rows = theta.unsqueeze(-2) + torch.zeros_like(Z.sum(-2, keepdim=True))  # one theta a run of Z
+            row, vjp = torch.func.vjp(lambda x: self._dense(x, Z), rows)[:2]
+            m = row.shape[-1]
+            units = torch.eye(m, dtype=Z.dtype, device=Z.device).view(m, *(1 for _ in row.shape[:-1]), m).expand(m, *row.shape)
+            return torch.func.vmap(vjp)(units)[0].squeeze(-2).movedim(0, -1)
+
+        G, vjp = torch.func.vjp(by_theta, Z)[:2]
+        return G, lambda P: vjp(P.expand(G.shape))[0]
+
+    def variances(self, X: Tensor) -> Tensor:
+        with gpytorch.settings.trace_mode(True):
+            return self.kernel(X, diag=True)
+
+    def prior(self, theta: Tensor) -> Tensor:
+        remedy = "Add kernels instead of multiplying them, or use RBF, Matern-5/2 or a polynomial of degree 2."
+        refusal = InputError("kernel", type(self.kernel).__name__, "twice differentiable, also where its two points meet", remedy)
+        try:
+            exact = super().prior(theta)
+            beside = self.mixed(theta, (theta + _NUDGE).unsqueeze(-2)).squeeze(-3)
+        except NotImplementedError:  # torch.cdist, which GPyTorch's Matern kernels call, has no second derivative
+            raise refusal from None
+        if not torch.allclose(exact, beside, rtol=0.0, atol=1e-2 * float(exact.abs().max())):
+            raise refusal
+        return exact
+
+
+def require_float64(name: str, value: Tensor) -> Tensor:
+    """`value` if it is float64, else InputError: a jitter of 1e-6 is lost in float32's rounding."""
+    if value.dtype != torch.float64:
+        raise InputError(name, str(value.dtype), "a float64 tensor", "Call .double() on it.")
+    return value
+
+
+def require_finite(name: str, value: Tensor) -> Tensor:
+    """`value` if it is float64 and finite, else InputError: a NaN would come back as one, or as a matrix that is not positive definite."""
+    if not bool(require_float64(name, value).isfinite().all()):
+        raise InputError(name, "not finite", "finite")
+    return value

@@ -1,4 +1,4 @@
-"""A Gaussian process over rows that are known with noise: what a modeler believes who was sent z = x + eta instead of x.
+"""A Gaussian process over rows that are known with noise: the model of someone who was sent z = x + eta instead of x.
 
 Let f ~ GP(0, k) with k(x, x') = sigma_y^2 exp(-|x - x'|^2 / (2 l^2)), and let the true rows have a flat prior, so that x_i given z_i is
 N(z_i, s2 I), each row by itself. For two rows i != j, x_i - x_j given Z is N(z_i - z_j, 2 s2 I), and in each of d coordinates
@@ -9,18 +9,18 @@ by completing the square. Hence
 
     Cov(f(x_i), f(x_j) | Z) = a exp(-|z_i - z_j|^2 / (2 leff^2)),   a = sigma_y^2 (l^2 / leff^2)^{d/2};      Var f(x_i) = sigma_y^2 :
 
-an enlarged length-scale, and for each row a value of its own of variance sigma_y^2 - a, which no other row tells and which repeated
+an enlarged length-scale, and for each row a value of its own of variance sigma_y^2 - a, which no other row reveals and which repeated
 observation of the row does not average away. Length-scales and noise may differ by coordinate: a is then a product over coordinates.
 
 These are the first two moments of f over the rows given Z; f is not Gaussian given Z, so the posterior is the best linear one. Noise known
 by its variance alone enters the same way, as an approximation: l2-Laplace noise by `l2_laplace_variance`. A flat prior spreads further than
-rows in a bounded set do, which makes the model a little less sure than it could be. Everything here is public: constants of the
+rows in a bounded set do, so the model is a little less certain than it could be. Everything here is public: constants of the
 release and nothing else. Source: derived for this library from Kharkovskii et al. 2020's setting (their modeler uses k as it is).
 
-The kernel that `noisy_inputs` returns is a sum of ordinary GPyTorch kernels, so that any model takes it. `FiniteGP` knows rows by index.
-Other models know coordinates alone, and take rows for the same where all their coordinates are equal, bit for bit: rows of a release with
-continuous noise differ, and a transform of inputs maps equal to equal. A point near a row is another row and shares at most a with it,
-however near it is: so optimise an acquisition over the rows, not over the space between them.
+The kernel that `noisy_inputs` returns is a sum of ordinary GPyTorch kernels, so any model takes it. `FiniteGP` knows rows by index.
+Other models know coordinates alone: two rows are the same where all coordinates are equal, bit for bit, and rows of a release with
+continuous noise differ. A point near a row is another row and shares at most a with it, however near it is: so optimise an acquisition
+over the rows, not over the space between them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from torch import Tensor
 
 from dpbo.errors import InputError
 from dpbo.models.kernels import require_float64
-from dpbo.privacy import require_count, require_positive
-from dpbo.validation import POINTS, at_least, checked
+from dpbo.validation import POINTS, Count, Positive, at_least, between, checked
 
 
 class SameRow(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
@@ -43,7 +42,7 @@ class SameRow(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations 
     has_lengthscale = False
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: Any) -> Tensor:
-        """Of `... x n x d` and `... x m x d`, `... x n x m`; the diagonal, `... x n`, if `diag`."""
+        """k of `... x n x d` and `... x m x d`, `... x n x m`; the diagonal, `... x n`, if `diag`."""
         equal = (x1 == x2) if diag else (x1.unsqueeze(-2) == x2.unsqueeze(-3))
         return equal.all(-1).to(x1.dtype)
 
@@ -62,28 +61,37 @@ def noisy_inputs(kernel: Kernel, variance: float | Tensor, *, dimension: Annotat
     Raises:
         InputError: another kernel, one of other or of batched dimensions, or a variance below 0.
     """
-    base, outputscale = _taken_apart(kernel)
-    lengths = base.lengthscale.detach().reshape(-1)
+    base, outputscale = (kernel.base_kernel, float(kernel.outputscale.detach())) if type(kernel) is ScaleKernel else (kernel, 1.0)
+    if type(base) is not RBFKernel or base.active_dims is not None or len(kernel.batch_shape):
+        allowed = "an RBFKernel or a ScaleKernel of one, over all dimensions, without a batch"
+        raise InputError("kernel", type(base).__name__, allowed, "For other kernels the expectation has no such form.")
+    lengths = require_float64("kernel", base.lengthscale).detach().reshape(-1)
     variances = torch.as_tensor(variance, dtype=lengths.dtype, device=lengths.device).reshape(-1)
-    for name, given in (("kernel", lengths), ("variance", variances)):
-        if len(given) not in (1, require_count("dimension", dimension)):
-            raise InputError(name, f"of {len(given)} coordinates", f"of one number, or of the dimension's {dimension}")
+    for name, numbers in (("kernel", lengths), ("variance", variances)):
+        if len(numbers) not in (1, dimension):
+            raise InputError(name, f"of {len(numbers)} coordinates", f"of one number, or of the dimension's {dimension}")
     if not bool(((variances >= 0) & variances.isfinite()).all()):
         raise InputError("variance", "below 0 or not finite", "finite and at least 0 in each coordinate")
     enlarged = (lengths.square() + 2.0 * variances).sqrt()
-    kept = float((lengths / enlarged).expand(dimension).prod())
-    if kept == 0.0:
-        raise InputError("variance", "beyond float64", "within reach of the length-scales", "Rows this noisy tell nothing of each other.")
+    share = float((lengths / enlarged).expand(dimension).prod())  # a / sigma_y^2
+    if share == 0.0:
+        raise InputError("variance", "beyond float64", "within reach of the length-scales", "Rows this noisy say nothing of each other.")
     far = RBFKernel(ard_num_dims=len(enlarged) if len(enlarged) > 1 else None).double().to(lengths.device)
     far.lengthscale = enlarged
-    own = SameRow().to(lengths.device)
-    shared = _scaled(far, outputscale * kept)
-    exact = kept == 1.0  # no noise: nothing is a row's own
-    return (shared if exact else AdditiveKernel(shared, _scaled(own, outputscale * (1.0 - kept)))).requires_grad_(False)
+    shared = _scaled(far, outputscale * share)
+    if share == 1.0:  # no noise: no row has a value of its own
+        return shared.requires_grad_(False)
+    return AdditiveKernel(shared, _scaled(SameRow().to(lengths.device), outputscale * (1.0 - share))).requires_grad_(False)
+
+
+def _scaled(kernel: Any, outputscale: float) -> Any:
+    scaled = ScaleKernel(kernel).double().to(kernel.device)
+    scaled.outputscale = torch.tensor(outputscale, dtype=torch.float64)  # a bare number would pass through float32
+    return scaled
 
 
 @checked
-def l2_laplace_variance(dimension: int, scale: float) -> float:
+def l2_laplace_variance(dimension: Count, scale: Annotated[float, between(1e-100, 1e100)]) -> float:
     """(d + 1) scale^2: variance in each coordinate of noise of density proportional to exp(-|eta| / scale) in d dimensions.
 
     The radius is Gamma(d, scale) with E r^2 = d (d + 1) scale^2, spread evenly over d coordinates. `noisy_inputs` takes it for that of a
@@ -93,11 +101,11 @@ def l2_laplace_variance(dimension: int, scale: float) -> float:
         dimension: d.
         scale: radius of the neighbouring relation over epsilon, in units of x.
     """
-    return (require_count("dimension", dimension) + 1) * require_positive("scale", scale, 1e-100, 1e100) ** 2
+    return (dimension + 1) * scale**2
 
 
 @checked
-def unprojected(Z: Annotated[Tensor, POINTS], P: Annotated[Tensor, POINTS], variance: float) -> tuple[Tensor, Tensor]:
+def unprojected(Z: Annotated[Tensor, POINTS], P: Annotated[Tensor, POINTS], variance: Positive) -> tuple[Tensor, Tensor]:
     """Rows from their noisy projections Z = X P + eta, for `noisy_inputs`: `n x d`, and the variance of each coordinate, `d`.
 
     With P = U S V^T, Z V / S is X U plus noise that is independent by coordinate, of variance `variance` / S^2: the least-squares estimate
@@ -111,25 +119,9 @@ def unprojected(Z: Annotated[Tensor, POINTS], P: Annotated[Tensor, POINTS], vari
     Raises:
         InputError: P has fewer columns than rows, or not full rank; then only a projection of the rows is known.
     """
-    if require_float64("Z", Z).shape[1] != P.shape[1]:
+    if Z.shape[1] != P.shape[1]:
         raise InputError("Z", tuple(Z.shape), f"of {P.shape[1]} columns, as P")
-    _, S, Vh = torch.linalg.svd(require_float64("P", P), full_matrices=False)
+    _, S, Vh = torch.linalg.svd(P, full_matrices=False)
     if P.shape[0] > P.shape[1] or bool(S[-1] <= 1e-12 * S[0]):
         raise InputError("P", tuple(P.shape), "d x k with d <= k, of rank d", "Use Z as it is, with `variance`, in k dimensions.")
-    return Z @ (Vh.mT / S), require_positive("variance", variance) / S.square()
-
-
-def _taken_apart(kernel: Any) -> tuple[Any, float]:
-    """The squared exponential and its scale."""
-    base, scale = (kernel.base_kernel, float(kernel.outputscale.detach())) if type(kernel) is ScaleKernel else (kernel, 1.0)
-    if type(base) is not RBFKernel or base.active_dims is not None or len(kernel.batch_shape):
-        allowed = "an RBFKernel or a ScaleKernel of one, over all dimensions, without a batch"
-        raise InputError("kernel", type(base).__name__, allowed, "For other kernels the expectation has no such form.")
-    require_float64("kernel", base.lengthscale)
-    return base, scale
-
-
-def _scaled(kernel: Any, outputscale: float) -> Any:
-    scaled = ScaleKernel(kernel).double().to(kernel.device)
-    scaled.outputscale = torch.tensor(outputscale, dtype=torch.float64)  # a bare number would pass through float32
-    return scaled
+    return Z @ (Vh.mT / S), variance / S.square()

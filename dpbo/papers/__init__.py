@@ -1,4 +1,4 @@
-"""The published algorithms whose guarantee is conditional or broken, or that stand beside the main road."""
+"""Published algorithms. Each says whether its paper's guarantee holds, is conditional or is broken, and which method is sound."""
 
 import lazy_loader
 

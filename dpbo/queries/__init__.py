@@ -1,4 +1,4 @@
-"""Questions with proven sensitivities."""
+"""Queries: questions about private records, each with a proven sensitivity."""
 
 import lazy_loader
 

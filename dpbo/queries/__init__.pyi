@@ -1,14 +1,8 @@
-from .ball import Ball as Ball
 from .cells import CellMeans as CellMeans
 from .clipped import ClippedMean as ClippedMean
-from .clipped import ClippedScores as ClippedScores
 from .clipped import ClippedSum as ClippedSum
 from .gradient import ClippedGradient as ClippedGradient
-from .mixture_moments import MixtureMoments as MixtureMoments
-from .point_sums import ClusterSums as ClusterSums
-from .point_sums import SecondMoment as SecondMoment
 from .query import Query as Query
-from .rows import RowOutcome as RowOutcome
 from .rows import RowTable as RowTable
 from .sampled import PoissonSampled as PoissonSampled
 from .utilities import CandidateScores as CandidateScores

@@ -1,8 +1,8 @@
-"""Records as exact whole numbers inside a public ball, so that whatever is multiplied and added afterwards is exact.
+"""Records as exact whole numbers inside a public ball, so that all later products and sums are exact.
 
 A record x counts as z = matrix (x - center) / radius, clipped to the unit ball and rounded to whole multiples of 2^-b; the lattice vector
-is then clipped once more in whole numbers, so |z| <= 1 holds exactly (in l2, or by coordinate for the cube), whatever the floats did.
-A record that is not finite, or beyond 1e100 radii, counts as nothing at all: it is absent from every sum.
+is then clipped once more in whole numbers, so |z| <= 1 holds exactly (in l2, or in each coordinate for the cube), whatever the floats did.
+A record that is not finite, or beyond 1e100 radii, counts as nothing: it is absent from every sum.
 
 Degrees: products of weights in whole 2^-a with up to p coordinates of z are multiples of 2^-(a + p b). With a + p b <= 41, a chunk of at
 most 2^12 rows sums to less than 2^53, so a float64 matrix product over it is exact in every order, on every device and library; chunks
@@ -13,75 +13,74 @@ Rounding moves a coordinate by at most half a step, 2^-16 of the radius for degr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 
 from dpbo.errors import InputError
-from dpbo.privacy import require_positive
-from dpbo.queries.integers import MOST_UNITS, by_columns
-from dpbo.validation import checked
+from dpbo.queries.integers import MOST_UNITS, deterministic_matmul
+from dpbo.validation import Within, between, checked
 
-_MOST_ROWS = 1 << 12
 LARGEST_CHUNK = 1 << 20  # rows, on a GPU
 MOST_DIMENSION = 1 << 13
+_MOST_ROWS = 1 << 12
 _CHUNK_BITS = 41
-_LATTICE_BITS = 44  # fine beside any noise, coarse enough for the mechanisms' shifts
+_LATTICE_BITS = 44  # finer than any noise needs, coarse enough for the mechanisms' shifts
 _MOST_BITS = 20  # MOST_DIMENSION squares of 2^40 stay below 2^53
-_HUGE = 1e100
+_FARTHEST = 1e100
+
+FLOAT64 = Within(
+    "of dtype float64 and finite", lambda value: value.dtype == torch.float64 and bool(value.isfinite().all()), "Use .double()."
+)
+_SQUARE = Within("of shape d x d", lambda value: value.ndim == 2 and value.shape[0] == value.shape[1])
 
 
 @checked
 @dataclass(frozen=True, eq=False)
 class Ball:
-    """Where records are clipped to; public, fixed without looking at the data or made from released values.
+    """The public ball that records are clipped to, fixed without looking at the data or made from released values.
 
     Args:
-        radius: of the ball around `center`, in the units of matrix (x - center).
-        center: `d`, float64; omitted, zero.
-        matrix: `d x d`, float64, invertible, such as a whitening; omitted, the identity.
-        norm: "l2" for the ball, "linf" for the cube of half side `radius`.
+        radius: radius around `center`, from 1e-100 to 1e100, in the units of matrix (x - center).
+        center: shape `d`, float64; by default zero.
+        matrix: shape `d x d`, float64, invertible, such as a whitening; by default the identity.
+        norm: "l2" for the ball, "linf" for the cube whose half side is `radius`.
     """
 
-    radius: float
-    center: torch.Tensor | None = field(default=None, kw_only=True)
-    matrix: torch.Tensor | None = field(default=None, kw_only=True)
+    radius: Annotated[float, between(1e-100, 1e100)]
+    center: Annotated[torch.Tensor, FLOAT64, Within("of shape d", lambda value: value.ndim == 1)] | None = field(default=None, kw_only=True)
+    matrix: Annotated[torch.Tensor, FLOAT64, _SQUARE] | None = field(default=None, kw_only=True)
     norm: str = field(default="l2", kw_only=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", require_positive("radius", self.radius, 1e-100, 1e100))
         if self.norm not in ("l2", "linf"):
             raise InputError("norm", self.norm, "'l2' or 'linf'")
         for name, value in (("center", self.center), ("matrix", self.matrix)):
             if value is not None:
-                require_float64(name, value)
                 object.__setattr__(self, name, value.detach().cpu().clone())
-        if self.center is not None and self.center.ndim != 1:
-            raise InputError("center", tuple(self.center.shape), "of shape d")
-        if self.matrix is not None and (self.matrix.ndim != 2 or self.matrix.shape[0] != self.matrix.shape[1]):
-            raise InputError("matrix", tuple(self.matrix.shape), "of shape d x d")
 
     def require_dimension(self, d: int) -> None:
-        """Raises InputError where center or matrix are of another dimension."""
+        """Raises InputError if center or matrix have another dimension than d."""
         for name, value in (("center", self.center), ("matrix", self.matrix)):
             if value is not None and len(value) != d:
                 raise InputError(name, tuple(value.shape), f"of dimension {d}")
 
     def inward(self, X: torch.Tensor) -> torch.Tensor:
-        """Public points `n x d` in the ball's own coordinates, not clipped."""
+        """Public points x, `n x d`, in the ball's coordinates z, not clipped."""
         moved = X if self.center is None else X - self.center.to(X.device)
         return (moved if self.matrix is None else moved @ self.matrix.T.to(X.device)) / self.radius
 
     def outward(self, Z: torch.Tensor) -> torch.Tensor:
-        """Back to x: `n x d`."""
+        """Points x, `n x d`, from the ball's coordinates z."""
         moved = Z * self.radius
         if self.matrix is not None:
             moved = torch.linalg.solve(self.matrix.to(Z.device), moved.T).T
         return moved if self.center is None else moved + self.center.to(Z.device)
 
     def log_volume(self, d: int) -> float:
-        """log |dz/dx|: what a density in the ball's coordinates gains in x's own."""
+        """log |dz/dx|: add it to a log-density over z to get the one over x."""
         own = 0.0 if self.matrix is None else float(torch.linalg.slogdet(self.matrix).logabsdet)
         return own - d * math.log(self.radius)
 
@@ -96,7 +95,7 @@ class Resolution:
 
     @classmethod
     def of(cls, degree: int, components: int, units: int | None) -> Resolution:
-        """The finest steps that cannot overflow; `units` None: private, 2^32 stand in. One component needs no weights."""
+        """The finest steps that cannot overflow. A private number of units (None) counts as 2^32; one component needs no weights."""
         spare = math.ceil(math.log2(MOST_UNITS if units is None else units))
         lattice = min(_LATTICE_BITS, 62 - spare)
         room = min(_CHUNK_BITS, lattice)
@@ -106,10 +105,10 @@ class Resolution:
 
 
 def chunk_rows(width: int, device: str = "cpu") -> int:
-    """Rows of a chunk, public, so that `width` numbers a row stay in cache, or on a GPU keep it busy.
+    """Public number of rows of a chunk: `width` numbers a row fit the CPU's cache, or keep a GPU busy.
 
-    Whole tiles of a matrix product, whether those are 12, 16 or 24 rows wide: what is left over beside them would be added up in another
-    order, so a record's bits would depend on its place, and that on who else is there.
+    It is a multiple of 12, 16 and 24, the widths of a matrix product's tiles: rows left over beside whole tiles would be added in another
+    order, so a record's bits would depend on its position, and its position on the other records.
     """
     bits = math.ceil(math.log2(width))
     if device == "cpu":
@@ -118,64 +117,41 @@ def chunk_rows(width: int, device: str = "cpu") -> int:
 
 
 def product(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
-    """A B' of whole numbers below 2^41 in all their products, `a x rows` and `b x rows`: `a x b`, int64, exact."""
+    """A B' for whole numbers `a x rows` and `b x rows` whose products are below 2^41: `a x b`, int64, exact."""
     if A.shape[1] <= _MOST_ROWS:
         return (A @ B.T).to(torch.int64)
     first, second = (part.reshape(len(part), -1, _MOST_ROWS).transpose(0, 1) for part in (A, B))
     return (first @ second.mT).to(torch.int64).sum(0)
 
 
-def lattice_chunks(pieces: Iterable[torch.Tensor], ball: Ball, bits: int, rows: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(whole numbers `d x rows` as float64, which of the columns are records `rows`), every chunk of one shape.
+def lattice_chunks(X: torch.Tensor, ball: Ball, bits: int, rows: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The records `n x d` in chunks of one shape: (whole numbers `d x rows` as float64, which columns are valid records, `rows`).
 
-    Pieces are `n x d`; what is missing in the last chunk, and every record that counts as nothing, is a zero column.
+    Columns that pad the last chunk, and records that count as nothing, are zero and not valid.
     """
-    for piece in pieces:
-        d, device = piece.shape[1], piece.device
-        buffer = torch.zeros(d, rows, dtype=torch.float64, device=device)
-        place = _Placer(ball, d, device)
-        for start in range(0, len(piece), rows):
-            count = min(rows, len(piece) - start)
-            buffer[:, :count].copy_(piece[start : start + count].T)
-            buffer[:, count:] = math.nan
-            yield _whole(place(buffer), ball.norm, bits)
-
-
-class _Placer:
-    """x -> matrix (x - center) / radius by columns, in one fixed shape."""
-
-    def __init__(self, ball: Ball, d: int, device: torch.device) -> None:
-        self._center = None if ball.center is None else ball.center.to(device).unsqueeze(1)
-        self._matrix, self._radius = None, ball.radius
-        if ball.matrix is not None:
-            self._matrix = torch.zeros(max(d, 2), d, dtype=torch.float64, device=device)  # one row would take another product's path
-            self._matrix[:d] = ball.matrix.to(device) / ball.radius
-
-    def __call__(self, X: torch.Tensor) -> torch.Tensor:
-        moved = X if self._center is None else X - self._center
-        return moved / self._radius if self._matrix is None else by_columns(self._matrix, moved)[: len(X)]
+    d, device = X.shape[1], X.device
+    buffer = torch.zeros(d, rows, dtype=torch.float64, device=device)
+    center = None if ball.center is None else ball.center.to(device).unsqueeze(1)
+    matrix = None
+    if ball.matrix is not None:
+        matrix = torch.zeros(max(d, 2), d, dtype=torch.float64, device=device)  # a product with one row runs another kernel
+        matrix[:d] = ball.matrix.to(device) / ball.radius
+    for start in range(0, len(X), rows):
+        count = min(rows, len(X) - start)
+        buffer[:, :count].copy_(X[start : start + count].T)
+        buffer[:, count:] = math.nan
+        moved = buffer if center is None else buffer - center
+        yield _whole(moved / ball.radius if matrix is None else deterministic_matmul(matrix, moved)[:d], ball.norm, bits)
 
 
 def _whole(Z: torch.Tensor, norm: str, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Columns rounded to whole multiples of 2^-bits inside the unit ball or cube, and which of them are finite."""
+    """Columns rounded to whole multiples of 2^-bits inside the unit ball or cube, and which of them are valid records."""
     size, steps = (Z.abs().amax(0) if norm == "linf" else Z.square().sum(0).sqrt_()), float(1 << bits)
-    alive = size < _HUGE  # NaN is not
+    valid = size < _FARTHEST  # False for NaN
     scale = steps if norm == "linf" else (1.0 / size).clamp_(max=1.0).mul_(steps)
-    k = torch.where(alive, Z * scale, 0.0).round_().clamp_(-steps, steps)
-    return (k, alive) if norm == "linf" else (_shortened(k, steps), alive)
-
-
-def _shortened(k: torch.Tensor, most: float) -> torch.Tensor:
-    """Columns of whole numbers, each of squared length at most most^2: exact, as every number here is whole and below 2^53."""
-    squares = k.square().sum(0)
-    long = squares > most * most
-    root = squares.sqrt().floor_() + 2.0  # above the true root by one at least, which is more than what the quotient's rounding takes
-    return torch.where(long, (k * (most / root)).trunc_(), k)
-
-
-def require_float64(name: str, value: torch.Tensor) -> None:
-    """Raises InputError unless `value` is finite float64."""
-    if value.dtype != torch.float64:
-        raise InputError(name, value.dtype, "float64", "Use .double().")
-    if not bool(value.isfinite().all()):
-        raise InputError(name, "with NaN or infinite entries", "finite")
+    k = torch.where(valid, Z * scale, 0.0).round_().clamp_(-steps, steps)
+    if norm == "linf":
+        return k, valid
+    squares = k.square().sum(0)  # exact: whole numbers below 2^53
+    root = squares.sqrt().floor_() + 2.0  # above the true root by at least one, which is more than the quotient's rounding error
+    return torch.where(squares > steps * steps, (k * (steps / root)).trunc_(), k), valid

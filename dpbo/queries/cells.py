@@ -1,11 +1,4 @@
-"""How many units fall into each of m cells: what F1, balanced accuracy and ROC AUC are computed from, in public, after release.
-
-A record falls into one cell or into none, also where the score fails on it; a unit contributes the shares v_j of its records in each
-cell, truncated toward zero on the lattice. So v >= 0 and |v|_1 <= 1, whatever its records are (assumption `score-per-record`).
-Sensitivity of the sum. ADD_OR_REMOVE_ONE: |v|_2 <= |v|_1 <= 1, likewise linf. REPLACE_ONE: for two such vectors |v - w|_2^2 =
-|v|_2^2 + |w|_2^2 - 2 v.w <= 2, since v.w >= 0; |v - w|_1 <= 2; |v - w|_inf <= 1. Single records in two different cells reach all three.
-The box around m free scores in [0, 1] would give sqrt(m) where this gives sqrt(2).
-"""
+"""How many units fall into each of m cells, from which F1, balanced accuracy and ROC AUC are computed in public after the release."""
 
 from __future__ import annotations
 
@@ -16,54 +9,61 @@ from typing import Annotated, Any
 
 import torch
 
+from dpbo.accounting.gdp import root_up
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
-from dpbo.queries.clipped import ClippedMean, root_up
+from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.validation import at_least, checked, require
 
 
 @dataclass(frozen=True)
 class OneCell:
-    """The score of m indicators that belongs to a score naming cells: at most one of a row is true, whatever is named."""
+    """The score of m indicators made from a score that names cells: at most one indicator of a record is true, whatever it names."""
 
     score: Callable[[Any, Any], Any]
     cells: int
 
     @property
     def score_of_failed(self) -> OneCell | None:
-        """What counts for records that the score fails on, where it says so."""
-        named = getattr(self.score, "worst_cell", None)
-        return None if named is None else OneCell(lambda _, records: named(records), self.cells)
+        """The score of records on which the score fails, if `score.worst_cell` names their cells."""
+        worst_cell = getattr(self.score, "worst_cell", None)
+        return None if worst_cell is None else OneCell(lambda _, records: worst_cell(records), self.cells)
 
     def __call__(self, subject: Any, records: Any) -> Any:
-        named = self.score(subject, records)
-        return (self._rows(batch) for batch in named) if isinstance(named, Iterator) else self._rows(named)
+        cells = self.score(subject, records)
+        return map(self._indicators, cells) if isinstance(cells, Iterator) else self._indicators(cells)
 
-    def _rows(self, batch: Any) -> torch.Tensor:
-        places = tensor_of(batch)
-        if places.ndim != 1:
+    def _indicators(self, batch: Any) -> torch.Tensor:
+        cells = tensor_of(batch)
+        if cells.ndim != 1:
             raise ValueError("one cell a record, shape (n,)")
-        return places.double().unsqueeze(1) == torch.arange(self.cells, dtype=torch.float64, device=places.device)
+        return cells.double().unsqueeze(1) == torch.arange(self.cells, dtype=torch.float64, device=cells.device)
 
 
 @checked
 @dataclass(frozen=True, eq=False)
 class CellMeans(ClippedMean):
-    """The share of units in each cell, divided in public.
+    """The share of units in each of m cells, divided in public.
+
+    A record falls into one cell or into none, also where the score fails on it. A unit contributes the shares v_j of its records in each
+    cell, truncated toward zero on the lattice, so v >= 0 and |v|_1 <= 1, whatever its records are (assumption `score-per-record`).
+
+    Sensitivity of the sum. ADD_OR_REMOVE_ONE: |v|_2 <= |v|_1 <= 1, likewise linf. REPLACE_ONE: for two such vectors |v - w|_2^2 =
+    |v|_2^2 + |w|_2^2 - 2 v.w <= 2, since v.w >= 0; |v - w|_1 <= 2; |v - w|_inf <= 1. Single records in two different cells attain all
+    three. The box around m free scores in [0, 1] would give sqrt(m) where this gives sqrt(2).
 
     Args:
-        score: `score(subject, records)` names one cell a record, 0 to cells - 1; anything else, NaN too, is no cell. Records on
-            which it fails fall into none, or into the cells that `score.worst_cell(records)` names, where it has that.
-        cells: how many there are, two or more.
+        score: `score(subject, records)` names one cell a record, 0 to cells - 1; any other number, or NaN, is no cell. Records on which
+            it fails fall into none, or into the cells that `score.worst_cell(records)` names if it has that method.
+        cells: m, from 2 to 10,000.
         subject, fit, divisor: as in `ClippedMean`.
     """
 
     score_range: Any = field(default=None, kw_only=True)
-    cells: int = field(kw_only=True)
+    cells: Annotated[int, at_least(2, 10_000)] = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        require("cells", self.cells, Annotated[int, at_least(2, 10_000)])
         require("score_range", self.score_range, tuple[float, float] | None)
         if self.score_range not in (None, (0, 1)) or self.max_records_per_unit != 1 or self.worst != "lower":
             raise InputError("cells", self.cells, "given without score_range, max_records_per_unit and worst", "Cells fix these.")
@@ -76,11 +76,7 @@ class CellMeans(ClippedMean):
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         ones = (1.0,) * self.cells
-        match adjacency:
-            case Adjacency.REPLACE_ONE | Adjacency.BOUNDED_ROW_CHANGE:
-                return Sensitivity(2.0, root_up(Fraction(2)), 1.0, ones)
-            case Adjacency.ADD_OR_REMOVE_ONE:
-                return Sensitivity(1.0, 1.0, 1.0, ones)
+        return Sensitivity(2.0, root_up(Fraction(2)), 1.0, ones) if adjacency.replaces else Sensitivity(1.0, 1.0, 1.0, ones)
 
     def origins(self) -> tuple[float, ...]:
         return (0.0,) * self.cells

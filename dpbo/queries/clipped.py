@@ -1,7 +1,7 @@
 """Sums and means of a bounded score over protected units.
 
-Evaluate: the user's score gives m numbers a record. Each is put on its metric's lattice (NaN and infinities at the worst end,
-truncated, clipped), a unit's records are averaged toward zero, and units are summed in int64.
+The user's score gives m numbers a record. Each is put on its metric's lattice (NaN and infinities become the worst value; truncated, then
+clipped), a unit's records are averaged toward zero, and units are summed in int64.
 
 Sensitivity of the released sum. Metric j has range [a_j, b_j], measured from an origin o_j. A unit contributes t times its records'
 mean, truncated toward zero, where t = min(k, rows) and k = max_records_per_unit: a number between k(a_j - o_j) and k(b_j - o_j), or
@@ -17,62 +17,67 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
+from dpbo.accounting.gdp import root_up, rounded_up
 from dpbo.errors import InputError
 from dpbo.events import Event, RolesEvent
-from dpbo.privacy import Adjacency, Sensitivity, require_count, require_positive, require_range
+from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, Lattice, sum_records, sum_units
-from dpbo.queries.query import Failure, IntegerSum, Query, View, own
-from dpbo.validation import checked
+from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
+from dpbo.validation import ScoreRange, at_least, between, checked, require
 
-ScoreRange = tuple[float, float] | Sequence[tuple[float, float]]
+ScoreRanges = tuple[float, float] | Sequence[tuple[float, float]]  # of one metric, or of several
+Divisor = Annotated[float, between(1.0, 1e18)]
 
 
 @checked
 @dataclass(frozen=True, eq=False)
 class ClippedScores(Query):
-    """What ClippedMean and ClippedSum share.
+    """Base of ClippedMean and ClippedSum: a score that is clipped to a public range.
 
     Args:
-        score: `score(subject, records)` returns one number a record (`n`), or m of them (`n x m`): a tensor, an array, a list, bools,
-            or an iterator of batches. It must score each record by itself: the assumption `score-per-record`.
-        subject: what is scored, a fitted model or a point x. Tensors, arrays, lists and dicts are copied, a model is not.
-        score_range: public (lower, upper), or one such pair a metric.
-        fit: if given, the score gets `fit(subject)`; it runs in the open and must touch no protected record.
-        weights: 1e-6 to 1e6, one a metric: a metric of twice the weight gets half the noise relative to its range.
-        max_records_per_unit: a unit counts as its mean times min(this, its rows); at most 2^22. 1: every unit counts alike.
-        role: the curator's own, where other records of the same study have another one: this release then costs records of this role alone.
-        worst: where NaN and failures fall: the "lower" end of the range, for scores that are maximised, the "upper" one, or a number.
+        score: `score(subject, records)` returns one number a record (shape `n`) or m numbers a record (`n x m`): a tensor, an array, a
+            list, bools, or an iterator of batches. It must score each record on its own: the assumption `score-per-record`.
+        subject: what is scored, such as a fitted model or a point x. Tensors, arrays, lists and dicts are copied, a model is not.
+        score_range: public (lower, upper), or one such pair for each metric, in the score's units.
+        fit: if given, the score gets `fit(subject)`. It runs outside the curator and must use no protected record.
+        weights: one number from 1e-6 to 1e6 for each metric. A metric of twice the weight gets half the noise relative to its range.
+        max_records_per_unit: a unit counts as its records' mean times min(this, its number of records). 1: every unit counts alike.
+        worst: what NaN and failures count as: the "lower" end of the range (for scores that are maximised), the "upper" one, or a number
+            inside every range.
+        role: the role of the curator's records, such as "validation", where the study's other records have another role: the release is
+            then charged to records of this role only.
     """
 
     score: score_evaluation.Score
     subject: Any = field(default=None, repr=False)
-    score_range: ScoreRange = field(kw_only=True)
+    score_range: ScoreRanges = field(kw_only=True)
     fit: Callable[[Any], Any] | None = field(default=None, kw_only=True)
     weights: Sequence[float] | None = field(default=None, kw_only=True)
-    max_records_per_unit: int = field(default=1, kw_only=True)
+    max_records_per_unit: Annotated[int, at_least(1, MOST_ROWS_PER_UNIT)] = field(default=1, kw_only=True)
     worst: str | float = field(default="lower", kw_only=True)
     role: str | None = field(default=None, kw_only=True)
     ranges: tuple[tuple[float, float], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("subject", "score_range"):
-            object.__setattr__(self, name, own(getattr(self, name)))
-        object.__setattr__(self, "ranges", _ranges(self.score_range))
-        object.__setattr__(self, "weights", _weights(self.weights, self.metrics))
-        if require_count("max_records_per_unit", self.max_records_per_unit) > MOST_ROWS_PER_UNIT:
-            raise InputError(
-                "max_records_per_unit", self.max_records_per_unit, f"at most {MOST_ROWS_PER_UNIT}, as no unit has more records"
-            )
-        if self.worst not in ("lower", "upper") and not _inside(self.worst, self.ranges):
+            object.__setattr__(self, name, copy_mutable(getattr(self, name)))
+        several = len(self.score_range) > 0 and all(isinstance(ends, Sequence) for ends in self.score_range)
+        ranges = tuple(require("score_range", ends, ScoreRange) for ends in (self.score_range if several else [self.score_range]))
+        object.__setattr__(self, "ranges", ranges)
+        weights = (1.0,) * self.metrics if self.weights is None else self.weights
+        if len(weights) != self.metrics:
+            raise InputError("weights", weights, f"{self.metrics} numbers, one for each metric")
+        object.__setattr__(self, "weights", tuple(require("weights", weight, Annotated[float, between(1e-6, 1e6)]) for weight in weights))
+        inside = not isinstance(self.worst, str) and all(lower <= self.worst <= upper for lower, upper in ranges)
+        if self.worst not in ("lower", "upper") and not inside:
             raise InputError("worst", self.worst, "'lower', 'upper', or a number inside every range")
 
     @abc.abstractmethod
@@ -85,21 +90,24 @@ class ClippedScores(Query):
         return len(self.ranges)
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        widths = [self._width(adjacency, *ends, origin) for ends, origin in zip(self.ranges, self.origins(), strict=True)]
-        weights = [Fraction(weight) for weight in self.weights or ()]
-        units = [width / weight for width, weight in zip(widths, weights, strict=True)]
+        weights, k = [Fraction(weight) for weight in self.weights or ()], self.max_records_per_unit
+        units = []
+        for (lower, upper), origin, weight in zip(self.ranges, self.origins(), weights, strict=True):
+            a, b = Fraction(lower) - Fraction(origin), Fraction(upper) - Fraction(origin)
+            replaced, added = k * (b - a) + (k - 1) * max(a, -b, Fraction(0)), k * max(abs(a), abs(b))
+            units.append((replaced if adjacency.replaces else added) / weight)
         largest = max(units)
         l1, linf = largest * sum(weights), largest * max(weights)
         scale = tuple(float(unit / largest) for unit in units)
-        return Sensitivity(_rounded_up(l1), root_up(largest**2 * sum(weight**2 for weight in weights)), _rounded_up(linf), scale)
+        return Sensitivity(rounded_up(l1), root_up(largest**2 * sum(weight**2 for weight in weights)), rounded_up(linf), scale)
 
-    def charged(self, event: Event, adjacency: Adjacency) -> Event:
+    def release_event(self, event: Event, adjacency: Adjacency) -> Event:
         if self.role is None or event.free:
             return event
         one = dataclasses.replace(event, noise_multiplier=1.0, slots=1)
         return RolesEvent(event.noise_multiplier, event.slots, costs=((self.role, (one,)),))
 
-    def adds_up(self) -> bool:
+    def sums_over_units(self) -> bool:
         return True
 
     def prepare(self) -> Any:
@@ -107,9 +115,9 @@ class ClippedScores(Query):
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         grids = self.lattices(count)
-        score_evaluation.try_on(self.score, subject, example, self.metrics, count, lambda pieces: sum_records(pieces, grids))
+        score_evaluation.probe_score(self.score, subject, example, self.metrics, count, lambda pieces: sum_records(pieces, grids))
 
-    def scored(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]]:
+    def per_record_score(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]]:
         return self.score, subject, self.ranges
 
     def public_inputs(self) -> dict[str, Any]:
@@ -121,7 +129,7 @@ class ClippedScores(Query):
         }
 
     def lattices(self, units: int | None) -> list[Lattice]:
-        """The public grid of each metric for this public number of units (None: private)."""
+        """The public grid of each metric; `units` is their public number, or None."""
         return [
             Lattice.over(*ends, origin=origin, worst=self.worst, units=units, repeats=self.max_records_per_unit)
             for ends, origin in zip(self.ranges, self.origins(), strict=True)
@@ -135,69 +143,30 @@ class ClippedScores(Query):
                 return sum_records(pieces, grids).cpu()
             return sum_units(pieces, grids, view.groups, view.rows, self.max_records_per_unit).cpu()
 
-        total = score_evaluation.over_records(self.score, subject, view, self.metrics, reduce)
+        total = score_evaluation.score_records(self.score, subject, view, self.metrics, reduce)
         return total if isinstance(total, Failure) else IntegerSum(total, tuple(grid.quantum for grid in grids))
-
-    def _width(self, adjacency: Adjacency, lower: float, upper: float, origin: float) -> Fraction:
-        a, b, k = Fraction(lower) - Fraction(origin), Fraction(upper) - Fraction(origin), self.max_records_per_unit
-        match adjacency:
-            case Adjacency.REPLACE_ONE | Adjacency.BOUNDED_ROW_CHANGE:
-                return k * (b - a) + (k - 1) * max(a, -b, Fraction(0))
-            case Adjacency.ADD_OR_REMOVE_ONE:
-                return k * max(abs(a), abs(b))
-
-
-def _inside(value: Any, ranges: Sequence[tuple[float, float]]) -> bool:
-    return isinstance(value, (int, float)) and all(lower <= value <= upper for lower, upper in ranges)
-
-
-def _rounded_up(exact: Fraction) -> float:
-    value = float(exact)
-    return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
-
-
-def root_up(square: Fraction) -> float:
-    """The square root as a float, rounded up."""
-    root = math.sqrt(square)
-    return root if Fraction(root) ** 2 >= square else math.nextafter(root, math.inf)
-
-
-def _ranges(score_range: ScoreRange) -> tuple[tuple[float, float], ...]:
-    several = isinstance(score_range, Sequence) and len(score_range) > 0 and all(isinstance(ends, Sequence) for ends in score_range)
-    return tuple(require_range("score_range", ends) for ends in (score_range if several else [score_range]))
-
-
-def _weights(weights: Sequence[float] | None, metrics: int) -> tuple[float, ...]:
-    if weights is None:
-        return (1.0,) * metrics
-    if len(weights) != metrics:
-        raise InputError("weights", weights, f"{metrics} positive numbers, one a metric")
-    return tuple(require_positive("weights", weight, 1e-6, 1e6) for weight in weights)
 
 
 @checked
 @dataclass(frozen=True, eq=False)
 class ClippedMean(ClippedScores):
-    """The mean score over units: the sum of scores measured from the middle of the range, divided in public.
+    """The mean of clipped scores over units. The sum is measured from the middle of the range and divided in public.
 
     Args:
-        divisor: public number of units to divide by. Omitted, it is the number of units, which only REPLACE_ONE makes public.
+        divisor: public number of units to divide by; by default their true number, which only REPLACE_ONE makes public.
             A divisor above the true number pulls the mean toward the middle of the range.
+
+    The other arguments are those of `ClippedScores`.
     """
 
-    divisor: float | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.divisor is not None:
-            require_positive("divisor", self.divisor, 1.0, 1e18)
+    divisor: Divisor | None = field(default=None, kw_only=True)
 
     def origins(self) -> tuple[float, ...]:
         return tuple(lower + (upper - lower) / 2 for lower, upper in self.ranges)
 
     def require_public(self, adjacency: Adjacency) -> None:
         if self.divisor is None and (not adjacency.replaces or self.max_records_per_unit > 1):
-            remedy = "The number of units is private there; give a number fixed without looking at the data."
+            remedy = "Their number is private there. Give a number that was fixed without looking at the data."
             raise InputError("divisor", None, "a public number under this adjacency or with max_records_per_unit > 1", remedy)
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
@@ -212,7 +181,7 @@ class ClippedMean(ClippedScores):
 @checked
 @dataclass(frozen=True, eq=False)
 class ClippedSum(ClippedScores):
-    """The sum of clipped scores over units, measured from zero."""
+    """The sum of clipped scores over units, measured from zero. Its arguments are those of `ClippedScores`."""
 
     def origins(self) -> tuple[float, ...]:
         return (0.0,) * self.metrics

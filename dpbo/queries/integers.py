@@ -1,11 +1,11 @@
-"""From float scores to exact integers, record by record and unit by unit.
+"""From float scores to exact integers, record by record and unit by unit, and matrix products that treat every record alike.
 
-Each score becomes a whole multiple of a public power-of-two quantum, truncated toward zero and then clipped in integers, so a unit's
-bound is exact and int64 sums are the same bits in every order, chunk and shard.
+Each score becomes a whole multiple of a public power-of-two quantum: truncated toward zero, then clipped in integers. So the bound on a
+unit's contribution is exact, and int64 sums have the same bits in every order, chunk and shard.
 
-Sizes: a lattice number is at most 2^39 and units * bound at most 2^61. With u public units the quantum is the smallest power of two
-with width/quantum <= 2^min(39, 61 - ceil(log2 u)); where the number of units is private, u = 2^32 stands in for it. Truncation
-moves a sum by at most 2 units * quantum (once a record, once a unit) and a mean by at most two quanta.
+Sizes: a lattice number is at most 2^39, and units * bound at most 2^61. With u public units the quantum is the smallest power of two
+with width/quantum <= 2^min(39, 61 - ceil(log2 u)); a private number of units counts as u = 2^32. Truncation moves a sum by at most
+2 units * quantum (once per record, once per unit) and a mean by at most two quanta.
 """
 
 from __future__ import annotations
@@ -20,42 +20,12 @@ import torch
 
 from dpbo.errors import InputError
 
-# ========== MERGED Matrix products of records in columns, each column's bits from its own numbers alone, wherever it stands.
-#
-# A library may compute some columns by another kernel than others, such as those that whole tiles leave over, or where threads divide them.
-# The sums of a column are then added in another order, and which column a record stands in depends on who else is there. Whether it does is
-# tried once for each shape, on equal columns; where these come out unequal, plain multiplications and additions take the product's place.
-#
-
-
-def by_columns(A: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
-    """A X, `a x n` and `n x columns`, float64."""
-    if _alike(*A.shape, X.shape[1], A.device, torch.get_num_threads()):
-        return A @ X
-    return slow_product(A, X)
-
-
-def slow_product(A: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
-    """A X in elementwise operations, each rounded by itself."""
-    total = torch.zeros(len(A), X.shape[1], dtype=X.dtype, device=X.device)
-    for j, row in enumerate(X):
-        total.add_(A[:, j : j + 1] * row)
-    return total
-
-
-@functools.cache
-def _alike(rows: int, depth: int, columns: int, device: torch.device, _threads: int) -> bool:
-    """Whether equal columns have equal products here, in a product of this public shape on so many threads."""
-    A, x = (torch.arange(1.0, depth * size + 1.0, dtype=torch.float64).sin().reshape(depth, size) for size in (rows, 1))  # no short sums
-    found = A.T.contiguous().to(device) @ x.expand(depth, columns).contiguous().to(device)
-    return torch.equal(found, found[:, :1].expand_as(found))
-
-
+ROUND_UP = 1.0 + 1e-15  # a factor that makes up for the rounding of a few float64 operations
 MOST_ROWS_PER_UNIT = 1 << 22
 MOST_UNITS = 1 << 32
 _BITS = 39
-_EXACT_BLOCK = 1 << 13  # so many lattice numbers of 2^39 stay below 2^53
-_CHUNK = {"cpu": 1 << 16}
+_EXACT_BLOCK = 1 << 13  # the sum of this many lattice numbers of 2^39 stays below 2^53
+_CHUNK = {"cpu": 1 << 16}  # rows, by type of device
 _DEVICE_CHUNK = 1 << 22
 
 
@@ -71,10 +41,14 @@ class Lattice:
 
     @classmethod
     def over(cls, lower: float, upper: float, *, origin: float, worst: str | float, units: int | None, repeats: int = 1) -> Lattice:
-        """The finest grid that cannot overflow for this many units (None: private), each counting up to `repeats` times.
+        """The finest grid whose sums cannot overflow. The ends are rounded inward: (high - low) * quantum <= upper - lower, exactly.
 
-        Non-finite scores count as `worst`: the "lower" or the "upper" end, or a number between them. The ends are rounded inward, so
-        (high - low) * quantum <= upper - lower holds exactly.
+        Args:
+            lower, upper: public range of a score.
+            origin: the score that counts as zero.
+            worst: what NaN and infinities count as: the "lower" or the "upper" end, or a number between them.
+            units: public number of units; None if it is private.
+            repeats: how many times a unit counts at most.
         """
         below, above = Fraction(lower) - Fraction(origin), Fraction(upper) - Fraction(origin)
         spare = math.ceil(math.log2((MOST_UNITS if units is None else units) * repeats))
@@ -82,14 +56,16 @@ class Lattice:
         low, high = math.ceil(below / Fraction(quantum)), math.floor(above / Fraction(quantum))
         if low >= high or quantum < 1e-290:  # the origin is at most 2^93 quanta: floats that differ do so by 2^-54 of it
             raise InputError("score_range", (lower, upper), "wide enough to be resolved in float64", "Rescale the score.")
-        falls = {"lower": low, "upper": high}.get(worst) if isinstance(worst, str) else _step_of(worst, origin, quantum)
-        return cls(origin, quantum, low, high, min(max(falls if falls is not None else high, low), high))
+        if isinstance(worst, str):
+            return cls(origin, quantum, low, high, low if worst == "lower" else high)
+        step = int((Fraction(worst) - Fraction(origin)) / Fraction(quantum))
+        return cls(origin, quantum, low, high, min(max(step, low), high))
 
 
 def quantise(scores: torch.Tensor, grid: Lattice, out: torch.Tensor) -> torch.Tensor:
-    """Lattice numbers of a one-dimensional chunk of scores, as whole float64 written into `out`.
+    """Lattice numbers of a one-dimensional chunk of scores, as whole float64 numbers in the buffer `out`.
 
-    NaN and infinities fall to the worst end; everything else is truncated toward zero, then clipped.
+    NaN and infinities become `grid.worst`; everything else is truncated toward zero, then clipped.
     """
     steps = out[: len(scores)]
     steps.copy_(scores)
@@ -100,7 +76,7 @@ def quantise(scores: torch.Tensor, grid: Lattice, out: torch.Tensor) -> torch.Te
 
 
 def sum_records(pieces: Iterable[torch.Tensor], grids: Sequence[Lattice]) -> torch.Tensor:
-    """Sum over records of their lattice numbers: pieces of shape `rows x m` to int64 of shape `m`. A record is a unit."""
+    """Sum of the records' lattice numbers, where each record is a unit: pieces of shape `rows x m` to int64 of shape `m`."""
     totals: torch.Tensor | None = None
     for chunk, buffer in _chunks(pieces):
         sums = torch.stack([_exact_sum(quantise(chunk[:, j], grid, buffer)) for j, grid in enumerate(grids)])
@@ -111,9 +87,9 @@ def sum_records(pieces: Iterable[torch.Tensor], grids: Sequence[Lattice]) -> tor
 def sum_units(
     pieces: Iterable[torch.Tensor], grids: Sequence[Lattice], groups: torch.Tensor, rows: torch.Tensor, most: int
 ) -> torch.Tensor:
-    """Sum over units of each unit's mean lattice number times min(most, its rows), truncated toward zero. int64, shape `m`.
+    """Sum over units of trunc(min(most, rows of the unit) * mean of its lattice numbers): int64, shape `m`.
 
-    All rows of a unit are reduced before anything else, so the order of rows cannot matter; with `most = 1` a unit counts as its mean.
+    All rows of a unit are added before anything else, so their order cannot matter. With `most = 1` a unit counts as its mean.
     """
     return torch.stack([_scaled_mean(sums, rows, most).sum() for sums in _unit_sums(pieces, grids, groups, rows)])
 
@@ -140,7 +116,7 @@ def _unit_sums(pieces: Iterable[torch.Tensor], grids: Sequence[Lattice], groups:
 
 
 def _scaled_mean(sums: torch.Tensor, rows: torch.Tensor, most: int) -> torch.Tensor:
-    """trunc(min(most, rows) * sums / rows) without overflow: whole part and remainder apart (both have the sum's sign)."""
+    """trunc(min(most, rows) * sums / rows) without overflow, from the whole part and the remainder (both have the sum's sign)."""
     whole = torch.div(sums, rows, rounding_mode="trunc")
     if most == 1:
         return whole
@@ -156,6 +132,7 @@ def _exact_sum(steps: torch.Tensor) -> torch.Tensor:
 
 
 def _chunks(pieces: Iterable[torch.Tensor]) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+    """(chunk, float64 buffer of at least its length on its device)."""
     buffer: torch.Tensor | None = None
     for piece in pieces:
         size = _CHUNK.get(piece.device.type, _DEVICE_CHUNK)
@@ -165,13 +142,37 @@ def _chunks(pieces: Iterable[torch.Tensor]) -> Iterable[tuple[torch.Tensor, torc
             yield chunk, buffer
 
 
-def _step_of(value: float, origin: float, quantum: float) -> int:
-    return int((Fraction(value) - Fraction(origin)) / Fraction(quantum))
-
-
 def _power_of_two(value: Fraction) -> float:
     """The least power of two that is at least `value`."""
     exponent = value.numerator.bit_length() - value.denominator.bit_length() - 1
     while Fraction(2) ** exponent < value:
         exponent += 1
     return math.ldexp(1.0, exponent)
+
+
+def deterministic_matmul(A: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
+    """A X for float64 `a x n` and `n x columns`, where the bits of a column of A X depend on that column of X alone.
+
+    X holds one record a column. A library may compute some columns by another kernel than the others, for example those left over beside
+    whole tiles, or those at a thread's edge: their terms are then added in another order, and which column a record stands in depends on
+    the other records. So each shape is tried once on equal columns. If the results differ, elementwise operations replace the product.
+    """
+    if _equal_columns_agree(*A.shape, X.shape[1], A.device, torch.get_num_threads()):
+        return A @ X
+    return elementwise_matmul(A, X)
+
+
+def elementwise_matmul(A: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
+    """A X by elementwise multiplications and additions in one fixed order."""
+    total = torch.zeros(len(A), X.shape[1], dtype=X.dtype, device=X.device)
+    for j, row in enumerate(X):
+        total.add_(A[:, j : j + 1] * row)
+    return total
+
+
+@functools.cache
+def _equal_columns_agree(rows: int, depth: int, columns: int, device: torch.device, _threads: int) -> bool:
+    """Whether a product of this public shape, on this many threads, gives equal columns equal bits."""
+    A, x = (torch.arange(1.0, depth * size + 1.0, dtype=torch.float64).sin().reshape(depth, size) for size in (rows, 1))  # no short sums
+    found = A.T.contiguous().to(device) @ x.expand(depth, columns).contiguous().to(device)
+    return torch.equal(found, found[:, :1].expand_as(found))

@@ -1,33 +1,35 @@
 """The statistics that a Gaussian needs of a vector z, for three kinds of covariance, and how far they can move.
 
-    full: (1, z, z_i z_j for i <= j)        diagonal: (1, z, z_i^2)        spherical: (1, z, |z|^2)
+    full: (1, z, z_i z_j for i <= j)        diag: (1, z, z_i^2)        spherical: (1, z, |z|^2)
 
-Lengths are taken in svec coordinates, where z_i z_j with i < j counts sqrt 2 times, so that |svec(A)| is the Frobenius norm of A; and with
-weights (q, m, c) on the three blocks. For |z| <= 1 the squared weighted length is at most q^2 + m^2 + c^2, reached at a unit axis.
+Lengths are in svec coordinates, where z_i z_j with i < j counts sqrt 2 times, so that |svec(A)| is the Frobenius norm of A, and with
+weights (q, m, c) on the three blocks. For |z| <= 1 the squared weighted length is at most q^2 + m^2 + c^2, attained at a unit axis.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 
-from dpbo.errors import InputError
+from dpbo.validation import Within
 
 COVARIANCES = ("full", "diag", "spherical")
+Covariance = Annotated[str, Within(f"one of {COVARIANCES}", lambda value: value in COVARIANCES)]
 Weights = tuple[float, float, float]
 
 
 def width_of(covariance: str, d: int) -> int:
-    """How many statistics there are."""
-    return 1 + d + {"full": d * (d + 1) // 2, "diag": d, "spherical": 1}[require_covariance(covariance)]
+    """F, the number of statistics."""
+    return 1 + d + {"full": d * (d + 1) // 2, "diag": d, "spherical": 1}[covariance]
 
 
-def features(Z: torch.Tensor, one: float, covariance: str) -> torch.Tensor:
-    """Columns `d x rows` to statistics `F x rows`, in float64; `one` is what stands for 1 (or for nothing, with a tensor of rows)."""
+def features(Z: torch.Tensor, covariance: str) -> torch.Tensor:
+    """Statistics `F x rows`, float64, of columns `d x rows`."""
     d, rows = Z.shape
     phi = torch.empty(width_of(covariance, d), rows, dtype=torch.float64, device=Z.device)
-    phi[0] = one
+    phi[0] = 1.0
     phi[1 : 1 + d] = Z
     match covariance:
         case "full":
@@ -42,14 +44,14 @@ def features(Z: torch.Tensor, one: float, covariance: str) -> torch.Tensor:
     return phi
 
 
-def degrees(covariance: str, d: int) -> torch.Tensor:
+def statistic_degrees(covariance: str, d: int) -> torch.Tensor:
     """Degree of each statistic in z: `F`, int64."""
     rest = width_of(covariance, d) - 1 - d
     return torch.cat([torch.zeros(1), torch.ones(d), torch.full((rest,), 2.0)]).long()
 
 
 def isometry(covariance: str, d: int) -> torch.Tensor:
-    """What each statistic counts for in svec coordinates: 1, or sqrt 2 off the diagonal. `F`."""
+    """The factor of each statistic in svec coordinates: 1, or sqrt 2 off the diagonal. Shape `F`."""
     ones = torch.ones(width_of(covariance, d), dtype=torch.float64)
     if covariance == "full":
         i, j = torch.triu_indices(d, d)
@@ -58,12 +60,12 @@ def isometry(covariance: str, d: int) -> torch.Tensor:
 
 
 def length_squared(weights: Weights) -> float:
-    """sup of the squared length of one vector: q^2 + m^2 + c^2."""
+    """Supremum of the squared length of one vector: q^2 + m^2 + c^2."""
     return sum(weight * weight for weight in weights)
 
 
 def distance_squared(weights: Weights, covariance: str) -> float:
-    """sup over |z|, |z'| <= 1 of the squared distance of two vectors; q drops out.
+    """Supremum over |z|, |z'| <= 1 of the squared distance of two vectors; q cancels.
 
     Full: with r = |z|, r' = |z'|, t = -z.z' it is m^2 (r^2 + r'^2 + 2 t) + c^2 (r^4 + r'^4 - 2 t^2), |t| <= r r'; turning z' makes t >= 0,
     and for fixed t both r and r' may grow to 1: 2 m^2 (1 + t) + 2 c^2 (1 - t^2), largest at t = min(1, m^2 / 2c^2).
@@ -78,10 +80,3 @@ def distance_squared(weights: Weights, covariance: str) -> float:
         return max((2.0 - e) ** 2 * (m + c * e * e) for e in roots)
     t = min(1.0, m / (2.0 * c))
     return 2.0 * m * (1.0 + t) + 2.0 * c * (1.0 - t * t)
-
-
-def require_covariance(covariance: str) -> str:
-    """`covariance` if it is one of COVARIANCES, else InputError."""
-    if covariance not in COVARIANCES:
-        raise InputError("covariance", covariance, f"one of {COVARIANCES}")
-    return covariance

@@ -1,8 +1,8 @@
-"""A query: what is asked of the private records, with a proven bound on how far the answer can move.
+"""Queries: questions about the private records, each with a proven bound on how far its answer can move between neighbours.
 
-It is public and frozen: a callable, public numbers, opaque handles; never a private tensor. What its caller could alter in place it copies
-when it is made (copies.py), so noise is always for the question that was answered. `ClippedMean` asks for an average score,
-`ClippedSum` for a total. Only the curator calls `_evaluate`, and gets exact integers back.
+A query is public and frozen. It holds functions, public numbers and handles of earlier answers, never a private tensor. Arguments that
+the caller could change in place are copied when the query is made: otherwise the noise could belong to another question than the one that
+was answered. Only the curator calls `_evaluate`.
 """
 
 from __future__ import annotations
@@ -19,42 +19,27 @@ from dpbo.events import Event
 from dpbo.privacy import Adjacency, RowChange, Sensitivity
 from dpbo.validation import checked
 
-# ========== MERGED A question keeps what it was asked with: altered in place between evaluation and release, a list of the caller's would
-# give the exact
-# answer of one question the noise of another.
-#
-
-
-def own(value: Any) -> Any:
-    """A copy of every tensor and array, and of the lists, tuples and dicts around them; anything else, such as a model, is itself."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone().requires_grad_(value.requires_grad)
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if type(value) in (list, tuple):
-        return type(value)(map(own, value))
-    if type(value) is dict:
-        return {name: own(part) for name, part in value.items()}
-    return value
-
 
 class View(Protocol):
-    """The private side as a query's `_evaluate` sees it. It lives inside the curator and inside its trusted workers.
+    """The private records as a query's `_evaluate` sees them. A view lives inside the curator and its trusted workers.
 
     Attributes:
-        records: whatever the user handed to the curator.
+        records: the records as the user gave them to the curator.
         count: number of records.
         groups: unit index of each record (int64, shape `n`), or None when each record is a unit.
         rows: number of records of each unit (int64), or None when each record is a unit.
         units: number of units, private under ADD_OR_REMOVE_ONE.
-        public_units: number of units where the adjacency makes it public (all but ADD_OR_REMOVE_ONE), else None.
-        shard: whether there are further units, with other processes or outside a sample, so that what fails on all here may still be few.
-        kept: what each of the question's `handles()` left with the curator, in that order.
-        device: where the records are, or the CPU; public.
-        can_take: whether `take(positions)` can pick single records.
-        storages: where the records' tensors lie in memory; a score that writes there is found by their versions.
-        only: the view of one record alone.
-        sampled: a fresh sample of the units, each taken by itself with probability `rate`; `public_units` stays that of all.
+        public_units: number of units where the adjacency makes it public, else None.
+        shard: whether these are only some of the units, because other processes hold the rest or because they are a sample.
+        earlier: the `per_unit` values of the answers that the query names in `handles()`, in that order.
+        device: device of the records' tensors, else the CPU; public.
+        can_take: whether `take` can select single records.
+
+    Methods:
+        take: the records at these positions, in the records' own container.
+        storages: data pointers of the records' tensors, to recognise a score that is a view of the records.
+        single: the view of one record.
+        poisson_sample: the view of a fresh sample that takes each unit with probability `rate`; `public_units` stays that of all units.
     """
 
     @property
@@ -72,109 +57,162 @@ class View(Protocol):
     @property
     def shard(self) -> bool: ...
     @property
-    def kept(self) -> Sequence[Any]: ...
+    def earlier(self) -> Sequence[Any]: ...
     @property
     def device(self) -> torch.device: ...
     @property
     def can_take(self) -> bool: ...
     def take(self, positions: torch.Tensor) -> Any: ...
     def storages(self) -> frozenset[int]: ...
-    def sampled(self, rate: float) -> View: ...
-    def only(self, row: int) -> View: ...
+    def poisson_sample(self, rate: float) -> View: ...
+    def single(self, row: int) -> View: ...
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerSum:
-    """An exact answer: `numerators * quanta`, with int64 numerators on any device and public power-of-two quanta. Private until noised.
+    """An exact answer, private until noise is added.
 
-    `kept` stays with the curator for later questions and never leaves it.
+    Attributes:
+        numerators: int64, shape `k`; the answer is `numerators * quanta`.
+        quanta: k public powers of two, each at most 2^-28 of the sensitivity, so that every noise has a coarser grid.
+        per_unit: values of each unit, such as its losses, that later queries may use. They never leave the curator.
     """
 
     numerators: torch.Tensor = field(repr=False)
     quanta: tuple[float, ...]
-    kept: Any = field(default=None, repr=False)
+    per_unit: Any = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Failure:
-    """The evaluation failed on private records; `kind` is for the operator alone."""
+    """The evaluation failed on private records. Only the operator may see `kind`."""
 
     kind: str = field(repr=False)
 
 
 @checked
 class Query(abc.ABC):
-    """One question. Subclasses clip their own input and prove `sensitivity` in their docstring."""
+    """A question about the private records, with a proven bound on how far its answer can move.
 
+    `ClippedMean` and `ClippedSum` turn any per-record score into a query. To ask something else, implement four methods:
+
+    - `sensitivity`: the bound for each adjacency. Prove it in the class's docstring.
+    - `_evaluate`: the exact answer. A unit's contribution must be clipped, made of whole numbers, and depend on its own records alone.
+    - `affine`: how the published value follows from the noised sum.
+    - `public_inputs`: the numbers that the user declares public.
+
+    Every other method has a default. Check the result by subclassing `dpbo.testing.query_contract.SumContract`.
+
+    Example::
+
+        @dataclass(frozen=True, eq=False)
+        class CountAbove(Query):
+            "How many records exceed a threshold. A record adds 0 or 1, so neighbours differ by at most 1 in every norm."
+
+            threshold: float
+
+            def sensitivity(self, adjacency):
+                return Sensitivity(l1=1.0, l2=1.0, linf=1.0)
+
+            def _evaluate(self, view, subject):
+                count = (view.records > self.threshold).sum().reshape(1)
+                return IntegerSum(count << 30, quanta=(2.0**-30,))  # the count itself, in fine steps
+
+            def affine(self, units):
+                return [0.0], 1.0
+
+            def public_inputs(self):
+                return {"threshold": self.threshold}
+    """
+
+    # methods that only dpbo calls, with arguments of its own: `checked` leaves them as they are
     _hooks: ClassVar[frozenset[str]] = frozenset({
-        "affine", "charged", "chunk", "lattices", "moves", "probe", "quanta", "require_public", "resolution", "scale", "sensitivity",
-        "squared", "summed", "variance_within",
+        "affine", "lattices", "moves", "probe", "quanta", "release_event", "require_public", "resolution", "sampling_variance", "scale",
+        "sensitivity", "squared_l2", "sum_chunk", "sum_points",
     })  # fmt: skip
 
     @abc.abstractmethod
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        """Proven bound on the movement of the released sum between neighbours."""
+        """Proven bound on the distance between the sums of two neighbours. Raises InputError for an adjacency it has no proof for."""
 
     @abc.abstractmethod
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
-        """The exact answer; `subject` is what `prepare` returned."""
+        """The exact answer on private records.
+
+        Args:
+            view: the records.
+            subject: what `prepare` returned.
+        """
 
     @abc.abstractmethod
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
-        """(offset, gain): the published value is offset + gain * released sum. Public post-processing."""
+        """(offset, gain): the published value is `offset + gain * sum`. `units` is their number where it is public, else None."""
 
     @abc.abstractmethod
     def public_inputs(self) -> dict[str, Any]:
-        """The numbers this query takes on trust from its user, as JSON values, for the ledger and the statement."""
+        """The numbers that the user declares public, as JSON values, for the ledger and the statement."""
 
     def scale(self, adjacency: Adjacency) -> Sensitivity:
-        """What a noise multiplier multiplies: the sensitivity, except where the event counts otherwise."""
+        """The bound that the noise multiplier multiplies. It is the sensitivity, except where `release_event` accounts otherwise."""
         return self.sensitivity(adjacency)
 
-    def charged(self, event: Event, adjacency: Adjacency) -> Event:
-        """The event of this question's release, given the mechanism's own."""
+    def release_event(self, event: Event, adjacency: Adjacency) -> Event:
+        """The event that a release of this query is charged as, given the event of the mechanism."""
         return event
 
-    def variance_within(self, units: int | None) -> Sequence[float] | float:
-        """Public bound on the variance that the published value has before any noise, as from sampling."""
+    def sampling_variance(self, units: int | None) -> Sequence[float] | float:
+        """Public bound on the variance that the published value has without any noise, for example from Poisson sampling."""
         return 0.0
 
     def data_assumptions(self) -> Mapping[str, str]:
-        """Name -> what must hold of the data for `sensitivity` to be true. With any, the release is conditional."""
+        """Name -> what must hold of the data for `sensitivity` to be true. A release with any such assumption is conditional."""
         return {}
 
     def failure_probability(self) -> float:
-        """How likely `sensitivity` is false even under the data assumptions; the statement adds up those of all releases."""
+        """Probability that `sensitivity` is false although the data assumptions hold. The statement adds up those of all releases."""
         return 0.0
 
     def needs_row_change(self) -> RowChange | None:
-        """For which BOUNDED_ROW_CHANGE alone `sensitivity` holds; None where a record may change at will."""
+        """The row change that `sensitivity` assumes under BOUNDED_ROW_CHANGE; None if it holds for any replacement."""
         return None
 
     def part(self) -> int | None:
-        """The one unit on whose record alone the answer depends; None where it depends on all. For parallel plans."""
+        """Index of the one unit that the answer depends on; None if it depends on all. Queries of different parts compose in parallel."""
         return None
 
-    def adds_up(self) -> bool:
-        """Whether the answer over all units is the sum of those over disjoint shards of them, given the same `public_units`."""
+    def sums_over_units(self) -> bool:
+        """Whether the answers on disjoint shards of the units add up to the answer on all, given the same `public_units`."""
         return False
 
     def prepare(self) -> Any:
-        """The public part of the work (fitting a model), done before any private record is touched."""
+        """Public work that comes before any private record is used, such as fitting a model. Returns the subject of `_evaluate`."""
         return None
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
-        """Try the question on `count` public stand-in records; raises ScoreError where it cannot work."""
+        """Tries the query on `count` public stand-in records. Raises ScoreError if it cannot work."""
         return None
 
-    def scored(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]] | None:
-        """(score, what it scores, ranges of its metrics) where the caller's own score is asked for each record, which examples can test."""
+    def per_record_score(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]] | None:
+        """(score, its first argument, the metrics' ranges) if the user's score runs on each record; the curator tests it on examples."""
         return None
 
     def handles(self) -> Sequence[Any]:
-        """Handles of earlier answers that this question builds on."""
+        """Handles of earlier answers whose `per_unit` values this query uses."""
         return ()
 
     def require_public(self, adjacency: Adjacency) -> None:
-        """Raises InputError where this relation needs a public number that was not given."""
+        """Raises InputError if this adjacency needs a public number that the user did not give."""
         return None
+
+
+def copy_mutable(value: Any) -> Any:
+    """A copy of each tensor and array, and of the lists, tuples and dicts around them. Anything else, such as a model, is not copied."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if type(value) in (list, tuple):
+        return type(value)(map(copy_mutable, value))
+    if type(value) is dict:
+        return {name: copy_mutable(part) for name, part in value.items()}
+    return value

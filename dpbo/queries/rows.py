@@ -1,24 +1,6 @@
-"""A table of rows, each released for itself: the candidates of outsourced Bayesian optimisation.
+"""Queries about single rows: a table in which each row is released on its own (`RowTable`), and one row's outcome (`RowOutcome`).
 
-    table = RowTable(center=(0.0, 0.0), radius=25.0, row_change=RowChange(1.0, diameter=50.0))
-    Z = curator.release(table, L2LaplaceMechanism(1 / 3.0)).value           # n x d; pure epsilon = 3 for a row that moves by at most 1
-
-Row x becomes z = A^T P(x), where P clamps the coordinates to [-W, W], W = max(2^53, max |c_j| + R), subtracts c and projects onto the ball
-of radius R, and A is a d x k matrix (the identity where it is left out), all public; and then whole multiples of a power-of-two quantum q,
-rounded down. Published is z with its noise plus A^T c, so that without a projection it is in the rows' own coordinates.
-
-Sensitivity, in l2, of the one row that differs (`Sensitivity.block`); all others are the same, so it does not grow with n:
-    REPLACE_ONE: |A| 2 R.     BOUNDED_ROW_CHANGE: |A| r, r = row_change.norm.
-P projects onto a convex set twice, a box that holds the ball and the ball, so it is 1-Lipschitz and leaves the ball in its place; its image
-has diameter 2 R. |A| is the spectral norm of this very matrix: it holds for every pair of rows, however A was drawn without the data. Added
-are what float64 does to P and A, at most (d + 16) 2^-50 R |A|_F for each of the two rows, and the lattice: a coordinate's distance grows by
-at most q, the row's by sqrt(k) q. Whole numbers become float64 first, alone as beside floats, which rounds monotonically and only those
-beyond 2^53: with W = 2^53 the clamped row is as if nothing were rounded; else each of the two rows is moved by at most sqrt(d) 2^-53 W,
-which is added as well.
-A row that is not finite counts as the centre. Centre, radius and A are public constants or come from releases of their own.
-
-Source: the relation is PO-GP-UCB's (Kharkovskii, Dai & Low 2020, Definition 1). Projection, then noise: Kenthapadi et al. 2013, with the
-spectral norm in the place of their largest row norm, which is for changes of one coordinate.
+The curator of outsourced Bayesian optimisation releases the candidates as a RowTable, and the modeler asks for their RowOutcomes.
 """
 
 from __future__ import annotations
@@ -26,68 +8,206 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from dpbo.errors import InputError
 from dpbo.events import DeclassifiedEvent, Event, NotPrivateEvent
-from dpbo.privacy import Adjacency, RowChange, Sensitivity, require_positive, require_range
+from dpbo.fingerprint import fingerprint
+from dpbo.privacy import Adjacency, RowChange, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.clipped import ClippedMean
-from dpbo.queries.digests import digest_of
 from dpbo.queries.integers import Lattice, sum_records
 from dpbo.queries.query import Failure, IntegerSum, Query, View
-from dpbo.validation import Index, checked
+from dpbo.validation import Index, ScoreRange, Within, between, checked
 
-# ========== MERGED One row's outcome y_i = f(x_i), which the modeler of outsourced Bayesian optimisation asks for.
-#
-#     query = RowOutcome(outcome, row=17, value_range=(0.0, 1.0))          # released with noise, or declassified
-#
-# The answer depends on record i alone (`part`; that `outcome` looks at nothing else is the assumption `score-per-record`), clipped to a
-# public range [a, b]. Whatever that record is replaced by, and so also when its row moves by little, the answer moves by at most b - a, in
-# every norm: sensitivity b - a. Another record's change moves nothing, so the outcomes of distinct rows compose in parallel: a plan
-# `parallel=True` costs what one row's outcomes do.
-#
-# Declassified, the outcomes are published exact and charged nothing, because the curator declares that they need no protection. That is a
-# data assumption (`outcomes-declassified`): the release is conditional, and the statement says what remains without it.
-#
-
+_BITS = 34  # log2 of the sensitivity over the quantum
+_WHOLE = 2.0**53  # beyond it, float64 cannot represent every whole number
+_UP = 1 + 2.0**-40  # makes up for the rounding of long sums
 _NOTHING = torch.tensor([[torch.nan]], dtype=torch.float64)
+_CENTER = Within(
+    "one number or more, each within 1e100 of zero",
+    lambda center: len(center) > 0 and all(isinstance(number, (int, float)) and abs(number) <= 1e100 for number in center),
+)
+
+
+@checked
+@dataclass(frozen=True, eq=False)
+class RowTable(Query):
+    """Every record's row, released as a table `n x k` in the order of the records.
+
+        table = RowTable(center=(0.0, 0.0), radius=25.0, row_change=RowChange(1.0, diameter=50.0))
+        Z = curator.release(table, L2LaplaceMechanism(1 / 3.0)).value   # n x d; pure epsilon = 3 for a row that moves by at most 1
+
+    Row x becomes z = A^T P(x), rounded down to whole multiples of a power-of-two quantum q. P clamps the coordinates to [-W, W],
+    W = max(2^53, max |c_j| + R), subtracts c and projects onto the ball of radius R; A is a d x k matrix (by default the identity). All of
+    these are public. The published value is z with its noise plus A^T c, so without a matrix it is in the rows' own coordinates.
+    A row that is not finite counts as the centre.
+
+    Sensitivity, in l2, of the one row that differs (`Sensitivity.block`); all others are equal, so it does not grow with n:
+        REPLACE_ONE: |A| 2 R.     BOUNDED_ROW_CHANGE: |A| r, r = row_change.norm.
+    P projects onto two convex sets, a box that holds the ball and the ball, so it is 1-Lipschitz and leaves points of the ball unchanged;
+    its image has diameter 2 R. |A| is the spectral norm of this very matrix: it holds for every pair of rows, however A was drawn without
+    the data. Two terms are added. First, the rounding of P and A in float64: at most (d + 16) 2^-50 R |A|_F for each of the two rows.
+    Second, the lattice: each coordinate's distance grows by at most q, the row's by sqrt(k) q. Whole numbers are converted to float64
+    first, whatever stands beside them; this rounds monotonically, and only numbers beyond 2^53. With W = 2^53 the clamped row is as if
+    nothing were rounded; else each of the two rows moves by at most sqrt(d) 2^-53 W, which is added as well.
+
+    Sources: the relation is PO-GP-UCB's (Kharkovskii, Dai & Low 2020, Definition 1). Projecting before adding noise: Kenthapadi et al.
+    2013, here with the spectral norm instead of their largest row norm, which is for changes of one coordinate.
+
+    Args:
+        center: c, d numbers, public: a constant or from a release of its own. The same holds for `radius` and `projection`.
+        radius: R of the ball, from 1e-100 to 1e100, in the rows' units.
+        row_change: the curator's, under BOUNDED_ROW_CHANGE; its diameter must be at least 2 R.
+        projection: A, shape `d x k`, float64.
+        table: key or position of the table among records that are a dict or a tuple; by default that of row_change, else the records.
+    """
+
+    center: Annotated[Sequence[float], _CENTER]
+    radius: Annotated[float, between(1e-100, 1e100)]
+    row_change: RowChange | None = field(default=None, kw_only=True)
+    projection: torch.Tensor | None = field(default=None, kw_only=True)
+    table: str | int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "center", tuple(map(float, self.center)))
+        if self.projection is not None:
+            A, d = self.projection.detach().clone().cpu(), len(self.center)
+            if A.dtype != torch.float64 or A.ndim != 2 or A.shape[0] != d or A.shape[1] < 1:
+                raise InputError("projection", A, f"a float64 tensor of shape {d} x k", "Use .double().")
+            if not 1e-100 < float(A.abs().max()) < 1e100:  # false for NaN, which is its own maximum
+                raise InputError("projection", A, "finite, with a largest entry between 1e-100 and 1e100")
+            object.__setattr__(self, "projection", A)
+        if self.row_change is not None and self.table not in (None, self.row_change.table):
+            raise InputError("table", self.table, f"the one of row_change, {self.row_change.table!r}", "The relation is about that table.")
+        if self.row_change is not None and self.row_change.diameter < 2 * self.radius:
+            raise InputError("radius", self.radius, f"at most half the diameter {self.row_change.diameter:g} of row_change")
+
+    @property
+    def dimension(self) -> int:
+        """k, numbers in a released row."""
+        return len(self.center) if self.projection is None else self.projection.shape[1]
+
+    def spectral_norm(self) -> float:
+        """|A|, rounded up."""
+        return 1.0 if self.projection is None else float(torch.linalg.matrix_norm(self.projection, 2)) * _UP
+
+    def moves(self, adjacency: Adjacency) -> float:
+        """How far a row's exact z moves, without the rounding of float64 and of the lattice."""
+        match adjacency:
+            case Adjacency.REPLACE_ONE:
+                return self.spectral_norm() * 2 * self.radius
+            case Adjacency.BOUNDED_ROW_CHANGE if self.row_change is not None:
+                return self.spectral_norm() * self.row_change.norm
+        raise InputError("adjacency", adjacency, "REPLACE_ONE, or BOUNDED_ROW_CHANGE with the query's row_change")
+
+    def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
+        k = self.dimension
+        most = self.moves(adjacency)
+        converted = 0.0 if self._box() == _WHOLE else math.sqrt(len(self.center)) * 2.0**-53 * self._box()
+        rounding = 2 * ((len(self.center) + 16) * 2.0**-50 * self.radius + converted) * self._frobenius()
+        l2 = (most + rounding + math.sqrt(k) * self._quantum(most)) * _UP
+        return Sensitivity(l2 * math.sqrt(k) * _UP, l2, l2, (1.0,) * k, k)
+
+    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+        center = torch.tensor(self.center, dtype=torch.float64)
+        return (center if self.projection is None else center @ self.projection).tolist(), 1.0
+
+    def public_inputs(self) -> dict[str, Any]:
+        inputs: dict[str, Any] = {} if self.table is None else {"table": self.table}
+        inputs.update(center=list(self.center), radius=self.radius)
+        if self.projection is not None:
+            inputs["projection"] = [*self.projection.shape, fingerprint(self.projection).hex()]
+        return inputs
+
+    def needs_row_change(self) -> RowChange | None:
+        return self.row_change
+
+    def probe(self, example: Any, count: int, subject: Any) -> None:
+        score_evaluation.probe_score(
+            self._rows, None, example, len(self.center), count, lambda pieces: [self._mapped(piece) for piece in pieces]
+        )
+
+    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+        if view.groups is not None:
+            raise InputError("groups", "labels", "omitted: a released row is one record", "Give each unit one row.")
+        quantum = self._quantum(self.moves(Adjacency.REPLACE_ONE if self.row_change is None else Adjacency.BOUNDED_ROW_CHANGE))
+
+        def reduce(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
+            return torch.cat([(self._mapped(piece) / quantum).floor_().to(torch.int64).cpu() for piece in pieces])
+
+        found = score_evaluation.score_records(self._rows, None, view, len(self.center), reduce)
+        return found if isinstance(found, Failure) else IntegerSum(found.reshape(-1), (quantum,) * self.dimension)
+
+    def _rows(self, _: Any, records: Any) -> Any:
+        key = self.table if self.row_change is None else self.row_change.table
+        return records if key is None else records[key]
+
+    def _mapped(self, rows: torch.Tensor) -> torch.Tensor:
+        """z of each row, `n x k`, float64."""
+        floats = rows.to(torch.float64)
+        v = floats.clamp(-self._box(), self._box()) - torch.tensor(self.center, dtype=torch.float64, device=rows.device)
+        v = torch.where(floats.isfinite().all(1, keepdim=True), v, 0.0)
+        largest = v.abs().amax(1, keepdim=True).clamp_min(1e-300)
+        unit = v / largest
+        length = unit.norm(dim=1, keepdim=True)  # from 1 to sqrt(d), or 0: nothing overflows before it is compared
+        z = torch.where(largest * length > self.radius, unit / length * self.radius, v)
+        return z if self.projection is None else z @ self.projection.to(z.device)
+
+    def _box(self) -> float:
+        """W, the same for whole numbers and floats: one row of a list may decide which of the two all rows are."""
+        return max(_WHOLE, max(map(abs, self.center)) + self.radius)
+
+    def _quantum(self, most: float) -> float:
+        quantum = math.ldexp(1.0, math.frexp(most)[1] - _BITS)
+        if self.radius * self._frobenius() / quantum > 2.0**61:
+            raise InputError("row_change", self.row_change, "at least 2^-24 of the radius")
+        return quantum
+
+    def _frobenius(self) -> float:
+        """|A|_F, rounded up. A pairwise sum, because `norm` of millions of entries loses more than _UP makes up for."""
+        return math.sqrt(self.dimension) if self.projection is None else math.sqrt(float(self.projection.square().sum())) * _UP
 
 
 @checked
 @dataclass(frozen=True, eq=False)
 class RowOutcome(Query):
-    """The outcome of record `row`.
+    """The outcome y_i = f(x_i) of one record: `RowOutcome(outcome, row=17, value_range=(0.0, 1.0))`, with noise or declassified.
+
+    The answer depends on record i alone (`part`; that `outcome` looks at nothing else is the assumption `score-per-record`), clipped to a
+    public range [a, b]. Whatever replaces that record, the answer moves by at most b - a, in every norm: sensitivity b - a. The change of
+    another record moves nothing, so the outcomes of distinct rows compose in parallel: a plan `parallel=True` costs what one row's
+    outcomes cost.
+
+    Declassified outcomes are published exactly and charged nothing, because the curator declares that they need no protection. That is a
+    data assumption (`outcomes-declassified`): the release is conditional, and the statement says what holds without it.
 
     Args:
-        outcome: `outcome(records)`, a number, from a copy of the one record in the records' own container. It is called once, and never on
-            stand-in records, because it may be an experiment.
+        outcome: `outcome(records)` returns a number, given a copy of the one record in the records' own container. It is called once, and
+            never on stand-in records, because it may be an experiment.
         row: position of the record, from 0.
-        value_range: public (a, b).
-        declassified: why outcomes need no protection, in a sentence for the statement; then release it by
-            `NoNoise(allow_not_private=True)`. Omitted, they are protected.
-        worst: what counts where there is no number: the "lower" end, the "upper" one, or a number inside.
+        value_range: public (a, b), in the outcome's units.
+        declassified: why outcomes need no protection, in a sentence for the statement; then release the query with
+            `NoNoise(allow_not_private=True)`. By default they are protected.
+        worst: what counts where `outcome` gives no number: the "lower" end, the "upper" one, or a number between them.
     """
 
     outcome: Callable[[Any], Any]
     row: Index = field(kw_only=True)
-    value_range: tuple[float, float] = field(kw_only=True)
-    declassified: str | None = field(default=None, kw_only=True)
+    value_range: ScoreRange = field(kw_only=True)
+    declassified: Annotated[str, Within("a sentence that says why outcomes need no protection", str.strip)] | None = field(
+        default=None, kw_only=True
+    )
     worst: str | float = field(default="lower", kw_only=True)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "value_range", require_range("value_range", self.value_range))
-        if self.declassified is not None and not (isinstance(self.declassified, str) and self.declassified.strip()):
-            raise InputError("declassified", self.declassified, "a sentence that says why outcomes need no protection")
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         if not adjacency.replaces:
             raise InputError("adjacency", adjacency, "REPLACE_ONE or BOUNDED_ROW_CHANGE", "Rows have no public position under another.")
         return self._mean().sensitivity(adjacency)
 
-    def charged(self, event: Event, adjacency: Adjacency) -> Event:
+    def release_event(self, event: Event, adjacency: Adjacency) -> Event:
         exact = isinstance(event, NotPrivateEvent)
         if exact is not (self.declassified is not None):
             raise InputError("declassified", self.declassified, "given for exact outcomes, and for no others")
@@ -119,7 +239,7 @@ class RowOutcome(Query):
         if not view.can_take:
             raise InputError("records", "a container without single records", "tensors, arrays, DataFrames or lists of samples")
         try:
-            value = score_evaluation.tensor_of(self.outcome(view.only(self.row).records)).reshape(1, 1).to(torch.float64)
+            value = score_evaluation.tensor_of(self.outcome(view.single(self.row).records)).reshape(1, 1).to(torch.float64)
         except BaseException:  # whatever it is, it is this record's own
             value = _NOTHING
         return IntegerSum(sum_records([value.cpu()], self._grids()), self.quanta())
@@ -130,150 +250,3 @@ class RowOutcome(Query):
     def _mean(self) -> ClippedMean:
         """What lattice, sensitivity and published value are taken from: the mean over one record."""
         return ClippedMean(lambda _, records: self.outcome(records), score_range=self.value_range, divisor=1.0, worst=self.worst)
-
-
-_BITS = 34  # log2 of the sensitivity over the quantum
-_WHOLE = 2.0**53  # float64 does not tell all whole numbers beyond apart
-_UP = 1 + 2.0**-40
-
-
-@checked
-@dataclass(frozen=True, eq=False)
-class RowTable(Query):
-    """Every record's row; released, a table `n x k` in the order of the records.
-
-    Args:
-        center: c, `d`, public.
-        radius: R of the public ball, in the rows' units.
-        row_change: the curator's, under BOUNDED_ROW_CHANGE; its diameter must be at least 2 R.
-        projection: A, `d x k`, float64, public.
-        table: key or position of the table among records that are a dict or a tuple; omitted, that of row_change, or the records.
-    """
-
-    center: Sequence[float]
-    radius: float
-    row_change: RowChange | None = field(default=None, kw_only=True)
-    projection: torch.Tensor | None = field(default=None, kw_only=True)
-    table: str | int | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "center", _numbers("center", self.center))
-        object.__setattr__(self, "radius", require_positive("radius", self.radius, 1e-100, 1e100))
-        if self.projection is not None:
-            object.__setattr__(self, "projection", _matrix(self.projection, len(self.center)))
-        if self.row_change is not None and self.table not in (None, self.row_change.table):
-            raise InputError("table", self.table, f"the one of row_change, {self.row_change.table!r}", "The relation is about that table.")
-        if self.row_change is not None and self.row_change.diameter < 2 * self.radius:
-            raise InputError("radius", self.radius, f"at most half the diameter {self.row_change.diameter:g} of row_change")
-
-    @property
-    def dimension(self) -> int:
-        """k, numbers in a released row."""
-        return len(self.center) if self.projection is None else self.projection.shape[1]
-
-    def spectral_norm(self) -> float:
-        """|A|, rounded up."""
-        return 1.0 if self.projection is None else float(torch.linalg.matrix_norm(self.projection, 2)) * _UP
-
-    def moves(self, adjacency: Adjacency) -> float:
-        """How far a row's true z moves, before float64 and the lattice."""
-        match adjacency:
-            case Adjacency.REPLACE_ONE:
-                return self.spectral_norm() * 2 * self.radius
-            case Adjacency.BOUNDED_ROW_CHANGE if self.row_change is not None:
-                return self.spectral_norm() * self.row_change.norm
-        raise InputError("adjacency", adjacency, "REPLACE_ONE, or BOUNDED_ROW_CHANGE with the query's row_change")
-
-    def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        k = self.dimension
-        most = self.moves(adjacency)
-        rounded = 0.0 if self._box() == _WHOLE else math.sqrt(len(self.center)) * 2.0**-53 * self._box()
-        wobble = 2 * ((len(self.center) + 16) * 2.0**-50 * self.radius + rounded) * self._frobenius()
-        l2 = (most + wobble + math.sqrt(k) * self._quantum(most)) * _UP
-        return Sensitivity(l2 * math.sqrt(k) * _UP, l2, l2, (1.0,) * k, k)
-
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
-        return self._center().tolist(), 1.0
-
-    def public_inputs(self) -> dict[str, Any]:
-        table = {} if self.table is None else {"table": self.table}
-        return {**table, "center": list(self.center), "radius": self.radius, **self._described()}
-
-    def needs_row_change(self) -> RowChange | None:
-        return self.row_change
-
-    def probe(self, example: Any, count: int, subject: Any) -> None:
-        score_evaluation.try_on(
-            self._rows, None, example, len(self.center), count, lambda pieces: [self._mapped(piece) for piece in pieces]
-        )
-
-    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
-        if view.groups is not None:
-            raise InputError("groups", "labels", "omitted: a released row is one record", "Give each unit one row.")
-        quantum = self._quantum(self.moves(Adjacency.REPLACE_ONE if self.row_change is None else Adjacency.BOUNDED_ROW_CHANGE))
-
-        def reduce(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
-            return torch.cat([(self._mapped(piece) / quantum).floor_().to(torch.int64).cpu() for piece in pieces])
-
-        found = score_evaluation.over_records(self._rows, None, view, len(self.center), reduce)
-        return found if isinstance(found, Failure) else IntegerSum(found.reshape(-1), (quantum,) * self.dimension)
-
-    def _described(self) -> dict[str, Any]:
-        if self.projection is None:
-            return {}
-        return {"projection": [*self.projection.shape, digest_of(self.projection)]}
-
-    def _rows(self, _: Any, records: Any) -> Any:
-        key = self.table if self.row_change is None else self.row_change.table
-        return records if key is None else records[key]
-
-    def _mapped(self, rows: torch.Tensor) -> torch.Tensor:
-        """z of each row, `n x k`, float64."""
-        floats = rows.to(torch.float64)
-        v = floats.clamp(-self._box(), self._box()) - torch.tensor(self.center, dtype=torch.float64, device=rows.device)
-        v = torch.where(floats.isfinite().all(1, keepdim=True), v, 0.0)
-        largest = v.abs().amax(1, keepdim=True).clamp_min(1e-300)
-        unit = v / largest
-        length = unit.norm(dim=1, keepdim=True)  # from 1 to sqrt(d), or 0: nothing overflows before it is compared
-        z = torch.where(largest * length > self.radius, unit / length * self.radius, v)
-        return z if self.projection is None else z @ self.projection.to(z.device)
-
-    def _box(self) -> float:
-        """W, alike for whole numbers and floats: which of the two a list's rows are, one of them may decide for all."""
-        return max(_WHOLE, max(map(abs, self.center)) + self.radius)
-
-    def _quantum(self, most: float) -> float:
-        quantum = math.ldexp(1.0, math.frexp(most)[1] - _BITS)
-        if self.radius * self._frobenius() / quantum > 2.0**61:
-            raise InputError("row_change", self.row_change, "at least 2^-24 of the radius")
-        return quantum
-
-    def _frobenius(self) -> float:
-        """|A|_F, of a matrix rounded up: a sum in pairs, because the `norm` of millions of entries loses more than _UP gives."""
-        return math.sqrt(self.dimension) if self.projection is None else math.sqrt(float(self.projection.square().sum())) * _UP
-
-    def _center(self) -> torch.Tensor:
-        center = torch.tensor(self.center, dtype=torch.float64)
-        return center if self.projection is None else center @ self.projection
-
-
-def _numbers(name: str, value: Any) -> tuple[float, ...]:
-    values = value.tolist() if isinstance(value, torch.Tensor) else value
-    try:
-        numbers = tuple(float(number) for number in values)
-    except (TypeError, ValueError):
-        numbers = ()
-    if not numbers or not all(abs(number) <= 1e100 for number in numbers):
-        raise InputError(name, type(value).__name__, "one number or more, each within 1e100 of zero")
-    return numbers
-
-
-@torch.no_grad()
-def _matrix(projection: Any, dimension: int) -> torch.Tensor:
-    if not isinstance(projection, torch.Tensor) or projection.ndim != 2 or projection.dtype != torch.float64:
-        raise InputError("projection", type(projection).__name__, "a float64 tensor of shape d x k", "Use .double().")
-    if projection.shape[0] != dimension or projection.shape[1] < 1:
-        raise InputError("projection", tuple(projection.shape), f"of shape {dimension} x k")
-    if not 1e-100 < float(projection.abs().max()) < 1e100:  # nor NaN, which is its own maximum
-        raise InputError("projection", tuple(projection.shape), "finite, with a largest entry between 1e-100 and 1e100")
-    return projection.detach().clone().cpu()

@@ -1,4 +1,4 @@
-"""Contracts, audits and assertions, shipped so that users test their own objectives and mechanisms with them."""
+"""Contracts, audits and assertions with which users test their own queries, mechanisms and scores."""
 
 import lazy_loader
 

@@ -1,15 +1,7 @@
-from .auditing import Audit as Audit
 from .auditing import audit as audit
-from .auditing import reachable as reachable
 from .entropy import SeededEntropy as SeededEntropy
-from .ledger_contract import LedgerContract as LedgerContract
 from .mechanism_contract import MechanismContract as MechanismContract
-from .mechanism_contract import VectorContract as VectorContract
-from .mechanism_contract import assert_law as assert_law
-from .mechanism_contract import assert_not_law as assert_not_law
 from .per_record import check_per_record as check_per_record
 from .query_contract import QueryContract as QueryContract
-from .query_contract import RowContract as RowContract
-from .query_contract import SumContract as SumContract
 from .replaying import replay as replay
 from .selection_contract import SelectionContract as SelectionContract

@@ -1,9 +1,9 @@
 """Empirical lower bounds on what a mechanism leaks, from many runs on two worst-case data sets.
 
-Whoever sees one output and guesses by a threshold on some statistic has a true- and a false-positive rate; a guarantee bounds that pair.
-Half of the runs choose the statistic and the threshold; the other half measure the rates, with Clopper-Pearson bounds, so the result holds
-with probability 1 - level whatever was chosen. A guarantee below the bound is refuted; a bound far below the guarantee says that the audit
-is weak, not that the mechanism is strong: `reachable` is what this many runs can show of a true Gaussian of that mu.
+An attack sees one output and guesses the data set by a threshold on some statistic. A guarantee bounds its true-positive rate for each
+false-positive rate. Half of the runs choose the statistic and the threshold; the other half measure the rates, with Clopper-Pearson bounds,
+so the result holds with probability 1 - level whatever was chosen. A guarantee below the bound is refuted. A bound far below the guarantee
+says that the audit is weak, not that the mechanism is strong: `reachable` is what this many runs can show of a true Gaussian of that mu.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import beta
 
 from dpbo.errors import InputError
-from dpbo.validation import Count, Delta, Finite, Positive, Within, at_least, checked
+from dpbo.validation import Count, Delta, Finite, Positive, at_least, between, checked
 
 LEVEL = 1e-6
-Level = Annotated[float, Within("from 1e-30 to 1/2", lambda value: 1e-30 <= value <= 0.5)]
+Level = Annotated[float, between(1e-30, 0.5)]
 _GRID = np.linspace(0.001, 0.999, 200)
 
 Draw = Callable[[int, int], NDArray[Any]]
@@ -32,12 +32,14 @@ Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
 @checked
 @dataclass(frozen=True)
 class Audit:
-    """What the runs show, with probability 1 - level.
+    """The result of `audit`; it holds with probability 1 - level.
 
     Attributes:
         mu: the mechanism is not mu'-GDP for any mu' below this.
-        true_positives, false_positives: bounds on the rates of the attack that shows it, lower and upper.
-        runs: measured runs on each side; as many again chose the attack.
+        true_positives: lower bound on the true-positive rate of the attack that shows it.
+        false_positives: upper bound on its false-positive rate.
+        runs: measured runs on each data set.
+        level: probability with which the bounds may be wrong.
     """
 
     mu: float
@@ -68,24 +70,34 @@ def audit(
     """Lower bound on mu, or on epsilon at a delta, from 2 * runs draws on each of two neighbouring data sets.
 
     Args:
-        draw: `draw(which, count)` returns `count` independent outputs (`count` or `count x d`) of the mechanism on data set 0 or 1.
-        runs: runs that measure, on each side. 90 % of mu takes about (125 / mu)^2 at level 1e-6.
-        statistic: maps outputs to one number each, larger for data set 1. Omitted: the projection on the difference of means, scaled by
+        draw: `draw(which, count)` returns `count` independent outputs (shape `count` or `count x d`) on data set 0 or 1.
+        runs: runs that measure, on each data set. To show 90 % of mu takes about (125 / mu)^2 at level 1e-6.
+        statistic: maps outputs to one number each, larger for data set 1. By default the projection on the difference of means, scaled by
             the covariance, which is the likelihood ratio for Gaussian noise.
-        threshold: of the statistic, where it was fixed before any draw; then no runs are spent on choosing one.
+        threshold: threshold on the statistic, if it was fixed before any draw; then no runs are spent on choosing one.
         delta: choose the attack that shows the largest epsilon at this delta, instead of the largest mu.
         level: probability with which the bound may be wrong.
+
+    Returns:
+        An `Audit`: compare its `mu`, or `epsilon(delta)`, with the guarantee.
     """
     if threshold is not None and delta is not None:
         raise InputError("delta", delta, "left out with a threshold", "It chooses one.")
     if threshold is not None:
         if statistic is None:
             raise InputError("threshold", threshold, "left out without a statistic")
-        return _counted([_drawn(draw, which, runs) for which in (0, 1)], statistic, threshold, level)
-    learned = [_drawn(draw, which, runs) for which in (0, 1)]
-    score = statistic or _projection(*learned)
+        return _counted([_outputs(draw, which, runs) for which in (0, 1)], statistic, threshold, level)
+    learned = [_outputs(draw, which, runs) for which in (0, 1)]
+    if statistic is None:
+        zeros, ones = learned
+        covariance = np.atleast_2d(np.cov(np.concatenate([zeros - zeros.mean(0), ones - ones.mean(0)]).T))
+        direction = np.linalg.lstsq(covariance, ones.mean(0) - zeros.mean(0), rcond=None)[0]
+
+    def score(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+        return outputs @ direction if statistic is None else statistic(outputs)
+
     chosen = _best_threshold(np.sort(score(learned[0])), np.sort(score(learned[1])), runs, level, delta)
-    measured = [_drawn(draw, which, runs) for which in (0, 1)]
+    measured = [_outputs(draw, which, runs) for which in (0, 1)]
     if any(np.array_equal(old, new) for old, new in zip(learned, measured, strict=True)):
         raise InputError("draw", "the same outputs twice", "independent in every call", "Do not seed inside draw.")
     return _counted(measured, score, chosen, level)
@@ -93,7 +105,7 @@ def audit(
 
 @checked
 def reachable(mu: Positive, runs: Count, level: Level = LEVEL) -> float:
-    """The bound that `audit` would give, on average, for a true Gaussian of this mu: its power."""
+    """The bound on mu that `audit` gives on average for a Gaussian mechanism that is exactly mu-GDP: its power."""
     thresholds = np.linspace(-4.0, 4.0 + mu, 2000)
     return max(_measured(round(runs * ndtr(mu - t)), round(runs * ndtr(-t)), runs, level).mu for t in thresholds)
 
@@ -119,14 +131,7 @@ def _best_threshold(zeros: NDArray[np.float64], ones: NDArray[np.float64], runs:
     return float(cuts[int(np.argmax(bounds))])
 
 
-def _projection(zeros: NDArray[np.float64], ones: NDArray[np.float64]) -> Statistic:
-    difference = ones.mean(0) - zeros.mean(0)
-    covariance = np.atleast_2d(np.cov(np.concatenate([zeros - zeros.mean(0), ones - ones.mean(0)]).T))
-    direction = np.linalg.lstsq(covariance, difference, rcond=None)[0]
-    return lambda outputs: outputs @ direction
-
-
-def _drawn(draw: Draw, which: int, runs: int) -> NDArray[np.float64]:
+def _outputs(draw: Draw, which: int, runs: int) -> NDArray[np.float64]:
     outputs = np.asarray(draw(which, runs), dtype=np.float64)
     if len(outputs) != runs:
         raise InputError("draw", len(outputs), f"as many outputs as it is asked for ({runs})")

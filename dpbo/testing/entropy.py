@@ -1,4 +1,4 @@
-"""Noise that can be repeated, for tests only: a curator that uses it says that its statement is void."""
+"""Repeatable noise, for tests only: the statement of a curator that uses it is void."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from dpbo.validation import at_least, checked
 
 @checked
 class SeededEntropy:
-    """A stream of bytes fixed by `seed` (SHAKE-256 in counter mode). Instances are called like the system's source."""
+    """A stream of bytes that follows from a seed, by SHAKE-256 in counter mode: `Curator(..., entropy=SeededEntropy(0))`.
+
+    Call it with a number of bytes, like `os.urandom`.
+
+    Args:
+        seed: any whole number; equal seeds give equal streams.
+    """
 
     def __init__(self, seed: int) -> None:
         self._seed, self._calls = seed, 0

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from dpbo.accounting.filters import GDPFilter
+from dpbo.curator.birth import Birth
 from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.storage import table
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch
 from dpbo.events import GaussianEvent, PoissonGaussianEvent, RolesEvent
-from dpbo.privacy import Budget
+from dpbo.privacy import Adjacency, Budget
 
-BIRTH: dict[str, Any] = {
-    "dataset": "contract", "unit": "patient", "grouped": True, "adjacency": "replace-one",
-    "budget": Budget.gdp(1.0, delta=1e-5).to_json(), "accounting": "GDPFilter", "role": "validation",
-}  # fmt: skip
+BIRTH = Birth(dataset="contract", unit="patient", grouped=True, adjacency=Adjacency.REPLACE_ONE,
+              budget=Budget.gdp(1.0, delta=1e-5), accounting=GDPFilter())  # fmt: skip
 _TENTH = GaussianEvent(4.0)  # mu^2 = 1/16
 
 
@@ -31,7 +32,7 @@ _CALLS: tuple[Callable[[Ledger], Any], ...] = (
     lambda ledger: ledger.verify(),
     lambda ledger: ledger.values("plan"),
     lambda ledger: ledger.charges("plan"),
-    lambda ledger: ledger.plan("plan"),
+    lambda ledger: ledger.reservation("plan"),
     lambda ledger: ledger.charged("a handle"),
     lambda ledger: ledger.reserve("plan", _TENTH, 2, {}),
     lambda ledger: ledger.charge("release", _TENTH, {}),
@@ -78,9 +79,10 @@ class LedgerContract(abc.ABC):
         assert again.records() == first.records()
         with pytest.raises(LedgerMismatch, match="score_range"):
             again.reserve("plan", _TENTH, 12, {"score_range": [0.0, 2.0]})
-        for name, other in (("dataset", "another"), ("unit", "record"), ("adjacency", "add-or-remove-one")):
+        others: dict[str, Any] = {"dataset": "another", "unit": "record", "adjacency": Adjacency.ADD_OR_REMOVE_ONE}
+        for name, other in others.items():
             with pytest.raises(LedgerMismatch, match=name):
-                Ledger(url, {**BIRTH, name: other})
+                Ledger(url, dataclasses.replace(BIRTH, **{name: other}))
 
     def test_a_plan_pays_only_for_the_releases_it_was_made_for(self, url: str) -> None:
         ledger = Ledger(url, BIRTH)
@@ -179,14 +181,14 @@ class LedgerContract(abc.ABC):
         ledger = self._filled(url)
         ledger.reserve("plan", _TENTH, 2, {})
         assert ledger.charge("release", _TENTH, {}) == _ENTRY
-        self._know(last, ledger, Ledger.existing(url))
-        Ledger.existing(url).charge("plan", _TENTH, {}, "plan")
+        self._know(last, ledger, Ledger.open(url))
+        Ledger.open(url).charge("plan", _TENTH, {}, "plan")
         assert len(ledger.charges("plan")) == 1
         _rolled_back(ledger, to=_ENTRY)
         for call in _CALLS:
             with pytest.raises(LedgerCorrupt, match=f"record {_ENTRY + 2} is not the one that this process saw"):
                 call(ledger)
-        assert Ledger.existing(url).verify().seq == _ENTRY
+        assert Ledger.open(url).verify().seq == _ENTRY
 
     def _know(self, how: str, ledger: Ledger, others: Ledger) -> None:
         """Write the newest record, or come to know one that somebody else wrote."""

@@ -1,6 +1,8 @@
-"""The contract of every mechanism that adds noise: its law with power to see a wrong one, whole multiples of a public grid, equal supports.
+"""Contracts of mechanisms that add noise, and the assertions that they use.
 
-Subclass, give `mechanism` and its law's cdf, and every test below is inherited. Draws use a seeded source, so outcomes are fixed.
+Subclass `MechanismContract` (or `VectorContract`, where the noise is one vector), give `mechanism` and the noise's distribution function,
+and every test below is inherited: the noise follows this distribution and visibly no other, values are whole multiples of a public grid,
+and neighbours have equal supports. Draws use a seeded source, so outcomes are fixed.
 """
 
 from __future__ import annotations
@@ -22,13 +24,11 @@ from dpbo.privacy import Sensitivity
 from dpbo.testing.entropy import SeededEntropy
 from dpbo.validation import checked
 
-# ========== MERGED Statistical assertions with power: a law is accepted, and laws of 0.7 and 1.3 times its scale must be rejected.
-#
-# Both use the Kolmogorov-Smirnov test at level 1e-6, so on a seeded source an outcome is fixed, and on real entropy a true law fails once
-# in a million runs. With 20,000 samples a scale 10 % off is rejected practically always (distance 0.024 for the normal law).
-#
-
 LEVEL = 1e-6
+_DRAWS = 20_000
+_VECTOR_DRAWS = 4_000
+_QUANTUM = 2.0**-30
+_UNIT = Sensitivity(1.0, 1.0, 1.0)
 
 Cdf = Callable[[NDArray[np.float64]], Any]
 Samples = NDArray[np.floating[Any]] | torch.Tensor | Sequence[float]
@@ -36,16 +36,28 @@ Samples = NDArray[np.floating[Any]] | torch.Tensor | Sequence[float]
 
 @checked
 def assert_law(samples: Samples, cdf: Cdf) -> None:
-    """The samples may come from this law. Raises AssertionError with the p-value."""
+    """Asserts that samples may come from a distribution, by a Kolmogorov-Smirnov test at level 1e-6.
+
+    On a seeded source the outcome is fixed; on real entropy a true distribution fails once in a million runs. Pair it with
+    `assert_not_law` on distributions of 0.7 and 1.3 times the scale. With 20,000 samples a scale 10 % off is rejected practically always
+    (distance 0.024 for the normal distribution).
+
+    Args:
+        samples: numbers, shape `n`.
+        cdf: the distribution function, on arrays.
+
+    Raises:
+        AssertionError: names the p-value.
+    """
     p = _p_value(samples, cdf)
     assert p > LEVEL, f"{len(samples)} samples reject the law: p = {p:.3g} <= {LEVEL:g}"
 
 
 @checked
 def assert_not_law(samples: Samples, cdf: Cdf) -> None:
-    """The samples cannot come from this law: the proof that the test beside it could have failed."""
+    """Asserts that samples cannot come from a distribution: shows that `assert_law` on the same samples has power. Arguments as there."""
     p = _p_value(samples, cdf)
-    assert p <= LEVEL, f"{len(samples)} samples cannot tell this law apart: p = {p:.3g} > {LEVEL:g}; the test has no power"
+    assert p <= LEVEL, f"{len(samples)} samples do not reject this law: p = {p:.3g} > {LEVEL:g}; the test has no power"
 
 
 def _p_value(samples: Samples, cdf: Cdf) -> float:
@@ -55,24 +67,127 @@ def _p_value(samples: Samples, cdf: Cdf) -> float:
     return float(stats.kstest(values, cdf).pvalue)
 
 
-# ========== MERGED The contract of a mechanism whose noise is one vector: its radius's law, a uniform direction, exact draws, a public
-# grid.
-#
-# Subclass, give `mechanism` and the law of the radius, and every test below is inherited. Draws use a seeded source, so outcomes are fixed.
-#
-
-_DRAWS = 4_000
-_QUANTUM = 2.0**-30
-
-
-class VectorContract(abc.ABC):
-    """Inherit as a pytest class."""
-
+class _NoiseContract(abc.ABC):
     covers: ClassVar[type[AdditiveMechanism]]
+    norm: ClassVar[str]
 
     @abc.abstractmethod
     def mechanism(self) -> AdditiveMechanism:
         """The mechanism under test."""
+
+    def test_noise_is_at_least_what_the_event_charges_for(self) -> None:
+        """In every coordinate the multiple of the sensitivity that the event states, no less and not 0.1 % more."""
+        mechanism = self.mechanism()
+        sensitivity = Sensitivity(7.0, 3.0, 2.0, (1.0, 0.25))
+        law = mechanism.law(sensitivity, [_QUANTUM] * 2)
+        for scale, unit in zip(law.scale, sensitivity.scale, strict=True):
+            least = mechanism.event().noise_multiplier * getattr(sensitivity, self.norm) * unit
+            assert least <= scale <= 1.001 * least
+
+    def test_several_slots_are_charged_as_several(self) -> None:
+        one, five = self.mechanism().event(), self.mechanism().event(5)
+        assert (one.slots, five.slots) == (1, 5)
+        assert five == one.repeated(5)
+
+
+def _repeated(law: NoiseLaw, draws: int) -> NoiseLaw:
+    """The law of many independent draws at once."""
+    return NoiseLaw(law.name, law.scale * draws, law.std * draws, law.grid * draws)
+
+
+class MechanismContract(_NoiseContract):
+    """The contract of a mechanism whose noise is independent in each coordinate. Inherit as a pytest class.
+
+    Attributes:
+        covers: the class under test.
+        norm: "l1" or "l2", the sensitivity that the noise is a multiple of.
+    """
+
+    @abc.abstractmethod
+    def cdf(self, noise: NDArray[np.float64], scale: float) -> Any:
+        """Distribution function of the noise at this scale parameter."""
+
+    def test_law_is_accepted_and_wrong_scales_are_rejected(self) -> None:
+        law = self.mechanism().law(_UNIT, [_QUANTUM])
+        noise = self._draw(law, value=0, draws=_DRAWS, seed=1) * law.grid[0]
+        assert_law(noise, lambda x: self.cdf(x, law.scale[0]))
+        for wrong in (0.7, 1.3):
+            assert_not_law(wrong * noise, lambda x: self.cdf(x, law.scale[0]))
+
+    def test_noise_is_added_to_the_exact_value(self) -> None:
+        law = self.mechanism().law(_UNIT, [_QUANTUM])
+        value = 12_345 << 28
+        noise = self._draw(law, value, _DRAWS, seed=2) * law.grid[0] - value * _QUANTUM
+        assert_law(noise, lambda x: self.cdf(x, law.scale[0]))
+
+    def test_values_are_whole_multiples_of_a_grid_that_the_data_do_not_move(self) -> None:
+        law = self.mechanism().law(_UNIT, [_QUANTUM])
+        for value in (0, 1, -(2**40) + 1):
+            assert self._draw(law, value, 100, seed=3).dtype == np.int64
+
+    def test_supports_of_neighbours_are_equal(self) -> None:
+        """On a coarse grid (four steps a scale): every cell likely under one neighbour occurs under the other."""
+        grid = 0.5
+        law = NoiseLaw("coarse", (4 * grid,), (4 * grid,), (grid,))
+        seen = [set(self._draw(law, value, 200_000, seed).tolist()) for value, seed in ((0, 4), (round(grid / _QUANTUM), 5))]
+        likely = [step for step in range(-40, 41) if 200_000 * self._cell(step, grid) >= 30]
+        assert len(likely) > 20
+        assert set(likely) <= seen[0] & seen[1]
+
+    def test_low_bits_of_the_output_do_not_depend_on_the_value(self) -> None:
+        """Trailing zeros of the released integers have one distribution, whatever the value (precision attacks)."""
+        law = self.mechanism().law(_UNIT, [_QUANTUM])
+        shares = [
+            [np.mean(self._draw(law, value, _DRAWS, seed) % 2**bits == 0) for bits in (1, 2, 4)]
+            for value, seed in ((0, 6), (1 << 30, 7), (1, 8))
+        ]
+        expected = np.array([0.5, 0.25, 0.0625])
+        assert np.abs(np.array(shares) - expected).max() < 5.5 * 0.5 / np.sqrt(_DRAWS)
+
+    def test_noise_comes_from_the_entropy_and_from_all_of_it(self) -> None:
+        law = self.mechanism().law(_UNIT, [_QUANTUM])
+        draws = [self._draw(law, 0, 50, seed).tolist() for seed in (10, 10, 11)]
+        assert draws[0] == draws[1]
+        assert not set(draws[0]) & set(draws[2])
+        source = SeededEntropy(12)
+        many = _repeated(law, 50)
+        first, second = (self.mechanism()._sample(np.zeros(50, np.int64), [_QUANTUM] * 50, many, source) for _ in range(2))
+        assert not set(first.tolist()) & set(second.tolist())
+
+    def test_each_coordinate_has_its_own_scale(self) -> None:
+        law = self.mechanism().law(Sensitivity(7.0, 3.0, 2.0, (1.0, 0.3)), [_QUANTUM] * 2)
+        half = _DRAWS // 2
+        mixed = _repeated(law, half)
+        drawn = self.mechanism()._sample(np.zeros(2 * half, np.int64), [_QUANTUM] * 2 * half, mixed, SeededEntropy(14))
+        for j in (0, 1):
+            assert_law(drawn[j::2] * law.grid[j], lambda x, j=j: self.cdf(x, law.scale[j]))  # type: ignore[misc]
+
+    def test_coordinates_are_independent(self) -> None:
+        """Neither the noises nor their sizes are correlated, next door or half a vector apart."""
+        noise = self._draw(self.mechanism().law(_UNIT, [_QUANTUM]), 0, _DRAWS, seed=13).astype(float)
+        for values in (noise, np.abs(noise)):
+            for lag in (1, 2, 3, _DRAWS // 2, _DRAWS // 3):
+                assert abs(float(np.corrcoef(values[lag:], values[:-lag])[0, 1])) < 5.5 / np.sqrt(_DRAWS - lag)
+        assert abs(float(np.corrcoef(noise, noise[::-1])[0, 1])) < 2 * 5.5 / np.sqrt(_DRAWS)
+
+    def _cell(self, step: int, grid: float) -> float:
+        ends = np.array([step - 0.5, step + 0.5]) * grid
+        low, high = self.cdf(ends, 4 * grid) if step <= 0 else self.cdf(-ends[::-1], 4 * grid)
+        return float(high - low)
+
+    def _draw(self, law: NoiseLaw, value: int, draws: int, seed: int) -> NDArray[np.int64]:
+        values = np.full(draws, value, dtype=np.int64)
+        return self.mechanism()._sample(values, [_QUANTUM] * draws, _repeated(law, draws), SeededEntropy(seed))
+
+
+class VectorContract(_NoiseContract):
+    """The contract of a mechanism whose noise is one vector: its radius, a uniform direction, exact draws. Inherit as a pytest class.
+
+    Attributes:
+        covers: the class under test.
+    """
+
+    norm = "l2"
 
     @abc.abstractmethod
     def radius(self, radius: NDArray[np.float64], dimension: int) -> Any:
@@ -91,9 +206,9 @@ class VectorContract(abc.ABC):
         lengths = np.linalg.norm(noise, axis=1)
         for j in range(3):
             assert_law(noise[:, j] / lengths, stats.uniform(-1, 2).cdf)
-            assert abs(float(np.corrcoef(lengths, np.abs(noise[:, j]) / lengths)[0, 1])) < 5.5 / np.sqrt(_DRAWS)
+            assert abs(float(np.corrcoef(lengths, np.abs(noise[:, j]) / lengths)[0, 1])) < 5.5 / np.sqrt(_VECTOR_DRAWS)
         for i, j in itertools.combinations(range(3), 2):
-            assert abs(float(np.corrcoef(noise[:, i], noise[:, j])[0, 1])) < 5.5 * 2 / np.sqrt(_DRAWS)
+            assert abs(float(np.corrcoef(noise[:, i], noise[:, j])[0, 1])) < 5.5 * 2 / np.sqrt(_VECTOR_DRAWS)
 
     def test_the_stated_standard_deviation_is_that_of_each_coordinate(self) -> None:
         for dimension in (1, 5):
@@ -106,20 +221,12 @@ class VectorContract(abc.ABC):
         drawn = self._draw(value, law, seed=40) * np.array(law.grid) - value * _QUANTUM
         assert_law(np.linalg.norm(drawn / np.array(law.scale), axis=1), lambda r: self.radius(r, 2))
 
-    def test_noise_is_at_least_what_the_event_charges_for(self) -> None:
-        mechanism, sensitivity = self.mechanism(), Sensitivity(7.0, 3.0, 2.0, (1.0, 0.25))
-        law = mechanism.law(sensitivity, [_QUANTUM] * 2)
-        for scale, unit in zip(law.scale, sensitivity.scale, strict=True):
-            least = mechanism.event().noise_multiplier * sensitivity.l2 * unit
-            assert least <= scale <= 1.001 * least
-        assert mechanism.event(5) == mechanism.event().repeated(5)
-
     def test_low_bits_of_the_output_do_not_depend_on_the_value(self) -> None:
         law = self._law(2)
         for value in (0, 1 << 30, 1):
             drawn = self._draw(np.array([value, value]), law, seed=50 + value % 7)
             for bits in (1, 2, 4):
-                assert np.abs(np.mean(drawn % 2**bits == 0, axis=0) - 0.5**bits).max() < 5.5 * 0.5 / np.sqrt(_DRAWS)
+                assert np.abs(np.mean(drawn % 2**bits == 0, axis=0) - 0.5**bits).max() < 5.5 * 0.5 / np.sqrt(_VECTOR_DRAWS)
 
     def test_the_noise_comes_from_the_entropy_and_from_all_of_it(self) -> None:
         law = self._law(4)
@@ -152,111 +259,6 @@ class VectorContract(abc.ABC):
         law = self._law(dimension)
         return self._draw(np.zeros(dimension, np.int64), law, seed) * np.array(law.grid) / np.array(law.scale)
 
-    def _draw(self, value: NDArray[np.int64], law: NoiseLaw, seed: int, count: int = _DRAWS) -> NDArray[np.int64]:
+    def _draw(self, value: NDArray[np.int64], law: NoiseLaw, seed: int, count: int = _VECTOR_DRAWS) -> NDArray[np.int64]:
         mechanism, entropy = self.mechanism(), SeededEntropy(seed)
         return np.array([mechanism._sample(value, [_QUANTUM] * len(value), law, entropy) for _ in range(count)])
-
-
-_DRAWS_mechanism_contract = 20_000
-_UNIT = Sensitivity(1.0, 1.0, 1.0)
-
-
-class MechanismContract(abc.ABC):
-    """Inherit as a pytest class."""
-
-    covers: ClassVar[type[AdditiveMechanism]]
-    norm: ClassVar[str]  # "l1" or "l2": the sensitivity that the noise is a multiple of
-
-    @abc.abstractmethod
-    def mechanism(self) -> AdditiveMechanism:
-        """The mechanism under test."""
-
-    @abc.abstractmethod
-    def cdf(self, noise: NDArray[np.float64], scale: float) -> Any:
-        """Its law's distribution function, at this scale parameter."""
-
-    def test_law_is_accepted_and_wrong_scales_are_rejected(self) -> None:
-        law = self.mechanism().law(_UNIT, [_QUANTUM])
-        noise = self._draw(law, value=0, draws=_DRAWS_mechanism_contract, seed=1) * law.grid[0]
-        assert_law(noise, lambda x: self.cdf(x, law.scale[0]))
-        for wrong in (0.7, 1.3):
-            assert_not_law(wrong * noise, lambda x: self.cdf(x, law.scale[0]))
-
-    def test_noise_is_added_to_the_exact_value(self) -> None:
-        law = self.mechanism().law(_UNIT, [_QUANTUM])
-        value = 12_345 << 28
-        noise = self._draw(law, value, _DRAWS_mechanism_contract, seed=2) * law.grid[0] - value * _QUANTUM
-        assert_law(noise, lambda x: self.cdf(x, law.scale[0]))
-
-    def test_noise_is_at_least_what_the_event_charges_for(self) -> None:
-        """In every coordinate the multiple of the sensitivity that the event states, no less and not 0.1 % more."""
-        mechanism = self.mechanism()
-        sensitivity = Sensitivity(7.0, 3.0, 2.0, (1.0, 0.25))
-        law = mechanism.law(sensitivity, [_QUANTUM] * 2)
-        for scale, unit in zip(law.scale, sensitivity.scale, strict=True):
-            least = mechanism.event().noise_multiplier * getattr(sensitivity, self.norm) * unit
-            assert least <= scale <= 1.001 * least
-
-    def test_several_slots_are_charged_as_several(self) -> None:
-        one, five = self.mechanism().event(), self.mechanism().event(5)
-        assert (one.slots, five.slots) == (1, 5)
-        assert five == one.repeated(5)
-
-    def test_values_are_whole_multiples_of_a_grid_that_the_data_do_not_move(self) -> None:
-        law = self.mechanism().law(_UNIT, [_QUANTUM])
-        for value in (0, 1, -(2**40) + 1):
-            assert self._draw(law, value, 100, seed=3).dtype == np.int64
-
-    def test_supports_of_neighbours_are_equal(self) -> None:
-        """On a coarse grid (four steps a scale): every cell likely under one neighbour occurs under the other."""
-        grid = 0.5
-        law = NoiseLaw("coarse", (4 * grid,), (4 * grid,), (grid,))
-        seen = [set(self._draw(law, value, 200_000, seed).tolist()) for value, seed in ((0, 4), (round(grid / _QUANTUM), 5))]
-        likely = [step for step in range(-40, 41) if 200_000 * self._cell(step, grid) >= 30]
-        assert len(likely) > 20
-        assert set(likely) <= seen[0] & seen[1]
-
-    def test_low_bits_of_the_output_do_not_depend_on_the_value(self) -> None:
-        """Trailing zeros of the released integers have one distribution, whatever the value (precision attacks)."""
-        law = self.mechanism().law(_UNIT, [_QUANTUM])
-        shares = [
-            [np.mean(self._draw(law, value, _DRAWS_mechanism_contract, seed) % 2**bits == 0) for bits in (1, 2, 4)]
-            for value, seed in ((0, 6), (1 << 30, 7), (1, 8))
-        ]
-        expected = np.array([0.5, 0.25, 0.0625])
-        assert np.abs(np.array(shares) - expected).max() < 5.5 * 0.5 / np.sqrt(_DRAWS_mechanism_contract)
-
-    def test_noise_comes_from_the_entropy_and_from_all_of_it(self) -> None:
-        law = self.mechanism().law(_UNIT, [_QUANTUM])
-        draws = [self._draw(law, 0, 50, seed).tolist() for seed in (10, 10, 11)]
-        assert draws[0] == draws[1]
-        assert not set(draws[0]) & set(draws[2])
-        source = SeededEntropy(12)
-        many = NoiseLaw(law.name, law.scale * 50, law.std * 50, law.grid * 50)
-        first, second = (self.mechanism()._sample(np.zeros(50, np.int64), [_QUANTUM] * 50, many, source) for _ in range(2))
-        assert not set(first.tolist()) & set(second.tolist())
-
-    def test_each_coordinate_has_its_own_scale(self) -> None:
-        law = self.mechanism().law(Sensitivity(7.0, 3.0, 2.0, (1.0, 0.3)), [_QUANTUM] * 2)
-        half = _DRAWS_mechanism_contract // 2
-        mixed = NoiseLaw(law.name, law.scale * half, law.std * half, law.grid * half)
-        drawn = self.mechanism()._sample(np.zeros(2 * half, np.int64), [_QUANTUM] * 2 * half, mixed, SeededEntropy(14))
-        for j in (0, 1):
-            assert_law(drawn[j::2] * law.grid[j], lambda x, j=j: self.cdf(x, law.scale[j]))  # type: ignore[misc]
-
-    def test_coordinates_are_independent(self) -> None:
-        """Neither the noises nor their sizes are correlated, next door or half a vector apart."""
-        noise = self._draw(self.mechanism().law(_UNIT, [_QUANTUM]), 0, _DRAWS_mechanism_contract, seed=13).astype(float)
-        for values in (noise, np.abs(noise)):
-            for lag in (1, 2, 3, _DRAWS_mechanism_contract // 2, _DRAWS_mechanism_contract // 3):
-                assert abs(float(np.corrcoef(values[lag:], values[:-lag])[0, 1])) < 5.5 / np.sqrt(_DRAWS_mechanism_contract - lag)
-        assert abs(float(np.corrcoef(noise, noise[::-1])[0, 1])) < 2 * 5.5 / np.sqrt(_DRAWS_mechanism_contract)
-
-    def _cell(self, step: int, grid: float) -> float:
-        ends = np.array([step - 0.5, step + 0.5]) * grid
-        low, high = self.cdf(ends, 4 * grid) if step <= 0 else self.cdf(-ends[::-1], 4 * grid)
-        return float(high - low)
-
-    def _draw(self, law: NoiseLaw, value: int, draws: int, seed: int) -> NDArray[np.int64]:
-        many = NoiseLaw(law.name, law.scale * draws, law.std * draws, law.grid * draws)
-        return self.mechanism()._sample(np.full(draws, value, dtype=np.int64), [_QUANTUM] * draws, many, SeededEntropy(seed))

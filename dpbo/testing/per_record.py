@@ -1,7 +1,4 @@
-"""Does a score keep its promise: is every record scored by itself?
-
-A score that normalises by the batch, ranks, or averages makes one record change the others' numbers, and no clipping bounds that.
-"""
+"""Tests whether a score scores each record on its own: the assumption `score-per-record`."""
 
 from __future__ import annotations
 
@@ -20,27 +17,31 @@ def check_per_record(
     subject: Any,
     records: Any,
     *,
-    adjacency: Adjacency = Adjacency.REPLACE_ONE,
+    adjacency: Adjacency | str = Adjacency.REPLACE_ONE,
     grouped: bool = False,
     trials: Count = 20,
     seed: Seed = 0,
 ) -> None:
-    """Change single records and require every other record's score to keep its bits.
+    """Asserts that every other record's score keeps its bits when single records change.
 
-    Run it on public stand-in records: what it reports would be private otherwise.
+    A score that normalises by the batch, ranks, or averages lets one record change the scores of others, and no clipping bounds that.
+    Run this on public records: on private ones its messages would be private.
 
     Args:
-        score, subject: as in ClippedMean; `score(subject, records)`.
+        score: `score(subject, records)`, as in `ClippedMean`.
+        subject: what is scored.
         records: public records that can be sliced, at least two.
-        adjacency: REPLACE_ONE puts in one place another record, zeros, huge numbers or NaN. ADD_OR_REMOVE_ONE also leaves records out.
-        grouped: units are groups of records, so a replaced unit may change the number of records: leaves records out too.
+        adjacency: an Adjacency or its name. REPLACE_ONE replaces a record by another one, zeros, huge numbers or NaN. ADD_OR_REMOVE_ONE
+            also leaves records out.
+        grouped: whether units are groups of records. A replaced unit may then change the number of records, so records are left out too.
         trials: how many records are changed, among them those of lowest and highest score.
+        seed: of the choice of records.
 
     Raises:
         AssertionError: names the record that moved another one's score, and by how much.
     """
     view = PrivateView.of(records, PrivacyUnit("record"), units_are_public=True)
-    assert view.can_take, "records must be tensors, arrays, DataFrames or lists to be taken apart"
-    assert view.count >= 2, "two records or more are needed"
-    parts = grouped or adjacency is Adjacency.ADD_OR_REMOVE_ONE
+    assert view.can_take, "records must be tensors, arrays, DataFrames or lists, so that single records can be selected"
+    assert view.count >= 2, "records must hold at least two"
+    parts = grouped or Adjacency.of(adjacency) is Adjacency.ADD_OR_REMOVE_ONE
     require_per_record(score, subject, view, trials=trials, seed=seed, parts=parts)

@@ -1,4 +1,4 @@
-"""A pytest plugin, loaded with dpbo: the marker `dpbo_audit` for slow statistical tests, and the fixture `seeded_entropy`."""
+"""The pytest plugin that dpbo installs: the marker `dpbo_audit` for slow statistical tests, and the fixture `seeded_entropy`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dpbo.testing.entropy import SeededEntropy
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known under --strict-markers."""
+    """Registers the marker, for --strict-markers."""
     config.addinivalue_line("markers", "dpbo_audit: many runs of a mechanism; deselect with -m 'not dpbo_audit'")
 
 
 @pytest.fixture
 def seeded_entropy(request: pytest.FixtureRequest) -> SeededEntropy:
-    """Noise fixed by the test's own name: the outcome of a statistical test is then the same every time."""
+    """A `SeededEntropy` whose seed follows from the test's name, so that a statistical test has the same outcome in every run."""
     return SeededEntropy(zlib.crc32(request.node.nodeid.encode()))

@@ -1,7 +1,8 @@
-"""The contract of every query: hypothesis hunts neighbours that move it further than it declares.
+"""Contracts of queries: pytest classes whose tests search for neighbours that move an answer further than the query declares.
 
-Subclass, give `query` and the class it `covers`, and every test below is inherited. Records are drawn with NaN, infinities, huge and tiny
-numbers, in float32 and float64, with and without groups, on both adjacencies; answers are compared as exact fractions.
+Subclass `SumContract` (or `QueryContract`, where the answer is not a sum over units; `RowContract`, where it is about single rows), give
+`query` and the class it `covers`, and every test below is inherited. Hypothesis draws records with NaN, infinities, huge and tiny numbers,
+in float32 and float64, with and without groups, under both adjacencies. Answers are compared as exact fractions.
 """
 
 from __future__ import annotations
@@ -22,16 +23,28 @@ from dpbo.curator.records import PrivateView
 from dpbo.privacy import Adjacency, PrivacyUnit, RowChange, Sensitivity
 from dpbo.queries.query import IntegerSum, Query
 
-# ========== MERGED How far an exact answer moved, against what its query declares; in exact fractions.
+Row = list[float]
+Unit = list[Row]  # the records of one unit, m numbers each
+Distances = tuple[Fraction, Fraction, Fraction]
 
 _SLACK = 1 + Fraction(1, 2**50)  # `scale` and the norms are floats; the mechanisms' own rounding covers 2^-48
-
-
-Distances = tuple[Fraction, Fraction, Fraction]
+_SETTINGS = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
+_ROW_SETTINGS = settings(_SETTINGS, max_examples=200)
+_RAISES = 12345.0  # a record on which the score raises an exception
+_NUMBERS = st.one_of(
+    st.floats(-2.0, 12.0),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1e38, -1e38, 1e-300, 0.1, 1 / 3]),
+).filter(lambda number: number != _RAISES)
+_ROW_NUMBERS = st.one_of(
+    st.floats(-8.0, 8.0),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.sampled_from([math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 1e100, 5e-324, 0.0, -0.0, 0.1, 1 / 3]),
+)
 
 
 def moved(before: Sequence[int], after: Sequence[int], quanta: Sequence[float], declared: Sensitivity) -> Distances:
-    """l1, squared l2 and linf distance of two lattice vectors, or tables, in the sensitivity's own units."""
+    """l1, squared l2 and linf distance of two lattice vectors, or tables, divided by the sensitivity's `scale`."""
     rows = 1 if declared.block is None else len(before) // declared.block
     steps = [Fraction(x - y) * Fraction(q) for x, y, q in zip(before, after, [*quanta] * rows, strict=True)]
     scaled = [abs(step) / Fraction(unit) for step, unit in zip(steps, declared.scale * rows, strict=True)]
@@ -49,106 +62,22 @@ def require_within(before: Sequence[int], after: Sequence[int], quanta: Sequence
         assert distance <= bound * _SLACK**2, f"{what} moved by {float(distance):.6g} in {norm}, declared {float(bound):.6g} (l2 squared)"
 
 
-# ========== MERGED The contract of a query about single rows: a neighbour's changed row moves its own block or outcome alone, and no
-# further than declared.
-#
-# Subclass, give `query` and the class it `covers`, and every test below is inherited. Rows are drawn with NaN, infinities, huge and tiny
-# numbers; under BOUNDED_ROW_CHANGE the other row lies within the declared distance, in exact fractions.
-#
-
-_SETTINGS = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
-_WILD = [math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 1e100, 5e-324, 0.0, -0.0, 0.1, 1 / 3]
-
-Row = list[float]
-
-
-class RowContract(abc.ABC):
-    """Inherit as a pytest class. Records are a table `n x width` of float64."""
-
-    covers: ClassVar[type[Query]]
-    width: ClassVar[int] = 2
-    row_change: ClassVar[RowChange] = RowChange(0.75, diameter=10.0)
-
-    @abc.abstractmethod
-    def query(self, row_change: RowChange | None, row: int) -> Query:
-        """The query under test, about row `row` where it is about one. With `row_change`, for that relation, else for REPLACE_ONE."""
-
-    @_SETTINGS
-    @given(st.data())
-    def test_any_other_row_moves_its_own_answer_alone_and_within_the_sensitivity(self, data: st.DataObject) -> None:
-        rows = data.draw(st.lists(self._row(), min_size=1, max_size=5))
-        changed, asked = (data.draw(st.integers(0, len(rows) - 1)) for _ in range(2))
-        neighbour = [*rows[:changed], data.draw(self._row()), *rows[changed + 1 :]]
-        self._compare(rows, neighbour, changed, self.query(None, asked), Adjacency.REPLACE_ONE)
-
-    @_SETTINGS
-    @given(st.data())
-    def test_a_row_that_moves_in_reach_does_so_too(self, data: st.DataObject) -> None:
-        rows = data.draw(st.lists(self._row(), min_size=1, max_size=5))
-        changed, asked = (data.draw(st.integers(0, len(rows) - 1)) for _ in range(2))
-        step = data.draw(st.lists(st.floats(-1.0, 1.0), min_size=self.width, max_size=self.width))
-        length = math.hypot(*step) or 1.0
-        share = data.draw(st.sampled_from([1.0, 0.5, 1e-3, 1e-12])) * self.row_change.norm / length
-        other = [x + share * dx for x, dx in zip(rows[changed], step, strict=True)]
-        if _in_reach(rows[changed], other, self.row_change.norm):
-            neighbour = [*rows[:changed], other, *rows[changed + 1 :]]
-            self._compare(rows, neighbour, changed, self.query(self.row_change, asked), Adjacency.BOUNDED_ROW_CHANGE)
-
-    def test_the_bound_is_attained(self) -> None:
-        for row_change, adjacency in ((None, Adjacency.REPLACE_ONE), (self.row_change, Adjacency.BOUNDED_ROW_CHANGE)):
-            query, reached = self.query(row_change, 0), 0.0
-            length = 1e9 if row_change is None else row_change.norm * (1 - 2.0**-50)
-            for angle in range(720):
-                x = [0.5 * length * math.cos(math.pi * angle / 720), 0.5 * length * math.sin(math.pi * angle / 720)]
-                x += [0.0] * (self.width - 2)
-                ends = [_answer(query, [[sign * number for number in x]]) for sign in (1, -1)]
-                one, other = (end.numerators.tolist() for end in ends)
-                reached = max(reached, math.sqrt(moved(one, other, ends[0].quanta, query.sensitivity(adjacency))[1]))
-            assert reached >= 0.99 * query.sensitivity(adjacency).l2
-
-    def _compare(self, rows: list[Row], neighbour: list[Row], changed: int, query: Query, adjacency: Adjacency) -> None:
-        before, after = _answer(query, rows), _answer(query, neighbour)
-        declared = query.sensitivity(adjacency)
-        assert before.quanta == after.quanta, "neighbours must live on one lattice"
-        one, other = before.numerators.tolist(), after.numerators.tolist()
-        require_within(one, other, before.quanta, declared, "the answer")
-        block = declared.block or len(one)
-        own = {changed} if declared.block else {0} if query.part() == changed else set[int]()
-        assert {i // block for i, (x, y) in enumerate(zip(one, other, strict=True)) if x != y} <= own, "another row's answer moved"
-
-    def _row(self) -> st.SearchStrategy[Row]:
-        number = st.one_of(st.floats(-8.0, 8.0), st.floats(allow_nan=True, allow_infinity=True), st.sampled_from(_WILD))
-        return st.lists(number, min_size=self.width, max_size=self.width)
-
-
-def _in_reach(row: Row, other: Row, norm: float) -> bool:
-    if not all(map(math.isfinite, [*row, *other])):
-        return False
-    return sum((Fraction(a) - Fraction(b)) ** 2 for a, b in zip(row, other, strict=True)) <= Fraction(norm) ** 2
-
-
-def _answer(query: Query, rows: list[Row]) -> IntegerSum:
-    view = PrivateView.of(torch.tensor(rows, dtype=torch.float64), PrivacyUnit("row"), units_are_public=True)
-    answer: Any = query._evaluate(view, query.prepare())
-    assert isinstance(answer, IntegerSum), answer
-    return answer
-
-
-Unit = list[list[float]]  # rows of one unit, m numbers each
-
-_SETTINGS_query_contract = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow]
-)
-_POISON = 12345.0
-_NUMBERS = st.one_of(
-    st.floats(-2.0, 12.0),
-    st.floats(allow_nan=True, allow_infinity=True),
-    st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1e38, -1e38, 1e-300, 0.1, 1 / 3]),
-).filter(lambda number: number != _POISON)
-
-
 class QueryContract(abc.ABC):
-    """Inherit as a pytest class. `metrics` is the number of columns that the drawn records have."""
+    """The contract of a query about a score of each record: neighbours, records on which the score fails, and order.
+
+    Inherit as a pytest class::
+
+        class TestMyQuery(QueryContract):
+            covers = MyQuery
+
+            def query(self, score):
+                return MyQuery(score, score_range=(0.0, 1.0))
+
+    Attributes:
+        covers: the class under test.
+        metrics: number of columns of the drawn records.
+        adjacencies: the adjacencies that it is tested under.
+    """
 
     covers: ClassVar[type[Query]]
     metrics: ClassVar[int] = 1
@@ -156,9 +85,9 @@ class QueryContract(abc.ABC):
 
     @abc.abstractmethod
     def query(self, score: Callable[[Any, Any], Any]) -> Query:
-        """The query under test over this score, which returns the drawn records themselves."""
+        """The query under test with this score, which returns the drawn records themselves."""
 
-    @_SETTINGS_query_contract
+    @_SETTINGS
     @given(st.data())
     def test_neighbours_stay_within_the_declared_sensitivity(self, data: st.DataObject) -> None:
         units, dtype = self._draw(data)
@@ -168,29 +97,29 @@ class QueryContract(abc.ABC):
             neighbour = self._neighbour(data, units, victim, adjacency)
             if neighbour:
                 public = len(units) if adjacency is Adjacency.REPLACE_ONE else None
-                before, after = (self._answer(query, data_set, dtype, public) for data_set in (units, neighbour))
+                before, after = (self._of_units(query, data_set, dtype, public) for data_set in (units, neighbour))
                 _require_within(before, after, query.sensitivity(adjacency))
 
-    @_SETTINGS_query_contract
+    @_SETTINGS
     @given(st.data())
     def test_a_record_that_breaks_the_score_is_confined_to_its_unit(self, data: st.DataObject) -> None:
         """A neighbour whose record raises moves the answer no further than any other."""
         units, dtype = self._draw(data)
         victim = data.draw(st.integers(0, len(units) - 1))
-        poisoned = [*units[:victim], *units[victim + 1 :], [[_POISON] * self.metrics]]
+        poisoned = [*units[:victim], *units[victim + 1 :], [[_RAISES] * self.metrics]]
         if len(units) > 1:
             query = self.query(_raising)
-            before, after = (self._answer(query, data_set, dtype, len(units)) for data_set in (units, poisoned))
+            before, after = (self._of_units(query, data_set, dtype, len(units)) for data_set in (units, poisoned))
             _require_within(before, after, query.sensitivity(Adjacency.REPLACE_ONE))
 
-    @_SETTINGS_query_contract
+    @_SETTINGS
     @given(st.data())
     def test_order_does_not_change_a_bit(self, data: st.DataObject) -> None:
         units, dtype = self._draw(data)
         records, labels = _flat(units, dtype)
         order = torch.tensor(data.draw(st.permutations(range(len(labels)))))
         query = self.query(_identity)
-        straight, permuted = (_evaluated(query, records[o], labels[o.numpy()], len(units)) for o in (torch.arange(len(labels)), order))
+        straight, permuted = (_answer(query, records[o], labels[o.numpy()], len(units)) for o in (torch.arange(len(labels)), order))
         assert straight.numerators.tolist() == permuted.numerators.tolist()
 
     def _draw(self, data: st.DataObject) -> tuple[list[Unit], torch.dtype]:
@@ -206,31 +135,98 @@ class QueryContract(abc.ABC):
         rest = units[:victim] + units[victim + 1 :]
         return rest if adjacency is Adjacency.ADD_OR_REMOVE_ONE else [*rest, data.draw(self._unit(4))]
 
-    def _answer(self, query: Query, units: list[Unit], dtype: torch.dtype, public_units: int | None) -> IntegerSum:
-        return _evaluated(query, *_flat(units, dtype), public_units)
+    def _of_units(self, query: Query, units: list[Unit], dtype: torch.dtype, public_units: int | None) -> IntegerSum:
+        return _answer(query, *_flat(units, dtype), public_units)
 
 
 class SumContract(QueryContract):
-    """The contract of a query whose answer is a sum over units: shards add up, and one unit alone attains the bound."""
+    """`QueryContract` for an answer that is a sum over units: in addition shards add up, and a single unit attains the bound."""
 
     def test_worst_case_attains_the_sensitivity(self) -> None:
-        """The bound is tight: units of one row or many at the two ends of the range differ by all of it, up to the lattice's rounding."""
+        """Units of one record or many at the two ends of the range differ by the whole bound, up to the lattice's rounding."""
         query = self.query(_identity)
         sensitivity = query.sensitivity(Adjacency.REPLACE_ONE)
         extremes = [[[[end] * self.metrics] * rows] for end in (1e30, -1e30) for rows in (1, 8)]
-        answers = [self._answer(query, unit, torch.float64, 1) for unit in extremes]
+        answers = [self._of_units(query, unit, torch.float64, 1) for unit in extremes]
         reached = max(moved(a.numerators.tolist(), b.numerators.tolist(), a.quanta, sensitivity)[1] for a in answers for b in answers)
         assert math.sqrt(reached) >= 0.999 * sensitivity.l2
 
-    @_SETTINGS_query_contract
+    @_SETTINGS
     @given(st.data())
     def test_shards_of_units_add_up_to_the_same_bits(self, data: st.DataObject) -> None:
         units, dtype = self._draw(data)
         cut = data.draw(st.integers(0, len(units)))
         query = self.query(_identity)
-        whole = self._answer(query, units, dtype, len(units))
-        shards = [self._answer(query, part, dtype, len(units)).numerators for part in (units[:cut], units[cut:]) if part]
+        whole = self._of_units(query, units, dtype, len(units))
+        shards = [self._of_units(query, part, dtype, len(units)).numerators for part in (units[:cut], units[cut:]) if part]
         assert whole.numerators.tolist() == torch.stack(shards).sum(0).tolist()
+
+
+class RowContract(abc.ABC):
+    """The contract of a query about single rows: a changed row moves its own block or outcome alone, and no further than declared.
+
+    Inherit as a pytest class. Under BOUNDED_ROW_CHANGE the changed row lies within the declared distance, in exact fractions.
+
+    Attributes:
+        covers: the class under test.
+        width: number of columns of the drawn table `n x width`, float64.
+        row_change: the relation that it is tested under besides REPLACE_ONE.
+    """
+
+    covers: ClassVar[type[Query]]
+    width: ClassVar[int] = 2
+    row_change: ClassVar[RowChange] = RowChange(0.75, diameter=10.0)
+
+    @abc.abstractmethod
+    def query(self, row_change: RowChange | None, row: int) -> Query:
+        """The query under test; `row` is the row it is about, if it is about one. `row_change` is None for REPLACE_ONE."""
+
+    @_ROW_SETTINGS
+    @given(st.data())
+    def test_any_other_row_moves_its_own_answer_alone_and_within_the_sensitivity(self, data: st.DataObject) -> None:
+        rows = data.draw(st.lists(self._row(), min_size=1, max_size=5))
+        changed, row = (data.draw(st.integers(0, len(rows) - 1)) for _ in range(2))
+        neighbour = [*rows[:changed], data.draw(self._row()), *rows[changed + 1 :]]
+        self._compare(rows, neighbour, changed, self.query(None, row), Adjacency.REPLACE_ONE)
+
+    @_ROW_SETTINGS
+    @given(st.data())
+    def test_a_row_that_moves_in_reach_does_so_too(self, data: st.DataObject) -> None:
+        rows = data.draw(st.lists(self._row(), min_size=1, max_size=5))
+        changed, row = (data.draw(st.integers(0, len(rows) - 1)) for _ in range(2))
+        step = data.draw(st.lists(st.floats(-1.0, 1.0), min_size=self.width, max_size=self.width))
+        length = math.hypot(*step) or 1.0
+        share = data.draw(st.sampled_from([1.0, 0.5, 1e-3, 1e-12])) * self.row_change.norm / length
+        other = [x + share * dx for x, dx in zip(rows[changed], step, strict=True)]
+        finite = all(map(math.isfinite, [*rows[changed], *other]))
+        pairs = zip(rows[changed], other, strict=True)
+        if finite and sum((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs) <= Fraction(self.row_change.norm) ** 2:
+            neighbour = [*rows[:changed], other, *rows[changed + 1 :]]
+            self._compare(rows, neighbour, changed, self.query(self.row_change, row), Adjacency.BOUNDED_ROW_CHANGE)
+
+    def test_the_bound_is_attained(self) -> None:
+        for row_change, adjacency in ((None, Adjacency.REPLACE_ONE), (self.row_change, Adjacency.BOUNDED_ROW_CHANGE)):
+            query, reached = self.query(row_change, 0), 0.0
+            length = 1e9 if row_change is None else row_change.norm * (1 - 2.0**-50)
+            for angle in range(720):
+                x = [0.5 * length * math.cos(math.pi * angle / 720), 0.5 * length * math.sin(math.pi * angle / 720)]
+                x += [0.0] * (self.width - 2)
+                ends = [_of_rows(query, [[sign * number for number in x]]) for sign in (1, -1)]
+                one, other = (end.numerators.tolist() for end in ends)
+                reached = max(reached, math.sqrt(moved(one, other, ends[0].quanta, query.sensitivity(adjacency))[1]))
+            assert reached >= 0.99 * query.sensitivity(adjacency).l2
+
+    def _compare(self, rows: list[Row], neighbour: list[Row], changed: int, query: Query, adjacency: Adjacency) -> None:
+        before, after = _of_rows(query, rows), _of_rows(query, neighbour)
+        declared = query.sensitivity(adjacency)
+        _require_within(before, after, declared)
+        one, other = before.numerators.tolist(), after.numerators.tolist()
+        block = declared.block or len(one)
+        own = {changed} if declared.block else {0} if query.part() == changed else set[int]()
+        assert {i // block for i, (x, y) in enumerate(zip(one, other, strict=True)) if x != y} <= own, "another row's answer moved"
+
+    def _row(self) -> st.SearchStrategy[Row]:
+        return st.lists(_ROW_NUMBERS, min_size=self.width, max_size=self.width)
 
 
 def _identity(_subject: Any, records: Any) -> Any:
@@ -238,7 +234,7 @@ def _identity(_subject: Any, records: Any) -> Any:
 
 
 def _raising(_subject: Any, records: Any) -> Any:
-    if bool((records == _POISON).any()):
+    if bool((records == _RAISES).any()):
         raise RuntimeError("a record that the score cannot take")
     return records
 
@@ -249,7 +245,7 @@ def _flat(units: list[Unit], dtype: torch.dtype) -> tuple[torch.Tensor, np.ndarr
     return torch.tensor(rows, dtype=torch.float64).to(dtype), np.array(labels)
 
 
-def _evaluated(query: Query, records: torch.Tensor, labels: np.ndarray[Any, Any], public_units: int | None) -> IntegerSum:
+def _answer(query: Query, records: torch.Tensor, labels: np.ndarray[Any, Any], public_units: int | None) -> IntegerSum:
     groups = labels if len(set(labels.tolist())) < len(labels) else None  # units of one row each: no groups
     view = PrivateView.of(records, PrivacyUnit("unit", groups=groups), units_are_public=False)
     answer = query._evaluate(dataclasses.replace(view, public_units=public_units), query.prepare())
@@ -260,3 +256,7 @@ def _evaluated(query: Query, records: torch.Tensor, labels: np.ndarray[Any, Any]
 def _require_within(a: IntegerSum, b: IntegerSum, declared: Sensitivity) -> None:
     assert a.quanta == b.quanta, "neighbours must live on one lattice"
     require_within(a.numerators.tolist(), b.numerators.tolist(), a.quanta, declared, "the answer")
+
+
+def _of_rows(query: Query, rows: list[Row]) -> IntegerSum:
+    return _answer(query, torch.tensor(rows, dtype=torch.float64), np.arange(len(rows)), len(rows))

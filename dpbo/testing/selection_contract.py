@@ -1,8 +1,8 @@
-"""The contract of every selection mechanism: its exact output law, enumerated, is what it draws and is as private as its event says.
+"""The contract of selection mechanisms: draws follow the exact output distribution, which is as private as the event says.
 
-Subclass, give `mechanism` and its law, and every test below is inherited. The law is compared with many draws, near and far, few candidates
-and hundreds; and on small utility vectors, with every candidate moved by none or all of the sensitivity, its loss and its Renyi divergence
-are computed exactly and held against what is charged.
+Subclass `SelectionContract`, give `mechanism` and `probabilities`, and every test below is inherited. The distribution is compared with
+many draws, for close and distant utilities, few candidates and hundreds. On small utility vectors, with every candidate moved by none or
+all of the sensitivity, its privacy loss and its Renyi divergence are computed exactly and compared with what is charged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import chisquare
 
-from dpbo.accounting import profiles
+from dpbo.accounting import event_costs, renyi
 from dpbo.mechanisms.selection import LEVELS, SelectionLaw, SelectionMechanism
 from dpbo.privacy import Sensitivity
 from dpbo.testing.entropy import SeededEntropy
@@ -30,17 +30,26 @@ _ORDERS = (1.0001, 1.5, 2.0, 4.0, 16.0, 64.0)
 
 
 class SelectionContract(abc.ABC):
-    """Inherit as a pytest class."""
+    """The contract of a mechanism that publishes the index of a chosen candidate. Inherit as a pytest class.
+
+    Attributes:
+        covers: the class under test.
+    """
 
     covers: ClassVar[type[SelectionMechanism]]
 
     @abc.abstractmethod
     def mechanism(self, epsilon: float) -> SelectionMechanism:
-        """The mechanism under test."""
+        """The mechanism under test, at this epsilon."""
 
     @abc.abstractmethod
     def probabilities(self, distances: NDArray[np.int64], rate: float) -> NDArray[np.float64]:
-        """Its exact law, given each candidate's distance below the best in levels."""
+        """The exact probability of each candidate.
+
+        Args:
+            distances: how many levels each candidate's utility lies below the best, shape `n`.
+            rate: decay per level.
+        """
 
     def test_it_draws_its_law(self) -> None:
         law = self._law(1.5)
@@ -53,7 +62,7 @@ class SelectionContract(abc.ABC):
 
     def test_it_is_purely_private_as_its_event_says(self) -> None:
         for epsilon in (0.1, 1.0, 3.0):
-            promised = profiles.pure(self.mechanism(epsilon).event())
+            promised = event_costs.pure(self.mechanism(epsilon).event())
             assert promised is not None
             assert float(promised) <= epsilon
             largest = max(float(np.abs(np.log(p / q)).max()) for p, q in self._neighbours(epsilon))
@@ -64,9 +73,10 @@ class SelectionContract(abc.ABC):
         for epsilon in (0.1, 1.0, 3.0):
             event = self.mechanism(epsilon).event()
             for order in _ORDERS:
-                charged = profiles.renyi(event, order)
+                charged = renyi.cost(event, order)
                 assert charged is not None
-                largest = max(_renyi(p, q, order) for p, q in self._neighbours(epsilon))
+                pairs = self._neighbours(epsilon)
+                largest = max(float(logsumexp(order * np.log(p) + (1 - order) * np.log(q))) / (order - 1) for p, q in pairs)
                 assert largest <= float(charged) * (1 + 1e-6)
 
     def test_the_best_wins_when_nothing_is_near(self) -> None:
@@ -131,7 +141,3 @@ class SelectionContract(abc.ABC):
     def _draw(self, epsilon: float, utilities: NDArray[np.int64], draws: int, seed: int) -> NDArray[np.int64]:
         mechanism, law, entropy = self.mechanism(epsilon), self._law(epsilon), SeededEntropy(seed)
         return np.array([int(mechanism._sample(utilities, [_QUANTUM], law, entropy)[0]) for _ in range(draws)])
-
-
-def _renyi(p: NDArray[np.float64], q: NDArray[np.float64], order: float) -> float:
-    return float(logsumexp(order * np.log(p) + (1 - order) * np.log(q))) / (order - 1)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpbo.testing import Audit, audit
+from dpbo.testing import audit
+from dpbo.testing.auditing import Audit
 
 AUDITS = (
     "gaussian 0.5", "gaussian 1", "gaussian 3", "laplace 0.5", "laplace 1",

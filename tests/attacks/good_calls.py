@@ -25,9 +25,13 @@ import dpbo
 import dpbo.integrations.ax  # first: it loads Ax without the warnings of Ax's own imports
 from dpbo import accounting, acquisition, events, integrations, mechanisms, models, queries, run_counts, testing
 from dpbo.algorithms import NoisedScore
+from dpbo.curator.birth import Birth
 from dpbo.integrations import opacus
 from dpbo.integrations.optuna import TrialObjective
+from dpbo.models import datasets
 from dpbo.papers import em, po_gp_ucb
+from dpbo.papers.po_gp_ucb import curator_side
+from dpbo.queries.ball import Ball
 from tests.attacks.watched import LABEL, SCALED
 
 with warnings.catch_warnings():
@@ -101,7 +105,7 @@ def _study():
 @functools.cache
 def _folder():
     place = pathlib.Path(tempfile.mkdtemp())
-    po_gp_ucb.write_release(place, MADE["rows"](), {"a": 1}, curator().statement())
+    curator_side.write_release(place, MADE["rows"](), {"a": 1}, curator().statement())
     return place
 
 
@@ -139,14 +143,14 @@ def good_call(name):
 
 
 X, BOX, EYE = torch.full((2,), 0.5, dtype=DOUBLE), torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE), torch.eye(2, dtype=DOUBLE)
-KERNEL, SCHEDULE = models.squared_exponential(0.4), acquisition.SrinivasFinite(count=8, delta=0.1)
+KERNEL, SCHEDULE = models.datasets.squared_exponential(0.4), acquisition.SrinivasFinite(count=8, delta=0.1)
 GAUSSIAN, EVENT, PURE_EVENT = mechanisms.GaussianMechanism(20.0), events.GaussianEvent(20.0, 3), events.LaplaceEvent(20.0, 3)
 LAW, POOL, TABLE = (
     run_counts.TruncatedNegativeBinomial.of_mean(5.0),
     concurrent.futures.ThreadPoolExecutor(1),
     queries.RowTable((0.0, 0.0), 2.0),
 )
-BIRTH = of(dataset="x", unit="u", grouped=False, adjacency="replace-one", budget=BUDGET.to_json(), accounting="GDPFilter", role="test")
+BIRTH = Birth(dataset="x", unit="u", grouped=False, adjacency=dpbo.Adjacency.REPLACE_ONE, budget=BUDGET, accounting=accounting.GDPFilter())
 GP = models.GradientGP(grid(), grid().sum(1, keepdim=True), torch.full((8, 1), 1e-2, dtype=DOUBLE))
 NOISED = NoisedScore(score, (0.0, 1.0), mechanisms.GaussianMechanism(60.0))
 SGD = opacus.DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=2, batch_size=20)
@@ -154,22 +158,24 @@ ARRAY, ROWS = np.array([*SCALED, *SCALED[:20]]).reshape(30, 2), np.random.defaul
 UNIT, EM = dpbo.PrivacyUnit("x"), of(budget=BUDGET, radius=2.0, center=(0.0, 0.0), max_iter=2, random_state=0)
 
 VALUES = of(unit=UNIT, adjacency=REPLACE, budget=BUDGET, accounting=accounting.GDPFilter(), noise_multiplier=2.0)
-VALUES |= of(events=(EVENT, PURE_EVENT), event=EVENT, base=(EVENT,), law=LAW, costs=(("training", (EVENT,)),), releases=10, units=1000)
+VALUES |= of(events=(EVENT, PURE_EVENT), event=EVENT, base=(EVENT,), run_count=LAW, costs=(("training", (EVENT,)),), releases=10)
 VALUES |= of(given=dpbo.Adjacency.ADD_OR_REMOVE_ONE, wanted=REPLACE, relation="replace-one", mechanism=GAUSSIAN, table=TABLE, delta=1e-3)
+VALUES["units"] = 1000
 VALUES |= dict.fromkeys(("share", "gamma", "chance", "rate", "quantile", "kappa", "tolerance", "variance", "noise"), 0.5)
 VALUES |= dict.fromkeys(("score_range", "loss_range", "value_range", "center", "reference", "means"), (0.0, 1.0))
 VALUES |= of(x=X, theta=X, start=X, subject=X, P=EYE, projection=EYE, matrix=EYE, groups=list(range(UNITS)), generator=torch.Generator())
 VALUES |= of(space=SPACE, Y=grid(6).sum(1, keepdim=True), Yvar=torch.full((6, 1), 1e-2, dtype=DOUBLE), X=grid(6), public=grid(6, 1))
 VALUES |= of(score=score, loss=lambda x, rows: ((rows - x) ** 2).sum(1).clamp(0, 1), outcome=lambda rows: rows[:, 0], Z=grid(6), bounds=BOX)
-VALUES |= of(candidates=grid(), ball=queries.Ball(2.0), centers=grid(3), query=query(), question=query(), schedule=SCHEDULE, seed=0)
+VALUES |= of(candidates=grid(), ball=Ball(2.0), centers=grid(3), query=query(), question=query(), schedule=SCHEDULE, seed=0)
 VALUES |= of(natural=torch.zeros(2, 6, dtype=DOUBLE), weights=torch.ones(2, 6, dtype=DOUBLE), kernel=KERNEL, model=GP, log=True, name="x")
-VALUES |= of(train_X=grid(), train_Y=grid().sum(1, keepdim=True), differences=models.chain(3), data_sets=torch.zeros(3, 4), executor=POOL)
+VALUES |= of(train_X=grid(), train_Y=grid().sum(1, keepdim=True), differences=datasets.chain(3), data_sets=torch.zeros(3, 4), executor=POOL)
 VALUES |= of(posterior=models.GradientPosterior(KERNEL, 1e-2).conditioned_on(grid(4)), acquisition=LogExpectedImprovement(GP, 1.0))
 VALUES |= of(log_density=lambda X: -(X**2).sum(-1), spread=(0.5, 2.0), gain=lambda x, rows: 0.1, fit=lambda _: X, train=lambda _: X)
 VALUES |= of(grid=(0.5, 1.0), shape=1.0, weight=torch.ones(1, 2, dtype=DOUBLE), mean=torch.zeros(2, dtype=DOUBLE), neighbour=records())
-VALUES |= of(facts={"a": 1}, details={"a": 1}, terms=SGD, birth=BIRTH, url=None, token=TOKEN, module=torch.nn.Linear(2, 2), request="first")
+VALUES |= of(facts={"a": 1}, details={"a": 1}, terms=SGD, config=SGD, birth=BIRTH, url=None, token=TOKEN, request="first")
 VALUES |= of(samples=np.linspace(0.001, 0.999, 999), cdf=scipy.stats.uniform().cdf, indices=(0, 1, 2), tables=(grid(6), grid()[2:]))
-VALUES |= of(parameters={"a": 0.5, "b": 1.0}, state={"name": "dpgibo", "gradients": []}, X_train=ROWS[:60], known=grid(3))
+VALUES |= of(parameters={"a": 0.5, "b": 1.0}, module=torch.nn.Linear(2, 2), state={"name": "dpgibo", "gradients": []}, X_train=ROWS[:60])
+VALUES |= of(known=grid(3))
 VALUES |= of(draw=lambda which, count: np.random.default_rng().normal(which, size=count), param_distributions={"max_depth": [1, 2]})
 MADE = of(curator=curator, objective=objective, outcomes=outcomes, records=records, study=_study, folder=_folder)
 MADE |= of(rows=functools.cache(lambda: po_gp_ucb.release_rows(curator(), TABLE, GAUSSIAN)), statement=lambda: curator().statement())
@@ -181,28 +187,27 @@ _GROUPED: dict[str, Any] = {
     "Space": of(a=scipy.stats.uniform(0, 1), n=scipy.stats.randint(1, 5), kind=["x", "y"]),
     "Curator.reserve": of(terms={"a": 1}),
     "PrivateObjective.release": lambda: of(handles=[objective().evaluate(X) for _ in range(2)]),
-    "DPSearch": of(estimator=DecisionTreeClassifier(), n_iter=2, allow_repeated=True),
+    "DPSearch": of(estimator=DecisionTreeClassifier(), budget=BUDGET, n_iter=2, allow_repeated=True),
     "DPSearch.fit": of(y_train=ROWS[:60, 0] > 0, X_val=ROWS[60:], y_val=ROWS[60:, 0] > 0),
     "integrations.opacus.LedgerAccountant": lambda: of(curator=curator(), noise_multiplier=40.0, steps=3, name="sgd"),
-    "run_counts.law_from_json": of(body=LAW.to_json()),
-    "events.event_from_json": of(body=events.SelectionEvent(base=(EVENT,), law=LAW).to_json()),
+    "run_counts.run_count_from_json": of(body=LAW.to_json()),
+    "events.event_from_json": of(body=events.SelectionEvent(base=(EVENT,), run_count=LAW).to_json()),
     "queries.QuantileUtilities": of(score=lambda _, rows: rows[:, 0], candidates=(0.0, 0.5, 1.0)),
-    "models.DataSetKernel": of(theta=2.0),
-    "models.over_data_sets": of(data_sets=models.DataSetKernel(models.chain(3), 2.0), candidates=KERNEL),
-    "acquisition.argmax_ucb": lambda: of(model=models.FiniteGP(grid(), KERNEL, 1e-2)),
+    "models.datasets.DataSetKernel": of(theta=2.0),
+    "models.datasets.over_data_sets": of(data_sets=datasets.DataSetKernel(datasets.chain(3), 2.0), candidates=KERNEL),
+    "acquisition.ucb.suggest_ucb": lambda: of(model=models.FiniteGP(grid(), KERNEL, 1e-2)),
     "algorithms.choose_clip": of(candidates=(0.1, 1.0), budget=0.5),
     "algorithms.choose_start": of(budget=0.5),
-    "algorithms.private_selection algorithms.selection_event": lambda: of(curator=curator("rdp"), score=NOISED),
+    "algorithms.private_selection algorithms.selection.selection_event": lambda: of(curator=curator("rdp"), score=NOISED),
     "papers.kusner.RegularisedBest": of(records=40),
     "papers.em.DPFactorAnalysis papers.em.DPGaussianMixture papers.em.DPKMeans papers.em.DPLloyd": EM,
     "papers.po_gp_ucb.Outcomes": lambda: of(curator=curator("candidate"), budget=0.5),
-    "papers.po_gp_ucb.po_gp_ucb_transform mechanisms.NoNoise": of(allow_not_private=True),
+    "papers.po_gp_ucb.po_gp_ucb_transform NoNoise": of(allow_not_private=True),
     "integrations.http.RemoteCurator": of(url="http://127.0.0.1:1"),
     "integrations.http.search": lambda: of(curator=remote()),
     "integrations.opacus.Session": of(records=torch.utils.data.TensorDataset(torch.rand(40, 2))),
-    "testing.assert_not_law": of(cdf=scipy.stats.norm().cdf),
-    "testing.audit testing.reachable": of(runs=400, level=1e-6),
-    "papers.po_gp_ucb.outside_column_space": of(X=grid(6, 1)),
+    "testing.mechanism_contract.assert_not_law": of(cdf=scipy.stats.norm().cdf),
+    "testing.audit testing.auditing.reachable": of(runs=400, level=1e-6),
     "testing.replay": of(run=lambda owner, _: owner.release(query(), GAUSSIAN).value, unit=UNIT, adjacency=REPLACE, budget=BUDGET),
 }
 OTHERS = {name: others for names, others in _GROUPED.items() for name in names.split()}  # instead of those, or beside
@@ -219,13 +224,22 @@ OWNERS |= {name: lambda name=name: getattr(dpbo, name)(**good_call(name)[1]) for
 METHODS = (
     "Curator.evaluate Curator.submit Curator.release Curator.release_all Curator.reserve Curator.statement PrivateObjective.__call__ "
     "PrivateObjective.release DPGIBO.load_state_dict DPSearch.fit Space.encode Space.decode papers.po_gp_ucb.Outcomes.value "
-    "papers.po_gp_ucb.Modeler.tell integrations.http.RemoteCurator.value"
+    "papers.po_gp_ucb.Modeler.tell integrations.http.RemoteCurator.value models.datasets.DataSetKernel models.datasets.chain "
+    "models.datasets.hamming models.datasets.matern52 models.datasets.over_data_sets models.finite.information_gain_bound "
+    "models.kernels.kernel_derivatives models.noisy_inputs.SameRow models.noisy_inputs.l2_laplace_variance "
+    "models.noisy_inputs.unprojected acquisition.expected_improvement.Proposer acquisition.ucb.SrinivasCompact acquisition.ucb.kusner_beta "
+    "acquisition.ucb.suggest_ucb acquisition.prior_guidance.Prior acquisition.trust_region.TrustRegion "
+    "acquisition.trust_region.region_after acquisition.gradient_design.fewest_gradient_points "
+    "algorithms.selection.selection_event algorithms.hidden_runs.DensityRatioProposals "
+    "queries.ball.Ball queries.mixture_moments.MixtureMoments queries.point_sums.ClusterSums queries.point_sums.SecondMoment "
+    "queries.rows.RowOutcome testing.auditing.reachable testing.mechanism_contract.assert_not_law accounting.calibration.convert_adjacency "
+    "models.datasets.squared_exponential acquisition.expected_improvement.posterior_mean "
+    "acquisition.expected_improvement.pareto_front testing.mechanism_contract.assert_law papers.po_gp_ucb.transform.recover_rows "
+    "accounting.run_count_tuning.scale_base papers.po_gp_ucb.curator_side.write_release "
+    "papers.po_gp_ucb.row_noise.random_projection papers.po_gp_ucb.transform.po_gp_ucb_omega "
+    "papers.po_gp_ucb.transform.outside_column_space papers.po_gp_ucb.transform.identify_table"
 )
 NOT_CALLED = (  # needs several processes, has no end or takes seconds, and is tried elsewhere; then results, which dpbo makes
-    "Ranks integrations.http.serve integrations.opacus.plan_tuning integrations.opacus.tune Plan Release Statement "
-    "accounting.RunCountChoice algorithms.AsynchronousResult algorithms.Chosen algorithms.GIBOResult algorithms.Selected "
-    "papers.po_gp_ucb.NotPrivateRows papers.po_gp_ucb.Answer papers.po_gp_ucb.ReleasedRows papers.po_gp_ucb.RowNoise "
-    "integrations.Recommendation integrations.opacus.TuningPlan integrations.opacus.TuningPlans integrations.opacus.TunedModel "
-    "testing.Audit"
+    "Ranks integrations.http.serve integrations.opacus.plan_tuning integrations.opacus.tune Plan Release Statement"
 )
 NAMES = sorted((exported() - {*NOT_CALLED.split()}) | {*METHODS.split()})

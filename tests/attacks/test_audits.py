@@ -84,7 +84,7 @@ def test_a_sampled_mean_is_as_private_as_it_says_and_no_more(relation, measured)
 
     def draw(which, count):
         taken = np.zeros(count, dtype=np.int64)
-        taken[PrivateView.of(torch.arange(count), PrivacyUnit("unit"), units_are_public=True).sampled(rate).records.numpy()] = 1
+        taken[PrivateView.of(torch.arange(count), PrivacyUnit("unit"), units_are_public=True).poisson_sample(rate).records.numpy()] = 1
         pull = 1 if which else -1 if relation == "replace-one" else 0
         many = dataclasses.replace(law, scale=law.scale * count, grid=law.grid * count)
         return mechanism._sample(pull * taken << 30, [QUANTUM] * count, many, entropy) * law.grid[0]
@@ -167,7 +167,7 @@ def best_of_hidden_runs(law, seed):
 @pytest.mark.deep
 def test_the_best_of_two_hidden_runs_is_as_private_as_it_says_and_no_more(measured):
     """Both runs score below where neither mean lies: e^epsilon twice. The claim is that of the selection's event at delta 0."""
-    claim = compose([SelectionEvent(base=(LaplaceEvent(1.0),), law=FixedRuns(2))], delta=0.0).epsilon
+    claim = compose([SelectionEvent(base=(LaplaceEvent(1.0),), run_count=FixedRuns(2))], delta=0.0).epsilon
     found = audited("private selection", best_of_hidden_runs(FixedRuns(2), 4), runs=40_000, statistic=first, threshold=0.0)
     measured(40_000, found.epsilon(0.0), claim, least=0.9)
 

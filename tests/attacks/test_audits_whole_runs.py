@@ -38,7 +38,8 @@ def dpgibo(curator, spending):
     def slope(x, records):
         return records[:, 0] * x[0]
 
-    DPGIBO(curator, slope, bounds=bounds, budget=spending, iterations=STEPS, batch_size=2, clip=1.0, name="run").run()
+    mechanism = spending if isinstance(spending, NoNoise) else None
+    DPGIBO(curator, slope, bounds=bounds, mechanism=mechanism, iterations=STEPS, batch_size=2, clip=1.0, name="run").run()
 
 
 def objective(curator, spending):
@@ -53,9 +54,10 @@ def objective(curator, spending):
 
 def mixture(curator, spending):
     """One record outside the ball, in directions a third of a turn apart: the worst pair of means and second moments."""
+    mechanism = spending if isinstance(spending, NoNoise) else None
     DPGaussianMixture(
-        1, budget=spending, radius=1.0, frame_iter=0, max_iter=STEPS, shares=(1.0, 1.0, 1.0), dimension=2, random_state=0, settle=None,
-        name="run",
+        1, budget=1.0, mechanism=mechanism, radius=1.0, frame_iter=0, max_iter=STEPS, shares=(1.0, 1.0, 1.0), dimension=2, random_state=0,
+        settle=None, name="run",
     ).fit(curator)  # fmt: skip
 
 
@@ -134,7 +136,7 @@ def test_dpsgd_and_a_tuned_model_are_as_private_as_they_say_and_no_more(measured
     plan = plan_tuning(Budget(17.6, 1e-5), TWO_STEPS, runs=1, validation=2, adjacency=Adjacency.ADD_OR_REMOVE_ONE)["once"]
 
     def session(which):
-        return trained(None, Session(TensorDataset(ONE_RECORD[which]), plan.terms))
+        return trained(None, Session(TensorDataset(ONE_RECORD[which]), plan.config))
 
     def through_tune(which):
         found = tune(
@@ -144,10 +146,10 @@ def test_dpsgd_and_a_tuned_model_are_as_private_as_they_say_and_no_more(measured
         )  # fmt: skip
         return found.model
 
-    claim = math.sqrt(STEPS) / plan.terms.noise_multiplier
+    claim = math.sqrt(STEPS) / plan.config.noise_multiplier
     assert 3.0 < claim < 3.4
     for name, train in (("dp-sgd", session), ("tune", through_tune)):
-        draw = weights(train, plan.terms.noise_multiplier)
+        draw = weights(train, plan.config.noise_multiplier)
         measured(8000, audited(name, draw, runs=8000, statistic=lambda ratios: ratios[:, 0], threshold=0.0).mu, claim, least=0.9)
 
 

@@ -20,7 +20,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from linear_operator.utils.cholesky import psd_safe_cholesky
 
 from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective, Space
-from dpbo.acquisition import Proposer
+from dpbo.acquisition.expected_improvement import Proposer
 from dpbo.testing import SeededEntropy, replay
 
 pytestmark = [pytest.mark.attack("A6", "A7"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]

@@ -10,7 +10,10 @@ import torch
 
 from dpbo import Adjacency, PrivacyUnit
 from dpbo.curator.records import PrivateView
-from dpbo.queries import Ball, ClippedGradient, ClippedMean, ClippedSum, ClusterSums, MixtureMoments, SecondMoment
+from dpbo.queries import ClippedGradient, ClippedMean, ClippedSum
+from dpbo.queries.ball import Ball
+from dpbo.queries.mixture_moments import MixtureMoments
+from dpbo.queries.point_sums import ClusterSums, SecondMoment
 from dpbo.queries.query import IntegerSum
 from dpbo.testing.query_contract import require_within
 

@@ -14,14 +14,15 @@ from torch.utils.data import TensorDataset
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
 from dpbo.accounting import Planned
-from dpbo.algorithms import DensityRatioProposals, NoisedScore, private_selection, selection
+from dpbo.algorithms import NoisedScore, private_selection
+from dpbo.algorithms.hidden_runs import DensityRatioProposals
 from dpbo.events import SelectionEvent
 from dpbo.integrations.opacus import plan_tuning, tune, tuning
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.run_counts import ThresholdStop, TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
 from dpbo.testing.query_contract import require_within
-from dpbo.testing.replaying import RecordingCurator, _public, _require_same, _without_names
+from dpbo.testing.replaying import RecordingCurator, _public, _require_same, _without_ids
 from tests.attacks.public import _HASH, public
 from tests.integration.test_opacus_tuning import BUDGET, TERMS
 
@@ -32,11 +33,11 @@ SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0), depth=[1, 2, 4])
 
 
 class Inside:
-    """Stands for `noised_inside`: notes each question and exact answer, and gives the first run's noised scores to the second."""
+    """Stands for `Curator.draw_hidden`: notes each question and exact answer, and gives the first run's noised scores to the second."""
 
-    def __init__(self, monkeypatch, module):
-        self._honest, self._runs = module.noised_inside, []
-        monkeypatch.setattr(module, "noised_inside", self)
+    def __init__(self, monkeypatch):
+        self._honest, self._runs = Curator.draw_hidden, []
+        monkeypatch.setattr(Curator, "draw_hidden", lambda *arguments: self(*arguments))
 
     def begin(self):
         self._runs.append([])
@@ -66,29 +67,29 @@ SCORE = NoisedScore(near, (0.0, 1.0), GaussianMechanism(50.0))
 LAW = TruncatedNegativeBinomial.of_mean(6.0, shape=1.0)
 
 
-def selected(records, train=lambda given: given["lr"], law=LAW, adaptive=None, **settings):
+def selected(records, train=lambda given: given["lr"], run_count=LAW, adaptive=None, **settings):
     spread = (1.0, 1.0) if adaptive is None else adaptive.spread
-    accounting = Planned([SelectionEvent(base=(SCORE.mechanism.event(),), law=law, spread=spread)])
+    accounting = Planned([SelectionEvent(base=(SCORE.mechanism.event(),), run_count=run_count, spread=spread)])
     curator = Curator(
         records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(50.0, 1e-6), accounting=accounting,
         entropy=SeededEntropy(4),
     )  # fmt: skip
     settings = {"score": SCORE, "adaptive": adaptive, **settings}
-    best = private_selection(curator, train, space=SPACE, law=law, **settings)
-    return public(best), [_without_names(record) for record in curator.ledger.records()], public(curator.statement())
+    best = private_selection(curator, train, space=SPACE, run_count=run_count, **settings)
+    return public(best), [_without_ids(record) for record in curator.ledger.records()], public(curator.statement())
 
 
 ADAPTIVE = DensityRatioProposals(SPACE, spread=(0.5, 2.0), noise_std=0.01, candidates=32)
 WAYS: dict[str, dict[str, Any]] = {
     "uniform": {},
     "adaptive": {"adaptive": ADAPTIVE},
-    "threshold": {"law": ThresholdStop(0.1), "threshold": 0.8},
+    "threshold": {"run_count": ThresholdStop(0.1), "threshold": 0.8},
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_hidden_runs_follow_from_noised_scores_alone(way, monkeypatch):
-    inside, shown = Inside(monkeypatch, selection), []
+    inside, shown = Inside(monkeypatch), []
     for records in (RECORDS, NEIGHBOUR):
         inside.begin()
         shown.append(selected(records, **WAYS[way]))
@@ -98,7 +99,7 @@ def test_hidden_runs_follow_from_noised_scores_alone(way, monkeypatch):
 
 def test_a_run_that_looks_at_raw_scores_is_seen(monkeypatch):
     """Power: a training step that reads the validation records."""
-    inside = Inside(monkeypatch, selection)
+    inside = Inside(monkeypatch)
     for records in (RECORDS, NEIGHBOUR):
         inside.begin()
         selected(records, train=lambda given, r=records: given["lr"] + float(r.nanmean()))
@@ -128,7 +129,7 @@ def close(model, records):
 def test_tuning_follows_from_noised_scores_alone(strategy, monkeypatch):
     """The whole of `tune`, its curator replaced by one that notes and freezes; training is frozen too, being another role's."""
     curators: list[Any] = []
-    inside, shown = Inside(monkeypatch, selection), []
+    inside, shown = Inside(monkeypatch), []
 
     def recording(records, **settings):
         frozen = tuple(curators[0].steps) if curators else ()
@@ -144,11 +145,11 @@ def test_tuning_follows_from_noised_scores_alone(strategy, monkeypatch):
     first, second = curators
     if strategy == "search":
         _require_same("evaluation", first.evaluations, second.evaluations)
-        _require_same("release", [step.asked for step in first.steps], [step.asked for step in second.steps])
+        _require_same("release", [step.question for step in first.steps], [step.question for step in second.steps])
         for a, b in zip(first.steps, second.steps, strict=True):
             require_within(a.numerators, b.numerators, a.quanta, a.sensitivity, "a score")
     else:
         inside.compare()
-    ledgers = [_HASH.sub("#", repr([_without_names(record) for record in curator.ledger.records()])) for curator in curators]
+    ledgers = [_HASH.sub("#", repr([_without_ids(record) for record in curator.ledger.records()])) for curator in curators]
     assert ledgers[0] == ledgers[1]
     assert shown[0] == shown[1]

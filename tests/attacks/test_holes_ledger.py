@@ -64,7 +64,7 @@ def test_a_ledger_keeps_the_number_of_units_where_it_is_public(tmp_path):
     assert curator(2000, **where).statement().units == 2000
     private = {"dataset": "d", "ledger": str(tmp_path / "m.db"), "adjacency": Adjacency.ADD_OR_REMOVE_ONE}
     assert [curator(n, **private).units for n in (2000, 500)] == [None, None]
-    assert "2000" not in str(Ledger.existing(str(tmp_path / "m.db")).birth)
+    assert "2000" not in str(Ledger.open(str(tmp_path / "m.db")).birth)
 
 
 @pytest.mark.attack("A16")
@@ -81,7 +81,7 @@ def test_a_row_deleted_amid_the_ledger_is_seen_by_all_who_go_on(tmp_path):
     for call in (lambda: first.remaining, lambda: owner.release(waiting, NOISE), lambda: first(points(1, 2)), lambda: first.history()):
         with pytest.raises(LedgerCorrupt, match=r"one was removed|record 5 was changed, moved"):
             call()
-    for call in (lambda: curator(**where), lambda: Ledger.existing(str(file))):
+    for call in (lambda: curator(**where), lambda: Ledger.open(str(file))):
         with pytest.raises(LedgerCorrupt, match="record 5 was changed, moved"):
             call()
 
@@ -114,12 +114,12 @@ def test_what_is_spent_is_named_and_no_new_ledger_is_advised(tmp_path):
             ask()
         refused.append(str(told.value))
     for text in refused:
-        assert "The budget of 'readmissions' is epsilon 2 at delta 1e-06." in text
+        assert "The budget (epsilon 2, delta 1e-06) of data set 'readmissions' is spent or reserved in part" in text
         assert "in mu^2: 'search' 0.100502 (5 of 6 slots used)." in text
-        assert "these records may not be asked again" in text
+        assert "nothing more may be asked of these records" in text
         assert "new ledger" not in text
-    assert "asks for 2 slots, but 1 of 6 slots are left. Nothing was charged." in refused[0]
-    with pytest.raises(BudgetExceeded, match=r"is epsilon 4\.378 at delta 1e-05 \(mu 1\)\. Spent .* nothing\."):
+    assert "needs 2 slots; 1 of 6 slots are left. Nothing was charged." in refused[0]
+    with pytest.raises(BudgetExceeded, match=r"Nothing of the budget \(mu 1, which is epsilon 4\.378, delta 1e-05\) .* is spent"):
         curator().release(ClippedMean(score, score_range=(0.0, 1.0)), GaussianMechanism(0.5))
 
 

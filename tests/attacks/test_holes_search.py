@@ -118,7 +118,7 @@ def test_a_search_is_resumed_with_what_it_began_with_alone(tmp_path, caplog):
         ("scoring", (*train, X, y), {"scoring": within(0.7)}),
         ("estimator", (*train, X, y), {"estimator": another_stump()(random_state=0)}),
     ):
-        with pytest.raises(PlanChanged, match=f"^{name}: .*Nothing was charged"):
+        with pytest.raises(PlanChanged, match=f"another value of {name}, .*Nothing was charged"):
             search(**{**ledger, "scoring": within(0.5), **changed}).fit(*tables)
     caplog.clear()
     again = search(**ledger, scoring=within(0.5)).fit(*train, X[::-1].copy(), y[::-1].copy())
@@ -154,20 +154,20 @@ def test_an_objective_and_a_gradient_run_resume_their_own_question_alone(tmp_pat
     first(x)
     ledger, asked = first.curator.ledger, first.curator.ledger.charges("objective")[0].body["slots"][0]
     lost = {"units": 2000, "slots": [{**asked, "handle": "0" * 32}]}
-    ledger.charge("objective", ledger.plan("objective").event, lost, "objective")  # a process killed here leaves this
+    ledger.charge("objective", ledger.reservation("objective").event, lost, "objective")  # a process killed here leaves this
     for name, owner, changed in (
         ("score", curator(), {"score": shortened}),
         ("fit", curator(), {"fit": lambda point: point}),
         ("validation records", curator(records.flip(1)), {}),
     ):
-        with pytest.raises(PlanChanged, match=f"^{name}: "):
+        with pytest.raises(PlanChanged, match=f"another value of {name}, "):
             objective(owner, **changed)
     assert len(objective(curator()).history()[1]) == 1
     assert "resumed 2 of 4 evaluations, 1 lost: charged, but never delivered" in caplog.text
     objective(curator(), score=shortened, name="another", budget=0.1, evaluations=1)
     terms: dict[str, Any] = {"bounds": box, "budget": 0.2, "iterations": 2, "batch_size": 3, "clip": 1.0}
     DPGIBO(curator(), shortened, **terms)
-    with pytest.raises(PlanChanged, match=r"^loss: "):
+    with pytest.raises(PlanChanged, match="another value of loss, "):
         DPGIBO(curator(), distance, **terms)
 
 

@@ -30,7 +30,7 @@ def best(**changes: Any) -> RegularisedBest:
 
 
 def search(delta: float, **changes: Any) -> KusnerSearch:
-    terms: dict[str, Any] = {"noise": 1e-2, "observations": 2, "kappa": 0.9, "delta": delta, "value_range": (-1.0, 1.0), **changes}
+    terms: dict[str, Any] = {"noise": 1e-2, "evaluations": 2, "kappa": 0.9, "delta": delta, "value_range": (-1.0, 1.0), **changes}
     return KusnerSearch(lambda x, records: 0.0, CANDIDATES, kernel=RBFKernel().double(), **terms)
 
 

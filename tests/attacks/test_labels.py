@@ -12,7 +12,7 @@ import torch
 
 import dpbo
 from dpbo.curator.records import require_disjoint
-from dpbo.curator.shards import names_of
+from dpbo.curator.shards import hash_labels
 from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
@@ -122,7 +122,7 @@ def test_a_missing_part_makes_a_label_missing_and_every_error_is_typed():
     late = datetime.datetime(9999, 12, 31, 23, 59, tzinfo=datetime.timezone(datetime.timedelta(hours=-5)))
     assert curator([late] * len(IDS)).units == 1
     for labels in ([("ward", float("nan"))] * len(IDS), pd.MultiIndex.from_arrays([IDS, [None] * len(IDS)]), [None] * len(IDS)):
-        with pytest.raises(InputError, match="a missing label"):
+        with pytest.raises(InputError, match="missing labels"):
             curator(labels)
     with pytest.raises(InputError, match="groups"):
         curator(list(torch.zeros(len(IDS), dtype=torch.bfloat16)))
@@ -131,8 +131,8 @@ def test_a_missing_part_makes_a_label_missing_and_every_error_is_typed():
 def test_equal_dates_of_other_resolutions_are_one_unit_on_all_ranks():
     days = np.array(["2020-01-01", "2021-06-30"])
     forms = [days.astype(f"datetime64[{unit}]") for unit in ("D", "s", "ns")] + [list(map(datetime.date.fromisoformat, days))]
-    first = names_of(forms[0], b"key")
+    first = hash_labels(forms[0], b"key")
     for form in forms[1:]:
-        names = names_of(form, b"key")
+        names = hash_labels(form, b"key")
         assert names.kind == first.kind
         assert torch.equal(names.hashes.sort(0).values, first.hashes.sort(0).values)

@@ -16,14 +16,15 @@ import torch
 from dpbo import DPGIBO, Adjacency, Budget, PrivacyUnit, PrivateObjective, Space
 from dpbo.accounting import Planned, PureFilter
 from dpbo.acquisition import GPUCB, SrinivasFinite
-from dpbo.algorithms import PAPER, RECOMMENDED, AsynchronousBO, choose_clip, choose_start, search_then_choose
+from dpbo.algorithms import AsynchronousBO, GIBOSettings, choose_clip, choose_start, search_then_choose
 from dpbo.curator import entropy
 from dpbo.curator import records as curator_records
 from dpbo.errors import InputError
 from dpbo.events import PoissonGaussianEvent
 from dpbo.integrations.http import application
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
-from dpbo.models import FiniteGP, noisy_inputs, squared_exponential
+from dpbo.models import FiniteGP, noisy_inputs
+from dpbo.models.datasets import squared_exponential
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch
 from dpbo.papers.po_gp_ucb import Modeler, Outcomes, release_rows
@@ -31,8 +32,8 @@ from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, QuantileUtili
 from dpbo.testing import SeededEntropy, replay
 from tests.attacks.public import _HASH, public
 from tests.integration.test_serving import TOKEN, served
-from tests.unit.algorithms.test_kusner_loops import best, kernel, people
-from tests.unit.algorithms.test_outsourced_curating import CHANGE, rows_of, terms
+from tests.unit.papers.test_kusner_search import best, kernel, people
+from tests.unit.papers.test_po_gp_ucb_curator_side import CHANGE, rows_of, terms
 
 pytestmark = pytest.mark.attack("A6", "A7", "A21")
 DOUBLE = torch.float64
@@ -66,7 +67,7 @@ def objective_of_cells(curator, _records):
     return plan(GRID[:3]), plan, plan.history()
 
 
-def dpgibo(curator, _records, settings=RECOMMENDED):
+def dpgibo(curator, _records, settings=None):
     search = DPGIBO(curator, distance, bounds=BOX, budget=0.9, iterations=5, batch_size=3, clip=1.0, settings=settings)
     return search.run(), search, search.state_dict()
 
@@ -111,7 +112,7 @@ def fitted(kind, curator, _records, **settings):
 def kusner_search(curator, records):
     """The value on the neighbour lies within what the prior promises: the promise is the data's, and conditional."""
     gain = lambda x, r: float((r[:, 0].nan_to_num(0.0).clamp(0, 1).mean() * x).sum())  # noqa: E731
-    terms: dict[str, Any] = {"noise": 1e-3, "observations": 6, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0)}
+    terms: dict[str, Any] = {"noise": 1e-3, "evaluations": 6, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0)}
     search = KusnerSearch(gain, GRID, kernel=KERNEL, **terms)
     chosen = curator.release(search.best(), ExponentialMechanism.of(2.0))
     values = [curator.release(query, LaplaceMechanism(1.0)) for query in (search.value(), search.last(amplitude=1.0, tau=1.0))]
@@ -127,8 +128,8 @@ RUNS: dict[str, Any] = {
     "PrivateObjective laplace": functools.partial(objective, mechanism=LaplaceMechanism),
     "CellMeans": objective_of_cells,
     "DPGIBO": dpgibo,
-    "DPGIBO paper": functools.partial(dpgibo, settings=PAPER),
-    "DPGIBO history": functools.partial(dpgibo, settings=dataclasses.replace(RECOMMENDED, history=True, radius=None)),
+    "DPGIBO paper": functools.partial(dpgibo, settings=GIBOSettings.paper()),
+    "DPGIBO history": functools.partial(dpgibo, settings=dataclasses.replace(GIBOSettings.recommended(), history=True, radius=None)),
     "choose_start, choose_clip": choices,
     "AsynchronousBO": asynchronous,
     "AsynchronousBO as finished": functools.partial(asynchronous, ordered=False),

@@ -40,7 +40,7 @@ def test_scores_are_maximised_and_losses_minimised():
     assert torch.equal(GRID[plan(GRID)[0].argmax()], GRID[distance(RECORDS[0], GRID).argmin()])
     start = choose_start(owner(budget=Budget.gdp(5.0)), distance, GRID, loss_range=(0.0, 2.0), budget=0.9)
     assert torch.allclose(start, torch.full((2,), BEST, dtype=torch.float64))
-    found = DPGIBO(owner(), distance, bounds=BOX, budget=EXACT, iterations=25, batch_size=3, clip=1.0).run()
+    found = DPGIBO(owner(), distance, bounds=BOX, mechanism=EXACT, iterations=25, batch_size=3, clip=1.0).run()
     assert (found.x - BEST).abs().max() < 0.05
     chosen = search_then_choose(owner(budget=Budget.gdp(5.0)), near, GRID, score_range=(0.0, 1.0), evaluations=12)
     assert (chosen.x - BEST).abs().max() < 0.21

@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpbo import Adjacency
-from dpbo.testing import SumContract
-from dpbo.testing.query_contract import moved
+from dpbo.testing.query_contract import SumContract, moved
 
 _QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
 
@@ -48,7 +47,7 @@ class PointContract(SumContract):
             query = self.query(lambda _, records: records)
             sensitivity = query.sensitivity(adjacency)
             public = 2 if adjacency is Adjacency.REPLACE_ONE else None
-            a, b = (self._answer(query, [[row] for row in rows], torch.float64, public) for rows in self.worst(adjacency))
+            a, b = (self._of_units(query, [[row] for row in rows], torch.float64, public) for rows in self.worst(adjacency))
             _, squared, _ = moved(a.numerators.tolist(), b.numerators.tolist(), a.quanta, sensitivity)
             assert math.sqrt(squared) <= sensitivity.l2
             if self.tight:

@@ -3,7 +3,7 @@
 import pytest
 
 from dpbo.queries import ClippedMean, ClippedSum
-from dpbo.testing import SumContract
+from dpbo.testing.query_contract import SumContract
 from tests.contracts.bases import tries
 
 pytestmark = pytest.mark.attack("A4", "A5", "A9", "A20")

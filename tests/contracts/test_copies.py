@@ -18,22 +18,12 @@ from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipM
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest
 from dpbo.papers.kusner.search import KusnerBest, KusnerValue
 from dpbo.papers.po_gp_ucb import Outcomes
-from dpbo.queries import (
-    CandidateScores,
-    CellMeans,
-    ClippedGradient,
-    ClippedMean,
-    ClippedSum,
-    ClusterSums,
-    MixtureMoments,
-    PoissonSampled,
-    QuantileUtilities,
-    RowOutcome,
-    RowTable,
-    SecondMoment,
-)
+from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, ClippedSum, PoissonSampled, QuantileUtilities, RowTable
 from dpbo.queries.ball import Ball
-from dpbo.queries.query import IntegerSum, own
+from dpbo.queries.mixture_moments import MixtureMoments
+from dpbo.queries.point_sums import ClusterSums, SecondMoment
+from dpbo.queries.query import IntegerSum, copy_mutable
+from dpbo.queries.rows import RowOutcome
 
 DOUBLE = torch.float64
 RECORDS = torch.linspace(0.1, 0.9, 24, dtype=DOUBLE).reshape(12, 2)
@@ -59,7 +49,7 @@ def regularised(adaptive=None, **given):
 
 
 def searched(question, **given):
-    fixed: dict[str, Any] = {"noise": 0.01, "observations": 4, "kappa": 0.9, "delta": 0.1}
+    fixed: dict[str, Any] = {"noise": 0.01, "evaluations": 4, "kappa": 0.9, "delta": 0.1}
     return question(KusnerSearch(lambda x, r: float(x[0] - r.mean()), **fixed, **given))
 
 
@@ -127,10 +117,10 @@ def altered(held):
 def told(query):
     """All that a question declares, and its exact answer."""
     view = PrivateView.of(RECORDS.clone(), PrivacyUnit("record"), units_are_public=True)
-    view = dataclasses.replace(view, kept=tuple((RECORDS[:, 0].clone(),) for _ in query.handles()))
+    view = dataclasses.replace(view, earlier=tuple((RECORDS[:, 0].clone(),) for _ in query.handles()))
     answer = query._evaluate(view, query.prepare())
     assert isinstance(answer, IntegerSum)
-    declared = query.sensitivity(Adjacency.REPLACE_ONE), query.scale(Adjacency.REPLACE_ONE), query.affine(12), query.variance_within(12)
+    declared = query.sensitivity(Adjacency.REPLACE_ONE), query.scale(Adjacency.REPLACE_ONE), query.affine(12), query.sampling_variance(12)
     public = query.public_inputs(), query.data_assumptions(), query.handles(), query.part()
     return *declared, *public, answer.numerators.tolist(), answer.quanta
 
@@ -184,7 +174,7 @@ def test_a_range_stays_the_one_that_was_stated_for_later_questions():
 def test_a_model_is_itself_and_what_holds_it_a_copy():
     model, X = torch.nn.Linear(1, 1), torch.ones(2, requires_grad=True)
     held: dict[str, Any] = {"model": model, "X": [X], "at": (np.ones(2), "word")}
-    kept = own(held)
+    kept = copy_mutable(held)
     assert kept["model"] is model
     assert kept["X"][0].requires_grad
     assert kept["X"][0].is_leaf

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpbo.testing import LedgerContract
+from dpbo.testing.ledger_contract import LedgerContract
 
 
 @pytest.mark.attack("A16", "A22")

@@ -11,23 +11,13 @@ import torch
 
 from dpbo import Adjacency, PrivacyUnit, RowChange
 from dpbo.curator.records import PrivateView
-from dpbo.queries import (
-    CandidateScores,
-    CellMeans,
-    ClippedGradient,
-    ClippedMean,
-    ClippedSum,
-    ClusterSums,
-    MixtureMoments,
-    PoissonSampled,
-    QuantileUtilities,
-    RowOutcome,
-    RowTable,
-    SecondMoment,
-)
+from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, ClippedSum, PoissonSampled, QuantileUtilities, RowTable
 from dpbo.queries.ball import Ball
+from dpbo.queries.mixture_moments import MixtureMoments
 from dpbo.queries.moment_features import COVARIANCES, distance_squared, isometry, width_of
+from dpbo.queries.point_sums import ClusterSums, SecondMoment
 from dpbo.queries.query import IntegerSum
+from dpbo.queries.rows import RowOutcome
 
 REPLACE, ADD, BOUNDED = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE, Adjacency.BOUNDED_ROW_CHANGE
 DOUBLE = torch.float64
@@ -202,11 +192,11 @@ def test_a_sampled_unit_counts_once_or_twice_and_the_sample_varies():
     question = PoissonSampled(ClippedMean(score, score_range=(0.0, 3.0), divisor=40.0), rate=0.25)
     assert (3.0, 3.0, 3.0, 1.0) == declared(question, REPLACE)
     assert (1.5, 1.5, 1.5, 1.0) == declared(question, ADD)
-    assert question.variance_within(None) == pytest.approx([0.75 / 0.25 * 40 * (1.5 / 40) ** 2])
-    assert question.variance_within(80) == pytest.approx([0.75 / 0.25 * 80 * (1.5 / 40) ** 2])
+    assert question.sampling_variance(None) == pytest.approx([0.75 / 0.25 * 40 * (1.5 / 40) ** 2])
+    assert question.sampling_variance(80) == pytest.approx([0.75 / 0.25 * 80 * (1.5 / 40) ** 2])
     assert question.affine(None) == ((1.5,), 0.1)
     two = PoissonSampled(ClippedMean(score, score_range=[(1.0, 3.0), (-5.0, 3.0)], divisor=40.0), rate=0.5)
-    assert two.variance_within(None) == pytest.approx([40 * (1.0 / 40) ** 2, 40 * (4.0 / 40) ** 2])
+    assert two.sampling_variance(None) == pytest.approx([40 * (1.0 / 40) ** 2, 40 * (4.0 / 40) ** 2])
 
 
 def test_an_outcome_is_a_mean_over_one_record():

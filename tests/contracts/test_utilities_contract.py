@@ -81,7 +81,7 @@ def test_the_chosen_candidate_is_near_the_quantile():
             curator = make(records, adjacency, 2.0, unit)
             release = curator.release(QuantileUtilities(norms, candidates=grid, quantile=0.9), ExponentialMechanism.of(1.0))
             assert abs(grid[int(release.value.item())] - 0.9) <= 0.03, (adjacency, unit.name)
-            assert "candidates" in str(curator.statement())
+            assert "candidates" in curator.statement().to_json()
 
 
 @pytest.mark.parametrize("unit", [PrivacyUnit("patient", groups=np.arange(11)), PrivacyUnit("record")], ids=["grouped", "single"])

@@ -53,12 +53,11 @@ def main(job, storage, ledger, name):
 
     from dpbo.integrations.optuna import NoiseAwareSampler, TrialObjective
 
-    class Dying(TrialObjective):
-        def _released(self, study, handle):
-            told = super()._released(study, handle)
-            if self.objective.remaining <= self.objective.evaluations - 3:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return told
+    def released_then_killed(handle):
+        value = PrivateObjective.release(private.objective, handle)
+        if private.objective.remaining <= private.objective.evaluations - 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return value
 
     def slow(x):
         time.sleep(0.1)
@@ -67,8 +66,10 @@ def main(job, storage, ledger, name):
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = NoiseAwareSampler(SPACE, initial=5)
     study = optuna.load_study(study_name="search", storage=storage, sampler=sampler, pruner=optuna.pruners.NopPruner())
-    private = (Dying if job == "die" else TrialObjective)(objective(curator(ledger), evaluations=8, fit=slow), SPACE)
-    if job != "die":
+    private = TrialObjective(objective(curator(ledger), evaluations=8, fit=slow), SPACE)
+    if job == "die":
+        private.objective.release = released_then_killed  # type: ignore[method-assign]
+    else:
         meet(pathlib.Path(ledger).parent, f"resuming {name}")
         print(private.resume(study), flush=True)
         meet(pathlib.Path(ledger).parent, f"working {name}")

@@ -18,7 +18,8 @@ import torch
 
 import dpbo.integrations.ax  # first: it loads Ax without the warnings of Ax's own imports
 from dpbo import PrivateObjective, Space
-from dpbo.acquisition import GPUCB, GradientInformation, SrinivasCompact, SrinivasFinite
+from dpbo.acquisition import GPUCB, GradientInformation, SrinivasFinite
+from dpbo.acquisition.ucb import SrinivasCompact
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivateFailure
 from dpbo.integrations.ax import ClientObjective, gp_ucb, gradient_information, noisy_improvement
 from dpbo.mechanisms import NoNoise
@@ -118,7 +119,7 @@ def test_a_value_that_the_ledger_could_not_store_is_not_paid_for_again(monkeypat
 def test_step_by_step():
     loop = a_loop(evaluations=3)
     first, second = loop.next(2)
-    with pytest.raises(InputError, match=f"the one of trial {second}"):
+    with pytest.raises(InputError, match=f"the handle of trial {second}"):
         loop.complete(second, loop.evaluate(first))
     handles = {index: loop.evaluate(index) for index in (first, second)}
     assert loop.objective.remaining == 3, "nothing is charged yet"
@@ -185,7 +186,7 @@ def test_a_fit_that_raises_ends_its_trial_at_no_charge():
 def test_what_does_not_fit_is_refused():
     loop = a_loop()
     with pytest.raises(InputError, match="experiment over C"):
-        ClientObjective(objective(), Space(C=scipy.stats.uniform()), loop.client)._require_fitting()
+        ClientObjective(objective(), Space(C=scipy.stats.uniform()), loop.client)._require_suitable()
     with pytest.raises(InputError, match="left out for a client that has an experiment"):
         a_loop(client=loop.client, strategy=noisy_improvement())
     other = a_loop()

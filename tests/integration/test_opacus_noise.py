@@ -18,7 +18,7 @@ from dpbo.accounting import Planned
 from dpbo.errors import InputError
 from dpbo.integrations.opacus import DPSGDConfig, LedgerAccountant, PrivateEngine, Session, noise
 from dpbo.integrations.opacus.noise import NoisedOptimizer, PoissonSamples
-from dpbo.testing import assert_law
+from dpbo.testing.mechanism_contract import assert_law
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 CLIP, D = 0.7, 2500  # more than two blocks of a norm

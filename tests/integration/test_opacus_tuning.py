@@ -91,7 +91,7 @@ def tuned(plan, fit=fit, score=right, **changed):
 
 
 def charges(where):
-    return [record.name for record in Ledger.existing(where["ledger"]).records() if record.kind == "charge"]
+    return [record.name for record in Ledger.open(where["ledger"]).records() if record.kind == "charge"]
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ class TestSession:
             optimizer.zero_grad()
             net(inputs).sum().backward()
             optimizer.step()
-        assert len(batches) == len(set(batches)) == session.terms.steps == 100
+        assert len(batches) == len(set(batches)) == session.config.steps == 100
         assert abs(sum(map(len, batches)) - 6000) < 6 * (30000 * 0.2 * 0.8) ** 0.5
         assert vars(optimizer)["expected_batch_size"] == 64, "the public number, not the 60 that were counted"
         assert vars(optimizer)["noise_multiplier"] == 1.0
@@ -170,7 +170,7 @@ class TestPlans:
 
     def test_each_role_keeps_the_budget_and_a_selection_needs_less_noise_than_paying_for_each_run(self, four):
         self.require_spent(four, 3.2)
-        noise = {name: plan.terms.noise_multiplier for name, plan in four.items()}
+        noise = {name: plan.config.noise_multiplier for name, plan in four.items()}
         assert noise["once"] < noise["selection"] < noise["hypo"]
         assert noise["selection"] < noise["search"]
         assert four["selection"].runs == pytest.approx(4.0)
@@ -180,10 +180,10 @@ class TestPlans:
     @pytest.mark.attack("A15")
     @pytest.mark.deep  # each plan takes the accountant a quarter of a minute
     def test_plans_spend_the_whole_budget_under_either_relation_and_another_law_of_runs(self):
-        added, replaced, fixed = plans(), plans(adjacency=Adjacency.REPLACE_ONE), plans(law=FixedRuns(3))
+        added, replaced, fixed = plans(), plans(adjacency=Adjacency.REPLACE_ONE), plans(run_count=FixedRuns(3))
         for found in (added, replaced, fixed):
             self.require_spent(found, 3.9)
-        assert replaced["once"].terms.noise_multiplier > 1.1 * added["once"].terms.noise_multiplier
+        assert replaced["once"].config.noise_multiplier > 1.1 * added["once"].config.noise_multiplier
         assert replaced["once"].score_std == pytest.approx(2 * added["once"].score_std, rel=1e-3), "of a range, not of half"
         plan = fixed["selection"]
         assert (plan.runs, plan.usually) == (3, 3)
@@ -250,9 +250,9 @@ class TestTuning:
 
     def test_a_model_that_another_study_paid_for_is_not_taken_for_ones_own(self, four, where):
         given: dict[str, Any] = {"parameters": GIVEN, "folder": where["folder"]}
-        quiet = dataclasses.replace(four["once"].terms, noise_multiplier=0.5)
+        quiet = dataclasses.replace(four["once"].config, noise_multiplier=0.5)
         events = (RolesEvent(costs=(("training", (quiet.event(Adjacency.ADD_OR_REMOVE_ONE),)),)), four["once"].events[1])
-        other = tuned(dataclasses.replace(four["once"], terms=quiet, events=events), **given, budget=Budget(30.0, 1e-5))
+        other = tuned(dataclasses.replace(four["once"], config=quiet, events=events), **given, budget=Budget(30.0, 1e-5))
         FITS.clear()
         found = tuned(four["once"], **given)
         assert len(FITS) == 1, "at the same point, with the noise of this plan"
@@ -311,7 +311,7 @@ class TestTuning:
         paid: list[int] = []
 
         def fails(parameters, session):
-            paid.append(len(Ledger.existing(where["ledger"]).charges("training")))
+            paid.append(len(Ledger.open(where["ledger"]).charges("training")))
             raise ValueError
 
         tuned(four["search"], fit=fails, **where)
@@ -328,9 +328,9 @@ class TestTuning:
     @pytest.mark.parametrize("strategy", ["search", "selection"])
     def test_another_space_or_plan_on_the_same_ledger_is_refused_before_anything_is_charged(self, four, where, strategy):
         tuned(four[strategy], **where)
-        before = len(Ledger.existing(where["ledger"]).records())
+        before = len(Ledger.open(where["ledger"]).records())
         with pytest.raises(LedgerMismatch):
             tuned(four[strategy], space=Space(lr=scipy.stats.loguniform(1e3, 1e6), clip=[0.5, 1.0]), **where)
         with pytest.raises(LedgerMismatch):
             tuned(four["once"], parameters=GIVEN, **where)
-        assert len(Ledger.existing(where["ledger"]).records()) == before
+        assert len(Ledger.open(where["ledger"]).records()) == before

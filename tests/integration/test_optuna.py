@@ -15,8 +15,8 @@ from dpbo import PrivateObjective, Space
 from dpbo.acquisition import suggest
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, InputError
-from dpbo.integrations.optuna import BudgetSpent, NoiseAwareSampler, StudyEnded, TrialObjective, recommended_of
-from dpbo.integrations.optuna.trials import Suggestions
+from dpbo.integrations.optuna import NoiseAwareSampler, StudyEnded, TrialObjective, recommended_trial
+from dpbo.integrations.optuna.trials import BudgetSpent, Suggestions
 from dpbo.testing import replay
 from tests.integration.processes import started
 from tests.integration.searches import CANARY, RECORDS, SPACE, TERMS, curator, failing_score, main, objective
@@ -97,7 +97,7 @@ def test_studies_that_do_not_fit_are_refused_before_anything_is_fitted():
     private = TrialObjective(objective(fit=never), SPACE)
     for settings, word in (
         ({"pruner": None}, "pruner='MedianPruner' is not allowed.*NopPruner"),
-        ({"direction": "minimize"}, "direction='minimize'.*maximised"),
+        ({"direction": "minimize"}, "direction='minimize'.*'maximize'"),
         ({"direction": None, "directions": ["maximize", "maximize"]}, "direction='maximize, maximize'"),
     ):
         study = a_study(**settings)
@@ -206,7 +206,7 @@ def test_replay_of_a_study(tmp_path, kind):
         runs.append(file)
         study = a_study(f"sqlite:///{file}", NoiseAwareSampler(SPACE, seed=1, initial=3))
         study.optimize(kind(objective(owner, evaluations=4), SPACE))
-        best = recommended_of(study, SPACE)
+        best = recommended_trial(study, SPACE)
         return contents(file, owner.ledger), best.parameters, best.mean
 
     if kind is Leaking:
@@ -234,7 +234,7 @@ def test_what_was_paid_for_comes_back():
         assert by_entry[trial.user_attrs["entry"]].params == pytest.approx(trial.params, rel=1e-9)
     study.tell(lost, released(private)[lost.user_attrs["entry"]][0])  # told after all: in the study twice, counted once
     X, _, _ = private.objective.history()
-    best = recommended_of(study, SPACE)
+    best = recommended_trial(study, SPACE)
     assert any(torch.allclose(best.x, x) for x in X)
     fresh.optimize(private)
     assert len(released(private)) == 9
@@ -297,7 +297,7 @@ def test_a_trial_outside_the_space_costs_nothing_and_stops_no_later_one():
     add_told(study, {"rate": 1e7, "shift": 0.0}, "an older one, recorded where it was not evaluated")
     study.optimize(private)
     assert len(released(private)) == 5
-    assert recommended_of(study, SPACE).parameters["rate"] <= 1e1
+    assert recommended_trial(study, SPACE).parameters["rate"] <= 1e1
 
 
 def add_told(study, params, entry):
@@ -310,14 +310,14 @@ def test_the_luckiest_trial_is_not_recommended():
     study = grid_study()
     add(study, [0.97, 0.5], 1.2, 1.0, "lucky")
     assert study.best_trial.user_attrs["entry"] == "lucky"
-    assert recommended_of(study, SPACE).x[0] == pytest.approx(0.375)
+    assert recommended_trial(study, SPACE).x[0] == pytest.approx(0.375)
     with pytest.raises(InputError, match="one released point"):
-        recommended_of(a_study(), SPACE)
+        recommended_trial(a_study(), SPACE)
 
 
 def test_the_sampler_draws_one_sobol_design_and_then_asks_dpbos_gp():
     study = a_study(sampler=NoiseAwareSampler(SPACE, seed=7, initial=4))
-    points = torch.stack([Suggestions(SPACE).suggested(study.ask()) for _ in range(4)])
+    points = torch.stack([Suggestions(SPACE).suggest(study.ask()) for _ in range(4)])
     torch.testing.assert_close(points, SPACE.sample(4, seed=7), rtol=1e-9, atol=1e-9)
     sampler = NoiseAwareSampler(SPACE, seed=3, initial=2)
     study = grid_study(sampler)
@@ -325,7 +325,7 @@ def test_the_sampler_draws_one_sobol_design_and_then_asks_dpbos_gp():
     Y = torch.tensor([[trial.value] for trial in study.trials], dtype=torch.float64)
     expected = suggest(SPACE, X, Y, torch.full_like(Y, 1e-6), seed=3009)[0]
     trial = study.ask()
-    torch.testing.assert_close(Suggestions(SPACE).suggested(trial), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(Suggestions(SPACE).suggest(trial), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_points_that_are_under_way_or_failed_are_not_asked_again_at_once():
@@ -333,7 +333,7 @@ def test_points_that_are_under_way_or_failed_are_not_asked_again_at_once():
     points = []
     for state in (None, None, TrialState.FAIL, None):
         trial = study.ask()
-        points.append(Suggestions(SPACE).suggested(trial))
+        points.append(Suggestions(SPACE).suggest(trial))
         if state is not None:
             study.tell(trial, state=state)
     assert min(float((a - b).norm()) for a, b in itertools.combinations(points, 2)) > 0.02
@@ -346,7 +346,7 @@ def test_two_processes_share_one_plan_and_a_killed_one_loses_nothing_that_was_pa
     study = a_study(file)
 
     def values():
-        return {value["handle"]: (value["value"][0], value["variance"][0]) for value in Ledger.existing(books).values("search")}
+        return {value["handle"]: (value["value"][0], value["variance"][0]) for value in Ledger.open(books).values("search")}
 
     dying = started(tmp_path, "log", main, "die", file, books, "a")
     dying.join(timeout=300)
@@ -361,7 +361,7 @@ def test_two_processes_share_one_plan_and_a_killed_one_loses_nothing_that_was_pa
     told_of, printed = log.splitlines()
     assert told_of.startswith("'search': resumed ")
     assert sorted(map(int, (printed, capsys.readouterr().out))) == [0, 1], "two who resume at once bring it back once"
-    ledger = Ledger.existing(books)
+    ledger = Ledger.open(books)
     ledger.verify()
     assert sum(record.body["event"]["slots"] for record in ledger.charges("search")) == 8
     assert told(study) == values()

@@ -27,14 +27,14 @@ from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
 from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit
 from dpbo.accounting import Planned
-from dpbo.describing import described_estimator, described_scoring, described_space
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.events import GaussianEvent
+from dpbo.fingerprint import describe_estimator, describe_scoring, describe_space
 from dpbo.integrations.sklearn import search, strategies
 from dpbo.integrations.sklearn.scorings import scoring_named
 from dpbo.integrations.sklearn.strategies import public_candidates
 from dpbo.integrations.sklearn.training import split_once
-from dpbo.isolation import quietly
+from dpbo.isolation import mute_warnings
 from dpbo.mechanisms import NoNoise
 from dpbo.space import Space
 from dpbo.testing import SeededEntropy, replay
@@ -219,8 +219,8 @@ def test_a_share_of_a_curators_budget():
     make(budget=0.5, strategy="grid", name="second").fit(*TRAIN, curator)
     with pytest.raises(BudgetExceeded):
         make(budget=0.1, name="third").fit(*TRAIN, curator)
-    with pytest.raises(InputError, match="budget"):
-        make().fit(*TRAIN, curator)
+    with pytest.raises(BudgetExceeded):
+        make(name="fourth").fit(*TRAIN, curator)  # a Budget that is the whole of the curator's
     with pytest.raises(InputError, match="groups"):
         make(budget=0.5).fit(*TRAIN, curator, groups=np.arange(1200))
 
@@ -236,7 +236,7 @@ def test_a_search_and_its_last_score_take_what_a_plan_lists_for_each():
 
 
 def test_a_baseline_without_privacy_says_so():
-    search = fitted(budget=NoNoise(allow_not_private=True), n_iter=6)
+    search = fitted(mechanism=NoNoise(allow_not_private=True), n_iter=6)
     assert "not bounded" in str(search.statement())
     assert search.best_score_ == pytest.approx(search.best_estimator_.score(*VALIDATION), abs=1e-6)
     assert fitted(final_share=None, n_iter=6).best_score_ is None
@@ -326,23 +326,23 @@ def test_what_the_ledger_keeps_of_an_estimator_a_space_and_a_scoring_tells_them_
         (Pipeline([("c", DecisionTreeClassifier(splitter="random"))]), Pipeline([("c", ExtraTreeClassifier(splitter="random"))])),
         (BaggingClassifier(DecisionTreeClassifier()), BaggingClassifier(DecisionTreeClassifier(max_depth=2))),
     ):
-        assert described_estimator(one) != described_estimator(other), one
-        assert described_estimator(one) == described_estimator(one.__sklearn_clone__())
+        assert describe_estimator(one) != describe_estimator(other), one
+        assert describe_estimator(one) == describe_estimator(one.__sklearn_clone__())
     trees = [[DecisionTreeClassifier(max_depth=depth)] for depth in (1, 2)]
     histograms = [scipy.stats.rv_histogram(np.histogram(values)) for values in ([1.0, 2.0, 3.0], [1.0, 2.0, 9.0])]
     for first, second in (([(10,), (50,)], [(7,), (50,)]), trees, (np.array([1, 2]), np.array([1, 3])), histograms):
-        assert described_space({"a": first}) != described_space({"a": second}), first
+        assert describe_space({"a": first}) != describe_space({"a": second}), first
     wide, same = (scipy.stats.loguniform(1e-2, end) for end in (np.float64(1.0), 1.0))
-    assert described_space({"a": wide}) == described_space({"a": same})
-    assert described_scoring(lambda m, X, y: y) != described_scoring(lambda m, X, y: -y)
-    assert described_scoring(functools.partial(power, p=2)) != described_scoring(functools.partial(power, p=1))
-    assert described_scoring(power) == described_scoring(power)
-    assert described_scoring("f1") == "f1"
+    assert describe_space({"a": wide}) == describe_space({"a": same})
+    assert describe_scoring(lambda m, X, y: y) != describe_scoring(lambda m, X, y: -y)
+    assert describe_scoring(functools.partial(power, p=2)) != describe_scoring(functools.partial(power, p=1))
+    assert describe_scoring(power) == describe_scoring(power)
+    assert describe_scoring("f1") == "f1"
 
 
 def test_another_process_describes_a_search_in_the_same_words(capsys):
     code = (
-        "from dpbo.describing import described_estimator as e, described_scoring as s\n"
+        "from dpbo.fingerprint import describe_estimator as e, describe_scoring as s\n"
         "from sklearn.pipeline import Pipeline\nfrom sklearn.preprocessing import FunctionTransformer\n"
         "f = lambda m, X, y: [v in {'a', 'b', 'c'} for v in y]\n"
         "print(e(Pipeline([('t', FunctionTransformer(f)), ('c', None)])), s(f))"
@@ -399,8 +399,8 @@ def test_warnings_on_private_records_are_muted_until_the_last_thread_leaves():
         warnings.simplefilter("always")
         before = list(warnings.filters)
         with contextlib.ExitStack() as other:
-            with quietly():
-                other.enter_context(quietly())
+            with mute_warnings():
+                other.enter_context(mute_warnings())
             warnings.warn("muted for the other's sake", stacklevel=1)
         assert warnings.filters == before
         scored(model, VALIDATION)

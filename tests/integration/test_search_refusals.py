@@ -16,7 +16,7 @@ from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit
 from dpbo.curator import Ledger
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.integrations.sklearn import strategies
-from dpbo.integrations.sklearn.training import require_apart
+from dpbo.integrations.sklearn.training import require_disjoint_tables
 from dpbo.mechanisms import NoNoise
 from tests.integration.test_search import BUDGET, LOGISTIC, MIXED, SMOOTH, TERMS, TRAIN, TREE, VALIDATION, X, Y, make
 
@@ -25,11 +25,11 @@ SMOOTH_GIBO = {"strategy": "gibo", "estimator": LOGISTIC, "param_distributions":
 GIBO = {**SMOOTH_GIBO, "estimator": LogisticRegression(), "param_distributions": {"C": st.loguniform(0.01, 1)}}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"scoring": "recall"}, "^scoring="),
-    ({"cv": 5}, "^cv=.*no bound on it is known"), ({"refit": True}, "^refit=.*trained on the training records"),
+    ({"cv": 5}, "^cv=.*no bound is known"), ({"refit": True}, "^refit=.*trained on the training records"),
     ({"final_share": 1.0}, "^final_share="), ({"budget": 0.5}, "^budget="), ({"param_distributions": [MIXED]}, "^param_distributions="),
     ({"strategy": "grid", "scoring": "f1"}, "^scoring="), ({"strategy": "grid", "n_iter": 1}, "^n_iter="),
     ({"strategy": "gibo", "scoring": "neg_log_loss", "param_distributions": MIXED}, "^strategy="),
-    ({"strategy": "grid", "budget": NoNoise(allow_not_private=True)}, "^budget="), ({"strategy_options": {"clip": 1.0}}, "options="),
+    ({"strategy": "grid", "mechanism": NoNoise(allow_not_private=True)}, "^mechanism="), ({"strategy_options": {"clip": 1.0}}, "options="),
     ({"strategy": "saas", "param_distributions": MIXED}, "^strategy='saas'"), ({**SMOOTH_GIBO, "scoring": "accuracy"}, "^scoring="),
     ({**SMOOTH_GIBO, "n_iter": 1}, "^n_iter="), ({"scoring": make_scorer(f1_score), "score_range": (0.0, 1.0)}, "one real number a record"),
     ({"estimator": Ridge(), "param_distributions": {"alpha": [1.0, 2.0]}, "scoring": "neg_log_loss"}, "predict_proba"),
@@ -52,7 +52,7 @@ def test_nothing_is_reserved_for_what_cannot_work(tmp_path):
         file = tmp_path / f"{i}.db"
         with pytest.raises(Exception, match=message):
             make(dataset="d", ledger=str(file), **changed).fit(*TRAIN, *VALIDATION)
-        assert not file.exists() or Ledger.existing(str(file)).head().seq == 0, changed
+        assert not file.exists() or Ledger.open(str(file)).head().seq == 0, changed
 
 
 def test_a_validation_table_of_another_form_is_refused(tmp_path):
@@ -88,11 +88,11 @@ def test_a_unit_on_both_sides_is_seen_and_labels_of_two_kinds_are_refused():
         (["a", "7", "7"], np.array(["a", "c", "c"]), "text"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=r"^groups_train="):
-            require_apart(rows, rows.copy(), groups, trained)
-        require_apart(rows, rows.copy(), groups, apart[kind])
+            require_disjoint_tables(rows, rows.copy(), groups, trained)
+        require_disjoint_tables(rows, rows.copy(), groups, apart[kind])
         for mixed in ([1, "b", 1], np.array(["b", 1, None], dtype=object)):
             with pytest.raises(InputError, match="different kinds"):
-                require_apart(rows, rows.copy(), mixed, trained)
+                require_disjoint_tables(rows, rows.copy(), mixed, trained)
 
 
 def test_what_is_no_label_a_record_is_refused_by_name_and_not_shown():
@@ -100,7 +100,7 @@ def test_what_is_no_label_a_record_is_refused_by_name_and_not_shown():
     for labels in ([{1}, {2}, {3}], "abc", {1, 2, 3}, {1: 0, 2: 0, 3: 0}, np.zeros((3, 2))):
         for name, given in (("groups", (labels, good)), ("groups_train", (good, labels))):
             with pytest.raises(InputError, match=rf"^{name}='\w+'") as caught:
-                require_apart(rows, rows.copy(), *given)
+                require_disjoint_tables(rows, rows.copy(), *given)
             assert caught.value.__context__ is None
 
 
@@ -123,7 +123,7 @@ def test_a_search_that_cannot_propose_is_refused_before_anything_is_reserved(tmp
         file = str(tmp_path / f"{strategy}.db")
         with pytest.raises(RuntimeError, match="no neighbours"):
             short(strategy=strategy, dataset="d", ledger=file).fit(*TRAIN, *VALIDATION)
-        assert Ledger.existing(file).head().seq == 0, strategy
+        assert Ledger.open(file).head().seq == 0, strategy
 
 
 def test_a_parameter_of_one_value_is_held():

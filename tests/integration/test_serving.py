@@ -16,9 +16,10 @@ import uvicorn
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
 from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure
-from dpbo.integrations.http import RemoteCurator, RemoteRefusal, application, search
+from dpbo.integrations.http import RemoteCurator, application, search
+from dpbo.integrations.http.client import RemoteRefusal
 from dpbo.mechanisms.laplace import LaplaceMechanism
-from dpbo.models import squared_exponential
+from dpbo.models.datasets import squared_exponential
 from dpbo.papers.po_gp_ucb import Modeler, Outcomes
 
 TOKEN = "a token of enough letters"

@@ -15,8 +15,8 @@ import torch
 from dpbo.__main__ import main
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
-from dpbo.integrations.http import RemoteCurator, RemoteRefusal
-from dpbo.integrations.http.client import Journal
+from dpbo.integrations.http import RemoteCurator
+from dpbo.integrations.http.client import Journal, RemoteRefusal
 from dpbo.integrations.tables import read_columns
 from dpbo.papers.po_gp_ucb import read_release
 from tests.integration.processes import started
@@ -122,18 +122,18 @@ def test_either_side_may_be_killed_at_any_moment(place, kills, steps):
 
 def _require_accounts(place, kills, steps):
     """Every answer was charged once, drawn once and is what the modeler holds; at most one a row."""
-    ledger = Ledger.existing(str(place / "private.db"))
+    ledger = Ledger.open(str(place / "private.db"))
     ledger.verify()
     charges = [slot for record in ledger.charges("outcomes") for slot in record.body["slots"]]
     drawn = {value["details"]["request"]: value for value in ledger.values("outcomes")}
     journal = Journal(place / "journal.jsonl")
-    assert len(journal.told) == steps
+    assert len(journal.answers) == steps
     assert max(collections.Counter(slot["part"] for slot in charges).values()) == 1
     assert max(collections.Counter(slot["details"]["request"] for slot in charges).values()) == 1
-    assert {name: (answer.row, answer.value) for name, answer in journal.told.items()} == {
-        name: (value["details"]["row"], value["value"][0]) for name, value in drawn.items() if name in journal.told
+    assert {name: (answer.row, answer.value) for name, answer in journal.answers.items()} == {
+        name: (value["details"]["row"], value["value"][0]) for name, value in drawn.items() if name in journal.answers
     }
-    assert set(drawn) <= set(journal.asked), "nothing was answered that was not asked"
+    assert set(drawn) <= set(journal.questions), "nothing was answered that was not asked"
     lost = len(charges) - len(drawn)
     assert lost <= kills, "at most what was under way when the curator died"
     assert len(ledger.charges("rows")) == 1
@@ -171,10 +171,10 @@ def test_other_columns_or_units_are_refused_under_the_same_ledger(place):
         assert main(["curate", "table.csv", *TABLE, "--radius", "15", "--scale", "1", "2", *FILES, *changed]) == code
 
     def kept():
-        return (place / "release" / "release.json").read_bytes(), Ledger.existing(str(place / "private.db")).head().hash
+        return (place / "release" / "release.json").read_bytes(), Ledger.open(str(place / "private.db")).head().hash
 
     curate("--outcome-range", "1", "0", code=1)
-    assert Ledger.existing(str(place / "private.db")).head().kind == "birth", "refused before anything was reserved"
+    assert Ledger.open(str(place / "private.db")).head().kind == "birth", "refused before anything was reserved"
     curate(code=0)
     before = kept()
     for changed in (("--scale", "2", "1"), ("--columns", "b", "a"), ("--outcome", "a")):

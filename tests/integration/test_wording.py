@@ -7,7 +7,7 @@ import torch
 
 from dpbo import Space
 from dpbo.errors import InputError
-from dpbo.integrations.parameter_encoding import Kind, Wording
+from dpbo.integrations.parameter_encoding import Kind, ParameterEncoding
 
 SPECS = {
     "C": scipy.stats.loguniform(1e-2, 1e3),
@@ -29,7 +29,7 @@ def plain(value, _others):
 
 
 def test_every_parameter_is_what_a_user_calls_it():
-    words = {parameter.name: parameter for parameter in Wording(SPACE, plain).parameters}
+    words = {parameter.name: parameter for parameter in ParameterEncoding(SPACE, plain).parameters}
     kinds = {name: parameter.kind for name, parameter in words.items()}
     assert kinds == {
         "C": Kind.LOG, "momentum": Kind.REAL, "lag (quantile)": Kind.REAL, "shifted (quantile)": Kind.REAL, "depth": Kind.WHOLE,
@@ -44,7 +44,7 @@ def test_every_parameter_is_what_a_user_calls_it():
 
 
 def test_words_and_points_are_the_same_place():
-    wording = Wording(SPACE, plain)
+    wording = ParameterEncoding(SPACE, plain)
     for x in SPACE.sample(32, seed=3):
         shown = wording.shown(x)
         back = wording.point(shown)
@@ -61,7 +61,7 @@ def test_words_and_points_are_the_same_place():
 
 def test_values_that_are_equal_but_not_the_same_keep_words_of_their_own():
     for choices in ([1.0, 1, "sqrt"], [None, True, False, 0], [True, 1, 1.0, "x"]):
-        wording = Wording(Space(a=choices), plain)
+        wording = ParameterEncoding(Space(a=choices), plain)
         assert len(set(wording.parameters[0].labels)) == len(choices), "no two of them are equal"
         for k in range(len(choices)):
             x = torch.tensor([float(k)], dtype=torch.float64)
@@ -71,7 +71,7 @@ def test_values_that_are_equal_but_not_the_same_keep_words_of_their_own():
 def test_ordered_numbers_are_of_one_type():
     for values, kind in (([0, 0.5, 1], float), (list(np.logspace(-3, 0, 4)), float), ([np.float64(0.1), 1], float), ([1, 4, 16], int)):
         space = Space(a=values)
-        wording = Wording(space, plain)
+        wording = ParameterEncoding(space, plain)
         assert {type(label) for label in wording.parameters[0].labels} == {kind}
         for u in space.discrete_dims[0]:
             x = torch.tensor([u], dtype=torch.float64)
@@ -80,19 +80,19 @@ def test_ordered_numbers_are_of_one_type():
 
 
 def test_what_has_no_words_is_refused():
-    with pytest.raises(InputError, match="words of their own"):
-        Wording(Space(f=[object(), object()]), plain)
-    with pytest.raises(InputError, match="words of their own"):
-        Wording(Space(f=["(1,)", (1,)]), plain)
-    wording = Wording(SPACE, plain)
-    with pytest.raises(InputError, match="all there"):
+    with pytest.raises(InputError, match="distinct `repr`s"):
+        ParameterEncoding(Space(f=[object(), object()]), plain)
+    with pytest.raises(InputError, match="distinct `repr`s"):
+        ParameterEncoding(Space(f=["(1,)", (1,)]), plain)
+    wording = ParameterEncoding(SPACE, plain)
+    with pytest.raises(InputError, match="all given"):
         wording.point({"C": 1.0})
     with pytest.raises(InputError, match="kernel"):
         wording.point(wording.shown(SPACE.sample(1, seed=0)[0]) | {"kernel": "linear"})
 
 
 def test_what_is_shown_outside_the_space_has_no_point():
-    wording = Wording(SPACE, plain)
+    wording = ParameterEncoding(SPACE, plain)
     shown = wording.shown(SPACE.sample(1, seed=0)[0])
     assert wording.holds(shown)
     assert not wording.holds({})

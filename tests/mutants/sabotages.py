@@ -65,8 +65,8 @@ SABOTAGES = (
     Sabotage(
         "replacing is charged as adding",
         "queries/clipped.py",
-        old="return k * (b - a) + (k - 1) * max(a, -b, Fraction(0))",
-        new="return k * max(abs(a), abs(b))",
+        old="replaced, added = k * (b - a) + (k - 1) * max(a, -b, Fraction(0)), ",
+        new="replaced, added = k * max(abs(a), abs(b)), ",
         test="tests/contracts/test_clipped_contract.py::TestClippedMean::test_neighbours_stay_within_the_declared_sensitivity",
     ),
     Sabotage(
@@ -103,8 +103,8 @@ SABOTAGES = (
     Sabotage(
         "the chunk's padding keeps the last chunk's records",
         "queries/gradient.py",
-        old="        buffer[:, count:] = 0.0\n        yield by_columns(W, buffer)[:d], count",
-        new="        yield by_columns(W, buffer)[:d], rows",
+        old="        buffer[:, count:] = 0.0\n        yield deterministic_matmul(W, buffer)[:d], count",
+        new="        yield deterministic_matmul(W, buffer)[:d], rows",
         test="tests/unit/queries/test_gradient.py::test_one_unit_changes_no_others_bits",
     ),
     Sabotage(
@@ -119,15 +119,15 @@ SABOTAGES = (
     Sabotage(
         "mixture moments as if replacing moved one component alone",
         "queries/mixture_moments.py",
-        old="both = alone if self.components == 1 else 2.0 * alone",
-        new="both = alone",
+        old="two_components = one_record if self.components == 1 else 2.0 * one_record",
+        new="two_components = one_record",
         test="tests/unit/queries/test_mixture_moments.py::TestSplit::test_worst_case_attains_the_sensitivity",
     ),
     Sabotage(
         "records are not clipped once more after they were rounded",
         "queries/ball.py",
-        old='    return (k, alive) if norm == "linf" else (_shortened(k, steps), alive)',
-        new="    return k, alive",
+        old="    return torch.where(squares > steps * steps, (k * (steps / root)).trunc_(), k), valid",
+        new="    return k, valid",
         test="tests/unit/queries/test_mixture_moments.py::test_no_record_is_longer_than_one_and_weights_sum_to_one_exactly",
     ),
     Sabotage(
@@ -138,16 +138,16 @@ SABOTAGES = (
             "        if not view.can_take:\n"
             '            raise InputError("records", type(view.records).__name__, "of a kind that can be sliced, to be'
             ' sampled")\n'
-            "        return self.query._evaluate(view.sampled(self.rate), subject)"
+            "        return self.query._evaluate(view.poisson_sample(self.rate), subject)"
         ),
         new=(
             "    def _evaluate(self, view: View, subject: Any, _taken: dict[Any, Any] = {}) -> IntegerSum | Failure:\n"
             "        if not view.can_take:\n"
             '            raise InputError("records", type(view.records).__name__, "of a kind that can be sliced, to be'
             ' sampled")\n'
-            '        held = getattr(view, "held", view)\n'
+            '        held = getattr(view, "container", view)\n'
             "        if (known := _taken.get((id(held), self.rate))) is None or known[0] is not held:\n"
-            "            known = _taken[id(held), self.rate] = held, view.sampled(self.rate)\n"
+            "            known = _taken[id(held), self.rate] = held, view.poisson_sample(self.rate)\n"
             "        return self.query._evaluate(known[1], subject)"
         ),
         test="tests/unit/queries/test_sampled.py::test_the_published_variance_covers_noise_and_sampling",
@@ -216,7 +216,7 @@ SABOTAGES = (
     # accounting
     Sabotage(
         "two kinds of release that share one dominating pair are composed as the last one alone",
-        "accounting/dominating.py",
+        "accounting/selection_pairs.py",
         old="        pairs[pair] += event.slots\n",
         new="        pairs[pair] = event.slots\n",
         test="tests/unit/accounting/test_composition.py::test_mechanisms_that_share_a_dominating_pair_add_up",
@@ -230,17 +230,17 @@ SABOTAGES = (
     ),
     Sabotage(
         "permute-and-flip gets the exponential mechanism's half of mu",
-        "accounting/profiles.py",
-        old="_mu_squared_of(one / 2 if isinstance(event, ExponentialEvent) else one)",
-        new="_mu_squared_of(one / 2 if isinstance(event, (ExponentialEvent, PermuteAndFlipEvent)) else one)",
+        "accounting/event_costs.py",
+        old="float(one / 2 if isinstance(event, ExponentialEvent) else one)",
+        new="float(one / 2 if isinstance(event, (ExponentialEvent, PermuteAndFlipEvent)) else one)",
         test="tests/unit/accounting/test_composition.py::test_exponentials_are_half_as_far_as_any_pure_mechanism",
     ),
     Sabotage(
         "the Renyi bound of a selection takes the paper's ln(1/g - 1) for ln(1/g)",
-        "accounting/selected.py",
-        old="(1 - 1 / inner) * base_curve(inner) - math.log(law.gamma) / inner).min()",
-        new="(1 - 1 / inner) * base_curve(inner) + math.log(max(1 / law.gamma - 1, 1e-9)) / inner).min()",
-        test="tests/unit/accounting/test_selected.py::test_no_mechanism_passes_the_renyi_bounds",
+        "accounting/selection_bounds.py",
+        old="(1 - 1 / inner) * run_curve(inner) - math.log(run_count.gamma) / inner).min()",
+        new="(1 - 1 / inner) * run_curve(inner) + math.log(max(1 / run_count.gamma - 1, 1e-9)) / inner).min()",
+        test="tests/unit/accounting/test_selection_bounds.py::test_no_mechanism_passes_the_renyi_bounds",
     ),
     Sabotage(
         "losses that are atoms are rounded down to the grid",
@@ -251,14 +251,14 @@ SABOTAGES = (
     ),
     Sabotage(
         "what stands beside a selection is forgotten when its budget is checked",
-        "accounting/tuning.py",
+        "accounting/run_count_tuning.py",
         old="            return compose([event, *beside], delta=delta).epsilon <= epsilon",
         new="            return compose([event], delta=delta).epsilon <= epsilon",
         test="tests/unit/accounting/test_selection_event.py::test_a_selection_fits_alone_by_its_profile_and_beside_others_by_the_composition",
     ),
     Sabotage(
         "zCDP and Renyi are read as epsilon with the order in place of the order less one",
-        "accounting/profiles.py",
+        "accounting/renyi.py",
         old="(math.log(delta) + np.log(orders)) / (orders - 1.0)\n    return",
         new="(math.log(delta) + np.log(orders)) / orders\n    return",
         test="tests/unit/accounting/test_filters.py::test_rdp_agrees_with_dp_accounting",
@@ -273,8 +273,8 @@ SABOTAGES = (
     Sabotage(
         "a checkpoint takes steps back",
         "integrations/opacus/accountant.py",
-        old="runs = {run: _longer(self._runs.get(run, []), steps) for run, steps in told.items()}",
-        new="runs = {run: list(steps) for run, steps in told.items()}",
+        old="runs = {run: _longer(self._runs.get(run, []), steps) for run, steps in loaded.items()}",
+        new="runs = {run: list(steps) for run, steps in loaded.items()}",
         test="tests/unit/accounting/test_ledger_accountant.py::test_a_checkpoint_is_merged_and_never_takes_anything_back",
     ),
     # curator and ledger
@@ -302,11 +302,11 @@ SABOTAGES = (
         "a handle that was charged and lost is drawn again",
         "curator/pending.py",
         old=(
-            "            if handle in self._given:\n"
-            "                self.of(handle)\n"
-            "        return [handle for handle in every if handle not in self._given]\n"
+            "            if handle in self._charged:\n"
+            "                self.value(handle)\n"
+            "        return [handle for handle in distinct if handle not in self._charged]\n"
         ),
-        new="            pass\n        return [handle for handle in every if self._given.get(handle) is None]\n",
+        new="            pass\n        return [handle for handle in distinct if self._charged.get(handle) is None]\n",
         test="tests/unit/curator/test_curator.py::test_a_failure_after_the_charge_loses_the_value_for_good",
     ),
     Sabotage(
@@ -314,7 +314,7 @@ SABOTAGES = (
         "curator/storage.py",
         old='"BEGIN IMMEDIATE" if',
         new='"BEGIN" if',
-        test="tests/slow/ledger/test_contract.py::test_births_at_once_are_one_birth[sqlite]",
+        test="tests/slow/ledger/test_contract.py::test_births_at_once_are_one_birth_and_no_charge_overwrites_another[sqlite]",
     ),
     Sabotage(
         "a ledger that the power may empty",
@@ -325,9 +325,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "a charge beyond the cap by one",
-        "curator/ledger.py",
+        "curator/chain.py",
         old="        if not total <= self.cap:\n",
-        new="        if not head.total <= self.cap:\n",
+        new="        if not before <= self.cap:\n",
         test="tests/contracts/test_ledger_contract.py::TestSQLiteFile::test_charges_add_up_to_the_cap_and_not_beyond",
     ),
     Sabotage(
@@ -340,8 +340,8 @@ SABOTAGES = (
     Sabotage(
         "verification believes the totals it is told",
         "curator/chain.py",
-        old='and self._after(record) == record.body["state"]',
-        new="and self._after(record) is not None",
+        old=' or state.to_json() != record.body["state"]:',
+        new=":",
         test=(
             "tests/contracts/test_ledger_contract.py::TestSQLiteFile::test_a_rightly_hashed_record_that_breaks_the_rules_is_seen[charge-body1"
             "]"
@@ -349,16 +349,16 @@ SABOTAGES = (
     ),
     Sabotage(
         "relations are mixed: unsampled events pass as either",
-        "curator/ledger.py",
-        old="    if not event.relations() <= {adjacency}:\n",
-        new="    if False:\n",
+        "curator/birth.py",
+        old="        if not event.relations() <= {self.adjacency.value}:\n",
+        new="        if False:\n",
         test="tests/contracts/test_ledger_contract.py::TestSQLiteFile::test_what_is_counted_under_another_relation_is_not_charged",
     ),
     Sabotage(
         "a plan is resumed without the terms that it was made with",
-        "curator/ledger.py",
-        old='for term in {**wanted["terms"], **stored["terms"]}}',
-        new='for term in wanted["terms"]}',
+        "curator/chain.py",
+        old="for term in {**wanted.terms, **self.terms}}",
+        new="for term in wanted.terms}",
         test="tests/unit/curator/test_terms.py::test_a_session_resumes_under_all_terms_and_no_other[objective]",
     ),
     Sabotage(
@@ -410,7 +410,7 @@ SABOTAGES = (
     Sabotage(
         "a unit's rows on two ranks pass",
         "curator/shards.py",
-        old="    if any(row[0] for row in lines.exchange(bytes([_has_equals(came)]))):",
+        old="    if any(row[0] for row in group.all_gather(bytes([repeated]))):",
         new="    if False:",
         test="tests/slow/ranks/test_failures.py::test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger",
     ),
@@ -419,13 +419,13 @@ SABOTAGES = (
         "curator/distributed.py",
         old=(
             "        moved = numbers.to(device, copy=True).contiguous()\n"
-            "        with self._watched():\n"
+            "        with self._connected():\n"
             "            dist.reduce(moved, dst=self._members[0], group=self._data if on_device else self._control)\n"
             "            return moved.cpu() if"
         ),
         new=(
             "        moved = numbers.to(device, torch.float64, copy=True).contiguous()\n"
-            "        with self._watched():\n"
+            "        with self._connected():\n"
             "            dist.reduce(moved, dst=self._members[0], group=self._data if on_device else self._control)\n"
             "            return moved.cpu().to(numbers.dtype) if"
         ),
@@ -436,7 +436,7 @@ SABOTAGES = (
         "the statement prints what was spent",
         "curator/reporting.py",
         old="    protected = _guarantee(ledger, ledger.cap, at)\n",
-        new="    protected = _spent(ledger, chain, at)\n",
+        new="    protected = _guarantee(ledger, _spent(ledger, charges, plans, chain[-1].used), at)\n",
         test="tests/unit/test_statement.py::test_the_guarantee_is_the_cap_whatever_was_spent",
     ),
     Sabotage(
@@ -464,17 +464,17 @@ SABOTAGES = (
     Sabotage(
         "the global generators stand afterwards where hidden runs left them",
         "algorithms/hidden_runs.py",
-        old="    with _unheard(), apart(system_entropy), _collected():",
-        new="    with _unheard(), _collected():",
+        old="                isolate_generators(system_entropy),\n",
+        new="",
         test="tests/unit/algorithms/test_private_selection.py::test_global_generators_do_not_tell_how_many_runs_there_were",
     ),
     Sabotage(
         "a hidden run's score is not noised",
-        "curator/inside.py",
-        old="        drawn = mechanism._sample(outcome.numerators, outcome.quanta, law, curator._entropy)",
+        "curator/curator.py",
+        old="        _, value, _ = self._noised(query, outcome, law, mechanism)\n",
         new=(
             "        steps = outcome.numerators.double() * torch.tensor(outcome.quanta) / torch.tensor(law.grid).double()\n"
-            "        drawn = steps.round().long().numpy()"
+            "        value = torch.from_numpy(mechanism.publish(steps.round().long().numpy(), law, query.affine(self.units))[0])\n"
         ),
         test=(
             "tests/unit/algorithms/test_private_selection.py::test_scores_inside_carry_the_noise_that_is_charged[Adjacency.REPLACE_ONE-0.01"
@@ -503,11 +503,11 @@ SABOTAGES = (
     Sabotage(
         "DP-GIBO steps along the raw gradient",
         "algorithms/gibo.py",
-        old="        self._advance(release.value, self._telling)\n",
+        old="        self._advance(release.value, self._pending)\n",
         new=(
-            "        answer = self.curator._answer(self._telling)[1]\n"
+            "        answer = self.curator._answer(self._pending)[1]\n"
             "        raw = answer.numerators.double() * answer.quanta[0] / (self.curator.units or 1)\n"
-            "        self._advance(raw, self._telling)\n"
+            "        self._advance(raw, self._pending)\n"
         ),
         test="tests/unit/algorithms/test_gibo.py::test_the_released_gradients_carry_exactly_this_noise",
     ),
@@ -516,12 +516,12 @@ SABOTAGES = (
         "papers/kusner/bounds.py",
         old="    return 2.0 * math.sqrt(2.0 * math.log(3.0 * count / delta)) + c",
         new="    return 2.0 * math.sqrt(2.0 * math.log(3.0 / delta)) + c",
-        test="tests/unit/algorithms/test_kusner_bounds.py::test_printed_numbers",
+        test="tests/unit/papers/test_kusner_bounds.py::test_printed_numbers",
     ),
     Sabotage(
         "the paper's constants are charged as if they held",
         "papers/kusner/regularised.py",
-        old="NotPrivateEvent(slots=event.slots) if self._paper() else event",
+        old='NotPrivateEvent(slots=event.slots) if self.constants == "paper" else event',
         new="event",
         test="tests/attacks/test_holes_statements.py::test_the_papers_constants_are_never_vouched_for",
     ),
@@ -530,27 +530,24 @@ SABOTAGES = (
         "papers/kusner/regularised.py",
         old="        widest = max(upper - lower for lower, upper in map(self._range, self.grid))",
         new="        widest = min(upper - lower for lower, upper in map(self._range, self.grid))",
-        test="tests/unit/algorithms/test_kusner_loops.py::test_the_best_value_is_found_and_unconditional_over_the_whole_grid[None]",
+        test="tests/unit/papers/test_kusner_search.py::test_the_best_value_is_found_and_unconditional_over_the_whole_grid[None]",
     ),
     Sabotage(
         "private factor analysis divides by the exact private number of records",
         "papers/em/factor_analysis.py",
-        old="count = float(public) if public is not None else max(float(answer.value[0]), 1.0 + 3.0 * float(answer.std[0]))",
-        new="count = float(plan.curator._Curator__view.units)",
+        old="count = float(public) if public is not None else max(float(value[0]), 1.0 + 3.0 * float(std[0]))",
+        new="count = float(curator._Curator__view.units)",
         test=(
-            "tests/unit/algorithms/test_em_kmeans_factors.py::test_nothing_depends_on_the_records_but_through_what_was_released[Adjacency.ADD_OR_REMOVE_ONE-DPFactorAnalysis"
+            "tests/unit/papers/test_em_kmeans_factors.py::test_nothing_depends_on_the_records_but_through_what_was_released[Adjacency.ADD_OR_REMOVE_ONE-DPFactorAnalysis"
             "]"
         ),
     ),
     Sabotage(
         "a question asked again under its name is answered and charged anew",
         "papers/po_gp_ucb/curator_side.py",
-        old="            if request not in self._known:\n                self._known[request] = self._answered(row, request)\n",
-        new=(
-            "            if request not in self._known or self.repeats > 1:\n"
-            "                self._known[request] = self._fresh(row, request)\n"
-        ),
-        test="tests/unit/algorithms/test_outsourced_curating.py::test_an_outcome_is_not_looked_at_where_its_row_has_no_answer_left",
+        old='        charged = [slot for record in self.curator.ledger.charges(self.name) for slot in record.body["slots"]]',
+        new="        charged: list[dict[str, Any]] = []",
+        test="tests/unit/papers/test_po_gp_ucb_curator_side.py::test_an_outcome_is_not_looked_at_where_its_row_has_no_answer_left",
     ),
     # integrations
     Sabotage(
@@ -563,22 +560,22 @@ SABOTAGES = (
     Sabotage(
         "a tuned model is handed out, and kept, with what Opacus left on it",
         "integrations/opacus/tuning.py",
-        old="strip_opacus(fit(given, Session(training, plan.terms)))",
-        new="fit(given, Session(training, plan.terms))",
+        old="strip_opacus(fit(given, Session(training, plan.config)))",
+        new="fit(given, Session(training, plan.config))",
         test="tests/integration/test_opacus_tuning.py::TestTuning::test_the_model_and_its_files_hold_numbers_alone[once]",
     ),
     Sabotage(
         "DP-SGD divides by the private number of records",
         "integrations/opacus/engine.py",
-        old="expected_batch_size=self.terms.batch_size,",
-        new="expected_batch_size=len(self.dataset) // self.terms.batches,",
+        old="expected_batch_size=self.config.batch_size,",
+        new="expected_batch_size=len(self.dataset) // self.config.batches,",
         test="tests/integration/test_opacus_tuning.py::TestSession::test_it_gives_out_exactly_its_steps_as_fresh_poisson_samples",
     ),
     Sabotage(
         "a DP-SGD run is paid for after it was trained, and one that fails is not",
         "integrations/opacus/tuning.py",
         old=(
-            "        self._curator.ledger.charge(_TRAINING, self._event, paid, _TRAINING)\n"
+            "        self._curator.ledger.charge(_TRAINING, self._event, details, _TRAINING)\n"
             "        try:\n"
             "            model = self._train(self._space.decode(x))\n"
             "        except Exception:\n"
@@ -589,7 +586,7 @@ SABOTAGES = (
             "            model = self._train(self._space.decode(x))\n"
             "        except Exception:\n"
             "            return None\n"
-            "        self._curator.ledger.charge(_TRAINING, self._event, paid, _TRAINING)\n"
+            "        self._curator.ledger.charge(_TRAINING, self._event, details, _TRAINING)\n"
         ),
         test="tests/integration/test_opacus_tuning.py::TestTuning::test_a_run_is_paid_for_before_it_sees_a_record",
     ),

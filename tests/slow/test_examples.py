@@ -81,6 +81,15 @@ def test_ten_length_scales_by_private_gradients():
     assert "0.9250-GDP" in str(statement)
 
 
+def test_a_variant_of_dp_gibo_takes_another_model_and_another_optimizer():
+    from examples.gibo_variant import PEOPLE, tuned
+
+    assert len((EXAMPLES / "gibo_variant.py").read_text().splitlines()) <= 45
+    x, statement = tuned(iterations=20)
+    assert (x - PEOPLE.mean(0)).abs().max() < 0.1
+    assert "(2.000, 1e-06)-DP" in str(statement)
+
+
 def test_everything_of_one_patient_together():
     from examples.patient_groups import tuned
 

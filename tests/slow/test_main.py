@@ -40,7 +40,7 @@ def test_the_main_job_reports_what_it_should(job):
     assert len(result["history"]["X"]) == 10
     assert result["statement"]["guarantee"]["epsilon"] == pytest.approx(3.0)
     assert "(3.000, 1e-05)-DP" in out
-    assert "true" not in out
+    assert "true" not in out.replace("true-positive", "")
     assert (folder / "p.png").stat().st_size > 10_000
 
 
@@ -98,7 +98,7 @@ def test_the_plan_table_is_the_one_the_readme_shows():
     status, out, _ = printed("plan")
     assert status == 0
     table = "\n".join(line for line in out.splitlines() if line.startswith("|"))
-    assert table in (pathlib.Path(__file__).parents[2] / "README.md").read_text()
+    assert table in (pathlib.Path(__file__).parents[2] / "docs/choosing.md").read_text()
 
 
 @pytest.mark.deep

@@ -79,7 +79,7 @@ score = lambda model, records: model.predict(records[0]) == records[1]
 
 
 def test_the_table_of_what_an_epsilon_means():
-    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(("| epsilon |", "| success"))]
+    lines = [line for line in (ROOT / "docs/choosing.md").read_text().splitlines() if line.startswith(("| epsilon |", "| true-positive"))]
     epsilons, success = ([float(cell) for cell in line.split("|")[2:8]] for line in lines)
     for epsilon, told in zip(epsilons, success, strict=True):
         mu = math.sqrt(float(GDPFilter().cap(Budget(epsilon, 1e-6)).parts[0]))
@@ -87,9 +87,9 @@ def test_the_table_of_what_an_epsilon_means():
 
 
 def test_what_an_epsilon_means_under_other_accountings():
-    readme = (ROOT / "README.md").read_text()
+    page = (ROOT / "docs/choosing.md").read_text()
     for accounting in (PureFilter(), ZCDPFilter()):
-        line = next(line for line in readme.splitlines() if f"`{accounting.name}`" in line and "may mean" in line)
+        line = next(line for line in page.splitlines() if f"`{accounting.name}`" in line and "may mean" in line)
         epsilons, rates = re.findall(r"epsilon ([\d., ]+) may mean up to ([\d., ]+) %", line)[0]
         for epsilon, told in zip(epsilons.split(", "), rates.split(", "), strict=True):
             guarantee = accounting.guarantee(accounting.cap(Budget(float(epsilon), 1e-6)), 1e-6)

@@ -15,10 +15,10 @@ from dpbo.accounting import gdp
 from dpbo.accounting.gdp import true_positive_rate
 from dpbo.mechanisms import exponential, permute_and_flip
 from dpbo.mechanisms.gaussian import NORMAL
-from dpbo.mechanisms.l2_laplace import _Draw
+from dpbo.mechanisms.l2_laplace import _decided
 from dpbo.mechanisms.laplace import LAPLACE
 from dpbo.mechanisms.rounding import decide
-from dpbo.mechanisms.run_count import drawn
+from dpbo.mechanisms.run_count import draw_run_count
 from dpbo.statement import Guarantee
 from dpbo.testing import SeededEntropy
 from tests.unit.mechanisms.test_run_count import LAWS
@@ -49,7 +49,7 @@ def turns(monkeypatch):
     own = vars(kind)["prec"]
 
     def watched(context, bits):
-        found.append(_mpmath._turn._is_owned())  # type: ignore[attr-defined]
+        found.append(_mpmath._lock._is_owned())  # type: ignore[attr-defined]
         own.fset(context, bits)
 
     monkeypatch.setattr(kind, "prec", property(own.fget, watched))
@@ -66,7 +66,7 @@ def test_laws_draws_and_curves_set_the_precision_in_their_turn(turns):
     works: list[Callable[[], object]] = [
         lambda: decide(NORMAL, 5, False, 0.5, 2.0**20, SeededEntropy(0)),
         lambda: decide(LAPLACE, 5, False, 0.5, 2.0**20, SeededEntropy(0)),
-        lambda: _Draw.of(np.arange(1, 5, dtype=np.uint64)).decided([0.5, 0.5], [2.0**20] * 2, SeededEntropy(0)),
+        lambda: _decided(np.arange(1, 5, dtype=np.uint64), [0.5, 0.5], [2.0**20] * 2, SeededEntropy(0)),
         lambda: exponential._exactly(np.array([3, 2]), np.array([0, 5]), Fraction(1, 3), 1 << 63, 64),
         lambda: permute_and_flip._exactly(3, 5, Fraction(1, 3), 1 << 63, 64),
         lambda: gdp._exact_delta(1.0, 1.0),
@@ -83,4 +83,4 @@ def test_laws_draws_and_curves_set_the_precision_in_their_turn(turns):
 def _used(law):
     law.first()
     law.quantile(0.95)
-    drawn(law, SeededEntropy(0))
+    draw_run_count(law, SeededEntropy(0))

@@ -10,9 +10,9 @@ from dpbo.curator import Ledger
 from dpbo.__main__ import main
 budget = dpbo.Budget(epsilon=3.0, delta=1e-6)
 dpbo.accounting.calibrate(budget, releases=30)
-birth = dict(dataset="d", unit="u", grouped=False, adjacency="replace-one", role="validation")
-birth |= dict(budget=budget.to_json(), accounting="GDPFilter")
-Ledger("l.db", birth).verify()
+from dpbo.curator.birth import Birth
+made_for = dict(dataset="d", unit="u", grouped=False, adjacency=dpbo.Adjacency.REPLACE_ONE, budget=budget)
+Ledger("l.db", Birth(**made_for, accounting=dpbo.accounting.GDPFilter())).verify()
 assert main(["ledger", "show", "l.db"]) == 0
 print([m for m in ('torch', 'opacus', 'dp_accounting') if m in sys.modules])
 import importlib, logging, warnings

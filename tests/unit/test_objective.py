@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import scipy.stats
 import torch
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source
+from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source, Space
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable
@@ -51,12 +52,19 @@ def objective(curator, **changes):
 
 def test_values_and_variances_go_straight_into_a_gp():
     curator = make()
-    Y, Yvar = objective(curator)(X)
+    search = objective(curator)
+    with pytest.raises(InputError, match="without values"):
+        search.model()
+    Y, Yvar = search(X)
     assert Y.shape == Yvar.shape == (3, 1)
     assert (Y - truth(X)).abs().max() < 6 * Yvar.max().sqrt()
     gp = SingleTaskGP(X, Y, train_Yvar=Yvar)
     fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp))
-    assert gp.posterior(X).mean.shape == (3, 1)
+    assert torch.allclose(gp.posterior(X).mean, search.model().posterior(X).mean, atol=1e-6)
+    space = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform())
+    built: Any = search.model(space, builder=lambda *given: (gp, given))
+    assert built[1][0] is space
+    assert all(map(torch.equal, built[1][1:], (X, Y, Yvar)))
 
 
 def test_the_noise_is_that_of_its_share_of_the_budget():
@@ -66,6 +74,7 @@ def test_the_noise_is_that_of_its_share_of_the_budget():
     assert search.noise_std.item() == pytest.approx(search.noise_multiplier / N)
     assert search(X)[1].sqrt()[0].item() == pytest.approx(search.noise_std.item())
     assert final.noise_multiplier == pytest.approx(10**0.5 / 0.7191174352217926)
+    assert objective(make(), budget=Budget(1.0, 1e-5)).noise_multiplier == objective(make(budget=Budget(1.0, 1e-5))).noise_multiplier
     with pytest.raises(BudgetExceeded):
         objective(curator, evaluations=1, budget=0.001, name="more")
 

@@ -37,35 +37,35 @@ def test_the_gradient_noise_is_the_one_a_run_then_has():
     assert f"10 steps, noise of a gradient {gibo.rho:.2g} of its clip" in remark
 
 
-def test_told_apart_is_one_error_in_twenty():
+def test_the_detectable_difference_is_wrong_one_time_in_twenty():
     plan = strategies(dpbo.plan(1000, BUDGET, evaluations=20))
-    gap, noise = plan["bo"].told_apart, plan["bo"].noise
+    gap, noise = plan["bo"].detectable_difference, plan["bo"].noise
     assert 0.5 * math.erfc(gap / (noise * math.sqrt(2)) / math.sqrt(2)) == pytest.approx(0.05)
     epsilon = float(plan["grid"].remark.split()[1].rstrip(";"))
-    assert 0.5 * math.exp(-epsilon * 1000 * plan["grid"].told_apart / 2) == pytest.approx(0.05, rel=0.1)
+    assert 0.5 * math.exp(-epsilon * 1000 * plan["grid"].detectable_difference / 2) == pytest.approx(0.05, rel=0.1)
 
 
-def test_what_fits():
+def test_which_strategy_is_recommended():
     for units, dimension, fits in ((50_000, 4, "bo"), (50_000, 12, "bo"), (1000, 4, "grid"), (50, 4, "none"), (1200, 10, "gibo")):
         plan = dpbo.plan(units, BUDGET, evaluations=44, dimension=dimension)
-        assert plan.fits == fits
-        assert f"What fits: {fits}" in str(plan)
+        assert plan.recommended == fits
+        assert f"Recommended: {fits}" in str(plan)
 
 
 def test_too_few_evaluations_for_a_gradient_and_too_small_a_budget_for_a_choice_are_said():
     plan = strategies(dpbo.plan(1000, Budget(0.01, 1e-6), evaluations=5, dimension=9))
     assert "needs 10 fits" in plan["gibo"].remark
-    assert math.isinf(plan["grid"].told_apart)
+    assert math.isinf(plan["grid"].detectable_difference)
 
 
-def test_no_difference_beyond_the_range_is_told_apart():
+def test_no_difference_beyond_the_range_is_detectable():
     plan = strategies(dpbo.plan(2, BUDGET, evaluations=5, score_range=(-1.0, 0.0)))
-    assert math.isinf(plan["bo"].told_apart)
-    assert math.isinf(plan["grid"].told_apart)
+    assert math.isinf(plan["bo"].detectable_difference)
+    assert math.isinf(plan["grid"].detectable_difference)
     assert "within 1 of the best" in plan["grid"].remark
 
 
-def test_the_command_says_what_fits(capsys):
+def test_the_command_recommends(capsys):
     arguments = ["plan", "--units", "1000", "20000", "--epsilons", "1", "3", "--points", "40", "--dimension", "4"]
     assert main(arguments) == 0
     assert "| 20,000 | bo" in capsys.readouterr().out

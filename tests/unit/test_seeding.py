@@ -10,7 +10,7 @@ import torch
 
 from dpbo import Space
 from dpbo.acquisition import suggest, suggest_in_trust_region, suggest_pareto
-from dpbo.isolation import apart, seeded
+from dpbo.isolation import isolate_generators, seed_torch
 from dpbo.testing import SeededEntropy
 
 SPACE = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform())
@@ -52,12 +52,12 @@ def test_generators_apart_never_go_back_to_a_state_that_another_thread_had_seede
     before, inside, leave = torch.get_rng_state(), threading.Event(), threading.Event()
 
     def seeds():
-        with seeded(7):
+        with seed_torch(7):
             inside.set()
             leave.wait(60)
 
     def goes_apart():
-        with apart(SeededEntropy(0)):
+        with isolate_generators(SeededEntropy(0)):
             pass
 
     threads = [threading.Thread(target=seeds), threading.Thread(target=goes_apart)]

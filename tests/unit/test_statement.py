@@ -31,9 +31,9 @@ def test_twenty_five_gaussian_releases_of_total_mu_one_print_4_378():
     objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=25)
     assert "(4.378, 1e-05)-DP" in str(curator.statement())
     objective(torch.rand(25, 2, dtype=torch.float64))
-    text = str(curator.statement())
-    assert "(4.378, 1e-05)-DP" in text
-    assert text.count("4.378") == 6  # guarantee, its three lines, reserved, charged
+    statement = curator.statement()
+    assert str(statement).count("(4.378, 1e-05)-DP") == 3  # guarantee, reserved, charged
+    assert all("(4.378, 1e-05)-DP" in line for line in statement.lines)
 
 
 @pytest.mark.attack("A15")
@@ -53,14 +53,18 @@ def test_every_field_is_there_in_text_json_and_html(tmp_path):
     statement = curator.statement()
     text = str(statement)
     for part in ("patient", "validation", "readmissions", "replace-one", "200 of them", "Not protected", "trained on", "search inputs",
-                 "score-per-record", "timing-not-observed", "svm: evaluations 4", "score_range [[0.0, 1.0]]", "1 % false alarms",
-                 "2 records", statement.head, "unconditionally", "unconditional releases alone", "under the assumptions"):  # fmt: skip
+                 "score-per-record", "timing-not-observed", "svm: evaluations 4", "score_range [[0.0, 1.0]]", "1 % false-positive rate",
+                 "2 records", statement.head, "50 % is left", "mu-GDP: neighbouring data sets"):  # fmt: skip
         assert part in text, part
     assert "this process only" not in text.lower()
+    assert "unconditionally" not in text, "the three lines are one"
     assert str(make().statement()).startswith("This process only")
     fields = json.loads(statement.to_json())
     assert fields["guarantee"]["mu"] == 1.0
     assert fields["public_inputs"]["svm"]["budget"] == "1/2"
+    assert fields["lines"] == [fields["lines"][0]] * 3
+    assert all(name in fields["lines"][0] for name in fields["assumptions"])
+    assert (fields["remaining"], len(fields["public_inputs"])) == (0.5, 1)
     assert "<table>" in statement._repr_html_()
     assert statement.head in statement._repr_html_()
 
@@ -97,7 +101,9 @@ def test_the_form_to_sign_says_all_the_statement_says_and_asks_the_rest():
     statement = make().statement()
     page, blank = form(statement), form()
     for title, text in statement.sections():
-        assert f"| {title.strip()} | {text} |" in page
+        cell = text.replace("\n", "<br>")
+        assert f"| {title.strip()} | {cell} |" in page
+    for title in statement.titles():
         assert f"| {title.strip()} |" in blank
     assert "This process only" in page, "what must be read first stands first"
     assert page.split("## What the signer states")[1] == blank.split("## What the signer states")[1]
@@ -110,6 +116,7 @@ def test_no_name_writes_a_row_of_its_own_on_the_form_and_a_void_one_guarantees_n
     page = form(curator.statement())
     assert page.count("\n| Guarantee |") == 1
     assert "\n# A heading" not in page
+    assert sum(line.startswith("Guarantee") for line in str(curator.statement()).splitlines()) == 1
     assert "Nothing is guaranteed." in form(curator.statement().voided("the noise repeats"))
 
 
@@ -133,7 +140,7 @@ def test_an_assumption_that_no_part_of_dpbo_makes_stands_in_the_statement_as_the
 
 
 def test_a_void_record_without_a_reason_voids():
-    """Earlier versions wrote one."""
+    """A ledger that another program wrote may hold one."""
     ledger = make().ledger
     head = ledger.head()
     with ledger.storage.writing() as connection:
@@ -149,24 +156,24 @@ def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_
     accountant = LedgerAccountant(curator, noise_multiplier=8.0, steps=1)
     accountant.reserve(0.05)
     accountant.step(noise_multiplier=8.0, sample_rate=0.05)
-    told, read = curator.statement(), compose_statement(Ledger.existing(url))
+    told, read = curator.statement(), compose_statement(Ledger.open(url))
     assert str(read) == str(told)
     assert "200 of them" in str(read)
     assert "WARNING: delta exceeds 1/200" in str(read)
 
 
-@pytest.mark.parametrize(("delta", "told"), [(1e-2, "WARNING: delta exceeds 1/200"), (2e-3, "known here are the 200 validation ones")])
+@pytest.mark.parametrize(("delta", "told"), [(1e-2, "WARNING: delta exceeds 1/200"), (2e-3, "the number of validation ones is 200")])
 def test_of_two_roles_the_statement_says_whose_number_it_knows(delta, told):
     curator = make(budget=Budget(6.0, delta), role="validation")
     PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, budget=0.5)
     assert "(200 of them, a public number)" in str(curator.statement())
-    assert "known here" not in str(curator.statement())
+    assert "number of validation ones" not in str(curator.statement())
     curator.reserve("training", GaussianMechanism(30.0).event(), slots=1, terms={"role": "training"})
     statement = curator.statement()
     assert "each patient of the validation and training records (200 validation ones, a public number)" in str(statement)
     assert told in " ".join(statement.meaning)
     assert (statement.units, statement.counted) == (200, "validation")
-    assert "WARNING" not in str(statement) or "known here" not in str(statement)
+    assert "WARNING" not in str(statement) or "number of validation ones" not in str(statement)
 
 
 def test_a_plan_named_as_a_release_keeps_what_it_declared():

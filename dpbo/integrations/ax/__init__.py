@@ -1,4 +1,4 @@
-"""Ax experiments over a private objective. Ax is loaded here, without its warnings of modules that it moved and imports by old names."""
+"""Ax experiments over a private objective. Ax is imported here without its warnings about its own deprecated imports."""
 
 import importlib
 import warnings

@@ -1,5 +1,4 @@
 from .client import RemoteCurator as RemoteCurator
-from .client import RemoteRefusal as RemoteRefusal
 from .client import search as search
 from .server import application as application
 from .server import serve as serve

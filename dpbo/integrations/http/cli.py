@@ -1,7 +1,7 @@
-"""`python -m dpbo curate` and `python -m dpbo model`: two parties and a folder between them.
+"""The commands `python -m dpbo curate` and `python -m dpbo model`: two parties that share a folder.
 
-The curator reads a table, releases its rows once into a folder, and serves outcomes; the modeler reads the folder and asks. Every public
-choice is an option here and stands in release.json. Both commands go on where they were stopped: the curator from its ledger, the modeler
+The curator reads a table, releases its rows once into the folder, and serves outcomes. The modeler reads the folder and asks. Every public
+choice is an option and is written to release.json. Both commands continue after an interruption: the curator from its ledger, the modeler
 from its journal.
 """
 
@@ -19,43 +19,49 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from dpbo.accounting.calibration import exact_share
-from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
+from dpbo.accounting.filters import GDPFilter, PureFilter
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.integrations.tables import read_columns
 from dpbo.models.noisy_inputs import noisy_inputs
-from dpbo.papers.po_gp_ucb.curator_side import Answer, Outcomes, read_release, release_rows, write_release
+from dpbo.papers.po_gp_ucb.curator_side import Outcomes, read_release, release_rows, write_release
 from dpbo.papers.po_gp_ucb.modeler import Modeler
 from dpbo.papers.po_gp_ucb.row_noise import RowNoise, row_noises
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
 from dpbo.queries.rows import RowTable
 
-_TABLE = "rows"  # among the records that the curator holds
+_TABLE = "rows"  # key of the table among the curator's records
 
 
 def curate(options: argparse.Namespace) -> None:
-    """Release the rows, or find them released; write the folder; serve."""
+    """Release the rows, or read them from the ledger if they were released; write the folder; serve outcomes."""
     token = _token(options.token_file) if options.serve is not None else ""
     curator = _curator(options)
-    chosen, outcomes = _noise(options, curator), _outcomes(options, curator)
+    chosen = _noise(options, curator)
+    protection = {"declassified": options.declassify} if options.declassify else {"budget": options.outcome_share}
+    outcomes = Outcomes(
+        curator, _outcome, value_range=tuple(options.outcome_range), repeats=options.repeats, limit=options.limit, worst=options.missing,
+        terms={"outcome": options.outcome}, name=f"outcomes {options.name}".strip(), **protection,
+    )  # fmt: skip
     table = RowTable(
         (0.0,) * len(options.columns), options.radius, row_change=_row_change(options), projection=chosen.projection, table=_TABLE
     )
-    released = release_rows(curator, table, chosen.mechanism, name=f"rows {options.name}".strip(), terms=_scaled(options))
+    scaling = {"columns": options.columns, "subtracted": options.center, "divided by": options.scale}
+    released = release_rows(curator, table, chosen.mechanism, name=f"rows {options.name}".strip(), terms=scaling)
     facts = {name: getattr(options, name) for name in ("columns", "center", "scale", "radius", "row_change", "repeats", "limit")}
     facts["outcome"] = {"range": options.outcome_range, "variance": outcomes.variance, "declassified": options.declassify}
     statement = curator.statement()
     write_release(options.out, released, facts, statement)
-    print(f"{chosen}\n{statement}\nreleased {len(released.Z)} rows into {options.out}")
+    print(f"{chosen}\n{statement}\nReleased {len(released.Z)} rows into {options.out}.")
     if options.serve is not None:
         from dpbo.integrations.http.server import serve
 
-        print(f"answering at http://{options.host}:{options.serve}", flush=True)
+        print(f"Serving outcomes at http://{options.host}:{options.serve}", flush=True)
         serve(outcomes, token=token, host=options.host, port=options.serve, every=options.every)
 
 
 def model(options: argparse.Namespace) -> None:
-    """Ask for one row after another."""
+    """Ask for the outcomes of rows, one after another, and recommend a row."""
     from dpbo.integrations.http.client import RemoteCurator, search
 
     rows, facts = read_release(options.folder)
@@ -71,35 +77,10 @@ def model(options: argparse.Namespace) -> None:
     with RemoteCurator(options.curator, pathlib.Path(options.token_file).read_text().strip()) as curator:
         answers = search(modeler, curator, steps=options.steps, journal=options.journal, minimise=options.minimise)
     if not answers:
-        print("no answers")
+        print("The curator gave no answers.")
         return
-    expected, best = _recommended(modeler, answers)
-    print(f"{len(answers)} answers; by all of them row {best} is best: expected {-expected if options.minimise else expected:.4g}")
-
-
-def _outcomes(options: argparse.Namespace, curator: Curator) -> Outcomes:
-    share = {"declassified": options.declassify} if options.declassify else {"budget": options.outcome_share}
-    return Outcomes(
-        curator,
-        _outcome,
-        value_range=tuple(options.outcome_range),
-        repeats=options.repeats,
-        limit=options.limit,
-        worst=options.missing,
-        terms={"outcome": options.outcome},
-        name=f"outcomes {options.name}".strip(),
-        **share,
-    )
-
-
-def _scaled(options: argparse.Namespace) -> dict[str, Any]:
-    """How the curator's table comes from the file: the units in which rows move."""
-    return {"columns": options.columns, "taken off": options.center, "divided by": options.scale}
-
-
-def _recommended(modeler: Modeler, answers: Sequence[Answer]) -> tuple[float, int]:
-    """(posterior mean, row) of the answered row with the largest one; the largest noisy answer would be the luckiest."""
-    return max((float(modeler.model.mean[answer.row]), answer.row) for answer in answers)
+    mean, best = max((float(modeler.model.mean[answer.row]), answer.row) for answer in answers)  # the best noisy answer is the luckiest
+    print(f"{len(answers)} answers. Row {best} has the best posterior mean, {-mean if options.minimise else mean:.4g}.")
 
 
 def _curator(options: argparse.Namespace) -> Curator:
@@ -114,7 +95,7 @@ def _curator(options: argparse.Namespace) -> Curator:
         adjacency=Adjacency.REPLACE_ONE if change is None else Adjacency.BOUNDED_ROW_CHANGE,
         row_change=change,
         budget=Budget(options.epsilon, options.delta),
-        accounting=_accounting(options),
+        accounting=PureFilter() if options.delta == 0 else GDPFilter(),
         dataset=options.dataset,
         ledger=options.ledger,
         role="candidate",
@@ -123,27 +104,15 @@ def _curator(options: argparse.Namespace) -> Curator:
 
 
 def _noise(options: argparse.Namespace, curator: Curator) -> RowNoise:
-    return row_noises(
-        len(options.columns),
-        budget=curator.budget,
-        moves=options.row_change if options.row_change is not None else 2 * options.radius,
-        accounting=curator.accounting,
-        share=1 if options.declassify else _rest(options.outcome_share),
-        projections=options.projections,
-        lengthscale=options.length_scale,
-    )[0]
-
-
-def _rest(share: float) -> Fraction:
-    """Of the budget, for the rows."""
-    rest = 1 - exact_share(share, "outcome-share")
+    """The least noise for the rows, from the share of the budget that outcomes leave."""
+    rest = Fraction(1) if options.declassify else 1 - exact_share(options.outcome_share, "outcome-share")
     if rest == 0:
-        raise InputError("outcome-share", share, "below 1", "The rest pays for the rows.")
-    return rest
-
-
-def _accounting(options: argparse.Namespace) -> Accounting:
-    return PureFilter() if options.delta == 0 else GDPFilter()
+        raise InputError("outcome-share", options.outcome_share, "below 1", "The rest pays for the rows.")
+    return row_noises(
+        len(options.columns), budget=curator.budget,
+        sensitivity=options.row_change if options.row_change is not None else 2 * options.radius,
+        accounting=curator.accounting, share=rest, projections=options.projections, lengthscale=options.length_scale,
+    )[0]  # fmt: skip
 
 
 def _row_change(options: argparse.Namespace) -> RowChange | None:
@@ -168,14 +137,14 @@ def _outcome(records: Any) -> Any:
 
 
 def _token(path: str | None) -> str:
-    """The token in the file, made where there is none; readable by its owner alone."""
+    """The token in the file, which is created if it does not exist; only its owner may read it."""
     if path is None:
-        raise InputError("token-file", None, "a file, to serve")
+        raise InputError("token-file", None, "the file of the access token, with --serve")
     file = pathlib.Path(path)
     if not file.exists():
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as made:
-            made.write(secrets.token_urlsafe(32))
+        with os.fdopen(descriptor, "w") as created:
+            created.write(secrets.token_urlsafe(32))
     if file.stat().st_mode & 0o077:
-        raise InputError("token-file", str(file), "readable by its owner alone", f"chmod 600 {file}")
+        raise InputError("token-file", str(file), "readable by its owner only", f"chmod 600 {file}")
     return file.read_text().strip()

@@ -1,10 +1,10 @@
-"""The modeler's end of the curator's HTTP server, and a search that survives being killed.
+"""The client of the curator's HTTP server, and a search that can be killed and continued.
 
     with RemoteCurator("http://127.0.0.1:8765", token) as curator:
         answers = search(modeler, curator, steps=50, journal="search.jsonl")
 
-Each question is named and written to the journal before it is sent. Killed anywhere, the search repeats its last question by the same name,
-which the curator answers with what it drew then. Nothing here is private, and nothing here imports the curator.
+Each question has a name and is written to the journal before it is sent. After a kill, the search repeats its last question by the same
+name, and the curator gives the answer that it drew the first time. Nothing here is private, and nothing here imports the curator.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ import httpx
 from dpbo.errors import BudgetExceeded, InputError, PrivacyError, Unshown
 from dpbo.papers.po_gp_ucb.curator_side import Answer
 from dpbo.papers.po_gp_ucb.modeler import Modeler
-from dpbo.privacy import require_count
-from dpbo.validation import checked
+from dpbo.validation import Count, checked
 
-_EMPTY = 429
+_NO_ANSWERS_LEFT = 429
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
@@ -33,9 +32,9 @@ class RemoteRefusal(PrivacyError):
     """The curator refused a question.
 
     Attributes:
-        status: HTTP status, or 0 where the curator could not be reached.
-        kind: name of the error there.
-        gone: whether that row will have no answer (its own were given before, or one was lost), and the search goes on without it.
+        status: HTTP status, or 0 if the curator could not be reached.
+        kind: name of the error on the server.
+        gone: whether this row will have no answer (all of its answers were given, or one was lost), so that the search skips it.
     """
 
     def __init__(self, status: int, kind: str, message: str) -> None:
@@ -46,12 +45,12 @@ class RemoteRefusal(PrivacyError):
 
 @checked
 class RemoteCurator:
-    """A curator at a URL; a context manager, which closes the connection.
+    """A curator's server; a context manager that closes the connection.
 
     Args:
-        url: of its server.
-        token: that it gave.
-        timeout: seconds for an answer.
+        url: the server's URL.
+        token: the access token.
+        timeout: seconds to wait for an answer.
     """
 
     def __init__(self, url: str, token: str, *, timeout: float = 600.0) -> None:
@@ -67,43 +66,40 @@ class RemoteCurator:
         self._client.close()
 
     def value(self, row: int, *, request: str) -> Answer:
-        """The outcome of a row; by the same request always the same answer. Raises RemoteRefusal."""
-        told = self._told("POST", "/value", json={"row": row, "request": request})
-        return Answer(told["row"], told["value"], told["variance"])
+        """The outcome of a row; the same request always gets the same answer. Raises RemoteRefusal."""
+        content = self._request("POST", "/value", json={"row": row, "request": request})
+        return Answer(content["row"], content["value"], content["variance"])
 
     def statement(self) -> dict[str, Any]:
         """The fields of the statement. Raises RemoteRefusal."""
-        return self._told("GET", "/statement")
+        return self._request("GET", "/statement")
 
-    def _told(self, method: str, path: str, **content: Any) -> dict[str, Any]:
-        reply = self._reply(method, path, **content)
-        try:
-            told = dict(reply.json())
-        except (ValueError, TypeError):
-            told = {}
-        if reply.status_code != 200 or not told:
-            raise RemoteRefusal(reply.status_code, str(told.get("error", "")), str(told.get("message", "no reason given")))
-        return told
-
-    def _reply(self, method: str, path: str, **content: Any) -> httpx.Response:
-        """Asked again after a pause where the line breaks: a question has a name, so it is answered and charged once."""
+    def _request(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+        """Send until a reply comes. A question has a name, so sending it again charges nothing."""
         for pause in (*_PAUSES, None):
             try:
-                return self._client.request(method, path, **content)
+                reply = self._client.request(method, path, **arguments)
+                break
             except httpx.TransportError as error:
                 if pause is None:
                     raise RemoteRefusal(0, type(error).__name__, f"the curator cannot be reached: {type(error).__name__}") from error
                 time.sleep(pause)
-        raise AssertionError("the last pause is none")
+        try:
+            content = dict(reply.json())
+        except (ValueError, TypeError):
+            content = {}
+        if reply.status_code != 200 or not content:
+            raise RemoteRefusal(reply.status_code, str(content.get("error", "")), str(content.get("message", "no reason given")))
+        return content
 
 
 class Journal:
-    """What was asked and told, one JSON object a line, each on disk before the next step."""
+    """A search's questions and answers, one JSON object a line, each on disk before the next step."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = pathlib.Path(path)
-        self.asked: dict[str, int] = {}
-        self.told: dict[str, Answer] = {}
+        self.questions: dict[str, int] = {}
+        self.answers: dict[str, Answer] = {}
         self.skipped: set[str] = set()
         try:
             self._path.open("a").close()
@@ -113,22 +109,22 @@ class Journal:
             raise InputError("journal", str(path), "a journal of a search, or a new file that can be written") from error
 
     def ask(self, row: int) -> str:
-        """Note a question; returns its name."""
+        """Note a question and return its name."""
         name = uuid.uuid4().hex
         self._write({"ask": row, "request": name})
         return name
 
-    def tell(self, request: str, answer: Answer) -> None:
+    def answer(self, request: str, answer: Answer) -> None:
         """Note an answer."""
-        self._write({"told": answer.value, "variance": answer.variance, "request": request})
+        self._write({"value": answer.value, "variance": answer.variance, "request": request})
 
     def skip(self, request: str) -> None:
         """Note that a question will have no answer."""
         self._write({"skipped": True, "request": request})
 
     def open(self) -> list[str]:
-        """Questions without an answer, in order."""
-        return [name for name in self.asked if name not in self.told and name not in self.skipped]
+        """Names of the questions without an answer, in order."""
+        return [name for name in self.questions if name not in self.answers and name not in self.skipped]
 
     def _write(self, entry: dict[str, Any]) -> None:
         with self._path.open("a") as file:
@@ -140,14 +136,14 @@ class Journal:
     def _take(self, entry: dict[str, Any]) -> None:
         name = entry["request"]
         if "ask" in entry:
-            self.asked[name] = entry["ask"]
-        elif "told" in entry:
-            self.told[name] = Answer(self.asked[name], entry["told"], entry["variance"])
+            self.questions[name] = entry["ask"]
+        elif "value" in entry:
+            self.answers[name] = Answer(self.questions[name], entry["value"], entry["variance"])
         else:
             self.skipped.add(name)
 
     def _entries(self) -> Iterator[dict[str, Any]]:
-        """All whole lines; a last one that was cut off is taken away, so that the next one starts afresh."""
+        """All complete lines. A last line that was cut off is removed, so that the next one starts cleanly."""
         content = self._path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         if len(whole) < len(content):
@@ -158,33 +154,39 @@ class Journal:
 
 @checked
 def search(
-    modeler: Modeler, curator: RemoteCurator, *, steps: int, journal: str | os.PathLike[str], minimise: bool = False
+    modeler: Modeler, curator: RemoteCurator, *, steps: Count, journal: str | os.PathLike[str], minimise: bool = False
 ) -> list[Answer]:
-    """Ask until so many rows have been told, or no row or answer is left; continues what the journal holds. All answers.
+    """Ask until `steps` rows are answered, or no row or answer is left. Continues what the journal holds.
 
-    With `minimise` the modeler is told the values' negatives.
+    Args:
+        modeler: proposes rows and learns from answers; with `minimise` it learns the negatives.
+        curator: answers the questions.
+        steps: number of answers.
+        journal: file of questions and answers.
+
+    Returns:
+        All answers, in order.
 
     Raises:
-        RemoteRefusal: a question was refused for another reason than that its row was asked before or its answer lost.
+        RemoteRefusal: a question was refused, other than because its row has no answers left or its answer was lost.
     """
-    require_count("steps", steps)
-    kept, sign = Journal(journal), -1.0 if minimise else 1.0
-    for answer in kept.told.values():
+    record, sign = Journal(journal), -1.0 if minimise else 1.0
+    for answer in record.answers.values():
         modeler.tell(answer.row, sign * answer.value)
-    for name in kept.skipped:
-        modeler.skip(kept.asked[name])
-    while len(kept.told) < steps and (kept.open() or modeler.left):
-        name = next(iter(kept.open()), None) or kept.ask(modeler.ask())
+    for name in record.skipped:
+        modeler.skip(record.questions[name])
+    while len(record.answers) < steps and (record.open() or modeler.left):
+        name = next(iter(record.open()), None) or record.ask(modeler.ask())
         try:
-            answer = curator.value(kept.asked[name], request=name)
+            answer = curator.value(record.questions[name], request=name)
         except RemoteRefusal as refusal:
-            if refusal.status == _EMPTY:
+            if refusal.status == _NO_ANSWERS_LEFT:
                 break
             if not refusal.gone:
                 raise
-            kept.skip(name)
-            modeler.skip(kept.asked[name])
+            record.skip(name)
+            modeler.skip(record.questions[name])
             continue
-        kept.tell(name, answer)
+        record.answer(name, answer)
         modeler.tell(answer.row, sign * answer.value)
-    return list(kept.told.values())
+    return list(record.answers.values())

@@ -1,11 +1,7 @@
 from .accountant import LedgerAccountant as LedgerAccountant
 from .config import DPSGDConfig as DPSGDConfig
 from .engine import PrivateEngine as PrivateEngine
-from .planning import TuningPlan as TuningPlan
-from .planning import TuningPlans as TuningPlans
+from .engine import Session as Session
 from .planning import plan_tuning as plan_tuning
-from .session import Fit as Fit
-from .session import Session as Session
 from .strip import strip_opacus as strip_opacus
-from .tuning import TunedModel as TunedModel
 from .tuning import tune as tune

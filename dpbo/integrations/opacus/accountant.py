@@ -1,16 +1,16 @@
 """DP-SGD steps and dpbo releases in one history, as an Opacus accountant.
 
-    engine.accountant = LedgerAccountant()              # in Opacus' engine: what Opacus itself would count, and releases beside it
-    engine = PrivateEngine(curator, terms)              # in dpbo's: has one that charges a curator's ledger
+    engine.accountant = LedgerAccountant()       # in Opacus' engine: counts what Opacus counts, and other releases beside it
+    engine = PrivateEngine(curator, config)      # dpbo's engine: its accountant charges the curator's ledger
 
-With a curator, the planned steps are reserved in its ledger before the first; each step then takes a slot before its noise is drawn, and a
-step beyond the plan raises. Opacus' noise multiplier is the standard deviation over the norm bound of one record's gradient, as a
-PoissonGaussianEvent has it, so no conversion is needed under either relation.
+With a curator, the planned steps are reserved in its ledger before the first one; each step then takes a slot before its noise is drawn,
+and a step beyond the plan raises. Opacus' noise multiplier is the noise standard deviation over the norm bound of one record's gradient, as
+in a PoissonGaussianEvent, so no conversion is needed under either relation.
 
-What dpbo cannot see is attested by the caller, and the statement says so (assumption `dpsgd-attested`): that the loader holds each
-protected record once, that training takes records from the loader alone, and that a record's gradient depends on no other record.
-Without a curator Opacus draws noise and samples from torch's generator, which one released model gives away on the CPU: what is counted
-then holds against nobody who has a model and time to compute.
+What dpbo cannot check is attested by the caller, and the statement lists it as the assumption `dpsgd-attested`: that the loader holds each
+protected record once, that training takes records from the loader only, and that a record's gradient depends on no other record.
+Without a curator, Opacus draws noise and samples from torch's generator, whose state one released model reveals on the CPU: the guarantee
+then fails against anyone who has a model and time to compute.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.composition import compose
 from dpbo.errors import InputError, LedgerError, OpacityError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
-from dpbo.privacy import Adjacency, require_count, require_positive
+from dpbo.privacy import Adjacency
 from dpbo.statement import NOT_BOUNDED
-from dpbo.validation import checked
+from dpbo.validation import Count, Positive, checked, require
 
 IAccountant: Any = load_opacus("opacus.accountants").IAccountant
 _ATTESTED = "dpsgd-attested"
@@ -39,7 +39,7 @@ _COUNTING: weakref.WeakSet[LedgerAccountant] = weakref.WeakSet()
 Step = tuple[float, float, int]  # noise multiplier, sample rate, how often: Opacus' own entry
 
 
-class Bound(Protocol):
+class CuratorLike(Protocol):
     """What the accountant needs of a curator."""
 
     @property
@@ -55,18 +55,18 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     """An `opacus.accountants.IAccountant`.
 
     Args:
-        curator: owner of the training records and of the ledger; omitted, the accountant counts for itself, under add-or-remove-one.
-        noise_multiplier, steps: what will be trained with, and for how many steps; required with a curator.
-        name: of the plan in the ledger; the same name and terms resume it.
+        curator: holds the training records and the ledger; omitted, the accountant counts by itself, under ADD_OR_REMOVE_ONE.
+        noise_multiplier, steps: the planned noise and number of steps; required with a curator.
+        name: name of the reservation in the ledger; the same name and terms resume it.
 
     Raises:
-        InputError: an argument outside its range, or a unit of several records (Opacus clips records).
+        InputError: an argument outside its range, or a unit that may have several records (Opacus clips single records).
     """
 
-    _planned: Step  # of one that is bound to a curator
+    _planned: Step  # with a curator only
 
     def __init__(
-        self, curator: Bound | None = None, *, noise_multiplier: float | None = None, steps: int | None = None, name: str = "dp-sgd"
+        self, curator: CuratorLike | None = None, *, noise_multiplier: float | None = None, steps: int | None = None, name: str = "dp-sgd"
     ) -> None:
         self._curator, self._name = curator, name
         self._runs: dict[str, list[Step]] = {}
@@ -74,10 +74,9 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._releases: dict[str, Event] = {}
         self._counting = False
         if curator is not None:
-            if curator.ledger.birth["grouped"]:
-                raise InputError("unit", curator.ledger.birth["unit"], "one record", "Opacus clips and samples single records.")
-            multiplier = require_positive("noise_multiplier", noise_multiplier)
-            self._planned = multiplier, 0.0, require_count("steps", steps)
+            if curator.ledger.birth.grouped:
+                raise InputError("unit", curator.ledger.birth.unit, "one record", "Opacus clips and samples single records.")
+            self._planned = require("noise_multiplier", noise_multiplier, Positive), 0.0, require("steps", steps, Count)
 
     @classmethod
     def mechanism(cls) -> str:
@@ -85,7 +84,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         return "dpbo"
 
     def reserve(self, sample_rate: float) -> None:
-        """Of an accountant with a curator: reserves the planned steps at this rate in the ledger, or resumes them."""
+        """Reserve the planned steps at this rate in the curator's ledger, or resume them."""
         assert self._curator is not None
         multiplier, _, steps = self._planned
         self._curator.ledger.note("assume", _ATTESTED)
@@ -94,7 +93,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._planned = multiplier, float(sample_rate), steps
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """What Opacus' own `make_private` attaches to the optimizer. Raises InputError with a curator: a PrivateEngine is for that."""
+        """The hook that Opacus' own `make_private` attaches. Raises InputError with a curator, which needs a PrivateEngine."""
         if self._curator is not None and not self._planned[1]:
             raise InputError("engine", "Opacus' own", "a dpbo.integrations.opacus.PrivateEngine, for an accountant with a curator",
                              "Opacus draws noise from torch's generator, and counts by a hook that another one replaces.")  # fmt: skip
@@ -102,24 +101,26 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         return hook
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """One step of DP-SGD. Raises BudgetExceeded beyond the plan, InputError where it is not the planned one."""
+        """Count one DP-SGD step. Raises BudgetExceeded beyond the plan, InputError if it differs from the planned steps."""
         self._counting = True
         if self._curator is not None:
-            self._require_planned(noise_multiplier, sample_rate)
+            if (float(noise_multiplier), float(sample_rate)) != self._planned[:2]:
+                raise InputError("noise_multiplier, sample_rate", (noise_multiplier, sample_rate), f"as reserved, {self._planned[:2]}",
+                                 "Give make_private what the accountant was planned for.")  # fmt: skip
             self._charge(self._event(noise_multiplier, sample_rate), self._id, self._name)
         _append(self._runs[self._id], (float(noise_multiplier), float(sample_rate), 1))
 
     def add(self, event: Event) -> None:
-        """One more release on the same records, in units of add-or-remove-one. A curator's own releases need no adding."""
+        """Count one more release on the same records, under ADD_OR_REMOVE_ONE. A curator counts its releases itself."""
         if self._curator is not None:
             raise InputError("event", event.mechanism, "released by the curator itself, which charges the same ledger")
         self._counting = True
         self._releases[uuid.uuid4().hex] = event
 
     def get_epsilon(self, delta: float, *, refine: bool = True, **_: Any) -> float:
-        """Epsilon at delta: of the history so far, as with Opacus; bound to a curator, the guarantee of the whole ledger.
+        """Epsilon at delta of the history so far, as in Opacus; with a curator, of the whole ledger.
 
-        Infinite where a release rests on data assumptions, or was exact.
+        Infinite if a release was exact or rests on data assumptions.
         """
         if self._curator is not None:
             statement = self._curator.statement(delta=delta)
@@ -130,12 +131,12 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
 
     @property
     def history(self) -> list[Step]:
-        """Every step, of all runs, as Opacus lists them."""
+        """Every step of all runs, in Opacus' form."""
         return [step for run in self._runs.values() for step in run]
 
     @history.setter
     def history(self, steps: list[Step]) -> None:
-        """Opacus tries noise multipliers on accountants of its own; one that has counted never forgets."""
+        """For Opacus, which tries noise multipliers on accountants of its own. A history that has begun cannot be replaced."""
         if self._counting or self._curator is not None:
             raise LedgerError("a history that has begun can only grow; use load_state_dict, which merges, or a fresh LedgerAccountant.")
         self._runs = {self._id: [(float(multiplier), float(rate), int(count)) for multiplier, rate, count in steps]}
@@ -144,7 +145,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         return sum(count for *_, count in self.history)
 
     def state_dict(self, destination: Any = None) -> dict[str, Any]:
-        """For a checkpoint: Opacus' fields, and each run's steps and each release under their ids."""
+        """State for a checkpoint: Opacus' fields, and each run's steps and each release under their ids."""
         state: dict[str, Any] = collections.OrderedDict() if destination is None else destination
         releases = {key: event.to_json() for key, event in self._releases.items()}
         runs = {run: list(steps) for run, steps in self._runs.items()}
@@ -152,32 +153,32 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Merge a checkpoint: what is not known yet is added (bound: charged to the ledger); nothing is ever taken away.
+        """Merge a checkpoint: steps and releases that are new are added (with a curator: charged); nothing is ever removed.
 
         Raises:
-            InputError: not a LedgerAccountant's state. LedgerError: it tells another story of a run or a release that is known here.
+            InputError: not a LedgerAccountant's state. LedgerError: it contradicts a run or a release that is known here.
         """
         if state_dict.get("mechanism") != self.mechanism() or not {"runs", "releases"} <= set(state_dict):
             raise InputError("state_dict", state_dict.get("mechanism"), "one that a LedgerAccountant wrote")
         if self._curator is not None and state_dict["releases"]:
             raise InputError("state_dict", "with releases", "of steps alone, for an accountant bound to a curator")
-        told = {run: [(float(m), float(rate), require_count("count", count)) for m, rate, count in steps]
-                for run, steps in state_dict["runs"].items()}  # fmt: skip
-        for multiplier, rate, _ in (step for steps in told.values() for step in steps):
-            self._event(multiplier, rate)  # refuses what no step can be
-        runs = {run: _longer(self._runs.get(run, []), steps) for run, steps in told.items()}
+        loaded = {run: [(float(m), float(rate), require("count", count, Count)) for m, rate, count in steps]
+                  for run, steps in state_dict["runs"].items()}  # fmt: skip
+        for multiplier, rate, _ in (step for steps in loaded.values() for step in steps):
+            self._event(multiplier, rate)  # raises InputError on numbers outside their range
+        runs = {run: _longer(self._runs.get(run, []), steps) for run, steps in loaded.items()}
         releases = {key: event_from_json(body) for key, body in state_dict["releases"].items()}
         if any(self._releases.get(key, event) != event for key, event in releases.items()):
-            raise LedgerError("the checkpoint tells another story of a release that is known here; nothing was loaded.")
+            raise LedgerError("the checkpoint contradicts a release that is known here; nothing was loaded.")
         self._counting = True
         if self._curator is not None:
-            for run, steps in told.items():
+            for run, steps in loaded.items():
                 self._charge_rest(run, steps)
         self._runs.update(runs)
         self._releases.update(releases)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy is another run: what both count from here on is counted twice, not once."""
+        """A copy is a run of its own: steps that both take afterwards are counted twice."""
         if state["_curator"] is not None:
             raise OpacityError("an accountant that is bound to a curator cannot be copied: its steps are charged where they are taken.")
         self.__dict__.update(state)
@@ -185,35 +186,29 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._begin_run()
 
     def _begin_run(self) -> None:
-        """Count under an id of its own from here on: of each object, and of its copy in a process that is forked."""
+        """Count under a new id from now on: one for each object, and for its copy in a forked process."""
         self._id = uuid.uuid4().hex
         self._runs[self._id] = []
         _COUNTING.add(self)
 
     def _event(self, noise_multiplier: float, sample_rate: float) -> Event:
-        """One step, in the relation of the ledger or in Opacus' own."""
+        """The event of one step, under the ledger's relation, or under Opacus' own without a curator."""
         relation = Adjacency.ADD_OR_REMOVE_ONE if self._curator is None else self._curator.adjacency
         if sample_rate >= 1.0:
             return convert_adjacency(GaussianEvent(float(noise_multiplier)), Adjacency.ADD_OR_REMOVE_ONE, relation)
         return PoissonGaussianEvent(float(noise_multiplier), rate=float(sample_rate), relation=relation.value)
-
-    def _require_planned(self, noise_multiplier: float, sample_rate: float) -> None:
-        planned = self._planned[:2]
-        if (float(noise_multiplier), float(sample_rate)) != planned:
-            raise InputError("noise_multiplier, sample_rate", (noise_multiplier, sample_rate), f"as reserved, {planned}",
-                             "Give make_private what the accountant was planned for.")  # fmt: skip
 
     def _charge(self, event: Event, run: str, plan: str | None) -> None:
         assert self._curator is not None
         self._curator.ledger.charge(self._name, event, {"attested": "Poisson", "run": run}, plan)
 
     def _charge_rest(self, run: str, steps: list[Step]) -> None:
-        """Charge what the ledger does not know of a run. Raises LedgerError where it knows something else."""
+        """Charge the steps of a run that the ledger lacks. Raises LedgerError if the ledger contradicts it."""
         assert self._curator is not None
         charges = (record.body for record in self._curator.ledger.records() if record.kind == "charge" and record.body.get("run") == run)
         known = [(event.repeated(1), event.slots) for event in (event_from_json(body["event"]) for body in charges)]
-        told = [(self._event(multiplier, rate), count) for multiplier, rate, count in steps]
-        for event, count in _rest(known, told):
+        loaded = [(self._event(multiplier, rate), count) for multiplier, rate, count in steps]
+        for event, count in _rest(known, loaded):
             self._charge(event.repeated(count), run, None)
 
 
@@ -223,27 +218,27 @@ def _append(steps: list[Step], step: Step) -> None:
     steps.append(step)
 
 
-def _longer(known: list[Step], told: list[Step]) -> list[Step]:
-    """Whichever of two stories of one run goes on from the other."""
-    fresh = _rest([((m, q), count) for m, q, count in known], [((m, q), count) for m, q, count in told])
+def _longer(known: list[Step], loaded: list[Step]) -> list[Step]:
+    """The longer of two histories of one run, of which one continues the other."""
+    fresh = _rest([((m, q), count) for m, q, count in known], [((m, q), count) for m, q, count in loaded])
     whole = list(known)
     for (multiplier, rate), count in fresh:
         _append(whole, (multiplier, rate, count))
     return whole
 
 
-def _rest(known: list[tuple[Any, int]], told: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
-    """What `told` adds to `known`; nothing where it is the shorter. Raises LedgerError where neither goes on from the other."""
-    left, ahead = [list(part) for part in known], [list(part) for part in told]
+def _rest(known: list[tuple[Any, int]], loaded: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+    """What `loaded` adds to `known`; empty if it is the shorter one. Raises LedgerError if neither continues the other."""
+    left, ahead = [list(part) for part in known], [list(part) for part in loaded]
     while left and ahead:
         if left[0][0] != ahead[0][0]:
-            raise LedgerError("the checkpoint tells another story of a run that is known here; nothing was loaded.")
+            raise LedgerError("the checkpoint contradicts a run that is known here; nothing was loaded.")
         both = min(left[0][1], ahead[0][1])
-        for story in (left, ahead):
-            story[0][1] -= both
-            if not story[0][1]:
-                story.pop(0)
-    return [(what, count) for what, count in ahead]
+        for history in (left, ahead):
+            history[0][1] -= both
+            if not history[0][1]:
+                history.pop(0)
+    return [(entry, count) for entry, count in ahead]
 
 
 def _begin_runs_of_fork() -> None:

@@ -4,12 +4,12 @@
     plans = plan_tuning(Budget(6.0, 1e-5), config, runs=10, validation=350)
     print(plans)
 
-Training records pay for DP-SGD steps, validation records for the noise on scores, and no record for both: each role is composed by itself,
-and the guarantee is that of the worse one. So each role gets the least noise that the whole budget allows it.
-    "selection"   the best of a random number of runs, the others hidden: little dearer than one run
-    "hypo"        the same, where later runs may look at earlier ones within bounds (DP-HyPO); dearer than a selection
-    "search"      Bayesian optimisation on released scores: every run is paid for, and every score and model may be looked at
-    "once"        one run of parameters that were fixed beforehand
+Training records pay for DP-SGD steps, validation records for the noise on scores, and no record pays for both. Each role is composed by
+itself, the guarantee is that of the worse role, and each role gets the least noise that the whole budget allows.
+    "selection"   the best of a random number of runs, the others hidden: costs little more than one run
+    "hypo"        the same, where later runs may look at earlier ones within bounds (DP-HyPO); costs more than a selection
+    "search"      Bayesian optimisation on released scores: every run is paid for, and every score and model may be published
+    "once"        one run with parameters that were fixed beforehand
 """
 
 from __future__ import annotations
@@ -24,45 +24,46 @@ from dpbo.accounting.composition import compose
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, RolesEvent, SelectionEvent
 from dpbo.integrations.opacus.config import DPSGDConfig
-from dpbo.privacy import Adjacency, Budget, require_count, require_positive, require_range
-from dpbo.run_counts import CountLaw, TruncatedNegativeBinomial
-from dpbo.validation import checked
+from dpbo.privacy import Adjacency, Budget
+from dpbo.run_counts import RunCountLaw, TruncatedNegativeBinomial
+from dpbo.validation import Count, Positive, ScoreRange, checked
 
 SHAPE = 3.0
-"""Of the negative binomial whose draws decide the number of runs: on the public table of DP-SGD runs the cheapest in runs and epsilon."""
+"""Shape of the negative binomial number of runs; the cheapest in runs and epsilon on the public table of DP-SGD runs."""
 _PRECISION = 1e-4
 
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """One way to spend the budget.
+    """One strategy's plan for the budget.
 
     Attributes:
         strategy: "selection", "hypo", "search" or "once".
-        terms: of each DP-SGD run, with the noise that fits.
-        score_multiplier: noise of one run's score over what one validation record moves.
-        score_std: standard deviation of that noise, in units of the mean score.
-        runs: expected number; usually: not exceeded with probability 0.95.
+        config: of each DP-SGD run, with the noise that fits the budget.
+        score_multiplier: noise standard deviation of one run's score, over what one validation record moves.
+        score_std: the same in units of the mean score.
+        runs: expected number of runs; `usually` is exceeded with probability at most 0.05.
         run_epsilon: what one run costs a training record, at the budget's delta.
-        events: what will be charged, all of it.
-        law: of the number of runs, where they are hidden; spread: how far their proposals may follow earlier ones.
+        events: everything that will be charged.
+        run_count: distribution of the number of hidden runs; None where runs are not hidden.
+        spread: between which multiples of the uniform density hidden runs' proposals may lie.
     """
 
     strategy: str
-    terms: DPSGDConfig
+    config: DPSGDConfig
     score_multiplier: float
     score_std: float
     runs: float
     usually: int
     run_epsilon: float
     events: tuple[Event, ...]
-    law: CountLaw | None = None
+    run_count: RunCountLaw | None = None
     spread: tuple[float, float] = (1.0, 1.0)
 
 
 @dataclass(frozen=True)
 class TuningPlans(Mapping[str, TuningPlan]):
-    """Plans by strategy; `str()` is a table."""
+    """Plans by strategy; `str()` is a Markdown table."""
 
     plans: tuple[TuningPlan, ...]
 
@@ -81,7 +82,7 @@ class TuningPlans(Mapping[str, TuningPlan]):
     def __str__(self) -> str:
         titles = ("strategy", "runs", "at most, 19 times in 20", "noise multiplier of a step", "epsilon of one run", "noise of a score")
         head = f"| {' | '.join(titles)} |\n|---|{'---:|' * (len(titles) - 1)}"
-        rows = [f"| {p.strategy} | {p.runs:.4g} | {p.usually} | {p.terms.noise_multiplier:.3g} | {p.run_epsilon:.3g} | {p.score_std:.2g} |"
+        rows = [f"| {p.strategy} | {p.runs:.4g} | {p.usually} | {p.config.noise_multiplier:.3g} | {p.run_epsilon:.3g} | {p.score_std:.2g} |"
                 for p in self.plans]  # fmt: skip
         return "\n".join([head, *rows])
 
@@ -89,92 +90,109 @@ class TuningPlans(Mapping[str, TuningPlan]):
 @checked
 def plan_tuning(
     budget: Budget,
-    terms: DPSGDConfig,
+    config: DPSGDConfig,
     *,
-    runs: int,
-    validation: int,
-    score_range: tuple[float, float] = (0.0, 1.0),
-    adjacency: Adjacency = Adjacency.REPLACE_ONE,
-    law: CountLaw | None = None,
+    runs: Count,
+    validation: Positive,
+    score_range: ScoreRange = (0.0, 1.0),
+    adjacency: Adjacency | str = Adjacency.REPLACE_ONE,
+    run_count: RunCountLaw | None = None,
     spread: tuple[float, float] = (0.9, 1.2),
 ) -> TuningPlans:
-    """The strategies at one budget, beside one run.
+    """Plan every strategy at one budget.
 
     Args:
         budget: epsilon and a delta above 0.
-        terms: of each run; its noise multiplier is replaced by the least that fits.
-        runs: how many are wanted: expected ones of a selection, all of a search.
-        validation: public number that score sums are divided by.
-        law: of the number of runs, in place of a truncated negative binomial of this mean.
-        spread: of "hypo": between which multiples of the uniform density a proposal's may lie.
+        config: of each run; its noise multiplier is replaced by the least that fits.
+        runs: number of runs: expected for a selection, exact for a search.
+        validation: public number that sums of scores are divided by.
+        score_range: public (lower, upper) of a record's score.
+        run_count: distribution of the number of hidden runs; omitted, a truncated negative binomial of mean `runs`.
+        spread: for "hypo", between which multiples of the uniform density a proposal's density may lie.
 
     Raises:
-        InputError: an argument outside its range.
+        InputError: an argument outside its range, or a budget that no noise meets.
     """
     if budget.epsilon is None or not budget.delta:
         raise InputError("budget", budget.mu, "given as epsilon and a delta above 0")
-    lower, upper = require_range("score_range", score_range)
-    require_count("runs", runs)
-    require_positive("validation", validation)
-    width = (upper - lower) / (1.0 if adjacency.replaces else 2.0)  # a mean is summed from the middle of its range
-    of_runs = law if law is not None else TruncatedNegativeBinomial.of_mean(float(max(runs, 2)), shape=SHAPE)
-    ways = [
-        _Way("selection", of_runs.mean, of_runs.quantile(0.95), lambda event: SelectionEvent(base=(event,), law=of_runs), of_runs),
-        _Way("hypo", of_runs.mean, of_runs.quantile(0.95), lambda event: SelectionEvent(base=(event,), law=of_runs, spread=spread),
-             of_runs, spread),
-        _Way("search", float(runs), runs, lambda event: event.repeated(event.slots * runs)),
-        _Way("once", 1.0, 1, lambda event: event),
-    ]  # fmt: skip
-    return TuningPlans(tuple(_planned(budget, terms, adjacency, width / validation, way) for way in ways))
+    adjacency = Adjacency.of(adjacency)
+    width = (score_range[1] - score_range[0]) / (1.0 if adjacency.replaces else 2.0)  # a mean is summed from the middle of its range
+    of_runs = run_count if run_count is not None else TruncatedNegativeBinomial.of_mean(float(max(runs, 2)), shape=SHAPE)
+    hidden = _Strategy(of_runs.mean, of_runs.quantile(0.95), lambda event: SelectionEvent(base=(event,), run_count=of_runs), of_runs)
+    adaptive = hidden._replace(cost=lambda event: SelectionEvent(base=(event,), run_count=of_runs, spread=spread), spread=spread)
+    strategies = {
+        "selection": hidden,
+        "hypo": adaptive,
+        "search": _Strategy(float(runs), runs, lambda event: event.repeated(event.slots * runs)),
+        "once": _Strategy(1.0, 1, lambda event: event),
+    }
+    return TuningPlans(tuple(_plan(name, one, budget, config, adjacency, width / validation) for name, one in strategies.items()))
 
 
-class _Way(NamedTuple):
-    """A strategy, its number of runs, and what it makes of one run's event."""
+class _Strategy(NamedTuple):
+    """A strategy's number of runs, and what all of them cost as a function of one run's event."""
 
-    strategy: str
     runs: float
     usually: int
-    paid: Callable[[Event], Event]
-    law: CountLaw | None = None
+    cost: Callable[[Event], Event]
+    run_count: RunCountLaw | None = None
     spread: tuple[float, float] = (1.0, 1.0)
 
 
-def _planned(budget: Budget, terms: DPSGDConfig, adjacency: Adjacency, unit: float, way: _Way) -> TuningPlan:
-    def least(kind: Callable[[float], Event]) -> float:
-        return _least(
-            lambda multiplier: compose([way.paid(kind(multiplier))], delta=budget.delta or 0.0).epsilon <= (budget.epsilon or 0.0)
-        )
+def _plan(name: str, strategy: _Strategy, budget: Budget, config: DPSGDConfig, adjacency: Adjacency, unit: float) -> TuningPlan:
+    """`unit`: how far one validation record moves the mean score."""
+    epsilon, delta = budget.epsilon or 0.0, budget.delta or 0.0
 
-    fitted = dataclasses.replace(terms, noise_multiplier=least(lambda m: dataclasses.replace(terms, noise_multiplier=m).event(adjacency)))
-    multiplier = least(lambda m: GaussianEvent(m))
-    run_epsilon = compose([fitted.event(adjacency)], delta=budget.delta or 0.0).epsilon
-    events = _events(way, fitted.event(adjacency), GaussianEvent(multiplier))
-    return TuningPlan(way.strategy, fitted, multiplier, multiplier * unit, way.runs, way.usually, run_epsilon, events, way.law, way.spread)
+    def least_noise(event: Callable[[float], Event]) -> float:
+        return _least(lambda multiplier: compose([strategy.cost(event(multiplier))], delta=delta).epsilon <= epsilon, budget, name)
 
+    def with_noise(multiplier: float) -> DPSGDConfig:
+        return dataclasses.replace(config, noise_multiplier=multiplier)
 
-def _events(way: _Way, steps: Event, score: Event) -> tuple[Event, ...]:
-    """As they are charged: hidden runs at once; else training before each run and its score after it."""
-    if way.law is not None:
-        return (RolesEvent(costs=(("training", (way.paid(steps),)), ("validation", (way.paid(score),)))),)
-    unscaled = dataclasses.replace(score, noise_multiplier=1.0)
-    return (
-        RolesEvent(slots=way.usually, costs=(("training", (steps,)),)),
-        RolesEvent(score.noise_multiplier, way.usually, costs=(("validation", (unscaled,)),)),
+    fitted = with_noise(least_noise(lambda multiplier: with_noise(multiplier).event(adjacency)))
+    multiplier = least_noise(lambda multiplier: GaussianEvent(multiplier))
+    steps = fitted.event(adjacency)
+    events = _events(strategy, steps, GaussianEvent(multiplier))
+    run_epsilon = compose([steps], delta=delta).epsilon
+    return TuningPlan(
+        name,
+        fitted,
+        multiplier,
+        multiplier * unit,
+        strategy.runs,
+        strategy.usually,
+        run_epsilon,
+        events,
+        strategy.run_count,
+        strategy.spread,
     )
 
 
-def _least(fits: Callable[[float], bool]) -> float:
-    """The least multiplier that fits, to 4 digits, from above."""
+def _events(strategy: _Strategy, steps: Event, score: Event) -> tuple[Event, ...]:
+    """The events as they are charged: hidden runs at once; else training before each run, and its score after it."""
+    if strategy.run_count is not None:
+        return (RolesEvent(costs=(("training", (strategy.cost(steps),)), ("validation", (strategy.cost(score),)))),)
+    unscaled = dataclasses.replace(score, noise_multiplier=1.0)
+    return (
+        RolesEvent(slots=strategy.usually, costs=(("training", (steps,)),)),
+        RolesEvent(score.noise_multiplier, strategy.usually, costs=(("validation", (unscaled,)),)),
+    )
+
+
+def _least(fits: Callable[[float], bool], budget: Budget, strategy: str) -> float:
+    """The least noise multiplier that fits, rounded up in the fifth digit."""
+    given = f"epsilon={budget.epsilon:g}, delta={budget.delta:g}"
     high = 1.0
     while not fits(high):
         high *= 2.0
         if high > 1e6:
-            raise InputError("budget", "next to nothing", "enough for a run with some signal")
+            remedy = f"No noise multiplier up to 1e6 meets {given} with the strategy {strategy!r}. Raise epsilon or lower `runs`."
+            raise InputError("budget", given, "enough for these runs", remedy)
     low = high / 2.0
     while fits(low):
         low, high = low / 2.0, low
         if high < 1e-3:
-            raise InputError("budget", "next to everything", "one that bounds something")
+            raise InputError("budget", given, "one that needs noise", f"A noise multiplier of 0.001 already meets {given}. Lower epsilon.")
     while high / low > 1 + _PRECISION:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)

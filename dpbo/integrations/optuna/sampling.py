@@ -1,13 +1,13 @@
-"""A sampler for noised values, and what to recommend from them.
+"""A sampler for Optuna that uses the known noise of private values, and the recommendation for such a study.
 
-Optuna's own samplers work on a private objective, but take its values for exact, or guess their noise. dpbo knows the noise: each trial
-carries its variance, and the Gaussian process behind `dpbo.acquisition.suggest` uses it.
+Optuna's own samplers work on a private objective too, but they take its values as exact or estimate their noise. Here each trial carries
+its noise variance, and the Gaussian process behind `dpbo.acquisition.suggest` uses it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import optuna
 import torch
@@ -17,63 +17,59 @@ from optuna.trial import FrozenTrial, TrialState
 from dpbo.acquisition.expected_improvement import suggest
 from dpbo.integrations.optuna.trials import ENTRY, YVAR, Suggestions
 from dpbo.integrations.recommendation import Recommendation, recommended
-from dpbo.privacy import require_count
 from dpbo.space import Space
-from dpbo.validation import checked
+from dpbo.validation import Seed, at_least, checked
 
 
 @checked
 class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna is not followed by mypy here
-    """Sobol points, then qLogNEI on a GP that knows the noise of every value.
+    """Proposes Sobol points, then points by qLogNEI on a GP with the known noise of every value.
 
-    Trials without a known noise, or outside the space, are left out, and a value that is in the study twice counts once. Points of
-    trials that others are running count as seen, so that workers do not follow each other, and so do those of failed trials. Which
-    point comes next depends on the seed, the trial's number and the other trials alone. Each choice refits the GP.
+    Trials without a known noise or outside the space are left out, and a value that is in the study twice counts once. Points of running
+    and of failed trials count as pending, so that workers do not propose the same point. The next point depends on the seed, the trial's
+    number and the other trials only. Each proposal refits the GP.
 
     Args:
-        space: the TrialObjective's.
-        seed: of designs and acquisitions.
-        initial: trials of Sobol points, by their numbers; 2 or more.
+        space: the TrialObjective's space.
+        seed: of Sobol points and acquisition functions.
+        initial: number of trials with Sobol points, by trial number; at least 2.
     """
 
-    def __init__(self, space: Space, *, seed: int = 0, initial: int = 8) -> None:
-        self._space, self._seed, self._initial = space, require_count("seed", seed, 0), require_count("initial", initial, 2)
+    def __init__(self, space: Space, *, seed: Seed = 0, initial: Annotated[int, at_least(2)] = 8) -> None:
+        self._space, self._seed, self._initial = space, seed, initial
         self._suggestions = Suggestions(space)
         self._others = optuna.samplers.RandomSampler(seed)
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """The whole space, at once."""
+        """The whole space: all parameters are proposed together."""
         return self._suggestions.distributions
 
     def sample_relative(self, study: optuna.Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
-        """The next point in Optuna's words."""
+        """The next point as Optuna parameters."""
         finished = _observed(study, self._suggestions)
         X, Y, Yvar = _columns(finished, self._suggestions)
         if trial.number < self._initial or len(X) < 2:
             return self._suggestions.shown(self._space.sample(trial.number + 1, seed=self._seed)[-1])
-        pending = self._pending(study, trial, {known.user_attrs[ENTRY] for known in finished})
+        entries = {known.user_attrs[ENTRY] for known in finished}
+        others = study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.FAIL))  # where a fit failed, it would again
+        others = [t for t in others if t.number != trial.number and t.user_attrs.get(ENTRY) not in entries]
+        points = [self._suggestions.point(t.params) for t in others if self._suggestions.holds(t.params)]
+        pending = torch.stack(points) if points else torch.empty(0, len(self._space.names), dtype=torch.float64)
         x = suggest(self._space, X, Y, Yvar, seed=1000 * self._seed + trial.number, pending=pending)
         return self._suggestions.shown(x[0])
 
     def sample_independent(self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution) -> Any:
-        """A parameter that is not of the space, at random."""
+        """A random value for a parameter outside the space."""
         return self._others.sample_independent(study, trial, param_name, param_distribution)
 
     def reseed_rng(self) -> None:
-        """For loops of several threads; points of the space hang on trial numbers and need none."""
+        """For parallel loops; points of the space depend on trial numbers, so they need no new seed."""
         self._others.reseed_rng()
-
-    def _pending(self, study: optuna.Study, trial: FrozenTrial, finished: set[str]) -> torch.Tensor:
-        """The points, `k x d`, of trials that others are running; and of failed ones, where a fit would fail again."""
-        without = study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.FAIL))
-        others = [t for t in without if t.number != trial.number and t.user_attrs.get(ENTRY) not in finished]
-        points = [self._suggestions.point(t.params) for t in others if self._suggestions.holds(t.params)]
-        return torch.stack(points) if points else torch.empty(0, len(self._space.names), dtype=torch.float64)
 
 
 @checked
-def recommended_of(study: optuna.Study, space: Space) -> Recommendation:
-    """The released point of highest posterior mean. Use it in place of `study.best_trial`, which is the luckiest value.
+def recommended_trial(study: optuna.Study, space: Space) -> Recommendation:
+    """The released point of highest posterior mean. Use it instead of `study.best_trial`, which is the luckiest one.
 
     Raises:
         InputError: no trial of the study has a released value.
@@ -83,7 +79,7 @@ def recommended_of(study: optuna.Study, space: Space) -> Recommendation:
 
 
 def _observed(study: optuna.Study, suggestions: Suggestions) -> list[FrozenTrial]:
-    """Complete trials over this space with a released value, each value once."""
+    """Complete trials over this space that have a released value, each value once."""
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     ours = [t for t in complete if {ENTRY, YVAR} <= t.user_attrs.keys() and suggestions.holds(t.params)]
     return list({t.user_attrs[ENTRY]: t for t in ours}.values())

@@ -1,15 +1,15 @@
-"""A private objective as what `study.optimize` calls.
+"""A private objective as the function that `study.optimize` calls.
 
     private = TrialObjective(objective, space)
     study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner(), sampler=NoiseAwareSampler(space))
-    private.resume(study)                    # what the ledger knows and the study does not
-    study.optimize(private, n_trials=40)     # stops by itself when the plan is used up
+    private.resume(study)                    # adds values that the ledger has and the study has not
+    study.optimize(private, n_trials=40)     # stops by itself when the reservation is used up
 
-A study and its storage hold released values, public points and the noise's variance, so samplers, plots, importances and dashboards
-may do with them what they like. Fit and score never see the trial: there is no way to report a raw score, nor to prune on one.
-Optuna also notes when trials begin and end, which its readers must not see where a score's time depends on the records: that is the
-statement's assumption `timing-not-observed`. Where trials run beside each other (`n_jobs`, several processes), the order of their values,
-and what the next trial knows, follow from how long scores take: the statement then names `durations-tell-nothing`, too.
+A study and its storage hold released values, public points and the noise's variance, so samplers, plots, importances and dashboards may use
+them freely. Fit and score never get the trial, so no raw score can be reported or pruned on.
+Optuna also records when trials begin and end. If a score's duration depends on the records, readers of the study must not see that: the
+statement's assumption `timing-not-observed`. Where trials run in parallel (`n_jobs`, several processes), the order of their values, and
+what the next trial knows, depend on durations: the statement then also lists `durations-tell-nothing`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import pathlib
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import optuna
@@ -27,36 +26,31 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from dpbo.curator.handle import Handle
-from dpbo.curator.turns import assume_durations_tell_nothing
 from dpbo.errors import BudgetExceeded, InputError, PrivateFailure
-from dpbo.integrations.parameter_encoding import Kind, Parameter, Wording
+from dpbo.integrations.parameter_encoding import Kind, Parameter, ParameterEncoding
 from dpbo.objective import PrivateObjective
 from dpbo.space import Space
 from dpbo.validation import checked
 
 _LOG = logging.getLogger(__name__)
 ENTRY, YVAR = "entry", "yvar"
-"""User attributes of a trial: the name under which the ledger knows its value, and the variance of its noise."""
+"""User attributes of a trial: the name of its value in the ledger, and the variance of its noise."""
 
 
-# ========== MERGED A `Space` in Optuna's words: distributions, suggestions, and the points of trials.
-
-
-class Suggestions(Wording):
-    """Points of a space as trials suggest and show them.
+class Suggestions(ParameterEncoding):
+    """Points of a space as Optuna's parameters.
 
     Attributes:
-        distributions: by name, e.g. for `study.ask(fixed_distributions=...)`.
+        distributions: Optuna's distributions by name, for example for `study.ask(fixed_distributions=...)`.
     """
 
     def __init__(self, space: Space) -> None:
-        super().__init__(space, _expressible)
+        super().__init__(space, lambda value, _: value is None or isinstance(value, (bool, int, float, str)))
         self.distributions = {parameter.name: _distribution(parameter) for parameter in self.parameters}
 
-    def suggested(self, trial: optuna.Trial) -> torch.Tensor:
+    def suggest(self, trial: optuna.Trial) -> torch.Tensor:
         """The point, `d`, that a trial suggests."""
-        return self.point({name: _suggest(trial, name, law) for name, law in self.distributions.items()})
+        return self.point({name: _suggest(trial, name, one) for name, one in self.distributions.items()})
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:
@@ -67,119 +61,109 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
     return FloatDistribution(parameter.low, parameter.high, log=parameter.kind is Kind.LOG)
 
 
-def _suggest(trial: optuna.Trial, name: str, law: Any) -> Any:
-    if isinstance(law, CategoricalDistribution):
-        return trial.suggest_categorical(name, law.choices)
-    if isinstance(law, IntDistribution):
-        return trial.suggest_int(name, law.low, law.high, step=law.step)
-    return trial.suggest_float(name, law.low, law.high, log=law.log)
-
-
-def _expressible(value: Any, _others: Sequence[Any]) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str))
+def _suggest(trial: optuna.Trial, name: str, distribution: Any) -> Any:
+    if isinstance(distribution, CategoricalDistribution):
+        return trial.suggest_categorical(name, distribution.choices)
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(name, distribution.low, distribution.high, step=distribution.step)
+    return trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
 
 
 class BudgetSpent(BudgetExceeded, optuna.TrialPruned):  # type: ignore[misc]  # Optuna is not followed by mypy here
-    """Nothing is left for this trial, and nothing was charged. Within `study.optimize` the trial ends pruned, without a value."""
+    """No budget is left for this trial, and nothing was charged. In `study.optimize` the trial ends pruned, without a value."""
 
 
 class StudyEnded(BaseException):
-    """The score failed on private records, beyond single units: see `PrivateFailure`. Nothing was charged, and the trial stays running.
+    """The score failed on private records, not just on single units (see `PrivateFailure`). Nothing was charged; the trial stays running.
 
-    No Exception, because Optuna stores a failed trial for every one of these, and goes on where `catch` names it: whoever reads the
-    storage, and the next proposal, must not follow a private failure.
+    This is not an Exception, because Optuna stores a failed trial for every Exception and may go on (`catch`): neither the storage nor the
+    next proposal may depend on a private failure.
     """
 
 
 @checked
 class TrialObjective:
-    """Suggest a point, look whether it can be paid for, fit and score it inside, charge, release; the released value goes to Optuna.
+    """One Optuna trial: suggest a point, check the budget, fit and score inside the curator, charge, and return the released value.
 
-    The trial keeps the noise's variance ("yvar") and the ledger's name for the value ("entry"), nothing else. A fit that raises makes
-    a failed trial at no charge; a score that fails on private records ends the study by `StudyEnded`, and Optuna stores nothing of it.
-    Several processes may share one study and one ledger: each charge is a transaction of the ledger's, and whoever finds nothing left
-    stops its loop. A trial that it had begun ends pruned, without a value.
+    The trial keeps the noise's variance ("yvar") and the value's name in the ledger ("entry"), nothing else. A fit that raises makes a
+    failed trial and costs nothing; a score that fails on private records ends the study by `StudyEnded`, and Optuna stores nothing of it.
+    Several processes may share one study and one ledger: each charge is one transaction of the ledger. A worker that finds the budget used
+    up stops its loop; a trial that it had begun ends pruned, without a value.
 
     Args:
-        objective: of one metric, maximised.
-        space: its parameters are suggested in Optuna's words: log floats, whole numbers, categories; a continuous distribution that
-            Optuna does not know is suggested as "NAME (quantile)". `objective`'s `fit` gets the point and decodes it as ever.
+        objective: an objective of one metric, which is maximised.
+        space: its parameters are suggested as Optuna's: floats, log floats, whole numbers, categories; a continuous distribution that
+            Optuna does not know is suggested as "NAME (quantile)". The objective's `fit` gets the point and decodes it as usual.
 
     Raises:
-        InputError: an objective of several metrics, or a space that cannot be put into words; when called, a study that minimises, has a
-            pruner or holds intermediate values: before anything is fitted.
+        InputError: an objective of several metrics, or a space that has no Optuna form; when called, a study that minimises, has a pruner
+            or holds intermediate values, before anything is fitted.
     """
 
     def __init__(self, objective: PrivateObjective, space: Space) -> None:
         if objective.metrics != 1:
-            raise InputError("objective", objective.metrics, "of one metric", "Combine metrics in the loop of your own.")
+            raise InputError("objective", objective.metrics, "one of one metric", "Combine metrics in a loop of your own.")
         self.objective, self.space, self.suggestions = objective, space, Suggestions(space)
 
     def __call__(self, trial: optuna.Trial) -> float:
         """The released value of one trial.
 
         Raises:
-            InputError: a study that does not fit, a trial with intermediate values or, enqueued, outside the space; nothing was charged.
-            BudgetSpent: nothing is left. StudyEnded: the score failed on private records.
+            InputError: an unsuitable study, a trial with intermediate values, or an enqueued one outside the space; nothing was charged.
+            BudgetSpent: no budget is left. StudyEnded: the score failed on private records.
         """
         if not isinstance(trial, optuna.Trial):
             raise InputError("trial", trial, "a Trial of a study", "A FixedTrial has no study; evaluate its point by the objective.")
-        require_fitting(trial.study)
+        require_suitable(trial.study)
         if not self.objective.remaining:
             self._refuse(trial.study)
-        x = self.suggestions.suggested(trial)
+        x = self.suggestions.suggest(trial)
         try:
             handle = self.objective.evaluate(x)
         except PrivateFailure as failure:
-            _LOG.error("The study ends: %s", failure)  # with n_jobs above 1, Optuna drops what its last trials raise
+            _LOG.error("The study ends: %s", failure)  # with n_jobs > 1, Optuna drops exceptions of its last trials
             raise StudyEnded(str(failure)) from None
         trials = trial.study.get_trials(deepcopy=False)
         _require_no_reports(trials[trial.number])
         if any(other.state is TrialState.RUNNING and other.number != trial.number for other in trials):
-            assume_durations_tell_nothing(self.objective.curator)
-        trial.set_user_attr(ENTRY, handle.id)  # before the charge, so that a value that is never told can be found again
-        Y, Yvar = self._released(trial.study, handle)
+            self.objective.curator.assume("durations-tell-nothing")
+        trial.set_user_attr(ENTRY, handle.id)  # before the charge, so that a value that Optuna never got can be found again
+        try:
+            Y, Yvar = self.objective.release(handle)
+        except BudgetExceeded:  # another worker took the last evaluation
+            self._refuse(trial.study)
         trial.set_user_attr(YVAR, Yvar.item())
         if not self.objective.remaining:
             _stop(trial.study)
         return Y.item()
 
     def resume(self, study: optuna.Study) -> int:
-        """Add to the study every released value that no complete trial of it has; returns how many. Said twice, it adds nothing.
+        """Add to the study every released value that none of its complete trials has; returns how many. Calling it twice is harmless.
 
-        After a kill the ledger may know values that were paid for and never told. Call it before the study's workers start, each of
-        them if you like: it looks and adds under the ledger's lock. Not while others are at work: a value that one of them is
-        just about to tell would be in the study twice (`NoiseAwareSampler` and `recommended_of` count it once).
-        A killed worker's own trial stays in Optuna's state RUNNING; an RDBStorage with a heartbeat lets it fail.
+        After a kill the ledger may hold values that were charged and never reached Optuna. Call it before the study's workers start, in
+        each of them if you like: it runs under the ledger's lock. Do not call it while workers run: a value that one of them is about to
+        return would be in the study twice (`NoiseAwareSampler` and `recommended_trial` count it once).
+        A killed worker's own trial stays RUNNING; an RDBStorage with a heartbeat lets it fail.
 
         Raises:
-            InputError: a study that does not fit, or that keeps its trials in the ledger's own SQLite file.
+            InputError: an unsuitable study, or one whose trials are kept in the ledger's own SQLite file.
         """
-        require_fitting(study)
+        require_suitable(study)
         ledger = self.objective.curator.ledger
-        _require_apart(study, ledger.storage.url)
+        _require_other_file(study, ledger.storage.url)
         values = ledger.values(self.objective.name)
-        with ledger.storage.writing():  # written to by nobody: a lock that other processes heed
+        with ledger.storage.writing():  # nothing is written: this is a lock between processes
             known = {trial.user_attrs.get(ENTRY) for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))}
             missing = [value for value in values if value["handle"] not in known]
-            study.add_trials([self._told(value) for value in missing])
+            study.add_trials([self._complete_trial(value) for value in missing])
         return len(missing)
 
-    def _told(self, value: dict[str, Any]) -> FrozenTrial:
-        """A complete trial, as it would be had it been told."""
-        params = self.suggestions.shown(torch.tensor(value["details"]["x"], dtype=torch.float64))
+    def _complete_trial(self, value: dict[str, Any]) -> FrozenTrial:
+        x = torch.tensor(value["details"]["x"], dtype=torch.float64)
         return optuna.trial.create_trial(
-            params=params,
-            distributions=self.suggestions.distributions,
-            value=value["value"][0],
+            params=self.suggestions.shown(x), distributions=self.suggestions.distributions, value=value["value"][0],
             user_attrs={ENTRY: value["handle"], YVAR: value["variance"][0]},
-        )
-
-    def _released(self, study: optuna.Study, handle: Handle) -> tuple[torch.Tensor, torch.Tensor]:
-        try:
-            return self.objective.release(handle)
-        except BudgetExceeded:  # another worker was faster
-            self._refuse(study)
+        )  # fmt: skip
 
     def _refuse(self, study: optuna.Study) -> NoReturn:
         _stop(study)
@@ -188,13 +172,13 @@ class TrialObjective:
         raise BudgetSpent(1, objective.remaining, objective.evaluations, "slots", f"the trial for {objective.name!r}", account)
 
 
-def require_fitting(study: optuna.Study) -> None:
-    """Raises InputError unless the study maximises one value, prunes nothing and holds no intermediate values."""
+def require_suitable(study: optuna.Study) -> None:
+    """Raises InputError unless the study maximises one value, has no pruner and holds no intermediate values."""
     if study.directions != [StudyDirection.MAXIMIZE]:
-        told = ", ".join(direction.name.lower() for direction in study.directions)
-        raise InputError("direction", told, "'maximize', of one value", "Scores are maximised: optuna.create_study(direction='maximize').")
+        directions = ", ".join(direction.name.lower() for direction in study.directions)
+        raise InputError("direction", directions, "'maximize', of one value", "Use create_study(direction='maximize').")
     if not isinstance(study.pruner, optuna.pruners.NopPruner):
-        remedy = "Optuna's default prunes by intermediate values, which nobody released: create_study(pruner=optuna.pruners.NopPruner())."
+        remedy = "Optuna's default pruner reads intermediate values, which are never released: create_study(pruner=NopPruner())."
         raise InputError("pruner", type(study.pruner).__name__, "NopPruner()", remedy)
     for trial in study.get_trials(deepcopy=False):
         _require_no_reports(trial)
@@ -202,12 +186,12 @@ def require_fitting(study: optuna.Study) -> None:
 
 def _require_no_reports(trial: FrozenTrial) -> None:
     if trial.intermediate_values:
-        remedy = "Intermediate values of a private score were never released: use a new study, and report nothing."
+        remedy = "Intermediate values of a private score are never released: use a new study, and report nothing."
         raise InputError("trial", f"number {trial.number}, with intermediate values", "without any", remedy)
 
 
-def _require_apart(study: optuna.Study, ledger: str | None) -> None:
-    """SQLite has one writer a file, and the ledger holds it while the study is compared."""
+def _require_other_file(study: optuna.Study, ledger: str | None) -> None:
+    """SQLite allows one writer a file, and the ledger holds that lock while the study is compared."""
     storage = getattr(study._storage, "_backend", study._storage)
     file = _file(ledger)
     if file is not None and _file(getattr(storage, "url", None)) == file:

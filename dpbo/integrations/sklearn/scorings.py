@@ -1,11 +1,11 @@
-"""What is measured on each validation record, and how released means become the number that is maximised.
+"""Scorings of DPSearch: what is measured on each validation record, and how released means become the number that is maximised.
 
-Accuracy and clipped losses are means of per-record scores: what is released is the number itself. Balanced accuracy, F1 and ROC AUC are
-not, and have no useful sensitivity. Their cells are: each record falls into one of a few cells, whose means are released jointly, and the
-number is computed from those in public. The variance it gets is that of its linear part at the released cells (delta method): an estimate,
-where that of a mean is known.
+Accuracy and clipped losses are means of per-record scores, so the released mean is the number itself. Balanced accuracy, F1 and ROC AUC
+are not means and have no useful sensitivity. Instead each record falls into one of a few cells, the shares of the cells are released
+together, and the number is computed from those in public. Its variance comes from the delta method at the released shares, so it is an
+estimate, while that of a mean is known.
 
-Warnings that a model gives on private records are muted: they can tell of a record, as "unknown category" does.
+Warnings that a model gives on private records are muted: they can reveal a record, as "unknown category" does.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import torch
 from numpy.typing import NDArray
 
 from dpbo.errors import InputError
-from dpbo.isolation import quietly
-from dpbo.privacy import require_range
+from dpbo.isolation import mute_warnings
+from dpbo.validation import ScoreRange, require
 
 Measure = Callable[[Any, Any, Any], Any]
 Value = Callable[[torch.Tensor], torch.Tensor]
 LOG_FLOOR, BINS = -3.0, 16
-_EMPTY = 1e-6  # a share that noise made smaller counts as this
+_EMPTY = 1e-6  # smaller shares, which noise can produce, count as this
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Scoring:
     """One way to score.
 
     Attributes:
-        measure: `measure(model, features, labels)`, one number a record: its score, or the cell that it falls into. Without a model, and
-            for a record that the model cannot take, it is the worst cell for this label.
-        bounds: public range of what is maximised; without cells, of one record's score.
-        cells: how many there are, or None.
-        value: of shares of cells (`... x m`), what is maximised.
+        measure: `measure(model, features, labels)` returns one number a record: its score, or the cell that it falls into. Where the model
+            is None or cannot take a record, that is the worst cell for the record's label.
+        bounds: public range of the number that is maximised; without cells, the range of one record's score.
+        cells: number of cells, or None for a mean.
+        value: function from shares of cells (`... x m`) to the number that is maximised.
     """
 
     measure: Measure
@@ -46,73 +46,65 @@ class Scoring:
     value: Value | None = None
 
     def __call__(self, model: Any, records: Any) -> Any:
-        """The score for `PrivateObjective`: `score(model, records)`; a model that could not be fitted is worst everywhere."""
+        """The score that `PrivateObjective` calls; a model that could not be fitted has the worst score on every record."""
         features, labels = records
         if model is None and self.cells is None:
             return np.full(len(labels), np.nan)
-        with quietly():
-            return self.measure(model, features, _array(labels))
+        with mute_warnings():
+            # a list stays a list of objects: one word in an array of numpy's choice would turn all its numbers into words
+            column = labels if hasattr(labels, "dtype") else np.fromiter(labels, dtype=object, count=len(labels))
+            return self.measure(model, features, np.asarray(column))
 
     def worst_cell(self, records: Any) -> Any:
-        """The cell that counts for a record that a model cannot take: that of being wrong about it."""
+        """The cell for a record that the model cannot take: that of a wrong prediction."""
         return self(None, records)
 
     def observed(self, Y: torch.Tensor, Yvar: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What is maximised and its variance, `t x 1` each, from released means `t x m`. Public post-processing."""
+        """The maximised number and its variance, `t x 1` each, from released means `t x m`. Public post-processing."""
         if self.value is None:
             return Y, Yvar
         cells = Y.detach().requires_grad_()
         values = self.value(cells)
         (slope,) = torch.autograd.grad(values.sum(), cells)
-        widest = (self.bounds[1] - self.bounds[0]) ** 2  # no value is further off than that
+        widest = (self.bounds[1] - self.bounds[0]) ** 2  # no value can be further off
         return values.detach().unsqueeze(1).clamp(*self.bounds), (slope**2 * Yvar).sum(1, keepdim=True).clamp_max(widest)
 
 
 def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
-    """By scikit-learn's name, or from `scoring(model, X, y)` giving one number a record; classes come from the training labels."""
-    if callable(scoring):
-        return _mean(scoring, _needed(score_range, "a scoring of your own"))
-    match scoring:
-        case "accuracy":
-            return _mean(_correct, (0.0, 1.0))
-        case "neg_log_loss":
-            return _mean(_log_likelihood, (LOG_FLOOR, 0.0) if score_range is None else require_range("score_range", score_range))
-        case "neg_mean_squared_error":
-            return _mean(_squared_error, _needed(score_range, scoring))
-        case "balanced_accuracy":
-            return _cells(Correctness(tuple(np.unique(labels).tolist())), 2 * len(np.unique(labels)), _balanced)
-        case "f1":
-            return _cells(Confusion(_positive(labels)), 3, _f1)
-        case "roc_auc":
-            return _cells(Histogram(_positive(labels)), 2 * BINS, _auc)
-    known = "'accuracy', 'neg_log_loss', 'neg_mean_squared_error', 'balanced_accuracy', 'f1', 'roc_auc'"
-    raise InputError("scoring", scoring, f"{known}, or scoring(model, X, y) giving one number a record")
+    """The scoring of this scikit-learn name, or of a function `scoring(model, X, y)` that returns one number a record.
 
-
-def _array(labels: Any) -> NDArray[Any]:
-    """Labels that nothing converts: as one array of numpy's choice, a list's one word would turn all its numbers into words."""
-    return np.asarray(labels) if hasattr(labels, "dtype") else np.fromiter(labels, dtype=object, count=len(labels))
-
-
-def _mean(measure: Measure, ends: tuple[float, float]) -> Scoring:
-    return Scoring(measure, ends)
-
-
-def _cells(measure: Measure, count: int, value: Value) -> Scoring:
-    return Scoring(measure, (0.0, 1.0), count, value)
-
-
-def _needed(score_range: Any, what: str) -> tuple[float, float]:
-    if score_range is None:
+    Args:
+        score_range: the public range of one record's score, for scorings that have none of their own.
+        labels: training labels, which define the classes.
+    """
+    if score_range is None and (callable(scoring) or scoring == "neg_mean_squared_error"):
+        what = "a scoring of your own" if callable(scoring) else scoring
         remedy = "Fix it without looking at the validation records, for example (-c, 0.0) for an error clipped at c."
         raise InputError("score_range", None, f"the public range of one record's score for {what}", remedy)
-    return require_range("score_range", score_range)
+    given: Any = None if score_range is None else require("score_range", score_range, ScoreRange)
+    if callable(scoring):
+        return Scoring(scoring, given)
+    match scoring:
+        case "accuracy":
+            return Scoring(_correct, (0.0, 1.0))
+        case "neg_log_loss":
+            return Scoring(_log_likelihood, given or (LOG_FLOOR, 0.0))
+        case "neg_mean_squared_error":
+            return Scoring(_squared_error, given)
+        case "balanced_accuracy":
+            return Scoring(Correctness(tuple(np.unique(labels).tolist())), (0.0, 1.0), 2 * len(np.unique(labels)), _balanced)
+        case "f1":
+            return Scoring(Confusion(_positive(labels)), (0.0, 1.0), 3, _f1)
+        case "roc_auc":
+            return Scoring(Histogram(_positive(labels)), (0.0, 1.0), 2 * BINS, _auc)
+    known = "'accuracy', 'neg_log_loss', 'neg_mean_squared_error', 'balanced_accuracy', 'f1', 'roc_auc'"
+    raise InputError("scoring", scoring, f"{known}, or scoring(model, X, y) giving one number a record")
 
 
 def _positive(labels: Any) -> Any:
     classes = np.unique(labels)
     if len(classes) != 2:
-        raise InputError("scoring", len(classes), "one for this number of classes", "F1 and ROC AUC need two.")
+        raise InputError("scoring", len(classes), "a scoring for this number of classes", "F1 and ROC AUC need two.")
     return classes.tolist()[1]
 
 
@@ -121,7 +113,7 @@ def _correct(model: Any, features: Any, labels: NDArray[Any]) -> Any:
 
 
 def _log_likelihood(model: Any, features: Any, labels: NDArray[Any]) -> Any:
-    """Of the true class; of a class that training lacks, minus infinity, which is clipped."""
+    """Log-likelihood of the true class; about minus infinity, so clipped, for a class that training lacks."""
     likelihood = (np.asarray(model.predict_proba(features)) * (labels[:, None] == np.asarray(model.classes_)[None, :])).sum(1)
     return np.log(np.maximum(likelihood, 1e-300))
 
@@ -132,7 +124,7 @@ def _squared_error(model: Any, features: Any, labels: NDArray[Any]) -> Any:
 
 @dataclass(frozen=True)
 class Correctness:
-    """Two cells a class: right, then wrong. A class that training lacks has none."""
+    """Two cells a class: right, then wrong. A class that training lacks has no cell."""
 
     classes: tuple[Any, ...]
 
@@ -150,33 +142,31 @@ class Confusion:
 
     def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
         true = labels == self.positive
-        said = ~true if model is None else _said(np.asarray(model.predict(features)), self.positive, true)
-        return np.select([said & true, said & ~true, ~said & true], [0, 1, 2], -1)
-
-
-def _said(predicted: NDArray[Any], positive: Any, true: NDArray[Any]) -> Any:
-    """Whether positive was said; of NaN, the wrong thing."""
-    return np.where(predicted == predicted, predicted == positive, ~true)
+        predicted = ~true
+        if model is not None:
+            labels_predicted = np.asarray(model.predict(features))
+            predicted = np.where(labels_predicted == labels_predicted, labels_predicted == self.positive, ~true)  # NaN counts as wrong
+        return np.select([predicted & true, predicted & ~true, ~predicted & true], [0, 1, 2], -1)
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Equal bins of the predicted probability of the positive class: of positive records, then of the others."""
+    """Equal bins of the predicted probability of the positive class: first for positive records, then for the others."""
 
     positive: Any
 
     def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
         true = labels == self.positive
-        likely = ~true if model is None else self._probability(model, features)
+        if model is None:
+            likely = ~true
+        else:
+            likely = np.asarray(model.predict_proba(features))[:, np.asarray(model.classes_).tolist().index(self.positive)]
         place = np.clip(np.floor(np.where(np.isnan(likely), ~true, likely) * BINS), 0, BINS - 1)
         return np.where(true, place, place + BINS)
 
-    def _probability(self, model: Any, features: Any) -> Any:
-        return np.asarray(model.predict_proba(features))[:, np.asarray(model.classes_).tolist().index(self.positive)]
-
 
 class _AtLeast(torch.autograd.Function):
-    """max(x, _EMPTY) whose slope is taken as 1 below, too: a share that noise made small is as uncertain as any."""
+    """max(x, _EMPTY) with slope 1 everywhere: a share that noise made small is as uncertain as any other."""
 
     @staticmethod
     def forward(_context: Any, shares: torch.Tensor) -> torch.Tensor:
@@ -187,25 +177,25 @@ class _AtLeast(torch.autograd.Function):
         return slopes[0]
 
 
-def _some(shares: torch.Tensor) -> torch.Tensor:
+def _at_least_empty(shares: torch.Tensor) -> torch.Tensor:
     return _AtLeast.apply(shares)  # type: ignore[no-untyped-call]
 
 
 def _balanced(cells: torch.Tensor) -> torch.Tensor:
-    right, wrong = _some(cells).chunk(2, -1)
+    right, wrong = _at_least_empty(cells).chunk(2, -1)
     return (right / (right + wrong)).mean(-1)
 
 
 def _f1(cells: torch.Tensor) -> torch.Tensor:
-    true, false, missed = _some(cells).unbind(-1)
+    true, false, missed = _at_least_empty(cells).unbind(-1)
     return 2 * true / (2 * true + false + missed)
 
 
 def _auc(cells: torch.Tensor) -> torch.Tensor:
-    """Of a positive and another record drawn at random, how often the positive one lies in a higher bin; half where in one.
+    """Probability that a random positive record lies in a higher bin than a random other one; ties count half.
 
-    Bins keep what noise put below zero: it cancels in the sums, where raising each to zero would pull the value toward a half.
+    Shares that noise made negative stay: they cancel in the sums, and clipping each at zero would pull the value toward 0.5.
     """
     positive, other = cells.chunk(2, -1)
     below = other.cumsum(-1) - other / 2
-    return (positive * below).sum(-1) / (_some(positive.sum(-1)) * _some(other.sum(-1)))
+    return (positive * below).sum(-1) / (_at_least_empty(positive.sum(-1)) * _at_least_empty(other.sum(-1)))

@@ -1,9 +1,9 @@
-"""The three ways to search; each sees released values and public points only, and its plan is resumed from the ledger by name.
+"""The search strategies of DPSearch. Each sees released values and public points only, and resumes its plan from the ledger by name.
 
-"bo": most of the budget buys noised scores at Sobol points, then where qLogNEI looks; the point of highest posterior mean is recommended.
-"turbo": the same within a trust region around the best point; "saas": the same through a model in which few coordinates matter.
-"grid": it buys one choice by permute-and-flip among public candidates, on their exact mean scores, which never leave the curator.
-"gibo": it buys private gradients of every unit's own clipped loss, for continuous parameters and scores that are smooth in them.
+"bo": most of the budget buys noised scores, first at Sobol points, then where qLogNEI proposes. The released point of highest posterior
+mean is recommended. "turbo" does the same within a trust region around the best point, "saas" with a sparse model for many coordinates.
+"grid": the budget buys one choice by permute-and-flip among public candidates, on their exact mean scores, which stay with the curator.
+"gibo": the budget buys private gradients (DP-GIBO), for continuous parameters and scores that are smooth in them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,17 +33,18 @@ from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.models.builders import default_gp, sparse_gp
 from dpbo.objective import PrivateObjective
-from dpbo.privacy import Adjacency, PrivacyUnit, require_count
+from dpbo.privacy import Adjacency, PrivacyUnit
 from dpbo.queries.cells import CellMeans
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.queries.utilities import CandidateScores
 from dpbo.space import Space
+from dpbo.validation import at_least, require
 
 
 @dataclass(frozen=True)
 class Task:
-    """What every strategy needs. `share` is the search's part of the budget, `final_share` that of the last release, 0 for none."""
+    """What every strategy needs. `share` and `final_share` are shares of the curator's budget, for the search and for the last release."""
 
     curator: Curator
     space: Space
@@ -62,29 +63,28 @@ class Task:
 
     @property
     def strategy(self) -> str:
-        """Its name."""
+        """The strategy's name."""
         return str(self.terms["strategy"])
 
     def begun(self) -> bool:
-        """Whether the ledger knows a part of this search."""
+        """Whether the ledger has a reservation of this search."""
         parts = {f"{self.name}: {part}" for part in ("final", "search", "choice")}
         return any(name in parts or name.startswith(f"{self.name}: gradients ") for name in self.curator.ledger.head().used)
 
     def objective(self, part: str, evaluations: int, share: Fraction) -> PrivateObjective:
-        """Noised scores of so many points, reserved or resumed."""
+        """A private objective with so many evaluations, reserved or resumed."""
         return PrivateObjective(
             self.curator, self.scoring, score_range=self.scoring.bounds, cells=self.scoring.cells, evaluations=evaluations,
-            fit=self.trainer,
-            name=f"{self.name}: {part}", budget=share, divisor=self.divisor, mechanism=self.baseline, terms=self.terms,
+            fit=self.trainer, name=f"{self.name}: {part}", budget=share, divisor=self.divisor, mechanism=self.baseline, terms=self.terms,
         )  # fmt: skip
 
     def final(self) -> PrivateObjective | None:
-        """The separate release of one score, from what was kept back."""
+        """The objective of one evaluation that `final_share` pays for; None without it."""
         return self.objective("final", 1, self.final_share) if self.final_share else None
 
 
 class Found(NamedTuple):
-    """A recommended point, `d`, and what is known of the search: released values, public points."""
+    """The recommended point, `d`, and the search's results: released values and public points."""
 
     x: torch.Tensor
     results: dict[str, Any]
@@ -94,55 +94,55 @@ Strategy = Callable[[Task], Found]
 SEARCHES = ("bo", "turbo", "saas")
 
 
-def require_fitting(task: Task) -> None:
-    """Raises InputError where the strategy cannot serve the task; nothing is reserved by then."""
+def require_strategy_fits(task: Task) -> None:
+    """Raises InputError if the strategy cannot serve the task. Nothing has been reserved."""
     strategy = task.strategy
     if strategy != "gibo" and task.options:
-        raise InputError("strategy_options", strategy, "left out but for strategy 'gibo'")
+        raise InputError("strategy_options", strategy, "left out, except for strategy 'gibo'")
     if strategy not in SEARCHES and task.scoring.cells is not None:
-        raise InputError("scoring", strategy, "a mean over records for this strategy", "F1 and its like are none: use strategy 'bo'.")
+        raise InputError("scoring", strategy, "a mean over records for this strategy", "F1 and the like are not means: use strategy 'bo'.")
     if strategy == "saas" and task.space.cat_dims:
-        raise InputError("strategy", strategy, "'bo' or 'turbo' for a space with lists of words", "SAAS knows numbers only.")
+        raise InputError("strategy", strategy, "'bo' or 'turbo' for a space with lists of words", "SAAS takes numbers only.")
     if strategy == "grid":
-        require_count("n_iter", task.evaluations, 2)
+        require("n_iter", task.evaluations, Annotated[int, at_least(2)])
         if task.baseline is not None:
-            raise InputError("budget", task.baseline, "a Budget for strategy 'grid'", "Strategy 'bo' runs without privacy, as a baseline.")
+            raise InputError("mechanism", task.baseline, "left out with strategy 'grid'", "Strategy 'bo' runs without privacy.")
     if strategy == "gibo":
         d = len(task.space.names)
         if task.space.discrete_dims or task.space.cat_dims:
-            raise InputError("strategy", strategy, "'bo' or 'grid' for a space with lists or whole numbers", "It follows gradients.")
+            raise InputError("strategy", strategy, "'bo' or 'grid' for a space with lists or whole numbers", "'gibo' follows gradients.")
         if task.terms["scoring"] == "accuracy":
             raise InputError("scoring", "accuracy", "smooth in the parameters for strategy 'gibo'", "For example 'neg_log_loss'.")
         if task.evaluations < d + 1:
             raise InputError("n_iter", task.evaluations, f"at least {d + 1}, the fits of one step in {d} dimensions")
 
 
-def require_working(task: Task) -> None:
-    """Fits the first point, scores public rows with it and proposes once from made-up scores: what cannot work is raised before anything
-    is reserved."""
+def rehearse(task: Task) -> None:
+    """Fit the first point, score public rows with it, and propose once from invented scores.
+
+    Whatever cannot work raises here, before anything is reserved.
+    """
     design = public_candidates(task.space, task.evaluations, task.seed) if task.strategy == "grid" else task.space.sample(3, seed=task.seed)
     model, example = task.trainer(design[0]), task.trainer.example()
-    if task.scoring.cells is None:
-        query = ClippedMean(task.scoring, score_range=task.scoring.bounds)
-    else:
-        query = CellMeans(task.scoring, cells=task.scoring.cells)
+    cells = task.scoring.cells
+    query = ClippedMean(task.scoring, score_range=task.scoring.bounds) if cells is None else CellMeans(task.scoring, cells=cells)
     if example is not None:
         query.probe(example, count_records(example), model)
-        _require_sound(task, query, design[:3], example)
-        task.curator.examined(query)
+        _examine_score(task, query, design[:3], example)
+        task.curator.mark_probed(query)
     if task.strategy == "gibo":
-        _gibo(task, _rehearsed(task.curator), lambda _, records: records)
+        _gibo(task, _rehearsal_curator(task.curator), lambda _, records: records)
     if task.strategy in SEARCHES and task.evaluations > max(task.initial, 2):
         X = task.space.sample(2, seed=task.seed)
-        made_up = X.sum(1, keepdim=True)
-        _next(task, X, made_up, torch.ones_like(made_up), initial=2)
+        invented = X.sum(1, keepdim=True)
+        _propose(task, X, invented, torch.ones_like(invented), initial=2)
 
 
-def _require_sound(task: Task, query: ClippedMean, design: torch.Tensor, example: Any) -> None:
-    """Judges the score on training records. One configuration may be so bad that most records are clipped; not each of the first few."""
+def _examine_score(task: Task, query: ClippedMean, design: torch.Tensor, example: Any) -> None:
+    """Check the score on training records. One configuration may be so bad that most records are clipped, but not each of the first few."""
     for turn, x in enumerate(design, 1):
         if (model := task.trainer(x)) is None:
-            continue  # it could not be fitted, so every score is NaN
+            continue  # the fit failed, so every score is NaN
         try:
             return examine(query.score, model, example, query.ranges)
         except MostlyClipped:
@@ -151,21 +151,21 @@ def _require_sound(task: Task, query: ClippedMean, design: torch.Tensor, example
 
 
 def by_search(task: Task) -> Found:
-    """Noised observations, where qLogNEI looks: everywhere, in a trust region, or through a sparse model."""
+    """Strategies "bo", "turbo" and "saas": noised scores where qLogNEI proposes."""
     objective = task.objective("search", task.evaluations, task.share)
     initial = min(max(task.initial, 2), task.evaluations)  # two points make a model
     design, model = task.space.sample(initial, seed=task.seed), sparse_gp if task.strategy == "saas" else default_gp
     X, y, yvar = _observations(task, objective)
     while objective.remaining:
         t = len(X)
-        objective(design[t : t + 1] if t < initial else _next(task, X, y, yvar, initial))
+        objective(design[t : t + 1] if t < initial else _propose(task, X, y, yvar, initial))
         X, y, yvar = _observations(task, objective)
     mean = posterior_mean(task.space, X, y, yvar, model=model)
-    told = {"released_score": y[:, 0].numpy(), "noise_std": yvar[:, 0].sqrt().numpy(), "posterior_mean": mean.numpy()}
-    return Found(X[mean.argmax()], _listed(task.space, X) | told)
+    released = {"released_score": y[:, 0].numpy(), "noise_std": yvar[:, 0].sqrt().numpy(), "posterior_mean": mean.numpy()}
+    return Found(X[mean.argmax()], _results(task.space, X) | released)
 
 
-def _next(task: Task, X: torch.Tensor, y: torch.Tensor, yvar: torch.Tensor, initial: int) -> torch.Tensor:
+def _propose(task: Task, X: torch.Tensor, y: torch.Tensor, yvar: torch.Tensor, initial: int) -> torch.Tensor:
     seed = 1000 * task.seed + len(X)
     if task.strategy == "turbo":
         return suggest_in_trust_region(task.space, X, y, yvar, seed=seed, initial=initial)
@@ -173,17 +173,17 @@ def _next(task: Task, X: torch.Tensor, y: torch.Tensor, yvar: torch.Tensor, init
 
 
 def by_grid(task: Task) -> Found:
-    """One private choice."""
+    """Strategy "grid": one private choice."""
     candidates, name = public_candidates(task.space, task.evaluations, task.seed), f"{task.name}: choice"
     law = private_choice.affordable(task.curator, PermuteAndFlipMechanism, task.share)
     choice = private_choice.reserve(task.curator, law, name, {**task.terms, "candidates": len(candidates)})
     query = CandidateScores(task.scoring, list(candidates), score_range=task.scoring.bounds, fit=task.trainer)
     index = int(private_choice.make(task.curator, query, choice, name)["value"][0])
-    return Found(candidates[index], _listed(task.space, candidates) | {"chosen": np.arange(len(candidates)) == index})
+    return Found(candidates[index], _results(task.space, candidates) | {"chosen": np.arange(len(candidates)) == index})
 
 
 def by_gibo(task: Task) -> Found:
-    """Private gradients. A step costs d + 1 fits."""
+    """Strategy "gibo": private gradients. A step costs d + 1 fits."""
     fitted: dict[tuple[float, ...], Any] = {}
 
     def loss(x: torch.Tensor, records: Any) -> torch.Tensor:
@@ -193,11 +193,11 @@ def by_gibo(task: Task) -> Found:
     while gibo.remaining:
         X = gibo.ask()
         fitted.clear()
-        fitted.update((tuple(x.tolist()), task.trainer(x)) for x in X)  # in public: a fit that fails is nobody's secret
+        fitted.update((tuple(x.tolist()), task.trainer(x)) for x in X)  # fits see public records only
         gibo.tell(X, gibo.evaluate(X))
     result = gibo.result()
     gradients = {"released_gradient": result.gradients.numpy(), "noise_std": np.full(len(result.gradients), gibo.noise_std)}
-    return Found(result.x, _listed(task.space, result.iterates[: len(result.gradients)]) | gradients)
+    return Found(result.x, _results(task.space, result.iterates[: len(result.gradients)]) | gradients)
 
 
 def _gibo(task: Task, curator: Curator, loss: Callable[[torch.Tensor, Any], Any]) -> DPGIBO:
@@ -205,33 +205,26 @@ def _gibo(task: Task, curator: Curator, loss: Callable[[torch.Tensor, Any], Any]
     options: dict[str, Any] = {"clip": upper - lower, "batch_size": d + 1, **task.options}
     iterations = options.pop("iterations", task.evaluations // (d + 1))
     ours: dict[str, Any] = {
-        "bounds": task.space.bounds,
-        "budget": task.baseline or task.share,
-        "divisor": task.divisor,
+        "bounds": task.space.bounds, "budget": task.share, "mechanism": task.baseline, "divisor": task.divisor,
         "loss_range": (-upper, -lower),
-    }
+    }  # fmt: skip
     allowed = set(inspect.signature(DPGIBO).parameters) - {*ours, "curator", "loss", "seed", "name"}
     if not options.keys() <= allowed:
         raise InputError("strategy_options", sorted(options.keys() - allowed), f"among {sorted(allowed)}")
-    return DPGIBO(
-        curator, loss, iterations=iterations, seed=task.seed, name=f"{task.name}: gradients {_digest(task.terms)}", **ours, **options
-    )
+    # DP-GIBO does not keep this search's terms, so its plan's name tells one search from another
+    digest = hashlib.sha256(repr(sorted(task.terms.items())).encode()).hexdigest()[:8]
+    return DPGIBO(curator, loss, iterations=iterations, seed=task.seed, name=f"{task.name}: gradients {digest}", **ours, **options)
 
 
-def _rehearsed(curator: Curator) -> Curator:
-    """Public stand-ins under the same budget; so many that no noise is warned of."""
+def _rehearsal_curator(curator: Curator) -> Curator:
+    """A curator over public stand-in records with the same budget; so many records that no warning of large noise comes."""
     adjacency = Adjacency.REPLACE_ONE if curator.adjacency.replaces else Adjacency.ADD_OR_REMOVE_ONE
     terms = {"adjacency": adjacency, "budget": curator.budget, "accounting": curator.accounting}
     return Curator.rehearsal(torch.zeros(1 << 20), unit=PrivacyUnit("record"), **terms)
 
 
-def _digest(terms: Mapping[str, Any]) -> str:
-    """DP-GIBO keeps no terms of ours, so its plan's name tells one search from another."""
-    return hashlib.sha256(repr(sorted(terms.items())).encode()).hexdigest()[:8]
-
-
 def public_candidates(space: Space, most: int, seed: int) -> torch.Tensor:
-    """All points of a space of lists that has no more than so many, else different Sobol points: `n x d`."""
+    """Every point of a space of lists if there are at most `most`, else that many different Sobol points: `n x d`."""
     axes = [space.discrete_dims.get(i) or space.cat_dims.get(i) for i in range(len(space.names))]
     sizes = [len(axis) if axis else most + 1 for axis in axes]
     if np.prod(sizes, dtype=float) <= most:
@@ -245,8 +238,8 @@ def _observations(task: Task, objective: PrivateObjective) -> tuple[torch.Tensor
     return (X.reshape(len(Y), len(task.space.names)), *(task.scoring.observed(Y, Yvar) if len(Y) else (Y[:, :1], Yvar[:, :1])))
 
 
-def _listed(space: Space, X: torch.Tensor) -> dict[str, Any]:
-    """The configurations, as in scikit-learn's `cv_results_`."""
+def _results(space: Space, X: torch.Tensor) -> dict[str, Any]:
+    """The configurations, with the columns of scikit-learn's `cv_results_`."""
     parameters = [space.decode(x) for x in X]
     columns = {f"param_{name}": np.array([p[name] for p in parameters], dtype=object) for name in space.names}
     return {"params": parameters, **columns}

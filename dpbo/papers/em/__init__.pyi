@@ -1,7 +1,5 @@
 from .factor_analysis import DPFactorAnalysis as DPFactorAnalysis
-from .factor_analysis import LinearEmbedding as LinearEmbedding
 from .factor_analysis import embedding as embedding
 from .kmeans import DPKMeans as DPKMeans
 from .kmeans import DPLloyd as DPLloyd
 from .mixture import DPGaussianMixture as DPGaussianMixture
-from .mixture import density_of as density_of

@@ -1,17 +1,16 @@
-"""What the private estimators share with scikit-learn, and with each other.
+"""The base class of the private estimators, with scikit-learn's interface, and the schedule of releases that each of them runs.
 
     DPGaussianMixture(3, budget=Budget(1.0, 1e-5), radius=10.0).fit(X)              # makes its own curator, in memory
     DPGaussianMixture(3, budget=0.5, radius=10.0, dimension=4).fit(curator)         # spends half of a curator's budget
 
 `fit` on an array protects each row, under `adjacency`; REPLACE_ONE makes the number of rows public. Rows that are not finite count as
 nothing, because refusing them would tell that they are there; predictions, on the caller's own rows, refuse them. Nothing that `fit` leaves
-behind depends on the rows but through what was released: no labels of theirs, no likelihood, no convergence check. `random_state` is for
+behind depends on the rows except through released values: it keeps no labels, no likelihood and no convergence check. `random_state` is for
 starts and samples, never for noise; the start's seed is kept in the ledger, so that a resumed run starts where it did.
 
-Three things to know. Every `fit` on an array spends its budget anew, on a ledger of its own: `cross_val_score` or GridSearchCV over private
-rows spends it many times, with a warning each, and prints exact scores; one Curator adds them up. What `predict`, `transform`,
-`fit_transform` and `score` say of private rows is exact, and the caller's to keep. Steps before this one in a pipeline, such as a scaler,
-are not protected.
+Three warnings. Every `fit` on an array spends its budget anew, on a ledger of its own: `cross_val_score` or GridSearchCV over private
+rows spends it many times, with a warning each, and prints exact scores; one Curator adds them up. `predict`, `transform`, `fit_transform`
+and `score` of private rows are exact, and not for release. Earlier steps of a pipeline, such as a scaler, are not protected.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from fractions import Fraction
 from numbers import Integral
 from types import ModuleType
 from typing import Annotated, Any
@@ -33,41 +32,126 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpbo.accounting.calibration import exact_share
+from dpbo.accounting.calibration import budget_cost
 from dpbo.curator.curator import Curator
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.no_noise import NoNoise
-from dpbo.privacy import Adjacency, Budget, PrivacyUnit, require_count
+from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.queries.ball import Ball
 from dpbo.queries.point_sums import PointSums
 from dpbo.statement import Statement
-from dpbo.validation import Within, at_least, require_settings
-
-# ========== MERGED A fixed number of releases, reserved at once, answered from the ledger as far as it goes.
-#
-# Everything an iterative algorithm does between two releases is public, so a run that is resumed under its name computes the same questions
-# again, finds the answers that were paid for, and goes on with the first one that was not.
-#
+from dpbo.validation import Count, Within, at_least, require, require_settings
 
 
-def _plain(value: Any) -> Any:
-    """Numbers and arrays of numpy and torch, for the ledger."""
-    if isinstance(value, (np.generic, np.ndarray, torch.Tensor)):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is no setting")
+def _are_numbers(value: Any) -> bool:
+    try:
+        numbers = np.asarray([] if value is None else value)
+        return numbers.dtype.kind in "biuf" and bool(np.isfinite(numbers.astype(np.float64)).all())
+    except Exception:
+        return False
 
 
-def _digest(query: PointSums) -> str:
-    """Of everything public that was asked, to six digits, which another machine computes alike."""
-    return hashlib.sha256("\n".join(_parts(query)).encode()).hexdigest()[:16]
+Floats = NDArray[np.float64]
+BudgetOrShare = Budget | float | Fraction | None
+Components = Annotated[int, at_least(1, 10_000)]
+Iterations = Annotated[int, at_least(1, 10**6)]
+RandomState = Annotated[int, at_least(0, 2**32 - 1)] | np.random.RandomState | ModuleType | None
+Center = Annotated[Any, Within("finite numbers, d of them, or None", _are_numbers)]
 
 
-def _parts(value: Any) -> Iterator[str]:
+class EMSchedule:
+    """A fixed number of releases with equal noise, reserved together under one name, each read from the ledger where it was made before.
+
+    Between two releases an iterative algorithm uses public numbers only. So a run that is resumed under its name asks the same questions
+    again, gets the values that were paid for, and goes on with the first that was not.
+
+    Args:
+        curator: owner of the records.
+        name: name of the reservation in the ledger.
+        slots: how many releases there will be.
+        terms: public settings of the algorithm; a run resumes under the same ones only.
+        budget: a Budget, or a share in (0, 1] of the curator's.
+        mechanism: NoNoise(allow_not_private=True) instead of a budget.
+        noise: kind of noise that the budget pays for.
+
+    Raises:
+        InputError: a budget out of range, or an accounting that cannot pay for this noise. BudgetExceeded: the budget is not left.
+        LedgerMismatch: other terms, or a release that was charged and lost.
+    """
+
+    def __init__(
+        self,
+        curator: Curator,
+        name: str,
+        slots: int,
+        terms: Mapping[str, Any],
+        *,
+        budget: BudgetOrShare,
+        mechanism: NoNoise | None = None,
+        noise: type[AdditiveMechanism] = GaussianMechanism,
+    ) -> None:
+        def plain(value: Any) -> Any:
+            if isinstance(value, (np.generic, np.ndarray, torch.Tensor)):
+                return value.tolist()
+            raise TypeError(f"{type(value).__name__} is no setting")
+
+        self.curator, self.name, self.slots = curator, name, slots
+        planned: AdditiveMechanism | NoNoise | None = mechanism
+        if planned is None:
+            if budget is None:
+                remedy = "No privacy is mechanism=NoNoise(allow_not_private=True)."
+                raise InputError("budget", None, "a Budget, or a share in (0, 1] of the curator's", remedy)
+            accounting = curator.accounting
+            multiplier = accounting.multiplier(noise.kind, slots, budget_cost(budget, accounting, curator.ledger.cap))
+            if multiplier is None:
+                raise InputError("accounting", accounting.name, f"one that can pay for {noise.kind.mechanism} noise")
+            planned = noise(multiplier)
+        spent = str(budget if mechanism is None else mechanism)
+        stated = {"budget": spent, "records": curator.units, "role": "training", **terms}
+        curator.bind(name, {}, begun=name in curator.ledger.head().used)
+        event = curator.reserve(name, planned.event(), slots=slots, terms=json.loads(json.dumps(stated, default=plain)))
+        self.mechanism = planned if isinstance(planned, NoNoise) else noise(event.noise_multiplier)
+        curator.deliver()
+        self._known = curator.ledger.values(name)
+        if curator.ledger.head().used[name] != len(self._known):
+            raise LedgerMismatch("values", len(self._known), curator.ledger.head().used[name], "A release was charged but lost.")
+        self._turn = 0
+
+    def release(self, query: PointSums, stage: str, rows: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next release: from the ledger if it was made before, else charged and made now.
+
+        Args:
+            stage: what the release is for, as the ledger shows it.
+            rows: K, the number of components whose statistics the answer holds.
+
+        Returns:
+            The noisy answer and the standard deviation of the noise of each of its numbers, `K x F` each, float64.
+        """
+        if self._turn >= self.slots:
+            raise BudgetExceeded(1, 0, self.slots, "slots", f"the release for {self.name!r}", self.curator.ledger.account())
+        question = hashlib.sha256("\n".join(_public_text(query)).encode()).hexdigest()[:16]
+        if self._turn < len(self._known):
+            known = self._known[self._turn]
+            details = known["details"]
+            if (details.get("stage"), details.get("question")) != (stage, question):
+                raise LedgerMismatch("question", details.get("stage"), stage, "Resume with the settings and the version it began with.")
+            value = torch.tensor(known["value"], dtype=torch.float64)
+        else:
+            handle = self.curator.evaluate(query, stage=stage, question=question)
+            (release,) = self.curator.release_all([handle], self.mechanism, name=self.name, plan=self.name, used=self._turn)
+            value = release.value.clone()
+        self._turn += 1
+        law = self.mechanism.law(query.scale(self.curator.adjacency), query.quanta(self.curator.units))
+        return value.reshape(rows, -1), torch.tensor(law.std, dtype=torch.float64).reshape(rows, -1)
+
+
+def _public_text(value: Any) -> Iterator[str]:
+    """Everything public in a query, in words: numbers to six digits, which another machine computes alike."""
     if dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
-            yield from _parts(getattr(value, field.name))
+            yield from _public_text(getattr(value, field.name))
     elif isinstance(value, torch.Tensor):
         yield " ".join(f"{number:.5e}" for number in value.flatten().tolist())
     elif callable(value):
@@ -76,94 +160,11 @@ def _parts(value: Any) -> Iterator[str]:
         yield f"{value:.5e}" if isinstance(value, float) else repr(value)
 
 
-Spending = Budget | float | NoNoise | None
-
-
-@dataclass(frozen=True, eq=False)
-class Answer:
-    """One release: values, and the standard deviation of the noise of each; float64, of the query's length."""
-
-    value: torch.Tensor
-    std: torch.Tensor
-
-
-class Plan:
-    """`slots` releases of equal multiplier under one name.
-
-    Args:
-        curator: owner of the records.
-        name: in the ledger.
-        budget: a Budget, a share in (0, 1] of the curator's, or NoNoise(allow_not_private=True).
-        slots: how many releases there will be.
-        terms: public settings of the algorithm; a run resumes under the same ones only.
-        mechanism: law of the noise.
-    """
-
-    def __init__(
-        self,
-        curator: Curator,
-        name: str,
-        budget: Spending,
-        slots: int,
-        terms: Mapping[str, Any],
-        mechanism: type[AdditiveMechanism] = GaussianMechanism,
-    ) -> None:
-        self.curator, self.name, self.slots = curator, name, slots
-        planned = budget if isinstance(budget, NoNoise) else mechanism(self._multiplier(budget, mechanism))
-        held = {"budget": str(budget), "records": curator.units, "role": "training", **terms}
-        curator.bind(name, {}, begun=name in curator.ledger.head().used)
-        event = curator.reserve(name, planned.event(), slots=slots, terms=json.loads(json.dumps(held, default=_plain)))
-        self.mechanism = planned if isinstance(planned, NoNoise) else mechanism(event.noise_multiplier)
-        curator.deliver()
-        self._known = curator.ledger.values(name)
-        if curator.ledger.head().used[name] != len(self._known):
-            raise LedgerMismatch("values", len(self._known), curator.ledger.head().used[name], "A release was charged but lost.")
-        self._turn = 0
-
-    def std(self, query: PointSums) -> torch.Tensor:
-        """Standard deviation of the noise of each number of this question's answer; public."""
-        law = self.mechanism.law(query.scale(self.curator.adjacency), query.quanta(self.curator.units))
-        return torch.tensor(law.std, dtype=torch.float64)
-
-    def ask(self, query: PointSums, stage: str) -> Answer:
-        """The next release: from the ledger if it was made before, else charged and made now."""
-        if self._turn >= self.slots:
-            raise BudgetExceeded(1, 0, self.slots, "slots", f"the release for {self.name!r}", self.curator.ledger.account())
-        if self._turn < len(self._known):
-            known = self._known[self._turn]
-            asked = known["details"].get("stage"), known["details"].get("question")
-            if asked != (stage, _digest(query)):
-                raise LedgerMismatch("question", asked[0], stage, "Resume with the settings and the version it began with.")
-            value = torch.tensor(known["value"], dtype=torch.float64)
-        else:
-            handle = self.curator.evaluate(query, stage=stage, question=_digest(query))
-            (release,) = self.curator.release_all([handle], self.mechanism, name=self.name, plan=self.name, used=self._turn)
-            value = release.value
-        self._turn += 1
-        return Answer(value, self.std(query))
-
-    def _multiplier(self, budget: Any, mechanism: type[AdditiveMechanism]) -> float:
-        accounting, cap = self.curator.accounting, self.curator.ledger.cap
-        if not isinstance(budget, (Budget, float, int)) or isinstance(budget, bool):
-            raise InputError("budget", budget, "a Budget, a share of the curator's, or NoNoise(allow_not_private=True)")
-        available = accounting.cap(budget) if isinstance(budget, Budget) else cap * exact_share(budget)
-        multiplier = accounting.multiplier(mechanism.kind, self.slots, available)
-        if multiplier is None:
-            raise InputError("accounting", accounting.name, f"one that can pay for {mechanism.kind.mechanism} noise")
-        return multiplier
-
-
-Floats = NDArray[np.float64]
-Components = Annotated[int, at_least(1, 10_000)]
-Iterations = Annotated[int, at_least(1, 10**6)]
-RandomState = Annotated[int, at_least(0, 2**32 - 1)] | np.random.RandomState | ModuleType | None
-Center = Annotated[Any, Within("finite numbers, d of them, or None", lambda value: _are_numbers(value))]
-
-
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations that mypy follows here
-    """Opens a curator over the records, or takes one; keeps the statement."""
+    """Makes a curator over the records, or takes one; keeps the statement."""
 
-    budget: Any
+    budget: BudgetOrShare
+    mechanism: NoNoise | None
     radius: Any
     center: Any
     adjacency: Adjacency | str
@@ -175,38 +176,33 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
     statement_: Statement
 
     def statement(self) -> Statement:
-        """What was guaranteed, to whom, when `fit` ended."""
+        """The guarantee, as it stood when `fit` ended."""
         check_is_fitted(self)
         return self.statement_
 
-    def _require_settings(self) -> None:
-        """Raises InputError where the constructor's arguments, which scikit-learn keeps without looking, are not what they should be."""
+    def _open(self, X: Any) -> tuple[Curator, int]:
+        """Checks the settings; the curator, and the public dimension of the records."""
         require_settings(self)
-
-    def _opened(self, X: Any) -> tuple[Curator, int]:
-        """The curator, and the public dimension of the records."""
-        self._require_settings()
         if isinstance(X, Curator):
             if self.dimension is None:
                 raise InputError("dimension", None, "the number of columns, when fitting on a Curator")
-            if X.ledger.birth["grouped"]:  # before anything is reserved
+            if X.ledger.birth.grouped:  # before anything is reserved
                 raise InputError("unit", "groups of records", "single records", "Reduce each unit to one record first.")
             if X.ranks > 1 and not isinstance(self.random_state, Integral):
                 raise InputError("random_state", self.random_state, "a whole number on several ranks", "They must start alike.")
-            self.n_features_in_ = require_count("dimension", self.dimension)
+            self.n_features_in_ = require("dimension", self.dimension, Count)
             return X, self.n_features_in_
-        relation = _relation(self.adjacency)
-        least = 1 if relation is Adjacency.REPLACE_ONE else 0  # how many there are is private otherwise
-        rows = self._rows(X, least)
-        cap = Budget.gdp(1.0) if isinstance(self.budget, NoNoise) else self.budget
+        adjacency = Adjacency.of(self.adjacency)
+        cap = Budget.gdp(1.0) if self.mechanism is not None else self.budget
         if not isinstance(cap, Budget):
             raise InputError("budget", cap, "a Budget, when fitting on an array", "For example Budget(epsilon=1.0, delta=1e-6).")
+        rows = self._as_table(X, 1 if adjacency is Adjacency.REPLACE_ONE else 0)  # how many there are is private otherwise
         writable = rows if rows.flags.writeable else rows.copy()
-        terms = {"unit": PrivacyUnit("record"), "adjacency": relation, "budget": cap, "accounting": self.accounting}
+        terms = {"unit": PrivacyUnit("record"), "adjacency": adjacency, "budget": cap, "accounting": self.accounting}
         return Curator(torch.from_numpy(writable), role="training", **terms), rows.shape[1]
 
-    def _rows(self, X: Any, least: int) -> Floats:
-        """The array as float64. Refused by its dtype and shape alone; a cell that is no number counts as NaN, as any broken record does."""
+    def _as_table(self, X: Any, least: int) -> Floats:
+        """An array as float64. Refused by its dtype and shape alone; a cell that is no number counts as NaN, as any broken record does."""
         if issparse(X):
             validate_data(self, X)  # scikit-learn's refusal, which quotes no cell
         with np.errstate(all="ignore"):
@@ -221,10 +217,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
         validate_data(self, X, skip_check_array=True)
         return check_array(numbers, ensure_all_finite=False, ensure_min_samples=least, estimator=self)
 
-    def _spending(self, X: Any) -> Any:
-        """What the plan may spend: all of a curator of one's own."""
-        return self.budget if isinstance(X, Curator) or isinstance(self.budget, NoNoise) else 1.0
-
     def _ball(self, d: int, norm: str = "l2") -> Ball:
         if self.radius is None:
             raise InputError("radius", None, "a public number", "Records beyond it are clipped; fix it without looking at the data.")
@@ -233,22 +225,36 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
         ball.require_dimension(d)
         return ball
 
+    def _seed(self, curator: Curator) -> int:
+        """Seed of the start: `random_state`, else what an earlier session of this run drew, else a fresh one."""
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)
+        known = curator.ledger.reservation(self.name)
+        drawn = None if known is None else known.terms.get("random_state")
+        return int(self._generator().random_sample() * 2**31) if drawn is None else int(drawn)
+
+    def _generator(self) -> np.random.RandomState:
+        return check_random_state(self.random_state)
+
+    def _schedule(
+        self,
+        X: Any,
+        curator: Curator,
+        slots: int,
+        terms: Mapping[str, Any],
+        noise: type[AdditiveMechanism] = GaussianMechanism,
+    ) -> EMSchedule:
+        """Reserves the releases. On an array they take all of the budget, which is that of the curator."""
+        center = None if self.center is None else np.asarray(self.center).tolist()
+        shared = {"radius": self.radius, "center": center, "dimension": self.n_features_in_}
+        budget = self.budget if isinstance(X, Curator) else 1.0
+        return EMSchedule(curator, self.name, slots, {**shared, **terms}, budget=budget, mechanism=self.mechanism, noise=noise)
+
     def _points(self, X: Any) -> torch.Tensor:
         """The caller's own rows, for predictions; these must be finite."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=np.float64, reset=False)
         return torch.from_numpy(np.array(rows))
-
-    def _seed(self, curator: Curator) -> int:
-        """Of the start: `random_state`, else what an earlier session of this plan drew, else a fresh one."""
-        if isinstance(self.random_state, Integral):
-            return int(self.random_state)
-        known = curator.ledger.plan(self.name)
-        drawn = None if known is None else known.body["terms"].get("random_state")
-        return int(self._generator().random_sample() * 2**31) if drawn is None else int(drawn)
-
-    def _generator(self) -> np.random.RandomState:
-        return check_random_state(self.random_state)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -256,36 +262,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
         return tags
 
 
-def _are_numbers(value: Any) -> bool:
-    try:
-        numbers = np.asarray([] if value is None else value)
-        return numbers.dtype.kind in "biuf" and bool(np.isfinite(numbers.astype(np.float64)).all())
-    except Exception:
-        return False
-
-
 def _number(cell: Any) -> float:
     try:
         return float(cell)
     except (TypeError, ValueError, OverflowError):
         return np.nan
-
-
-def _relation(adjacency: Any) -> Adjacency:
-    """An Adjacency, also by its name: scikit-learn's defaults are plain values."""
-    try:
-        return Adjacency(adjacency) if isinstance(adjacency, (str, Adjacency)) else Adjacency(type(adjacency).__name__)
-    except ValueError:
-        raise InputError("adjacency", adjacency, "'replace-one' or 'add-or-remove-one'") from None
-
-
-def spread(count: int, cloud: torch.Tensor) -> torch.Tensor:
-    """`count` well-spread points of a public cloud `n x d`: the first, then always the one furthest from all before, then Lloyd's steps."""
-    centers = cloud[:1]
-    for _ in range(count - 1):
-        furthest = torch.cdist(cloud, centers).amin(1).argmax()
-        centers = torch.cat([centers, cloud[furthest].unsqueeze(0)])
-    for _ in range(20):
-        nearest = torch.nn.functional.one_hot(torch.cdist(cloud, centers).argmin(1), count).to(cloud.dtype)
-        centers = (nearest.T @ cloud) / nearest.sum(0).clamp(min=1.0).unsqueeze(1)
-    return centers

@@ -1,7 +1,14 @@
-"""A public mixture of Gaussians, as weights, means and covariances, from moments and to natural parameters.
+"""A public mixture of Gaussians, and how to make one of noisy moments: the post-processing of DP-EM's releases.
 
 Covariances are `K x d x d` (full), `K x d` (diag) or `K` (spherical), as scikit-learn stores them. Everything here sees released numbers
-only.
+only, so it is free. Noisy moments become a mixture in four steps, with the known variance of the noise:
+
+1. The components' moments sum to those of all records, which every iteration measures afresh. The K answers are moved alike so that they
+   sum to the mean of all iterations so far (and the counts to n, where it is public), which takes 1/K of the noise off.
+2. Once the responsibilities have settled, iterations measure nearly the same moments: after iteration `settle`, the running mean is used.
+3. A covariance whose distance to the pooled one is what noise alone would give says nothing of its own: C <- pooled + a (C - pooled), with
+   a = max(0, 1 - 4 E|noise|^2 / |C - pooled|^2) (James & Stein's positive part, with caution).
+4. Counts are kept above noise, eigenvalues in [floor, 1].
 """
 
 from __future__ import annotations
@@ -17,7 +24,7 @@ from dpbo.queries.moment_features import isometry
 
 @dataclass(frozen=True, eq=False)
 class Gaussians:
-    """weights `K`, means `K x d`, covariances by kind."""
+    """A mixture: weights `K`, means `K x d`, and covariances in the shape of `kind` ("full", "diag" or "spherical")."""
 
     weights: torch.Tensor
     means: torch.Tensor
@@ -119,17 +126,6 @@ def floored(covariances: torch.Tensor, kind: str, least: float, most: float) -> 
     return (vectors * values.clamp(least, most).unsqueeze(1)) @ vectors.mT
 
 
-# ========== MERGED From noisy moments to a mixture: post-processing with the known variance of the noise.
-#
-# Four steps, each free. (1) The components' moments sum to those of all records, which every iteration measures afresh: the K answers are
-# moved alike so that they sum to the mean of all iterations so far (and the counts to n, where it is public), which takes 1/K of the noise
-# off. (2) Once the responsibilities have settled, iterations measure nearly the same moments: after iteration `settle`, the running mean.
-# (3) A covariance whose distance to the pooled one is what noise alone would give says nothing of its own: C <- pooled + a (C - pooled),
-# with
-# a = max(0, 1 - 4 E|noise|^2 / |C - pooled|^2) (James & Stein's positive part, with caution). (4) Counts are kept above noise, eigenvalues
-# in [floor, 1].
-#
-
 _NOISE_ABOVE = 3.0
 _FLAT = 1e-9  # of the largest variance: flatter directions count as that flat
 _CAUTION = 4.0  # noise has moved the responsibilities, too: 1 and 16 did worse in paired trials on Life Science
@@ -137,7 +133,7 @@ _CAUTION = 4.0  # noise has moved the responsibilities, too: 1 and 16 did worse 
 
 @dataclass
 class Averaged:
-    """Steps (1) and (2): a running estimate of the moments `K x F` and of its noise.
+    """Steps 1 and 2: a running estimate of the moments `K x F` and of its noise.
 
     Args:
         settle: iterations before averaging begins.
@@ -148,26 +144,26 @@ class Averaged:
     count: int | None
     value: torch.Tensor | None = field(default=None, init=False)
     std: torch.Tensor | None = field(default=None, init=False)
-    _seen: int = field(default=0, init=False)
+    _iterations: int = field(default=0, init=False)
     _total: torch.Tensor | None = field(default=None, init=False)
 
     def add(self, moments: torch.Tensor, std: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """One more iteration's answer; returns (moments, standard deviation of their noise)."""
         K = len(moments)
-        self._seen += 1
+        self._iterations += 1
         self._total = moments.sum(0) if self._total is None else self._total + moments.sum(0)
         if K > 1:
-            total = self._total / self._seen
+            total = self._total / self._iterations
             if self.count is not None:
                 total[0] = self.count
             moments = moments + (total - moments.sum(0)) / K
             std = std * (1.0 - 1.0 / K) ** 0.5
-        of = max(1, self._seen - self.settle)
-        if self.value is None or self.std is None or of == 1:
+        averaged = max(1, self._iterations - self.settle)
+        if self.value is None or self.std is None or averaged == 1:
             self.value, self.std = moments, std
         else:
-            self.value = self.value + (moments - self.value) / of
-            self.std = std / of**0.5
+            self.value = self.value + (moments - self.value) / averaged
+            self.std = std / averaged**0.5
         return self.value, self.std
 
 
@@ -181,22 +177,25 @@ class Prior:
 
 
 def mixture_of(moments: torch.Tensor, std: torch.Tensor, d: int, kind: str, floor: float, prior: Prior | None) -> Gaussians:
-    """Steps (3) and (4): weights, means in the unit ball and covariances; with a prior the posterior mode."""
+    """Steps 3 and 4: weights, means in the unit ball and covariances, from moments `K x F` and the standard deviation of their noise.
+
+    With a prior it is the posterior mode: pi = (N_k + alpha - 1)/..., mu = N_k xbar/(N_k + k0) and
+    Sigma = (s0 I + N_k C + k0 N_k/(k0 + N_k) xbar xbar')/(2 d + 3 + N_k).
+    """
     counts = torch.maximum(moments[:, 0], (_NOISE_ABOVE * std[:, 0]).clamp(min=1.0))
     means = moments[:, 1 : 1 + d] / counts.unsqueeze(1)
     means = means / means.norm(dim=1, keepdim=True).clamp(min=1.0)
     raw = second(moments, d, kind)
     covariances = raw / per(counts, raw) - outer(means, kind)
-    covariances = _shrunk(covariances, counts, _noise_of(std, counts, d, kind))
+    if len(covariances) > 1:
+        noise = (std[:, 1 + d :] * isometry(kind, d)[1 + d :]).square().sum(1)  # expected squared Frobenius norm, of N_k C
+        noise = (noise / d**2 if kind == "spherical" else noise) / counts.square()
+        pooled = (per(counts / counts.sum(), covariances) * covariances).sum(0)
+        distance = (covariances - pooled).reshape(len(covariances), -1).square().sum(1)
+        kept = (1.0 - _CAUTION * noise / distance.clamp(min=1e-300)).clamp(min=0.0)
+        covariances = pooled + per(kept, covariances) * (covariances - pooled)
     if prior is None:
         return Gaussians(counts / counts.sum(), means, floored(covariances, kind, floor, 1.0), kind)
-    return _posterior_mode(counts, means, covariances, d, kind, floor, prior)
-
-
-def _posterior_mode(
-    counts: torch.Tensor, means: torch.Tensor, covariances: torch.Tensor, d: int, kind: str, floor: float, prior: Prior
-) -> Gaussians:
-    """pi = (N_k + alpha - 1)/..., mu = N_k xbar/(N_k + k0), Sigma = (s0 I + N_k C + k0 N_k/(k0 + N_k) xbar xbar')/(2 d + 3 + N_k)."""
     weights = (counts + prior.alpha - 1.0) / (counts + prior.alpha - 1.0).sum()
     own = per(counts, covariances) * floored(covariances, kind, 0.0, 1.0)
     pull = per(prior.k0 * counts / (prior.k0 + counts), covariances) * outer(means, kind)
@@ -205,30 +204,12 @@ def _posterior_mode(
     return Gaussians(weights, means * (counts / (counts + prior.k0)).unsqueeze(1), floored(covariances, kind, floor, 1.0), kind)
 
 
-def _noise_of(std: torch.Tensor, counts: torch.Tensor, d: int, kind: str) -> torch.Tensor:
-    """Expected squared Frobenius length of the noise in each covariance: `K`."""
-    block = std[:, 1 + d :] * isometry(kind, d)[1 + d :]
-    squared = block.square().sum(1)
-    return (squared / d**2 if kind == "spherical" else squared) / counts.square()
-
-
-def _shrunk(covariances: torch.Tensor, counts: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """Each towards the pooled covariance, as far as its distance from it may be noise."""
-    if len(covariances) == 1:
-        return covariances
-    share = per(counts / counts.sum(), covariances)
-    pooled = (share * covariances).sum(0)
-    apart = (covariances - pooled).reshape(len(covariances), -1).square().sum(1)
-    kept = (1.0 - _CAUTION * noise / apart.clamp(min=1e-300)).clamp(min=0.0)
-    return pooled + per(kept, covariances) * (covariances - pooled)
-
-
 def frame_of(moments: torch.Tensor, std: torch.Tensor, count: float, d: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     """(mean `d`, whitening `d x d`) of one component's moments `1 x F`: covariance to the power -1/2, eigenvalues kept above the noise."""
     mean = moments[0, 1 : 1 + d] / count
     mean = mean / mean.norm().clamp(min=1.0)
     covariance = (second(moments, d, kind) / count - outer(mean.unsqueeze(0), kind))[0]
-    noise = float(std[0, -1]) / count  # of a diagonal entry; a symmetric matrix of it has spectral norm about sqrt(2 d) times that
+    noise = float(std[0, -1]) / count  # of a diagonal entry; a symmetric matrix of such noise has spectral norm about sqrt(2 d) times that
     if kind != "full":
         scale = covariance.clamp(noise + _FLAT * float(covariance.max().clamp(min=1e-300)), 1.0).rsqrt()
         return mean, torch.diag(scale.expand(d).contiguous())

@@ -2,12 +2,15 @@
 
     mixture = DPGaussianMixture(3, budget=Budget(epsilon=1.0, delta=1e-6), radius=20.0, random_state=0).fit(X)
 
-Three stages, all of fixed length and planned as one: `frame_iter` releases of mean and covariance of all records, around which the records
-are then clipped within `reach`, so that the noise that follows is small beside every direction; `init_iter` steps of k-means from a
-public start;
-`max_iter` steps of EM (mixture_moments.py), whose answers are repaired and averaged (repair.py). Every release is a Gaussian of the same
-multiplier M, so J of them are exactly sqrt(J)/M-GDP. `frame_iter=0, init_iter=0, settle=None, shares=(1, 1, 1)` is the plain algorithm in
-the ball of `radius`.
+There are three stages, all of fixed length and reserved together:
+
+1. `frame_iter` releases of mean and covariance of all records. The records are then clipped within `reach` around these, so that the noise
+   that follows is small beside every direction.
+2. `init_iter` steps of k-means from a public start.
+3. `max_iter` iterations of EM (`MixtureMoments`), whose answers are repaired and averaged (`gaussians`).
+
+Every release is Gaussian with the same multiplier M, so J of them are exactly sqrt(J)/M-GDP. `frame_iter=0, init_iter=0, settle=None,
+shares=(1, 1, 1)` is the plain algorithm in the ball of `radius`.
 """
 
 from __future__ import annotations
@@ -22,64 +25,73 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpbo.accounting.filters import Accounting
-from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
-from dpbo.papers.em.estimator import Answer, Center, Components, Floats, Iterations, Plan, PrivateEstimator, RandomState
+from dpbo.mechanisms.no_noise import NoNoise
+from dpbo.papers.em.estimator import BudgetOrShare, Center, Components, EMSchedule, Floats, Iterations, PrivateEstimator, RandomState
 from dpbo.papers.em.gaussians import Averaged, Gaussians, Prior, frame_of, mixture_of
-from dpbo.privacy import Adjacency, require_count, require_positive
+from dpbo.privacy import Adjacency
 from dpbo.queries.ball import Ball
 from dpbo.queries.mixture_moments import MixtureMoments
-from dpbo.queries.moment_features import require_covariance, width_of
+from dpbo.queries.moment_features import COVARIANCES, width_of
 from dpbo.queries.point_sums import ClusterSums
-from dpbo.validation import Name, Positive, at_least, checked, require
+from dpbo.validation import Index, Name, Positive, Within, at_least, between, require
 
 _MARGIN = 2.0  # standard deviations beyond sqrt(d)
 _SEPARATION = 0.5  # of the start's centres, in standard deviations of all records
+_TERMS = ("n_components", "covariance_type", "method", "max_iter", "init_iter", "frame_iter", "reach", "settle", "shares", "reg_covar")
+Method = Annotated[str, Within("'mle' or 'map'", lambda value: value in ("mle", "map"))]
+Covariance = Annotated[str, Within(f"one of {COVARIANCES}", lambda value: value in COVARIANCES)]
 
 
 class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
     """scikit-learn's GaussianMixture, privately; `fit` takes an array or a Curator.
 
+    The DP-EM paper's guarantee (Park et al. 2017) is broken: its sensitivity of a covariance is too small (2/N_k, its authors' code 1/N_k,
+    where 4/N_k is reached). This estimator is the sound method beside it: it releases all moments of an iteration together, and its
+    guarantee holds without assumptions, by the sensitivity proven in `MixtureMoments`.
+
     Args:
         n_components: K.
-        budget: a Budget; with a Curator also a share of its budget; or NoNoise(allow_not_private=True).
+        budget: a Budget; with a Curator also a share in (0, 1] of its budget.
+        mechanism: NoNoise(allow_not_private=True) instead of a budget, for no privacy.
         radius: public; records further from `center` are clipped to that distance.
         center: public, `d`; omitted, zero.
         covariance_type: "full", "diag" or "spherical".
         method: "mle", or "map" with the paper's priors.
-        max_iter, init_iter, frame_iter: releases of EM, of k-means before it, of the frame before that.
+        max_iter, init_iter, frame_iter: iterations, one release each, of EM, of k-means before it, of the frame before that.
         reach: radius of the ball around the frame, in standard deviations of all records; omitted, sqrt(d) + 2. What lies further is
             clipped to it, in the frame's metric: a far cluster of less than about 1 / (1 + reach^2) of the records (8 % for d = 2, 4 %
             for d = 10) is lost or drawn in, and heavy tails are cut. A larger reach, or frame_iter=0, keeps them, for more noise.
-        settle: steps of EM before their answers are averaged; None: never.
-        shares: (q, m, c), noise weights of counts, means and second moments; None: those that make the expected likelihood lost least.
+        settle: iterations of EM before their answers are averaged; None: never.
+        shares: (q, m, c), noise weights of counts, means and second moments; None: those that lose the least expected likelihood.
         reg_covar: least eigenvalue of a covariance, in units of the squared radius that EM works in; None: 0.05 of the frame's
             unit variance, or 1e-3 without a frame.
         adjacency, accounting: of the curator that is made for an array; "replace-one" or "add-or-remove-one", or an Adjacency.
         dimension, vectors: with a Curator, number of columns, and how records give them.
-        name: the plan's name in the ledger; the same name and terms resume it.
+        name: name of the reservation in the ledger; the same name and settings resume it.
         random_state: of start and samples, never of noise.
 
     Attributes:
-        weights_, means_, covariances_: as in scikit-learn. statement_: what was guaranteed. n_iter_: max_iter.
+        weights_, means_, covariances_: as in scikit-learn. statement_: the guarantee. n_iter_: max_iter.
     """
 
     def __init__(
         self,
         n_components: Components = 1,
         *,
-        budget: Any = None,
+        budget: BudgetOrShare = None,
+        mechanism: NoNoise | None = None,
         radius: Positive | None = None,
         center: Center = None,
-        covariance_type: str = "full",
-        method: str = "mle",
+        covariance_type: Covariance = "full",
+        method: Method = "mle",
         max_iter: Iterations = 10,
-        init_iter: int = 3,
-        frame_iter: int = 1,
-        reach: float | None = None,
-        settle: int | None = 3,
+        init_iter: Index = 3,
+        frame_iter: Index = 1,
+        reach: Annotated[float, between(1.0, 1e6)] | None = None,
+        settle: Index | None = 3,
         shares: tuple[float, float, float] | None = None,
-        reg_covar: float | None = None,
+        reg_covar: Annotated[float, between(1e-12, 1.0)] | None = None,
         adjacency: Adjacency | str = "replace-one",
         accounting: Accounting | None = None,
         dimension: int | None = None,
@@ -89,6 +101,7 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
     ) -> None:
         self.n_components = n_components
         self.budget = budget
+        self.mechanism = mechanism
         self.radius = radius
         self.center = center
         self.covariance_type = covariance_type
@@ -113,22 +126,29 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         Raises:
             InputError: an argument outside its range. BudgetExceeded: the budget is not left.
         """
-        curator, d = self._opened(X)
-        ball = self._ball(d)
-        slots = self.frame_iter + (self.init_iter if self.n_components > 1 else 0) + self.max_iter
-        seed = self._seed(curator)
-        self._try_questions(curator, ball, d)
-        plan = Plan(curator, self.name, self._spending(X), slots, self._terms(d, seed))
-        ball, covariance = self._framed(plan, ball, d)
-        start = self._started(plan, ball, covariance, d, np.random.RandomState(seed))
-        self._mixture, self._ball_ = self._em(plan, ball, start, d), ball
-        self._publish(plan)
+        curator, d = self._open(X)
+        ball, K, kind, seed = self._ball(d), self.n_components, self.covariance_type, self._seed(curator)
+        weights, blank = self._weights(d), torch.zeros(K, width_of(kind, d), dtype=torch.float64)
+        moments = MixtureMoments(d, ball=ball, natural=blank, covariance=kind, weights=weights, vectors=self.vectors)
+        sums = ClusterSums(d, ball=ball, centers=torch.zeros(K, d, dtype=torch.float64), vectors=self.vectors)
+        for query in (moments, sums):  # what they refuse is refused before anything is reserved
+            query.sensitivity(curator.adjacency)
+        terms = {"random_state": seed, **{name: getattr(self, name) for name in _TERMS}}
+        slots = self.frame_iter + (self.init_iter if K > 1 else 0) + self.max_iter
+        schedule = self._schedule(X, curator, slots, terms)
+        ball, covariance = self._frame(schedule, ball, d)
+        start = self._start(schedule, ball, covariance, d, np.random.RandomState(seed))
+        self._mixture, self._ball_ = self._em(schedule, ball, start, d), ball
+        outside = self._mixture.outward(ball)
+        self.weights_, self.means_, self.covariances_ = (part.numpy() for part in (outside.weights, outside.means, outside.covariances))
+        self.weights_ = self.weights_ / self.weights_.sum()
+        self.noise_multiplier_ = getattr(schedule.mechanism, "noise_multiplier", 0.0)
+        self.statement_, self.n_iter_ = curator.statement(), self.max_iter
         return self
 
     def score_samples(self, X: Any) -> Floats:
         """log-density of each row: `n`."""
-        points = self._points(X)
-        return density_of(self, points).numpy()
+        return self.log_density(self._points(X)).numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-density of the caller's rows."""
@@ -136,7 +156,13 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
 
     def log_density(self, X: torch.Tensor) -> torch.Tensor:
         """log-density at public points, `... x d` to `...`, differentiable: for `dpbo.acquisition.prior_guidance`."""
-        return density_of(self, X)
+        check_is_fitted(self)
+        X = require("X", X, torch.Tensor)
+        if X.ndim == 0 or X.shape[-1] != self.n_features_in_ or X.dtype != torch.float64:
+            raise InputError("X", tuple(X.shape), f"float64, of shape ... x {self.n_features_in_}", "Use X.double().")
+        flat = self._ball_.inward(X.reshape(-1, X.shape[-1]))
+        inside = torch.logsumexp(self._mixture.log_joint(flat), 1) + self._ball_.log_volume(X.shape[-1])
+        return inside.reshape(X.shape[:-1])
 
     def predict_proba(self, X: Any) -> Floats:
         """Responsibilities, `n x K`."""
@@ -157,53 +183,16 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         inner = self._mixture.means[labels] + (self._mixture.factors()[labels] @ normal.unsqueeze(2)).squeeze(2)
         return self._ball_.outward(inner).numpy(), labels
 
-    def _require_settings(self) -> None:
-        super()._require_settings()
-        require_count("n_components", self.n_components)
-        require_covariance(self.covariance_type)
-        for name in ("max_iter", "init_iter", "frame_iter"):
-            require_count(name, getattr(self, name), 1 if name == "max_iter" else 0)
-        if self.settle is not None:
-            require_count("settle", self.settle, 0)
-        if self.method not in ("mle", "map"):
-            raise InputError("method", self.method, "'mle' or 'map'")
-        if self.reg_covar is not None:
-            require_positive("reg_covar", self.reg_covar, 1e-12, 1.0)
-
-    def _try_questions(self, curator: Curator, ball: Ball, d: int) -> None:
-        """What could be refused later is refused before anything is reserved."""
-        K, kind = self.n_components, self.covariance_type
-        self._reach(d)
-        blank = torch.zeros(K, width_of(kind, d), dtype=torch.float64)
-        MixtureMoments(d, ball=ball, natural=blank, covariance=kind, weights=self._weights(d), vectors=self.vectors).sensitivity(
-            curator.adjacency
-        )
-        ClusterSums(d, ball=ball, centers=blank[:, :1].expand(K, d).clone(), vectors=self.vectors).sensitivity(curator.adjacency)
-
-    def _terms(self, d: int, seed: int) -> dict[str, Any]:
-        names = (
-            "n_components",
-            "radius",
-            "covariance_type",
-            "method",
-            "max_iter",
-            "init_iter",
-            "frame_iter",
-            "reach",
-            "settle",
-            "shares",
-            "reg_covar",
-        )
-        center = None if self.center is None else np.asarray(self.center).tolist()
-        return {"dimension": d, "center": center, "random_state": seed, **{name: getattr(self, name) for name in names}}
-
     def _reach(self, d: int) -> float:
         """Radius of the frame's ball in standard deviations of all records."""
-        return math.sqrt(d) + _MARGIN if self.reach is None else require_positive("reach", self.reach, 1.0, 1e6)
+        return math.sqrt(d) + _MARGIN if self.reach is None else float(self.reach)
 
     def _weights(self, d: int) -> tuple[float, float, float]:
-        """Noise of standard deviation s/a on a block costs w s^2/a^2 nats with w = (1, 2 d r^2, F_2 r^4)/4 in standard deviations r of the
-        ball; of unit sum of squares, a^2 ~ sqrt w is best."""
+        """The noise weights of counts, means and second moments.
+
+        Noise of standard deviation s/a on a block costs w s^2/a^2 nats, with w = (1, 2 d r^2, F_2 r^4)/4 for a ball of r standard
+        deviations. Among weights a of unit sum of squares, a^2 ~ sqrt w costs least.
+        """
         if self.shares is not None:
             return self.shares
         r = self._reach(d) if self.frame_iter else 3.0
@@ -212,81 +201,58 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         q, m, c = ((block / largest) ** 0.25 for block in blocks)
         return q, m, c
 
-    def _framed(self, plan: Plan, ball: Ball, d: int) -> tuple[Ball, torch.Tensor]:
-        """The ball around all records in which they are white, and their covariance in x's units; a guess where nothing was released."""
-        kind, units = self.covariance_type, plan.curator.units
-        inner = torch.eye(d, dtype=torch.float64) / (d + 2)  # of the uniform law on the unit ball
+    def _frame(self, schedule: EMSchedule, ball: Ball, d: int) -> tuple[Ball, torch.Tensor]:
+        """The ball around all records in which they are white, and their covariance in x's units; a guess where nothing is released."""
+        kind, units, identity = self.covariance_type, schedule.curator.units, torch.eye(d, dtype=torch.float64)
+        inner = identity / (d + 2)  # of the uniform law on the unit ball
         for _ in range(self.frame_iter):
-            width = width_of(kind, d)
-            question = MixtureMoments(d, ball=ball, natural=torch.zeros(1, width).double(), covariance=kind, vectors=self.vectors)
-            value, std = _rows(plan.ask(question, "frame"), 1)
+            natural = torch.zeros(1, width_of(kind, d), dtype=torch.float64)
+            query = MixtureMoments(d, ball=ball, natural=natural, covariance=kind, vectors=self.vectors)
+            value, std = schedule.release(query, "frame")
             count = float(units) if units is not None else max(float(value[0, 0]), 1.0 + 3.0 * float(std[0, 0]))
             mean, whitening = frame_of(value, std, count, d, kind)
-            before = torch.eye(d, dtype=torch.float64) if ball.matrix is None else ball.matrix
+            before = identity if ball.matrix is None else ball.matrix
             center = ball.outward(mean.unsqueeze(0))[0]
             ball = Ball(self._reach(d), center=center, matrix=whitening @ before / ball.radius)
-            inner = torch.eye(d, dtype=torch.float64) / self._reach(d) ** 2
-        back = torch.eye(d, dtype=torch.float64) if ball.matrix is None else torch.linalg.inv(ball.matrix)
+            inner = identity / self._reach(d) ** 2
+        back = identity if ball.matrix is None else torch.linalg.inv(ball.matrix)
         return ball, ball.radius**2 * back @ inner @ back.T
 
-    def _started(self, plan: Plan, ball: Ball, covariance: torch.Tensor, d: int, generator: np.random.RandomState) -> Gaussians:
+    def _start(self, schedule: EMSchedule, ball: Ball, covariance: torch.Tensor, d: int, generator: np.random.RandomState) -> Gaussians:
         """K-means in x's own metric around the frame, then one spherical Gaussian a centre, in the ball's coordinates."""
         K = self.n_components
         root = torch.linalg.cholesky(covariance)
         center = torch.zeros(d, dtype=torch.float64) if ball.center is None else ball.center
         cloud = torch.from_numpy(generator.standard_normal((K, d))) @ root.T
         centers = _SEPARATION * cloud
-        weights, units = torch.full((K,), 1.0 / K, dtype=torch.float64), plan.curator.units
+        weights, units = torch.full((K,), 1.0 / K, dtype=torch.float64), schedule.curator.units
         near = Ball(0.75 * self._reach(d) * float(torch.linalg.eigvalsh(covariance)[-1]) ** 0.5, center=center)
         for _ in range(self.init_iter if K > 1 else 0):
-            question = ClusterSums(d, ball=near, centers=centers / near.radius, vectors=self.vectors)
-            value, std = _rows(plan.ask(question, "k-means"), K)
+            query = ClusterSums(d, ball=near, centers=centers / near.radius, vectors=self.vectors)
+            value, std = schedule.release(query, "k-means", K)
             if units is not None:
                 value[:, 0] += (units - value[:, 0].sum()) / K
             counts = torch.maximum(value[:, 0], (3.0 * std[:, 0]).clamp(min=1.0))
             found = value[:, 1:] / counts.unsqueeze(1)
             centers = near.radius * found / found.norm(dim=1, keepdim=True).clamp(min=1.0)
             weights = counts / counts.sum()
-        between = float((weights * centers.square().sum(1)).sum())
+        between_centers = float((weights * centers.square().sum(1)).sum())
         total = float(covariance.trace())
-        within = max(total - between, 0.1 * total) / d
+        within = max(total - between_centers, 0.1 * total) / d
         matrix = torch.eye(d, dtype=torch.float64) if ball.matrix is None else ball.matrix
         inside = within * matrix @ matrix.T / ball.radius**2
         kind = self.covariance_type
         shape = inside if kind == "full" else inside.diagonal() if kind == "diag" else inside.diagonal().mean()
         return Gaussians(weights, ball.inward(centers + center), shape.expand(K, *shape.shape).clone(), kind)
 
-    def _em(self, plan: Plan, ball: Ball, mixture: Gaussians, d: int) -> Gaussians:
+    def _em(self, schedule: EMSchedule, ball: Ball, mixture: Gaussians, d: int) -> Gaussians:
         kind, K = self.covariance_type, self.n_components
         floor = self.reg_covar if self.reg_covar is not None else 0.05 / self._reach(d) ** 2 if self.frame_iter else 1e-3
-        averaged = Averaged(self.max_iter if self.settle is None else self.settle, plan.curator.units)
+        averaged = Averaged(self.max_iter if self.settle is None else self.settle, schedule.curator.units)
         prior = Prior() if self.method == "map" else None
         for _ in range(self.max_iter):
-            question = MixtureMoments(
-                d, ball=ball, natural=mixture.natural(), covariance=kind, weights=self._weights(d), vectors=self.vectors
-            )
-            moments, std = averaged.add(*_rows(plan.ask(question, "em"), K))
+            natural, weights = mixture.natural(), self._weights(d)
+            query = MixtureMoments(d, ball=ball, natural=natural, covariance=kind, weights=weights, vectors=self.vectors)
+            moments, std = averaged.add(*schedule.release(query, "em", K))
             mixture = mixture_of(moments, std, d, kind, floor, prior)
         return mixture
-
-    def _publish(self, plan: Plan) -> None:
-        outside = self._mixture.outward(self._ball_)
-        self.weights_, self.means_, self.covariances_ = (part.numpy() for part in (outside.weights, outside.means, outside.covariances))
-        self.weights_ = self.weights_ / self.weights_.sum()
-        self.noise_multiplier_ = getattr(plan.mechanism, "noise_multiplier", 0.0)
-        self.statement_, self.n_iter_ = plan.curator.statement(), self.max_iter
-
-
-def _rows(answer: Answer, K: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return answer.value.reshape(K, -1).clone(), answer.std.reshape(K, -1)
-
-
-@checked
-def density_of(mixture: DPGaussianMixture, X: torch.Tensor) -> torch.Tensor:
-    """log-density at public points `... x d`, differentiable: for acquisition functions."""
-    check_is_fitted(mixture)
-    if X.ndim == 0 or X.shape[-1] != mixture.n_features_in_ or X.dtype != torch.float64:
-        raise InputError("X", tuple(X.shape), f"float64, of shape ... x {mixture.n_features_in_}", "Use X.double().")
-    flat = mixture._ball_.inward(X.reshape(-1, X.shape[-1]))
-    own = torch.logsumexp(mixture._mixture.log_joint(flat), 1) + mixture._ball_.log_volume(X.shape[-1])
-    return own.reshape(X.shape[:-1])

@@ -1,17 +1,8 @@
-"""Kusner et al.'s private loops, each one question: the whole search runs inside the curator, on raw values, and leaves nothing behind.
+"""Kusner et al.'s Algorithms 1 and 2: Bayesian optimisation inside the curator, of which only the result is released.
 
-    search = KusnerSearch(gain, candidates, kernel=k2, noise=0.01, observations=30, kappa=0.9, delta=0.01, value_range=(-3.0, 3.0))
-    x = candidates[int(curator.release(search.best(), ExponentialMechanism.of(50.0)).value)]       # Algorithm 1's candidate
-    v = curator.release(search.value(), LaplaceMechanism(1 / 50.0)).value                          # its value, a search of its own
-
-What the guarantee says. The sensitivities are Theorems 1, 3 and 5: bounds that hold with probability 1 - delta over the prior
-(`Assumption 1`: all data sets' functions are jointly a draw of GP(0, k1 (x) k2) and the observations carry N(0, noise)), not for every pair
-of data sets. So these releases are conditional (assumption `gp-prior`), refused without `allow_conditional=True`, and the statement keeps
-them out of what holds unconditionally and adds up the failure probabilities of all of them, as the paper does. For bounded per-record
-scores, CandidateScores is better in every respect: see there.
-
-Trace and model are discarded. What is released is put on a lattice of step 2^-30, which the declared sensitivities include; gains outside
-`value_range`, NaN and failures count as its nearer end, or its lower.
+search = KusnerSearch(gain, candidates, kernel=k2, noise=0.01, evaluations=30, kappa=0.9, delta=0.01, value_range=(-3.0, 3.0))
+x = candidates[int(curator.release(search.best(), ExponentialMechanism.of(50.0)).value)]       # Algorithm 1's candidate
+v = curator.release(search.value(), LaplaceMechanism(1 / 50.0)).value                          # its value, from a search of its own
 """
 
 from __future__ import annotations
@@ -25,15 +16,15 @@ from typing import Annotated, Any
 import torch
 from gpytorch.kernels import Kernel
 
-from dpbo.acquisition.ucb import argmax_ucb, kusner_beta
+from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
 from dpbo.errors import InputError
 from dpbo.events import Event, NotPrivateEvent
-from dpbo.isolation import ctrl_c_came
+from dpbo.isolation import ctrl_c_pressed
 from dpbo.models.finite import FiniteGP, information_gain_bound
 from dpbo.papers.kusner import bounds
-from dpbo.privacy import Adjacency, Sensitivity, require_count, require_range
+from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.query import Failure, IntegerSum, Query, View
-from dpbo.validation import POINTS, checked
+from dpbo.validation import POINTS, Count, Positive, Probability, ScoreRange, checked
 
 Gain = Callable[[torch.Tensor, Any], float]
 _STEP = 2.0**-30
@@ -42,97 +33,103 @@ _STEP = 2.0**-30
 @checked
 @dataclass(frozen=True, eq=False)
 class KusnerSearch:
-    """The public side of Algorithms 1 and 2.
+    """GP-UCB on exact private gains; each of its methods gives a query, which runs a whole search and releases one result.
+
+    The paper's guarantee holds conditionally. Theorems 1, 3 and 5 bound the sensitivities with probability 1 - delta over the prior
+    (Assumption 1: all data sets' functions are jointly a draw of GP(0, k1 (x) k2), and the evaluations carry N(0, noise)), not for every
+    pair of data sets. So these releases carry the assumption `gp-prior` and need a curator with `allow_conditional=True`; the statement
+    keeps them out of what holds unconditionally, and adds up their failure probabilities, as the paper does. The sound method beside it is
+    `CandidateScores` with an exponential or permute-and-flip mechanism: it needs per-record scores in a public range and no prior, and is
+    more accurate too. Where fits are dear, use `search_then_choose`.
+
+    Trace and model of the search are discarded. Results are rounded to multiples of 2^-30, which the declared sensitivities include.
 
     Args:
         gain: `gain(x, records) -> float`, maximised, in units of the prior (mean 0, standard deviation 1); x is a candidate, shape `d`.
+            NaN and failures count as the lower end of `value_range`.
         candidates: `n x d`, float64, public.
         kernel: k2 with k2(x, x) = 1, fixed: never fitted on the protected records.
-        noise: variance of an observation.
-        observations: T.
-        kappa: the least k1(V, V') of neighbouring data sets, a modelling constant.
+        noise: variance of an evaluation.
+        evaluations: T, private evaluations of the gain in one search.
+        kappa: the least k1(V, V') of neighbouring data sets, a modelling constant in [0, 1].
         delta: probability, over the prior, with which the sensitivity may fail.
         value_range: public (lower, upper) that gains are clipped to.
         constants: "corrected", or "paper" for what the ICML paper prints: some of its bounds fail more often than with `delta`.
-        allow_not_private: must be True for the paper's constants: whoever writes it says that these records need no protection.
+        allow_not_private: must be True for the paper's constants, whose guarantee is broken: these records then need no protection.
+
+    Raises:
+        InputError: an argument outside its range, or a kernel whose variance is not 1.
     """
 
     gain: Gain
     candidates: Annotated[torch.Tensor, POINTS]
     kernel: Kernel = field(kw_only=True)
-    noise: float = field(kw_only=True)
-    observations: int = field(kw_only=True)
-    kappa: float = field(kw_only=True)
-    delta: float = field(kw_only=True)
-    value_range: tuple[float, float] = field(kw_only=True)
-    constants: str = field(default="corrected", kw_only=True)
+    noise: Positive = field(kw_only=True)
+    evaluations: Count = field(kw_only=True)
+    kappa: bounds.Kappa = field(kw_only=True)
+    delta: Probability = field(kw_only=True)
+    value_range: ScoreRange = field(kw_only=True)
+    constants: bounds.Constants = field(default="corrected", kw_only=True)
     allow_not_private: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        self.is_paper()
+        bounds.require_demonstration(self.constants, self.allow_not_private)
         object.__setattr__(self, "candidates", self.candidates.detach().clone())
         object.__setattr__(self, "kernel", copy.deepcopy(self.kernel))
-        require_count("observations", self.observations)
-        object.__setattr__(self, "value_range", require_range("value_range", self.value_range))
-        bounds.theorem_1(**self._numbers())  # refuses what no theorem covers
         prior = FiniteGP(self.candidates, self.kernel, self.noise).variance
         if not bool(((prior - 1.0).abs() < 1e-9).all()):
             raise InputError("kernel", type(self.kernel).__name__, "of variance 1 at every candidate", "Scale the gain instead.")
 
     def best(self) -> KusnerBest:
-        """Algorithm 1's question for x~: release it by ExponentialMechanism."""
+        """Algorithm 1's query for the best candidate: release it by ExponentialMechanism."""
         return KusnerBest(self)
 
     def value(self) -> KusnerValue:
-        """Algorithm 1's question for the best observation: release it by LaplaceMechanism."""
-        gamma = information_gain_bound(self.candidates, self.kernel, self.noise, self.observations)
+        """Algorithm 1's query for the best evaluation: release it by LaplaceMechanism."""
+        gamma = information_gain_bound(self.candidates, self.kernel, self.noise, self.evaluations)
         return KusnerValue(self, bounds.theorem_3(noise=self.noise, gamma=gamma, **self._numbers()))
 
     def last(self, *, amplitude: float, tau: float) -> KusnerValue:
-        """Algorithm 2's question for the last value of a noise-free search: release it by LaplaceMechanism.
+        """Algorithm 2's query for the last value of a noise-free search: release it by LaplaceMechanism.
 
-        amplitude, tau: of the regret bound A exp(-T tau / (log T)^{d/4}); they must be known without the data and hold for neighbours.
+        Args:
+            amplitude, tau: A and tau of the regret bound A exp(-T tau / (log T)^{d/4}); they must be known without the data and hold for
+                neighbours.
         """
-        regret = bounds.noise_free_regret(observations=self.observations, dimension=self.candidates.shape[1], amplitude=amplitude, tau=tau)
-        moved = bounds.theorem_5(count=len(self.candidates), kappa=self.kappa, delta=self.delta, regret=regret, constants=self.constants)
-        return KusnerValue(self, moved, last=True)
+        regret = bounds.noise_free_regret(evaluations=self.evaluations, dimension=self.candidates.shape[1], amplitude=amplitude, tau=tau)
+        bound = bounds.theorem_5(count=len(self.candidates), kappa=self.kappa, delta=self.delta, regret=regret, constants=self.constants)
+        return KusnerValue(self, bound, last=True)
 
     def run(self, view: View) -> tuple[FiniteGP, list[float]]:
-        """GP-UCB on raw gains; private: for the questions below."""
-        model = FiniteGP(self.candidates, self.kernel, self.noise, capacity=self.observations)
+        """GP-UCB on exact gains: the model and the values. Private; for the queries below."""
+        lower, upper = self.value_range
+        model = FiniteGP(self.candidates, self.kernel, self.noise, capacity=self.evaluations)
         schedule = kusner_beta(len(self.candidates), self.delta, constants=self.constants)
         values = []
-        for _ in range(self.observations):
-            index = int(argmax_ucb(model, schedule))
-            values.append(self._gain(self.candidates[index].clone(), view.records))
+        for _ in range(self.evaluations):
+            index = int(suggest_ucb(model, schedule))
+            try:
+                value = float(self.gain(self.candidates[index].clone(), view.records))
+            except BaseException:  # whatever it is, it is private
+                if ctrl_c_pressed():
+                    raise
+                value = lower
+            values.append(lower if math.isnan(value) else min(max(value, lower), upper))
             model.observe(index, values[-1])
         return model, values
-
-    def is_paper(self) -> bool:
-        """Whether this is a demonstration of the paper's constants."""
-        return bounds.require_demonstration(self.constants, self.allow_not_private)
 
     def public_inputs(self) -> dict[str, Any]:
         """What is taken on trust, for the ledger."""
         return {**self._numbers(), "noise": self.noise, "value_range": list(self.value_range), "candidates": len(self.candidates)}
 
     def _numbers(self) -> dict[str, Any]:
-        shared = {"observations": self.observations, "kappa": self.kappa, "delta": self.delta}
+        shared = {"evaluations": self.evaluations, "kappa": self.kappa, "delta": self.delta}
         return {"count": len(self.candidates), **shared, "constants": self.constants}
 
-    def _gain(self, x: torch.Tensor, records: Any) -> float:
-        lower, upper = self.value_range
-        try:
-            value = float(self.gain(x, records))
-        except BaseException:  # whatever it is, it is private
-            if ctrl_c_came():
-                raise
-            return lower
-        return min(max(value, lower), upper) if not math.isnan(value) else lower
 
-
-class _Conditional(Query):
-    """A question whose sensitivity rests on the prior."""
+@dataclass(frozen=True, eq=False)
+class _SearchQuery(Query):
+    """A result of a search, with a sensitivity that rests on the prior."""
 
     search: KusnerSearch
 
@@ -146,55 +143,52 @@ class _Conditional(Query):
     def failure_probability(self) -> float:
         return self.search.delta
 
-    def charged(self, event: Event, adjacency: Adjacency) -> Event:
-        return NotPrivateEvent(slots=event.slots) if self.search.is_paper() else event
-
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
-        return (0.0,), 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class KusnerBest(_Conditional):
-    """Utilities mu_T of all candidates after the search: they move by at most theorem_1, under the prior."""
-
-    search: KusnerSearch
-
-    def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        return _moving(bounds.theorem_1(**self.search._numbers()), len(self.search.candidates), adjacency)
-
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
-        return (0.0,) * len(self.search.candidates), 1.0
+    def release_event(self, event: Event, adjacency: Adjacency) -> Event:
+        return NotPrivateEvent(slots=event.slots) if self.search.constants == "paper" else event
 
     def public_inputs(self) -> dict[str, Any]:
         return self.search.public_inputs()
 
+
+@dataclass(frozen=True, eq=False)
+class KusnerBest(_SearchQuery):
+    """Utilities mu_T of all candidates after the search: they move by at most theorem_1, under the prior."""
+
+    def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
+        return _sensitivity(bounds.theorem_1(**self.search._numbers()), len(self.search.candidates), adjacency)
+
+    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+        return (0.0,) * len(self.search.candidates), 1.0
+
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
-        return _confined(lambda: self.search.run(view)[0].mean)
+        return _on_lattice(lambda: self.search.run(view)[0].mean)
 
 
 @dataclass(frozen=True, eq=False)
-class KusnerValue(_Conditional):
-    """The largest (or last) observation of the search: it moves by at most `moved`, under the prior."""
+class KusnerValue(_SearchQuery):
+    """The largest (or last) evaluation of the search: it moves by at most `bound`, under the prior."""
 
-    search: KusnerSearch
-    moved: float
+    bound: float
     last: bool = False
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        return _moving(self.moved, 1, adjacency)
+        return _sensitivity(self.bound, 1, adjacency)
+
+    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+        return (0.0,), 1.0
 
     def public_inputs(self) -> dict[str, Any]:
-        return {**self.search.public_inputs(), "moves at most": self.moved}
+        return {**super().public_inputs(), "moves at most": self.bound}
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
-        def released() -> torch.Tensor:
+        def result() -> torch.Tensor:
             _, values = self.search.run(view)
             return torch.tensor([values[-1] if self.last else max(values)], dtype=torch.float64)
 
-        return _confined(released)
+        return _on_lattice(result)
 
 
-def _moving(bound: float, count: int, adjacency: Adjacency) -> Sensitivity:
+def _sensitivity(bound: float, count: int, adjacency: Adjacency) -> Sensitivity:
     """Each of `count` numbers moves by `bound` and one lattice step, when one record is replaced by another."""
     if adjacency is not Adjacency.REPLACE_ONE:
         raise InputError("adjacency", adjacency, "REPLACE_ONE", "The theorems compare data sets of one size.")
@@ -202,16 +196,13 @@ def _moving(bound: float, count: int, adjacency: Adjacency) -> Sensitivity:
     return Sensitivity(linf * count, linf * math.sqrt(count) * (1 + 1e-15), linf, (1.0,) * count)
 
 
-def _confined(search: Callable[[], torch.Tensor]) -> IntegerSum | Failure:
-    """The search's numbers on the lattice; whatever it raises stays inside, with its frames."""
+def _on_lattice(search: Callable[[], torch.Tensor]) -> IntegerSum | Failure:
+    """The search's numbers rounded down to the lattice, at most 2^30 prior deviations. An error of the search stays here."""
     try:
         values = search()
     except BaseException:  # whatever it is, it is private
         return Failure("exception")
-    return _on_lattice(values) if bool(values.isfinite().all()) else Failure("exception")
-
-
-def _on_lattice(values: torch.Tensor) -> IntegerSum:
-    """Rounded down to the lattice; beyond 2^30 prior deviations a value counts as that."""
+    if not bool(values.isfinite().all()):
+        return Failure("exception")
     numerators = (values / _STEP).floor().clamp(-(2.0**60), 2.0**60).to(torch.int64).cpu()
     return IntegerSum(numerators, (_STEP,) * len(numerators))

@@ -1,4 +1,4 @@
-"""Outsourced Bayesian optimisation (Kharkovskii, Dai & Low 2020): a curator keeps the rows, a modeler says which one to look at next."""
+"""Outsourced Bayesian optimisation (Kharkovskii, Dai & Low 2020): a curator keeps the rows, a modeler proposes the next row to evaluate."""
 
 import lazy_loader
 

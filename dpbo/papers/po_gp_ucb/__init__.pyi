@@ -1,16 +1,6 @@
-from .curator_side import Answer as Answer
 from .curator_side import Outcomes as Outcomes
-from .curator_side import ReleasedRows as ReleasedRows
 from .curator_side import read_release as read_release
 from .curator_side import release_rows as release_rows
-from .curator_side import write_release as write_release
 from .modeler import Modeler as Modeler
-from .row_noise import RowNoise as RowNoise
-from .row_noise import random_projection as random_projection
 from .row_noise import row_noises as row_noises
-from .transform import NotPrivateRows as NotPrivateRows
-from .transform import outside_column_space as outside_column_space
-from .transform import po_gp_ucb_omega as po_gp_ucb_omega
 from .transform import po_gp_ucb_transform as po_gp_ucb_transform
-from .transform import recover_rows as recover_rows
-from .transform import which_published as which_published

@@ -1,11 +1,17 @@
-"""The curator's side of outsourced Bayesian optimisation: a table of rows, released once, and outcomes, one row at a time.
+"""The curator's side of outsourced Bayesian optimisation: a table of rows, released once, and outcomes of single rows.
 
     rows = release_rows(curator, RowTable(center, radius, row_change=change), L2LaplaceMechanism.of(3.0))
     outcomes = Outcomes(curator, outcome, value_range=(0.0, 1.0), budget=0.25)
     answer = outcomes.value(17, request="8c1f...")        # the same request again gives the same answer, also after a crash
+    write_release("release", rows, facts, curator.statement())
 
-Both are plans in the curator's ledger, so what was drawn once is read from there ever after. Outcomes of distinct rows compose in parallel;
-a row is answered `repeats` times at most.
+Both are reservations in the curator's ledger, so what was drawn once is read from there ever after. The guarantee holds without
+assumptions (for `declassified` outcomes there is none). It is the sound method beside PO-GP-UCB's transform, whose guarantee is broken: see
+`transform`.
+
+The modeler reads the folder by `read_release` and needs no curator. rows.npz holds Z (and A, where rows were projected), release.json the
+law of the noise and the public facts that the curator adds, statement.json and statement.txt the guarantee. Each file is replaced as a
+whole, so a curator that is stopped leaves no half of one.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ import json
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -23,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.accounting.calibration import exact_share
+from dpbo.accounting.calibration import budget_cost
 from dpbo.curator.birth import plan_terms
 from dpbo.curator.curator import Curator
 from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
@@ -31,23 +37,14 @@ from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.no_noise import NoNoise
-from dpbo.privacy import require_count
-from dpbo.queries.query import own
+from dpbo.privacy import Budget
+from dpbo.queries.query import copy_mutable
 from dpbo.queries.rows import RowOutcome, RowTable
 from dpbo.statement import Statement
-from dpbo.validation import checked, require_json
-
-# ========== MERGED What goes from the curator to the modeler: a folder with the released table and its statement, and answers about
-# single rows.
-#
-#     write_release("release", rows, facts, statement)          # the curator
-#     rows, facts = read_release("release")                     # the modeler; nothing here knows a curator
-#
-# rows.npz holds Z (and A, where rows were projected), release.json the law of the noise and whatever public facts the curator adds,
-# statement.json and statement.txt what is guaranteed. Files are replaced whole, so a curator that is stopped leaves no half of one.
-#
+from dpbo.validation import Count, Name, checked, require_json
 
 FORMAT = 1
+_LAWS: tuple[type[AdditiveMechanism], ...] = (GaussianMechanism, LaplaceMechanism)
 
 
 @checked
@@ -57,8 +54,8 @@ class ReleasedRows:
 
     Attributes:
         Z: `n x k`, float64.
-        variance: of the noise of each released coordinate, the same for all.
-        law: of the noise, as the ledger has it.
+        variance: variance of the noise of each released coordinate, the same for all.
+        law: the noise, as the ledger has it.
         projection: A, `d x k`, where rows were projected.
     """
 
@@ -79,7 +76,14 @@ class Answer:
 
 @checked
 def write_release(folder: str | os.PathLike[str], rows: ReleasedRows, facts: Mapping[str, Any], statement: Statement) -> None:
-    """Write or replace the folder's files. `facts` are JSON values. Raises InputError where they are not, or the folder cannot be made."""
+    """Write or replace the folder's files.
+
+    Args:
+        facts: more public JSON values for the modeler, by name.
+
+    Raises:
+        InputError: facts that are not JSON, or a folder that cannot be made.
+    """
     require_json("facts", facts)
     place = pathlib.Path(folder)
     try:
@@ -89,16 +93,25 @@ def write_release(folder: str | os.PathLike[str], rows: ReleasedRows, facts: Map
     arrays = {"Z": rows.Z.numpy()} | ({} if rows.projection is None else {"projection": rows.projection.numpy()})
     table = io.BytesIO()
     np.savez_compressed(table, **arrays)  # type: ignore[arg-type]
-    told = {"format": FORMAT, "rows": list(rows.Z.shape), "variance": rows.variance, "law": rows.law, **facts}
-    _replace(place / "rows.npz", table.getvalue())
-    _replace(place / "release.json", json.dumps(told, indent=2).encode())
-    _replace(place / "statement.json", statement.to_json().encode())
-    _replace(place / "statement.txt", f"{statement}\n".encode())
+    release = {"format": FORMAT, "rows": list(rows.Z.shape), "variance": rows.variance, "law": rows.law, **facts}
+    files = {
+        "rows.npz": table.getvalue(),
+        "release.json": json.dumps(release, indent=2).encode(),
+        "statement.json": statement.to_json().encode(),
+        "statement.txt": f"{statement}\n".encode(),
+    }
+    for name, content in files.items():
+        draft = place / f".{name}.{os.getpid()}"
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(place / name)
 
 
 @checked
 def read_release(folder: str | os.PathLike[str]) -> tuple[ReleasedRows, dict[str, Any]]:
-    """The table and the facts. Raises InputError where the folder holds no release of this format."""
+    """The table and the facts that `write_release` wrote. Raises InputError where the folder holds no release of this format."""
     place = pathlib.Path(folder)
     try:
         facts = json.loads((place / "release.json").read_text())
@@ -112,18 +125,6 @@ def read_release(folder: str | os.PathLike[str]) -> tuple[ReleasedRows, dict[str
         raise InputError("folder", str(place), f"a folder with a release of format {FORMAT}", remedy) from error
 
 
-def _replace(path: pathlib.Path, content: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-
-
-_LAWS: tuple[type[AdditiveMechanism], ...] = (GaussianMechanism, LaplaceMechanism)
-
-
 @checked
 def release_rows(
     curator: Curator, table: RowTable, mechanism: AdditiveMechanism, *, name: str = "rows", terms: Mapping[str, Any] | None = None
@@ -131,14 +132,15 @@ def release_rows(
     """The table, released now or, under the same name and terms, earlier.
 
     Args:
-        terms: more public JSON values that the ledger shall hold to, such as how the curator's table was scaled, by other names than
-            those that dpbo states itself.
+        name: name of the reservation in the ledger.
+        terms: more public JSON values that the ledger keeps and compares, such as how the curator's table was scaled, under names that
+            dpbo does not use itself.
 
     Raises:
-        BudgetExceeded: more than is left. ReleaseLost: it was charged, but what was drawn is lost. LedgerMismatch: other terms.
+        BudgetExceeded: more than is left. ReleaseLost: it was charged, but its value was lost. LedgerMismatch: other terms.
     """
-    own = {**table.public_inputs(), "records": curator.units}
-    held = plan_terms(own, terms or {}, known=name in curator.ledger.head().used, also=("projection", "table"))
+    stated = {**table.public_inputs(), "records": curator.units}
+    held = plan_terms(stated, terms or {}, also=("projection", "table"))
     event = curator.reserve(name, mechanism.event(), slots=1, terms=held)
     if curator.ledger.head().used[name] == 0:
         same = type(mechanism)(event.noise_multiplier)
@@ -153,22 +155,25 @@ def release_rows(
 
 @checked
 class Outcomes:
-    """Answers about single rows, by a plan of the ledger.
+    """Outcomes of single rows with noise, from one reservation.
+
+    Distinct rows compose in parallel; each is answered `repeats` times at most.
 
     Args:
         curator: owner of the records.
         outcome: `outcome(records)`, a number, from the one record it gets in the records' own container.
         value_range: public (lower, upper) of an outcome.
-        budget: part of the budget that protects each row's outcomes; the less noisy of Gaussian and Laplace is taken.
-        declassified: instead of a share, why outcomes need no protection; needs `allow_conditional=True` of the curator.
+        budget: what protects each row's outcomes, a Budget or a share in (0, 1] of the curator's; the less noisy of Gaussian and Laplace
+            noise is taken.
+        declassified: instead of a budget, the reason why outcomes need no protection; needs `allow_conditional=True` of the curator.
         repeats: how often a row may be asked.
         limit: how many answers there are in all; omitted, no limit but `repeats` of each row.
-        worst: what counts where there is no number: the "lower" end, the "upper" one, or a number inside the range.
-        terms: more public JSON values that the ledger shall hold to, by other names than those that dpbo states itself.
-        name: the plan's name in the ledger; the same name and terms resume it.
+        worst: the outcome where there is no number: the "lower" end, the "upper" one, or a number inside the range.
+        terms: more public JSON values that the ledger keeps and compares, under names that dpbo does not use itself.
+        name: name of the reservation in the ledger; the same name and terms resume it.
 
     Raises:
-        InputError: an argument outside its range. BudgetExceeded: the share is not left. LedgerMismatch: the name belongs to another plan.
+        InputError: an argument outside its range. BudgetExceeded: the budget is not left. LedgerMismatch: the name belongs to another plan.
     """
 
     def __init__(
@@ -177,43 +182,49 @@ class Outcomes:
         outcome: Callable[[Any], Any],
         *,
         value_range: tuple[float, float],
-        budget: float | Fraction | None = None,
+        budget: Budget | float | Fraction | None = None,
         declassified: str | None = None,
-        repeats: int = 1,
-        limit: int | None = None,
+        repeats: Count = 1,
+        limit: Count | None = None,
         worst: str | float = "lower",
         terms: Mapping[str, Any] | None = None,
         name: str = "outcomes",
     ) -> None:
         if (budget is None) is (declassified is None):
             raise InputError("budget", budget, "given, or `declassified` with the reason, and not both")
-        self.curator, self.name, self.repeats = curator, name, require_count("repeats", repeats)
-        self._limit = None if limit is None else require_count("limit", limit)
-        self._asked: dict[str, Any] = {"outcome": outcome, "value_range": own(value_range), "declassified": declassified, "worst": worst}
+        self.curator, self.name, self.repeats, self._limit = curator, name, repeats, limit
+        self._settings: dict[str, Any] = {
+            "outcome": outcome,
+            "value_range": copy_mutable(value_range),
+            "declassified": declassified,
+            "worst": worst,
+        }
         self._lock = threading.Lock()
-        planned = NoNoise(allow_not_private=True) if budget is None else self._planned(exact_share(budget))
+        planned = NoNoise(allow_not_private=True) if budget is None else self._least_noise(budget)
         self.mechanism = self._reserved(planned, terms or {})
         self._known = self._stored()
 
     @property
     def variance(self) -> float:
-        """Of an answer's noise."""
+        """Variance of an answer's noise."""
         any_row = self._query(0)
         law = self.mechanism.law(any_row.scale(self.curator.adjacency), any_row.quanta())
         return float(law.std[0]) ** 2
 
-    def value(self, row: int, *, request: str) -> Answer:
-        """The outcome of a row. `request` names this question: asked again by the same name, it gives the same answer and costs nothing.
+    def value(self, row: int, *, request: Name) -> Answer:
+        """The outcome of a row.
+
+        Args:
+            row: index of the row.
+            request: a name for this question, at most 200 letters. The same name again gives the same answer and costs nothing.
 
         Raises:
             InputError: no such row, or a name that was used for another row. BudgetExceeded: the row, or the whole plan, was asked as
-            often as is allowed; nothing was charged. ReleaseLost: the answer to this request was charged, but what was drawn is lost.
+            often as is allowed; nothing was charged. ReleaseLost: the answer to this request was charged, but its value was lost.
         """
-        if not isinstance(request, str) or not 0 < len(request) <= 200:
-            raise InputError("request", request, "a word of at most 200 letters")
         with self._lock:
             if request not in self._known:
-                self._known[request] = self._answered(row, request)
+                self._known[request] = self._answer(row, request)
             answer = self._known[request]
         if answer.row != row:
             raise InputError("request", request, "a name of its own for each question", "This one was used for another row.")
@@ -221,61 +232,49 @@ class Outcomes:
 
     def history(self) -> list[Answer]:
         """Everything answered so far, by this process or earlier ones."""
-        return [_answer(value) for value in self.curator.ledger.values(self.name)]
+        return list(self._stored().values())
 
     def _stored(self) -> dict[str, Answer]:
-        return {value["details"]["request"]: _answer(value) for value in self.curator.ledger.values(self.name)}
+        """The ledger's answers by request, in order."""
+        stored = self.curator.ledger.values(self.name)
+        return {value["details"]["request"]: Answer(value["details"]["row"], value["value"][0], value["variance"][0]) for value in stored}
 
-    def _answered(self, row: int, request: str) -> Answer:
-        """An answer that is not known here: charged before, or made now."""
+    def _answer(self, row: int, request: str) -> Answer:
+        """An answer that this object does not know: charged before, or made now."""
         charged = [slot for record in self.curator.ledger.charges(self.name) for slot in record.body["slots"]]
-        if any(slot["details"]["request"] == request for slot in charged):
-            return self._late(request)
-        self._require_left(row, charged)
-        return self._fresh(row, request)
-
-    def _late(self, request: str) -> Answer:
-        """What was charged for this question before, and stored only afterwards or by another process."""
-        self.curator.deliver()
-        if (answer := self._stored().get(request)) is None:
-            raise ReleaseLost("this question was charged but its answer was never delivered, and it is never drawn twice.")
-        return answer
-
-    def _fresh(self, row: int, request: str) -> Answer:
-        handle = self.curator.evaluate(self._query(row), row=row, request=request)
-        (release,) = self.curator.release_all([handle], self.mechanism, name=self.name, plan=self.name)
-        return Answer(row, float(release.value), float(release.variance))
-
-    def _require_left(self, row: int, charged: Sequence[dict[str, Any]]) -> None:
-        """Refuses before the outcome is looked at, which may take time or be an experiment; the ledger will look again."""
-        account = self.curator.ledger.account
+        if any(slot["details"]["request"] == request for slot in charged):  # stored only afterwards, or by another process
+            self.curator.deliver()
+            if (answer := self._stored().get(request)) is None:
+                raise ReleaseLost("this question was charged but its answer was never delivered, and it is never drawn twice.")
+            return answer
+        account = self.curator.ledger.account  # refuse before the outcome is computed, which may be an experiment; the ledger checks again
         if self._limit is not None and len(charged) >= self._limit:
             raise BudgetExceeded(1, self._limit - len(charged), self._limit, "answers", f"the plan {self.name!r}", account())
         if (done := sum(slot["part"] == row for slot in charged)) >= self.repeats:
             raise BudgetExceeded(1, self.repeats - done, self.repeats, "slots", f"row {row} of the plan {self.name!r}", account())
+        handle = self.curator.evaluate(self._query(row), row=row, request=request)
+        (release,) = self.curator.release_all([handle], self.mechanism, name=self.name, plan=self.name)
+        return Answer(row, float(release.value), float(release.variance))
 
     def _reserved(self, planned: AdditiveMechanism | NoNoise, terms: Mapping[str, Any]) -> AdditiveMechanism | NoNoise:
-        """The plan, and its mechanism as the ledger has it."""
+        """Reserves the answers; the mechanism as the ledger has it."""
         query, curator = self._query(0), self.curator
-        declared = dict(query.data_assumptions())
-        own = {**query.public_inputs(), **({"assumptions": declared} if declared else {})}
-        held = plan_terms(own, terms, known=self.name in curator.ledger.head().used)
-        event = query.charged(planned.event(), curator.adjacency)
-        kept = curator.reserve(self.name, event, slots=self.repeats, terms=held, parallel=True, limit=self._limit)
-        return planned if isinstance(planned, NoNoise) else type(planned)(kept.noise_multiplier)
+        assumptions = dict(query.data_assumptions())
+        stated = {**query.public_inputs(), **({"assumptions": assumptions} if assumptions else {})}
+        held = plan_terms(stated, terms)
+        event = query.release_event(planned.event(), curator.adjacency)
+        reserved = curator.reserve(self.name, event, slots=self.repeats, terms=held, parallel=True, limit=self._limit)
+        return planned if isinstance(planned, NoNoise) else type(planned)(reserved.noise_multiplier)
 
     def _query(self, row: int) -> RowOutcome:
-        return RowOutcome(row=row, **self._asked)
+        return RowOutcome(row=row, **self._settings)
 
-    def _planned(self, share: Fraction) -> AdditiveMechanism:
-        """The least noisy law that the accounting can pay for."""
-        accounting, available = self.curator.accounting, self.curator.ledger.cap * share
+    def _least_noise(self, budget: Budget | float | Fraction) -> AdditiveMechanism:
+        """The least noisy mechanism that the accounting can pay for."""
+        accounting = self.curator.accounting
+        available = budget_cost(budget, accounting, self.curator.ledger.cap)
         priced = ((law, accounting.multiplier(law.kind, self.repeats, available)) for law in _LAWS)
-        laws = [law(multiplier) for law, multiplier in priced if multiplier is not None]
-        if not laws:
+        affordable = [law(multiplier) for law, multiplier in priced if multiplier is not None]
+        if not affordable:
             raise InputError("accounting", accounting.name, "one that can pay for Gaussian or Laplace noise")
-        return min(laws, key=lambda law: law.noise_multiplier * law.std(1))
-
-
-def _answer(stored: dict[str, Any]) -> Answer:
-    return Answer(stored["details"]["row"], stored["value"][0], stored["variance"][0])
+        return min(affordable, key=lambda law: law.noise_multiplier * law.std(1))

@@ -1,15 +1,15 @@
-"""The modeler of outsourced Bayesian optimisation: it holds released rows, says which to look at next, and learns what was seen there.
+"""The modeler's side of outsourced Bayesian optimisation: it holds released rows, proposes the next row, and learns its outcome.
 
     modeler = Modeler(Z, kernel=noisy_inputs(k, variance, dimension=2), noise=1e-2)
-    index = modeler.ask()                  # a row's number, for the curator
-    modeler.tell(index, y)                 # what the curator answered
+    index = modeler.ask()                  # index of the row whose outcome the curator shall give
+    modeler.tell(index, y)                 # the curator's answer
 
-Algorithm 2 of PO-GP-UCB, with two changes that released rows with noise call for: the kernel is that of rows known with noise (see
-models/noisy_inputs.py), and a row is asked once, because asking again teaches about that row alone and not about its neighbours.
-Everything here is public: a modeler sees numbers that were released, and no curator.
+This is Algorithm 2 of PO-GP-UCB with two changes for rows that were released with noise: the kernel is that of inputs known with noise
+(`dpbo.models.noisy_inputs`), and a row is asked once, because a second answer says nothing about its neighbours. A modeler sees released
+numbers only, and no curator, so no guarantee depends on it.
 
-Rows asked and not yet told count as observed at their posterior mean, which leaves the mean everywhere as it is and lowers the variance
-around them (GP-BUCB, Desautels et al. 2014), so that several rows can be under way. All state is the list of what was told.
+Rows that were asked and not yet told count as observed at their posterior mean, which leaves the mean everywhere as it is and lowers the
+variance around them (GP-BUCB, Desautels et al. 2014), so that several rows can be under way. The history is the whole state.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated
 
 import torch
 from botorch.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from dpbo.acquisition.ucb import Schedule, SrinivasFinite, argmax_ucb
+from dpbo.acquisition.ucb import Schedule, SrinivasFinite, suggest_ucb
 from dpbo.errors import InputError
 from dpbo.models.finite import FiniteGP
-from dpbo.privacy import require_count
-from dpbo.validation import checked, require
+from dpbo.validation import POINTS, Count, checked, require
 
 Acquisition = Callable[[FiniteGP], AcquisitionFunction]
-"""From the model after everything asked so far (`model.observed` are those rows) to any BoTorch acquisition function with q = 1."""
+"""Takes the model after everything asked so far (`model.observed` are those rows); returns a BoTorch acquisition function with q = 1."""
 
 _DELTA = 0.025  # of Algorithm 2's beta: half of the paper's delta_ucb = 0.05, as its Theorem 3 takes it
 
@@ -41,16 +41,14 @@ class Modeler:
 
     Args:
         Z: released rows, `n x d`, float64.
-
-    Keyword args:
         kernel: of the value over rows, float64, public: `noisy_inputs(...)` for rows released with noise.
         noise: variance of an answer y around the row's value, above 0; with the variance of any noise that the curator adds.
-        schedule: beta_t of GP-UCB by t; by default Algorithm 2's, 2 log(n t^2 pi^2 / (6 delta')) with delta' = 0.025.
+        schedule: beta_t of GP-UCB for each t; by default Algorithm 2's, 2 log(n t^2 pi^2 / (6 delta')) with delta' = 0.025.
         acquisition: instead of GP-UCB, from the model to a BoTorch acquisition function, which is evaluated on every row. The model is a
             `FiniteGP`; for example `lambda model: LogExpectedImprovement(model, model.posterior(model.observed).mean.max())`.
         repeats: whether a row may be asked again.
         mean: public prior mean of y.
-        history: (index, y) of what was told before, to continue from there.
+        history: (index, y) of an earlier modeler, to continue from there.
         chunk: rows on which an acquisition function is evaluated together.
 
     Raises:
@@ -59,7 +57,7 @@ class Modeler:
 
     def __init__(
         self,
-        Z: Tensor,
+        Z: Annotated[Tensor, POINTS],
         *,
         kernel: Kernel,
         noise: float,
@@ -68,31 +66,27 @@ class Modeler:
         repeats: bool = False,
         mean: float = 0.0,
         history: Iterable[tuple[int, float]] = (),
-        chunk: int = 4096,
+        chunk: Count = 4096,
     ) -> None:
-        if Z.dim() != 2:
-            raise InputError("Z", tuple(Z.shape), "of shape n x d")
         if schedule is not None and acquisition is not None:
             raise InputError("schedule", "given", "left out with acquisition", "It is GP-UCB's.")
-        self._told = FiniteGP(Z, kernel, noise, mean=mean)
+        self._model = FiniteGP(Z, kernel, noise, mean=mean)
         self._schedule = SrinivasFinite(count=len(Z), delta=_DELTA) if schedule is None else schedule
-        self._acquisition, self._repeats, self._chunk = acquisition, repeats, require_count("chunk", chunk)
+        self._acquisition, self._repeats, self._chunk = acquisition, repeats, chunk
         self._history: list[tuple[int, float]] = []
         self._pending: list[int] = []
         self._skipped: set[int] = set()
-        told = list(history)
-        require("history", told, Sequence[tuple[int, float]])
-        for index, y in told:
+        for index, y in require("history", list(history), Sequence[tuple[int, float]]):
             self.tell(index, y)
 
     @property
     def model(self) -> FiniteGP:
-        """The posterior after what was told. Not to be changed by others."""
-        return self._told
+        """The posterior after the history. Do not change it."""
+        return self._model
 
     @property
     def history(self) -> list[tuple[int, float]]:
-        """(index, y) as told, in order: all that is needed to continue."""
+        """(index, y) in the order of `tell`: all that is needed to continue."""
         return list(self._history)
 
     @property
@@ -102,11 +96,7 @@ class Modeler:
 
     @property
     def best(self) -> tuple[int, float]:
-        """The (index, y) of the largest y told.
-
-        Raises:
-            InputError: nothing was told.
-        """
+        """The (index, y) of the largest y. Raises InputError where the history is empty."""
         if not self._history:
             raise InputError("history", "empty", "of at least one observation", "Tell one first.")
         return max(self._history, key=lambda pair: pair[1])
@@ -114,7 +104,7 @@ class Modeler:
     @property
     def left(self) -> int:
         """How many rows may be asked now."""
-        return len(self._told.candidates) - len(self._asked())
+        return len(self._model.candidates) - len(self._excluded())
 
     def ask(self) -> int:
         """The row to look at next. Before any observation all bounds are equal, and it is row 0: tell some first rows to begin elsewhere.
@@ -122,60 +112,52 @@ class Modeler:
         Raises:
             InputError: every row was asked.
         """
-        model, asked = self._model_with_pending(), self._asked()
         if not self.left:
             raise InputError("repeats", False, "True once every row was asked", "Nothing is left to look at.")
-        exclude = torch.tensor(asked, device=model.mean.device) if asked else None
+        model = copy.deepcopy(self._model) if self._pending else self._model  # pending rows are learned later, perhaps in another order
+        for index in self._pending:
+            model.observe(index, float(model.mean[index]))
+        excluded = self._excluded()
+        exclude = torch.tensor(excluded, device=model.mean.device) if excluded else None
         if self._acquisition is None or model.num_observations == 0:
-            index = int(argmax_ucb(model, self._schedule, exclude=exclude))
+            index = int(suggest_ucb(model, self._schedule, exclude=exclude))
         else:
-            index = self._argmax(self._acquisition(model), model.candidates, exclude)
+            index = self._argmax(self._acquisition(model), exclude)
         self._pending.append(index)
         return index
 
     def tell(self, index: int, y: float) -> None:
-        """Learn what was seen at a row, asked here or not (a first design, for example).
+        """Learn the outcome of a row, whether it was asked or not (a first design, for example).
 
         Raises:
             InputError: no row of that number, a value that is not finite, or a second value of a row that is asked once.
         """
-        index = self._checked(index)
-        self._told.observe(index, y)
+        n = len(self._model.candidates)
+        if not 0 <= index < n:
+            raise InputError("index", index, f"a whole number from 0 to {n - 1}")
+        if not self._repeats and any(index == known for known, _ in self._history):
+            raise InputError("index", index, "of a row not told before", "Set repeats=True where a second value is another observation.")
+        self._model.observe(index, y)
         self._history.append((index, float(y)))
         if index in self._pending:
             self._pending.remove(index)
 
     def forget_pending(self) -> None:
-        """Take back what was asked and not told, where the curator will not answer any more; those rows may be asked again."""
+        """Forget the rows that were asked and not told, where the curator will not answer any more; they may be asked again."""
         self._pending.clear()
 
     def skip(self, index: int) -> None:
-        """Never ask this row again, whether it was told or not: the curator has no answer left for it."""
+        """Never ask this row again: the curator has no answer left for it."""
         self._skipped.add(index)
         self._pending = [row for row in self._pending if row != index]
 
-    def _checked(self, index: int) -> int:
-        n = len(self._told.candidates)
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < n:
-            raise InputError("index", index, f"a whole number from 0 to {n - 1}")
-        if not self._repeats and any(index == told for told, _ in self._history):
-            raise InputError("index", index, "of a row not told before", "Set repeats=True where a second value is another observation.")
-        return index
+    def _excluded(self) -> list[int]:
+        """Rows that may not be asked now."""
+        used = [] if self._repeats else [*(index for index, _ in self._history), *self._pending]
+        return list(dict.fromkeys([*used, *self._skipped]))
 
-    def _asked(self) -> list[int]:
-        """What may not be asked now."""
-        told = [] if self._repeats else [*(index for index, _ in self._history), *self._pending]
-        return list(dict.fromkeys([*told, *self._skipped]))
-
-    def _model_with_pending(self) -> FiniteGP:
-        if not self._pending:
-            return self._told
-        model = copy.deepcopy(self._told)  # what is pending will be learned later, and perhaps in another order
-        for index in self._pending:
-            model.observe(index, float(model.mean[index]))
-        return model
-
-    def _argmax(self, acquisition: AcquisitionFunction, Z: Tensor, exclude: Tensor | None) -> int:
+    def _argmax(self, acquisition: AcquisitionFunction, exclude: Tensor | None) -> int:
+        Z = self._model.candidates
         with torch.no_grad():
             scores = torch.cat([acquisition(rows.unsqueeze(-2)).reshape(-1) for rows in torch.split(Z, self._chunk)])
         if len(scores) != len(Z):

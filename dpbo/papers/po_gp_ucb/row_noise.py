@@ -1,19 +1,19 @@
-"""Sound ways to release rows, and the least noisy of them for a budget.
+"""Ways to release rows privately, and which of them adds the least noise for a budget.
 
-    options = row_noises(3, budget=Budget(3.0, 0.0), moves=1.0)        # least noisy first
+    options = row_noises(3, budget=Budget(3.0, 0.0), sensitivity=1.0)        # least noisy first
     options[0].mechanism, options[0].variance
 
-All rest on the sensitivity of one row (queries/rows.py), whatever the number of rows:
-  l2-Laplace      pure epsilon; variance (d + 1) (moves / epsilon)^2 a coordinate; best up to about d = (sigma epsilon)^2, 13 to 35 usually
+The guarantee of each holds without assumptions: it rests on the sensitivity of one row (`RowTable`), whatever the number of rows.
+  l2-Laplace      pure epsilon; variance (d + 1) (sensitivity / epsilon)^2 a coordinate; best up to d = 13 to 35 usually
   Gaussian        the analytic calibration; variance sigma^2 a coordinate
   projected       rows times A, `d x k`, then either of them: the noise is calibrated to |A|, the spectral norm of this A
 
 With A = sqrt(d/k) times a frame of k orthonormal columns, squared distances are kept on average, with relative variance
 2 (d - k) / (k (d + 2)), and |A| = sqrt(d/k). Projecting and adding Gaussian noise is then the same law as adding it and projecting: A^T of
 noise of covariance sigma^2 I has covariance (d/k) sigma^2 I. So it wins nothing but fewer columns. l2-Laplace noise falls with the
-dimension, (k + 1)(d/k) where (d + 1)(d/k) would be left of the unprojected: there a projection pays where d is large and the noise long.
-Which way is least noisy is judged by the modeler's use of it, the relative error of the squared distance between two rows a length-scale l
-apart: its variance is 2 (d - k)/(k (d + 2)) + 8 s^2/l^2 + 8 k s^4/l^4 for noise of variance s^2 a coordinate (Gaussian moments).
+dimension: (k + 1)(d/k) against (d + 1)(d/k) of the unprojected. There a projection pays where d and the noise are large.
+The ways are compared by what the modeler needs, the relative error of the squared distance between two rows a length-scale l apart: its
+variance is 2 (d - k)/(k (d + 2)) + 8 s^2/l^2 + 8 k s^4/l^4 for noise of variance s^2 a coordinate (Gaussian moments).
 
 Source: analytic Gaussian, Balle & Wang 2018; l2-Laplace, Hardt & Talwar 2010; projection, Kenthapadi et al. 2013.
 """
@@ -24,6 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated
 
 import torch
 
@@ -33,10 +34,10 @@ from dpbo.errors import InputError
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.l2_laplace import L2LaplaceMechanism
-from dpbo.privacy import Budget, require_count, require_positive
-from dpbo.validation import checked
+from dpbo.privacy import Budget
+from dpbo.validation import Count, between, checked
 
-_LAWS: tuple[type[AdditiveMechanism], ...] = (L2LaplaceMechanism, GaussianMechanism)
+Length = Annotated[float, between(1e-100, 1e100)]
 
 
 @checked
@@ -49,7 +50,7 @@ class RowNoise:
         accounting: under which it stays within the budget.
         projection: A, `d x k`, or None.
         dimension: k, of a released row.
-        variance: of the noise of each released coordinate.
+        variance: variance of the noise of each released coordinate.
     """
 
     mechanism: AdditiveMechanism
@@ -58,15 +59,15 @@ class RowNoise:
     dimension: int
     variance: float
 
-    def error(self, lengthscale: float) -> float:
+    def error(self, lengthscale: Length) -> float:
         """Relative standard error of the squared distance of two rows a length-scale apart, as above."""
-        ratio = self.variance / require_positive("lengthscale", lengthscale, 1e-100, 1e100) ** 2
+        ratio = self.variance / lengthscale**2
         d, k = (self.dimension, self.dimension) if self.projection is None else self.projection.shape
         return math.sqrt(2 * (d - k) / (k * (d + 2)) + 8 * ratio + 8 * k * ratio**2)
 
-    def kept(self, lengthscale: float) -> float:
+    def remaining_correlation(self, lengthscale: Length) -> float:
         """Share of the prior variance that released rows still share with their surroundings: (l^2 / (l^2 + 2 s^2))^(k/2)."""
-        squared = require_positive("lengthscale", lengthscale, 1e-100, 1e100) ** 2
+        squared = lengthscale**2
         return float((squared / (squared + 2 * self.variance)) ** (self.dimension / 2))
 
     def __str__(self) -> str:
@@ -77,14 +78,14 @@ class RowNoise:
 
 @checked
 def row_noises(
-    dimension: int,
+    dimension: Count,
     *,
     budget: Budget,
-    moves: float,
+    sensitivity: Length,
     accounting: Accounting | None = None,
     share: float | Fraction = 1,
     projections: Sequence[int] = (),
-    lengthscale: float | None = None,
+    lengthscale: Length | None = None,
     seed: int = 0,
 ) -> list[RowNoise]:
     """Every sound way that the budget pays for, the least noisy first.
@@ -92,54 +93,44 @@ def row_noises(
     Args:
         dimension: d of a row.
         budget: of the ledger.
-        moves: sensitivity of a row before any projection: `row_change.norm`, or 2 R under REPLACE_ONE.
-        accounting: of the ledger; omitted, the rows are all it will release, and each law takes the accounting that suits it.
-        share: part of the budget for the rows.
+        sensitivity: how far a row may move in l2, before any projection: `row_change.norm`, or 2 R under REPLACE_ONE.
+        accounting: of the ledger; omitted, the rows are all it will release, and each mechanism takes the accounting that suits it.
+        share: part of the budget for the rows, in (0, 1].
         projections: numbers k < d of dimensions to consider; needs `lengthscale`, without which nothing says what they cost.
-        lengthscale: of the modeler's kernel, public: least noisy is least `error`. Omitted, least variance.
+        lengthscale: of the modeler's kernel, public: the ways are sorted by their `error`. Omitted, by their variance.
         seed: of the projections; public.
 
     Raises:
         InputError: an argument outside its range, or an accounting that pays for none.
     """
-    require_count("dimension", dimension)
     if projections and lengthscale is None:
         raise InputError("lengthscale", None, "a number, with projections", "Leave projections out where it is not known.")
-    onto = [None, *(random_projection(dimension, k, seed=seed) for k in projections)]
-    found = [way for law in _LAWS for A in onto if (way := _way(law, A, dimension, budget, moves, accounting, share)) is not None]
+    maps = [None, *(random_projection(dimension, k, seed=seed) for k in projections)]
+    found = []
+    for kind, own_accounting in ((L2LaplaceMechanism, PureFilter), (GaussianMechanism, GDPFilter)):
+        chosen = accounting or own_accounting()
+        try:
+            mechanism = kind(calibrate(budget, releases=1, share=share, accounting=chosen, event=kind.kind))
+        except InputError:  # this accounting, or this budget, pays for no such noise
+            continue
+        for A in maps:
+            k = dimension if A is None else A.shape[1]
+            norm = 1.0 if A is None else float(torch.linalg.matrix_norm(A, 2))
+            std = mechanism.noise_multiplier * sensitivity * norm * mechanism.std(k)
+            found.append(RowNoise(mechanism, chosen, A, k, std**2))
     if not found:
         raise InputError("accounting", accounting.name if accounting else None, "one that pays for Gaussian or l2-Laplace noise")
     return sorted(found, key=lambda way: way.variance if lengthscale is None else way.error(lengthscale))
 
 
 @checked
-def random_projection(dimension: int, k: int, *, seed: int) -> torch.Tensor:
+def random_projection(dimension: Count, k: Count, *, seed: int) -> torch.Tensor:
     """sqrt(d/k) times k orthonormal columns in uniform directions, `d x k`: keeps squared distances on average; spectral norm sqrt(d/k).
 
     Rounded to multiples of 2^-30, so that machines whose last digits differ agree on it.
     """
-    if require_count("k", k) > require_count("dimension", dimension):
+    if k > dimension:
         raise InputError("k", k, f"at most the dimension {dimension}", "A projection to more dimensions only adds noise.")
     directions = torch.randn(dimension, k, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     frame, upper = torch.linalg.qr(directions)
     return (frame * upper.diagonal().sign() * math.sqrt(dimension / k) * 2.0**30).round() / 2.0**30
-
-
-def _way(
-    law: type[AdditiveMechanism],
-    projection: torch.Tensor | None,
-    dimension: int,
-    budget: Budget,
-    moves: float,
-    accounting: Accounting | None,
-    share: float | Fraction,
-) -> RowNoise | None:
-    chosen = accounting or (PureFilter() if law is L2LaplaceMechanism else GDPFilter())
-    try:
-        mechanism = law(calibrate(budget, releases=1, share=share, accounting=chosen, event=law.kind))
-    except InputError:  # this accounting, or this budget, pays for no such noise
-        return None
-    k = dimension if projection is None else projection.shape[1]
-    norm = 1.0 if projection is None else float(torch.linalg.matrix_norm(projection, 2))
-    scale = mechanism.noise_multiplier * require_positive("moves", moves, 1e-100, 1e100) * norm
-    return RowNoise(mechanism, chosen, projection, k, (scale * mechanism.std(k)) ** 2)

@@ -1,17 +1,20 @@
-"""PO-GP-UCB's Algorithm 1 as printed, for reproduction only. It gives no privacy: its Theorem 1 is false for n > d.
+"""PO-GP-UCB's Algorithm 1 as printed, for reproduction only, and the attack that undoes it.
+
+The paper's guarantee is broken: its Theorem 1 is false for n > d, and the transform gives no privacy. The sound method beside it is
+`release_rows`, which adds noise to each row.
 
 The paper centres the n x d matrix X, raises its singular values to sqrt(s^2 + omega^2) where the smallest is below omega, and publishes
 Z = r^{-1/2} X M with M Gaussian, claiming (epsilon, delta)-differential privacy for one row moved by a norm of at most 1. But:
 
 1. Raising singular values, and M, act from the right: Z = X_c R M with R invertible, so every column of Z lies in the column space of X_c.
-   Move row i by v: X_c' = X_c + (e_i - 1/n) v^T has another column space, the two share a null set of the law, and whoever holds both
-   candidates tells them apart with certainty, from any r >= 1 columns. No omega helps.
-2. z_i - z_j = (x_i - x_j) B with one matrix B for all rows. Whoever knows d + 1 affinely independent rows solves for B and, if r >= d,
-   reads every other row, without knowing epsilon, omega, M or the branch: to 1e-13 of rows of norm 25 (`dpbo.testing.recover_rows`).
+   Move row i by v: X_c' = X_c + (e_i - 1/n) v^T has another column space, and each law gives the other's support probability zero. Anyone
+   who holds both candidates tells them apart with certainty, from any r >= 1 columns. No omega helps.
+2. z_i - z_j = (x_i - x_j) B with one matrix B for all rows. Anyone who knows d + 1 affinely independent rows solves for B and, if r >= d,
+   reads every other row, without knowing epsilon, omega, M or the branch: to 1e-13 of rows of norm 25 (`recover_rows`).
 3. The branch taken is itself an answer about X: two neighbours on either side of omega are published by different laws.
 
 The proof argues by the d singular values of X and misses that the law of Z's columns, N(0, X X^T / r), has n - d zero ones, with a kernel
-that moves with the data. Where n <= d + 1 that kernel does not move and 1. falls away, but then there are next to no rows.
+that moves with the data. Where n <= d + 1 that kernel does not move and 1. does not apply, but then there are next to no rows.
 """
 
 from __future__ import annotations
@@ -25,38 +28,30 @@ import torch
 from torch import Tensor
 
 from dpbo.errors import InputError
-from dpbo.models.kernels import require_float64
-from dpbo.privacy import require_count, require_positive, require_probability
-from dpbo.validation import POINTS, Index, at_least, checked
-
-# ========== MERGED The attack of who knows a few rows on a published linear image of a table: read all the others, or tell two tables
-# apart.
-#
-# Two instances: rows published as Z = X_c B with one matrix B for all rows (PO-GP-UCB's Algorithm 1 in either branch, random projections,
-# any
-# rotation or scaling), where it is exact; and rows released each with noise of its own, where it finds each row up to its noise.
-#
+from dpbo.validation import POINTS, Index, Positive, Probability, at_least, checked
 
 Points = Annotated[Tensor, POINTS]
+Rank = Annotated[int, at_least(1, 100_000)]
 
 
 @checked
 def recover_rows(Z: Points, known: Points, indices: Sequence[Index]) -> Tensor:
-    """Every row of X from Z and a few known rows, `n x d`.
+    """Every row of X from Z and a few known rows, `n x d`: exact where Z = X_c B with one matrix B for all rows.
 
-    Z_i - Z_j = (x_i - x_j) B: the known differences give B by least squares, and x_i = x_j + (Z_i - Z_j) B^+ all the rest, j standing
-    for the mean of the known rows. Neither what B is made of nor any parameter of the release is needed.
+    That holds for PO-GP-UCB's Algorithm 1 in either branch, random projections, and any rotation or scaling. Where each row has noise of
+    its own, each is found up to its noise.
+    Z_i - Z_j = (x_i - x_j) B: the known differences give B by least squares, and x_i = x_j + (Z_i - Z_j) B^+ all the rest, where j stands
+    for the mean of the known rows. Neither M nor any parameter of the release is needed.
 
     Args:
-        Z: what was published, `n x r` with r >= d, float64.
+        Z: the published rows, `n x r` with r >= d, float64.
         known: at least d + 1 affinely independent rows of X, `m x d`, float64.
         indices: which rows of Z they are.
 
     Raises:
         InputError: too few columns, or known rows that do not span the space.
     """
-    require_float64("Z", Z)
-    d = require_float64("known", known).shape[-1]
+    d = known.shape[-1]
     if max(indices, default=0) >= len(Z):
         raise InputError("indices", max(indices), f"below {len(Z)}, the number of rows of Z")
     if len(known) != len(indices) or Z.shape[-1] < d:
@@ -81,8 +76,8 @@ def outside_column_space(Z: Points, X: Points) -> float:
 
 
 @checked
-def which_published(Z: Points, tables: Sequence[Points]) -> int:
-    """Which of several tables, `n x d` each, Z was made of: the one whose column space leaves least of Z outside."""
+def identify_table(Z: Points, tables: Sequence[Points]) -> int:
+    """Index of the table, among several of shape `n x d`, that Z was made of: the one whose column space leaves least of Z outside."""
     if not tables:
         raise InputError("tables", 0, "one table or more")
     return min(range(len(tables)), key=lambda table: outside_column_space(Z, tables[table]))
@@ -90,7 +85,7 @@ def which_published(Z: Points, tables: Sequence[Points]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class NotPrivateRows:
-    """What Algorithm 1 publishes, and what it never says but a reproduction wants to know. Nothing of it is private.
+    """Algorithm 1's output, with numbers that it does not publish but a reproduction needs. Nothing of it is private.
 
     Attributes:
         Z: `n x r`.
@@ -105,30 +100,24 @@ class NotPrivateRows:
     sigma_min: float
 
 
-Rank = Annotated[int, at_least(1, 100_000)]
-
-
 @checked
-def po_gp_ucb_omega(*, epsilon: float, delta: float, r: Rank) -> float:
+def po_gp_ucb_omega(*, epsilon: Positive, delta: Probability, r: Rank) -> float:
     """16 sqrt(r log(2/delta)) log(16 r/delta) / epsilon, line 5: the root covers the logarithm (it reproduces the paper's choices of r)."""
-    root = math.sqrt(require_count("r", r) * math.log(2.0 / require_probability("delta", delta)))
-    return 16.0 * root * math.log(16.0 * r / delta) / require_positive("epsilon", epsilon)
+    return 16.0 * math.sqrt(r * math.log(2.0 / delta)) * math.log(16.0 * r / delta) / epsilon
 
 
 @checked
 def po_gp_ucb_transform(
-    X: Annotated[Tensor, POINTS], *, epsilon: float, delta: float, r: Rank, generator: torch.Generator, allow_not_private: bool = False
+    X: Points, *, epsilon: Positive, delta: Probability, r: Rank, generator: torch.Generator, allow_not_private: bool = False
 ) -> NotPrivateRows:
-    """Algorithm 1 on X. NOT PRIVATE: see above. `epsilon` and `delta` are what the paper calls so, and promise nothing.
+    """Algorithm 1 on X. NOT PRIVATE: the paper's guarantee is broken, see above; `release_rows` is the sound method.
 
     Args:
         X: `n x d`, float64, n > d; scaled as wanted (the paper: to norm at most 25, after centring).
-
-    Keyword args:
-        epsilon, delta: numbers of the formula for omega.
+        epsilon, delta: numbers of the formula for omega; they promise nothing.
         r: columns of Z.
         generator: of M, on the CPU.
-        allow_not_private: must be True: whoever writes it says that these rows need no protection.
+        allow_not_private: must be True, to say that these rows need no protection.
 
     Raises:
         InputError: not allowed so, or an argument out of range.
@@ -138,8 +127,7 @@ def po_gp_ucb_transform(
     if allow_not_private is not True:
         remedy = "Its privacy theorem is false; release the rows through a curator instead."
         raise InputError("allow_not_private", allow_not_private, "True, to publish rows without any privacy", remedy)
-    require_float64("X", X)
-    if X.dim() != 2 or not 0 < X.shape[1] < X.shape[0] or not bool(X.isfinite().all()):
+    if X.shape[1] >= X.shape[0]:
         raise InputError("X", tuple(X.shape), "finite, of shape n x d with n > d")
     omega, d = po_gp_ucb_omega(epsilon=epsilon, delta=delta, r=r), X.shape[1]
     M = torch.randn(d, r, generator=generator, dtype=torch.float64).to(X.device)

@@ -1,1 +1,1 @@
-"""The sums of gradient.py and mixture_moments.py in one pass on a GPU, and their Triton kernels."""
+"""The sums of ClippedGradient and MixtureMoments in one pass over the records on a GPU, and their Triton kernels."""

@@ -1,14 +1,14 @@
-"""The kernel of fused_moments.py, in Triton; loaded by it alone, where it is used.
+"""The Triton kernels of gpu/gradient.py and gpu/moments.py, which import this module only when they run a kernel.
 
-A record is one lane. Coordinates, statistics, weights and sums are tuples, whose lengths the compiler knows.
+`gradient_sum`: a block is ROWS units by WIDTH coordinates. `moment_sum`: a record is one lane; coordinates, statistics, weights and sums
+are tuples, whose lengths the compiler knows.
 """
+
+# mypy: ignore-errors
+# ruff: noqa: RUF005, SIM108  Triton's language has neither starred tuples nor a choice between tuples in one line
 
 import triton
 import triton.language as tl
-
-# ========== MERGED The kernel of fused.py, in Triton; loaded by it alone, where it is used. A block is ROWS units by WIDTH coordinates.
-
-# mypy: ignore-errors
 
 
 @triton.jit
@@ -35,11 +35,11 @@ def gradient_sum(
             part = tl.load(W + across[None, :] * padded + deep[:, None])
             p = tl.dot(losses, part, p, input_precision="tf32x3")
         bits = tl.max(p.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)  # of the largest size; NaN and infinity are above all others
-        alive = bits < 0x7F800000
+        valid = bits < 0x7F800000
         if RAGGED:
-            alive = alive & (rows < units)
+            valid = valid & (rows < units)
         scale = bound / tl.maximum(bits.to(tl.float32, bitcast=True).to(tl.float64), clip)
-        k = tl.where(alive[:, None], p, 0.0).to(tl.float64) * scale[:, None] + 6755399441055744.0
+        k = tl.where(valid[:, None], p, 0.0).to(tl.float64) * scale[:, None] + 6755399441055744.0
         size = tl.abs(k.to(tl.int64, bitcast=True).to(tl.int32)).to(tl.uint32).to(tl.int64)
         squares = tl.sum(size * size, axis=1)
         ratio = tl.where(squares > longest, aim / tl.sqrt(squares.to(tl.float64)), 1.0)
@@ -48,10 +48,6 @@ def gradient_sum(
         size = tl.abs(low).to(tl.uint32).to(tl.int64)
         own += tl.where((tl.sum(size * size, axis=1) <= longest)[:, None], low, 0)
     tl.atomic_add(total + across, tl.sum(own, axis=0))
-
-
-# mypy: ignore-errors
-# ruff: noqa: RUF005, SIM108  Triton's language has neither starred tuples nor a choice between tuples in one line
 
 
 @triton.jit
@@ -79,16 +75,16 @@ def placed(X, numbers, at, units, down, across, D: tl.constexpr, TURNED: tl.cons
 
 @triton.jit
 def whole_numbers(z, steps, D: tl.constexpr):
-    """`ball._whole` and `ball._shortened`."""
+    """The steps of `ball._whole`."""
     squares = z[0] * z[0]
     for j in tl.static_range(1, D):
         squares = squares + z[j] * z[j]
     size = tl.sqrt(squares)
-    alive = size < 1e100
+    valid = size < 1e100
     scale = tl.minimum(1.0 / size, 1.0) * steps
     k = ()
     for j in tl.static_range(D):
-        k = k + (tl.minimum(tl.maximum(nearest(tl.where(alive, z[j] * scale, 0.0)), -steps), steps),)
+        k = k + (tl.minimum(tl.maximum(nearest(tl.where(valid, z[j] * scale, 0.0)), -steps), steps),)
     squares = k[0] * k[0]
     for j in tl.static_range(1, D):
         squares = squares + k[j] * k[j]
@@ -98,7 +94,7 @@ def whole_numbers(z, steps, D: tl.constexpr):
     for j in tl.static_range(D):
         less = tl.floor(tl.abs(k[j]) * ratio)
         short = short + (tl.where(long, tl.where(k[j] < 0.0, -less, less), k[j]),)
-    return short, alive
+    return short, valid
 
 
 @triton.jit
@@ -118,7 +114,7 @@ def statistics(k, one, D: tl.constexpr, COVARIANCE: tl.constexpr):
 
 
 @triton.jit
-def weights(phi, alive, theta, K: tl.constexpr, F: tl.constexpr, WHOLE: tl.constexpr):
+def weights(phi, valid, theta, K: tl.constexpr, F: tl.constexpr, WHOLE: tl.constexpr):
     """`mixture_moments.responsibilities`."""
     logits = ()
     for k in tl.static_range(K):
@@ -142,16 +138,16 @@ def weights(phi, alive, theta, K: tl.constexpr, F: tl.constexpr, WHOLE: tl.const
         gamma = (shares[k] * times + 12582912.0) - 12582912.0  # 1.5 x 2^23: weights are below 2^21
         gammas = gammas + (gamma,)
         left = left - gamma
-    sound = alive & (left == left)
+    sound = valid & (left == left)
     rest = ()
-    open_ = alive | ~alive
+    open_ = valid | ~valid
     for k in tl.static_range(K):
         largest = open_ & (logits[k] == top)
         open_ = open_ & ~largest
         gamma = gammas[k] + tl.where(largest, left, 0.0)
         sound = sound & (gamma >= 0.0)
         rest = rest + (gamma,)
-    sound = sound & ~open_  # somebody took what was left
+    sound = sound & ~open_  # one component took what rounding left
     found = ()
     for k in tl.static_range(K):
         found = found + (tl.where(sound, rest[k], 0.0).to(tl.float64),)
@@ -175,12 +171,12 @@ def moment_sum(
         for turn in range(start, min(start + TOGETHER, own)):
             block = tl.zeros((ROWS,), tl.int64) + turn  # 64 bits: there may be many records
             at = (block * tl.num_programs(0) + tl.program_id(0)) * ROWS + tl.arange(0, ROWS)
-            k, alive = whole_numbers(placed(X, numbers, at, units, down, across, D, TURNED), steps, D)
+            k, valid = whole_numbers(placed(X, numbers, at, units, down, across, D, TURNED), steps, D)
             phi = statistics(k, tl.zeros((ROWS,), tl.float64) + 1.0, D, COVARIANCE)
             if K == 1:
-                gamma = (tl.where(alive, 1.0, 0.0).to(tl.float64),)
+                gamma = (tl.where(valid, 1.0, 0.0).to(tl.float64),)
             else:
-                gamma = weights(phi, alive, theta, K, F, WHOLE)
+                gamma = weights(phi, valid, theta, K, F, WHOLE)
             more = ()
             for i in tl.static_range(K * F):
                 more = more + (tl.fma(gamma[i // F], phi[i % F], sums[i]),)

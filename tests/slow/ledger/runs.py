@@ -43,7 +43,7 @@ class Drawn:
 
     def require_sound(self, url, *, lost=0):
         """The chain holds, drawn ⊆ charged, nothing is drawn or charged twice, and exactly `lost` charges have no value."""
-        ledger = Ledger.existing(url)
+        ledger = Ledger.open(url)
         ledger.verify()
         records = ledger.records()
         charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]

@@ -42,11 +42,11 @@ def outcome(file, chain, expect=None):
     """ "seen", or "harmless" after the original chain was read. Fails on any other error, and on any other chain."""
     seen = []
     for look in (
-        lambda: Ledger.existing(str(file)).verify(),
-        lambda: compose_statement(Ledger.existing(str(file))),
-        lambda: Ledger.existing(str(file)).records(),
-        lambda: Ledger.existing(str(file)).values("search"),
-        lambda: Ledger.existing(str(file)).charged("0" * 32),
+        lambda: Ledger.open(str(file)).verify(),
+        lambda: compose_statement(Ledger.open(str(file))),
+        lambda: Ledger.open(str(file)).records(),
+        lambda: Ledger.open(str(file)).values("search"),
+        lambda: Ledger.open(str(file)).charged("0" * 32),
     ):
         try:
             found = look()
@@ -77,8 +77,8 @@ def writes(file, chain, *, harmless):
             done.append(ledger.head().seq)
             assert ledger.head().seq >= chain[-1].seq, "it began anew"
     with contextlib.nullcontext() if harmless else pytest.raises(LedgerError):
-        assert Ledger.existing(str(file)).verify().seq == max([chain[-1].seq, *done])
-        assert Ledger.existing(str(file)).records()[: len(chain)] == chain
+        assert Ledger.open(str(file)).verify().seq == max([chain[-1].seq, *done])
+        assert Ledger.open(str(file)).records()[: len(chain)] == chain
     file.write_bytes(before)
 
 
@@ -134,7 +134,7 @@ def test_a_file_cut_to_nothing_is_as_one_that_was_deleted(whole, tmp_path):
     file = tmp_path / "l.db"
     file.write_bytes(b"")
     with pytest.raises(LedgerUnavailable, match="there is no ledger"):
-        Ledger.existing(str(file))
+        Ledger.open(str(file))
     with pytest.raises(LedgerCorrupt, match="rolled back"):
         Ledger(str(file), BIRTH).verify(expect=whole[1][-1].hash)
 

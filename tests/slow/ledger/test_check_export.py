@@ -1,6 +1,7 @@
 """The second program reads an export with the standard library alone, agrees with the statement, and finds forgeries made by the rules."""
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import json
@@ -109,8 +110,8 @@ def test_a_plan_of_exact_answers_is_bounded_by_nothing_before_the_first_of_them(
 
 def test_it_reads_a_parallel_plan(tmp_path):
     """Two outcomes of one row cost twice; one of another row costs nothing beside them."""
-    terms = {"accounting": "PureFilter", "budget": Budget(6.0, 0.0).to_json()}
-    ledger, event = Ledger(url := str(tmp_path / "l.db"), {**BIRTH, **terms}), LaplaceEvent(1.0)
+    birth = dataclasses.replace(BIRTH, accounting=PureFilter(), budget=Budget(6.0, 0.0))
+    ledger, event = Ledger(url := str(tmp_path / "l.db"), birth), LaplaceEvent(1.0)
     ledger.reserve("y", event, 2, {"records": 6}, parallel=True)
     for handle, part in (("a", 0), ("b", 3), ("c", 3)):
         slot = {"handle": handle, "query": "RowOutcome", "public": {}, "part": part}

@@ -8,10 +8,10 @@ import pytest
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
-from dpbo.testing import LedgerContract
-from dpbo.testing.ledger_contract import BIRTH
+from dpbo.testing.ledger_contract import BIRTH, LedgerContract
 
 pytestmark = pytest.mark.attack("A16")
+EVENT = GaussianEvent(40.0)
 
 
 class TestPostgreSQL(LedgerContract):
@@ -20,11 +20,13 @@ class TestPostgreSQL(LedgerContract):
         return server.schema()
 
 
-def test_births_at_once_are_one_birth(url):
+def test_births_at_once_are_one_birth_and_no_charge_overwrites_another(url):
     """Each makes the table, the index and the first record, if it is the first; CREATE TABLE IF NOT EXISTS alone is a race on a server."""
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         ledgers = list(pool.map(lambda _: Ledger(url, BIRTH), range(8)))
-    assert len({ledger.head().hash for ledger in ledgers}) == 1
+        assert len({ledger.head().hash for ledger in ledgers}) == 1
+        charged = [entry for _ in range(4) for entry in pool.map(lambda ledger: ledger.charge("release", EVENT, {}), ledgers)]
+    assert sorted(charged) == list(range(1, 33))
 
 
 def test_a_charge_is_on_disk_though_the_server_answers_early_by_default(server):

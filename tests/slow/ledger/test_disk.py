@@ -88,7 +88,7 @@ def read_only(what):
             with pytest.raises(LedgerUnavailable) as refused:
                 call()
             assert "readonly" in str(refused.value) or "unable to open" in str(refused.value), refused.value
-        assert Ledger.existing(url).verify().kind == "value", "who may only read can still verify"
+        assert Ledger.open(url).verify().kind == "value", "who may only read can still verify"
         shut.chmod(mode)
         return require_going_on(curator, drawn, handle, url)
     finally:
@@ -141,7 +141,7 @@ def test_a_file_that_is_gone_is_not_begun_anew(tmp_path, drawn):
     file, away = tmp_path / "l.db", tmp_path / "away.db"
     handle = curator.evaluate(MEAN)
     file.rename(away)
-    for call in (lambda: curator.release(handle, NOISE), curator.statement, lambda: Ledger.existing(url)):
+    for call in (lambda: curator.release(handle, NOISE), curator.statement, lambda: Ledger.open(url)):
         with pytest.raises(LedgerUnavailable, match=r"gone|there is no ledger"):
             call()
     assert not file.exists()
@@ -166,7 +166,7 @@ def test_an_older_copy_under_a_running_curator_is_seen(tmp_path, drawn, how):
     with pytest.raises(LedgerCorrupt, match="another copy"):
         curator.release(handle, NOISE)
     with pytest.raises(LedgerCorrupt, match="rolled back"):
-        Ledger.existing(url).verify(expect=head)
+        Ledger.open(url).verify(expect=head)
     assert len(drawn.handles) == before
     pathlib.Path(url).write_bytes(newest)
     require_going_on(curator, drawn, handle, url)
@@ -201,7 +201,7 @@ def test_a_charge_that_is_lost_between_the_charge_and_its_value_is_seen(tmp_path
     for _ in range(2):
         with pytest.raises(LedgerCorrupt, match="another copy"):
             curator.release(MEAN, NOISE)
-    kinds = [record.kind for record in Ledger.existing(url).records()]
+    kinds = [record.kind for record in Ledger.open(url).records()]
     assert kinds.count("value") == kinds.count("charge") == 1
 
 
@@ -221,4 +221,4 @@ def test_a_ledger_is_where_it_was_opened_wherever_the_process_goes(tmp_path, mon
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
     curator.release(MEAN, NOISE)
-    assert Ledger.existing(str(tmp_path / "l.db")).head().kind == "value"
+    assert Ledger.open(str(tmp_path / "l.db")).head().kind == "value"

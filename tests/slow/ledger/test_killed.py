@@ -167,7 +167,7 @@ def die_and_go_on(job, url, draws, **when):
     done = run(job, url, draws)
     assert done["status"] == 0, (SEED, when, done)
 
-    ledger = Ledger.existing(url)
+    ledger = Ledger.open(url)
     ledger.verify()
     records = ledger.records()
     charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]

@@ -106,7 +106,7 @@ def test_a_server_that_is_down_charges_nothing_and_the_curator_goes_on_when_it_i
     handle = curator.evaluate(MEAN)
     server.stop()
     try:
-        for call in (lambda: curator.release(handle, NOISE), curator.statement, lambda: make(url), lambda: Ledger.existing(url)):
+        for call in (lambda: curator.release(handle, NOISE), curator.statement, lambda: make(url), lambda: Ledger.open(url)):
             with pytest.raises(LedgerUnavailable) as refused:
                 call()
             assert not refused.value.uncertain
@@ -120,7 +120,7 @@ def test_a_server_that_is_down_charges_nothing_and_the_curator_goes_on_when_it_i
 def test_a_locked_ledger_is_named_and_charges_nothing(server, drawn):
     curator = make(url := server.schema(settings="-clock_timeout=200"))
     handle = curator.evaluate(MEAN)
-    with Ledger.existing(url).storage.writing(), pytest.raises(LedgerUnavailable, match="lock"):
+    with Ledger.open(url).storage.writing(), pytest.raises(LedgerUnavailable, match="lock"):
         curator.release(handle, NOISE)
     assert drawn.handles == []
     curator.release(handle, NOISE)
@@ -152,9 +152,9 @@ def test_a_crashed_server_keeps_every_charge_it_answered_for(server, drawn, meas
         runner.join()
     with contextlib.suppress(LedgerUnavailable):
         objective(torch.rand(2, 1, dtype=torch.float64))  # what was drawn and not yet stored
-    records = Ledger.existing(url).verify()
+    records = Ledger.open(url).verify()
     assert records.seq >= max(answered, default=0), "what was answered for is there"
-    kept = Ledger.existing(url).records()
+    kept = Ledger.open(url).records()
     lost = sum(len(r.body["slots"]) for r in kept if r.kind == "charge") - sum(len(r.body["values"]) for r in kept if r.kind == "value")
     assert lost <= 2 * crashes, "at most the one release in flight each time"
     drawn.require_sound(url, lost=lost)

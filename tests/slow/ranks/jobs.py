@@ -23,14 +23,14 @@ import torch.distributed as dist
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Ranks, Space
 from dpbo.accounting.filters import RDPFilter
 from dpbo.algorithms.gibo import choose_start
-from dpbo.algorithms.gibo_design import PAPER, RECOMMENDED
+from dpbo.algorithms.gibo_design import GIBOSettings
 from dpbo.algorithms.selection import NoisedScore, private_selection
-from dpbo.curator.inside import noised_inside
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import PrivacyError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
-from dpbo.queries import ClippedMean, QuantileUtilities, RowOutcome
+from dpbo.queries import ClippedMean, QuantileUtilities
+from dpbo.queries.rows import RowOutcome
 from dpbo.run_counts import TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
 
@@ -51,7 +51,7 @@ def dealt(records, ranks):
     """Positions of this rank's shard: of four, one has none and one has a single record."""
     if ranks is None:
         return torch.arange(records)
-    ends = {1: [0], 2: [0, records // 3], 3: [0, 1, records // 3], 4: [0, 0, 1, records // 3]}[ranks.size]
+    ends = {1: [0], 2: [0, records // 3], 3: [0, 1, records // 3], 4: [0, 0, 1, records // 3]}[ranks.world_size]
     return torch.arange(ends[ranks.rank], [*ends[1:], records][ranks.rank])
 
 
@@ -62,21 +62,21 @@ def loss(x, r):
 def opened(ranks, *, adjacency=Adjacency.REPLACE_ONE, groups=False, device="cpu", **more):
     records = rows().to(device)
     patients = torch.arange(N) // 2
-    mine = dealt(N, ranks) if not groups else ((patients * 7) % (1 if ranks is None else ranks.size) == (ranks.rank if ranks else 0))
+    mine = dealt(N, ranks) if not groups else ((patients * 7) % (1 if ranks is None else ranks.world_size) == (ranks.rank if ranks else 0))
     unit = PrivacyUnit("patient", groups=patients[mine]) if groups else PrivacyUnit("record")
     settings = {"budget": Budget.gdp(8.0), "entropy": SeededEntropy(3), **more}
     return Curator(records[mine], unit=unit, adjacency=adjacency, ranks=ranks, **settings)
 
 
-def gibo(curator, budget=1.0, **more):
-    search = DPGIBO(curator, loss, bounds=BOUNDS, budget=budget, iterations=4, batch_size=D + 1, clip=1.0, **more)
+def gibo(curator, mechanism=None, **more):
+    search = DPGIBO(curator, loss, bounds=BOUNDS, mechanism=mechanism, iterations=4, batch_size=D + 1, clip=1.0, **more)
     result = search.run()
     return {"iterates": result.iterates.tolist(), "gradients": result.gradients.tolist(), "left": search.remaining}
 
 
 def exact(ranks):
     """Without noise, so that one unit of the finest lattice would be seen."""
-    mixture = DPGaussianMixture(2, budget=EXACT, radius=4.0, dimension=D, max_iter=2, random_state=0).fit(opened(ranks))
+    mixture = DPGaussianMixture(2, mechanism=EXACT, radius=4.0, dimension=D, max_iter=2, random_state=0).fit(opened(ranks))
     patients = gibo(opened(ranks, groups=True), EXACT, loss_range=(0.0, 3.0))
     return {"gibo": gibo(opened(ranks), EXACT), "patients": patients, "mixture": [mixture.means_.tolist(), mixture.covariances_.tolist()]}
 
@@ -93,8 +93,8 @@ def everything(ranks):
     X = torch.full((2, D), 0.25, dtype=torch.float64)
     start = choose_start(opened(ranks), loss, X * torch.tensor([[1.0], [2.0]]), loss_range=(0.0, 3.0), budget=0.5)
     return {
-        "gibo": gibo(opened(ranks), settings=RECOMMENDED),
-        "gibo with history": gibo(opened(ranks), settings=PAPER),
+        "gibo": gibo(opened(ranks), settings=GIBOSettings.recommended()),
+        "gibo with history": gibo(opened(ranks), settings=GIBOSettings.paper()),
         "gibo, units removed": {**gibo(removed, divisor=200.0), "units": removed.units},
         "gibo, patients": {**gibo(grouped, loss_range=(0.0, 3.0)), "units": grouped.units},
         "mixture": [mixture.weights_.tolist(), mixture.means_.tolist(), mixture.covariances_.tolist()],
@@ -128,7 +128,7 @@ def dies(who, owner, method, times, title=None):
 
         def watched(self, *arguments):
             nonlocal calls
-            calls += ranks.rank == who and (title is None or title in (self._doing, arguments[0]))
+            calls += ranks.rank == who and (title is None or title in (self._step, arguments[0]))
             if calls == times:
                 os.kill(os.getpid(), signal.SIGKILL)
             return original(self, *arguments)
@@ -247,8 +247,8 @@ def no_hidden_runs(ranks, folder):
     space, law = Space(t=scipy.stats.uniform(0.0, 1.0)), TruncatedNegativeBinomial.of_mean(5.0)
     scored = NoisedScore(lambda _, r: r[:, 0], (0.0, 1.0), GaussianMechanism(50.0))
     met = met_by(
-        lambda: private_selection(curator, lambda p: p, space=space, law=law, score=scored),
-        lambda: noised_inside(curator, _mean(), GaussianMechanism(50.0)),
+        lambda: private_selection(curator, lambda p: p, space=space, run_count=law, score=scored),
+        lambda: curator.draw_hidden(_mean(), GaussianMechanism(50.0)),
     )
     return [*met, curator.ledger.head().seq]
 
@@ -288,7 +288,7 @@ def others_take_turns(ranks, folder):
         search(X)
         told.append("durations-tell-nothing" in curator.statement().assumptions)
         if ranks.rank == 0 and len(told) == 2:
-            other = Ledger.existing(url)
+            other = Ledger.open(url)
             (charge, *_) = other.charges(search.name)
             slot = {**charge.body["slots"][0], "handle": "another"}
             other.charge(search.name, charge.event, {"units": charge.body["units"], "slots": [slot]}, search.name)
@@ -336,10 +336,10 @@ JOBS: dict[str, tuple[int, Any]] = {
     "exact on 1": (1, lambda ranks, _: exact(ranks)),
     "exact on 2": (2, lambda ranks, _: exact(ranks)),
     "exact on 3": (3, lambda ranks, _: exact(ranks)),
-    "dies before a charge": (SIZE, dies(2, Ranks, "first", 3, "release dpgibo")),
+    "dies before a charge": (SIZE, dies(2, Ranks, "run_on_rank_0", 3, "release dpgibo")),
     "dies between charge and value": (SIZE, dies(0, Curator, "_draw", 3)),
-    "dies before it tells the value": (SIZE, dies(0, Ranks, "_shared", 3, "release dpgibo")),
-    "dies after the value": (SIZE, dies(2, Ranks, "sum", 4, "evaluate ClippedGradient")),
+    "dies before it tells the value": (SIZE, dies(0, Ranks, "_broadcast", 3, "release dpgibo")),
+    "dies after the value": (SIZE, dies(2, Ranks, "reduce", 4, "evaluate ClippedGradient")),
     "unit on two ranks": (SIZE, unit_on_two_ranks),
     "words and numbers": (SIZE, words_and_numbers),
     "other questions": (SIZE, other_questions),

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Ranks
 from dpbo.curator.ledger import Ledger
-from dpbo.curator.shards import names_of
+from dpbo.curator.shards import hash_labels
 from dpbo.errors import InputError
 from tests.slow.ranks.jobs import JOBS, STEPS
 
@@ -31,7 +31,7 @@ def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(ran, met, na
     assert [rank["error"][0] for rank in survivors.values()] == ["RankLost"] * 3
     assert all(rank["seconds"] < 60 for rank in survivors.values()), "nobody waits for the timeout of 90 s"
 
-    ledger = Ledger.existing(str(folder / "l.db"))
+    ledger = Ledger.open(str(folder / "l.db"))
     ledger.verify()
     records = ledger.records()
     charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]
@@ -149,16 +149,16 @@ def test_a_rank_that_comes_late_is_given_up(met):
 
 def test_equal_labels_have_one_name_and_others_another():
     def names(labels, key=b"k"):
-        return [tuple(row) for row in names_of(labels, key).hashes.tolist()]
+        return [tuple(row) for row in hash_labels(labels, key).hashes.tolist()]
 
     assert names(torch.tensor([3, 4])) == names([3.0, 4.0]) == names(torch.tensor([3.0, 4.0, 3.0], dtype=torch.float32))
     for alike in ([0, 1, 2**80, -1], ["1", "", "a"], [b"1", b""], [("1", ""), ("", "1")], [("a", 1), ("a", 2)]):
         assert len(set(names(alike))) == len(alike)
     assert names(["a"]) != names(["a"], b"another key")
     assert names([]) == []
-    kinds = [names_of(labels, b"k").kind for labels in ([1], ["1"], [b"1"], [("1",)], [("1", 1)], [(("1",), 1)])]
+    kinds = [hash_labels(labels, b"k").kind for labels in ([1], ["1"], [b"1"], [("1",)], [("1", 1)], [(("1",), 1)])]
     assert len(set(kinds)) == len(kinds), "labels of different kinds are seen, not compared"
-    assert kinds[0] == names_of(torch.tensor([4.0]), b"k").kind
+    assert kinds[0] == hash_labels(torch.tensor([4.0]), b"k").kind
     with pytest.raises(InputError, match="groups"):
         names([object()])
 
@@ -183,6 +183,6 @@ def test_partial_sums_are_added_in_whole_numbers(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     try:
         large = torch.tensor([2**60 + 1, -(2**53) - 1])
-        assert Ranks().added(large).tolist() == large.tolist()
+        assert Ranks().reduce_tensor(large).tolist() == large.tolist()
     finally:
         dist.destroy_process_group()

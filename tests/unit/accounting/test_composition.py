@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from dpbo import Adjacency
-from dpbo.accounting import compose, convert_adjacency, gdp
-from dpbo.accounting.pairs import GaussianPair, LaplacePair, ResponsePair
+from dpbo.accounting import compose, gdp
+from dpbo.accounting.calibration import convert_adjacency
+from dpbo.accounting.dominating_pairs import GaussianPair, LaplacePair, ResponsePair
 from dpbo.accounting.pld import epsilon
 from dpbo.errors import InputError
 from dpbo.events import (  # fmt: skip

@@ -36,7 +36,7 @@ def exported(tmp_path, capsys, accounting, sampled=False):
     releases = [(MEAN, GaussianMechanism(9.0)), (MEAN, LaplaceMechanism(8.0)), (CHOICE, ExponentialMechanism(10.0)),
                 (CHOICE, PermuteAndFlipMechanism(10.0)), (PoissonSampled(MEAN, rate=0.25), GaussianMechanism(3.0))]  # fmt: skip
     for query, mechanism in releases:
-        if accounting.price(query.charged(mechanism.event(), Adjacency.REPLACE_ONE)) is not None:
+        if accounting.price(query.release_event(mechanism.event(), Adjacency.REPLACE_ONE)) is not None:
             curator.release(query, mechanism)
     statement = curator.statement()
     assert main(["ledger", "export", url]) == 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpbo import Budget
-from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter, calibrate, gdp, profiles
+from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter, calibrate, event_costs, gdp, renyi
 from dpbo.accounting.filters import _GRAIN, _LONGEST, Cost
 from dpbo.accounting.gdp import root_up, rounded_up, true_positive_rate
 from dpbo.accounting.planned import accounting_named
@@ -26,20 +26,20 @@ FILTERS = [GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(8.0)]
 
 
 def rho(event):
-    return float(profiles.rho(event) or math.nan)
+    return float(event_costs.rho(event) or math.nan)
 
 
-def renyi(event, order):
-    return float(profiles.renyi(event, order) or math.nan)
+def renyi_bound(event, order):
+    return float(renyi.cost(event, order) or math.nan)
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.floats(1e-4, 20.0), st.floats(1.0001, 1e4))
 def test_the_zcdp_price_of_laplace_bounds_every_order_and_is_attained_at_order_one(epsilon, order):
     event = LaplaceEvent(1 / epsilon)
-    assert renyi(event, order) <= rho(event) * order * (1 + 1e-9) + 3e-15 / (order - 1)
+    assert renyi_bound(event, order) <= rho(event) * order * (1 + 1e-9) + 3e-15 / (order - 1)
     if 0.1 <= epsilon <= 5.0:
-        assert renyi(event, 1.0001) == pytest.approx(1.0001 * rho(event), rel=1e-3)
+        assert renyi_bound(event, 1.0001) == pytest.approx(1.0001 * rho(event), rel=1e-3)
 
 
 @settings(deadline=None, max_examples=60)
@@ -85,7 +85,7 @@ def test_a_calibrated_plan_comes_back_within_its_budget_and_wastes_nothing(accou
             assert accounting.guarantee(spent, delta).epsilon == pytest.approx(epsilon, rel=1e-6)
             assert not accounting.cost(event(math.nextafter(multiplier, 0), releases)) <= accounting.cap(budget)
     assert calibrate(Budget(2.0, 0.0), releases=30, accounting=PureFilter(), event=LaplaceEvent) == pytest.approx(15.0)
-    assert GDPFilter().holds(Budget.gdp(3.0)) == 9, "the cap of a GDP budget is its square"
+    assert GDPFilter().cap_amount(Budget.gdp(3.0)) == 9, "the cap of a GDP budget is its square"
 
 
 def test_a_filter_is_found_again_by_its_name_and_by_no_other():
@@ -97,7 +97,7 @@ def test_a_filter_is_found_again_by_its_name_and_by_no_other():
 
 
 def test_errors_name_what_a_filter_cannot_do():
-    least = profiles.conversion(16.0, 1e-6)  # takes the whole of this budget
+    least = renyi.conversion(16.0, 1e-6)  # takes the whole of this budget
     for make, parameter in (
         (lambda: RDPFilter(1.0), "order"),
         (lambda: RDPFilter(1.5e6), "order"),
@@ -127,18 +127,18 @@ def test_a_thousand_distinct_costs_add_up_quickly_and_upward():
 
 def test_the_first_part_beyond_its_cap_is_named_and_one_at_its_cap_is_not():
     assert Cost.of(2, 3, 3).first_beyond(Cost.of(2, 2, 2)) == 1
-    assert Cost.of(2, 3).nothing == Cost.of(0, 0)
+    assert Cost.of(2, 3).zero == Cost.of(0, 0)
 
 
 @pytest.mark.attack("A15")
 def test_the_gdp_price_of_a_pure_event_is_rounded_up():
     for epsilon in (1e-6, 1e-3, 0.5, 20.0, 199.0, 200.0):
-        price = profiles.mu_squared(LaplaceEvent(1 / epsilon))
+        price = event_costs.mu_squared(LaplaceEvent(1 / epsilon))
         assert price is not None
         with mpmath.workdps(400):
             exact = 8 * mpmath.erfinv(mpmath.tanh(1 / mpmath.mpf(1 / epsilon) / 2)) ** 2
             assert exact <= mpmath.mpf(price.numerator) / price.denominator <= exact * (1 + mpmath.mpf(2) ** -38)
-    assert profiles.mu_squared(LaplaceEvent(1e-3)) is None
+    assert event_costs.mu_squared(LaplaceEvent(1e-3)) is None
 
 
 @pytest.mark.attack("A15")
@@ -149,20 +149,20 @@ def test_a_renyi_reading_is_rounded_up():
         conversion = mpmath.log1p(-1 / mpmath.mpf(order)) - mpmath.log(mpmath.mpf(delta) * order) / (mpmath.mpf(order) - 1)
         for seventh in range(1, 40):
             exact = mpmath.mpf(seventh) / 7 + conversion
-            assert exact <= RDPFilter(order).reading(Fraction(seventh, 7), delta).epsilon <= exact * (1 + 1e-12)
-    assert RDPFilter(64.0).reading(Fraction(0), 0.9).epsilon == 0.0, "never below 0"
-    assert RDPFilter(64.0).reading(Fraction(3), None).epsilon is None
+            assert exact <= RDPFilter(order).guarantee_of(Fraction(seventh, 7), delta).epsilon <= exact * (1 + 1e-12)
+    assert RDPFilter(64.0).guarantee_of(Fraction(0), 0.9).epsilon == 0.0, "never below 0"
+    assert RDPFilter(64.0).guarantee_of(Fraction(3), None).epsilon is None
 
 
 @pytest.mark.attack("A15")
 def test_no_release_gives_budget_back():
     """A selection that hardly ever runs anything costs hardly anything, and not less."""
-    event = SelectionEvent(base=(GaussianEvent(1e6),), law=BinomialRuns(1, 1e-6), slots=10**9)
+    event = SelectionEvent(base=(GaussianEvent(1e6),), run_count=BinomialRuns(1, 1e-6), slots=10**9)
     for order in (1.000001, 1.0001, 1.02):
         assert RDPFilter(order).cost(event).parts[0] > 0
 
     class Generous(PureFilter):
-        def toll(self, event):
+        def amount(self, event):
             return Fraction(-1)
 
     assert Generous().cost(event).parts[0] == 0

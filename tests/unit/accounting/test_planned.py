@@ -158,7 +158,7 @@ def test_the_least_noise_is_found_in_few_steps_or_refused():
         )
     assert 1e-6 < min(asked) < 2e-6
     used = (compose(plan.events, delta=0.0).mu or 0.0) * (1 - 5e-7)  # within what another machine may round away
-    with pytest.raises(InputError, match="larger than what the plan takes alone"):
+    with pytest.raises(InputError, match="larger than the cost of the planned events"):
         calibrate(Budget.gdp(used), releases=1, accounting=plan)
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from dpbo.accounting import gdp, pld
-from dpbo.accounting.pairs import GaussianPair, LaplacePair, Pair, PoissonPair, ResponsePair
+from dpbo.accounting.dominating_pairs import GaussianPair, LaplacePair, Pair, PoissonPair, ResponsePair
 from dpbo.accounting.pld import _discretised
 
 PAIRS = [

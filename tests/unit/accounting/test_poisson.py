@@ -7,9 +7,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpbo.accounting import pairs, pld
+from dpbo.accounting import dominating_pairs, pld
 from dpbo.accounting.composition import compose
-from dpbo.accounting.pairs import PoissonPair
+from dpbo.accounting.dominating_pairs import PoissonPair
+from dpbo.accounting.renyi import sampled_gaussian
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
 
 ADD, REPLACE = "add-or-remove-one", "replace-one"
@@ -41,7 +42,7 @@ def divergence(sigma, rate, relation, order):
 @pytest.mark.attack("A15")
 def test_divergences_are_the_integrals(relation):
     for sigma, rate, order in ((1.0, 0.1, 2.0), (0.6, 0.3, 5.5), (4.0, 0.01, 1.5), (2.0, 0.9, 12.0), (8.0, 1e-4, 3.0), (30.0, 0.5, 1.1)):
-        found = float(pairs.renyi(sigma, rate, relation, np.array([order]))[0])
+        found = float(sampled_gaussian(sigma, rate, relation, np.array([order]))[0])
         true = divergence(sigma, rate, relation, order)
         assert true * (1 - 1e-12) <= found <= true * (1 + 1e-8), (sigma, rate, order)
 
@@ -52,7 +53,7 @@ def test_a_divergence_near_order_one_is_not_below_the_true_one(relation):
     """There what rounding takes away is divided by order - 1."""
     sigma = 316.2277660168379
     for above_one in (1e-9, 1e-6, 1e-3):
-        found = float(pairs.renyi(sigma, 0.5, relation, np.array([1 + above_one]))[0])
+        found = float(sampled_gaussian(sigma, 0.5, relation, np.array([1 + above_one]))[0])
         true = divergence(sigma, 0.5, relation, 1 + above_one)
         assert true * (1 - 1e-12) <= found <= true * 1.002
 
@@ -63,14 +64,16 @@ def test_a_tiny_divergence_keeps_its_digits_and_a_large_order_is_the_unsampled_o
     """For small rates chi^2 grows as rate^2; above order 128, and for all units, it is that of no sampling."""
     shift = 1.0 if relation == ADD else 2.0
     for rate in (1e-6, 1e-9):
-        found = float(pairs.renyi(1.0, rate, relation, np.array([2.0]))[0])
+        found = float(sampled_gaussian(1.0, rate, relation, np.array([2.0]))[0])
         chi = math.e - 1 if relation == ADD else 2 * (math.e - 1 / math.e)  # int (p1 - p0)^2 / p0, or of p1 - p-1, over rate^2
         assert found == pytest.approx(rate**2 * chi, rel=1e-4, abs=0)
     orders = np.array([128.5, 1000.0])
-    assert pairs.renyi(3.0, 0.5, relation, orders) == pytest.approx(orders * shift**2 / 18)
-    assert pairs.renyi(3.0, 1.0, relation, np.array([2.0])) == pytest.approx(2.0 * shift**2 / 18)
-    assert pairs.renyi(1e-6, 1.0, relation, np.array([100.0])) == pytest.approx(100.0 * shift**2 / 2e-12), "no grid is fine enough there"
-    at_128 = float(pairs.renyi(30.0, 0.01, relation, np.array([128.0]))[0])
+    assert sampled_gaussian(3.0, 0.5, relation, orders) == pytest.approx(orders * shift**2 / 18)
+    assert sampled_gaussian(3.0, 1.0, relation, np.array([2.0])) == pytest.approx(2.0 * shift**2 / 18)
+    assert sampled_gaussian(1e-6, 1.0, relation, np.array([100.0])) == pytest.approx(100.0 * shift**2 / 2e-12), (
+        "no grid is fine enough there"
+    )
+    at_128 = float(sampled_gaussian(30.0, 0.01, relation, np.array([128.0]))[0])
     assert at_128 < 0.05 * 128 * shift**2 / 1800, "sampling is seen up to order 128"
 
 
@@ -81,7 +84,7 @@ def test_where_a_grid_would_be_too_large_the_divergence_is_that_of_no_sampling(r
     cases = [(0.25, [1.02, 16.0, 62.5], [62.51, 128.0]), (0.05, [1.02, 2.0], [16.0]), (1e-100, [], [1.02])]
     for sigma, gridded, others in cases:
         orders = np.array(gridded + others)
-        found, unsampled = pairs.renyi(sigma, 0.01, relation, orders), orders * (1.0 if relation == ADD else 4.0) / (2 * sigma**2)
+        found, unsampled = sampled_gaussian(sigma, 0.01, relation, orders), orders * (1.0 if relation == ADD else 4.0) / (2 * sigma**2)
         assert (found < unsampled - 4).tolist() == [True] * len(gridded) + [False] * len(others), sigma
         assert (found[len(gridded) :] == unsampled[len(gridded) :]).all(), sigma
 
@@ -92,11 +95,11 @@ def test_the_loss_is_that_of_the_densities_and_is_inverted(relation):
         x = np.linspace(-7 * sigma, 7 * sigma, 41)
         plain = np.exp(-(x**2) / (2 * sigma**2))
         up, down = ((1 - rate) * plain + rate * np.exp(-((x - shift) ** 2) / (2 * sigma**2)) for shift in (1.0, -1.0))
-        losses = pairs.log_ratio(x, sigma, rate, relation)
+        losses = dominating_pairs.log_ratio(x, sigma, rate, relation)
         assert losses == pytest.approx(np.log(up / (plain if relation == ADD else down)), rel=1e-9, abs=1e-12)
-        assert pairs.output_of(losses, sigma, rate, relation) == pytest.approx(x, abs=1e-5)
+        assert dominating_pairs.output_of(losses, sigma, rate, relation) == pytest.approx(x, abs=1e-5)
         if relation == ADD and rate < 1.0:
-            assert pairs.output_of(np.array([math.log1p(-rate) - 0.1]), sigma, rate, relation)[0] == -math.inf
+            assert dominating_pairs.output_of(np.array([math.log1p(-rate) - 0.1]), sigma, rate, relation)[0] == -math.inf
 
 
 def inverse(loss, sigma, rate, relation):
@@ -118,7 +121,7 @@ def test_a_loss_is_inverted_however_large_it_is_on_either_side(relation):
     sizes = [1e-6, 0.4, 0.6, 5.0, 39.0, 41.0, 354.0, 357.0, 600.0, 720.0]
     losses = np.array([-size for size in sizes] + [0.0] + sizes)
     for sigma, rate in itertools.product([0.04, 0.3, 100.0], [1e-9, 0.5, 1.0]):
-        found = pairs.output_of(losses, sigma, rate, relation)
+        found = dominating_pairs.output_of(losses, sigma, rate, relation)
         true = np.array([float(inverse(float(loss), sigma, rate, relation)) for loss in losses])
         off = 1e-9 if rate < 1e-6 else 1e-12  # near the least loss, log(1 - rate), outputs are far apart
         assert found == pytest.approx(true, rel=off, abs=off * sigma), (sigma, rate)

@@ -10,8 +10,8 @@ import torch
 from dpbo import PrivateObjective
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter, compose
 from dpbo.accounting.calibration import convert_adjacency
-from dpbo.algorithms import NoisedScore, selection_event
-from dpbo.curator import Curator
+from dpbo.algorithms.selection import NoisedScore, selection_event
+from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, RolesEvent, event_from_json
 from dpbo.mechanisms import GaussianMechanism
@@ -91,6 +91,6 @@ def test_one_curator_pays_under_one_role_alone():
         PrivateObjective(curator, score, evaluations=1, **asked)
     inner = NoisedScore(score, (0.0, 1.0), GaussianMechanism(2.0), {"role": "candidate"})
     with pytest.raises(InputError, match="role='candidate'"):
-        selection_event(curator, law=PoissonRuns(3.0), score=inner)
+        selection_event(curator, run_count=PoissonRuns(3.0), score=inner)
     assert curator.ledger.head().hash == before, "refused before anything is written"
     curator.release(ClippedMean(score, **{**asked, "role": "validation"}), GaussianMechanism(2.0))

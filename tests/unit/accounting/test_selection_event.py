@@ -3,12 +3,25 @@
 import dataclasses
 import json
 import math
+from typing import Any
 
 import pytest
 
-from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter, calibrate, compose, convert_adjacency, profiles, selected
+from dpbo.accounting import (
+    GDPFilter,
+    Planned,
+    PureFilter,
+    RDPFilter,
+    ZCDPFilter,
+    calibrate,
+    compose,
+    event_costs,
+    selection_bounds,
+)
+from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.planned import accounting_named
-from dpbo.accounting.tuning import _fitting, choose_run_count, scale_base
+from dpbo.accounting.run_count_tuning import _fitting, choose_run_count, scale_base
+from dpbo.curator.birth import Birth
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.events import DeclassifiedEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, SelectionEvent, event_from_json
@@ -18,33 +31,35 @@ from dpbo.run_counts import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop,
 STEPS = PoissonGaussianEvent(1.1, 300, rate=0.01, relation="add-or-remove-one")
 GEOMETRIC = TruncatedNegativeBinomial.of_mean(10.0)
 LAWS = [GEOMETRIC, PoissonRuns(4.0), TruncatedPoisson(3.0), BinomialRuns(6, 0.5), FixedRuns(3), ThresholdStop(0.1)]
-MIXED = SelectionEvent(base=(STEPS, GaussianEvent(9.0), LaplaceEvent(40.0, 2)), law=GEOMETRIC)
-PURE = SelectionEvent(base=(LaplaceEvent(20.0, 2),), law=GEOMETRIC)
-TWO = SelectionEvent(base=(GaussianEvent(3.0),), law=FixedRuns(2))
+MIXED = SelectionEvent(base=(STEPS, GaussianEvent(9.0), LaplaceEvent(40.0, 2)), run_count=GEOMETRIC)
+PURE = SelectionEvent(base=(LaplaceEvent(20.0, 2),), run_count=GEOMETRIC)
+TWO = SelectionEvent(base=(GaussianEvent(3.0),), run_count=FixedRuns(2))
 BUDGET = Budget(3.0, 1e-6)
 
 
 def test_json_keeps_every_digit():
     for law in LAWS:
-        event = SelectionEvent(0.7, 2, base=(STEPS, GaussianEvent(1 / 3)), law=law)
-        for one in (event, SelectionEvent(base=(event, GaussianEvent(4.0)), law=PoissonRuns(2.0))):
+        event = SelectionEvent(0.7, 2, base=(STEPS, GaussianEvent(1 / 3)), run_count=law)
+        for one in (event, SelectionEvent(base=(event, GaussianEvent(4.0)), run_count=PoissonRuns(2.0))):
             assert event_from_json(json.loads(json.dumps(one.to_json()))) == one
 
 
 def test_bad_events_are_refused():
-    for change in ({"base": ()}, {"base": [GaussianEvent(1.0)]}, {"base": (DeclassifiedEvent(),)},
-                   {"law": "geometric"}, {"noise_multiplier": 0.0},
+    for change in ({"base": ()}, {"base": [GaussianEvent(1.0), "laplace"]}, {"base": (DeclassifiedEvent(),)},
+                   {"run_count": "geometric"}, {"noise_multiplier": 0.0},
                    {"base": (STEPS, dataclasses.replace(STEPS, relation="replace-one"))}):  # fmt: skip
         with pytest.raises(InputError):
             dataclasses.replace(MIXED, **change)
-    for broken in ({"law": {"law": "of the jungle"}}, {"more": 1}):
+    listed: dict[str, Any] = {"base": list(MIXED.base)}
+    assert dataclasses.replace(MIXED, **listed) == MIXED
+    for broken in ({"run_count": {"distribution": "of the jungle"}}, {"more": 1}):
         with pytest.raises(ValueError, match="newer"):
             event_from_json({**MIXED.to_json(), **broken})
 
 
 def birth(accounting, budget, adjacency="add-or-remove-one"):
-    return {"dataset": "d", "unit": "record", "grouped": False, "adjacency": adjacency, "role": "training",
-            "budget": budget.to_json(), "accounting": accounting.name}  # fmt: skip
+    return Birth(dataset="d", unit="record", grouped=False, adjacency=Adjacency(adjacency), role="training", budget=budget,
+                 accounting=accounting)  # fmt: skip
 
 
 @pytest.mark.parametrize("accounting", [Planned([MIXED, GaussianEvent(20.0, 3)]), RDPFilter(12.0)], ids=["planned", "renyi"])
@@ -53,7 +68,7 @@ def test_the_ledger_keeps_and_replays_it(tmp_path, accounting):
     ledger = Ledger(path, birth(accounting, Budget(20.0, 1e-6)))
     ledger.charge("tuning", MIXED, {"slots": [{}]})
     ledger.charge("after", GaussianEvent(20.0, 3), {"slots": [{}] * 3})
-    again = Ledger.existing(path)
+    again = Ledger.open(path)
     again.verify()
     charged = next(record for record in again.verified() if record.kind == "charge")
     assert event_from_json(charged.body["event"]) == MIXED
@@ -93,7 +108,7 @@ def test_a_threshold_costs_no_more_than_opendp_says():
     )
     theirs = dp.c.make_select_private_candidate(one, threshold=0.5, stop_probability=0.01)
     for epsilon in (0.1, 1.0):
-        ours = float(PureFilter().cost(SelectionEvent(base=(LaplaceEvent(1 / epsilon),), law=ThresholdStop(0.01))).parts[0])
+        ours = float(PureFilter().cost(SelectionEvent(base=(LaplaceEvent(1 / epsilon),), run_count=ThresholdStop(0.01))).parts[0])
         assert 1.9 * epsilon < ours <= theirs.map(epsilon)
 
 
@@ -110,14 +125,14 @@ def test_a_selection_fits_alone_by_its_profile_and_beside_others_by_the_composit
 @pytest.mark.attack("A15")
 def test_what_fits_is_never_read_above_the_budget():
     for noise in (1.0, 3.0, 9.0):
-        event = SelectionEvent(base=(GaussianEvent(noise),), law=FixedRuns(2))
+        event = SelectionEvent(base=(GaussianEvent(noise),), run_count=FixedRuns(2))
         epsilon = compose([event], delta=1e-6).epsilon
         assert not _fitting(Budget(math.nextafter(epsilon, 0), 1e-6), ())(event), noise
 
 
 def test_the_pure_epsilon_alone_is_enough_and_so_is_the_profile():
-    event = SelectionEvent(base=(LaplaceEvent(20.0),), law=FixedRuns(2))
-    pure, read = float(profiles.pure(event) or 0), compose([event], delta=1e-3).epsilon
+    event = SelectionEvent(base=(LaplaceEvent(20.0),), run_count=FixedRuns(2))
+    pure, read = float(event_costs.pure(event) or 0), compose([event], delta=1e-3).epsilon
     assert read < 0.98 * pure
     assert _fitting(Budget(pure * (1 + 1e-9), 1e-30), ())(event), "the profile has more than this delta everywhere"
     assert _fitting(Budget(0.99 * pure, 1e-3), ())(event), "the profile has less than this delta there"
@@ -129,17 +144,17 @@ def test_a_law_is_chosen_for_a_budget():
     choice = choose_run_count(budget, base, runs=20, shapes=shapes)
     assert choice.epsilon <= 2.0
     assert choice.expected <= 20 * (1 + 1e-9)
-    assert choice.usually == choice.law.quantile(0.95) > choice.expected
-    assert choice.reach == selected.reach(choice.law, 1 / 20), "how surely some run is among the best of as many as were asked for"
+    assert choice.usually == choice.run_count.quantile(0.95) > choice.expected
+    assert choice.reach == selection_bounds.reach(choice.run_count, 1 / 20), "how surely some run is among the best 1/20"
     for shape in shapes:
         assert choose_run_count(budget, base, runs=20, shapes=[shape]).reach <= choice.reach
     poor = choose_run_count(Budget(1.7, 1e-6), base, runs=20, shapes=[1.0])
     assert poor.epsilon <= 1.7
     assert poor.reach < choice.reach
     more = TruncatedNegativeBinomial.of_mean(1.0 + 1.0102 * (poor.expected - 1.0))
-    assert compose([SelectionEvent(base=base, law=more)], delta=1e-6).epsilon > 1.7, "one per cent more runs beyond the first"
+    assert compose([SelectionEvent(base=base, run_count=more)], delta=1e-6).epsilon > 1.7, "one per cent more runs beyond the first"
     rich = choose_run_count(Budget(9.0, 1e-6), base, runs=20)
-    assert isinstance(rich.law, TruncatedPoisson), "the most concentrated law"
+    assert isinstance(rich.run_count, TruncatedPoisson), "the most concentrated law"
     assert rich.expected == pytest.approx(20)
     joint = choose_run_count(budget, base, runs=5, beside=[GaussianEvent(20.0)], shapes=[1.0])
     assert compose([joint.event, GaussianEvent(20.0)], delta=1e-6).epsilon <= 2.0
@@ -163,8 +178,9 @@ def test_the_noise_of_runs_is_the_least_that_keeps_the_budget():
     beside = scale_base(BUDGET, (GaussianEvent(5.0),), GEOMETRIC, beside=[GaussianEvent(5.0)])
     assert 3.0 * (1 - 5e-4) < compose([beside, GaussianEvent(5.0)], delta=1e-6).epsilon <= 3.0
     of_filter = calibrate(Budget(1.0, 0.0), releases=1, accounting=PureFilter(),
-                          event=lambda m, slots=1: SelectionEvent(m, slots, base=(LaplaceEvent(1.0),), law=GEOMETRIC))  # fmt: skip
-    assert float(PureFilter().cost(SelectionEvent(of_filter, base=(LaplaceEvent(1.0),), law=GEOMETRIC)).parts[0]) == pytest.approx(1.0)
+                          event=lambda m, slots=1: SelectionEvent(m, slots, base=(LaplaceEvent(1.0),), run_count=GEOMETRIC))  # fmt: skip
+    fitted = SelectionEvent(of_filter, base=(LaplaceEvent(1.0),), run_count=GEOMETRIC)
+    assert float(PureFilter().cost(fitted).parts[0]) == pytest.approx(1.0)
 
 
 def test_budgets_that_no_noise_meets_and_bases_that_cost_nothing_are_refused():
@@ -176,7 +192,7 @@ def test_budgets_that_no_noise_meets_and_bases_that_cost_nothing_are_refused():
             with pytest.raises(InputError, match="given as epsilon and a delta"):
                 call()
     spent = compose([GaussianEvent(3.0)], delta=1e-6).epsilon
-    with pytest.raises(InputError, match="larger than what stands beside"):
+    with pytest.raises(InputError, match="larger than what the other events"):
         scale_base(Budget(spent * (1 - 1e-6), 1e-6), [GaussianEvent(2.0)], FixedRuns(2), beside=[GaussianEvent(3.0)])
     with pytest.raises(InputError, match="bounds"):
         scale_base(BUDGET, [LaplaceEvent(1e8)], FixedRuns(2))

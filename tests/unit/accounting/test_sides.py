@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from dpbo.accounting import gdp
-from dpbo.accounting.selected import Base, Side
+from dpbo.accounting.selection_bounds import Profile, RunProfiles
 
 P, Q = np.array([0.5, 0.2, 0.2, 0.1]), np.array([0.1, 0.3, 0.6, 0.0])
-SIDE = Side.of_laws(P, Q)
+SIDE = Profile.of_laws(P, Q)
 EPSILONS = np.linspace(-3.0, 4.0, 57)
 
 
@@ -28,7 +28,7 @@ def test_the_profile_of_two_laws_is_the_sum_of_p_minus_e_to_epsilon_q():
 @pytest.mark.attack("A15")
 def test_losses_are_rounded_up_and_nearly_alike_ones_are_one():
     p = np.array([0.25, 0.25 * (1 + 1e-13), 0.5])
-    side = Side.of_laws(p / p.sum(), np.array([0.3, 0.3, 0.4]))
+    side = Profile.of_laws(p / p.sum(), np.array([0.3, 0.3, 0.4]))
     assert len(side.losses) == 2
     assert (side.losses >= np.log([0.25 / 0.3, 0.5 / 0.4]) - 1e-12).all()
     assert side.losses == pytest.approx(np.log([0.25 / 0.3, 0.5 / 0.4]), abs=2e-9)
@@ -54,11 +54,11 @@ def test_where_a_share_of_the_profile_meets_a_line():
 
 
 def test_ends_of_a_crossing():
-    bounded = Base.response(1.0).forward
+    bounded = RunProfiles.response(1.0).forward
     assert bounded.crossing(1.0, 0.0) == pytest.approx(math.e - 1)
     assert SIDE.crossing(1.0, 0.0) == math.inf
     assert SIDE.crossing(0.0, 1.0) == 0.0
-    one_sided = Side.of_laws(np.array([1.0, 0.0]), np.array([0.5, 0.5]))  # its profile is 1 - x / 2, from 1 at x = 0 on
+    one_sided = Profile.of_laws(np.array([1.0, 0.0]), np.array([0.5, 0.5]))  # its profile is 1 - x / 2, from 1 at x = 0 on
     assert one_sided.crossing(1.0, 1.0) == pytest.approx(1 / 3)
     far = 1.0 * 0.1 / 1e-6
     assert SIDE.crossing(1.0, 1e-6) == pytest.approx(far, rel=1e-3)
@@ -68,12 +68,12 @@ def test_ends_of_a_crossing():
 @pytest.mark.attack("A15")
 def test_a_response_in_both_directions():
     for epsilon in (0.1, 2.0, 30.0):
-        base, right = Base.response(epsilon), math.exp(epsilon) / (1 + math.exp(epsilon))
+        base, right = RunProfiles.response(epsilon), math.exp(epsilon) / (1 + math.exp(epsilon))
         for side in (base.forward, base.reverse):
             assert side.losses.tolist() == [-epsilon, epsilon]
             assert side.masses == pytest.approx([1 - right, right])
             assert side.delta(np.array([0.0]))[0] == pytest.approx(right - (1 - right))
-    one = Base.of_laws(P, Q)
+    one = RunProfiles.of_laws(P, Q)
     assert one.forward.infinite == pytest.approx(0.1)
     assert one.reverse.infinite == 0.0
     assert one.swapped().forward is one.reverse
@@ -86,7 +86,7 @@ def test_bounds_are_joined_by_chords_that_stay_above_the_curve():
         return np.array([gdp.delta_at(1.0, e) if e >= 0 else 1 - math.exp(e) * (1 - gdp.delta_at(1.0, -e)) for e in epsilons])
 
     grid = np.linspace(-4.0, 6.0, 101)
-    side = Side.connected(grid, curve(grid))
+    side = Profile.connected(grid, curve(grid))
     assert side.delta(grid) == pytest.approx(curve(grid), rel=1e-9, abs=1e-12)
     assert side.infinite == pytest.approx(curve(grid)[-1], rel=1e-9)
     assert side.masses.sum() + side.infinite == pytest.approx(1.0, rel=1e-9)
@@ -99,7 +99,7 @@ def test_bounds_are_joined_by_chords_that_stay_above_the_curve():
 def test_a_bound_that_rises_or_falls_below_what_any_curve_has_is_mended():
     """No curve rises, none is above 1 or below 1 - e^epsilon: where bounds say so, the others count."""
     grid = np.array([-1.0, 0.0, 1.0, 2.0, 3.0])
-    side = Side.connected(grid, np.array([0.1, 1.7, 0.3, 0.4, 0.2]))
+    side = Profile.connected(grid, np.array([0.1, 1.7, 0.3, 0.4, 0.2]))
     assert side.delta(np.array([-1.0]))[0] == pytest.approx(1 - math.exp(-1))
     assert (np.diff(side.delta(grid)) <= 1e-15).all()
     assert side.delta(np.array([2.0]))[0] <= 0.3

@@ -1,9 +1,3 @@
-"""Every test here starts from the same state of torch's generator."""
+"""As in tests/unit/models."""
 
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
+from tests.unit.models.conftest import _seed  # noqa: F401

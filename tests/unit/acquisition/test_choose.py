@@ -1,4 +1,4 @@
-"""The points that tell most about a gradient: closed-form designs, the box-constrained L-BFGS, choose_points and adaptive_points."""
+"""The points that tell most about a gradient: closed-form designs, the box-constrained L-BFGS, and the search for points."""
 
 import itertools
 
@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.optimize import minimize, rosen, rosen_der
 
-from dpbo.acquisition import adaptive_points, choose_points, designs
-from dpbo.acquisition.gradient_design import GradientTrace, minimise
+from dpbo.acquisition import designs, suggest_gradient_points
+from dpbo.acquisition.gradient_design import GradientTrace, fewest_gradient_points, minimise
 from dpbo.models import GradientPosterior
 from dpbo.models.kernels import RBF, Matern52
 from tests.unit.models.kernels import DOUBLE, KERNELS
@@ -44,7 +44,7 @@ def adam(history, theta, b, steps=1000):
 def test_as_good_as_a_thousand_adam_steps(name, b):
     history, theta = posterior(name), 0.1 * torch.randn(D, dtype=DOUBLE)
     reference = value(history, theta, adam(history, theta, b))
-    Z = choose_points(history, theta, b, steps=200, close=1e-6, restarts=3, generator=torch.Generator().manual_seed(0))
+    Z = suggest_gradient_points(history, theta, b, steps=200, close=1e-6, restarts=3, generator=torch.Generator().manual_seed(0))
     assert Z.shape == (b, D)
     assert value(history, theta, Z) <= 1.03 * reference
 
@@ -52,16 +52,16 @@ def test_as_good_as_a_thousand_adam_steps(name, b):
 @pytest.mark.parametrize("b", [D + 1, 2 * D])
 def test_an_empty_history_gives_the_closed_form(b):
     history, theta = posterior(n=0), torch.randn(D, dtype=DOUBLE)
-    Z = choose_points(history, theta, b, generator=torch.Generator().manual_seed(0))
+    Z = suggest_gradient_points(history, theta, b, generator=torch.Generator().manual_seed(0))
     whitened = (Z - theta) / torch.linspace(0.7, 1.6, D, dtype=DOUBLE)
     radius = designs.radius(history.derivatives, b, D, 1e-4 + 1e-6)
     torch.testing.assert_close(whitened.norm(dim=-1), torch.full((b,), radius, dtype=DOUBLE))
-    assert torch.equal(Z, choose_points(history, theta, b, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(Z, suggest_gradient_points(history, theta, b, generator=torch.Generator().manual_seed(0)))
 
 
 def test_a_scaled_kernel_sees_the_noise_in_its_own_units():
     history, theta = posterior("rbf-isotropic-scaled", n=0), torch.zeros(D, dtype=DOUBLE)
-    Z = choose_points(history, theta, D + 1)
+    Z = suggest_gradient_points(history, theta, D + 1)
     best = value(history, theta, Z)
     assert best < min(value(history, theta, 0.97 * Z), value(history, theta, 1.03 * Z))
 
@@ -69,14 +69,14 @@ def test_a_scaled_kernel_sees_the_noise_in_its_own_units():
 def test_kernels_without_a_closed_form_start_from_a_grid():
     for name in ("poly2", "rq", "matern+linear"):
         history, theta = posterior(name, n=0), torch.full((D,), 0.2, dtype=DOUBLE)
-        Z = choose_points(history, theta, D + 1)
+        Z = suggest_gradient_points(history, theta, D + 1)
         assert value(history, theta, Z) < 0.2 * float(GradientTrace(history, theta).prior), name
 
 
 def test_nothing_left_to_learn():
     """40 points determine a quadratic in 3 dimensions: the trace is rounding, and the points must still be distinct and finite."""
     history, theta = posterior("poly2", n=40, noise=0.0), torch.zeros(D, dtype=DOUBLE)
-    Z = choose_points(history, theta, D + 1)
+    Z = suggest_gradient_points(history, theta, D + 1)
     assert bool(Z.isfinite().all())
     assert float(torch.pdist(Z).min()) > 1e-6
 
@@ -85,31 +85,31 @@ def test_bounds_are_respected_and_cost_little():
     theta, bounds = torch.full((D,), 0.999, dtype=DOUBLE), torch.tensor([[0.0] * D, [1.0] * D], dtype=DOUBLE)
     for n in (0, 8):
         history = posterior(n=n)
-        Z = choose_points(history, theta, D + 1, bounds=bounds)
+        Z = suggest_gradient_points(history, theta, D + 1, bounds=bounds)
         assert bool(((Z >= bounds[0]) & (Z <= bounds[1])).all())
-        assert value(history, theta, Z) < 3.0 * value(history, theta, choose_points(history, theta, D + 1))
+        assert value(history, theta, Z) < 3.0 * value(history, theta, suggest_gradient_points(history, theta, D + 1))
 
 
 def test_a_good_start_is_used():
     history, theta = posterior(), torch.zeros(D, dtype=DOUBLE)
-    good = choose_points(history, theta, D + 1, steps=200, close=1e-9)
-    assert value(history, theta, choose_points(history, theta, D + 1, start=good, steps=1)) <= value(history, theta, good)
-    bad = choose_points(history, theta, D + 1, start=good + 10.0, steps=5)
-    assert torch.equal(bad, choose_points(history, theta, D + 1, steps=5))
+    good = suggest_gradient_points(history, theta, D + 1, steps=200, close=1e-9)
+    assert value(history, theta, suggest_gradient_points(history, theta, D + 1, start=good, steps=1)) <= value(history, theta, good)
+    bad = suggest_gradient_points(history, theta, D + 1, start=good + 10.0, steps=5)
+    assert torch.equal(bad, suggest_gradient_points(history, theta, D + 1, steps=5))
 
 
-def test_adaptive_points_are_the_fewest():
+def test_the_fewest_points_are_the_fewest():
     for n in (0, 8):
         history, theta = posterior(n=n), torch.zeros(D, dtype=DOUBLE)
-        least = [value(history, theta, choose_points(history, theta, b)) for b in range(1, D + 2)]
+        least = [value(history, theta, suggest_gradient_points(history, theta, b)) for b in range(1, D + 2)]
         for b in range(1, D + 2):
             tolerance = 1.001 * least[b - 1]
-            Z = adaptive_points(history, theta, tolerance)
+            Z = fewest_gradient_points(history, theta, tolerance)
             assert len(Z) == b
             assert value(history, theta, Z) <= tolerance
-    assert adaptive_points(history, theta, 1e9).shape == (0, D)
-    assert adaptive_points(history, theta, 1e-9).shape == (D + 1, D)
-    assert adaptive_points(history, theta, 1e-9, 2).shape == (2, D)
+    assert fewest_gradient_points(history, theta, 1e9).shape == (0, D)
+    assert fewest_gradient_points(history, theta, 1e-9).shape == (D + 1, D)
+    assert fewest_gradient_points(history, theta, 1e-9, 2).shape == (2, D)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -119,7 +119,7 @@ def test_on_cuda():
     for device in ("cpu", "cuda"):
         history = GradientPosterior(KERNELS["matern"](D).to(device), 1e-3)
         history.append(points.to(device))
-        chosen.append(value(history, theta.to(device), choose_points(history, theta.to(device), D + 1, steps=200)))
+        chosen.append(value(history, theta.to(device), suggest_gradient_points(history, theta.to(device), D + 1, steps=200)))
     assert chosen[1] == pytest.approx(chosen[0], rel=1e-3)
 
 

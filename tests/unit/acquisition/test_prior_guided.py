@@ -18,7 +18,8 @@ from botorch.optim import optimize_acqf
 from dpbo import Budget
 from dpbo.acquisition import GradientInformation, prior_guided
 from dpbo.errors import InputError
-from dpbo.models import GradientPosterior, squared_exponential
+from dpbo.models import GradientPosterior
+from dpbo.models.datasets import squared_exponential
 from dpbo.papers.em import DPGaussianMixture
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()

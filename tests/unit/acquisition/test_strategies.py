@@ -1,4 +1,5 @@
-"""Proposals from released values: the trust region, sparse models, a second public objective; all repeatable and inside the space."""
+"""Suggestions from released values: the trust region, sparse models, public objectives, points beside others that are pending, and lengths
+that are fitted only now and then; all repeatable and inside the space."""
 
 import math
 from typing import Any
@@ -6,27 +7,34 @@ from typing import Any
 import pytest
 import scipy.stats
 import torch
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.sampling import SobolQMCNormalSampler
 
 from dpbo import Space
-from dpbo.acquisition import Proposer, pareto_front, posterior_mean, region_after, suggest, suggest_in_trust_region, suggest_pareto
-from dpbo.acquisition.trust_region import region_bounds
+from dpbo.acquisition import suggest, suggest_in_trust_region, suggest_pareto
+from dpbo.acquisition.expected_improvement import Proposer, pareto_front, posterior_mean
+from dpbo.acquisition.trust_region import region_after, region_bounds
 from dpbo.errors import InputError
-from dpbo.models import default_gp, sparse_gp
+from dpbo.models.builders import default_gp, mute_optimizer_warnings, sparse_gp
 
 CONTINUOUS = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform(), c=scipy.stats.uniform())
+PAIR = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform())
 MIXED = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(1, 9), kind=["x", "y", "z"])
 STD = 0.02
 
 
-def _observed(space, count, seed=0, value=None):
-    X = space.sample(count, seed=seed)
-    noise = STD * torch.randn(count, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    Y = (value or _bump)(X).unsqueeze(1) + noise
-    return X, Y, torch.full_like(Y, STD**2)
-
-
 def _bump(X):
     return torch.exp(-8 * ((X[:, :2] - 0.3) ** 2).sum(1))
+
+
+def _bowl(X):
+    return -(X - 0.6).square().sum(1)
+
+
+def _observed(space, count, seed=0, value=_bump, std=STD):
+    X = space.sample(count, seed=seed)
+    Y = value(X).unsqueeze(1) + std * torch.randn(count, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return X, Y, torch.full_like(Y, std**2)
 
 
 def _allowed(space, x):
@@ -172,3 +180,66 @@ def test_a_history_of_one_value_makes_no_model_but_has_a_mean():
             propose(CONTINUOUS, X, Y, Yvar, seed=0)
     assert posterior_mean(CONTINUOUS, X, Y, Yvar).tolist() == Y[:, 0].tolist()
     assert pareto_front(CONTINUOUS, X, Y, Yvar, -X[:, :1]).tolist() == [True]
+
+
+def joint_gain(space, data):
+    """What some points gain together, by BoTorch's plain joint samples, without its pending points."""
+    sampler = SobolQMCNormalSampler(torch.Size([512]), seed=99)
+    with mute_optimizer_warnings(), torch.no_grad():
+        return qLogNoisyExpectedImprovement(default_gp(space, *data), data[0], sampler=sampler, incremental=False)
+
+
+@pytest.mark.parametrize(("kind", "proposer"), [("continuous", "suggest"), ("mixed", "Proposer")])
+def test_a_point_is_the_one_that_gains_most_beside_those_pending(kind, proposer):
+    """With little known, so that there is something to gain everywhere: BoTorch's plain joint samples say how much."""
+    space = PAIR if kind == "continuous" else Space(a=scipy.stats.uniform(), n=[1, 2, 3, 4], k=["p", "q"])
+    data = _observed(space, 6, value=_bowl, std=0.2)
+
+    cheap, gain, (X, Y, Yvar) = Proposer(space), joint_gain(space, data), data
+
+    def propose(pending):
+        return cheap(X, Y, Yvar, pending, seed=1) if proposer == "Proposer" else suggest(space, *data, seed=1, pending=pending)
+
+    alone = propose(data[0][:0])
+    if proposer == "suggest":
+        assert torch.equal(suggest(space, *data, seed=1), alone), "no points pending is none pending"
+    else:
+        assert torch.equal(propose(data[0][:0]), alone)
+    pending = alone
+    for _ in range(2):
+        x = propose(pending)
+        with mute_optimizer_warnings(), torch.no_grad():
+            beside, again = (float(gain(torch.cat([pending, other]))) for other in (x, alone))
+        assert beside > again + 0.02, "another point gains more than the first one once more"
+        pending = torch.cat([pending, x])
+    assert len(torch.unique(pending, dim=0)) == 3
+    assert (pending >= space.bounds[0]).all()
+    assert (pending <= space.bounds[1]).all()
+    for i, grid in {**space.discrete_dims, **space.cat_dims}.items():
+        assert all(min(abs(float(u) - g) for g in grid) < 1e-9 for u in pending[:, i])
+
+
+def lengths(propose, data):
+    kernel = propose._model(*data).covar_module
+    return torch.cat([value.flatten() for name, value in kernel.named_parameters() if "lengthscale" in name]).tolist()
+
+
+def test_lengths_are_fitted_when_the_values_have_grown_by_the_share_and_kept_in_between():
+    space = PAIR
+    X, Y, Yvar = _observed(space, 30, value=_bowl, std=0.05)
+    propose = Proposer(space, growth=0.2)
+    found = {t: lengths(propose, (X[:t], Y[:t], Yvar[:t])) for t in range(10, 31)}
+    fits = [t for t in range(11, 31) if found[t] != found[t - 1]]
+    assert fits == [12, 15, 18, 22, 27], "a fifth more than at the last fit"
+    every = Proposer(space, growth=0)
+    assert all(lengths(every, (X[:t], Y[:t], Yvar[:t])) != lengths(every, (X[: t + 1], Y[: t + 1], Yvar[: t + 1])) for t in range(10, 14))
+    assert lengths(propose, (X[:8], Y[:8], Yvar[:8])) != found[30], "another, shorter history is fitted anew"
+
+
+def test_between_fits_the_new_values_are_conditioned_on():
+    space = PAIR
+    X, Y, Yvar = _observed(space, 11, value=_bowl, std=0.05)
+    propose = Proposer(space)
+    propose._model(X[:10], Y[:10], Yvar[:10])
+    high, low = (propose._model(X, torch.cat([Y[:10], Y.new_full((1, 1), y)]), Yvar).posterior(X[10:]).mean.item() for y in (1.0, -1.0))
+    assert high > low + 0.3

@@ -10,13 +10,9 @@ from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from gpytorch.means import ZeroMean
 
-from dpbo.accounting import PureFilter
-from dpbo.acquisition import GPUCB, SrinivasCompact, SrinivasFinite, argmax_ucb, kusner_beta
-from dpbo.curator import Curator
-from dpbo.errors import InputError
-from dpbo.mechanisms import PermuteAndFlipMechanism
-from dpbo.models import FiniteGP, matern52, squared_exponential
-from dpbo.privacy import Adjacency, Budget, PrivacyUnit
+from dpbo.acquisition.ucb import GPUCB, SrinivasCompact, SrinivasFinite, kusner_beta, suggest_ucb
+from dpbo.models import FiniteGP
+from dpbo.models.datasets import matern52, squared_exponential
 
 DOUBLE, NOISE = torch.float64, 1e-2
 
@@ -35,7 +31,7 @@ def run(candidates, kernel, schedule, steps):
     model, indices = FiniteGP(candidates, kernel, NOISE), [torch.tensor(0)]
     for _ in range(steps - 1):
         model.observe(indices[-1], wave(candidates[indices[-1]]))
-        indices.append(argmax_ucb(model, schedule))
+        indices.append(suggest_ucb(model, schedule))
     return [int(index) for index in indices]
 
 
@@ -78,10 +74,10 @@ def test_identical_indices_to_a_loop_of_botorch(kernel):
 def test_argmax_of_a_batch_and_of_equals():
     candidates, schedule = torch.rand(50, 2, dtype=DOUBLE), SrinivasFinite(count=50, delta=0.1)
     model = FiniteGP(candidates, matern52(0.3), NOISE, batch_shape=(2, 3))
-    assert torch.equal(argmax_ucb(model, schedule), torch.zeros(2, 3, dtype=torch.long)), "the first of equals"
+    assert torch.equal(suggest_ucb(model, schedule), torch.zeros(2, 3, dtype=torch.long)), "the first of equals"
     model.observe(torch.arange(6).view(2, 3), torch.randn(2, 3, dtype=DOUBLE))
     upper = model.mean + (schedule(2) * model.variance).sqrt()
-    assert torch.equal(argmax_ucb(model, schedule), upper.argmax(-1))
+    assert torch.equal(suggest_ucb(model, schedule), upper.argmax(-1))
 
 
 def test_over_a_finite_gp_through_botorchs_optimisers():
@@ -91,34 +87,13 @@ def test_over_a_finite_gp_through_botorchs_optimisers():
         model.observe(index, wave(candidates[index]))
     acquisition = GPUCB(model, schedule)
     best, _ = optimize_acqf_discrete(acquisition, q=1, choices=candidates)
-    assert torch.equal(best[0], candidates[argmax_ucb(model, schedule)])
+    assert torch.equal(best[0], candidates[suggest_ucb(model, schedule)])
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
     X, value = optimize_acqf(acquisition, bounds, q=1, num_restarts=3, raw_samples=16, options={"seed": 1})
     assert bool(((X >= 0.0) & (X <= 1.0)).all())
     assert float(value) >= float(acquisition(candidates.unsqueeze(-2)).max()) - 1e-9
     for gp in (model, model_of(candidates[:8], wave(candidates[:8]), matern52(0.4))):
         assert torch.autograd.gradcheck(GPUCB(gp, schedule), torch.rand(3, 1, 2, dtype=DOUBLE, requires_grad=True))
-
-
-def test_its_argmax_as_a_private_question():
-    candidates, schedule = torch.rand(90, 2, dtype=DOUBLE), SrinivasFinite(count=90, delta=0.1)
-    model = FiniteGP(candidates, squared_exponential(0.4), NOISE)
-    for index in range(5):
-        model.observe(index, wave(candidates[index]))
-    acquisition = GPUCB(model, schedule)
-    upper = acquisition(candidates.unsqueeze(-2))
-    query = acquisition.argmax_query(lambda x, records: (x.sum() - records).abs(), candidates, score_range=(0.0, 2.0), finalists=7)
-    assert torch.equal(torch.stack(list(query.candidates)), candidates[upper.argsort(descending=True)[:7]]), "the best bound first"
-    assert query.sensitivity(Adjacency.REPLACE_ONE).linf == 2.0
-    records = torch.rand(300, dtype=DOUBLE)
-    curator = Curator(
-        records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(20.0, 0.0), accounting=PureFilter()
-    )
-    chosen = int(curator.release(query, PermuteAndFlipMechanism.of(20.0)).value)
-    means = torch.stack([(x.sum() - records).abs().clamp(0, 2).mean() for x in query.candidates])
-    assert means[chosen] >= means.max() - 0.05
-    with pytest.raises(InputError, match="finalists"):
-        acquisition.argmax_query(lambda x, records: records, candidates, score_range=(0.0, 1.0), finalists=0)
 
 
 def test_batches_of_points_and_points_pending_are_refused():
@@ -136,4 +111,4 @@ def test_excluded_candidates_are_not_chosen():
         order = (model.mean + 2.0 * model.variance.sqrt()).argsort(-1, descending=True)
         for k in (1, 5, 39):
             assert torch.equal(model.argmax_upper(4.0, exclude=order[..., :k]), order[..., k])
-        assert torch.equal(argmax_ucb(model, lambda t: 4.0, exclude=order[..., :2]), order[..., 2])
+        assert torch.equal(suggest_ucb(model, lambda t: 4.0, exclude=order[..., :2]), order[..., 2])

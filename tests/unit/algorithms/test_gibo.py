@@ -15,7 +15,7 @@ import torch
 
 from dpbo import DPGIBO, Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
 from dpbo.accounting import Planned, PureFilter
-from dpbo.algorithms import PAPER, RECOMMENDED, choose_clip, choose_start
+from dpbo.algorithms import GIBOSettings, choose_clip, choose_start
 from dpbo.errors import InputError, LedgerError, LedgerMismatch
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import NoNoise
@@ -25,6 +25,7 @@ from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy
 
 EXACT = NoNoise(allow_not_private=True)
+PAPER, RECOMMENDED = GIBOSettings.paper(), GIBOSettings.recommended()
 D = 4
 
 
@@ -67,7 +68,7 @@ def test_it_walks_to_the_minimum_and_says_what_it_spent():
 
 def test_without_noise_it_is_the_same_search_and_exact():
     curator, left = make(), list[int]()
-    result = gibo(curator, budget=EXACT, iterations=40, callback=lambda search: left.append(search.remaining)).run()
+    result = gibo(curator, mechanism=EXACT, iterations=40, callback=lambda search: left.append(search.remaining)).run()
     assert (result.x - users().mean(0)).abs().max() < 1e-2
     assert left == list(range(39, -1, -1))
     assert result.rho == 0.0
@@ -83,7 +84,7 @@ def test_the_noise_is_what_the_paper_states():
 
 
 def test_the_released_gradients_carry_exactly_this_noise():
-    exact = gibo(make(), budget=EXACT, iterations=1, loss=lambda x, r: r[:, 0] * 0).run().gradients
+    exact = gibo(make(), mechanism=EXACT, iterations=1, loss=lambda x, r: r[:, 0] * 0).run().gradients
     assert exact.abs().max() == 0
     noisy = gibo(make(entropy=SeededEntropy(2)), iterations=150, loss=lambda x, r: r[:, 0] * 0)
     assert noisy.run().gradients.std().item() == pytest.approx(noisy.noise_std, rel=0.1)
@@ -96,7 +97,7 @@ def test_gradients_are_those_of_the_mean_loss_per_box_width():
     slope = (2 * (start - users())).mean(0)
     for unit_box, scale in ((True, 8.0), (False, 1.0)):
         settings = dataclasses.replace(RECOMMENDED, unit_box=unit_box, radius=0.01)
-        search = gibo(make(), bounds=wide, start=start, budget=EXACT, clip=1e3, iterations=1, settings=settings, loss=distance)
+        search = gibo(make(), bounds=wide, start=start, mechanism=EXACT, clip=1e3, iterations=1, settings=settings, loss=distance)
         assert torch.allclose(search.run().gradients[0], scale * slope, rtol=2e-2, atol=2e-2)
 
 
@@ -189,7 +190,7 @@ def test_wherever_a_tell_is_interrupted_a_gradient_moves_theta_once(tmp_path):
         try:
             path = search.run().iterates
         except LedgerError as error:
-            refused += "Make this object anew" in str(error)
+            refused += "Create DPGIBO again" in str(error)
             path = None
         again = gibo(make(**terms), iterations=1).run().iterates
         assert len(again) == 2
@@ -227,7 +228,7 @@ def test_algorithm_two_takes_as_few_points_as_it_needs():
     kernel = gpytorch.kernels.RBFKernel().double()
     kernel.lengthscale = 1.0
     settings = dataclasses.replace(RECOMMENDED, history=True, radius=None, jitter=5e-6)
-    search = gibo(make(), settings=settings, tolerance=0.5, kernel=kernel, budget=EXACT, iterations=6)
+    search = gibo(make(), settings=settings, tolerance=0.5, kernel=kernel, mechanism=EXACT, iterations=6)
     sizes = []
     for _ in range(6):
         X = search.ask()
@@ -242,7 +243,7 @@ def test_users_of_many_rows_count_once():
     records = users(300)
     labels = np.arange(300) // 3
     curator = make(records, unit=PrivacyUnit("patient", groups=labels))
-    result = gibo(curator, loss_range=(0.0, 4.0), budget=EXACT, iterations=40).run()
+    result = gibo(curator, loss_range=(0.0, 4.0), mechanism=EXACT, iterations=40).run()
     assert (result.x - records.mean(0)).abs().max() < 2e-2
 
 

@@ -9,9 +9,9 @@ import scipy.stats
 import torch
 
 from dpbo import Space
-from dpbo.accounting import compose, selected
-from dpbo.accounting.selected import Base, Side
-from dpbo.algorithms.hidden_runs import DensityRatioProposals, Run, best_of, drawn_index, upper_bound, whole_weights
+from dpbo.accounting import compose, selection_bounds
+from dpbo.accounting.selection_bounds import Profile, RunProfiles
+from dpbo.algorithms.hidden_runs import DensityRatioProposals, Run, best_of, draw_index, integer_weights, upper_bound
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, SelectionEvent, event_from_json
 from dpbo.run_counts import BinomialRuns, FixedRuns, ThresholdStop, TruncatedNegativeBinomial
@@ -34,7 +34,7 @@ def test_weights_keep_the_bounds_exactly_and_their_mean_is_one():
     }  # fmt: skip
     for spread in ((0.5, 2.0), (0.9, 1.2), (1.0, 1.0), (1e-3, 500.0), (1.0, 3.0), (0.2, 1.0)):
         for kind, values in interests.items():
-            weights = whole_weights(values, spread)
+            weights = integer_weights(values, spread)
             assert sum(weights) == ONE * 300, (kind, spread)
             assert min(weights) >= spread[0] * ONE, (kind, spread)
             assert max(weights) <= spread[1] * ONE, (kind, spread)
@@ -44,7 +44,7 @@ def test_weights_keep_the_bounds_exactly_and_their_mean_is_one():
 
 def test_an_index_is_drawn_by_its_weight():
     weights, entropy = [1, 0, 5, 2], SeededEntropy(3)
-    counts = np.bincount([drawn_index(weights, entropy) for _ in range(8000)], minlength=4)
+    counts = np.bincount([draw_index(weights, entropy) for _ in range(8000)], minlength=4)
     assert counts[1] == 0
     assert scipy.stats.chisquare(counts[[0, 2, 3]], [1000, 5000, 2000]).pvalue > 1e-6
 
@@ -55,9 +55,9 @@ def test_later_runs_look_where_earlier_ones_did_well():
     entropy = SeededEntropy(0)
     points = SPACE.sample(adaptive.candidates, seed=0)
     same = SeededEntropy(1)
-    weights = whole_weights(adaptive._interests(runs, points, same), adaptive.spread)
-    assert torch.equal(adaptive(runs, SeededEntropy(1)), points[drawn_index(weights, same)])
-    follow = torch.stack([points[drawn_index(weights, entropy)] for _ in range(200)])
+    weights = integer_weights(adaptive.interests(runs, points, same), adaptive.spread)
+    assert torch.equal(adaptive(runs, SeededEntropy(1)), points[draw_index(weights, same)])
+    follow = torch.stack([points[draw_index(weights, entropy)] for _ in range(200)])
     plain = torch.stack([adaptive((), entropy) for _ in range(200)])
     assert follow[:, 0].mean() > plain[:, 0].mean() + 0.2
     assert (follow[:, 1] == 1).float().mean() < (plain[:, 1] == 1).float().mean() / 2
@@ -77,7 +77,7 @@ def test_runs_that_failed_or_a_model_that_cannot_be_fitted_say_nothing():
     given = dict.fromkeys((breaks, leaves, column, lambda m, X: X[:5, 0], lambda m, X: X[:, 0] / 0, lambda m, X: 1.0), runs)
     for interest, known in {upper_bound: [_run([0.5, 1.0], -math.inf)] * 5, **given}.items():
         adaptive = DensityRatioProposals(SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=32, interest=interest)
-        assert not adaptive._interests(known, SPACE.sample(32, seed=0), SeededEntropy(5)).any()
+        assert not adaptive.interests(known, SPACE.sample(32, seed=0), SeededEntropy(5)).any()
 
 
 @pytest.mark.attack("A21")
@@ -112,13 +112,13 @@ def test_the_runner_hands_earlier_runs_over_without_their_outputs():
 
 def test_the_event_keeps_its_spread_and_a_wider_one_costs_more():
     law = TruncatedNegativeBinomial.of_mean(10.0)
-    events = [SelectionEvent(base=(GaussianEvent(1 / 0.2367),), law=law, spread=s) for s in ((1.0, 1.0), (0.9, 1.2), (0.5, 2.0))]
+    events = [SelectionEvent(base=(GaussianEvent(1 / 0.2367),), run_count=law, spread=s) for s in ((1.0, 1.0), (0.9, 1.2), (0.5, 2.0))]
     costs = [compose([event], delta=1e-6).epsilon for event in events]
     assert costs == sorted(costs)
     assert costs[2] > costs[0] + 1
     assert [event_from_json(event.to_json()) for event in events] == events
-    with pytest.raises(InputError, match="law"):
-        SelectionEvent(base=(GaussianEvent(4.0),), law=ThresholdStop(0.1), spread=(0.5, 2.0))
+    with pytest.raises(InputError, match="run_count"):
+        SelectionEvent(base=(GaussianEvent(4.0),), run_count=ThresholdStop(0.1), spread=(0.5, 2.0))
 
 
 def _policies(draw, outcomes, prior, spread, depth):
@@ -166,10 +166,10 @@ def test_no_policy_beats_the_bound(law):
         order, policy = draw.permutation(4), _policies(draw, 4, prior, spread, depth)
         A, B = (_winner(law, policy, masses, proposal_of, prior, order, depth) for masses in (p, q))
         assert A.sum() == pytest.approx(1.0)
-        base = Base(Side.of_laws(p, q), Side.of_laws(q, p))
+        base = RunProfiles(Profile.of_laws(p, q), Profile.of_laws(q, p))
         for one, other, side in ((A, B, base), (B, A, base.swapped())):
             true = np.array([np.maximum(one - math.exp(e) * other, 0.0).sum() for e in epsilons])
-            bound, plain = (selected.profile(law, side, epsilons, cells=1000, spread=s) for s in (spread, (1.0, 1.0)))
+            bound, plain = (selection_bounds.winner_profile(law, side, epsilons, cells=1000, spread=s) for s in (spread, (1.0, 1.0)))
             beaten += int((true > plain + 1e-9).any())
             assert (true <= bound + 1e-12).all()
             worst = max(worst, float((true / np.maximum(bound, 1e-9)).max()))

@@ -21,10 +21,11 @@ import scipy.stats
 import torch
 
 from dpbo.accounting import Planned, PureFilter, RDPFilter
-from dpbo.algorithms import NoisedScore, hidden_runs, private_selection, selection_event
+from dpbo.algorithms import NoisedScore, hidden_runs, private_selection
 from dpbo.algorithms.hidden_runs import coin
-from dpbo.curator import Curator, Ledger
-from dpbo.curator.inside import noised_inside
+from dpbo.algorithms.selection import selection_event
+from dpbo.curator import Ledger
+from dpbo.curator.curator import Curator
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable, ReleaseLost
 from dpbo.events import GaussianEvent, SelectionEvent
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
@@ -49,8 +50,8 @@ def near(model, records):
 SCORE = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0))
 
 
-def made(law=LAW, base=BASE, score=SCORE, seed=3, **terms):
-    event = SelectionEvent(base=(*base, *(() if score is None else (score.mechanism.event(),))), law=law)
+def made(run_count=LAW, base=BASE, score=SCORE, seed=3, **terms):
+    event = SelectionEvent(base=(*base, *(() if score is None else (score.mechanism.event(),))), run_count=run_count)
     return Curator(RECORDS, **{**TERMS, "accounting": Planned([event]), "entropy": SeededEntropy(seed), **terms})
 
 
@@ -59,7 +60,7 @@ def train(parameters):
 
 
 def select(curator, work=train, **changed):
-    return private_selection(curator, work, **{"space": SPACE, "law": LAW, "base": BASE, "score": SCORE, **changed})
+    return private_selection(curator, work, **{"space": SPACE, "run_count": LAW, "base": BASE, "score": SCORE, **changed})
 
 
 def best_of(work, law, seed=0, **settings):
@@ -170,7 +171,7 @@ def test_what_runs_and_their_children_write_past_python_is_not_heard(capfd):
 
 CLOSED = """
 import os, sys
-from dpbo.isolation import silenced
+from dpbo.isolation import silence_descriptors
 def is_open(number):
     try:
         return bool(os.fstat(number))
@@ -178,7 +179,7 @@ def is_open(number):
         return False
 for number in map(int, sys.argv[1:]):
     os.close(number)
-with silenced():
+with silence_descriptors():
     os.system("echo hidden; echo hidden >&2")
     os.write(1, b"hidden"), os.write(2, b"hidden")
 os._exit(sum(1 << number for number in range(3) if is_open(number)))
@@ -266,11 +267,11 @@ def test_a_score_that_is_no_finite_number_is_the_worst():
 
 def test_no_run_releases_nothing():
     law = PoissonRuns(0.05)
-    curator = made(law=law, base=(GaussianEvent(50.0),), seed=4)
-    best = select(curator, lambda p: pytest.fail("no run was drawn"), law=law, base=(GaussianEvent(50.0),))
+    curator = made(run_count=law, base=(GaussianEvent(50.0),), seed=4)
+    best = select(curator, lambda p: pytest.fail("no run was drawn"), run_count=law, base=(GaussianEvent(50.0),))
     assert best.nothing
     assert best.score is None
-    assert select(curator, law=law, base=(GaussianEvent(50.0),)).nothing
+    assert select(curator, run_count=law, base=(GaussianEvent(50.0),)).nothing
     curator.ledger.verify()
 
 
@@ -362,7 +363,7 @@ class Holds:
         self.said.append(os.fstat(2).st_ino)  # where stderr leads
 
 
-SEVEN: dict[str, Any] = {"law": FixedRuns(7), "base": (GaussianEvent(60.0),), "score": None}
+SEVEN: dict[str, Any] = {"run_count": FixedRuns(7), "base": (GaussianEvent(60.0),), "score": None}
 
 
 @pytest.mark.attack("A21")
@@ -440,8 +441,10 @@ def test_no_error_afterwards_knows_a_word_that_decided_between_equal_runs(monkey
 def test_refused_before_anything_is_charged():
     curator, before = made(), len(made().ledger.records())
     two = NoisedScore(near, [(0.0, 1.0)] * 2, GaussianMechanism(20.0))
-    wrong: list[dict[str, Any]] = [{"law": 12}, {"space": {"lr": [1]}}, {"threshold": 0.5}, {"law": ThresholdStop(0.1)}, {"pad_to": -1.0},
-                                   {"name": ""}, {"base": (), "score": None}, {"base": BASE * 2}, {"score": two}]  # fmt: skip
+    wrong: list[dict[str, Any]] = [
+        {"run_count": 12}, {"space": {"lr": [1]}}, {"threshold": 0.5}, {"run_count": ThresholdStop(0.1)}, {"pad_to": -1.0}, {"name": ""},
+        {"base": (), "score": None}, {"base": BASE * 2}, {"score": two},
+    ]  # fmt: skip
     for changed in wrong:
         with pytest.raises((InputError, BudgetExceeded)):
             select(curator, **changed)
@@ -468,8 +471,8 @@ def test_filters_that_can_pay_do():
 def test_add_or_remove_one_needs_its_divisor_and_converts_the_score():
     score = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0})
     terms = {**TERMS, "adjacency": Adjacency.ADD_OR_REMOVE_ONE, "entropy": SeededEntropy(2)}
-    curator = Curator(RECORDS, **terms, accounting=Planned([SelectionEvent(base=(*BASE, GaussianEvent(20.0)), law=LAW)]))
-    assert selection_event(curator, law=LAW, base=BASE, score=score) == curator.accounting.events[0]
+    curator = Curator(RECORDS, **terms, accounting=Planned([SelectionEvent(base=(*BASE, GaussianEvent(20.0)), run_count=LAW)]))
+    assert selection_event(curator, run_count=LAW, base=BASE, score=score) == curator.accounting.events[0]
     assert select(curator, score=score).score is not None
     with pytest.raises(InputError, match="divisor"):
         select(curator, name="no divisor")
@@ -477,7 +480,7 @@ def test_add_or_remove_one_needs_its_divisor_and_converts_the_score():
 
 def test_the_first_run_that_reaches_a_threshold():
     law: Any = ThresholdStop(0.05)
-    made_once: dict[str, Any] = {"law": law, "base": (GaussianEvent(50.0),), "score": None}
+    made_once: dict[str, Any] = {"run_count": law, "base": (GaussianEvent(50.0),), "score": None}
     assert select(made(**made_once), lambda p: (p["lr"], p["lr"]), **made_once, threshold=0.8).output >= 0.8
     found = [best_of(lambda p: (None, p["lr"]), law, seed, threshold=0.8) for seed in range(30)]
     reached = [best.score for best in found if best is not None]
@@ -500,7 +503,7 @@ def test_scores_inside_carry_the_noise_that_is_charged(adjacency, deviation):
     """M times the sensitivity of this relation over the divisor: 20 / 2000, or half of it. A thousand draws know it to 2.2 %."""
     curator = Curator(RECORDS, **{**TERMS, "adjacency": adjacency, "entropy": SeededEntropy(9)})
     query = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0}).query(0.7)
-    values = [noised_inside(curator, query, GaussianMechanism(20.0)) for _ in range(1000)]
+    values = [curator.draw_hidden(query, GaussianMechanism(20.0)) for _ in range(1000)]
     scores = torch.stack([value for value in values if value is not None])
     assert len(scores) == 1000
     assert float(scores.std()) == pytest.approx(deviation, rel=0.06)
@@ -511,7 +514,7 @@ def test_scores_inside_carry_the_noise_that_is_charged(adjacency, deviation):
 def test_underflow_inside_is_no_failure_whatever_numpy_is_told_to_do_then():
     query = CandidateScores(lambda x, r: x * torch.ones_like(r), [0.0, 1.0], score_range=(0.0, 1.0))
     with np.errstate(all="raise"):
-        chosen = noised_inside(Curator(RECORDS, **TERMS), query, ExponentialMechanism.of(2.0))
+        chosen = Curator(RECORDS, **TERMS).draw_hidden(query, ExponentialMechanism.of(2.0))
     assert chosen is not None
     assert chosen.item() == 1.0
 
@@ -525,5 +528,5 @@ def test_the_time_that_hides_runs_counts_from_the_beginning():
         return "output", 0.5
 
     curator, began = made(FixedRuns(1), score=None), time.monotonic()
-    select(curator, slow, law=FixedRuns(1), score=None, pad_to=1.5)
+    select(curator, slow, run_count=FixedRuns(1), score=None, pad_to=1.5)
     assert 1.5 <= time.monotonic() - began < 2.4

@@ -12,11 +12,11 @@ from dpbo.mechanisms import L2LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.papers.po_gp_ucb import release_rows
 from dpbo.testing import SeededEntropy
 from tests.unit.algorithms import test_asynchronous as asynchronous
-from tests.unit.algorithms import test_em_mixture as em
 from tests.unit.algorithms import test_gibo as gibo
-from tests.unit.algorithms import test_outsourced_curating as outsourced
 from tests.unit.algorithms import test_private_selection as selection
 from tests.unit.algorithms import test_search_then_choose as then_choose
+from tests.unit.papers import test_em_mixture as em
+from tests.unit.papers import test_po_gp_ucb_curator_side as po_gp_ucb
 
 
 def asynchronously(curator):
@@ -35,7 +35,7 @@ def begun(curator):
 
 
 def answered(curator):
-    asked = outsourced.answers(curator)
+    asked = po_gp_ucb.answers(curator)
     return lambda: [asked.value(row, request=f"{row}").value for row in range(3)]
 
 
@@ -59,10 +59,10 @@ CASES: dict[str, tuple[Any, Any]] = {
     ),
     "private selection": (selection.made, lambda c: lambda: chosen(c)),
     "rows": (
-        outsourced.curator,
-        lambda c: lambda: release_rows(c, outsourced.table(), L2LaplaceMechanism.of(1.0)).Z.tolist(),
+        po_gp_ucb.curator,
+        lambda c: lambda: release_rows(c, po_gp_ucb.table(), L2LaplaceMechanism.of(1.0)).Z.tolist(),
     ),
-    "outcomes": (outsourced.curator, answered),
+    "outcomes": (po_gp_ucb.curator, answered),
 }
 
 

@@ -497,7 +497,7 @@ def test_extreme_numbers_are_refused_before_the_charge():
             mean(**changes)
     curator = make(torch.rand(10, 2, dtype=torch.float64))
     far = ClippedSum(same, score_range=[(0, 1e99), (0, 1e-99)], weights=[1e-6, 1e6])
-    with pytest.raises(InputError, match="closer together"):
+    with pytest.raises(InputError, match="differ less"):
         curator.release(far, NOISE)
     assert curator.ledger.head().kind == "birth"
 
@@ -652,7 +652,8 @@ def test_repeatable_noise_voids_the_statement(tmp_path):
 def test_bad_input_names_the_parameter_and_the_remedy():
     labels = ([1, 2, 3], [None] * 101, np.full(101, np.nan), ["a", float("nan")] + ["b"] * 99, np.full(101, np.datetime64("NaT")))
     refusals: list[tuple[str, dict[str, Any]]] = [
-        ("unit", {"unit": "record"}), ("adjacency", {"adjacency": "replace"}), ("row_change", {"adjacency": Adjacency.BOUNDED_ROW_CHANGE}),
+        ("unit", {"unit": 7}), ("name", {"unit": ""}), ("adjacency", {"adjacency": "replace"}),
+        ("row_change", {"adjacency": "bounded-row-change"}),
         ("budget", {"budget": 3.0}), ("delta", {"budget": Budget(1.0, 0.0)}), ("role", {"role": "everything"}),
         ("dataset", {"ledger": "x.db"}), ("ledger", {"ledger": "nosuch://host/db", "dataset": "d"}),
         *(("groups", {"unit": PrivacyUnit("patient", groups=wrong)}) for wrong in labels),
@@ -667,7 +668,7 @@ def test_bad_input_names_the_parameter_and_the_remedy():
 
 def test_a_ledger_of_another_data_set_unit_or_adjacency_is_refused(tmp_path):
     terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a"}
-    make(**terms).release(mean(), NOISE)
+    make(**terms, unit="record", adjacency="replace-one").release(mean(), NOISE)  # names will do
     unit, relation = {"unit": PrivacyUnit("patient")}, {"adjacency": Adjacency.ADD_OR_REMOVE_ONE}
     for change in ({"dataset": "b"}, unit, relation, {"budget": Budget(9.0, 1e-5)}):
         with pytest.raises(LedgerMismatch, match=next(iter(change))):
@@ -688,7 +689,7 @@ def test_two_studies_on_one_data_set_add_up(tmp_path):
 
 def test_a_locked_ledger_charges_nothing_and_loses_nothing_and_one_out_of_reach_is_named(tmp_path):
     curator = make(ledger=f"sqlite:///{tmp_path / 'l.db'}?timeout=0.1", dataset="a")
-    other = Ledger(str(tmp_path / "l.db"), {k: v for k, v in curator.ledger.birth.items() if k not in ("schema", "state")})
+    other = Ledger(str(tmp_path / "l.db"), curator.ledger.birth)
     handle = curator.evaluate(mean())
     with other.storage.writing(), pytest.raises(LedgerUnavailable, match="locked"):
         curator.release(handle, NOISE)

@@ -51,10 +51,9 @@ def test_a_caller_hides_nothing_that_dpbo_states(plan):
     assert private.ledger.head().seq == 0
 
 
-def test_a_plan_that_is_known_is_compared_as_a_whole_and_its_own_terms_still_cannot_be_given():
-    assert plan_terms(OWN, {"role": "training"}, known=True) == {**OWN, "role": "training"}
+def test_a_plans_own_terms_cannot_be_given():
     with pytest.raises(InputError, match="terms='score_range'"):
-        plan_terms(OWN, OWN, known=True)
+        plan_terms(OWN, OWN)
 
 
 @pytest.mark.parametrize("parallel", [False, True])
@@ -93,19 +92,20 @@ def test_a_session_resumes_under_all_terms_and_no_other(tmp_path, plan):
         assert caught.value.field == "a"
 
 
-def test_a_role_that_a_ledger_names_and_dpbo_does_not_know_is_shown_and_its_plan_goes_on(tmp_path, capsys):
+def test_a_role_that_dpbo_does_not_know_is_refused_and_shown_where_a_ledger_has_it(tmp_path, capsys):
     means = ClippedMean(score, score_range=(0.0, 1.0)).public_inputs()
     planned = GaussianMechanism(objective(make()).noise_multiplier).event()
     kept = {"ledger": str(tmp_path / "l.db"), "dataset": "study"}
     make(**kept).ledger.reserve("objective", planned, 6, {**means, "budget": "1/2", "role": "nurse", "evaluations": 1})
     private = make(**kept)
-    objective(private, terms={"role": "nurse", "evaluations": 1})(torch.rand(1, 1, dtype=torch.float64))
+    with pytest.raises(InputError, match="role"):
+        objective(private, terms={"role": "nurse"})
     statement = private.statement()
     assert statement.role == "validation"
     assert statement.not_protected[-1] == "records of the role 'nurse', which a plan names and dpbo does not know"
     assert statement.public_inputs["objective"]["evaluations"] == 6, "the ledger counts"
-    with pytest.raises(LedgerMismatch, match="role"):
-        objective(private, terms={"evaluations": 1})
+    with pytest.raises(LedgerMismatch, match="evaluations=1"):
+        objective(private)
     assert main(["ledger", "show", str(tmp_path / "l.db")]) == main(["ledger", "form", str(tmp_path / "l.db")]) == 0
     assert capsys.readouterr().out.count("'nurse', which") == 2
     private = make()
@@ -116,7 +116,7 @@ def test_a_role_that_a_ledger_names_and_dpbo_does_not_know_is_shown_and_its_plan
 
 
 def asked(curator, *queries, plan="objective"):
-    law = GaussianMechanism(curator.ledger.plan(plan).event.noise_multiplier)
+    law = GaussianMechanism(curator.ledger.reservation(plan).event.noise_multiplier)
     return [curator.release_all([curator.evaluate(query)], law, name="other", plan=plan)[0] for query in queries]
 
 

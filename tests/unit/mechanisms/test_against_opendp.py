@@ -8,7 +8,7 @@ import opendp.prelude as dp
 import pytest
 from scipy.stats import chi2_contingency, ks_2samp
 
-from dpbo.accounting import profiles
+from dpbo.accounting import event_costs
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.privacy import Sensitivity
 from dpbo.testing import SeededEntropy
@@ -79,5 +79,5 @@ def test_choices(kind, measure):
     levels = np.bincount(-np.array(scores) * law.moves // 2)  # half as far apart
     flat = [mechanism.choose(levels, law.rate, entropy) for _ in range(4 * CHOICES)]
     assert chi2_contingency([reference, np.unique(flat, return_counts=True)[1]]).pvalue <= AGREE, "the comparison has no power"
-    cost: Any = profiles.pure if kind is PermuteAndFlipMechanism else profiles.rho
+    cost: Any = event_costs.pure if kind is PermuteAndFlipMechanism else event_costs.rho
     assert float(cost(mechanism.event())) == pytest.approx(choose.map(1), rel=1e-9)

@@ -9,14 +9,15 @@ import torch
 from scipy import stats
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.accounting import GDPFilter, PureFilter, profiles
+from dpbo.accounting import GDPFilter, PureFilter, event_costs
 from dpbo.errors import BudgetExceeded
 from dpbo.events import L2LaplaceEvent, event_from_json
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism
 from dpbo.mechanisms.gaussian import NORMAL
-from dpbo.mechanisms.l2_laplace import _Draw
+from dpbo.mechanisms.l2_laplace import _decided
 from dpbo.queries import ClippedMean, RowTable
-from dpbo.testing import SeededEntropy, VectorContract
+from dpbo.testing import SeededEntropy
+from dpbo.testing.mechanism_contract import VectorContract
 from tests.unit.mechanisms.words import Words
 
 
@@ -31,7 +32,7 @@ class TestL2Laplace(VectorContract):
 
     def slowly(self, fractions, scale, entropy):
         words = np.frombuffer(entropy(16 * len(fractions)), dtype="<u8")
-        return _Draw.of(words).decided(fractions.tolist(), scale.tolist(), entropy)
+        return _decided(words, fractions.tolist(), scale.tolist(), entropy)
 
 
 def curator_of(records, budget, accounting):
@@ -45,7 +46,7 @@ def test_metrics_are_released_together_and_charged_as_pure():
     release = curator.release(query, L2LaplaceMechanism(0.5))
     assert release.variance.tolist() == pytest.approx([4 * 3 * (0.5 / 200) ** 2] * 3)
     assert torch.allclose(release.value, records.mean(0), atol=0.2)
-    assert profiles.pure(release.event) == 2
+    assert event_costs.pure(release.event) == 2
     with pytest.raises(BudgetExceeded):
         curator.release(query, L2LaplaceMechanism(0.5))
     assert event_from_json(curator.ledger.records()[1].body["event"]) == L2LaplaceEvent(0.5)

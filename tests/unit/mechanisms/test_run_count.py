@@ -1,6 +1,7 @@
 """The number of runs is drawn by its law, exactly, and no run too many."""
 
 import math
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -8,16 +9,16 @@ import pytest
 from scipy import stats
 
 from dpbo.errors import InputError
-from dpbo.mechanisms.run_count import _decided, drawn
+from dpbo.mechanisms.run_count import _decided, draw_run_count
 from dpbo.run_counts import (
     BinomialRuns,
-    CountLaw,
     FixedRuns,
     PoissonRuns,
+    RunCountLaw,
     ThresholdStop,
     TruncatedNegativeBinomial,
     TruncatedPoisson,
-    law_from_json,
+    run_count_from_json,
 )
 from dpbo.testing import SeededEntropy
 from tests.unit.mechanisms.words import Words
@@ -26,9 +27,10 @@ NEGATIVE_BINOMIALS = [
     TruncatedNegativeBinomial.of_mean(mean, shape=shape) for mean, shape in ((6.0, 1.0), (6.0, 0.0), (4.0, 0.5), (9.0, 20.0), (2.0, -0.5))
 ]
 OTHERS = [PoissonRuns(5.0), PoissonRuns(0.3), TruncatedPoisson.of_mean(3.0), BinomialRuns(10, 0.35), FixedRuns(7)]
-LAWS: list[CountLaw] = [*NEGATIVE_BINOMIALS, *OTHERS]
+LAWS: list[RunCountLaw] = [*NEGATIVE_BINOMIALS, *OTHERS]
 IDS = [f"{law.name}-{law.mean:.2g}" for law in LAWS]
 DRAWS = 1000
+BAD: Any = "3"
 
 
 @pytest.mark.parametrize("law", LAWS, ids=IDS)
@@ -42,7 +44,7 @@ def test_generating_function_slope_mean_and_quantiles_are_those_of_the_probabili
     assert law.slope(1 - x) == pytest.approx(slope, rel=1e-6, abs=1e-9)
     assert float(law.slope(np.zeros(1))[0]) == pytest.approx(law.most)
     assert law.none == pytest.approx(masses[0] if start == 0 else 0.0, rel=1e-12, abs=1e-300)
-    assert law_from_json(law.to_json()) == law
+    assert run_count_from_json(law.to_json()) == law
     reached = np.cumsum(masses)
     for p in (0.05, 0.5, 0.95, 0.999):  # the quantile is the least number that reaches p
         k = law.quantile(p)
@@ -78,7 +80,7 @@ def statistic(law, draws, shift=0):
 @pytest.mark.parametrize("law", [law for law in LAWS if not isinstance(law, FixedRuns)], ids=IDS[:-1])
 def test_draws_follow_the_law_and_one_off_is_caught(law):
     entropy = SeededEntropy(11)
-    draws = [drawn(law, entropy) for _ in range(DRAWS)]
+    draws = [draw_run_count(law, entropy) for _ in range(DRAWS)]
     assert statistic(law, draws) > 1e-6
     assert statistic(law, draws, shift=1) < 1e-12, "a sampler off by one must be seen"
 
@@ -86,8 +88,8 @@ def test_draws_follow_the_law_and_one_off_is_caught(law):
 def test_a_fixed_number_is_fixed_and_the_systems_entropy_serves():
     from dpbo.curator.entropy import system_entropy
 
-    assert [drawn(FixedRuns(7), system_entropy) for _ in range(5)] == [7] * 5
-    assert all(drawn(LAWS[0], system_entropy) >= 1 for _ in range(20))
+    assert [draw_run_count(FixedRuns(7), system_entropy) for _ in range(5)] == [7] * 5
+    assert all(draw_run_count(LAWS[0], system_entropy) >= 1 for _ in range(20))
 
 
 @pytest.mark.parametrize(
@@ -109,9 +111,9 @@ def test_at_a_border_the_next_word_decides(law, least, distribution):
             rest = int(mpmath.floor((border - word) * mpmath.mpf(2) ** 64))
         for second, runs in ((rest - 2, k), (rest + 2, k + 1)):
             words = Words(word, second)
-            assert (drawn(law, words), words.asked) == (runs, 2)
+            assert (draw_run_count(law, words), words.asked) == (runs, 2)
         for alone, runs in ((word - 2, k), (word + 2, k + 1)):
-            assert _decided(law, alone, 64) is None or drawn(law, Words(alone)) == runs
+            assert _decided(law, alone, 64) is None or draw_run_count(law, Words(alone)) == runs
 
 
 @pytest.mark.attack("A14")
@@ -123,7 +125,7 @@ def test_two_words_that_are_a_borders_own_bits_leave_it_to_the_third():
         first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
         for last, number in ((third - 2, runs), (third + 2, runs + 1), (0, runs), (2**64 - 1, runs + 1)):
             words = Words(first, second, last)
-            assert (drawn(law, words), words.asked) == (number, 3)
+            assert (draw_run_count(law, words), words.asked) == (number, 3)
 
 
 @pytest.mark.attack("A14")
@@ -135,26 +137,28 @@ def test_a_word_that_ends_at_a_border_itself_is_left_to_the_next():
         for word, number in ((border - 1, runs), (border, runs + 1)):
             for second in (1, 2**63, 2**64 - 2):
                 words = Words(word, second)
-                assert (drawn(law, words), words.asked) == (number, 2)
+                assert (draw_run_count(law, words), words.asked) == (number, 2)
 
 
 def test_the_widest_words_end():
-    assert drawn(PoissonRuns(3.0), Words((1 << 64) - 1, (1 << 64) - 1, 0)) > 20
-    assert drawn(PoissonRuns(3.0), Words(0)) == 0
+    assert draw_run_count(PoissonRuns(3.0), Words((1 << 64) - 1, (1 << 64) - 1, 0)) > 20
+    assert draw_run_count(PoissonRuns(3.0), Words(0)) == 0
     for law, last in ((FixedRuns(7), 7), (BinomialRuns(10, 0.35), 10)):
-        assert drawn(law, Words(2**64 - 1)) == last, "no further word where only one value is left"
+        assert draw_run_count(law, Words(2**64 - 1)) == last, "no further word where only one value is left"
 
 
 def test_bad_parameters_are_named():
     for make in (lambda: TruncatedNegativeBinomial(-1.0, 0.5), lambda: TruncatedNegativeBinomial(1.0, 1.0), lambda: PoissonRuns(0.0),
-                 lambda: PoissonRuns(3), lambda: FixedRuns(0), lambda: BinomialRuns(4, 1.0), lambda: TruncatedPoisson.of_mean(1.0),
+                 lambda: PoissonRuns(BAD), lambda: FixedRuns(0), lambda: BinomialRuns(4, 1.0), lambda: TruncatedPoisson.of_mean(1.0),
                  lambda: TruncatedNegativeBinomial.of_mean(math.inf), lambda: ThresholdStop(0.0),
                  lambda: LAWS[0].quantile(1.0)):  # fmt: skip
         with pytest.raises(InputError):
             make()
+    assert PoissonRuns(3) == PoissonRuns(3.0)
+    assert type(PoissonRuns(3).rate) is float
     with pytest.raises(ValueError, match="newer"):
-        law_from_json({"law": "poisson", "mean": 3.0})
-    assert law_from_json(ThresholdStop(0.1).to_json()) == ThresholdStop(0.1)
+        run_count_from_json({"distribution": "poisson", "mean": 3.0})
+    assert run_count_from_json(ThresholdStop(0.1).to_json()) == ThresholdStop(0.1)
 
 
 def test_shapes_and_rates_whose_digits_floats_lose_and_means_that_no_law_has_are_refused():

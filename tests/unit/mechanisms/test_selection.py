@@ -13,7 +13,7 @@ import torch
 from scipy.stats import binomtest, chisquare
 
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
-from dpbo.accounting import PureFilter, profiles
+from dpbo.accounting import PureFilter, event_costs
 from dpbo.accounting.filters import Cost
 from dpbo.errors import InputError
 from dpbo.events import ExponentialEvent
@@ -279,7 +279,7 @@ def test_bad_questions_and_numbers_are_refused_and_no_epsilon_is_exceeded(kind):
         with pytest.raises(InputError, match="noise_multiplier"):
             kind(multiplier)
     for epsilon in (0.1, 0.3, 1.0, 7.7):
-        assert Fraction(epsilon) * (1 - Fraction(1, 2**50)) <= (profiles.pure(kind.of(epsilon).event()) or 0) <= Fraction(epsilon)
+        assert Fraction(epsilon) * (1 - Fraction(1, 2**50)) <= (event_costs.pure(kind.of(epsilon).event()) or 0) <= Fraction(epsilon)
     for sensitivity, quanta in ((Sensitivity(1.0, 1.0, 1.0, (1.0, 2.0)), [0.5, 0.5]), (Sensitivity(1.0, 1.0, 1.0), [0.5, 0.25])):
         with pytest.raises(InputError, match="question"):
             kind(1.0).law(sensitivity, quanta)

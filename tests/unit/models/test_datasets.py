@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from dpbo.errors import InputError
-from dpbo.models import DataSetKernel, FiniteGP, chain, hamming, information_gain_bound, matern52, over_data_sets, squared_exponential
-from dpbo.models.finite import greedy_gains
+from dpbo.models import FiniteGP
+from dpbo.models.datasets import DataSetKernel, chain, hamming, matern52, over_data_sets, squared_exponential
+from dpbo.models.finite import greedy_gains, information_gain_bound
 
 DOUBLE, THETA = torch.float64, 4.0
 

@@ -1,4 +1,4 @@
-"""FiniteGP against GPs that are solved anew: at its candidates, at any X, in batches, on each kind of kernel."""
+"""FiniteGP against GPs that are solved anew: at its candidates, at any X, in batches, on each kind of kernel, very far apart."""
 
 import copy
 import math
@@ -7,11 +7,13 @@ import pytest
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
-from gpytorch.kernels import RBFKernel
+from gpytorch.kernels import AdditiveKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean
 
 from dpbo.errors import InputError
-from dpbo.models import FiniteGP, matern52, squared_exponential
+from dpbo.models import FiniteGP
+from dpbo.models.datasets import matern52, squared_exponential
+from dpbo.models.noisy_inputs import SameRow
 from tests.unit.models.kernels import DOUBLE, KERNELS
 
 N, D, T, NOISE, MEAN = 60, 2, 12, 1e-2, 0.3
@@ -25,13 +27,18 @@ def solved(X, Y, kernel):
     return SingleTaskGP(X, Y, **settings, outcome_transform=None).double().eval()
 
 
-def observed(kernel, candidates, batch_shape=(), steps=T, **settings):
-    model = FiniteGP(candidates, kernel, NOISE, mean=MEAN, batch_shape=batch_shape, **settings)
-    indices = torch.randint(0, candidates.shape[-2], (*model.batch_shape, steps))
+def observe(model, steps=T):
+    """Random values at random candidates: their indices and the values, `batch_shape x steps`."""
+    indices = torch.randint(0, model.mean.shape[-1], (*model.batch_shape, steps))
     values = torch.randn(*model.batch_shape, steps, dtype=DOUBLE)
     for t in range(steps):
         model.observe(indices[..., t], values[..., t])
-    return model, indices, values
+    return indices, values
+
+
+def observed(kernel, candidates, batch_shape=(), **settings):
+    model = FiniteGP(candidates, kernel, NOISE, mean=MEAN, batch_shape=batch_shape, **settings)
+    return model, *observe(model)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -134,6 +141,57 @@ def test_what_is_refused():
     ):
         with pytest.raises(UnsupportedError):
             refused()
+
+
+FORMS = {
+    squared_exponential: lambda r2: torch.exp(-0.5 * r2),
+    matern52: lambda r2: (1.0 + (5.0 * r2).sqrt() + 5.0 * r2 / 3.0) * torch.exp(-(5.0 * r2).sqrt()),
+}
+
+
+def clusters(spread):
+    """Ten candidates within a unit of each of twenty places, `spread` apart."""
+    return (spread * torch.rand(20, 1, D, dtype=DOUBLE) + torch.rand(20, 10, D, dtype=DOUBLE)).flatten(-3, -2)
+
+
+def close(model, K):
+    """After 40 observations the mean and variance are those of a GP of covariance K between candidates, `N x N`."""
+    index, values = observe(model, 40)
+    right = torch.cat([values.unsqueeze(-1), K[index]], dim=-1)
+    found = torch.linalg.solve(K[index][:, index] + NOISE * torch.eye(40, dtype=DOUBLE), right)
+    mean, variance = K[:, index] @ found[:, 0], K.diagonal() - (K[:, index] * found[:, 1:].mT).sum(-1)
+    for posterior in (model, model.posterior(model.candidates)):
+        torch.testing.assert_close(posterior.mean.flatten(), mean, rtol=0.0, atol=1e-8)
+        torch.testing.assert_close(posterior.variance.flatten(), variance, rtol=0.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_candidates_very_far_apart(form):
+    for spread, scale in ((1e2, 1.0), (200.0, 1.0), (1e3, 2.0**-24), (1e6, 1.0), (1e8, 1.0), (1e8, 2.0**-24)):
+        candidates = clusters(spread)
+        model = FiniteGP(scale * candidates, form(scale), NOISE)
+        close(model, FORMS[form]((candidates.unsqueeze(-2) - candidates).square().sum(-1)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_far_candidate_changes_no_other(form):
+    near, lengths, K = torch.rand(197, D, dtype=DOUBLE), torch.tensor([0.3, 0.6], dtype=DOUBLE), torch.eye(200, dtype=DOUBLE)
+    K[:-3, :-3] = FORMS[form](((near.unsqueeze(-2) - near) / lengths).square().sum(-1))
+    for far in (1e6, 1e9, 1e200, 1.7e308):
+        model = FiniteGP(torch.cat([near, far * torch.tensor([[1.0], [0.5], [-1.0]], dtype=DOUBLE).expand(3, D)]), form(lengths), NOISE)
+        close(model, K)
+
+
+def test_sums_multiples_and_rows_of_their_own_very_far_apart():
+    candidates = clusters(1e6)
+    r2 = (candidates.unsqueeze(-2) - candidates).square().sum(-1)
+    smooth = ScaleKernel(squared_exponential(1.0)).double()
+    smooth.outputscale = 0.5
+    model = FiniteGP(candidates, AdditiveKernel(smooth, SameRow()), NOISE)
+    close(model, 0.5 * torch.exp(-0.5 * r2) + torch.eye(200, dtype=DOUBLE))
+    several = FiniteGP(candidates, ScaleKernel(AdditiveKernel(matern52(1.0), smooth)).double(), NOISE)
+    factor = float(several.kernel.outputscale)
+    close(several, factor * (FORMS[matern52](r2) + 0.5 * torch.exp(-0.5 * r2)))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")

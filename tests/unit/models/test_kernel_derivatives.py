@@ -6,7 +6,7 @@ import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
 from dpbo.errors import InputError
-from dpbo.models import derivatives
+from dpbo.models.kernels import kernel_derivatives
 from tests.unit.models.kernels import DOUBLE, KERNELS, Exponential, by_both, by_first, dense, k
 
 D, N, M = 3, 5, 4
@@ -28,7 +28,7 @@ def close(given, expected):
 
 def test_values_and_variances(kernel, points):
     _, X, Z = points
-    form = derivatives(kernel)
+    form = kernel_derivatives(kernel)
     close(form.value(X, Z), dense(kernel, X, Z))
     close(form.value(X, Z), torch.stack([torch.stack([k(kernel, x, z) for z in Z]) for x in X]))
     close(form.variances(X), form.value(X, X).diagonal())
@@ -36,14 +36,14 @@ def test_values_and_variances(kernel, points):
 
 def test_gradients_and_mixed_derivatives(kernel, points):
     theta, _, Z = points
-    form = derivatives(kernel)
+    form = kernel_derivatives(kernel)
     close(form.gradient(theta, Z), torch.stack([by_first(kernel, theta, z) for z in Z], dim=-1))
     close(form.mixed(theta, Z), torch.stack([by_both(kernel, theta, z) for z in Z]))
 
 
 def test_products(kernel, points):
     theta, X, Z = points
-    form = derivatives(kernel)
+    form = kernel_derivatives(kernel)
     C, P = torch.randn(N, M, dtype=DOUBLE), torch.randn(D, M, dtype=DOUBLE)
     expected = torch.stack([sum(C[n, i] * by_first(kernel, z, X[n]) for n in range(N)) for i, z in enumerate(Z)])
     close(form.values(X, Z)[1](C), expected)
@@ -54,20 +54,19 @@ def test_products(kernel, points):
 def test_prior_is_what_autograd_says_or_its_limit(name, points):
     theta, kernel = points[0], KERNELS[name](D)
     if "matern" in name:
-        torch.testing.assert_close(derivatives(kernel).prior(theta), by_both(kernel, theta, theta + 1e-5), rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(kernel_derivatives(kernel).prior(theta), by_both(kernel, theta, theta + 1e-5), rtol=1e-7, atol=1e-7)
     else:
-        close(derivatives(kernel).prior(theta), by_both(kernel, theta, theta))
+        close(kernel_derivatives(kernel).prior(theta), by_both(kernel, theta, theta))
 
 
 def test_far_from_the_origin_nothing_cancels():
-    kernel = KERNELS["rbf"](D)
-    Z = torch.randn(M, D, dtype=DOUBLE)
-    torch.testing.assert_close(derivatives(kernel).value(Z + 1e4, Z + 1e4), derivatives(kernel).value(Z, Z), rtol=0.0, atol=1e-11)
+    form, Z = kernel_derivatives(KERNELS["rbf"](D)), torch.randn(M, D, dtype=DOUBLE)
+    torch.testing.assert_close(form.value(Z + 1e4, Z + 1e4), form.value(Z, Z), rtol=0.0, atol=1e-11)
 
 
 def test_active_dimensions(points):
     theta, _, Z = points
-    whole, part = derivatives(RBFKernel(active_dims=(0, 2)).double()), derivatives(RBFKernel().double())
+    whole, part = kernel_derivatives(RBFKernel(active_dims=(0, 2)).double()), kernel_derivatives(RBFKernel().double())
     close(whole.mixed(theta, Z)[:, ::2, ::2], part.mixed(theta[::2], Z[:, ::2]))
     assert whole.mixed(theta, Z)[:, 1].abs().max() == 0.0
 
@@ -76,14 +75,14 @@ def test_kernels_without_a_gradient_are_refused_also_within_others(points):
     for kernel in (MaternKernel(nu=0.5), MaternKernel(nu=1.5), MaternKernel(nu=2.5) * RBFKernel(), Exponential()):
         for within in (kernel, ScaleKernel(kernel), kernel + RBFKernel(), ScaleKernel(ScaleKernel(kernel) + RBFKernel())):
             with pytest.raises(InputError, match="twice differentiable"):
-                derivatives(within.double()).prior(points[0])
+                kernel_derivatives(within.double()).prior(points[0])
     with pytest.raises(InputError, match=r"\.double\(\)"):
-        derivatives(RBFKernel())
+        kernel_derivatives(RBFKernel())
 
 
 def test_hyperparameters_are_read_once(kernel, points):
     theta, X, _ = points
-    form = derivatives(kernel)
+    form = kernel_derivatives(kernel)
     before = form.gradient(theta, X)
     for parameter in kernel.parameters():
         parameter.data += 1.0

@@ -10,7 +10,9 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.means import ZeroMean
 
 from dpbo.errors import InputError
-from dpbo.models import FiniteGP, matern52, noisy_inputs, squared_exponential, unprojected
+from dpbo.models import FiniteGP
+from dpbo.models.datasets import matern52, squared_exponential
+from dpbo.models.noisy_inputs import noisy_inputs, unprojected
 
 DOUBLE, NOISE = torch.float64, 1e-3
 

@@ -1,4 +1,4 @@
-"""Cases for which the fused kernels' sums are set beside those of the CPU.
+"""Cases for which the sums that the GPU kernels take in one pass are compared with those of the CPU.
 
 The sums of clipped vectors are of few bits, so that products are exact in tf32 and float32 and the kernel must give the CPU's own integers.
 `python -m tests.unit.queries.fused_cases` runs both kernels in Triton's interpreter, where there is no GPU (TRITON_INTERPRET=1), and
@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from dpbo.queries import Ball, MixtureMoments
 from dpbo.queries import gradient as clipped
+from dpbo.queries.ball import Ball
 from dpbo.queries.gpu import gradient, moments
-from dpbo.queries.moment_features import degrees, width_of
+from dpbo.queries.mixture_moments import MixtureMoments
+from dpbo.queries.moment_features import statistic_degrees, width_of
 from dpbo.queries.point_sums import PointSums
 
 SUMS = [  # units, columns, dimension, clip
@@ -67,7 +68,7 @@ OTHERS: list[dict[str, Any]] = [
 
 
 def both_sums(case, aim, device="cpu", changed=lambda column: column):
-    """The fused sum, and the CPU's, of columns with a NaN, an infinity and a zero record."""
+    """The sum in one pass, and the CPU's, of columns with a NaN, an infinity and a zero record."""
     units, columns, dimension, clip = case
     generator = torch.Generator().manual_seed(units)
     Y = torch.randint(-60, 60, (columns, units), generator=generator).float()
@@ -82,7 +83,7 @@ def both_sums(case, aim, device="cpu", changed=lambda column: column):
     finally:
         clipped._SHORTER = before
     columns_there = [changed(y) for y in Y.to(device)]
-    return gradient.fused_sum(columns_there, W.to(device), clip, quantum, CENTER, aim=goal).tolist(), own.tolist()
+    return gradient.one_pass_sum(columns_there, W.to(device), clip, quantum, CENTER, aim=goal).tolist(), own.tolist()
 
 
 def moments_of(records, dimension, components, covariance, turned, *, dtype=torch.float64):
@@ -107,18 +108,18 @@ def moments_apart(case, device="cpu", dtype=torch.float64, together=None, change
     steps, before = question.resolution(len(X)), moments._TOGETHER
     try:
         moments._TOGETHER = together or before
-        fused_sums = moments.fused_moments(X.to(device), question._scaled(steps), question.ball, steps, question.covariance)
+        fused_sums = moments.one_pass_moments(X.to(device), question._scaled_natural(steps), question.ball, steps, question.covariance)
     finally:
         moments._TOGETHER = before
-    found, own = (sums.cpu().reshape(question.components, -1) for sums in (fused_sums, PointSums.summed(question, X, steps)))
-    most = case[0] * 2.0**steps.weight_bits * torch.tensor([2.0 ** (steps.bits * p) for p in degrees(case[3], case[1]).tolist()])
+    found, own = (sums.cpu().reshape(question.components, -1) for sums in (fused_sums, PointSums.sum_points(question, X, steps)))
+    most = case[0] * 2.0**steps.weight_bits * torch.tensor([2.0 ** (steps.bits * p) for p in statistic_degrees(case[3], case[1]).tolist()])
     return [int((found.sum(0) - own.sum(0)).abs().max()), float(((found - own).abs() / most).max())]
 
 
 if __name__ == "__main__":
     cpu = torch.device("cpu")
     pairs = [both_sums(case, aim) for case in SUMS for aim in AIMS] + [both_sums(AT_AN_EDGE, AIMS[0], changed=at_the_edge)]
-    same = [fused_sum == own for fused_sum, own in pairs] + [gradient._works(cpu), not gradient.can_fuse(cpu, 2)]
+    same = [fused_sum == own for fused_sum, own in pairs] + [gradient._works(cpu), not gradient.can_sum_in_one_pass(cpu, 2)]
     apart = [moments_apart(case) for case in MOMENTS] + [moments_apart(**{"case": MOMENTS[0], **other}) for other in OTHERS]
-    launched = [moments._works(cpu), not moments.can_fuse_moments(cpu, 5, 2, "full")]
+    launched = [moments._works(cpu), not moments.can_sum_in_one_pass(cpu, 5, 2, "full")]
     print(json.dumps([same, apart, launched]))

@@ -49,11 +49,11 @@ def test_a_record_counts_as_its_clipped_place_in_whole_steps(norm, center, matri
     X[3, 0], X[4, 1], X[5] = math.nan, -math.inf, 1e102
     dead = torch.zeros(700, dtype=torch.bool)
     dead[3:6] = True
-    chunks = list(lattice_chunks([X[:300], X[300:]], ball, 16, 256))
-    assert [(k.shape, alive.shape) for k, alive in chunks] == [((2, 256), (256,))] * 4
-    parts = [(k[:, :count], alive[:count], alive[count:]) for (k, alive), count in zip(chunks, (256, 44, 256, 144), strict=True)]
-    k, alive, padding = (torch.cat(part, -1) for part in zip(*parts, strict=True))
-    assert torch.equal(alive, ~dead)
+    chunks = [chunk for part in (X[:300], X[300:]) for chunk in lattice_chunks(part, ball, 16, 256)]
+    assert [(k.shape, valid.shape) for k, valid in chunks] == [((2, 256), (256,))] * 4
+    parts = [(k[:, :count], valid[:count], valid[count:]) for (k, valid), count in zip(chunks, (256, 44, 256, 144), strict=True)]
+    k, valid, padding = (torch.cat(part, -1) for part in zip(*parts, strict=True))
+    assert torch.equal(valid, ~dead)
     assert not padding.any()
     Z = ball.inward(X)
     length = Z.norm(dim=1, keepdim=True).clamp(min=1.0)
@@ -71,8 +71,8 @@ def test_a_record_counts_up_to_1e100_radii_in_the_balls_own_norm():
     """Both coordinates at 0.9e100 are inside for the cube, and 1.27e100 from the centre."""
     X = 1e100 * torch.tensor([[0.9, 0.9], [0.9, 0.0], [1.5, 0.0]], dtype=DOUBLE)
     for norm, counted in (("l2", [False, True, False]), ("linf", [True, True, False])):
-        ((k, alive),) = lattice_chunks([X], Ball(1.0, norm=norm), 16, 256)
-        assert alive[:3].tolist() == counted
+        ((k, valid),) = lattice_chunks(X, Ball(1.0, norm=norm), 16, 256)
+        assert valid[:3].tolist() == counted
         assert k[:, :3].any(0).tolist() == counted
 
 
@@ -82,9 +82,9 @@ def test_a_whitened_record_has_the_same_place_whoever_stands_beside_it(d):
     generator = torch.Generator().manual_seed(d)
     X, matrix = (torch.randn(n, d, dtype=DOUBLE, generator=generator) for n in (300, d))
     ball = Ball(2.0, matrix=matrix)
-    (k, alive), (rest, _) = lattice_chunks([X], ball, 16, 256)
-    assert alive.all()
-    alone = torch.cat([next(lattice_chunks([x[None]], ball, 16, 256))[0][:, :1] for x in X], 1)
+    (k, valid), (rest, _) = lattice_chunks(X, ball, 16, 256)
+    assert valid.all()
+    alone = torch.cat([next(lattice_chunks(x[None], ball, 16, 256))[0][:, :1] for x in X], 1)
     assert torch.equal(alone, torch.cat([k, rest[:, :44]], 1))
     clipped = ball.inward(X) / ball.inward(X).norm(dim=1, keepdim=True).clamp(min=1.0)
     assert (alone.T / 2.0**16 - clipped).abs().max() <= 4 / 2.0**16

@@ -6,7 +6,7 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.errors import InputError
 from dpbo.queries import CellMeans
-from dpbo.testing import SumContract
+from dpbo.testing.query_contract import SumContract
 from tests.contracts.bases import tries
 
 CELLS = torch.tensor([0.0, 0.0, 1.0, 2.0, torch.nan, 7.0, -1.0, 0.5, 2.0, 2.0], dtype=torch.float64)

@@ -13,7 +13,7 @@ from dpbo.errors import InputError, PrivateFailure
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.queries import ClippedGradient, gradient
 from dpbo.queries.gradient import clipped_sum, quantum_of
-from dpbo.testing import SumContract
+from dpbo.testing.query_contract import SumContract
 from tests.contracts.bases import tries
 
 EXACT = NoNoise(allow_not_private=True)

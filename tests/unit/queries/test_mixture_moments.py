@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
-from dpbo.queries import Ball, MixtureMoments
-from dpbo.queries.ball import lattice_chunks
-from dpbo.queries.mixture_moments import responsibilities
+from dpbo.queries.ball import Ball, lattice_chunks
+from dpbo.queries.mixture_moments import MixtureMoments, responsibilities
 from dpbo.queries.moment_features import COVARIANCES, features, width_of
 from tests.contracts.bases import PointContract, tries
 
@@ -83,9 +82,9 @@ def test_no_record_is_longer_than_one_and_weights_sum_to_one_exactly(n, d, magni
     X = torch.from_numpy(rng.normal(size=(n, d)) * 10.0**magnitude)
     X[rng.integers(0, n)] = float(rng.choice([math.nan, math.inf, -math.inf, 1e308, 5e-324]))
     for norm in ("l2", "linf"):
-        ((Z, alive),) = lattice_chunks([X], Ball(0.7, norm=norm), 14, 256)
+        ((Z, valid),) = lattice_chunks(X, Ball(0.7, norm=norm), 14, 256)
         most = 1 << 14
-        for column, counted in zip(Z.T.tolist(), alive.tolist(), strict=True):
+        for column, counted in zip(Z.T.tolist(), valid.tolist(), strict=True):
             whole = [int(z) for z in column]
             assert whole == column
             assert (sum(z * z for z in whole) if norm == "l2" else max(map(abs, whole)) ** 2) <= most**2
@@ -108,7 +107,7 @@ def test_they_are_the_moments_of_the_clipped_records(covariance):
     release = make(X).release(MixtureMoments(3, ball=Ball(1.5), natural=theta, covariance=covariance), EXACT)
     Z = torch.cat([X[:3], X[4:]]) / 1.5
     Z = Z / Z.norm(dim=1, keepdim=True).clamp(min=1.0)
-    phi = features(Z.T, 1.0, covariance)
+    phi = features(Z.T, covariance)
     expected = (theta @ phi).softmax(0) @ phi.T
     assert torch.allclose(release.value.reshape(3, -1), expected, atol=5000 * 2.0**-12)
     assert release.value.reshape(3, -1)[:, 0].sum() == 4999

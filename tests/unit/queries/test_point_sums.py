@@ -9,7 +9,8 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.mechanisms import NoNoise
-from dpbo.queries import Ball, ClusterSums, SecondMoment
+from dpbo.queries.ball import Ball
+from dpbo.queries.point_sums import ClusterSums, SecondMoment
 from tests.contracts.bases import PointContract, tries
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE

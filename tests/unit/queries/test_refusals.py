@@ -8,22 +8,12 @@ import torch
 from dpbo import Adjacency, PrivacyUnit, RowChange
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError, ScoreError
-from dpbo.queries import (
-    CandidateScores,
-    CellMeans,
-    ClippedGradient,
-    ClippedMean,
-    ClippedSum,
-    ClusterSums,
-    MixtureMoments,
-    PoissonSampled,
-    QuantileUtilities,
-    RowOutcome,
-    RowTable,
-    SecondMoment,
-)
+from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, ClippedSum, PoissonSampled, QuantileUtilities, RowTable
 from dpbo.queries.ball import MOST_DIMENSION, Ball
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT
+from dpbo.queries.mixture_moments import MixtureMoments
+from dpbo.queries.point_sums import ClusterSums, SecondMoment
+from dpbo.queries.rows import RowOutcome
 
 DOUBLE = torch.float64
 ONES = torch.ones(2, 2, dtype=DOUBLE)

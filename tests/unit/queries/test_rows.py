@@ -8,16 +8,15 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import PureFilter
-from dpbo.accounting.planned import accounting_named
 from dpbo.curator.chain import Record, replay
 from dpbo.curator.records import PrivateView
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch
 from dpbo.events import DeclassifiedEvent
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, NoNoise
-from dpbo.queries import ClippedMean, PoissonSampled, RowOutcome, RowTable
+from dpbo.queries import ClippedMean, PoissonSampled, RowTable
 from dpbo.queries.query import IntegerSum
-from dpbo.testing import RowContract
-from dpbo.testing.query_contract import require_within
+from dpbo.queries.rows import RowOutcome
+from dpbo.testing.query_contract import RowContract, require_within
 from tests.contracts.bases import tries
 
 DOUBLE = torch.float64
@@ -175,7 +174,7 @@ def test_parallel_plans_need_public_places():
 class Careless(ClippedMean):
     """Says that its exact answer is free, and not why."""
 
-    def charged(self, event, adjacency):
+    def release_event(self, event, adjacency):
         return DeclassifiedEvent(slots=event.slots)
 
 
@@ -282,9 +281,9 @@ def test_a_chain_whose_parts_were_changed_does_not_hold():
         if record.kind == "charge":
             body = {**body, "slots": [{**slot, "part": 0} for slot in body["slots"]]}
         forged.append(Record.following(forged[-1] if forged else None, record.kind, record.name, body))
-    replay(chain, accounting_named("PureFilter"), private.ledger.cap)
+    replay(chain)
     with pytest.raises(LedgerCorrupt):
-        replay(forged, accounting_named("PureFilter"), private.ledger.cap)
+        replay(forged)
 
 
 def test_declassified_outcomes_are_exact_and_conditional():

@@ -15,8 +15,8 @@ from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
 from dpbo.queries import CellMeans, ClippedMean, PoissonSampled
-from dpbo.testing import SumContract
 from dpbo.testing.mechanism_contract import LEVEL
+from dpbo.testing.query_contract import SumContract
 from tests.contracts.bases import tries
 
 EXACT = NoNoise(allow_not_private=True)
@@ -60,7 +60,7 @@ def make(data, adjacency=Adjacency.REPLACE_ONE, **settings):
 def test_units_are_taken_by_themselves_and_anew():
     """Sizes are binomial, every unit and every pair comes as often as it should, and no two samples are alike."""
     view = PrivateView.of(torch.arange(40), PrivacyUnit("record"), units_are_public=True)
-    samples = [set(view.sampled(0.25).records.tolist()) for _ in range(4000)]
+    samples = [set(view.poisson_sample(0.25).records.tolist()) for _ in range(4000)]
     sizes = np.bincount([len(s) for s in samples], minlength=41)
     expected = 4000 * binom(40, 0.25).pmf(np.arange(41))
     likely = expected > 5
@@ -75,7 +75,7 @@ def test_units_are_taken_by_themselves_and_anew():
 def test_all_rows_of_a_unit_come_together():
     labels = np.arange(300) % 60
     view = PrivateView.of((torch.arange(300), labels.copy()), PrivacyUnit("patient", groups=labels), units_are_public=True)
-    sample = view.sampled(0.3)
+    sample = view.poisson_sample(0.3)
     _, taken = sample.records
     assert sample.rows is not None
     assert sample.groups is not None
@@ -117,7 +117,7 @@ def test_the_published_variance_is_that_of_the_farther_end_where_the_middle_roun
     for lower, upper in ((2.0**53 + 2, 2.0**53 + 4), (2.0**53 + 4, 2.0**53 + 6)):
         query = ClippedMean(lambda _, r: r[:, 0], score_range=(lower, upper))
         assert query.origins() == (2.0**53 + 4,)
-        assert PoissonSampled(query, rate=0.25).variance_within(500) == pytest.approx([0.75 / 0.25 / 500 * 2.0**2])
+        assert PoissonSampled(query, rate=0.25).sampling_variance(500) == pytest.approx([0.75 / 0.25 / 500 * 2.0**2])
 
 
 @pytest.mark.usefixtures("seeded_noise")
@@ -193,7 +193,7 @@ def test_no_seed_decides_who_is_in_a_sample():
             np.random.seed(0)
             torch.manual_seed(0)
             random.seed(0)
-            samples.append(view.sampled(0.5).records.tolist())
+            samples.append(view.poisson_sample(0.5).records.tolist())
     np.random.set_state(before)
     random.seed()
     assert samples[0] != samples[1]

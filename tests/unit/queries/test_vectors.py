@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpbo.queries import gradient
-from dpbo.queries.integers import by_columns, slow_product
+from dpbo.queries.integers import deterministic_matmul, elementwise_matmul
 
 DOUBLE = torch.float64
 SHAPES = [(2, 1, 3840), (5, 21, 3840), (33, 300, 240), (100, 10, 960), (5, 7, 1), (3, 4, 97), (6, 21, 4096), (16, 66, 4095)]
@@ -33,7 +33,7 @@ def test_a_column_has_the_same_bits_in_every_place(threads):
     for shape in SHAPES:
         A, X = matrices(*shape)
         places = torch.randperm(shape[2], generator=torch.Generator().manual_seed(0))
-        for multiply in (by_columns, slow_product):
+        for multiply in (deterministic_matmul, elementwise_matmul):
             found = multiply(A, X)
             assert torch.equal(multiply(A, X[:, places]), found[:, places]), (shape, multiply)
             torch.testing.assert_close(found, A @ X, rtol=1e-12, atol=1e-12)
@@ -118,7 +118,7 @@ def test_no_vector_is_lost_to_rounding():
 
 
 def test_a_fused_sum_is_given_the_length_that_this_one_aims_at(monkeypatch):
-    monkeypatch.setattr(gradient, "can_fuse", lambda device, dimension: dimension == 4)
-    monkeypatch.setattr(gradient, "fused_sum", lambda *given, aim: aim)
+    monkeypatch.setattr(gradient, "can_sum_in_one_pass", lambda device, dimension: dimension == 4)
+    monkeypatch.setattr(gradient, "one_pass_sum", lambda *given, aim: aim)
     W = torch.ones(4, 1, dtype=DOUBLE)
     assert gradient.clipped_sum([torch.ones(3)], W, 10.7, 0.5) == 21 * (1.0 - 2.0**-40) - 1.0

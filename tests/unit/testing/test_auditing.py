@@ -9,7 +9,8 @@ import pytest
 from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Sensitivity
-from dpbo.testing import SeededEntropy, audit, reachable
+from dpbo.testing import SeededEntropy, audit
+from dpbo.testing.auditing import reachable
 
 UNIT, QUANTUM = Sensitivity(1.0, 1.0, 1.0), 2.0**-30
 

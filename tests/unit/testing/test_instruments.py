@@ -18,7 +18,8 @@ from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedMean
 from dpbo.queries.clipped import ClippedScores
-from dpbo.testing import MechanismContract, QueryContract, SeededEntropy, assert_law, assert_not_law, check_per_record
+from dpbo.testing import MechanismContract, QueryContract, SeededEntropy, check_per_record
+from dpbo.testing.mechanism_contract import assert_law, assert_not_law
 from tests.contracts import test_ledger_contract
 
 RECORDS = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))

@@ -39,7 +39,7 @@ def honest(curator, _records):
 def test_an_honest_algorithm_passes_also_for_groups_and_its_steps_come_back():
     steps = replay(honest, RECORDS, NEIGHBOUR, **SETTINGS)
     assert len(steps) == 6
-    assert len({step.asked["x"][0] for step in steps}) > 3
+    assert len({step.question["x"][0] for step in steps}) > 3
     labels = [i // 2 for i in range(50)]
     grown = [0, *labels]
     settings = {**SETTINGS, "unit": PrivacyUnit("patient", groups=labels)}

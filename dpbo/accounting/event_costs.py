@@ -1,0 +1,113 @@
+"""What one event costs in the notions of privacy that add up: pure epsilon, mu^2 of Gaussian DP, rho of zCDP. renyi.py has Renyi DP.
+
+Exact fractions where the number is rational, otherwise floats rounded up; None where the event has no finite cost.
+
+    event, one slot           pure    mu^2                            rho                    Renyi at order a (renyi.py)
+    Gaussian, M               -       1/M^2                           1/(2 M^2)              a/(2 M^2)
+    Laplace, M = 1/e          e       (2 Phi^-1(e^e/(1 + e^e)))^2     e - 1 + exp(-e)        Mironov 2017, Table II
+    l2-Laplace, M = 1/e       e       as every pure e                 e^2/2                  that of randomised response
+    exponential, M = 2/e      e       as every pure e/2               e^2/8                  min(a e^2/8, as every pure e)
+    permute-and-flip, M=2/e   e       as every pure e                 e^2/2                  that of randomised response
+    Poisson Gaussian          -       -                               -                      by quadrature
+    private selection         of pure runs; mu, rho as every pure e                          selection_bounds.py
+    several roles             the largest over the roles of each column's sum
+
+Any pure e is mu-GDP with mu = 2 Phi^-1(e^e/(1 + e^e)) (Dong, Roth & Su 2022, Proposition 2.12 with randomised response as the worst
+case). The Laplace rho is its Kullback-Leibler divergence: D_a / a falls with a, so its supremum over a > 1 is the limit at 1 (checked on a
+grid in the tests; Harrison & Manurangsi 2025).
+
+The exponential mechanism's loss lies in [t - e, t] for some t, for every pair of neighbours. By convexity no hockey-stick exceeds that of
+the two-point pair with losses t and t - e: P = (p, 1-p) against Q = (q, 1-q), whose log-odds differ by logit p - logit q = e. A trade-off
+curve with one kink lies above that of N(0,1) against N(mu,1) iff the kink does: iff mu >= Phi^-1(p) - Phi^-1(q). Phi^-1 of the logistic
+function is odd and, away from zero, ever flatter, so this difference is largest where logit p = -logit q = e/2: half of what any pure e
+needs (a grid over t in the tests).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+from scipy.special import erfinv, ndtri
+
+from dpbo.accounting import selection_bounds
+from dpbo.accounting.gdp import rounded_up
+from dpbo.events import (  # fmt: skip
+    Event,
+    ExponentialEvent,
+    GaussianEvent,
+    L2LaplaceEvent,
+    LaplaceEvent,
+    PermuteAndFlipEvent,
+    RolesEvent,
+    SelectionEvent,
+)
+
+_LARGEST = 400  # pure epsilon above which no mu is computed
+_UP = 1.0 + 2.0**-40  # covers the rounding of the few float operations below
+
+
+def total(parts: list[Fraction | None]) -> Fraction | None:
+    """The sum, or None where a part is None."""
+    known = [part for part in parts if part is not None]
+    return sum(known, Fraction(0)) if len(known) == len(parts) else None
+
+
+def worst_role(event: RolesEvent, cost: Callable[[Event], Fraction | None]) -> Fraction | None:
+    """The largest over the roles of a cost that adds; None where a role's event has none."""
+    sums = [total([cost(one) for one in event.of(role)]) for role in event.roles]
+    return None if None in sums else max(one for one in sums if one is not None)
+
+
+def pure(event: Event) -> Fraction | None:
+    """Pure epsilon of all slots, by basic composition."""
+    match event:
+        case LaplaceEvent() | L2LaplaceEvent():
+            return event.slots / Fraction(event.noise_multiplier)
+        case ExponentialEvent() | PermuteAndFlipEvent():
+            return 2 * event.slots / Fraction(event.noise_multiplier)
+        case SelectionEvent():
+            run = total([pure(one) for one in event.run()])
+            if run is None or event.spread != (1.0, 1.0):
+                return None
+            best = selection_bounds.pure(event.run_count, rounded_up(run))
+            return event.slots * Fraction(best) if math.isfinite(best) else None
+        case RolesEvent():
+            return worst_role(event, pure)
+    return None
+
+
+def mu_squared(event: Event) -> Fraction | None:
+    """Sum over slots of the squared GDP parameter."""
+    if isinstance(event, GaussianEvent):
+        return event.slots / Fraction(event.noise_multiplier) ** 2
+    if isinstance(event, RolesEvent):
+        return worst_role(event, mu_squared)
+    one = pure(event.repeated(1))
+    if one is None or one > _LARGEST:
+        return None
+    # (2 Phi^-1(1 / (1 + e^epsilon)))^2 = 8 erfinv(tanh(epsilon / 2))^2, by the form that loses no digits; checked in mpmath
+    e = float(one / 2 if isinstance(event, ExponentialEvent) else one)
+    root = math.sqrt(8.0) * float(erfinv(math.tanh(e / 2))) if e < 1.0 else 2.0 * float(ndtri(1.0 / (1.0 + math.exp(e))))
+    return event.slots * Fraction(root**2 * _UP)
+
+
+def rho(event: Event) -> Fraction | None:
+    """Sum over slots of the zCDP parameter (Bun & Steinke 2016)."""
+    match event:
+        case GaussianEvent() | ExponentialEvent():  # the exponential's epsilon is 2 / M: epsilon^2 / 8
+            return event.slots / (2 * Fraction(event.noise_multiplier) ** 2)
+        case LaplaceEvent():
+            return event.slots * Fraction(_laplace_kl(1.0 / event.noise_multiplier) * _UP)
+        case RolesEvent():
+            return worst_role(event, rho)
+    one = pure(event.repeated(1))
+    return None if one is None else event.slots * one**2 / 2
+
+
+def _laplace_kl(epsilon: float) -> float:
+    """epsilon - 1 + exp(-epsilon), without cancellation for small epsilon."""
+    if epsilon > 1e-2:
+        return epsilon + math.expm1(-epsilon)
+    return epsilon**2 / 2 * (1 - epsilon / 3 * (1 - epsilon / 4 * (1 - epsilon / 5 * (1 - epsilon / 6))))

@@ -1,0 +1,214 @@
+"""From events to dominating pairs; the winner of a private selection gets a pair from the profile of its runs.
+
+The profile of one run (delta as a function of epsilon) is read from its composed loss distribution, exactly where all its events are
+Gaussians, in both directions and at steps of a sixty-fourth of its standard deviation. selection_bounds.py bounds the winner's profile, and
+the convex hull of that bound is a pair like any other.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbo.accounting import event_costs, gdp, pld, selection_bounds
+from dpbo.accounting.dominating_pairs import GaussianPair, LaplacePair, Pair, PoissonPair, ResponsePair
+from dpbo.accounting.gdp import root_up, rounded_up
+from dpbo.accounting.selection_bounds import Profile, RunProfiles
+from dpbo.events import Event, ExponentialEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, SelectionEvent
+
+Array = NDArray[np.float64]
+_FINENESS = 64
+_FLOOR = 1e-17  # delta at which a profile ends; the rest is mass at infinity
+_TARGETS = (1e-2, 1e-4, 1e-6, 1e-9, 1e-12, 1e-17)
+_FURTHEST = 500.0
+_MOST_POINTS = 4000
+
+
+@dataclass(frozen=True)
+class SelectionPair(Pair):
+    """The winner of one private selection, by the convex hull of its profile; `reverse` exchanges P and Q."""
+
+    event: SelectionEvent
+    reverse: bool
+
+    def span(self, tail: float) -> tuple[float, float]:
+        losses = self.profile.losses
+        return float(losses[0]), float(losses[-1])
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        return np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
+
+    def beyond(self, loss: float) -> float:
+        profile = self.profile
+        return profile.infinite + float(profile.masses[profile.losses > loss].sum())
+
+    def atoms(self) -> list[tuple[float, float]]:
+        return list(zip(self.profile.losses.tolist(), self.profile.masses.tolist(), strict=True))
+
+    def variance(self) -> float:
+        losses, masses = self.profile.losses, self.profile.masses / self.profile.masses.sum()
+        return float(masses @ (losses - masses @ losses) ** 2)
+
+    @property
+    def profile(self) -> Profile:
+        """The winner's profile. Raises ValueError where a run has none."""
+        profile = selection_profile(self.event, self.reverse)
+        if profile is None:
+            raise ValueError("a run without a profile")
+        return profile
+
+
+def pairs_of(events: tuple[Event, ...], as_gaussian: bool, reverse: bool) -> dict[Pair, int] | None:
+    """A dominating pair for each event with its slots, all Gaussians as one; None where an event has none.
+
+    Args:
+        as_gaussian: whether the exponential mechanism counts as a Gaussian instead of a randomised response; both dominate it.
+        reverse: the other direction, where directions differ.
+    """
+    mu_squared, pairs = Fraction(0), collections.Counter[Pair]()
+    for event in events:
+        if isinstance(event, GaussianEvent) or (as_gaussian and isinstance(event, ExponentialEvent)):
+            part = event_costs.mu_squared(event)
+            if part is None:
+                return None
+            mu_squared += part
+            continue
+        pair = _pair(event, reverse)
+        if pair is None:
+            return None
+        pairs[pair] += event.slots
+    return {**pairs, **({GaussianPair(root_up(mu_squared)): 1} if mu_squared else {})}
+
+
+def selection_epsilon(event: SelectionEvent, delta: float) -> float:
+    """Smallest epsilon of one selection at this delta > 0 by its profile, the larger of both directions; infinite where it has none."""
+    return max((_epsilon(event, runs, delta) for runs in _directions(event)), default=math.inf)
+
+
+def selection_delta(event: SelectionEvent, epsilons: Array) -> Array:
+    """The winner's delta at each epsilon >= 0, the larger of both directions; 1 where a run has no profile."""
+    profiles = [selection_bounds.winner_profile(event.run_count, runs, epsilons, spread=event.spread) for runs in _directions(event)]
+    return np.max(profiles, axis=0) if profiles else np.ones_like(epsilons)
+
+
+def _directions(event: SelectionEvent) -> list[RunProfiles]:
+    """The profiles of one run in each direction that differs; none where it has no profile."""
+    found = run_profiles(event.run())
+    if found is None:
+        return []
+    return [found] if found.forward is found.reverse else [found, found.swapped()]
+
+
+@functools.lru_cache(maxsize=128)
+def selection_profile(event: SelectionEvent, reverse: bool) -> Profile | None:
+    """The winner's profile in one direction, from bounds at both signs of epsilon; None where a run has no profile."""
+    runs = run_profiles(event.run())
+    if runs is None:
+        return None
+    runs = runs.swapped() if reverse else runs
+    run_count, spread, furthest = event.run_count, event.spread, float(runs.forward.losses[-1])
+    far = furthest + selection_bounds.log_ratio(run_count, runs) + 2 * math.log(spread[1] / spread[0])
+    far = min(far if math.isfinite(far) else 3 * furthest, _FURTHEST)
+    step = max(float(np.median(np.diff(runs.forward.losses))), far / _MOST_POINTS)
+    epsilons = step * np.arange(math.ceil(far / step) + 1, dtype=np.float64)
+    up = selection_bounds.winner_profile(run_count, runs, epsilons, spread=spread)
+    down = selection_bounds.winner_profile(run_count, runs.swapped(), epsilons, spread=spread)
+    return _joined(epsilons, up, down)
+
+
+@functools.lru_cache(maxsize=64)
+def run_profiles(events: tuple[Event, ...]) -> RunProfiles | None:
+    """The profiles of one run in both directions; None where an event has no pair, or the losses are too large for floats."""
+    one, other = _composed(events, False), _composed(events, True)
+    if one is None or other is None:
+        return None
+    (forward, up), (backward, down) = one, other
+    if forward == backward:
+        profile = _joined(up[0], up[1], up[1])
+        return None if profile is None else RunProfiles(profile, profile)
+    grid = max(up[0], down[0], key=lambda epsilons: float(epsilons[-1]))
+    up_there, down_there = (np.interp(np.exp(grid), np.exp(eps), deltas) for eps, deltas in (up, down))  # chords in e^epsilon
+    there, back = _joined(grid, up_there, down_there), _joined(grid, down_there, up_there)
+    return None if there is None or back is None else RunProfiles(there, back)
+
+
+def _joined(epsilons: Array, up: Array, down: Array) -> Profile | None:
+    """The profile through bounds at epsilon >= 0 in both directions. None where all losses are equal in floats, because they are tiny or
+    all but certain."""
+    profile = Profile.connected(*_both_signs(epsilons, up, down))
+    return profile if len(profile.losses) >= 2 else None
+
+
+def _both_signs(epsilons: Array, up: Array, down: Array) -> tuple[Array, Array]:
+    """Adds delta at each -e, which follows from that of the other direction at e: 1 - e^-e + e^-e delta'(e)."""
+    below = -np.expm1(-epsilons[:0:-1]) + np.exp(-epsilons[:0:-1]) * down[:0:-1]
+    return np.concatenate([-epsilons[:0:-1], epsilons]), np.concatenate([below, up])
+
+
+def _pair(event: Event, reverse: bool) -> Pair | None:
+    """The pair that dominates one slot."""
+    match event:
+        case SelectionEvent():
+            one, turned = event.repeated(1), reverse and bool(event.relations())
+            return SelectionPair(one, turned) if selection_profile(one, turned) is not None else None
+        case LaplaceEvent():
+            return LaplacePair(1.0 / event.noise_multiplier)
+        case PoissonGaussianEvent():
+            turned = reverse and event.relation == "add-or-remove-one"
+            return PoissonPair(event.noise_multiplier, event.rate, event.relation, turned)
+    pure = event_costs.pure(event.repeated(1))
+    return None if pure is None else ResponsePair(rounded_up(pure))
+
+
+def _composed(events: tuple[Event, ...], reverse: bool) -> tuple[dict[Pair, int], tuple[Array, Array]] | None:
+    """One run's pairs, and its profile as (epsilons, deltas), from epsilon 0 until delta ends."""
+    pairs = pairs_of(events, False, reverse)
+    if pairs is None:
+        return None
+    deviation = math.sqrt(sum(pair.variance() * count for pair, count in pairs.items()))
+    ends = 2 * sum(pair.span(_FLOOR / 4)[1] * count for pair, count in pairs.items())  # as read, losses are rounded up
+    far = min(ends, deviation**2 / 2 + 12 * deviation)
+    if far > _FURTHEST or deviation == 0.0:
+        return None
+    match list(pairs.items()):
+        case [(GaussianPair() as gaussian, 1)]:
+            read: Callable[[Array], Array] = functools.partial(gdp.curve, gaussian.mu)
+        case _:
+            read = functools.partial(pld.chords, pld.readings(pairs, _TARGETS))
+    while True:
+        step = max(min(deviation / _FINENESS, far / 256), far / _MOST_POINTS)
+        epsilons = step * np.arange(math.ceil(far / step) + 1, dtype=np.float64)
+        deltas = read(epsilons)
+        low = np.flatnonzero(deltas <= _FLOOR)
+        if len(low):
+            return pairs, (epsilons[: low[0] + 1], deltas[: low[0] + 1])
+        if far >= min(ends, _FURTHEST):
+            return (pairs, (epsilons, deltas)) if deltas[-1] < 1.0 else None
+        far = min(1.5 * far, ends, _FURTHEST)
+
+
+def _epsilon(event: SelectionEvent, runs: RunProfiles, delta: float) -> float:
+    """By refining a grid around where the falling profile passes delta; each value is a bound, so the upper end is returned."""
+
+    def winner(epsilons: Array) -> Array:
+        return selection_bounds.winner_profile(event.run_count, runs, epsilons, spread=event.spread)
+
+    low, high = 0.0, float(runs.forward.losses[-1])
+    while winner(np.array([high]))[0] > delta:
+        high *= 2.0
+        if high > _FURTHEST:
+            return math.inf
+    while high - low > 1e-6 * high:
+        grid = np.linspace(low, high, 33)
+        below = int(np.flatnonzero(winner(grid) <= delta)[0])
+        if below == 0:
+            return low
+        low, high = float(grid[below - 1]), float(grid[below])
+    return high

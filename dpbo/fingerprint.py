@@ -1,0 +1,261 @@
+"""One digest of the content of a value, to tell whether two values are the same.
+
+`fingerprint(value)` walks through numbers, text, tensors, arrays, containers, data classes and functions. `detail` says how closely it
+looks at functions and at objects of other kinds:
+
+    "names"       functions by their names, other objects by their types: do all ranks ask for the same?
+    "code"        functions by their code and defaults, estimators by their parameters: is a plan in the ledger this one? Data that a
+                  function only refers to stays out, because it may be private and the ledger is public.
+    "references"  the caller's own functions and classes by their code and by the lasting things they refer to, estimators by their
+                  parameters, tables by their content, libraries by names: does a plan go on with what it began with?
+    "content"     everything that can be reached: code with closures, the order of mappings, pickles of other objects: did two runs do the
+                  same in public?
+
+A class may define `fingerprint_parts()`, which returns what is compared instead of its fields. It is not used for "content".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import dis
+import enum
+import functools
+import hashlib
+import io
+import numbers
+import pathlib
+import pickle
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+Detail = Literal["names", "code", "references", "content"]
+_LIBRARIES = (*(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib")), f"{pathlib.Path(__file__).parent}/")
+_CONSTANTS = (numbers.Number, str, bytes, type(None), datetime.date, datetime.time, datetime.timedelta)
+
+
+def fingerprint(value: Any, *, detail: Detail = "names", key: bytes = b"", size: int = 32) -> bytes:
+    """The BLAKE2b digest of a value's content: the same in every process, whatever the order of sets.
+
+    Args:
+        value: what to look at. Tensors and arrays count with their dtype, shape and every bit.
+        detail: how closely to look at functions and other objects, as the module's text says.
+        key: at most 64 secret bytes, where the content is private.
+        size: bytes of the digest, at most 32.
+    """
+    return _Walk(detail, key).digest(value)[:size]
+
+
+def describe_space(distributions: Mapping[str, Any]) -> dict[str, str]:
+    """Each parameter's distribution or list of values, as text for the ledger."""
+    return {name: _describe_axis(axis) for name, axis in distributions.items()}
+
+
+def describe_estimator(estimator: Any) -> str:
+    """Class of an estimator and a digest of its parameters, as text for the ledger."""
+    return f"{type(estimator).__name__} {_code_digest(estimator)}"
+
+
+def describe_scoring(scoring: Any) -> str:
+    """Name of a scoring, as text for the ledger; of the caller's own also a digest of its code, not of what that code calls."""
+    if isinstance(scoring, str):
+        return scoring
+    return f"own {getattr(scoring, '__qualname__', type(scoring).__name__)} {_code_digest(scoring)}"
+
+
+def _describe_axis(axis: Any) -> str:
+    if hasattr(axis, "dist"):
+        keywords = [f"{name}={_describe(value)}" for name, value in sorted(axis.kwds.items())]
+        return f"{axis.dist.name}({', '.join([*map(_describe, axis.args), *keywords])})"
+    if hasattr(axis, "ppf"):
+        return f"{type(axis).__name__}{[f'{axis.ppf(q):.6g}' for q in (0.1, 0.3, 0.5, 0.7, 0.9)]}"
+    return _describe(list(axis))
+
+
+def _describe(value: Any) -> str:
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, _CONSTANTS):
+        return repr(value)
+    if type(value) in (list, tuple):
+        text = ", ".join(map(_describe, value))
+        return f"[{text}]" if type(value) is list else f"({text})"
+    return f"{getattr(value, '__qualname__', type(value).__qualname__)} {_code_digest(value)}"
+
+
+def _code_digest(value: Any) -> str:
+    return fingerprint(value, detail="code", size=8).hex()
+
+
+class _Walk:
+    """A tree of digests: every value's is a hash of its kind, its own bytes and the digests of its parts."""
+
+    def __init__(self, detail: Detail, key: bytes) -> None:
+        self.detail, self.key = detail, key
+        self.functions: dict[Any, bytes | None] = {}  # functions and classes met so far; None while one is being looked at
+
+    def join(self, kind: str, *parts: Any, raw: bytes = b"") -> bytes:
+        """The hash of a kind, of bytes and of the digests of parts."""
+        hashed = hashlib.blake2b(key=self.key, digest_size=32)
+        for content in (kind.encode(), raw):
+            hashed.update(len(content).to_bytes(8, "little"))
+            hashed.update(content)
+        for part in parts:
+            hashed.update(self.digest(part))
+        return hashed.digest()
+
+    def object(self, value: Any, *parts: Any, raw: bytes = b"") -> bytes:
+        """`join` under the name of the value's type; where references count, with the methods of the caller's own classes."""
+        kind = type(value)
+        return self.join(kind.__qualname__, *([kind] if self.detail == "references" and is_own(kind) else []), *parts, raw=raw)
+
+    def digest(self, value: Any) -> bytes:
+        """Of any value."""
+        if isinstance(value, np.generic) and value.dtype.kind in "biufcSU":
+            number = value.item()
+            value = value if isinstance(number, np.generic) else number  # a long double has no Python type
+        if isinstance(value, enum.Enum):
+            return self.object(value, raw=value.name.encode())
+        if isinstance(value, _CONSTANTS) and not isinstance(value, np.generic):
+            return self.join(type(value).__qualname__, raw=repr(value).encode())
+        if isinstance(value, torch.Tensor):
+            flat = value.detach().cpu().to_dense().resolve_conj().resolve_neg().reshape(-1)
+            return self.join(f"{type(value).__qualname__} {value.dtype} {tuple(value.shape)}", raw=flat.view(torch.uint8).numpy().tobytes())
+        if isinstance(value, (np.ndarray, np.generic)):
+            kind = f"{type(value).__qualname__} {value.dtype} {value.shape}"
+            if value.dtype.hasobject:
+                return self.join(kind, *value.reshape(-1).tolist())
+            return self.join(kind, raw=value.tobytes())
+        if self.detail != "content" and hasattr(type(value), "fingerprint_parts"):
+            return self.object(value, *value.fingerprint_parts())
+        own_function = isinstance(value, types.FunctionType) and is_own(value)
+        if self.detail in ("code", "references") and hasattr(value, "__wrapped__") and not own_function:  # such as by torch.no_grad()
+            return self.join("wrapped", value.__wrapped__)
+        if isinstance(value, (types.FunctionType, type)):
+            return self.remembered(value)
+        return self.composed(value)
+
+    def composed(self, value: Any) -> bytes:
+        """Of what is made of other values."""
+        if isinstance(value, functools.partial):
+            return self.join("partial", value.func, value.args, value.keywords)
+        if isinstance(value, types.MethodType) and self.detail != "names":
+            return self.join("method", value.__func__, value.__self__)
+        if isinstance(value, types.CodeType):
+            return self.code(value)
+        if self.detail == "references" and hasattr(value, "iloc"):
+            columns = [value] if value.ndim == 1 else [value.iloc[:, place] for place in range(value.shape[1])]
+            return self.join("table", [*getattr(value, "columns", ())], *(column.to_numpy() for column in columns))
+        if self.detail == "references" and hasattr(value, "tocsr"):
+            rows = value.tocsr()
+            return self.join("sparse", rows.shape, rows.indptr, rows.indices, rows.data)
+        if self.detail in ("code", "references") and hasattr(value, "get_params"):
+            return self.object(value, value.get_params(deep=False))
+        if dataclasses.is_dataclass(value):
+            return self.object(value, *((part.name, getattr(value, part.name)) for part in dataclasses.fields(value)))
+        if isinstance(value, Mapping):
+            if self.detail == "content":
+                return self.object(value, *(part for item in value.items() for part in item))
+            return self.object(value, raw=b"".join(sorted(self.digest(name) + self.digest(part) for name, part in value.items())))
+        if isinstance(value, (list, tuple, range)):
+            return self.object(value, *value)
+        if isinstance(value, (set, frozenset)):
+            return self.object(value, raw=b"".join(sorted(map(self.digest, value))))
+        if self.detail == "content":
+            return self.object(value, raw=_pickled(value))
+        return self.object(value, raw=_name(value) if callable(value) else b"")
+
+    def remembered(self, value: Any) -> bytes:
+        """Of a function or class, looked at once; within itself it counts by its name."""
+        library = self.detail == "references" and not is_own(value)
+        if self.detail == "names" or library or (isinstance(value, type) and self.detail != "references"):
+            return self.join(type(value).__qualname__, raw=_name(value))
+        if value not in self.functions:
+            self.functions[value] = None
+            self.functions[value] = self.source(value)
+        return self.functions[value] or self.join("within itself", raw=_name(value))
+
+    def source(self, value: Any) -> bytes:
+        """Of a function, by its code and what that uses, or of a class, by its methods."""
+        if isinstance(value, type):
+            return self.join("class", {name: part for name, part in vars(value).items() if isinstance(part, types.FunctionType)})
+        name = b"" if self.detail == "references" else _name(value)
+        code = self.code(value.__code__, value.__doc__)
+        used = [] if self.detail == "code" else [*_used(value, everything=self.detail == "content")]
+        return self.join("function", code, value.__defaults__, value.__kwdefaults__, used, raw=name)
+
+    def code(self, code: types.CodeType, doc: str | None = None) -> bytes:
+        """Of compiled code, without the function's docstring."""
+        constants = code.co_consts[1:] if doc is not None and code.co_consts[:1] == (doc,) else code.co_consts
+        return self.join("code", code.co_names, constants, raw=code.co_code)
+
+
+def _used(function: types.FunctionType, *, everything: bool) -> Iterator[tuple[str, Any]]:
+    """What a function's code refers to outside itself.
+
+    With `everything`, what it closes over; else also globals, but only what lasts and the code does not set.
+    """
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    names = set(cells)
+    if not everything:
+        codes = [*_nested(function.__code__)]
+        names |= {name for code in codes for name in code.co_names}
+        names -= {line.argval for code in codes for line in dis.get_instructions(code) if line.opname in ("STORE_DEREF", "STORE_GLOBAL")}
+    for name in sorted(names):
+        try:
+            value = cells[name].cell_contents if name in cells else function.__globals__.get(name)
+        except ValueError:  # not assigned yet
+            continue
+        if everything or _lasts(value):
+            yield name, value
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested(constant)
+
+
+def _lasts(value: Any) -> bool:
+    """Functions, classes, tables, numbers, text and tuples of these; not lists, dicts and other objects, which may fill as code runs."""
+    if isinstance(value, tuple):
+        return all(map(_lasts, value))
+    plain = bool, int, float, complex, str, bytes, np.generic, np.ndarray, torch.Tensor
+    return isinstance(value, (*plain, functools.partial, types.FunctionType, type)) or hasattr(value, "iloc")
+
+
+def is_own(thing: Any) -> bool:
+    """Whether a function or class is the caller's own: neither Python's, nor an installed library's, nor dpbo's."""
+    name = getattr(thing, "__module__", None) or ""
+    code = getattr(thing, "__code__", None)
+    file = getattr(sys.modules.get(name), "__file__", None) if code is None else code.co_filename
+    return name != "builtins" and not (file or "").startswith(_LIBRARIES)
+
+
+def _name(thing: Any) -> bytes:
+    return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', '')}".encode()
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles tensors by their content: torch's own pickle of a storage differs every time."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, torch.Tensor) and thing.dtype is not torch.bfloat16 and thing.layout is torch.strided:
+            return torch.from_numpy, (thing.detach().cpu().contiguous().numpy(),)
+        return NotImplemented
+
+
+def _pickled(thing: Any) -> bytes:
+    """The pickle; of what has none, the name of its type."""
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer).dump(thing)
+    except Exception:
+        return _name(type(thing))
+    return buffer.getvalue()

@@ -1,0 +1,205 @@
+"""Kusner et al.'s three private loops: what they release, what they charge, what they say, and that Algorithm 3 keeps its sensitivity."""
+
+import math
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.accounting import PureFilter
+from dpbo.errors import InputError
+from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise
+from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest, bounds, regularised
+
+EXACT = NoNoise(allow_not_private=True)
+
+
+def kernel(length=0.2):
+    made = RBFKernel().double()
+    made.lengthscale = length
+    return made
+
+
+def gain(x, records):
+    """A bump whose place is the records' mean."""
+    return 2 * math.exp(-20 * float((x[0] - records.mean()) ** 2)) - 1
+
+
+def search(**changes):
+    candidates = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(1)
+    terms = {"kernel": kernel(), "noise": 1e-3, "evaluations": 15, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0)}
+    return KusnerSearch(changes.pop("gain", gain), candidates, **{**terms, **changes})
+
+
+def make(records=None, **settings):
+    terms = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(1000.0, 0.0),
+             "accounting": PureFilter(), "allow_conditional": True}  # fmt: skip
+    data = torch.full((40,), 0.7, dtype=torch.float64) if records is None else records
+    return Curator(data, **{**terms, **settings})
+
+
+def test_the_search_inside_finds_the_best_candidate_and_its_value():
+    curator = make()
+    utilities = curator.release(search().best(), EXACT).value
+    assert abs(float(search().candidates[int(utilities.argmax())]) - 0.7) < 0.03
+    assert curator.release(search().value(), EXACT).value.item() == pytest.approx(1.0, abs=0.02)
+    assert curator.release(search().last(amplitude=0.1, tau=1.0), EXACT).value.item() == pytest.approx(1.0, abs=0.2)
+
+
+def test_the_noise_is_the_papers():
+    """The exponential mechanism's sensitivity is theorem 1, the Laplace scale theorem 3 (or 5) over epsilon; both versions."""
+    for constants in ("paper", "corrected"):
+        plan = search(constants=constants, allow_not_private=constants == "paper")
+        shared: dict[str, Any] = {"count": 50, "evaluations": 15, "kappa": 0.99, "delta": 0.01, "constants": constants}
+        best, value = plan.best(), plan.value()
+        assert best.sensitivity(Adjacency.REPLACE_ONE).linf == pytest.approx(bounds.theorem_1(**shared))
+        scale = value.sensitivity(Adjacency.REPLACE_ONE).l1 / 2.0
+        release = make().release(value, LaplaceMechanism(0.5))
+        assert release.law.scale[0] == pytest.approx(scale)
+        assert plan.last(amplitude=0.3, tau=0.5).bound == pytest.approx(
+            bounds.theorem_5(
+                count=50, kappa=0.99, delta=0.01, constants=constants,
+                regret=bounds.noise_free_regret(evaluations=15, dimension=1, amplitude=0.3, tau=0.5),
+            )
+        )  # fmt: skip
+    with pytest.raises(InputError, match="REPLACE_ONE"):
+        search().best().sensitivity(Adjacency.ADD_OR_REMOVE_ONE)
+
+
+def test_a_gain_that_fails_or_runs_wild_stays_in_its_range():
+    def broken(x, records):
+        if float(x[0]) < 0.5:
+            raise ValueError("private detail")
+        return math.nan if float(x[0]) < 0.8 else 1e300
+
+    value = make().release(search(gain=broken).value(), EXACT).value.item()
+    assert value == pytest.approx(3.0, abs=1e-6)
+
+
+def ramp(w, records):
+    """1-d margin loss in [0, 1], 1/2-Lipschitz in w for |x| <= 1, 1/2 at w = 0."""
+    x, y = records[:, 0].clamp(-1, 1), records[:, 1]
+    return (0.5 - 0.5 * y * w * x).clamp(0, 1)
+
+
+def hinge_fit(regularisation):
+    """argmin (l/2) w^2 + mean hinge on public records x = 1, y = +1: w = min(1, 1/l)."""
+    return min(1.0, 1.0 / regularisation)
+
+
+def best(records, **changes):
+    terms = {"fit": hinge_fit, "grid": [0.5, 1.0, 2.0, 4.0], "lipschitz": 0.5, "bound": 1.0, "at_zero": 0.5, "records": records}
+    return RegularisedBest(ramp, **{**terms, **changes})
+
+
+def people(n, seed=0):
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(np.stack([rng.uniform(-1, 1, n), rng.choice([-1.0, 1.0], n)], axis=1))
+
+
+@pytest.mark.parametrize("adaptive", [None, AdaptiveLipschitz(kernel(1.0), 1e-2, 3)])
+def test_the_best_value_is_found_and_unconditional_over_the_whole_grid(adaptive):
+    data = people(200)
+    data[:, 1] = data[:, 0].sign()
+    conditional = adaptive is not None
+    curator = make(data, allow_conditional=conditional)
+    truth = max(float(-ramp(hinge_fit(l), data).mean()) for l in (0.5, 1.0, 2.0, 4.0))  # noqa: E741
+    assert curator.release(best(200, adaptive=adaptive), EXACT).value.item() == pytest.approx(truth, abs=1e-6 if adaptive is None else 0.1)
+    release = make(data, allow_conditional=conditional).release(best(200, adaptive=adaptive), LaplaceMechanism(1.0))
+    if conditional:
+        with pytest.raises(InputError, match="loss-lipschitz"):
+            make(data, allow_conditional=False).release(best(200, adaptive=adaptive), LaplaceMechanism(1.0))
+    expected = regularised.fixed_grid if adaptive is None else lambda **k: regularised.theorem_7(most=4.0, **k)
+    assert release.law.scale[0] / 200 == pytest.approx(expected(least=0.5, lipschitz=0.5, bound=1.0, records=200), rel=1e-6)
+
+
+@pytest.mark.parametrize("adaptive", [None, AdaptiveLipschitz(kernel(1.0), 1e-2, 3)])
+@pytest.mark.attack("A5", "A9")
+def test_no_neighbour_moves_the_best_value_further_than_declared(adaptive):
+    """Replaced records of every kind, among them one that is not finite and one that breaks the loss."""
+    rng = np.random.default_rng(1)
+    for trial in range(24):
+        m, least = int(rng.integers(2, 8)), (0.5, 4.0)[trial % 8 < 4]
+        data = people(m, seed=trial)
+        other = data.clone()
+        other[0] = torch.tensor([[1.0, -data[0, 1]], [math.nan, 1.0], [-1e30, 1.0], [0.0, 1.0]], dtype=torch.float64)[trial % 4]
+        query = best(m, grid=[least, 2 * least, 4 * least], adaptive=adaptive)
+        values = [float(make(d).release(query, EXACT).value) for d in (data, other)]
+        assert abs(values[0] - values[1]) <= query.sensitivity(Adjacency.REPLACE_ONE).l1 / m * (1 + 1e-9), trial
+
+
+def test_terms_that_do_not_fit_are_refused():
+    for name, change in (("grid", {"grid": [2.0, 1.0]}), ("worst", {"at_zero": 2.0})):
+        with pytest.raises(InputError, match=name):
+            best(10, **change)
+    with pytest.raises(InputError, match="records"):
+        make(people(20), allow_conditional=False).evaluate(best(10))
+    scaled = ScaleKernel(kernel()).double()
+    scaled.outputscale = 100.0
+    with pytest.raises(InputError, match="variance 1"):
+        search(kernel=scaled)
+
+
+@pytest.mark.attack("A19")
+def test_over_the_whole_grid_no_broken_promise_breaks_the_sensitivity():
+    """The clip holds what the caller promised: without it each of these moved the value ten times too far."""
+    data = torch.tensor([[1.0]] * 5, dtype=torch.float64)
+    other = data.clone()
+    data[0], other[0] = 1e6, -1e6
+    ramp, fit = (lambda w, r: (0.5 - 0.5 * r[:, 0] * w).clamp(0, 1)), (lambda regularisation: 1.0 / regularisation)
+    causes: dict[str, tuple[Any, Any]] = {
+        "a huge record": (ramp, fit),
+        "a fit that is too long": (ramp, lambda regularisation: 100.0 / regularisation),
+        "a loss that differs at zero": (lambda w, r: torch.sigmoid(5 * r[:, 0]), fit),
+    }
+    for cause, (loss, fitted) in causes.items():
+        query = RegularisedBest(loss, fit=fitted, grid=[10.0, 20.0], lipschitz=0.5, bound=1.0, at_zero=0.5, records=5)
+        values = [float(make(d, allow_conditional=False).release(query, EXACT).value) for d in (data, other)]
+        assert abs(values[0] - values[1]) <= query.sensitivity(Adjacency.REPLACE_ONE).l1 / 5 * (1 + 1e-9), cause
+        assert query.sensitivity(Adjacency.REPLACE_ONE).l1 == pytest.approx(0.1, rel=1e-6), cause
+
+
+@pytest.mark.attack("A21")
+def test_an_interrupted_or_writing_gain_lets_nothing_out(ctrl_c):
+    def interrupted(x, records):
+        secret = records.clone()
+        signal.raise_signal(signal.SIGINT)
+        return float(secret.sum())
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        make().evaluate(search(gain=interrupted).best())
+    assert not str(caught.value)
+    frames, traceback = [], caught.value.__traceback__
+    while traceback is not None:
+        frames.append(traceback.tb_frame.f_code.co_name)
+        traceback = traceback.tb_next
+    assert "interrupted" not in frames
+
+    def writing(x, records):
+        x -= records.mean()
+        return 0.0
+
+    plan = search(gain=writing)
+    before = plan.candidates.clone()
+    make().release(plan.value(), EXACT)
+    assert torch.equal(plan.candidates, before)
+
+
+@pytest.mark.attack("A19")
+def test_a_plan_must_say_from_the_start_what_it_rests_on():
+    question, mechanism = search().best(), ExponentialMechanism.of(1.0)
+    curator = make()
+    curator.reserve("quiet", mechanism.event(), slots=1, terms={})
+    handle = curator.evaluate(question)
+    with pytest.raises(InputError, match="gp-prior"):
+        curator.release_all([handle], mechanism, name="quiet", plan="quiet")
+    assert "conditional-allowed" in curator.statement().assumptions
+    curator.reserve("open", mechanism.event(), slots=1, terms={"assumptions": dict(question.data_assumptions())})
+    statement = curator.statement()
+    assert statement.lines[0] == "not bounded"
+    assert statement.meaning[0].startswith("only under gp-prior")
+    curator.release_all([handle], mechanism, name="open", plan="open")

@@ -1,0 +1,138 @@
+"""The GPU kernels give the CPU's sums: in Triton's interpreter everywhere, and on a GPU where there is one."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dpbo import PrivacyUnit
+from dpbo.curator.records import PrivateView
+from dpbo.queries import ClippedGradient
+from dpbo.queries.gpu import gradient, moments
+from dpbo.queries.gpu.gradient import _ready
+from dpbo.queries.gradient import loss_column
+from dpbo.queries.mixture_moments import MixtureMoments
+from dpbo.queries.query import IntegerSum
+from tests.unit.queries.fused_cases import AIMS, MOMENTS, OTHERS, SUMS, both_sums, moments_apart, moments_of, sign_kept_apart
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=on_a_gpu)]
+CLOSE = 1e-6  # share of the largest sum there could be; a step of a weight of one record in 300 is 1.6e-6
+
+
+@pytest.mark.attack("A4")
+def test_interpreted_they_give_the_cpus_integers():
+    """Of moments, what a rounding moves from one component to another leaves all components together the same whole numbers."""
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.unit.queries.fused_cases"]  # in a process of its own, whose kernels are interpreted
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    same, apart, launched = json.loads(done.stdout)
+    assert same == [True] * (len(SUMS) * len(AIMS) + 3)
+    assert len(apart) == len(MOMENTS) + len(OTHERS)
+    assert all(together == 0 and each < CLOSE for together, each in apart)
+    assert launched == [True, True]
+
+
+def test_a_trial_launch_that_finds_no_memory_says_nothing_of_the_next(monkeypatch):
+    def full(*arguments, **options):
+        raise torch.OutOfMemoryError
+
+    for host, launch in ((gradient, "one_pass_sum"), (moments, "one_pass_moments")):
+        monkeypatch.setattr(host, launch, full)
+        with pytest.raises(torch.OutOfMemoryError):
+            host._works(torch.device("cpu", 0))
+
+
+def test_a_column_is_copied_where_the_kernel_could_not_read_it_and_only_there():
+    memory = torch.arange(64.0)  # torch's own memory begins at a multiple of 64 bytes
+    assert _ready(memory[4:]).data_ptr() == memory[4:].data_ptr()
+    for column in (memory[1:], memory[::2], memory.double(), sign_kept_apart(memory)):
+        ready = _ready(column)
+        assert ready.data_ptr() % 16 == 0
+        assert not ready.is_neg()
+        assert ready.tolist() == column.tolist()
+
+
+@on_a_gpu
+@pytest.mark.attack("A4")
+def test_on_a_gpu_they_give_the_cpus_integers():
+    for case in (*SUMS, (100_003, 34, 33, 9.0)):
+        for aim in AIMS:
+            found, own = both_sums(case, aim, "cuda")
+            assert found == own, (case, aim)
+    for of_points in (*MOMENTS, (300_001, 2, 5, "full", False)):
+        for dtype in (torch.float32, torch.float64):
+            together, each = moments_apart(of_points, device="cuda", dtype=dtype)
+            assert together == 0, (of_points, dtype)
+            assert each < CLOSE, (moments, dtype)
+
+
+def released(query, records):
+    """The whole numbers that a question is answered with."""
+    answer = query._evaluate(PrivateView.of(records, PrivacyUnit("record"), units_are_public=True), query.prepare())
+    assert isinstance(answer, IntegerSum)
+    return answer.numerators
+
+
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dimension", [2, 9])
+def test_one_record_changes_no_others_bits(device, dimension):
+    """Replaced by one that counts as nothing, a record takes away what it adds alone: on the fused path and on the other."""
+    X = torch.randn(20_001, dimension, dtype=torch.float64)
+    _, question = moments_of(300, dimension, 3, "full", False)
+    nothing = torch.full((1, dimension), math.nan, dtype=torch.float64)
+    whole = released(question, X.to(device))
+    for row in (0, 5000, 20_000):
+        without = released(question, torch.cat([X[:row], nothing, X[row + 1 :]]).to(device))
+        alone = released(question, torch.cat([X[row : row + 1], nothing.expand(20_000, -1)]).to(device))
+        assert (without + alone).tolist() == whole.tolist()
+
+
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_record_that_the_loss_fails_on_changes_no_others_path(device):
+    """Where the loss or `vectors` raises on a record, all come back from the CPU: the others must count to the same bits."""
+    records = torch.randn(5000, 2, device=device)
+    failing, absent = records.clone(), records.clone()
+    failing[17], absent[17] = 1e3, math.nan
+    _, question = moments_of(300, 2, 3, "full", False)
+
+    def fragile(batch):
+        if bool((batch[:, 0] > 100).any()):
+            raise ValueError
+        return batch
+
+    moments = MixtureMoments(2, ball=question.ball, natural=question.natural, vectors=fragile)
+    points, W = torch.eye(2, dtype=torch.float64), torch.randn(7, 2, dtype=torch.float64)
+    gradient = ClippedGradient(lambda x, batch: fragile(batch) @ x.to(batch), points, weights=W, clip=1.0, divisor=1.0)
+    for query in (gradient, moments):
+        assert released(query, failing).tolist() == released(query, absent).tolist()
+
+
+def test_the_path_is_chosen_by_public_things_alone():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert not gradient.can_sum_in_one_pass(cpu, 2)
+    assert not moments.can_sum_in_one_pass(cpu, 5, 2, "full")
+    assert gradient.can_sum_in_one_pass(gpu, 256) == moments.can_sum_in_one_pass(gpu, 5, 2, "full") == torch.cuda.is_available()
+    assert not gradient.can_sum_in_one_pass(gpu, 257)
+    assert not moments.can_sum_in_one_pass(gpu, 65, 2, "full")
+
+
+@pytest.mark.attack("A4")
+def test_a_loss_has_the_same_bits_however_it_was_collected():
+    """At once, in pieces, from a view of the records, or from the CPU in float64 because the loss failed on one record."""
+    for dtype in (torch.float64, torch.float32, torch.int64, torch.bfloat16):
+        records = (1e6 + 1e17 * torch.rand(50, 1, dtype=torch.float64)).to(dtype)
+        for stored in (torch.float32, torch.float64):
+            for own in (frozenset({records.untyped_storage().data_ptr()}), frozenset[int]()):
+                expected = loss_column([records.to(torch.float64)], torch.device("cpu"), own, stored).double()
+                for pieces in ([records], records.split(7), records.split(25)):
+                    assert torch.equal(loss_column(pieces, torch.device("cpu"), own, stored).double(), expected), (dtype, stored)
+    assert loss_column([], torch.device("cpu"), frozenset(), torch.float64).tolist() == [], "no records, and no loss of any"
