@@ -9,8 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.ensemble import ExtraTreesClassifier
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space, Statement
-from dpbo.acquisition import suggest_pareto
-from dpbo.acquisition.expected_improvement import pareto_front
+from dpbo.acquisition import pareto_front, suggest_pareto
 
 SPACE, (PIXELS, LABELS) = Space(n_estimators=randint(1, 101), max_depth=randint(2, 21)), load_digits(return_X_y=True)
 

@@ -1,3 +1,4 @@
+from .expected_improvement import pareto_front as pareto_front
 from .expected_improvement import suggest as suggest
 from .expected_improvement import suggest_pareto as suggest_pareto
 from .gradient_design import suggest_gradient_points as suggest_gradient_points

@@ -234,7 +234,7 @@ METHODS = (
     "queries.ball.Ball queries.mixture_moments.MixtureMoments queries.point_sums.ClusterSums queries.point_sums.SecondMoment "
     "queries.rows.RowOutcome testing.auditing.reachable testing.mechanism_contract.assert_not_law accounting.calibration.convert_adjacency "
     "models.datasets.squared_exponential acquisition.expected_improvement.posterior_mean "
-    "acquisition.expected_improvement.pareto_front testing.mechanism_contract.assert_law papers.po_gp_ucb.transform.recover_rows "
+    "testing.mechanism_contract.assert_law papers.po_gp_ucb.transform.recover_rows "
     "accounting.run_count_tuning.scale_base papers.po_gp_ucb.curator_side.write_release "
     "papers.po_gp_ucb.row_noise.random_projection papers.po_gp_ucb.transform.po_gp_ucb_omega "
     "papers.po_gp_ucb.transform.outside_column_space papers.po_gp_ucb.transform.identify_table"

@@ -56,7 +56,6 @@ REPLAYED = {
     "TrialObjective": "tests/integration/test_optuna.py::test_replay_of_a_study",
     "NoiseAwareSampler": "tests/integration/test_optuna.py::test_replay_of_a_study",
     "recommended_trial": "tests/integration/test_optuna.py::test_replay_of_a_study",
-    "Recommendation": "tests/integration/test_optuna.py::test_replay_of_a_study",
     "recommended": "tests/integration/test_ax.py::test_replay_of_an_experiment",
     "PrivateEngine": "tests/integration/test_opacus_noise.py::test_steps_follow_from_noised_sums_alone",
     "LedgerAccountant": "tests/integration/test_opacus_noise.py::test_steps_follow_from_noised_sums_alone",
