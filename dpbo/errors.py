@@ -69,17 +69,20 @@ class BudgetExceeded(PrivacyError):
     """A release or a reservation needs more than is left. Nothing was drawn and nothing was charged.
 
     Args:
-        requested, remaining, budget: public numbers in one unit.
+        requested, remaining, budget: public numbers in one unit; the message gives costs also as shares of the budget.
         unit: of these, such as slots or mu^2.
         what: the release or reservation.
         account: the budget in epsilon and delta, and what it was spent on (`Ledger.account`).
     """
 
     def __init__(self, requested: float, remaining: float, budget: float, unit: str, what: str, account: str) -> None:
-        self.requested, self.remaining, self.budget, self.unit = requested, remaining, budget, unit
+        left = remaining if remaining > 1e-12 * budget else 0  # floats of two exact sums that are equal may differ
+        self.requested, self.remaining, self.budget, self.unit = requested, left, budget, unit
+        counted = isinstance(budget, int) or unit == "slots" or not budget  # a share of a count is no share of the privacy budget
+        share, rest = ("", "") if counted else (f" ({100 * part / budget:.4g} % of the budget)" for part in (requested, left))
         super().__init__(
-            f"{what} needs {requested:.6g} {unit}; {remaining:.6g} of {budget:.6g} {unit} are left. Nothing was charged. {account} "
-            "Beyond this budget nothing more may be asked of these records, in this ledger or in another."
+            f"{what} needs {requested:.6g} {unit}{share}; {left:.6g} of {budget:.6g} {unit} are left{rest}. Nothing was charged. {account} "
+            "Beyond this budget nothing more may be released about these records, with this ledger or another."
         )
 
 
@@ -119,7 +122,7 @@ class LedgerUnavailable(LedgerError):
 
 
 class LedgerMismatch(LedgerError):
-    """The ledger belongs to another data set, unit, adjacency, budget or plan."""
+    """The ledger belongs to another data set, unit, adjacency or budget, or the reservation has other terms."""
 
     def __init__(self, field: str, stored: Any, given: Any, remedy: str) -> None:
         self.field, self.stored, self.given = field, stored, given
@@ -127,10 +130,10 @@ class LedgerMismatch(LedgerError):
 
 
 class PlanChanged(LedgerMismatch):
-    """A plan was resumed with other records, another score or another training than it began with. Nothing was charged.
+    """A reservation was resumed with other records, another score or another training than it began with. Nothing was charged.
 
     Attributes:
-        plan: the plan's name.
+        plan: the reservation's name.
         field: what differs.
     """
 
@@ -138,9 +141,9 @@ class PlanChanged(LedgerMismatch):
         self.plan, self.field = plan, field
         PrivacyError.__init__(
             self,
-            f"the plan {plan!r} began with another value of {field}, which its released values answer. Nothing was charged. Resume it with "
-            "the same one, or choose another name. A score counts with the numbers, text and functions that it refers to. If the question "
-            "is the same nevertheless, delete the file of fingerprints beside the ledger.",
+            f"the reservation {plan!r} began with another value of {field}, and what it has released belongs to that one. Nothing was "
+            "charged. Resume it with the same value, or choose another name. A score is the same only if the numbers, text and functions "
+            "that it refers to are. If the question is the same nevertheless, delete the file of fingerprints beside the ledger.",
         )
 
 

@@ -4,8 +4,8 @@
 looks at functions and at objects of other kinds:
 
     "names"       functions by their names, other objects by their types: do all ranks ask for the same?
-    "code"        functions by their code and defaults, estimators by their parameters: is a plan in the ledger this one? Data that a
-                  function only refers to stays out, because it may be private and the ledger is public.
+    "code"        functions by their code and defaults, estimators by their parameters: is a plan in the ledger this one? Tensors, bound
+                  objects, data classes and what a function refers to stay out: they may be private, and the ledger is public.
     "references"  the caller's own functions and classes by their code and by the lasting things they refer to, estimators by their
                   parameters, tables by their content, libraries by names: does a plan go on with what it began with?
     "content"     everything that can be reached: code with closures, the order of mappings, pickles of other objects: did two runs do the
@@ -123,7 +123,7 @@ class _Walk:
             return self.object(value, raw=value.name.encode())
         if isinstance(value, _CONSTANTS) and not isinstance(value, np.generic):
             return self.join(type(value).__qualname__, raw=repr(value).encode())
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and self.detail != "code":
             flat = value.detach().cpu().to_dense().resolve_conj().resolve_neg().reshape(-1)
             return self.join(f"{type(value).__qualname__} {value.dtype} {tuple(value.shape)}", raw=flat.view(torch.uint8).numpy().tobytes())
         if isinstance(value, (np.ndarray, np.generic)):
@@ -144,7 +144,7 @@ class _Walk:
         """Of what is made of other values."""
         if isinstance(value, functools.partial):
             return self.join("partial", value.func, value.args, value.keywords)
-        if isinstance(value, types.MethodType) and self.detail != "names":
+        if isinstance(value, types.MethodType) and self.detail in ("references", "content"):
             return self.join("method", value.__func__, value.__self__)
         if isinstance(value, types.CodeType):
             return self.code(value)
@@ -156,7 +156,7 @@ class _Walk:
             return self.join("sparse", rows.shape, rows.indptr, rows.indices, rows.data)
         if self.detail in ("code", "references") and hasattr(value, "get_params"):
             return self.object(value, value.get_params(deep=False))
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and self.detail != "code":
             return self.object(value, *((part.name, getattr(value, part.name)) for part in dataclasses.fields(value)))
         if isinstance(value, Mapping):
             if self.detail == "content":

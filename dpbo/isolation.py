@@ -1,4 +1,4 @@
-"""Four tools that keep private work from being seen or disturbed, in a process that several threads share.
+"""Five tools that keep private work from being seen or disturbed, in a process that several threads share.
 
 - `mute_warnings`: no warning is shown, in any thread: `warnings.catch_warnings` of two threads would undo each other
 - `seed_torch`: torch's CPU generator, seeded for a while by one thread at a time, as BoTorch's searches need it

@@ -23,7 +23,7 @@ import torch
 from botorch.models import SingleTaskGP
 from tqdm import tqdm
 
-from dpbo.accounting.calibration import budget_cost, exact_share
+from dpbo.accounting.calibration import budget_cost, describe_budget
 from dpbo.curator.birth import plan_terms
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
@@ -70,10 +70,17 @@ class PrivateObjective:
         evaluations: number of points that may be released.
         fit: `fit(x) -> model`, from public records only. If it raises an exception, nothing is charged.
         name: name of the plan in the ledger. The same name and terms resume the plan, which needs the records, score and fit that it began
-            with; the log says how many evaluations were resumed and how many are lost.
+            with. The log says how many evaluations were resumed, and how many were charged but not delivered because the process was
+            killed.
         budget: what all evaluations together may spend: a `Budget`, or a share in (0, 1] of the curator's. 1 leaves nothing for another
             release. Under `Planned`, which lists what each release takes: 1.
-        weights, max_records_per_unit, divisor, worst, role: as in `ClippedMean`.
+        weights: one number a metric, for several metrics: a metric of twice the weight gets half the noise relative to its range.
+        max_records_per_unit: a unit with r records counts as min(r, this) records, each with the mean of its scores; 1: all units count
+            alike.
+        divisor: public number of units that the sum of scores is divided by; omitted, their true number, which only REPLACE_ONE makes
+            public. Required where `max_records_per_unit` is above 1.
+        worst: the score that NaN and a failed score count as: the "lower" end of the range, the "upper" end, or a number inside it.
+        role: role of the curator's records, such as "validation": each release is then charged to the records of this role only.
         mechanism: GaussianMechanism, or LaplaceMechanism if the curator's filter cannot pay for a Gaussian; omitted, the first that
             it can pay for. `NoNoise(allow_not_private=True)` is the non-private baseline.
         sample_rate: each evaluation scores a Poisson sample of the units, taken with this probability; see `PoissonSampled`.
@@ -126,7 +133,7 @@ class PrivateObjective:
         planned = mechanism if isinstance(mechanism, NoNoise) else self._affordable(mechanism, query, budget)
         self._noise_std(planned)  # raises if this noise cannot be drawn, before anything is reserved
         begun = name in curator.ledger.head().used
-        spending = str(budget) if isinstance(budget, Budget) else str(exact_share(budget))
+        spending = describe_budget(budget)
         stated = plan_terms({"budget": spending, **query.public_inputs()}, terms or {}, also=_STATED)
         curator.bind(name, {"score": score, "fit": fit}, begun=begun)
         event = curator.reserve(name, query.release_event(planned.event(), curator.adjacency), slots=evaluations, terms=stated)
@@ -156,7 +163,9 @@ class PrivateObjective:
             BudgetExceeded: q is more than `remaining`; nothing was evaluated or charged.
         """
         if len(X) > (left := self.remaining):
-            raise BudgetExceeded(len(X), left, self.evaluations, "slots", f"the batch for {self.name!r}", self.curator.ledger.account())
+            advice = f"Pass at most {left} of the rows. " if left else ""
+            what, account = f"X of shape {tuple(X.shape)}, for {self.name!r},", self.curator.ledger.account()
+            raise BudgetExceeded(len(X), left, self.evaluations, "evaluations", what, advice + account)
         return self._released([self.evaluate(x) for x in X.detach()], X.device)
 
     def evaluate(self, x: Annotated[torch.Tensor, _POINT]) -> Handle:
@@ -286,7 +295,11 @@ class PrivateObjective:
             if multiplier is not None:
                 return candidate(multiplier)
         names = " or ".join(event.mechanism for event in events.values())
-        remedy = "Sampled means need RDPFilter or Planned; a plan must list the event with as many slots as there are evaluations."
+        remedy = "Omit mechanism=, or give the Curator another accounting=, for example GDPFilter()."
+        if self._sample_rate is not None:
+            remedy = "sample_rate= needs Curator(..., accounting=RDPFilter()), or Planned with this event and as many slots as evaluations."
+        if accounting.events:
+            remedy = "The plan must list this event, with as many slots as there are evaluations."
         raise InputError("mechanism", names, f"one that {accounting.name} can pay for", remedy)
 
     def _noise_std(self, mechanism: AdditiveMechanism | NoNoise) -> torch.Tensor:

@@ -37,12 +37,13 @@ class StrategyPlan:
     """What one strategy makes of a budget.
 
     Attributes:
-        name: "bo", "gibo" or "grid", as DPSearch calls them.
-        releases: number of releases; model_fits: number of models that are trained.
-        noise: standard deviation of one released mean score; None if no score is released.
-        detectable_difference: smallest difference of two mean scores that the strategy detects. None if it compares no scores; infinite if
-            it exceeds the range.
-        remark: a note for the reader.
+        name: "bo", "gibo" or "grid", as in `DPSearch(strategy=...)`; `plan` explains them.
+        releases: number of releases.
+        model_fits: number of models that are trained.
+        noise: standard deviation of the noise of one released mean score, in the score's units; None if no score is released.
+        detectable_difference: smallest difference of two mean scores that the strategy detects, in the score's units. None if it compares
+            no scores; infinite if it exceeds the range.
+        remark: further facts, as text for the table.
     """
 
     name: str
@@ -58,9 +59,14 @@ class Plan:
     """A comparison of strategies; `str()` is a table.
 
     Attributes:
-        mu: budget of the search in Gaussian DP; final_noise: standard deviation of the separate release of the chosen score.
-        recommended: name of the recommended strategy, or "none". A rule of thumb: DP-GIBO from 8 dimensions, if units times mu is below 300
-            and its noise is below half of the clip; else BO if it detects 5 % of the range; else the grid if it detects 10 %.
+        units: public number of protected units.
+        score_range: public (lower, upper) of one record's score, in the score's units.
+        mu: budget of the search, in Gaussian DP; without the share that is kept for the chosen score.
+        final_noise: standard deviation of the noise of the chosen configuration's score, in the score's units; None if that score is not
+            released.
+        strategies: the `StrategyPlan` of "bo", "gibo" and "grid", in this order.
+        recommended: name of the recommended strategy, or "none". A rule of thumb: "gibo" from 8 dimensions, if units times mu is below 300
+            and its noise is at most half of the clip; else "bo" if it detects 5 % of the range; else "grid" if it detects 10 %.
     """
 
     units: int
@@ -94,13 +100,21 @@ def plan(
 ) -> Plan:
     """Compare what each strategy would cost and detect, under REPLACE_ONE and the default accounting. Reads no data.
 
+    The strategies, by their names in DPSearch:
+        "bo": Bayesian optimisation. Each model's mean score is released with noise, and a Gaussian process proposes the next point.
+        "gibo": private gradients (`DPGIBO`). Each step fits dimension + 1 models and releases one noisy gradient, but no score.
+        "grid": all models are fitted to public candidates. One private choice releases which of them is best, but no score.
+
     Args:
-        units: number of protected units, public.
+        units: public number of protected units.
         budget: (epsilon, delta) or mu.
         evaluations: number of models that the search may fit: points, candidates, or design points of private gradients.
         dimension: number of hyper-parameters that are searched.
-        score_range: public range of a record's score.
+        score_range: public (lower, upper) of one record's score.
         final_share: share of the budget that is kept for a separate release of the chosen configuration's score; None for no such release.
+
+    Returns:
+        A `Plan`; print it as a table.
     """
     share = 1 - (exact_share(final_share, "final_share") if final_share is not None else Fraction(0))
     exact_share(share, "1 - final_share")
@@ -163,16 +177,17 @@ def _table(units: Sequence[int], epsilons: Sequence[float], cells: Sequence[Sequ
 def _bo(units: int, budget: Budget, evaluations: int, score_range: tuple[float, float], share: Fraction) -> StrategyPlan:
     noise = noise_per_evaluation(units, budget, evaluations=evaluations, score_range=score_range, share=share)
     difference = _within_range(_NORMAL * noise, score_range)
-    return StrategyPlan(BO, evaluations, evaluations, noise, difference, "its model averages over evaluations and looks where it pays")
+    remark = "a Gaussian process averages over all released scores and proposes the next point"
+    return StrategyPlan(BO, evaluations, evaluations, noise, difference, remark)
 
 
 def _gibo(units: int, budget: Budget, evaluations: int, dimension: int, share: Fraction) -> StrategyPlan:
     steps = evaluations // (dimension + 1)
     if steps == 0:
-        return StrategyPlan(GIBO, 0, 0, None, None, f"needs {dimension + 1} fits a step")
+        return StrategyPlan(GIBO, 0, 0, None, None, f"impossible: one step needs {dimension + 1} model fits")
     rho = 2 * math.sqrt(dimension) * calibrate(budget, releases=steps, share=share) / units
-    verdict = "hopeless" if rho > _HOPELESS else "noisy" if rho > _NOISY else "usable"
-    remark = f"{steps} steps, noise of a gradient {rho:.2g} of its clip: {verdict}; continuous parameters, smooth scores"
+    verdict = "too noisy" if rho > _HOPELESS else "noisy" if rho > _NOISY else "usable"
+    remark = f"{steps} steps; a gradient's noise is {rho:.2g} times its clip: {verdict}; for continuous parameters and smooth scores only"
     return StrategyPlan(GIBO, steps, steps * (dimension + 1), None, None if rho <= _HOPELESS else math.inf, remark)
 
 
@@ -183,7 +198,8 @@ def _grid(units: int, budget: Budget, evaluations: int, score_range: tuple[float
         return StrategyPlan(GRID, 1, evaluations, None, math.inf, "the budget is too small for a private choice")
     scale = multiplier * width / units
     loss = min(scale * (math.log(evaluations) + math.log(1 / _ERROR)), width)
-    remark = f"epsilon {2 / multiplier:.2g}; within {_short(loss)} of the best of {evaluations} candidates, 19 times in 20"
+    remark = (f"epsilon {2 / multiplier:.2g}; with probability 95 % the chosen candidate's mean score is within {_short(loss)} of the best "
+              f"of {evaluations} candidates")  # fmt: skip
     return StrategyPlan(GRID, 1, evaluations, None, _within_range(scale * math.log(0.5 / _ERROR), score_range), remark)
 
 

@@ -97,7 +97,8 @@ class Space:
             `MixedSingleTaskGP`.
 
     Raises:
-        InputError: a parameter that is neither, or without values.
+        InputError: no parameter, or one that is none of these, such as a distribution without its arguments, an empty list, or a discrete
+            distribution of more than 1000 values.
     """
 
     def __init__(self, **parameters: Any) -> None:
@@ -121,11 +122,14 @@ class Space:
         """The point (`d`, float64) of these parameters, e.g. of a library's defaults.
 
         Raises:
-            InputError: other parameters than the space's, or a value outside it: one that no point decodes to, up to rounding. An
+            InputError: a parameter is missing or unknown, or a value is outside the space: no point decodes to it, up to rounding. An
                 unbounded distribution ends at its quantiles of 0.001 and 0.999.
         """
         if set(parameters) != set(self.names):
-            raise InputError("parameters", sorted(parameters), f"exactly {self.names}")
+            missing = [name for name in self.names if name not in parameters]
+            unknown = [str(name) for name in parameters if name not in self._axes]
+            remedy = f"Missing: {', '.join(missing) or 'none'}. Unknown: {', '.join(unknown) or 'none'}."
+            raise InputError("parameters", parameters, f"a dict with the keys {', '.join(self.names)}", remedy)
         point = []
         for name, axis in self._axes.items():
             try:
@@ -162,16 +166,21 @@ def clamp_rounding(value: Any, low: float, high: float) -> float:
 
 def _axis(name: str, spec: Any) -> _Axis:
     if hasattr(spec, "ppf") and hasattr(spec, "support"):
-        low, high = spec.support()
+        try:
+            low, high = spec.support()
+        except TypeError:  # scipy's: the distribution's arguments are missing
+            remedy = "Give its arguments: scipy.stats.loguniform(1e-2, 1e3), for example, and not scipy.stats.loguniform."
+            raise InputError(name, spec, "a frozen distribution", remedy) from None
         if not low <= high:
             raise InputError(name, spec, "a distribution whose arguments scipy.stats allows")
         if not hasattr(spec, "pmf"):
             return _Continuous(spec)
         if not (math.isfinite(low) and math.isfinite(high)) or high - low >= _MOST_STEPS:
-            raise InputError(name, spec, f"of at most {_MOST_STEPS} whole numbers", "Use a continuous distribution and round.")
+            allowed = f"a discrete distribution with a finite range of at most {_MOST_STEPS} values"
+            raise InputError(name, spec, allowed, "Give a list of values, or a continuous distribution whose value your code rounds.")
         steps = tuple(k for k in range(math.ceil(low), math.floor(high) + 1) if spec.pmf(k) > 0)
         if not steps:
-            raise InputError(name, spec, "a distribution of whole numbers", "Give a list of the values instead.")
+            raise InputError(name, spec, "a discrete distribution of whole numbers", "Give a list of the values instead.")
         return _Listed(steps)
     listed = spec.tolist() if hasattr(spec, "tolist") and getattr(spec, "ndim", 1) == 1 else spec
     if isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) > 0:

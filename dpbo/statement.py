@@ -32,8 +32,14 @@ _SECTIONS = {
     "budget": "Budget (bookkeeping, not a guarantee)",
     "ledger": "Ledger",
 }
+_CHANGES = {  # where a unit is one record, and where it is all records with one label
+    Adjacency.REPLACE_ONE: ("one record is replaced by another", "one {unit}'s records are replaced by others"),
+    Adjacency.ADD_OR_REMOVE_ONE: ("one record is added or removed", "all records of one {unit} are added or removed"),
+    Adjacency.BOUNDED_ROW_CHANGE: ("one row has moved: {radius}",) * 2,
+}
 _SHOWN_FIRST = ("evaluations", "evaluations of each row", "in all at most", "query", "score_range", "clip", "sample_rate", "cells")
-_ROW = 100  # letters of declared inputs a plan
+_TWO_LINES = 200  # letters of the declared inputs of one reservation
+_WORDS = {"worst": "NaN counts as"}  # of declared inputs whose name says too little
 
 
 @dataclass(frozen=True)
@@ -69,21 +75,27 @@ class Statement:
     Attributes:
         void: why nothing is guaranteed, or "".
         scope: "this process only" for a ledger in memory, else "".
-        dataset, unit, units, adjacency, role: what is protected: the number of units is None where it is private.
+        dataset, unit, grouped, units, adjacency, role: what is protected: `grouped` says whether a unit is all records with one label
+            or a single record; the number of units is None where it is private.
         not_protected: what the guarantee does not cover.
         guarantee: of everything this ledger may ever release (the cap of its filter).
-        lines: the guarantee of all releases unconditionally, of the unconditional ones alone, of all under the named assumptions.
+        lines: three guarantees in words: of all releases, whatever the data are; of those releases alone that assume nothing about the
+            data; of all releases where the assumptions about the data are true. The three are the same if no release needs such an
+            assumption and none gives an exact answer.
         spent: what the charges so far cost; bookkeeping, not a guarantee.
-        reserved: what was reserved or charged so far; bookkeeping, not a guarantee.
+        reserved: what the charges and everything reserved cost together; bookkeeping, not a guarantee.
         assumptions: name -> what must hold.
-        public_inputs: what the user declared without looking at the data, by plan; what questions under a plan took on trust otherwise
-            than its terms say, by declaration or from earlier releases; and what questions without a plan did.
+        public_inputs: name of a reservation -> what the caller declared public when it was made (score range, divisor, ...), and how many
+            releases it has. A query that declared something else than its reservation has an entry of its own, "NAME, question 1", and
+            so has each release without a reservation, "release 1".
         entries, head: number of ledger records, and the hash of the newest one.
         meaning: what the guarantee means, in sentences, and warnings.
         radius: under BOUNDED_ROW_CHANGE, how far a row may move, and what share of the diameter that is; else "".
         counted: where there are several roles, the one whose records are counted; else "".
-        conditions: names of the data assumptions, without which `guarantee` and the last of `lines` do not hold.
-        failure_probability: with which they may fail even under these: the sum over all releases so far, capped at 1.
+        conditions: names of the assumptions about the data. If one of them is false, `guarantee` and the last of `lines` need not hold.
+            Empty for most ledgers.
+        failure_probability: the probability, at most, that these two do not hold although all `conditions` are true. It is the sum of
+            `Query.failure_probability` over the releases so far, capped at 1; 0 for most ledgers.
         remaining: share of the budget that is neither reserved nor charged, rounded down.
     """
 
@@ -91,6 +103,7 @@ class Statement:
     scope: str
     dataset: str
     unit: str
+    grouped: bool
     units: int | None
     adjacency: str
     role: str
@@ -134,9 +147,10 @@ class Statement:
         return f"{opening}<table>{rows}</table>"
 
     def opening(self) -> list[str]:
-        """What must be read first: why nothing is guaranteed, and that a ledger in memory adds up with no other study."""
+        """What must be read first: why nothing is guaranteed, and that a ledger in memory does not count other studies."""
         void = [f"VOID: {_line(self.void)}. Nothing below is a guarantee."] if self.void else []
-        scope = [f"{self.scope.capitalize()}: this ledger is in memory and adds up with no other study."] if self.scope else []
+        memory = "this ledger is in memory, so the guarantee does not count what other processes and ledgers released about these records."
+        scope = [f"{self.scope.capitalize()}: {memory}"] if self.scope else []
         return void + scope
 
     @classmethod
@@ -151,34 +165,36 @@ class Statement:
             "guarantee": self._headline(),
             "meaning": " ".join(self.meaning),
             "not_protected": "; ".join(self.not_protected),
-            "budget": f"{100 * self.remaining:g} % is left; reserved {self.reserved}; charged so far {self.spent}",
-            "ledger": f"{self.entries} records, head {self.head}",
+            "budget": f"used by releases so far: {self.spent}; reserved, including those: {self.reserved}; "
+            f"left: {100 * self.remaining:g} %",
+            "ledger": f"{self.entries} entries; the last one's hash is {self.head}: note it elsewhere, to detect later changes",
         }
         if len(set(self.lines)) > 1:
             texts |= dict(zip(("everything", "unconditional", "assumed"), self.lines, strict=True))
         texts = {name: _line(text) for name, text in texts.items()}
         texts["assumptions"] = "\n".join(_line(f"{name} ({text})") for name, text in self.assumptions.items())
-        texts["public_inputs"] = "\n".join(_line(f"{plan}: {_short(terms)}") for plan, terms in self.public_inputs.items()) or "nothing"
+        texts["public_inputs"] = "\n".join(_line(f"{name}: {_short(terms)}") for name, terms in self.public_inputs.items()) or "nothing"
         return [(title, texts[name]) for name, title in _SECTIONS.items() if name in texts]
 
     def _protected(self) -> str:
+        """What a unit is, how many there are, and with which other data the guarantee compares these."""
+        single = "" if self.unit == "record" else f"every record counts as its own {self.unit}"
         count = ""
         if self.units is not None:
-            count = f" ({self.units} {f'{self.counted} ones' if self.counted else 'of them'}, a public number)"
+            count = f"{self.units}{f' in the {self.counted} records' if self.counted else ''}, a public number"
         elif self.adjacency == Adjacency.ADD_OR_REMOVE_ONE.value:
-            count = " (their number is private)"
+            count = "their number is private"
+        facts = "; ".join(filter(None, ("all records with one label together" if self.grouped else single, count)))
         name = f" {self.dataset!r}" if self.dataset else ""
-        radius = f": {self.radius}" if self.radius else ""
-        return f"each {self.unit} of the {self.role} records{name}{count}, under {self.adjacency}{radius}"
+        change = _CHANGES[Adjacency(self.adjacency)][self.grouped].format(unit=self.unit, radius=self.radius)
+        whose = f"each {self.unit}{f' ({facts})' if facts else ''} of the {self.role} records{name}"
+        return f"{whose}, under {self.adjacency}, which compares these data with data in which {change}"
 
     def _headline(self) -> str:
         """The guarantee, after what holds without data assumptions."""
-        text = str(self.guarantee)
-        if self.guarantee.mu not in (None, math.inf):
-            text += " (mu-GDP: neighbouring data sets are at least as hard to tell apart as N(0, 1) and N(mu, 1))"
         if not self.conditions:
-            return text
-        return f"unconditionally {NOT_BOUNDED}; under {conditional(self.conditions, self.failure_probability)}: {text}"
+            return str(self.guarantee)
+        return f"unconditionally {NOT_BOUNDED}; under {conditional(self.conditions, self.failure_probability)}: {self.guarantee}"
 
 
 def conditional(names: Iterable[str], failure_probability: float) -> str:
@@ -204,12 +220,13 @@ def _line(text: str) -> str:
 
 
 def _short(terms: Mapping[str, Any]) -> str:
-    """The first inputs of a plan, as many as fit into a row, and how many there are besides."""
+    """The first declared inputs, as many as fit into two lines, and how many there are besides."""
     given = {name: value for name, value in terms.items() if value is not None}
     shown: list[str] = []
     for name in sorted(given, key=lambda name: _SHOWN_FIRST.index(name) if name in _SHOWN_FIRST else len(_SHOWN_FIRST)):
-        longer = [*shown, f"{name} {given[name]}"]
-        if len(", ".join(longer)) <= _ROW:
+        value = given[name][0] if isinstance(given[name], list) and len(given[name]) == 1 else given[name]
+        longer = [*shown, f"{_WORDS.get(name, name.replace('_', ' '))} {value}"]
+        if len(", ".join(longer)) <= _TWO_LINES:
             shown = longer
     more = f"{len(given) - len(shown)} more in to_json()" if len(shown) < len(given) else ""
     return "; ".join(filter(None, (", ".join(shown), more)))
@@ -248,5 +265,5 @@ def form(statement: Statement | None = None) -> str:
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
-    cells = [(title.strip(), text.replace("|", "\\|").replace("\n", "<br>")) for title, text in rows]
+    cells = [(title.strip(), html.escape(text, quote=False).replace("|", "\\|").replace("\n", "<br>")) for title, text in rows]
     return ["| | |", "|---|---|", *(f"| {title} | {text} |" for title, text in cells)]

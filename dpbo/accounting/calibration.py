@@ -6,7 +6,7 @@ import dataclasses
 from fractions import Fraction
 from typing import TypeVar
 
-from dpbo.accounting.filters import Accounting, Cost, EventKind, GDPFilter
+from dpbo.accounting.filters import Accounting, Cost, EventKind, GDPFilter, PureFilter
 from dpbo.accounting.planned import Planned
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, RolesEvent, SelectionEvent
@@ -67,19 +67,22 @@ def calibrate(
         event: class of the events, such as GaussianEvent or LaplaceEvent; for a Poisson-sampled Gaussian a partial with rate and relation.
 
     Raises:
-        InputError: a number outside its range, a mechanism that the filter cannot pay for, or an event that costs next to nothing.
+        InputError: a number outside its range, an event that the filter cannot pay for, or one that costs next to nothing.
     """
     chosen, part = accounting if accounting is not None else GDPFilter(), exact_share(share, "share")
     if isinstance(chosen, Planned):
         return chosen.least_beside(budget, event, releases, part)
     multiplier = chosen.multiplier(event, releases, chosen.cap(budget) * part)
     if multiplier is None:
-        raise InputError("mechanism", event(1.0, 1).mechanism, f"one that {chosen.name} can pay for", "See dpbo.accounting for others.")
+        given, remedy = event(1.0, 1), "Pass another event, or an accounting that can: RDPFilter and Planned pay for most events."
+        if isinstance(chosen, PureFilter) and isinstance(given, GaussianEvent):
+            remedy = "Gaussian noise has no pure epsilon: pass event=LaplaceEvent, or accounting=GDPFilter()."
+        raise InputError("event", given.mechanism, f"one that {chosen.name} can pay for", remedy)
     return multiplier
 
 
 def parts_of(accounting: Accounting, whole: Fraction, share: Fraction) -> tuple[Fraction, Fraction]:
-    """`share` of the whole, and the rest. Under a plan both are the whole, because the plan lists what each release takes."""
+    """`share` of the whole, and the rest. Under `Planned` both are the whole, because it lists what each release takes."""
     return (whole, whole) if isinstance(accounting, Planned) else (whole * share, whole * (1 - share))
 
 
@@ -90,6 +93,11 @@ def budget_cost(budget: Budget | float | Fraction, accounting: Accounting, cap: 
         InputError: a share outside (0, 1], or a Budget that this accounting cannot serve.
     """
     return accounting.cap(budget) if isinstance(budget, Budget) else cap * exact_share(budget)
+
+
+def describe_budget(budget: Budget | float | Fraction) -> str:
+    """A budget as the ledger keeps it: 1, 1.0 and Fraction(1) are one share."""
+    return str(budget if isinstance(budget, Budget) else exact_share(budget))
 
 
 def exact_share(share: float | Fraction, name: str = "budget") -> Fraction:

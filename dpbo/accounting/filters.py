@@ -206,7 +206,12 @@ class GDPFilter(Filter):
 @checked
 @dataclass(frozen=True)
 class PureFilter(Filter):
-    """Pure epsilon, which adds up under any adaptive choice (Rogers, Roth, Ullman & Vadhan 2016, Theorem 3.6). Serves any delta."""
+    """Pure epsilon, which adds up under any adaptive choice (Rogers, Roth, Ullman & Vadhan 2016, Theorem 3.6). Serves any delta.
+
+    Choose it where delta must be 0, or where few answers are released, all with Laplace noise or by private choices: at delta 1e-6 up to
+    about 20 Laplace releases, or 5 by the exponential mechanism, need less noise than under any other filter. It cannot pay for Gaussian
+    noise, which has no pure epsilon.
+    """
 
     unit: ClassVar[str] = "epsilon"
 
@@ -225,7 +230,8 @@ class PureFilter(Filter):
 class ZCDPFilter(Filter):
     """Zero-concentrated DP with cost rho, which adds up under any adaptive choice (Whitehouse, Ramdas, Rogers & Wu 2023, Theorem 1).
 
-    Read at delta by the best Renyi order.
+    Choose it where many answers are released with Laplace noise or by private choices: at delta 1e-6 they need about 15 % less noise than
+    under GDPFilter, while Gaussian releases need about 7 % more. Epsilon at delta is computed from rho by minimising over Renyi orders.
     """
 
     unit: ClassVar[str] = "rho"

@@ -1,11 +1,11 @@
-"""A plan fixed before the first release: every event that it will charge, composed by the least of all valid bounds.
+"""Accounting by a list, fixed before the first release, of every event that will be charged, composed by the least of all valid bounds.
 
     Planned([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 5)])       30 Gaussian slots and 5 selections, nothing else
 
 The list may not depend on the data; the order in which its slots are spent, and the queries, may depend on released values. A slot's output
 is a randomised image of a draw from its dominating pair, and the draws of all slots are independent. So the released values, in whatever
 order and even if slots stay unused, are post-processing of all draws together; Renyi divergences add at each order in any case (Feldman &
-Zrnic 2021). So every bound holds for the plan, and so does the least. A minimum over filters would not hold.
+Zrnic 2021). So every bound holds for the list, and so does the least. A minimum over filters would not hold.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Planned(Accounting):
 
     @classmethod
     def read(cls, name: str) -> Self:
-        """The plan of this `name`. Raises InputError where it is not the name of a plan."""
+        """The `Planned` of this `name`. Raises InputError on any other text."""
         try:
             bodies = list(json.loads(name.removeprefix("Planned(").removesuffix(")")))
         except (ValueError, TypeError, RecursionError):
-            raise InputError("name", name, "the name of a Planned", "Give what its `name` says.") from None
+            raise InputError("name", name, "text that the attribute `name` of a Planned gave", "Copy it unchanged.") from None
         return cls([event_from_json(body) for body in bodies])
 
     def price(self, event: Event) -> Cost | None:
@@ -76,17 +76,18 @@ class Planned(Accounting):
         return self._whole()
 
     def require_kept(self, budget: Budget, *, room: float = 0.0) -> None:
-        """Raises InputError, which says what the plan costs, where it does not fit."""
+        """Raises InputError, which says what the events cost, where they do not fit."""
         if self.fits(budget, room=room):
             return
         bound = self.composition(budget.delta or 0.0, refine=False)
         unit, reached = ("epsilon", bound.epsilon) if budget.epsilon is not None else ("mu", bound.mu)
-        got = "has no mu" if reached is None else f"reaches {unit} {reached}"
-        allowed = f"within the budget's {unit} {budget.epsilon or budget.mu}"
-        raise InputError("events", got, allowed, "Plan fewer slots or more noise; see calibrate.")
+        got = "a list without a known mu" if reached is None else f"a list that reaches {unit} {reached}"
+        allowed = f"a list that stays within the budget's {unit} {budget.epsilon or budget.mu}"
+        remedy = "List fewer slots or larger noise multipliers (calibrate finds the smallest that fits)"
+        raise InputError("events", got, allowed, f"{remedy}{', or give the budget as epsilon and delta' if reached is None else ''}.")
 
     def fits(self, budget: Budget, *, room: float = 0.0) -> bool:
-        """Whether the plan keeps the budget, or passes it by no more than the share `room`."""
+        """Whether the events keep the budget, or pass it by no more than the share `room`."""
         bound = self.composition(budget.delta or 0.0, refine=False)
         if budget.epsilon is not None:
             return bound.epsilon <= budget.epsilon * (1 + room)
@@ -102,15 +103,16 @@ class Planned(Accounting):
         return Guarantee(bound.mu, None if pure else bound.epsilon, None if pure else (delta or 0.0))
 
     def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
-        """The multiplier of the planned event of this kind that has this many slots. `available` must be the whole plan."""
+        """The multiplier of the listed event of this kind that has this many slots. `available` must be the whole list."""
         if available != self._whole():
             share = float(available.parts[0] / self.events[0].slots)
-            raise InputError("budget", share, "1 under a plan", "The plan lists what each release takes.")
+            remedy = "The list of Planned says what each release takes: leave `budget` at 1."
+            raise InputError("budget", share, "1 with accounting=Planned(...)", remedy)
         fitting = [event for event in self.events if kind(event.noise_multiplier, 1) == event.repeated(1) and event.slots >= slots]
         return min(fitting, key=lambda event: event.slots).noise_multiplier if fitting else None
 
     def composition(self, delta: float, *, refine: bool = True) -> Composition:
-        """The bounds on the whole plan."""
+        """The bounds on the whole list."""
         return compose(self.events, delta=delta, refine=refine)
 
     def _whole(self) -> Cost:
@@ -119,7 +121,8 @@ class Planned(Accounting):
     def least_beside(self, budget: Budget, kind: EventKind, slots: int, share: Fraction) -> float:
         """The least multiplier with which this many slots of `kind` fit the budget beside the planned events, to 7 digits."""
         if share != 1:
-            raise InputError("share", float(share), "1 beside a plan", "The plan lists all other releases.")
+            remedy = "Planned lists all other releases, so these take all that it leaves: leave `share` out."
+            raise InputError("share", float(share), "1 with accounting=Planned(...)", remedy)
 
         def fits(multiplier: float) -> bool:
             return Planned([*self.events, kind(multiplier, slots)]).fits(budget)
@@ -129,7 +132,8 @@ class Planned(Accounting):
         while not fits(high):
             high *= 2.0
             if high > 1e12:
-                raise InputError("budget", budget.epsilon or budget.mu, "larger than the cost of the planned events")
+                remedy = "Raise the budget, or list fewer slots or larger noise multipliers in Planned."
+                raise InputError("budget", budget.epsilon or budget.mu, "larger than the cost of the events in Planned", remedy)
         low = high / 2.0
         while fits(low):
             low /= 2.0

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from dpbo.acquisition.gradient_design import GradientTrace
 from dpbo.errors import InputError
+from dpbo.models.gradient_gp import GradientGP
 from dpbo.models.gradient_posterior import GradientPosterior
 from dpbo.models.kernels import require_finite
 from dpbo.queries.gradient import ClippedGradient, Loss
@@ -78,8 +79,16 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
         return _Value.apply(require_finite("X", X), self._trace)  # type: ignore[no-untyped-call]
 
     def gradient_query(self, X: Tensor, loss: Loss, *, clip: float, **options: Any) -> ClippedGradient:
-        """The query for the gradient at theta from each unit's losses at X, `b x d`: `GradientPosterior.gradient_query` at this theta."""
-        return self.posterior.gradient_query(self.theta, X, loss, clip=clip, **options)
+        """The query for the gradient at theta from each unit's losses at X, `b x d`: `gradient_query` of the model at this theta.
+
+        Raises:
+            InputError: the model is neither a GradientPosterior nor a GradientGP. Others have no such query, because a mean or an outcome
+                transform that it left out would shift the gradient.
+        """
+        if not isinstance(self.model, (GradientPosterior, GradientGP)):
+            remedy = "Use a GradientGP, whose query takes the model's mean and outcome transform into account, or a GradientPosterior."
+            raise InputError("model", self.model, "a GradientGP or a GradientPosterior for a gradient query", remedy)
+        return self.model.gradient_query(self.theta, X, loss, clip=clip, **options)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:  # noqa: N802
         """Count X_pending (`m x d`) as observed; None forgets it."""

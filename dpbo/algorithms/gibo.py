@@ -34,7 +34,7 @@ import torch
 from gpytorch.kernels import Kernel, RBFKernel
 from tqdm import tqdm
 
-from dpbo.accounting.calibration import budget_cost
+from dpbo.accounting.calibration import budget_cost, describe_budget
 from dpbo.algorithms import private_choice
 from dpbo.algorithms.gibo_design import BOUNDS, Frame, GIBODesign, GIBOSettings
 from dpbo.curator.curator import Curator
@@ -93,8 +93,9 @@ class DPGIBO:
         mechanism: `NoNoise(allow_not_private=True)` for the non-private algorithm; omitted, Gaussian noise.
         iterations: T.
         batch_size: b; d + 1 is recommended.
-        clip: B, per box width (`settings.unit_box`) or per unit of x. 1 for losses of about 1 a box width; 0.3 where d >= 30, rho > 0.2
-            and no unit is extreme; 3 for log losses and heavy tails. Tune it on public or synthetic data.
+        clip: B, the largest length of one unit's gradient, in units of the loss per box width (`settings.unit_box`), else per unit of x.
+            Use 1 for losses that change by about 1 over the box; 0.3 where d >= 30, rho > 0.2 and no unit is extreme; 3 for log losses
+            and heavy tails. Tune it on public or synthetic data.
         kernel: a GPyTorch kernel in the same coordinates; omitted, RBF of length scale 1.
         noise: variance of each loss's observation noise.
         mean: public prior mean of the loss.
@@ -319,7 +320,7 @@ class DPGIBO:
                 raise InputError("accounting", accounting.name, "one that can pay for Gaussian noise", "For example GDPFilter().")
             planned = GaussianMechanism(multiplier)
         planned.law(query.scale(curator.adjacency), query.quanta())  # raises if this noise cannot be drawn, before anything is reserved
-        stated = {"budget": str(budget if mechanism is None else mechanism), **query.public_inputs(), **terms}
+        stated = {"budget": describe_budget(budget) if mechanism is None else str(mechanism), **query.public_inputs(), **terms}
         curator.bind(self.name, {"loss": self._loss}, begun=self.name in curator.ledger.head().used)
         event = curator.reserve(self.name, planned.event(), slots=self.iterations, terms=stated)
         return planned if isinstance(planned, NoNoise) else GaussianMechanism(event.noise_multiplier)
@@ -395,18 +396,22 @@ def choose_clip(
     seed: int = 0,
     name: str = "choose clip",
 ) -> float:
-    """Choose privately one of increasing public clips, near a quantile of the units' gradient lengths at the start.
+    """Choose privately one of several public clips, near a quantile of the units' gradient lengths at the start.
 
-    Of clips that are equally good (all above the longest gradient) the lowest is the likeliest: a larger one only adds noise. A unit of
+    Ties favour the smallest clip: of clips that are equally good, all above the longest gradient, a larger one only adds noise. A unit of
     several records counts by the mean of their gradients' lengths. Called again with the same name and arguments, it returns what the
     ledger holds.
 
     Args:
         curator, loss, bounds, start, kernel, settings, seed: as in DPGIBO.
-        candidates: increasing clips, public.
+        candidates: two or more public clips, positive and increasing, in units of the loss per box width (`settings.unit_box`), else per
+            unit of x.
         budget: what the choice may spend: a `Budget`, or a share in (0, 1] of the curator's.
-        quantile: in (0, 1).
+        quantile: in (0, 1): the share of units whose gradients are shorter than the clip that is looked for.
         name: name of the choice in the ledger.
+
+    Returns:
+        One of the candidates, for `DPGIBO(clip=...)`. The choice is noisy, so it may be another than the best one.
 
     Raises:
         InputError: an argument outside its range.

@@ -32,11 +32,14 @@ class GIBOSettings:
     `GIBOSettings.recommended()` and `GIBOSettings.paper()` are the same algorithm with different settings.
     `dataclasses.replace(GIBOSettings.recommended(), learning_rate=0.1)` changes one of them.
 
+    Two defaults depend on rho, the length of one gradient's noise divided by the clip, which `DPGIBO.rho` holds.
+
     Attributes:
         unit_box: use coordinates in which the box is [0, 1]^d, so that clip, lengths and steps are per box width; else x's own.
         rotate: rotate each design at random, so that no direction is preferred.
-        radius: radius of the design, in those coordinates. None, or losses with noise: the one that leaves the gradient most certain.
-            Losses that bend within a twentieth of the box want 0.002 to 0.01 and a smaller clip (benchmarks.dpgibo, experiment 4.3).
+        radius: distance of the design's points from theta, in those coordinates. If it is None, losses have noise, or earlier losses are
+            used again, the points are instead those that leave the least uncertainty about the gradient. Use 0.002 to 0.01 and a smaller
+            clip if the loss's slope changes much within a twentieth of the box (benchmarks.dpgibo, experiment 4.3).
         history: use the losses at all earlier points again.
         jitter: variance of every loss relative to its prior variance, at least 1e-6.
         optimizer: a class of torch.optim, which gets the released gradient.

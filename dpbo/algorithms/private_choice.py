@@ -23,7 +23,8 @@ def share_of_cap(curator: Curator, budget: Budget | float | Fraction) -> Fractio
     if not isinstance(budget, Budget):
         return exact_share(budget)
     if isinstance(curator.accounting, Planned):
-        raise InputError("budget", str(budget), "1 under a plan", "The plan lists what each release takes.")
+        remedy = "The list of Planned says what each release takes: leave `budget` at 1."
+        raise InputError("budget", str(budget), "1 with accounting=Planned(...)", remedy)
     cap = curator.ledger.cap
     cost = budget_cost(budget, curator.accounting, cap)
     return max(part / whole for part, whole in zip(cost.parts, cap.parts, strict=True) if whole)

@@ -153,7 +153,7 @@ def private_selection(
             curator.ledger.note("assume", assumed)
         slot = {"query": "PrivateSelection", "public": {}, "details": {}}
         entry = curator.ledger.charge(name, charged, {"units": curator.units, "slots": [slot]}, name, used=0)
-        work = train if score is None else _scored(curator, train, score)
+        work = train if score is None else _scored(curator, train, score, name)
         best = best_of(work, space, run_count, curator.entropy, threshold=threshold, pad_to=pad_to, proposals=adaptive)
         _drawn.setdefault(curator, {})[name] = entry, _selected(best, space)
     return _delivered(curator, space, name)
@@ -214,12 +214,12 @@ def _terms(
     }
 
 
-def _scored(curator: Curator, train: Callable[..., Any], score: NoisedScore) -> Callable[[dict[str, Any]], tuple[Any, float]]:
+def _scored(curator: Curator, train: Callable[..., Any], score: NoisedScore, name: str) -> Callable[[dict[str, Any]], tuple[Any, float]]:
     """`train` with the noised score of its output."""
 
     def work(parameters: dict[str, Any]) -> tuple[Any, float]:
         output = train(parameters)
-        value = curator.draw_hidden(score.query(output), score.mechanism)
+        value = curator.draw_hidden(score.query(output), score.mechanism, plan=name)
         return output, -math.inf if value is None else float(value[0])
 
     return work

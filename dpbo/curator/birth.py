@@ -1,4 +1,4 @@
-"""What a ledger is made for, and what may be stated of the plans in it."""
+"""What a ledger is made for, and what may be stated of the reservations in it."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ class Birth:
 
 
 def plan_terms(own: Mapping[str, Any], given: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
-    """A plan's terms: its own, and those that its caller adds. Raises InputError where one of these would hide what dpbo states.
+    """A reservation's terms: its own, and those that its caller adds. Raises InputError where one of these would hide what dpbo states.
 
     Args:
-        own: what the algorithm states of its plan.
+        own: what the algorithm states of its reservation.
         given: what the caller adds.
-        also: names that such a plan may state, though this one does not.
+        also: names that such a reservation may state, though this one does not.
     """
     reserved = {*own, *_STATED, *also}
     if taken := sorted(reserved & {*map(str, given)}):
@@ -111,7 +111,7 @@ def plan_terms(own: Mapping[str, Any], given: Mapping[str, Any], also: Collectio
 
 
 def require_plan_terms(terms: Mapping[str, Any], units: int | None) -> None:
-    """Raises InputError where a statement could not be made of a plan's terms, or would be wrong."""
+    """Raises InputError where a statement could not be made of a reservation's terms, or would be wrong."""
     if taken := sorted({*COUNTED, "parallel"} & set(terms)):
         raise InputError("terms", ", ".join(taken), f"of other names than {', '.join((*COUNTED, 'parallel'))}", "The ledger counts them.")
     if terms.get("role", ROLES[0]) not in ROLES:

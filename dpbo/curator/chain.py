@@ -79,7 +79,7 @@ class Record:
 
     @property
     def used(self) -> dict[str, int]:
-        """Slots charged so far, by plan; for a parallel plan, those of the part that was charged most often."""
+        """Slots charged so far, by reservation; for a parallel one, those of the part that was charged most often."""
         with self._readable():
             return {str(plan): int(slots) for plan, slots in self.body["state"]["used"].items()}
 
@@ -94,15 +94,15 @@ class Record:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Budget that is set aside for a plan.
+    """Budget that is set aside under a name.
 
     Attributes:
-        name: of the plan.
+        name: under which it is resumed.
         event: one slot's.
-        slots: how many there are; of a parallel plan, for each part of the records.
-        terms: what the plan states.
+        slots: how many there are; of a parallel reservation, for each part of the records.
+        terms: the public facts that it was made with.
         parallel: whether each part of the records has its own slots (`Curator.reserve`).
-        limit: how many releases of a parallel plan there may be in all; None for no limit.
+        limit: how many releases of a parallel reservation there may be in all; None for no limit.
     """
 
     name: str
@@ -123,29 +123,29 @@ class Reservation:
         return {**vars(self), "event": self.event.to_json(), "terms": dict(self.terms)}
 
     def require_same(self, wanted: Reservation) -> None:
-        """Raises LedgerMismatch, naming the first term that differs.
+        """Raises LedgerMismatch, naming the first term that differs; the event comes last, because it often follows from the others.
 
         A noise multiplier that another machine computed may differ in its last digits.
         """
         mine, given = self.event, wanted.event
         close = math.isclose(mine.noise_multiplier, given.noise_multiplier, rel_tol=1e-9)
         same = close and dataclasses.replace(given, noise_multiplier=mine.noise_multiplier) == mine
-        pairs: dict[str, tuple[Any, Any]] = {
-            "event": (mine, mine if same else given),
-            "evaluations": (self.slots, wanted.slots),
-            "parallel": (self.parallel, wanted.parallel),
-            "limit": (self.limit, wanted.limit),
-        }
-        pairs |= {term: (self.terms.get(term), wanted.terms.get(term)) for term in {**wanted.terms, **self.terms}}
-        remedy = f"The plan {self.name!r} exists: resume it with its own terms, or choose another name."
-        for term, (old, new) in pairs.items():
+        compared: list[tuple[str, Any, Any]] = [
+            ("evaluations", self.slots, wanted.slots),
+            ("parallel", self.parallel, wanted.parallel),
+            ("limit", self.limit, wanted.limit),
+        ]
+        compared += [(term, self.terms.get(term), wanted.terms.get(term)) for term in {**wanted.terms, **self.terms}]
+        compared.append(("event", mine, mine if same else given))
+        remedy = f"The reservation {self.name!r} exists: resume it with the terms that it was made with, or choose another name."
+        for term, old, new in compared:
             if old != new:
                 raise LedgerMismatch(term, old, new, remedy)
 
 
 @dataclass(frozen=True)
 class State:
-    """What every record carries: the total cost of everything reserved or charged, and the slots that each plan has used."""
+    """What every record carries: the total cost of everything reserved or charged, and the slots that each reservation has used."""
 
     total: Cost
     used: Mapping[str, int]
@@ -163,9 +163,9 @@ class Chain:
         cap: what its budget holds.
         head: the newest record.
         state: the one after it.
-        reservations: by name of the plan.
-        paid: what each plan, and the releases of each name outside of plans, took from the budget.
-        parts: how often each part of the records was charged, by parallel plan.
+        reservations: by name.
+        paid: what each reservation, and the releases of each name without one, took from the budget.
+        parts: how often each part of the records was charged, by parallel reservation.
         unanswered: charges without a value, by number.
         notes: (kind, text) of every note.
     """
@@ -184,7 +184,7 @@ class Chain:
         """The state after a record of this content; nothing is changed. What is charged and what is verified follow from this alone.
 
         Raises:
-            BudgetExceeded: it would pass the cap, or its plan. InputError, LedgerMismatch: it may not follow for another reason.
+            BudgetExceeded: it would pass the cap, or its reservation. InputError, LedgerMismatch: it may not follow for another reason.
         """
         if (kind == "birth") is not (self.head is None):
             raise InputError("kind", kind, "a birth as the first record, and only there")
@@ -200,9 +200,9 @@ class Chain:
                 return self.state
             case "reserve":
                 if name in self.reservations:
-                    raise InputError("name", name, "a name of its own for each plan")
+                    raise InputError("name", name, "a name that no reservation has yet")
                 event, slots = self._event(body["event"]), body["slots"]
-                total = self._total_with(event.repeated(slots), f"the plan {name!r} of {slots} releases")
+                total = self._total_with(event.repeated(slots), f"the reservation {name!r} of {slots} slots")
                 return State(total, {**self.state.used, name: 0})
             case "charge":
                 event, plan = self._event(body["event"]), body["plan"]
@@ -238,17 +238,20 @@ class Chain:
         by_cost = sorted((name for name, cost in costs.items() if cost), key=lambda name: -costs[name])
         shown = list[str]()
         for name in by_cost[:_LISTED]:
-            plan = self.reservations.get(name)
-            slots = "" if plan is None else f" ({self.state.used[name]} of {plan.slots} slots used)"
-            shown.append(f"{name!r} {costs[name]:.6g}{slots}")
+            reserved, share = self.reservations.get(name), f"{100 * costs[name] / float(sum(self.cap.parts)):.4g} %"
+            what = "releases" if reserved is None else "the reservation"
+            slots = "" if reserved is None else f"; {self.state.used[name]} of {reserved.slots} slots used"
+            shown.append(f"{what} {name!r} {costs[name]:.6g} ({share}{slots})")
         shown += [f"{len(by_cost) - _LISTED} others"] * (len(by_cost) > _LISTED)
         if not shown:
             return f"Nothing of the budget {whose} is spent or reserved."
         full = all(float(part) >= (1 - 1e-9) * cap for part, cap in zip(total.parts, self.cap.parts, strict=True))
-        full &= all(self.state.used[name] == plan.slots for name, plan in self.reservations.items())
-        how = "used up" if full else "spent or reserved in part"
+        used = all(self.state.used[name] == reserved.slots for name, reserved in self.reservations.items())
+        how = "used up" if full and used else f"spent or reserved {'in full' if full else 'in part'}"
         where = " `python -m dpbo ledger show FILE` lists what was released." if self.birth.dataset else ""
-        return f"The budget {whose} is {how}, in {self.birth.accounting.unit}: {', '.join(shown)}.{where}"
+        remedy = " Unused slots of a reservation cannot be given to another: ask for no more than is left, for example by budget=0.5."
+        remedy = remedy if self.reservations and not full and not self.birth.accounting.events else ""
+        return f"The budget {whose} is {how}, in {self.birth.accounting.unit}: {', '.join(shown)}.{where}{remedy}"
 
     def _index(self, record: Record, state: State) -> None:
         body = record.body
@@ -289,16 +292,16 @@ class Chain:
         return total
 
     def _slots_with(self, event: Event, plan: str, body: Mapping[str, Any]) -> int:
-        """The slots that the plan has used after this charge.
+        """The slots that the reservation has used after this charge.
 
-        A plan pays only for the event that it reserved, and under data assumptions that it has stated from the start. Slots of a parallel
-        plan are counted by the places of the records: another number of records has other places.
+        A reservation pays only for its own event, and under data assumptions that it has stated from the start. Slots of a parallel one
+        are counted by the places of the records: another number of records has other places.
         """
         reserved, slots = self.reservations.get(plan), body.get("slots", [])
         if reserved is None:
-            raise InputError("plan", plan, "the name of a plan that was reserved")
+            raise InputError("plan", plan, "the name of a reservation")
         if event != reserved.event.repeated(event.slots):
-            raise InputError("mechanism", event, f"the one reserved for the plan {plan!r}")
+            raise InputError("mechanism", event, f"the one that the reservation {plan!r} was made for")
         undeclared = {name for slot in slots for name in slot.get("assumptions", {})} - set(reserved.terms.get("assumptions") or {})
         if undeclared:
             remedy = "Reserve it with terms={'assumptions': dict(query.data_assumptions())}."
@@ -307,17 +310,17 @@ class Chain:
         after = before + event.slots
         if reserved.parallel:
             if (records := reserved.terms.get("records")) != body.get("units"):
-                raise LedgerMismatch("records", records, body.get("units"), "Give the records that the plan was made for, in their order.")
+                raise LedgerMismatch("records", records, body.get("units"), "Give the reservation's own records, in their order.")
             new, known = Counter(slot.get("part") for slot in slots), self.parts[plan]
             if not all(type(part) is int and part >= 0 for part in new) or new.total() != event.slots:
                 raise InputError("plan", plan, "used for questions about one part of the records each", "See Query.part.")
             if reserved.limit is not None and known.total() + event.slots > reserved.limit:
                 left = reserved.limit - known.total()
-                raise BudgetExceeded(event.slots, left, reserved.limit, "answers", f"the plan {plan!r}", self.account())
+                raise BudgetExceeded(event.slots, left, reserved.limit, "answers", f"the reservation {plan!r}", self.account())
             before, after = max(known[part] for part in new), max(known[part] + count for part, count in new.items())
         if after > reserved.slots:
-            left = reserved.slots - before
-            raise BudgetExceeded(after - before, left, reserved.slots, "slots", f"the release for the plan {plan!r}", self.account())
+            what, left = f"the release from the reservation {plan!r}", reserved.slots - before
+            raise BudgetExceeded(after - before, left, reserved.slots, "slots", what, self.account())
         return max(used, after)
 
     def _event(self, body: Mapping[str, Any]) -> Event:
@@ -329,7 +332,7 @@ class Chain:
 
 
 def replay(records: Iterable[Record]) -> Chain:
-    """Recompute every link, cost and slot. Raises LedgerCorrupt at the first record that does not follow, or passes the cap or its plan."""
+    """Recompute every link, cost and slot. Raises LedgerCorrupt at the first record that does not follow from those before it."""
     chain = Chain()
     for record in records:
         chain.follow(record)

@@ -30,7 +30,7 @@ from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, Sketch, is_
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
-from dpbo.events import Event
+from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
 from dpbo.queries.query import Failure, IntegerSum, Query
@@ -70,12 +70,16 @@ class Curator(Opaque):
         ledger: file name or SQLAlchemy URL. Omitted: in memory, and the statement begins "this process only".
         accounting: the filter that guards the cap, or `Planned` with every event there will be; omitted, `GDPFilter()`.
         role: what the records are for: "validation", "training" or "candidate".
-        example: a few public records of the same form, on which a score is tried first: one that is NaN for all of them, out of its range
-            for most, or does not score each by itself is refused before anything is charged. Omitted: zeros, for tensors and arrays.
+        example: a few public records of the same form, on which a score is tried first. It is refused, before anything is charged, where
+            it is NaN for all of them, out of its range for most, or does not score each by itself. Omitted, a score is tried on zeros in
+            place of tensors and arrays (other records: not at all). Zeros test only that it runs and returns one number a record; its
+            range, NaN, and whether it scores each record by itself are then not tested before a charge.
         row_change: how far a row moves under BOUNDED_ROW_CHANGE.
-        allow_conditional: whether questions may be released whose sensitivity rests on assumptions about the data.
-        allow_repeated: whether the records may be those of another ledger of this process, where this ledger is in memory. The statement
-            then says that what the others release comes on top. Otherwise a warning says so (`DPSearch` refuses).
+        allow_conditional: True permits queries whose sensitivity is proven only under an assumption about the data, such as
+            `dpbo.papers.kusner.KusnerSearch`, which assumes that scores are drawn from a Gaussian process. The statement names the
+            assumption, and says what holds without it.
+        allow_repeated: True permits records that were already queried under another ledger in this process; the privacy losses add up,
+            and the statement says so. It matters to a ledger in memory only; without it such records give a warning (`DPSearch` refuses).
         entropy: source of noise. Anything but the default voids the statement; for tests.
         ranks: `Ranks()`, where the records are this process's shard of what several hold together. Then every rank calls the same methods
             in the same order; `ledger` and `entropy` are the first rank's.
@@ -112,7 +116,8 @@ class Curator(Opaque):
 
         def read_records() -> tuple[Birth, PrivateView]:
             if ledger is not None and not dataset:
-                raise InputError("dataset", dataset, "the name of what is protected, with a persistent ledger")
+                remedy = "Use the same name in every study on these records, for example dataset='readmissions-2026q3'."
+                raise InputError("dataset", dataset, "a name for the records, because ledger= is given", remedy)
             birth = Birth(dataset=dataset or "", unit=PrivacyUnit.of(unit).name, grouped=labels is not None,
                           adjacency=Adjacency.of(adjacency), budget=budget, accounting=chosen, role=role,
                           row_change=row_change)  # fmt: skip
@@ -252,7 +257,8 @@ class Curator(Opaque):
         """Release several answers as one ledger entry of so many slots, each with the noise of a release of its own.
 
         Slots are independent and charged as so many; Gaussians of noise_multiplier M are together exactly mu-GDP, mu^2 = slots / M^2.
-        With `used`, a plan that has used another number of slots refuses, uncharged (LedgerError): another process took a step.
+        With `plan`, they are charged to the reservation of that name. With `used`, a reservation that has used another number of slots
+        refuses, uncharged (LedgerError): another process released from it.
         """
 
         def release() -> tuple[Release, ...]:
@@ -278,14 +284,14 @@ class Curator(Opaque):
     ) -> Event:
         """Take the cost of `slots` times `event` from the budget now, under a name that later sessions can resume.
 
-        A parallel plan releases answers that each depend on one record alone (`Query.part`), and at most so many for any one:
+        A parallel reservation is for answers that each depend on one record alone (`Query.part`), and at most so many for any one:
         neighbours differ in one record, so all its releases together cost what those of one record do. Records are known by their places,
-        hence the assumption `records-keep-their-places`. `limit`: answers of a parallel plan in all.
+        hence the assumption `records-keep-their-places`. `limit`: answers of a parallel reservation in all.
         Returns the event of one slot: this one, or what an earlier session reserved under this name and these terms.
 
         Raises:
             InputError: terms with data assumptions that this curator does not allow, with an unknown role, or that count what the ledger
-            counts; a parallel plan whose places mean nothing. LedgerMismatch: the name is taken by a plan with other terms.
+            counts; a parallel reservation where places mean nothing. LedgerMismatch: a reservation of this name has other terms.
         """
 
         def reserve() -> Event:
@@ -307,13 +313,13 @@ class Curator(Opaque):
         return reserved
 
     def bind(self, plan: Name, things: Mapping[str, Any], *, tables: Mapping[str, Any] | None = None, begun: bool) -> None:
-        """Refuse to resume a plan with other things than it began with, by fingerprints that are kept beside the ledger.
+        """Refuse to resume a reservation with other things than it began with, by fingerprints that are kept beside the ledger.
 
         Args:
-            plan: its name.
+            plan: name of the reservation.
             things: what it was given, by name: scores, functions that train, estimators. The records are compared without being named.
             tables: records of other roles, by name, in any order.
-            begun: whether the ledger knows the plan; else what is given is what it begins with.
+            begun: whether the ledger knows the reservation; else what is given is what it begins with.
 
         Raises:
             PlanChanged: names what differs. Nothing was charged.
@@ -337,14 +343,28 @@ class Curator(Opaque):
         """
         self._ledger.note("assume", name)
 
-    def draw_hidden(self, query: Query, mechanism: Mechanism) -> torch.Tensor | None:
-        """A noised answer that must not be published: for work whose one ledger entry has paid for many such answers, of which at most one
-        is released (private selection). Nothing is charged, stored or noted here.
+    def draw_hidden(self, query: Query, mechanism: Mechanism, *, plan: Name) -> torch.Tensor | None:
+        """A noised answer that must not be published: one of many that a single charge of a private selection has paid for, of which at
+        most one is released. Nothing is charged, stored or noted here.
 
-        Returns the answer with the noise of a release, `m`; None where it fails, which is as private as the answer.
+        Args:
+            plan: the selection's reservation: charged, and without a value yet.
+
+        Returns:
+            the answer with the noise of a release, `m`; None if it fails, which is as private as the answer.
+
+        Raises:
+            InputError: there is no such selection under way, or the query rests on data assumptions that this curator does not allow.
         """
         if self.ranks > 1:
             raise InputError("curator", "on several ranks", "of one process", "Each rank would noise its own shard, for one charge.")
+        reserved = self.ledger.reservation(plan)
+        selects = reserved is not None and isinstance(reserved.event, (SelectionEvent, RolesEvent))
+        if not selects or not self.ledger.head().used.get(plan) or self.ledger.values(plan):
+            raise InputError(
+                "plan", plan, "the reservation of a selection that was charged and has no value yet", "Use release() for others."
+            )
+        self._require_allowed(query.data_assumptions())
         outcome = self._job(query)()
         if isinstance(outcome, Failure):
             if outcome.kind == "interrupted":
@@ -382,9 +402,11 @@ class Curator(Opaque):
             return None
         sketch = Sketch.of(self.__view)
         if not (self.ledger.storage.persistent or self._allow_repeated) and is_protected(sketch):
-            text = ("some of these records were asked in this process under another ledger, and this one is in memory: what both release "
-                    "adds up to more than either states. Give one dataset= and ledger= for both, or allow_repeated=True, which the "
-                    "statement then says.")  # fmt: skip
+            text = (
+                "this process has already released results about some of these records under another Curator. The total privacy loss is "
+                "larger than either statement says, because a ledger in memory does not know of the other. Pass the same dataset= and "
+                "ledger= to both. To accept the larger loss, pass allow_repeated=True; the statement will mention it."
+            )
             warn(text, RepeatedRecordsWarning)
         return sketch
 

@@ -1,8 +1,8 @@
 """The ledger of one data set: what was promised, charged and released, in an append-only chain of records.
 
-Kinds of record: `birth` (data set, unit, adjacency, budget, accounting), `reserve` (a plan's slots), `charge` (before any noise is
+Kinds of record: `birth` (data set, unit, adjacency, budget, accounting), `reserve` (a reservation's slots), `charge` (before any noise is
 drawn), `value` (what a charge released), `assume` and `void` (what later statements must say). Every record carries the running state
-(total cost, slots used by each plan) and the hash of its predecessor, so every change, gap and reordering is detected. The whole chain is
+(total cost, slots used of each) and the hash of its predecessor, so every change, gap and reordering is detected. The whole chain is
 verified when the ledger is opened, and for each statement; every other call verifies the records that are new, and counts all. The loss of
 the last records, and a chain rewritten as a whole, are detected against a head hash kept elsewhere; while a ledger is open, against the
 newest record that this process wrote, read as the head or verified: whatever is read or written to afterwards must hold it.
@@ -60,7 +60,7 @@ class Ledger:
         made_for = self.birth.to_json()
         for name, value in birth.to_json().items():
             if value != made_for[name]:
-                remedy = "One ledger protects one data set, under one promise: give what it was made for, or use another ledger."
+                remedy = "Pass what the ledger was made with. A second ledger for the same records does not renew the budget: both add up."
                 if name == "units":  # another ledger for what is left of these records would forget what was spent on them
                     remedy = ("Where the number of units is public it is part of the promise: give all of them. Put a public stand-in "
                               "record (such as zeros) in the place of a unit that has left.")  # fmt: skip
@@ -96,9 +96,9 @@ class Ledger:
     def reserve(
         self, name: Text, event: Event, slots: Count, terms: Mapping[str, Any], *, parallel: bool = False, limit: Count | None = None
     ) -> Event:
-        """Set aside `slots` times `event` for the plan `name`, or find that plan again if its terms are the same.
+        """Set aside `slots` times `event` under a name, or find that reservation again if its terms are the same.
 
-        A parallel plan has so many slots for each part of the records (`Curator.reserve`), and at most `limit` in all.
+        A parallel reservation has so many slots for each part of the records (`Curator.reserve`), and at most `limit` in all.
         Returns the event that is reserved. Recomputed on another machine it may differ in its last digits; the first one stands.
         """
         require_json("terms", terms)
@@ -114,14 +114,15 @@ class Ledger:
     def charge(self, name: Text, event: Event, details: Mapping[str, Any], plan: str | None = None, *, used: int | None = None) -> int:
         """Charge one release before its noise is drawn; returns the entry's number once the charge is durable.
 
-        With `plan` it takes event.slots of what that plan reserved, else its cost from the budget. With `used`, only if the plan has
-        used exactly so many slots before: for runs in which every release builds on the last.
+        With `plan` it takes event.slots from the reservation of that name, else its cost from the budget. With `used`, only if the
+        reservation has used exactly so many slots before: for runs in which every release builds on the last.
         """
         require_json("details", details)
         with self._transaction(self.storage.writing()) as connection:
             if used is not None and self._chain.state.used.get(str(plan)) != used:
-                raise LedgerError(f"another process took a step of the plan {plan!r}; nothing was charged. Open the run again to go on.")
-            record = _write(connection, self._chain, "charge", name, {"event": event.to_json(), "plan": plan, **details})
+                what = f"another process released from the reservation {plan!r}; nothing was charged."
+                raise LedgerError(f"{what} Open the run again to go on.")
+            record = _write(connection, self._chain, "charge", name, {**details, "event": event.to_json(), "plan": plan})
         self._saw(record)  # durable now: a store that loses it is detected before the value of this charge goes out
         return record.seq
 
@@ -155,7 +156,7 @@ class Ledger:
             return any(handle in dump(record.body) for record in _read(connection, table.c.kind == "charge"))
 
     def values(self, plan: str) -> list[dict[str, Any]]:
-        """Every value released under a plan, a slot each, in the order of release."""
+        """Every value released from a reservation, a slot each, in the order of release."""
         with self._transaction(self.storage.reading()) as connection:
             charges = _charges(connection, plan)
             named = table.c.name.in_({record.name for record in charges})
@@ -164,12 +165,12 @@ class Ledger:
         return [value for record in stored if record.body["entry"] in entries for value in record.body["values"]]
 
     def reservation(self, name: str) -> Reservation | None:
-        """What is reserved for the plan of this name."""
+        """The reservation of this name; None where there is none."""
         with self._transaction(self.storage.reading()):
             return self._chain.reservations.get(name)
 
     def charges(self, plan: str) -> list[Record]:
-        """Every charge under a plan, oldest first."""
+        """Every charge to a reservation, oldest first."""
         with self._transaction(self.storage.reading()) as connection:
             return _charges(connection, plan)
 

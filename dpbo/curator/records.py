@@ -211,7 +211,8 @@ def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
     """
     private, public = (as_values(name, labels).tolist() for name, labels in (("groups", groups), ("groups_train", groups_train)))
     if len(public) != trained:
-        raise InputError("groups_train", type(groups_train).__name__, "one label a training record, in the records' order")
+        given = f"a {type(groups_train).__name__} of another length than the training records"
+        raise InputError("groups_train", given, "one label for each training record, in the records' order")
     if len({kind_of(label) for label in (*private, *public) if not is_missing(label)}) > 1:
         remedy = "Convert both in one way: numbers by int, anything else by str."
         raise InputError("groups_train", "labels of another kind than `groups`", "comparable with `groups`", remedy)
@@ -224,7 +225,8 @@ def _group(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Unit index of each record, and number of records of each unit."""
     flat = as_values("groups", labels)
     if len(flat) != count:
-        raise InputError("groups", type(labels).__name__, "one label a record, in the records' order")
+        given = f"a {type(labels).__name__} of another length than the records"
+        raise InputError("groups", given, "one label for each record, in the records' order")
     if flat.dtype.kind in "Of" and any(map(is_missing, flat.tolist())):
         raise InputError("groups", "missing labels (None or NaN)", "present for every record", "Give each such record a label of its own.")
     if flat.dtype.kind == "O":

@@ -21,9 +21,11 @@ from dpbo.privacy import RowChange
 from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, conditional, format_up
 
 _ASSUMPTIONS = {
-    "score-per-record": "one unit's records change no other unit's score, nor any record; dpbo.testing.check_per_record tests it",
-    "score-total": "the score does not fail on the private records as a whole; where it does, the operator sees that, uncharged",
-    "timing-not-observed": "nobody who must not see the records times evaluations or releases",
+    "score-per-record": "a record's score depends on no other unit's records, and the score modifies no record; "
+    "dpbo.testing.check_per_record tests it",
+    "score-total": "the score never fails on the private records as a whole; if it does, the person who runs the program learns that, and "
+    "the budget does not cover it; let the score return NaN for a record that it cannot score",
+    "timing-not-observed": "only people who may see the records can measure how long evaluations and releases take",
     "durations-tell-nothing": "how long a score takes does not depend on the records: values were released in the order in which workers "
     "finished, and every reader sees that order",
     "dpsgd-attested": "training takes records from dpbo's loader alone, which holds each protected record once; a record's gradient "
@@ -43,7 +45,7 @@ _ASSUMPTIONS = {
 }
 _NOTED = "noted by the caller, in these words: dpbo neither makes nor checks this assumption"
 _INPUTS = "search inputs (the points x and their range)"
-_MODELS = "records that models were trained on, and the models: the caller declares them public or protected by other means"
+_MODELS = "records that models were trained on, and the models: you are responsible for protecting them, if they need it"
 _OTHERS = "records of other roles"
 _NOT_PROTECTED = {
     "training": (_OTHERS, "models, unless every step of their training is charged here", _INPUTS),
@@ -91,12 +93,13 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         scope="" if ledger.storage.persistent else "this process only",
         dataset=birth.dataset,
         unit=birth.unit,
+        grouped=birth.grouped,
         units=units,
         adjacency=birth.adjacency.value,
         role=" and ".join(roles),
         not_protected=(
             *_not_protected(roles),
-            *(f"records of the role {name}, which a plan names and dpbo does not know" for name in unknown),
+            *(f"records of the role {name}, which a reservation names and dpbo does not know" for name in unknown),
         ),
         guarantee=guarantee,
         lines=_lines(guarantee, protected, assumed, conditions, failing),
@@ -196,7 +199,7 @@ def _remaining(cap: Cost, total: Cost) -> float:
 
 
 def _public_inputs(charges: Sequence[Record], plans: Mapping[str, Record]) -> dict[str, dict[str, Any]]:
-    """By plan: its terms; what questions under it took on trust otherwise than its terms say; and what questions without a plan did."""
+    """By reservation: its terms; what queries under it declared otherwise than its terms say; and what releases without one declared."""
     inputs = {name: {**_counts(record), **record.body["terms"], **_counts(record)} for name, record in plans.items()}
     slots = defaultdict[str | None, list[dict[str, Any]]](list)
     for record in charges:
@@ -228,7 +231,7 @@ def _free_name(plans: Mapping[str, Any], name: str, mark: str) -> str:
 
 
 def _counts(reservation: Record) -> dict[str, Any]:
-    """How many releases a plan has."""
+    """How many releases a reservation has."""
     if not reservation.parallel:
         return {EVALUATIONS: reservation.body["slots"]}
     return {OF_EACH_ROW: reservation.body["slots"], IN_ALL: reservation.body.get("limit") or "all rows"}
@@ -237,7 +240,7 @@ def _counts(reservation: Record) -> dict[str, Any]:
 def _meaning(
     guarantee: Guarantee, birth: Birth, units: int | None, counted: str, conditions: dict[str, str], failing: float
 ) -> tuple[str, ...]:
-    """What a membership test can find out, and warnings of a delta that is too large.
+    """What a membership test can find out, what mu-GDP means, and warnings of a delta that is too large.
 
     With records of other roles there are more units than `units`, so a delta above 1 / `units` still is too large.
     """
@@ -248,6 +251,11 @@ def _meaning(
     if change is not None:
         times = change.diameter / change.norm
         sentences.append(f"For a row that moves k times as far, pure epsilon or mu is up to k times as large, up to k = {times:g}.")
+    if guarantee.mu not in (None, math.inf):
+        mu = format_up(guarantee.mu)
+        sentences.append(f"{mu}-GDP means: to tell from everything released which of two data sets, different as stated above, was used "
+                         "is at least as hard as to tell from one number whether it was drawn from a normal distribution with mean 0 or "
+                         f"with mean {mu}, both of standard deviation 1.")  # fmt: skip
     if units and guarantee.delta and guarantee.delta > 1 / units:
         sentences.append(f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record.")
     elif units and guarantee.delta and counted:

@@ -122,5 +122,5 @@ def _exact_sizes(uniforms: list[int], normals: list[int], bits: int) -> list[tup
 def _words(count: int, entropy: Entropy) -> NDArray[np.uint64]:
     words = np.frombuffer(entropy(_WORD * count), dtype="<u8")
     if len(words) != count:
-        raise InputError("entropy", len(words), f"a source of as many words as it is asked for ({count})")
+        raise InputError("entropy", f"{words.nbytes} bytes", "a function where entropy(size) returns exactly size bytes")
     return words

@@ -56,7 +56,7 @@ def rounded(law: SymmetricLaw, fractions: NDArray[np.float64], scale: NDArray[np
     """
     words = np.frombuffer(entropy(_WORD * len(fractions)), dtype="<u8")
     if len(words) != len(fractions):
-        raise InputError("entropy", len(words), f"a source of as many words as it is asked for ({len(fractions)})")
+        raise InputError("entropy", f"{words.nbytes} bytes", "a function where entropy(size) returns exactly size bytes")
     negative, k = (words >> np.uint64(63)).astype(bool), words & np.uint64((1 << 63) - 1)
     z = law.quantile(np.ldexp(k.astype(np.float64), -64))  # negative or zero; -inf at k = 0
     wide = scale * _WIDEN

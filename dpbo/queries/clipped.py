@@ -166,8 +166,11 @@ class ClippedMean(ClippedScores):
 
     def require_public(self, adjacency: Adjacency) -> None:
         if self.divisor is None and (not adjacency.replaces or self.max_records_per_unit > 1):
-            remedy = "Their number is private there. Give a number that was fixed without looking at the data."
-            raise InputError("divisor", None, "a public number under this adjacency or with max_records_per_unit > 1", remedy)
+            private = "With max_records_per_unit > 1 up to so many records of each unit count, and their number is private."
+            if not adjacency.replaces:
+                private = f"With adjacency={adjacency.value!r} the number of units is private."
+            remedy = f"{private} Pass divisor=, a public number fixed without looking at the data."
+            raise InputError("divisor", None, "a number of units", remedy)
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         divisor = self.divisor if self.divisor is not None else units

@@ -33,7 +33,7 @@ _SHORTER = 1.0 - 2.0**-40
 @checked
 @dataclass(frozen=True, eq=False)
 class ClippedGradient(Query):
-    """The mean over units of each unit's own gradient, clipped to length B. The sum is divided in public.
+    """The mean over units of each unit's own gradient, clipped to length B. The noised sum is divided by `divisor` after the release.
 
     The gradient at theta of a unit's loss is estimated by a public linear map of its losses at N points, g_i = W (y_i - center). It is the
     posterior mean of a Gaussian process's gradient, where W follows from the points and the kernel alone. g_i is clipped to length B, and
@@ -48,11 +48,13 @@ class ClippedGradient(Query):
 
     Args:
         loss: `loss(x, records)` returns one number a record, smaller is better, each record on its own. x is float64 of shape `d`.
-        X: shape `b x d`, float64: points where the losses are wanted now.
+        X: the b points at which the loss is evaluated, shape `b x d`, float64.
         weights: W, shape `d x N`, float64: columns for the points of `earlier` answers first, then for X.
-        clip: B, from 1e-100 to 1e100, in units of the loss over those of the coordinates that W's rows stand for.
+        clip: B, the largest length of one unit's gradient, from 1e-100 to 1e100, in units of the loss per unit of the coordinates that W's
+            rows stand for.
         center: public prior mean of the loss, subtracted from every loss.
-        divisor: public number of units to divide by; by default their true number, which only REPLACE_ONE makes public.
+        divisor: public number of units that the noised sum is divided by; by default their true number, which only REPLACE_ONE makes
+            public.
         earlier: handles of earlier answers whose losses are used again, in the order of W's columns. The losses stay with the curator.
         keep: whether this answer's losses stay with the curator for later queries.
         loss_range: public (lower, upper) that a record's loss is clipped to; required where units are groups of records.

@@ -8,6 +8,7 @@ was answered. Only the curator calls `_evaluate`.
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -130,6 +131,11 @@ class Query(abc.ABC):
         "affine", "lattices", "moves", "probe", "quanta", "release_event", "require_public", "resolution", "sampling_variance", "scale",
         "sensitivity", "squared_l2", "sum_chunk", "sum_points",
     })  # fmt: skip
+
+    def fingerprint_parts(self) -> tuple[Any, ...]:
+        """What tells this query from another of its type: its public inputs, and its fields if it is a data class."""
+        names: list[str] = [part.name for part in dataclasses.fields(self)] if dataclasses.is_dataclass(self) else []
+        return self.public_inputs(), *(getattr(self, name) for name in names)
 
     @abc.abstractmethod
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:

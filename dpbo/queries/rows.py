@@ -45,8 +45,8 @@ class RowTable(Query):
     these are public. The published value is z with its noise plus A^T c, so without a matrix it is in the rows' own coordinates.
     A row that is not finite counts as the centre.
 
-    Sensitivity, in l2, of the one row that differs (`Sensitivity.block`); all others are equal, so it does not grow with n:
-        REPLACE_ONE: |A| 2 R.     BOUNDED_ROW_CHANGE: |A| r, r = row_change.norm.
+    Sensitivity, in l2, of the one row that differs (`Sensitivity.block`); all others are equal, so it does not grow with n: |A| 2 R under
+    REPLACE_ONE, and |A| r, r = row_change.norm, under BOUNDED_ROW_CHANGE.
     P projects onto two convex sets, a box that holds the ball and the ball, so it is 1-Lipschitz and leaves points of the ball unchanged;
     its image has diameter 2 R. |A| is the spectral norm of this very matrix: it holds for every pair of rows, however A was drawn without
     the data. Two terms are added. First, the rounding of P and A in float64: at most (d + 16) 2^-50 R |A|_F for each of the two rows.

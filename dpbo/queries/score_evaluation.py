@@ -64,9 +64,9 @@ def probe_score(
 ) -> None:
     """Scores and reduces `count` public stand-in records. Raises ScoreError where that fails: what the score returned, and the fix."""
     shape = "one real number a record, shape (n,)" if metrics == 1 else f"{metrics} numbers a record, shape (n, {metrics})"
-    must = f"score must return {shape}; on {count} public stand-in records it"
+    must = f"score must return {shape}. It was tried on {count} public records before any private one (zeros, or `example`): there it"
     scorer = _SCORER if _is_scorer(score) else ""
-    remedy = f"{scorer}If stand-in zeros are no valid records, give public ones: Curator(..., example=)."
+    remedy = f"{scorer}If zeros are not valid records, give public ones: Curator(..., example=)."
     result = _NOTHING
     try:
         result = score(subject, example)

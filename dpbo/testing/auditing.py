@@ -1,9 +1,10 @@
 """Empirical lower bounds on what a mechanism leaks, from many runs on two worst-case data sets.
 
 An attack sees one output and guesses the data set by a threshold on some statistic. A guarantee bounds its true-positive rate for each
-false-positive rate. Half of the runs choose the statistic and the threshold; the other half measure the rates, with Clopper-Pearson bounds,
-so the result holds with probability 1 - level whatever was chosen. A guarantee below the bound is refuted. A bound far below the guarantee
-says that the audit is weak, not that the mechanism is strong: `reachable` is what this many runs can show of a true Gaussian of that mu.
+false-positive rate. Half of the draws choose the statistic and the threshold; the other half measure the rates, with Clopper-Pearson
+bounds, so the result is wrong with probability at most `level`, the error level, whatever was chosen. A guarantee below the bound is
+refuted. A bound far below the guarantee says that the audit is weak, not that the mechanism is strong: `reachable` is what this many draws
+can show of a Gaussian mechanism of exactly that mu.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
 @checked
 @dataclass(frozen=True)
 class Audit:
-    """The result of `audit`; it holds with probability 1 - level.
+    """The result of `audit`: a lower bound on what the mechanism leaks, which is wrong with probability at most `level`.
 
     Attributes:
         mu: the mechanism is not mu'-GDP for any mu' below this.
         true_positives: lower bound on the true-positive rate of the attack that shows it.
         false_positives: upper bound on its false-positive rate.
-        runs: measured runs on each data set.
-        level: probability with which the bounds may be wrong.
+        runs: draws on each data set that the rates were measured from.
+        level: the error level: largest probability that the bounds are wrong.
     """
 
     mu: float
@@ -67,19 +68,24 @@ def audit(
     delta: Delta | None = None,
     level: Level = LEVEL,
 ) -> Audit:
-    """Lower bound on mu, or on epsilon at a delta, from 2 * runs draws on each of two neighbouring data sets.
+    """Lower bound on mu, or on epsilon at a delta, from many draws on each of two neighbouring data sets.
 
     Args:
-        draw: `draw(which, count)` returns `count` independent outputs (shape `count` or `count x d`) on data set 0 or 1.
-        runs: runs that measure, on each data set. To show 90 % of mu takes about (125 / mu)^2 at level 1e-6.
+        draw: `draw(which, count)` returns `count` independent outputs (shape `count` or `count x d`) on data set 0 or 1. Its noise
+            must not be seeded anew in each call.
+        runs: draws for the bound, per data set. As many again choose the attack, unless a threshold is given. To show 90 % of mu takes
+            about (125 / mu)^2 at level 1e-6.
         statistic: maps outputs to one number each, larger for data set 1. By default the projection on the difference of means, scaled by
             the covariance, which is the likelihood ratio for Gaussian noise.
-        threshold: threshold on the statistic, if it was fixed before any draw; then no runs are spent on choosing one.
+        threshold: threshold on the statistic, if it was fixed before any draw; then none are spent on choosing one. Needs `statistic`.
         delta: choose the attack that shows the largest epsilon at this delta, instead of the largest mu.
-        level: probability with which the bound may be wrong.
+        level: the error level: largest probability that the bound is wrong.
 
     Returns:
         An `Audit`: compare its `mu`, or `epsilon(delta)`, with the guarantee.
+
+    Raises:
+        InputError: an argument outside its range, or draws that are too few or the same in two calls.
     """
     if threshold is not None and delta is not None:
         raise InputError("delta", delta, "left out with a threshold", "It chooses one.")
@@ -105,7 +111,12 @@ def audit(
 
 @checked
 def reachable(mu: Positive, runs: Count, level: Level = LEVEL) -> float:
-    """The bound on mu that `audit` gives on average for a Gaussian mechanism that is exactly mu-GDP: its power."""
+    """About the bound on mu that `audit` finds for a Gaussian mechanism that is exactly mu-GDP: the audit's power.
+
+    Args:
+        mu: of the mechanism.
+        runs, level: as in `audit`.
+    """
     thresholds = np.linspace(-4.0, 4.0 + mu, 2000)
     return max(_measured(round(runs * ndtr(mu - t)), round(runs * ndtr(-t)), runs, level).mu for t in thresholds)
 
@@ -123,7 +134,7 @@ def _measured(true_hits: int, false_hits: int, runs: int, level: float) -> Audit
 
 
 def _best_threshold(zeros: NDArray[np.float64], ones: NDArray[np.float64], runs: int, level: float, delta: float | None) -> float:
-    """The cut that promises the largest bound on the runs that choose."""
+    """The threshold that gives the largest bound on the draws that choose it."""
     cuts = np.unique(np.concatenate([np.quantile(zeros, _GRID), np.quantile(ones, _GRID)]))
     hits = [(len(side) - np.searchsorted(side, cuts, side="right")).tolist() for side in (ones, zeros)]
     tried = [_measured(above_one, above_zero, runs, level) for above_one, above_zero in zip(*hits, strict=True)]

@@ -52,20 +52,32 @@ def moved(before: Sequence[int], after: Sequence[int], quanta: Sequence[float], 
 
 
 def require_within(before: Sequence[int], after: Sequence[int], quanta: Sequence[float], declared: Sensitivity, what: str) -> None:
-    """Raises AssertionError, naming the norm, where the answer moved further than declared, or in more than one block."""
+    """Raises AssertionError, which names the norm, if the answer moved further than declared, or in more than one block.
+
+    Args:
+        before, after: the answers' whole numbers, on two neighbouring data sets.
+        quanta: the lattice that they count on, one number a coordinate.
+        declared: the query's sensitivity.
+        what: the answer, as text for the error.
+    """
     if declared.block is not None:
         places = {i // declared.block for i, (x, y) in enumerate(zip(before, after, strict=True)) if x != y}
-        assert len(places) <= 1, f"{what} moved in {len(places)} blocks, declared one"
+        assert len(places) <= 1, f"{what} moved in {len(places)} blocks, but the declared sensitivity is about a change in one"
     l1, l2_squared, linf = moved(before, after, quanta, declared)
-    bounds = {"l1": (l1, Fraction(declared.l1)), "l2": (l2_squared, Fraction(declared.l2) ** 2), "linf": (linf, Fraction(declared.linf))}
+    bounds = {
+        "the l1 norm": (l1, Fraction(declared.l1)),
+        "the squared l2 norm": (l2_squared, Fraction(declared.l2) ** 2),
+        "the linf norm": (linf, Fraction(declared.linf)),
+    }
     for norm, (distance, bound) in bounds.items():
-        assert distance <= bound * _SLACK**2, f"{what} moved by {float(distance):.6g} in {norm}, declared {float(bound):.6g} (l2 squared)"
+        text = f"{what} moved by {float(distance):.6g} in {norm}, but the declared sensitivity allows only {float(bound):.6g}"
+        assert distance <= bound * _SLACK**2, text
 
 
 class QueryContract(abc.ABC):
-    """The contract of a query about a score of each record: neighbours, records on which the score fails, and order.
+    """Tests of a query about a score of each record: neighbours, records on which the score fails, and order.
 
-    Inherit as a pytest class::
+    Inherit from it to get tests for your own query::
 
         class TestMyQuery(QueryContract):
             covers = MyQuery
@@ -75,8 +87,8 @@ class QueryContract(abc.ABC):
 
     Attributes:
         covers: the class under test.
-        metrics: number of columns of the drawn records.
-        adjacencies: the adjacencies that it is tested under.
+        metrics: number of columns of the drawn records, which is the number of scores of each.
+        adjacencies: the adjacencies that the query is tested under.
     """
 
     covers: ClassVar[type[Query]]
@@ -163,14 +175,15 @@ class SumContract(QueryContract):
 
 
 class RowContract(abc.ABC):
-    """The contract of a query about single rows: a changed row moves its own block or outcome alone, and no further than declared.
+    """Tests of a query about single rows: a changed row moves its own block or outcome alone, and no further than declared.
 
-    Inherit as a pytest class. Under BOUNDED_ROW_CHANGE the changed row lies within the declared distance, in exact fractions.
+    Inherit from it to get tests for your own query; define `covers` and `query`. Under BOUNDED_ROW_CHANGE the changed row lies within the
+    declared distance, in exact fractions.
 
     Attributes:
         covers: the class under test.
         width: number of columns of the drawn table `n x width`, float64.
-        row_change: the relation that it is tested under besides REPLACE_ONE.
+        row_change: the bounded change of a row that the query is tested under besides REPLACE_ONE.
     """
 
     covers: ClassVar[type[Query]]
@@ -254,7 +267,7 @@ def _answer(query: Query, records: torch.Tensor, labels: np.ndarray[Any, Any], p
 
 
 def _require_within(a: IntegerSum, b: IntegerSum, declared: Sensitivity) -> None:
-    assert a.quanta == b.quanta, "neighbours must live on one lattice"
+    assert a.quanta == b.quanta, f"two neighbours' answers must lie on one lattice, but their quanta are {a.quanta} and {b.quanta}"
     require_within(a.numerators.tolist(), b.numerators.tolist(), a.quanta, declared, "the answer")
 
 

@@ -74,17 +74,21 @@ class RecordingCurator(Curator):
 def replay(
     run: Callable[[Curator, Any], Any], records: Any, neighbour: Any, *, neighbour_unit: PrivacyUnit | None = None, **settings: Any
 ) -> tuple[Step, ...]:
-    """Run an algorithm twice, on neighbouring records, and compare what it does in public. Returns the first run's steps.
+    """Run an algorithm twice, on neighbouring records, and compare what it does in public.
 
     Args:
-        run: `run(curator, records)`, the algorithm, with its public randomness fixed. It gets the records beside the curator so that what
-            it does with them outside the curator is tested too.
+        run: `run(curator, records)`, the algorithm, with seeds set inside run: its public randomness must be the same in both runs. It gets
+            the records beside the curator so that what it does with them outside the curator is tested too.
         records, neighbour: two data sets that differ in one unit.
-        neighbour_unit: the neighbour's unit, where its group labels differ.
-        settings: the curator's arguments, without a ledger.
+        neighbour_unit: the neighbour's PrivacyUnit, where its group labels differ.
+        settings: further arguments of `Curator`, such as unit, adjacency and budget, but no ledger.
+
+    Returns:
+        The first run's steps, one for each release.
 
     Raises:
-        AssertionError: names the first step where the second run asked something else, or an answer moved too far.
+        AssertionError: the run released nothing; or the two runs differ in an evaluation, a release, a ledger record or the result, or an
+            exact answer moved further than the declared sensitivity. The text names the first difference of its kind.
     """
     first = RecordingCurator(records, **settings)
     result = fingerprint(run(first, records), detail="content")

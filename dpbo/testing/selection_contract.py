@@ -30,7 +30,19 @@ _ORDERS = (1.0001, 1.5, 2.0, 4.0, 16.0, 64.0)
 
 
 class SelectionContract(abc.ABC):
-    """The contract of a mechanism that publishes the index of a chosen candidate. Inherit as a pytest class.
+    """Tests of a mechanism that publishes the index of a chosen candidate.
+
+    Inherit from it to get tests for your own selection mechanism; define `covers`, `mechanism` and `probabilities`::
+
+        class TestMyMechanism(SelectionContract):
+            covers = MyMechanism
+
+            def mechanism(self, epsilon):
+                return MyMechanism.of(epsilon)
+
+            def probabilities(self, distances, rate):
+                weights = np.exp(-rate * distances)
+                return weights / weights.sum()
 
     Attributes:
         covers: the class under test.
@@ -44,11 +56,13 @@ class SelectionContract(abc.ABC):
 
     @abc.abstractmethod
     def probabilities(self, distances: NDArray[np.int64], rate: float) -> NDArray[np.float64]:
-        """The exact probability of each candidate.
+        """The exact probability that the mechanism chooses each candidate, shape `n`.
+
+        A level is the whole number `utility // width` with the law's `width`: the mechanism compares candidates by their levels alone.
 
         Args:
-            distances: how many levels each candidate's utility lies below the best, shape `n`.
-            rate: decay per level.
+            distances: how many levels each candidate lies below the best one, shape `n`; 0 for the best.
+            rate: the law's `rate`, the decay of a candidate's chance per level.
         """
 
     def test_it_draws_its_law(self) -> None:

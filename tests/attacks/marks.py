@@ -14,34 +14,34 @@ ROOT = pathlib.Path(__file__).parents[2]
 CLASSES = {
     "A1": "float holes: supports of neighbours are equal",
     "A2": "precision: trailing zeros tell nothing, releases lie on a public grid",
-    "A3": "timing: time does not go with the noise",
+    "A3": "the time that a draw takes shows how large its noise is",
     "A4": "float sensitivity: sums are exact, in any order",
     "A5": "NaN, infinity, huge, empty, hostile arguments",
-    "A6": "clipped computed, raw used: replay of every release",
+    "A6": "the code computes the clipped value but releases the unclipped one",
     "A7": "data-dependent control flow: frozen releases give the same bits",
     "A8": "data set size: one unit fewer changes nothing public",
     "A9": "adjacency constants: the worst pair attains the bound",
     "A10": "under-charged selection: exact laws against their curves",
     "A11": "sparse vector variants: the broken ones are rejected",
-    "A12": "unused noise: two points",
-    "A13": "sign swaps: the best without noise",
+    "A12": "the noise is drawn but not added, so a release tells two data sets apart",
+    "A13": "a swapped sign makes the search return the worst candidate instead of the best",
     "A14": "underflow, edges of the samplers",
     "A15": "accountant: monotone, round trips, against other programs",
     "A16": "resume and concurrency: killed, shared, full disk, corrupted",
     "A17": "randomness: forks, ranks, seeds",
     "A18": "projection: column space and known rows",
-    "A19": "conditional guarantees: the construction that breaks them",
-    "A20": "groups: all rows of a unit together",
-    "A21": "side outputs: nothing public holds a private number",
-    "A22": "several runs on one data set share one budget",
-    "A23": "sampling: Poisson, charged as Poisson",
-    "A24": "end to end: whole runs audited to nine tenths of the claim",
-    "A25": "the noise's generator: its state from what was released",
-    "A26": "labels by identity, type or encoding: the number of units of every kind",
-    "A27": "one Poisson sample for several steps, a displaced hook, accumulation",
-    "A28": "roles by place: removing one record moves no other",
-    "A29": "rates and divisors computed from the number of records",
-    "A30": "resume under another question: other data, score or estimator behind one name",
+    "A19": "a guarantee that rests on assumptions about the data is stated as if it always held",
+    "A20": "only one record of a unit is protected, and not all of them together",
+    "A21": "an error, a log, a name or a file shows a private number beside the releases",
+    "A22": "each run on the same records spends a budget of its own",
+    "A23": "a release is charged for Poisson sampling, but its records were sampled in another way",
+    "A24": "a whole run leaks more than the sum of its charges states",
+    "A25": "what was released reveals the state of the noise's generator, and so the noise",
+    "A26": "labels are compared by identity, type or encoding, so the number of units is wrong",
+    "A27": "a DP-SGD step uses gradients or a sample that its charge does not cover, or is not charged at all",
+    "A28": "records are split by their place, so removing one moves another from training to validation",
+    "A29": "a sampling rate or a divisor is computed from the private number of records, and shows it",
+    "A30": "a run resumes under the name of another one, with other data, another score or another estimator",
 }
 BEGIN, END = "<!-- attacks: written by python -m tests.attacks.marks -->\n", "<!-- attacks end -->"
 
@@ -77,7 +77,7 @@ def by_class() -> dict[str, dict[str, bool]]:
 
 def table() -> str:
     """The table of attacks in Markdown."""
-    found, lines = by_class(), ["| class | what dpbo tests | where |", "|---|---|---|"]
+    found, lines = by_class(), ["| class | what goes wrong, or what must hold | tests |", "|---|---|---|"]
     for name, title in CLASSES.items():
         where = ", ".join(f"`{place}`" + ("" if quick else " (deep)") for place, quick in found[name].items())
         lines.append(f"| {name} | {title} | {where} |")

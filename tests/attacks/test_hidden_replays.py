@@ -37,13 +37,13 @@ class Inside:
 
     def __init__(self, monkeypatch):
         self._honest, self._runs = Curator.draw_hidden, []
-        monkeypatch.setattr(Curator, "draw_hidden", lambda *arguments: self(*arguments))
+        monkeypatch.setattr(Curator, "draw_hidden", lambda *arguments, **plan: self(*arguments, **plan))
 
     def begin(self):
         self._runs.append([])
 
-    def __call__(self, curator, query, mechanism):
-        drawn = self._honest(curator, query, mechanism)  # also when frozen: it takes as much entropy
+    def __call__(self, curator, query, mechanism, *, plan):
+        drawn = self._honest(curator, query, mechanism, plan=plan)  # also when frozen: it takes as much entropy
         answer = curator._job(query)()
         turn = len(self._runs[-1])
         value = drawn if len(self._runs) == 1 else self._runs[0][turn][3]

@@ -114,7 +114,7 @@ def test_people_on_both_sides_are_found_whatever_their_labels_are_made_of():
     for one, other in alike:
         with pytest.raises(InputError, match="without any label of `groups`"):
             require_disjoint(one, other, 1)
-    with pytest.raises(InputError, match="one label a training record"):
+    with pytest.raises(InputError, match="one label for each training record"):
         require_disjoint([1], [], 1)
 
 

@@ -162,7 +162,7 @@ def test_labels_do_not_decide_where_a_row_goes():
 def test_what_is_protected_and_by_what_number_it_is_divided():
     groups = np.arange(1200) // 4
     search = make(unit="patient").fit(*TRAIN, *VALIDATION, groups=groups, groups_train=np.arange(400) + 1000)
-    assert "each patient of the validation records (300 of them" in str(search.statement())
+    assert "each patient (all records with one label together; 300, a public number) of the validation records" in str(search.statement())
     with pytest.raises(InputError, match="groups_train"):
         make().fit(*TRAIN, *VALIDATION, groups=groups, groups_train=groups[:400])
     assert "their number is private" in str(fitted(adjacency="add-or-remove-one", divisor=1200).statement())
@@ -231,7 +231,7 @@ def test_a_search_and_its_last_score_take_what_a_plan_lists_for_each():
     assert search.best_score_std_ == pytest.approx(9.0 / 1200)
     assert search.results_["noise_std"] == pytest.approx(12.0 / 1200)
     assert str(curator.ledger.verify().total) == str(curator.ledger.cap)
-    with pytest.raises(InputError, match="1 under a plan"):
+    with pytest.raises(InputError, match="1 with accounting=Planned"):
         make(budget=0.5, n_iter=3, name="other").fit(*TRAIN, curator)
 
 

@@ -357,8 +357,8 @@ SABOTAGES = (
     Sabotage(
         "a plan is resumed without the terms that it was made with",
         "curator/chain.py",
-        old="for term in {**wanted.terms, **self.terms}}",
-        new="for term in wanted.terms}",
+        old="for term in {**wanted.terms, **self.terms}]",
+        new="for term in wanted.terms]",
         test="tests/unit/curator/test_terms.py::test_a_session_resumes_under_all_terms_and_no_other[objective]",
     ),
     Sabotage(

@@ -95,7 +95,7 @@ def test_everything_of_one_patient_together():
 
     search = tuned(evaluations=9)
     assert (search.best_score_ or 0.0) > 0.85
-    assert "each patient of the validation records (1300 of them" in str(search.statement())
+    assert "each patient (all records with one label together; 1300, a public number) of the validation records" in str(search.statement())
 
 
 @pytest.mark.deep

@@ -60,7 +60,7 @@ def test_the_whole_loop(tmp_path, monkeypatch, capsys):
 def test_the_search_in_scikit_learns_words(capsys):
     search = next(block for block in blocks("README.md") if "DPSearch" in block).replace("n_iter=30", "n_iter=9, allow_repeated=True")
     exec(compile(PREAMBLE + search, "README.md", "exec"), {})
-    assert "each patient of the validation records (749 of them" in capsys.readouterr().out
+    assert "each patient (all records with one label together; 749, a public number) of the validation records" in capsys.readouterr().out
 
 
 @pytest.mark.filterwarnings("ignore:train_Yvar:UserWarning", "ignore::botorch.exceptions.InputDataWarning")
@@ -75,7 +75,8 @@ score = lambda model, records: model.predict(records[0]) == records[1]
     names: dict[str, Any] = {}
     exec(compile(PREAMBLE + given + blocks("README.md")[0], "README.md", "exec"), names)
     assert names["Y"].shape == names["Yvar"].shape == (3, 1)
-    assert "each patient of the validation records 'readmissions-2026q3'" in capsys.readouterr().out
+    who = "each patient (all records with one label together; 749, a public number)"
+    assert f"{who} of the validation records 'readmissions-2026q3'" in capsys.readouterr().out
 
 
 def test_the_table_of_what_an_epsilon_means():

@@ -34,7 +34,7 @@ def test_the_gradient_noise_is_the_one_a_run_then_has():
     bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.float64)
     gibo = DPGIBO(curator, lambda x, r: r, bounds=bounds, budget=0.9, iterations=10, batch_size=4, clip=1.0)
     remark = strategies(dpbo.plan(5000, BUDGET, evaluations=40, dimension=3))["gibo"].remark
-    assert f"10 steps, noise of a gradient {gibo.rho:.2g} of its clip" in remark
+    assert f"10 steps; a gradient's noise is {gibo.rho:.2g} times its clip" in remark
 
 
 def test_the_detectable_difference_is_wrong_one_time_in_twenty():
@@ -54,7 +54,7 @@ def test_which_strategy_is_recommended():
 
 def test_too_few_evaluations_for_a_gradient_and_too_small_a_budget_for_a_choice_are_said():
     plan = strategies(dpbo.plan(1000, Budget(0.01, 1e-6), evaluations=5, dimension=9))
-    assert "needs 10 fits" in plan["gibo"].remark
+    assert "needs 10 model fits" in plan["gibo"].remark
     assert math.isinf(plan["grid"].detectable_difference)
 
 

@@ -52,15 +52,16 @@ def test_every_field_is_there_in_text_json_and_html(tmp_path):
     PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, name="svm", budget=0.5)
     statement = curator.statement()
     text = str(statement)
-    for part in ("patient", "validation", "readmissions", "replace-one", "200 of them", "Not protected", "trained on", "search inputs",
-                 "score-per-record", "timing-not-observed", "svm: evaluations 4", "score_range [[0.0, 1.0]]", "1 % false-positive rate",
-                 "2 records", statement.head, "50 % is left", "mu-GDP: neighbouring data sets"):  # fmt: skip
+    for part in ("patient", "validation", "readmissions", "under replace-one, which compares", "own patient; 200, a public",
+                 "Not protected", "trained on", "search inputs", "score-per-record", "timing-not-observed", "svm: evaluations 4",
+                 "score range [0.0, 1.0]", "NaN counts as lower", "1 % false-positive rate", "2 records", statement.head, "left: 50 %",
+                 "1.000-GDP means: to tell from everything released which of two data sets"):  # fmt: skip
         assert part in text, part
     assert "this process only" not in text.lower()
     assert "unconditionally" not in text, "the three lines are one"
     assert str(make().statement()).startswith("This process only")
     fields = json.loads(statement.to_json())
-    assert fields["guarantee"]["mu"] == 1.0
+    assert (fields["guarantee"]["mu"], fields["grouped"]) == (1.0, False)
     assert fields["public_inputs"]["svm"]["budget"] == "1/2"
     assert fields["lines"] == [fields["lines"][0]] * 3
     assert all(name in fields["lines"][0] for name in fields["assumptions"])
@@ -88,6 +89,20 @@ def test_a_voided_statement_says_why_first():
     void = make().statement().voided("true values were shown")
     assert str(void).startswith("VOID: true values were shown. Nothing below is a guarantee.")
     assert "VOID" in void._repr_html_()
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-or-remove-one"])
+def test_who_is_protected_with_labels_and_without(adjacency):
+    count, *changes = {
+        "replace-one": ("100, a public number", "one record is replaced by another", "one dog's records are replaced by others"),
+        "add-or-remove-one": ("their number is private", "one record is added or", "all records of one dog are added or removed"),
+    }[adjacency]
+    labelled = make(adjacency=adjacency, unit=PrivacyUnit("dog", groups=[i // 2 for i in range(200)])).statement()
+    single = make(adjacency=adjacency, unit="dog").statement()
+    assert f"each dog (all records with one label together; {count})" in str(labelled)
+    assert "each dog (every record counts as its own dog; " in str(single)
+    assert [json.loads(statement.to_json())["grouped"] for statement in (labelled, single)] == [True, False]
+    assert all(change in str(statement) for change, statement in zip(changes, (single, labelled), strict=True))
 
 
 @pytest.mark.attack("A15")
@@ -158,7 +173,7 @@ def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_
     accountant.step(noise_multiplier=8.0, sample_rate=0.05)
     told, read = curator.statement(), compose_statement(Ledger.open(url))
     assert str(read) == str(told)
-    assert "200 of them" in str(read)
+    assert "each patient (every record counts as its own patient; 200, a public number)" in str(read)
     assert "WARNING: delta exceeds 1/200" in str(read)
 
 
@@ -166,11 +181,11 @@ def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_
 def test_of_two_roles_the_statement_says_whose_number_it_knows(delta, told):
     curator = make(budget=Budget(6.0, delta), role="validation")
     PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, budget=0.5)
-    assert "(200 of them, a public number)" in str(curator.statement())
+    assert "own patient; 200, a public number)" in str(curator.statement())
     assert "number of validation ones" not in str(curator.statement())
     curator.reserve("training", GaussianMechanism(30.0).event(), slots=1, terms={"role": "training"})
     statement = curator.statement()
-    assert "each patient of the validation and training records (200 validation ones, a public number)" in str(statement)
+    assert "; 200 in the validation records, a public number) of the validation and training records" in str(statement)
     assert told in " ".join(statement.meaning)
     assert (statement.units, statement.counted) == (200, "validation")
     assert "WARNING" not in str(statement) or "number of validation ones" not in str(statement)

@@ -139,7 +139,7 @@ def _outcome(records: Any) -> Any:
 def _token(path: str | None) -> str:
     """The token in the file, which is created if it does not exist; only its owner may read it."""
     if path is None:
-        raise InputError("token-file", None, "the file of the access token, with --serve")
+        raise InputError("token-file", None, "the file of the access token", "--serve needs --token-file FILE (created if missing).")
     file = pathlib.Path(path)
     if not file.exists():
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -79,7 +79,9 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
             InputError: an argument outside its range, or one that the configuration decides.
         """
         if _OWN & opacus.keys():
-            raise InputError("opacus", sorted(_OWN & opacus.keys()), "left out", "The configuration decides these for every run.")
+            decided = ", ".join(sorted(_OWN & opacus.keys()))
+            remedy = f"Remove {decided} from the call: the DPSGDConfig decides it for every run."
+            raise InputError("opacus", decided, "without the arguments that the DPSGDConfig decides", remedy)
         if "ghost" in str(opacus.get("grad_sample_mode", "")):
             raise InputError("grad_sample_mode", opacus["grad_sample_mode"], "a mode with per-record gradients, such as 'hooks'")
         if not {parameter.device.type for parameter in module.parameters()} <= {"cpu", "cuda"}:
@@ -183,7 +185,7 @@ class Session:
         if self._begun:
             raise InputError("module", type(module).__name__, "the first of this run", "Each model costs a run of its own.")
         if "data_loader" in opacus:
-            raise InputError("opacus", ["data_loader"], "left out", "The session provides the records.")
+            raise InputError("opacus", "data_loader", "without data_loader", "Remove data_loader from the call: the session makes it.")
         prepared = NoisedEngine(self.config, self._require_noise, once=True).make_private(
             module=module, optimizer=optimizer, data_loader=DataLoader(self._records), max_grad_norm=max_grad_norm, **opacus
         )

@@ -195,7 +195,8 @@ def _require_other_file(study: optuna.Study, ledger: str | None) -> None:
     storage = getattr(study._storage, "_backend", study._storage)
     file = _file(ledger)
     if file is not None and _file(getattr(storage, "url", None)) == file:
-        raise InputError("storage", "the ledger's own file", "another file or database than the ledger's")
+        remedy = "Keep the Optuna study and the ledger in two different files."
+        raise InputError("storage", "the ledger's own file", "another file or database than the ledger's", remedy)
 
 
 def _file(url: str | None) -> pathlib.Path | None:

@@ -64,7 +64,8 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         strategy_options: for "gibo": clip, iterations and other arguments of DPGIBO.
         final_share: share of the budget kept back to release the recommended configuration's score; None releases no such score.
         n_initial: number of Sobol points before the model proposes.
-        test_size: where `fit` gets one table, the size of its protected part; the table is split once, by position.
+        test_size: for one table in `fit`, the size of its protected validation part, as in train_test_split: a fraction in (0, 1), or a
+            number of rows. The table is split once, by position.
         unit: what is protected, in a word; with `groups` in `fit`, all records with one label together.
         adjacency: "replace-one", or "add-or-remove-one" with a public `divisor`.
         divisor: public number of units that sums are divided by.
@@ -74,7 +75,9 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         allow_repeated: allow validation records that this process has queried under another ledger in memory, as cross_val_score and
             GridSearchCV do; the statement then says that the other budgets add to this one.
         random_state: a whole number; seeds the public split, Sobol points and proposals, never noise.
-        cv, refit: refused where set. They are here to explain why.
+        cv: must stay None: one private row takes part in several fits, and no bound is known on how far it moves a cross-validated score.
+            Use test_size.
+        refit: must stay False: a model trained on validation records reveals them. `best_estimator_` is trained on the training records.
 
     Attributes:
         best_params_, best_estimator_: the recommended configuration, and the estimator fitted with it on the training records.
@@ -141,8 +144,9 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         """Search, recommend a configuration, and release its score.
 
         Args:
-            X_train, y_train: public or otherwise protected; or with `test_size` and no X_val, one table whose validation part is protected.
-            X_val, y_val: private; X_val may be a Curator over (X, y).
+            X_train, y_train: the training records, which are public or protected by other means. With `test_size` and without X_val, they
+                are one table that is split once, and only its validation part is protected.
+            X_val, y_val: the private validation records; X_val may be a Curator over (X, y), without y_val.
             groups: one label a validation record; all records with one label are protected together. Private.
             groups_train: labels of the training records, where they are known: none may be among `groups`.
 

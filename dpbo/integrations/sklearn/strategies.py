@@ -98,9 +98,12 @@ def require_strategy_fits(task: Task) -> None:
     """Raises InputError if the strategy cannot serve the task. Nothing has been reserved."""
     strategy = task.strategy
     if strategy != "gibo" and task.options:
-        raise InputError("strategy_options", strategy, "left out, except for strategy 'gibo'")
+        named = ", ".join(map(str, task.options))
+        raise InputError("strategy_options", named, f"left out with strategy={strategy!r}", "They are options of 'gibo'.")
     if strategy not in SEARCHES and task.scoring.cells is not None:
-        raise InputError("scoring", strategy, "a mean over records for this strategy", "F1 and the like are not means: use strategy 'bo'.")
+        other = "accuracy" if strategy == "grid" else "neg_log_loss"
+        remedy = f"Use strategy='bo', 'turbo' or 'saas', or scoring={other!r}."
+        raise InputError("scoring", task.terms["scoring"], f"a mean of one number per record for strategy={strategy!r}", remedy)
     if strategy == "saas" and task.space.cat_dims:
         raise InputError("strategy", strategy, "'bo' or 'turbo' for a space with lists of words", "SAAS takes numbers only.")
     if strategy == "grid":

@@ -32,7 +32,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpbo.accounting.calibration import budget_cost
+from dpbo.accounting.calibration import budget_cost, describe_budget
 from dpbo.curator.curator import Curator
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.mechanisms.additive import AdditiveMechanism
@@ -78,7 +78,7 @@ class EMSchedule:
 
     Raises:
         InputError: a budget out of range, or an accounting that cannot pay for this noise. BudgetExceeded: the budget is not left.
-        LedgerMismatch: other terms, or a release that was charged and lost.
+        LedgerMismatch: other terms, or a release was charged but its value was not stored because the process was killed.
     """
 
     def __init__(
@@ -108,15 +108,18 @@ class EMSchedule:
             if multiplier is None:
                 raise InputError("accounting", accounting.name, f"one that can pay for {noise.kind.mechanism} noise")
             planned = noise(multiplier)
-        spent = str(budget if mechanism is None else mechanism)
+        spent = describe_budget(budget) if mechanism is None and budget is not None else str(mechanism)
         stated = {"budget": spent, "records": curator.units, "role": "training", **terms}
         curator.bind(name, {}, begun=name in curator.ledger.head().used)
         event = curator.reserve(name, planned.event(), slots=slots, terms=json.loads(json.dumps(stated, default=plain)))
         self.mechanism = planned if isinstance(planned, NoNoise) else noise(event.noise_multiplier)
         curator.deliver()
         self._known = curator.ledger.values(name)
-        if curator.ledger.head().used[name] != len(self._known):
-            raise LedgerMismatch("values", len(self._known), curator.ledger.head().used[name], "A release was charged but lost.")
+        charged = curator.ledger.head().used[name]
+        if charged != len(self._known):
+            remedy = (f"{charged} releases were charged but only {len(self._known)} values were stored (the process was killed). "
+                      "Start again under another name; the charge stays.")  # fmt: skip
+            raise LedgerMismatch("values", len(self._known), charged, remedy)
         self._turn = 0
 
     def release(self, query: PointSums, stage: str, rows: int = 1) -> tuple[torch.Tensor, torch.Tensor]:

@@ -98,22 +98,25 @@ class Modeler:
     def best(self) -> tuple[int, float]:
         """The (index, y) of the largest y. Raises InputError where the history is empty."""
         if not self._history:
-            raise InputError("history", "empty", "of at least one observation", "Tell one first.")
+            raise InputError("history", "empty", "of at least one observation", "Call tell(index, y) first.")
         return max(self._history, key=lambda pair: pair[1])
 
     @property
     def left(self) -> int:
-        """How many rows may be asked now."""
+        """Number of rows that `ask` may still propose."""
         return len(self._model.candidates) - len(self._excluded())
 
     def ask(self) -> int:
-        """The row to look at next. Before any observation all bounds are equal, and it is row 0: tell some first rows to begin elsewhere.
+        """Propose the row whose outcome is wanted next; returns its index.
+
+        Before any observation all bounds are equal, and it is row 0. Call `tell` with the outcomes of some rows to begin elsewhere.
 
         Raises:
-            InputError: every row was asked.
+            InputError: all rows were already proposed or skipped.
         """
         if not self.left:
-            raise InputError("repeats", False, "True once every row was asked", "Nothing is left to look at.")
+            remedy = "All rows were already proposed, or skipped because the curator has no answer for them."
+            raise InputError("repeats", self._repeats, "True, with a row that was not skipped, to propose more", remedy)
         model = copy.deepcopy(self._model) if self._pending else self._model  # pending rows are learned later, perhaps in another order
         for index in self._pending:
             model.observe(index, float(model.mean[index]))

@@ -498,12 +498,23 @@ def test_coins_are_exact():
     assert not coin(0.5, lambda size: next(whole).to_bytes(8, "little")), "1/2 is not below 1/2"
 
 
+def under_way(**changed):
+    """A curator with a selection "s" that was charged and has no value yet."""
+    curator = Curator(RECORDS, **{**TERMS, "accounting": RDPFilter(6.0), **changed})
+    event = SelectionEvent(base=(GaussianEvent(400.0),), run_count=TruncatedNegativeBinomial.of_mean(2.0))
+    curator.reserve("s", event, slots=1, terms={})
+    with pytest.raises(InputError, match="charged and has no value"):
+        curator.draw_hidden(NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {}).query(0.7), GaussianMechanism(20.0), plan="s")
+    curator.ledger.charge("s", event, {"units": curator.units, "slots": [{"query": "PrivateSelection", "public": {}, "details": {}}]}, "s")
+    return curator
+
+
 @pytest.mark.parametrize(("adjacency", "deviation"), [(Adjacency.REPLACE_ONE, 0.01), (Adjacency.ADD_OR_REMOVE_ONE, 0.005)])
 def test_scores_inside_carry_the_noise_that_is_charged(adjacency, deviation):
     """M times the sensitivity of this relation over the divisor: 20 / 2000, or half of it. A thousand draws know it to 2.2 %."""
-    curator = Curator(RECORDS, **{**TERMS, "adjacency": adjacency, "entropy": SeededEntropy(9)})
+    curator = under_way(adjacency=adjacency, entropy=SeededEntropy(9))
     query = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0}).query(0.7)
-    values = [curator.draw_hidden(query, GaussianMechanism(20.0)) for _ in range(1000)]
+    values = [curator.draw_hidden(query, GaussianMechanism(20.0), plan="s") for _ in range(1000)]
     scores = torch.stack([value for value in values if value is not None])
     assert len(scores) == 1000
     assert float(scores.std()) == pytest.approx(deviation, rel=0.06)
@@ -513,8 +524,9 @@ def test_scores_inside_carry_the_noise_that_is_charged(adjacency, deviation):
 @pytest.mark.attack("A14")
 def test_underflow_inside_is_no_failure_whatever_numpy_is_told_to_do_then():
     query = CandidateScores(lambda x, r: x * torch.ones_like(r), [0.0, 1.0], score_range=(0.0, 1.0))
+    curator = under_way()
     with np.errstate(all="raise"):
-        chosen = Curator(RECORDS, **TERMS).draw_hidden(query, ExponentialMechanism.of(2.0))
+        chosen = curator.draw_hidden(query, ExponentialMechanism.of(2.0), plan="s")
     assert chosen is not None
     assert chosen.item() == 1.0
 

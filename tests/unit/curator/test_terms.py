@@ -102,7 +102,7 @@ def test_a_role_that_dpbo_does_not_know_is_refused_and_shown_where_a_ledger_has_
         objective(private, terms={"role": "nurse"})
     statement = private.statement()
     assert statement.role == "validation"
-    assert statement.not_protected[-1] == "records of the role 'nurse', which a plan names and dpbo does not know"
+    assert statement.not_protected[-1] == "records of the role 'nurse', which a reservation names and dpbo does not know"
     assert statement.public_inputs["objective"]["evaluations"] == 6, "the ledger counts"
     with pytest.raises(LedgerMismatch, match="evaluations=1"):
         objective(private)

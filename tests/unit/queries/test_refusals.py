@@ -137,7 +137,7 @@ def test_units_of_several_rows_have_no_row_of_their_own():
 
 def test_stand_in_records_of_another_shape_are_told_of():
     for question in (RowTable([0.0, 0.0], 1.0), PoissonSampled(ClippedMean(score, score_range=(0.0, 1.0)), rate=0.5)):
-        with pytest.raises(ScoreError, match="stand-in"):
+        with pytest.raises(ScoreError, match="public records before any private one"):
             question.probe(torch.ones(5, 3, dtype=DOUBLE), 5, None)
     for score_range, wanted in (((0.0, 1.0), "one real number a record"), ([(0.0, 1.0)] * 2, "2 numbers a record")):
         with pytest.raises(ScoreError, match=wanted):

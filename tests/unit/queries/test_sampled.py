@@ -94,7 +94,7 @@ def test_it_is_charged_as_a_sampled_gaussian_of_that_relation(adjacency):
     assert release.event == PoissonGaussianEvent(1.5, rate=0.25, relation=adjacency.value)
     assert release.law.std[0] == pytest.approx(1.5 * 0.5)  # M times half the range, under either relation
     assert str(curator.statement().spent)
-    assert "sample_rate 0.25" in str(curator.statement())
+    assert "sample rate 0.25" in str(curator.statement())
 
 
 def drawn(query, data, times):
