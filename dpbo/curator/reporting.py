@@ -253,9 +253,9 @@ def _meaning(
         sentences.append(f"For a row that moves k times as far, pure epsilon or mu is up to k times as large, up to k = {times:g}.")
     if guarantee.mu not in (None, math.inf):
         mu = format_up(guarantee.mu)
-        sentences.append(f"{mu}-GDP means: to tell from everything released which of two data sets, different as stated above, was used "
-                         "is at least as hard as to tell from one number whether it was drawn from a normal distribution with mean 0 or "
-                         f"with mean {mu}, both of standard deviation 1.")  # fmt: skip
+        sentences.append(f"{mu}-GDP means: suppose somebody sees everything released and wants to find out which of the two data sets was "
+                         "used. That is at least as hard as to find out from one number whether it was drawn from a normal distribution "
+                         f"with mean 0 or with mean {mu}, both of standard deviation 1.")  # fmt: skip
     if units and guarantee.delta and guarantee.delta > 1 / units:
         sentences.append(f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record.")
     elif units and guarantee.delta and counted:

@@ -120,7 +120,7 @@ def test_what_is_spent_is_named_and_no_new_ledger_is_advised(tmp_path):
         assert "new ledger" not in text
     assert "needs 2 evaluations; 1 of 6 evaluations are left. Nothing was charged." in refused[0]
     assert "of the budget); 0.100502 of 0.201004 mu^2 are left (50 % of the budget)" in refused[1]
-    assert "reserve less at the start, for example PrivateObjective(..., budget=0.5)" in refused[1]
+    assert "ask for no more than is left, for example by budget=0.5." in refused[1]
     with pytest.raises(BudgetExceeded, match=r"Nothing of the budget \(mu 1, which is epsilon 4\.378, delta 1e-05\) .* is spent"):
         curator().release(ClippedMean(score, score_range=(0.0, 1.0)), GaussianMechanism(0.5))
 

@@ -61,7 +61,7 @@ def test_a_second_curator_in_memory_over_the_same_records_warns_before_it_charge
     records, query = torch.rand(300, 2, dtype=torch.float64), ClippedMean(lambda _, r: r[:, 0], score_range=(0, 1))
     first, second = Curator(records, **TERMS), Curator(records.numpy().copy(), **TERMS)
     first.release(query, GaussianMechanism(20.0))
-    with pytest.warns(RepeatedRecordsWarning, match="adds up"):
+    with pytest.warns(RepeatedRecordsWarning, match="larger than either statement says"):
         second.release(query, GaussianMechanism(20.0))
     Curator(records + 1.0, **TERMS).release(query, GaussianMechanism(20.0))  # others' records
     quiet = Curator(records, **TERMS, allow_repeated=True)

@@ -54,8 +54,8 @@ def test_every_field_is_there_in_text_json_and_html(tmp_path):
     text = str(statement)
     for part in ("patient", "validation", "readmissions", "under replace-one, which compares", "own patient; 200, a public",
                  "Not protected", "trained on", "search inputs", "score-per-record", "timing-not-observed", "svm: evaluations 4",
-                 "score range [0.0, 1.0]", "NaN counts as lower", "1 % false-positive rate", "2 records", statement.head, "left: 50 %",
-                 "1.000-GDP means: to tell from everything released which of two data sets"):  # fmt: skip
+                 "score range [0.0, 1.0]", "NaN counts as lower", "1 % false-positive rate", "2 entries", statement.head, "left: 50 %",
+                 "1.000-GDP means: suppose somebody sees everything released"):  # fmt: skip
         assert part in text, part
     assert "this process only" not in text.lower()
     assert "unconditionally" not in text, "the three lines are one"
