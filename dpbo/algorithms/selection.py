@@ -217,9 +217,11 @@ def _terms(
 def _scored(curator: Curator, train: Callable[..., Any], score: NoisedScore, name: str) -> Callable[[dict[str, Any]], tuple[Any, float]]:
     """`train` with the noised score of its output."""
 
+    draw = curator.hidden_draws(name)
+
     def work(parameters: dict[str, Any]) -> tuple[Any, float]:
         output = train(parameters)
-        value = curator.draw_hidden(score.query(output), score.mechanism, plan=name)
+        value = draw(score.query(output), score.mechanism)
         return output, -math.inf if value is None else float(value[0])
 
     return work

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
@@ -343,18 +343,19 @@ class Curator(Opaque):
         """
         self._ledger.note("assume", name)
 
-    def draw_hidden(self, query: Query, mechanism: Mechanism, *, plan: Name) -> torch.Tensor | None:
-        """A noised answer that must not be published: one of many that a single charge of a private selection has paid for, of which at
-        most one is released. Nothing is charged, stored or noted here.
+    def hidden_draws(self, plan: Name) -> Callable[[Query, Mechanism], torch.Tensor | None]:
+        """A function for the noised answers of hidden runs, which a single charge of a private selection has paid for: at most one of them
+        is released, and the others must not be published. It charges, stores and notes nothing, and touches no ledger: who watches the
+        ledger's storage must not learn how many runs there are.
 
         Args:
             plan: the selection's reservation: charged, and without a value yet.
 
         Returns:
-            the answer with the noise of a release, `m`; None if it fails, which is as private as the answer.
+            `draw(query, mechanism)`: the answer with the noise of a release, `m`; None if it fails, which is as private as the answer.
 
         Raises:
-            InputError: there is no such selection under way, or the query rests on data assumptions that this curator does not allow.
+            InputError: there is no such selection under way. From `draw`: the query rests on data assumptions that are not allowed here.
         """
         if self.ranks > 1:
             raise InputError("curator", "on several ranks", "of one process", "Each rank would noise its own shard, for one charge.")
@@ -364,6 +365,9 @@ class Curator(Opaque):
             raise InputError(
                 "plan", plan, "the reservation of a selection that was charged and has no value yet", "Use release() for others."
             )
+        return self._draw_hidden
+
+    def _draw_hidden(self, query: Query, mechanism: Mechanism) -> torch.Tensor | None:
         self._require_allowed(query.data_assumptions())
         outcome = self._job(query)()
         if isinstance(outcome, Failure):

@@ -33,17 +33,17 @@ SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0), depth=[1, 2, 4])
 
 
 class Inside:
-    """Stands for `Curator.draw_hidden`: notes each question and exact answer, and gives the first run's noised scores to the second."""
+    """Stands for `Curator._draw_hidden`: notes each question and exact answer, and gives the first run's noised scores to the second."""
 
     def __init__(self, monkeypatch):
-        self._honest, self._runs = Curator.draw_hidden, []
-        monkeypatch.setattr(Curator, "draw_hidden", lambda *arguments, **plan: self(*arguments, **plan))
+        self._honest, self._runs = Curator._draw_hidden, []
+        monkeypatch.setattr(Curator, "_draw_hidden", lambda *arguments: self(*arguments))
 
     def begin(self):
         self._runs.append([])
 
-    def __call__(self, curator, query, mechanism, *, plan):
-        drawn = self._honest(curator, query, mechanism, plan=plan)  # also when frozen: it takes as much entropy
+    def __call__(self, curator, query, mechanism):
+        drawn = self._honest(curator, query, mechanism)  # also when frozen: it takes as much entropy
         answer = curator._job(query)()
         turn = len(self._runs[-1])
         value = drawn if len(self._runs) == 1 else self._runs[0][turn][3]

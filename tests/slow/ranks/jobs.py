@@ -248,7 +248,7 @@ def no_hidden_runs(ranks, folder):
     scored = NoisedScore(lambda _, r: r[:, 0], (0.0, 1.0), GaussianMechanism(50.0))
     met = met_by(
         lambda: private_selection(curator, lambda p: p, space=space, run_count=law, score=scored),
-        lambda: curator.draw_hidden(_mean(), GaussianMechanism(50.0), plan="selection"),
+        lambda: curator.hidden_draws("selection")(_mean(), GaussianMechanism(50.0)),
     )
     return [*met, curator.ledger.head().seq]
 

@@ -1,5 +1,6 @@
 """Private selection end to end: one entry, one winner, nothing else to be seen."""
 
+import collections
 import contextlib
 import ctypes
 import gc
@@ -504,7 +505,7 @@ def under_way(**changed):
     event = SelectionEvent(base=(GaussianEvent(400.0),), run_count=TruncatedNegativeBinomial.of_mean(2.0))
     curator.reserve("s", event, slots=1, terms={})
     with pytest.raises(InputError, match="charged and has no value"):
-        curator.draw_hidden(NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {}).query(0.7), GaussianMechanism(20.0), plan="s")
+        curator.hidden_draws("s")
     curator.ledger.charge("s", event, {"units": curator.units, "slots": [{"query": "PrivateSelection", "public": {}, "details": {}}]}, "s")
     return curator
 
@@ -514,11 +515,28 @@ def test_scores_inside_carry_the_noise_that_is_charged(adjacency, deviation):
     """M times the sensitivity of this relation over the divisor: 20 / 2000, or half of it. A thousand draws know it to 2.2 %."""
     curator = under_way(adjacency=adjacency, entropy=SeededEntropy(9))
     query = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0}).query(0.7)
-    values = [curator.draw_hidden(query, GaussianMechanism(20.0), plan="s") for _ in range(1000)]
+    values = [curator.hidden_draws("s")(query, GaussianMechanism(20.0)) for _ in range(1000)]
     scores = torch.stack([value for value in values if value is not None])
     assert len(scores) == 1000
     assert float(scores.std()) == pytest.approx(deviation, rel=0.06)
     assert float(scores.mean()) == pytest.approx(float(near(0.7, RECORDS).mean()), abs=5 * deviation / 1000**0.5)
+
+
+@pytest.mark.attack("A21")
+def test_the_ledgers_storage_is_opened_as_often_whatever_the_number_of_runs(monkeypatch):
+    """Who watches a database's queries must not learn how many runs were hidden."""
+    opened = []
+    for runs in (2, 9):
+        curator = Curator(RECORDS, **{**TERMS, "budget": Budget(100.0, 1e-6), "accounting": RDPFilter(6.0)})
+        count = collections.Counter[str]()
+        for way in ("reading", "writing"):
+            honest = getattr(curator.ledger.storage, way)
+            monkeypatch.setattr(curator.ledger.storage, way, lambda way=way, honest=honest, count=count: (count.update([way]), honest())[1])
+        scored = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0))
+        private_selection(curator, lambda p: p["t"], space=Space(t=scipy.stats.uniform()), run_count=FixedRuns(runs), score=scored)
+        opened.append(count)
+    assert opened[0] == opened[1]
+    assert min(opened[0].values()) > 0
 
 
 @pytest.mark.attack("A14")
@@ -526,7 +544,7 @@ def test_underflow_inside_is_no_failure_whatever_numpy_is_told_to_do_then():
     query = CandidateScores(lambda x, r: x * torch.ones_like(r), [0.0, 1.0], score_range=(0.0, 1.0))
     curator = under_way()
     with np.errstate(all="raise"):
-        chosen = curator.draw_hidden(query, ExponentialMechanism.of(2.0), plan="s")
+        chosen = curator.hidden_draws("s")(query, ExponentialMechanism.of(2.0))
     assert chosen is not None
     assert chosen.item() == 1.0
 
