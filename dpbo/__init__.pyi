@@ -16,6 +16,7 @@ from .errors import InputError as InputError
 from .errors import LedgerMismatch as LedgerMismatch
 from .errors import PrivacyError as PrivacyError
 from .integrations.sklearn import DPSearch as DPSearch
+from .integrations.sklearn import rehearse as rehearse
 from .mechanisms import NoNoise as NoNoise
 from .objective import PrivateObjective as PrivateObjective
 from .planning import Plan as Plan

@@ -1,7 +1,5 @@
 """The command line of dpbo, `python -m dpbo`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -12,9 +10,6 @@ from dpbo.accounting.calibration import exact_share
 from dpbo.errors import PrivacyError
 from dpbo.integrations.http.commands import curate_options, model_options
 from dpbo.privacy import Budget
-
-_DESCRIPTION = """Differentially private Bayesian optimisation. Without a command: a demo that tunes a kernel SVM on the digits of
-scikit-learn, of which 750 are private validation records."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,16 +28,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dpbo", description=_DESCRIPTION)
+    demo = "a demo that tunes a model of incomes, trained on public records of people without a degree, for protected records of graduates"
+    about = f"Differentially private Bayesian optimisation. Without a command: {demo}."
+    parser = argparse.ArgumentParser(prog="python -m dpbo", description=about)
     parser.set_defaults(run=_demo)
-    parser.add_argument("--epsilon", type=float, default=3.0, help="epsilon of the demo's budget (default 3)")
-    parser.add_argument("--delta", type=float, default=1e-5, help="delta of the demo's budget (default 1e-5)")
-    parser.add_argument("--evaluations", type=int, default=30, help="number of configurations to evaluate (default 30)")
+    parser.add_argument("--epsilon", type=float, default=1.0, help="epsilon of the demo's budget (default 1)")
+    parser.add_argument("--delta", type=float, default=1e-6, help="delta of the demo's budget (default 1e-6)")
+    parser.add_argument("--candidates", type=int, default=24, help="number of configurations to choose from (default 24)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the split and the search, not of the noise (default 0)")
     parser.add_argument("--ledger", metavar="FILE_OR_URL", help="keep the ledger in this file or database, and resume from it")
-    parser.add_argument("--plot", metavar="FILE", help="draw the released values, their noise and the budget (needs dpbo[plots])")
+    parser.add_argument("--plot", metavar="FILE", help="draw the accuracies (needs dpbo[plots])")
     parser.add_argument("--json", metavar="FILE", help="write the result and the statement to this file")
-    parser.add_argument("--reveal-for-demo", action="store_true", help="also show true scores and non-private BO; voids the statement")
     commands = parser.add_subparsers(metavar="{plan,ledger,curate,model}")
     plan = commands.add_parser("plan", help="show the noise of an evaluation for numbers of units and budgets")
     plan.set_defaults(run=_plan)

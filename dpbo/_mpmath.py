@@ -5,8 +5,6 @@ decisions would then not be exact. (A caller's own thread can still set mpmath's
 moment by themselves, so they are called within `precision`, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Imports Opacus without changing the application's logging: by itself it gives the root logger a handler and a level."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 from types import ModuleType

@@ -1,7 +1,6 @@
 """Typed errors. Each names the parameter, its value, the allowed range and the remedy; none carries a private number."""
 
-from __future__ import annotations
-
+import copyreg
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +13,7 @@ class PrivacyError(Exception):
     """Base of every error that dpbo raises on purpose. All can be pickled, so they arrive whole from a worker."""
 
     def __reduce__(self) -> Any:
-        return _restored, (type(self), self.args, self.__dict__)
-
-
-def _restored(kind: type[PrivacyError], args: tuple[Any, ...], attributes: dict[str, Any]) -> PrivacyError:
-    error = kind.__new__(kind, *args)
-    error.args, error.__dict__ = args, attributes
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]  # without __init__
 
 
 @dataclass(frozen=True)
@@ -165,8 +158,7 @@ class RanksDisagree(RanksError):
 
     def __init__(self, requested: Sequence[str], differing: Sequence[int]) -> None:
         self.requested, self.differing = tuple(requested), tuple(differing)
-        same = "do so with other public numbers"
-        others = [f"rank {r} to {same if requested[r] == requested[0] else requested[r]}" for r in differing]
+        others = [f"rank {r} to {'do so with other public numbers' if requested[r] == requested[0] else requested[r]}" for r in differing]
         super().__init__(
             f"ranks requested different steps: rank 0 to {requested[0]}; {', '.join(others)}. Nothing was charged. Every rank must run the "
             "same code with the same settings, seeds and versions, on machines of one kind."

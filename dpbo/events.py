@@ -3,8 +3,6 @@
 Floats are kept exactly, so `event -> JSON -> event` changes nothing. accounting/event_costs.py has the cost of each event.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -14,8 +12,6 @@ from typing import Annotated, Any, ClassVar, Self
 from dpbo.errors import InputError
 from dpbo.run_counts import RunCountLaw, StoppingRule, run_count_from_json
 from dpbo.validation import Within, at_least, between, checked
-
-Slots = Annotated[int, at_least(1, 2**63 - 1)]
 
 
 @checked
@@ -29,7 +25,7 @@ class Event:
     """
 
     noise_multiplier: Annotated[float, between(1e-100, 1e100)]
-    slots: Slots = 1
+    slots: Annotated[int, at_least(1, 2**63 - 1)] = 1
     mechanism: ClassVar[str]
     free: ClassVar[bool] = False  # True for exact answers, which are charged nothing because no budget could pay for them
 
@@ -154,9 +150,8 @@ class SelectionEvent(Event):
         return frozenset().union(*(event.relations() for event in self.base))
 
     def to_json(self) -> dict[str, Any]:
-        head = {"mechanism": self.mechanism, "noise_multiplier": self.noise_multiplier, "slots": self.slots}
         base = [event.to_json() for event in self.base]
-        return {**head, "base": base, "run_count": self.run_count.to_json(), "spread": list(self.spread)}
+        return {**super().to_json(), "base": base, "run_count": self.run_count.to_json(), "spread": list(self.spread)}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
@@ -205,8 +200,7 @@ class RolesEvent(Event):
         return frozenset().union(*(event.relations() for _, events in self.costs for event in events))
 
     def to_json(self) -> dict[str, Any]:
-        head = {"mechanism": self.mechanism, "noise_multiplier": self.noise_multiplier, "slots": self.slots}
-        return {**head, "costs": [[role, [event.to_json() for event in events]] for role, events in self.costs]}
+        return {**super().to_json(), "costs": [[role, [event.to_json() for event in events]] for role, events in self.costs]}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:

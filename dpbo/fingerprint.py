@@ -14,8 +14,6 @@ looks at functions and at objects of other kinds:
 A class may define `fingerprint_parts()`, which returns what is compared instead of its fields. It is not used for "content".
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import dis
@@ -115,7 +113,6 @@ class _Walk:
         return self.join(kind.__qualname__, *([kind] if self.detail == "references" and is_own(kind) else []), *parts, raw=raw)
 
     def digest(self, value: Any) -> bytes:
-        """Of any value."""
         if isinstance(value, np.generic) and value.dtype.kind in "biufcSU":
             number = value.item()
             value = value if isinstance(number, np.generic) else number  # a long double has no Python type
@@ -138,10 +135,6 @@ class _Walk:
             return self.join("wrapped", value.__wrapped__)
         if isinstance(value, (types.FunctionType, type)):
             return self.remembered(value)
-        return self.composed(value)
-
-    def composed(self, value: Any) -> bytes:
-        """Of what is made of other values."""
         if isinstance(value, functools.partial):
             return self.join("partial", value.func, value.args, value.keywords)
         if isinstance(value, types.MethodType) and self.detail in ("references", "content"):
@@ -171,7 +164,7 @@ class _Walk:
         return self.object(value, raw=_name(value) if callable(value) else b"")
 
     def remembered(self, value: Any) -> bytes:
-        """Of a function or class, looked at once; within itself it counts by its name."""
+        """The digest of a function or class, computed once; within itself it counts by its name."""
         library = self.detail == "references" and not is_own(value)
         if self.detail == "names" or library or (isinstance(value, type) and self.detail != "references"):
             return self.join(type(value).__qualname__, raw=_name(value))
@@ -181,7 +174,7 @@ class _Walk:
         return self.functions[value] or self.join("within itself", raw=_name(value))
 
     def source(self, value: Any) -> bytes:
-        """Of a function, by its code and what that uses, or of a class, by its methods."""
+        """The digest of a function from its code and what that uses, or of a class from its methods."""
         if isinstance(value, type):
             return self.join("class", {name: part for name, part in vars(value).items() if isinstance(part, types.FunctionType)})
         name = b"" if self.detail == "references" else _name(value)
@@ -190,7 +183,7 @@ class _Walk:
         return self.join("function", code, value.__defaults__, value.__kwdefaults__, used, raw=name)
 
     def code(self, code: types.CodeType, doc: str | None = None) -> bytes:
-        """Of compiled code, without the function's docstring."""
+        """The digest of compiled code, without the function's docstring."""
         constants = code.co_consts[1:] if doc is not None and code.co_consts[:1] == (doc,) else code.co_consts
         return self.join("code", code.co_names, constants, raw=code.co_code)
 

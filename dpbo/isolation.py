@@ -7,8 +7,6 @@
 - `watch_ctrl_c`: tells the signal Ctrl-C from a KeyboardInterrupt that a score raises on a record
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import ctypes

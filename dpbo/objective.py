@@ -8,8 +8,6 @@ The budget of all evaluations is reserved when the objective is built, and each 
 public, so whatever is computed from it costs nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import weakref
@@ -29,6 +27,7 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.events import Event
+from dpbo.fingerprint import fingerprint
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
@@ -45,7 +44,9 @@ from dpbo.validation import POINTS, Count, Name, Within, checked, warn
 
 _LOG = logging.getLogger(__name__)
 BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}|"  # no times: how long a score takes may depend on the records
-_STATED = ("cells", "divisor", "max_records_per_unit", "sample_rate", "score_range", "weights", "worst")  # terms that dpbo states itself
+_STATED = (
+    "cells", "divisor", "largest_difference", "max_records_per_unit", "reference", "sample_rate", "score_range", "weights", "worst",
+)  # fmt: skip
 _POINT = Within(
     "a float64 tensor, finite, of shape d",
     lambda x: x.ndim == 1 and x.dtype == torch.float64 and bool(x.isfinite().all()),
@@ -86,6 +87,9 @@ class PrivateObjective:
         sample_rate: each evaluation scores a Poisson sample of the units, taken with this probability; see `PoissonSampled`.
         cells: the score gives the index of one of so many cells for each record; `CellMeans` releases the cells' shares with less noise
             than as many free scores. `score_range` is then (0, 1).
+        reference, largest_difference: a public model (what `fit` returns) and c: each evaluation then releases the mean difference of a
+            record's scores to those of the reference, clipped to [-c, c], with 2c / (width of score_range) times the noise. In a search
+            keep c at a quarter of the width or more: the optimiser finds models that a smaller c flatters.
         terms: further public facts about the plan, as JSON values, for the ledger and the statement. A resumed plan needs the same.
 
     Attributes:
@@ -118,15 +122,20 @@ class PrivateObjective:
         mechanism: type[AdditiveMechanism] | NoNoise | None = None,
         sample_rate: float | None = None,
         cells: int | None = None,
+        reference: Any = None,
+        largest_difference: float | None = None,
         terms: Mapping[str, Any] | None = None,
     ) -> None:
         score_range, weights = copy_mutable((score_range, weights))  # copies: the caller may change its lists
         self._settings = {"score_range": score_range, "fit": fit, "weights": weights, "divisor": divisor, "worst": worst,
-                          "max_records_per_unit": max_records_per_unit, "role": role}  # fmt: skip
+                          "max_records_per_unit": max_records_per_unit, "role": role, "reference": reference,
+                          "largest_difference": largest_difference}  # fmt: skip
         self._score, self._sample_rate, self._cells = score, sample_rate, cells
         if cells is not None and sample_rate is not None:
             raise InputError("sample_rate", sample_rate, "omitted with cells", "The variance of sampled cells is not bounded here.")
-        mean, query = self._mean(None), self._query(None)
+        mean = self._mean(None)
+        self._score = mean.score if reference is not None else score  # with a copy of the reference: every evaluation has the same
+        query = self._query(None)
         query.require_public(curator.adjacency)
         curator.ledger.birth.require_role(role)
         self.curator, self.name, self.evaluations, self.metrics = curator, name, evaluations, mean.metrics
@@ -135,7 +144,8 @@ class PrivateObjective:
         begun = name in curator.ledger.head().used
         spending = describe_budget(budget)
         stated = plan_terms({"budget": spending, **query.public_inputs()}, terms or {}, also=_STATED)
-        curator.bind(name, {"score": score, "fit": fit}, begun=begun)
+        paired = {} if reference is None else {"reference": fingerprint(reference, detail="content").hex()}
+        curator.bind(name, {"score": score, "fit": fit, **paired}, begun=begun)
         event = curator.reserve(name, query.release_event(planned.event(), curator.adjacency), slots=evaluations, terms=stated)
         self.noise_multiplier = event.noise_multiplier
         self._mechanism = planned if isinstance(planned, NoNoise) else type(planned)(event.noise_multiplier)

@@ -9,8 +9,6 @@ mean scores at which the worse configuration looks better at most one time in tw
     one permute-and-flip of scale M (2 / epsilon) on sums that a unit moves by R: exp(-D n / (M R)) / 2 = 0.05, so D = M R log(10) / n.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
 """Pictures of released values and of plans. Everything drawn is public: values, known noise, budget."""
 
-from __future__ import annotations
-
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -35,6 +34,22 @@ def plot_convergence(
     values.legend(loc="center right", frameon=False)
     budget.fill_between(t, 100 * spent_share * t / len(t), step="post", alpha=0.4)
     budget.set(ylabel="budget, %", xlabel="evaluation", ylim=(0, 100))
+    figure.savefig(file, dpi=150)
+
+
+def plot_accuracies(accuracies: Mapping[str, float], *, file: str | pathlib.Path, title: str = "") -> None:
+    """Draw accuracies in [0, 1] as one bar each.
+
+    Args:
+        accuracies: by name, the first on top.
+        file: picture to write; its extension chooses the format.
+        title: title of the picture.
+    """
+    figure = _figure(file)
+    axes = figure.subplots()
+    names, values = [*accuracies][::-1], [100 * value for value in accuracies.values()][::-1]
+    axes.bar_label(axes.barh(names, values, height=0.6), fmt="%.1f", padding=3)
+    axes.set(xlim=(max(0.0, min(values) - 10), max(values) + 3), xlabel="test accuracy, %", title=title)
     figure.savefig(file, dpi=150)
 
 

@@ -1,17 +1,13 @@
 """A release: a noised answer, the law of its noise, what it cost, and its entry in the ledger."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import torch
 
 from dpbo.events import Event
-
-if TYPE_CHECKING:
-    import torch
-
-    from dpbo.mechanisms.mechanism import Law, Mechanism
-    from dpbo.queries.query import Query
+from dpbo.mechanisms.mechanism import Law, Mechanism
+from dpbo.queries.query import Query
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,4 +36,3 @@ class CuratorLike(Protocol):
 
     def release(self, question: Query, mechanism: Mechanism) -> Release:
         """The noised answer, as in `Curator.release`."""
-        ...

@@ -16,8 +16,6 @@ depends only on `slope`, f' at 1 - u, written in the complement u because the ta
 Parameters are taken exactly as floats. Sources: Liu & Talwar 2019; Papernot & Steinke 2022.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import math
@@ -38,7 +36,6 @@ _LEAST = 1e-100  # below it, floats lose the digits of a shape or rate in differ
 
 Runs = Annotated[int, at_least(1, int(_MOST))]
 Mean = Annotated[float, Within(f"above 1 and at most {_MOST:g}", lambda mean: 1.0 < mean <= _MOST)]
-Rate = Annotated[float, Within(f"above 0 and at most {_MOST:g}", lambda rate: 0.0 < rate <= _MOST)]
 _HAS_DIGITS = Within(
     f"0 or at least {_LEAST:g} away from it", lambda shape: shape == 0.0 or abs(shape) >= _LEAST, "Floats this small lose their digits."
 )
@@ -172,7 +169,7 @@ class TruncatedNegativeBinomial(RunCountLaw):
 class PoissonRuns(RunCountLaw):
     """Poisson; with probability e^-rate there is no run, and "nothing" is released."""
 
-    rate: Rate
+    rate: Annotated[float, Within(f"above 0 and at most {_MOST:g}", lambda rate: 0.0 < rate <= _MOST)]
     name: ClassVar[str] = "poisson"
 
     @property
@@ -181,7 +178,6 @@ class PoissonRuns(RunCountLaw):
 
     @property
     def none(self) -> float:  # type: ignore[override]
-        """P(K = 0)."""
         return math.exp(-self.rate)
 
     def slope(self, u: Array) -> Array:
@@ -248,7 +244,6 @@ class BinomialRuns(RunCountLaw):
 
     @property
     def none(self) -> float:  # type: ignore[override]
-        """P(K = 0)."""
         return float((1 - self.chance) ** self.trials)
 
     def slope(self, u: Array) -> Array:

@@ -7,13 +7,9 @@ logarithm; whole-number distributions and lists or arrays of numbers are evenly 
 0, 1, ... Every decoded value can be encoded again. A value outside the space is refused, not moved into it.
 """
 
-from __future__ import annotations
-
-import abc
 import math
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
@@ -26,35 +22,16 @@ _MOST_STEPS = 1000
 _TAIL = 1e-3  # an unbounded distribution is searched between these quantiles
 
 
-class _Axis(abc.ABC):
-    """One parameter as one coordinate."""
+class _Continuous:
+    """A parameter whose coordinate is the distribution's cdf."""
 
-    lower, upper = 0.0, 1.0
-    allowed = "one of the values of this space"
-
-    @abc.abstractmethod
-    def decode(self, u: float) -> Any:
-        """The parameter's value at coordinate u."""
-
-    @abc.abstractmethod
-    def encode(self, value: Any) -> float:
-        """The coordinate of a value. Raises ValueError, TypeError or OverflowError where it has none."""
-
-
-@dataclass(frozen=True)
-class _Continuous(_Axis):
-    distribution: Any
-    ends: tuple[float, float] = field(init=False)  # the values at lower and upper
-
-    def __post_init__(self) -> None:
-        low, high = self.distribution.support()
-        object.__setattr__(self, "lower", 0.0 if math.isfinite(low) else _TAIL)
-        object.__setattr__(self, "upper", 1.0 if math.isfinite(high) else 1.0 - _TAIL)
-        object.__setattr__(self, "ends", (float(self.distribution.ppf(self.lower)), float(self.distribution.ppf(self.upper))))
-
-    @property
-    def allowed(self) -> str:  # type: ignore[override]  # mypy: a property for an attribute that nobody sets
-        return f"a number from {self.ends[0]:g} to {self.ends[1]:g}"
+    def __init__(self, distribution: Any) -> None:
+        low, high = distribution.support()
+        self.distribution = distribution
+        self.lower = 0.0 if math.isfinite(low) else _TAIL
+        self.upper = 1.0 if math.isfinite(high) else 1.0 - _TAIL
+        self.ends = float(distribution.ppf(self.lower)), float(distribution.ppf(self.upper))  # the values at lower and upper
+        self.allowed = f"a number from {self.ends[0]:g} to {self.ends[1]:g}"
 
     def decode(self, u: float) -> float:
         value = float(self.distribution.ppf(min(max(u, self.lower), self.upper)))
@@ -64,18 +41,16 @@ class _Continuous(_Axis):
         return min(max(float(self.distribution.cdf(clamp_rounding(value, *self.ends))), self.lower), self.upper)
 
 
-@dataclass(frozen=True)
-class _Listed(_Axis):
-    """One of a list of values: evenly spaced steps in [0, 1], or categories 0, 1, ..."""
+class _Listed:
+    """A parameter that is one of a list of values: evenly spaced steps in [0, 1], or categories 0, 1, ..."""
 
-    values: tuple[Any, ...]
-    categories: bool = False
-    grid: list[float] = field(init=False, compare=False)  # their coordinates
+    allowed = "one of the values of this space"
 
-    def __post_init__(self) -> None:
-        spacing = 1 if self.categories else max(len(self.values) - 1, 1)
-        object.__setattr__(self, "grid", [i / spacing for i in range(len(self.values))])
-        object.__setattr__(self, "upper", self.grid[-1])
+    def __init__(self, values: tuple[Any, ...], *, categories: bool) -> None:
+        self.values, self.categories = values, categories
+        spacing = 1 if categories else max(len(values) - 1, 1)
+        self.grid = [i / spacing for i in range(len(values))]  # the values' coordinates
+        self.lower, self.upper = 0.0, self.grid[-1]
 
     def decode(self, u: float) -> Any:
         place = round(u) if self.categories else round(u * (len(self.values) - 1))
@@ -164,7 +139,7 @@ def clamp_rounding(value: Any, low: float, high: float) -> float:
     return min(max(number, low), high)
 
 
-def _axis(name: str, spec: Any) -> _Axis:
+def _axis(name: str, spec: Any) -> _Continuous | _Listed:
     if hasattr(spec, "ppf") and hasattr(spec, "support"):
         try:
             low, high = spec.support()
@@ -181,11 +156,11 @@ def _axis(name: str, spec: Any) -> _Axis:
         steps = tuple(k for k in range(math.ceil(low), math.floor(high) + 1) if spec.pmf(k) > 0)
         if not steps:
             raise InputError(name, spec, "a discrete distribution of whole numbers", "Give a list of the values instead.")
-        return _Listed(steps)
+        return _Listed(steps, categories=False)
     listed = spec.tolist() if hasattr(spec, "tolist") and getattr(spec, "ndim", 1) == 1 else spec
     if isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) > 0:
         values = tuple(value.item() if isinstance(value, (np.number, np.bool_)) else value for value in listed)
         ordered = all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in values)
-        return _Listed(tuple(sorted(values))) if ordered else _Listed(values, categories=True)
+        return _Listed(tuple(sorted(values)) if ordered else values, categories=not ordered)
     allowed = "a frozen scipy.stats distribution, or a list or 1-d array of one value or more"
     raise InputError(name, spec, allowed, "For example scipy.stats.loguniform(1e-3, 1e3).")

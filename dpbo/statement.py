@@ -160,9 +160,12 @@ class Statement:
 
     def sections(self) -> list[tuple[str, str]]:
         """Title and text of each section. The three lines appear where they differ: a release was conditional, or had no guarantee."""
+        condition = ""
+        if self.conditions:
+            condition = f"unconditionally {NOT_BOUNDED}; under {conditional(self.conditions, self.failure_probability)}: "
         texts = {
             "protected": self._protected(),
-            "guarantee": self._headline(),
+            "guarantee": f"{condition}{self.guarantee}",
             "meaning": " ".join(self.meaning),
             "not_protected": "; ".join(self.not_protected),
             "budget": f"used by releases so far: {self.spent}; reserved, including those: {self.reserved}; "
@@ -189,12 +192,6 @@ class Statement:
         change = _CHANGES[Adjacency(self.adjacency)][self.grouped].format(unit=self.unit, radius=self.radius)
         whose = f"each {self.unit}{f' ({facts})' if facts else ''} of the {self.role} records{name}"
         return f"{whose}, under {self.adjacency}, which compares these data with data in which {change}"
-
-    def _headline(self) -> str:
-        """The guarantee, after what holds without data assumptions."""
-        if not self.conditions:
-            return str(self.guarantee)
-        return f"unconditionally {NOT_BOUNDED}; under {conditional(self.conditions, self.failure_probability)}: {self.guarantee}"
 
 
 def conditional(names: Iterable[str], failure_probability: float) -> str:

@@ -13,8 +13,6 @@ What the body receives: numbers of other libraries (np.int64, np.float32, Fracti
 float where only floats are allowed, a list as a tuple where only tuples are, and a vector as a tuple of numbers.
 """
 
-from __future__ import annotations
-
 import enum
 import functools
 import inspect
@@ -169,7 +167,8 @@ def require(name: str, value: Any, hint: Any) -> Any:
 
 def require_settings(estimator: Any) -> None:
     """Checks the attributes of a scikit-learn estimator against the annotations of its constructor, which stores them unchecked."""
-    for name, hint in _hints(type(estimator).__init__, None)[1].items():
+    owner: type = type(estimator)
+    for name, hint in _hints(type(estimator).__init__, owner)[1].items():
         require(name, getattr(estimator, name), hint)
 
 
@@ -216,7 +215,8 @@ def _own(value: Any, hint: Any) -> Any:
     if isinstance(value, (numbers.Real, np.bool_)):
         return value if Fraction in kinds and isinstance(value, Fraction) else _number(value, kinds)
     if hasattr(value, "ndim"):
-        if any(_takes_tables(kind) for kind in kinds) or not _dense(value):
+        takes_tables = (kind in (Any, object) or _parts(kind)[1] == (Any,) or hasattr(_parts(kind)[0] or kind, "ndim") for kind in kinds)
+        if any(takes_tables) or not _dense(value):
             return value
         if value.ndim == 0:
             return _number(value.item(), kinds)
@@ -229,11 +229,6 @@ def _own(value: Any, hint: Any) -> Any:
     if any(_own(part, element) is not part for part in value[:_ELEMENTS]):
         value = type(value)(_own(part, element) for part in value)
     return tuple(value) if all(_parts(kind)[0] is tuple for kind in sequences) else value
-
-
-def _takes_tables(kind: Any) -> bool:
-    """Whether an array or a tensor is taken as it is."""
-    return kind in (Any, object) or _parts(kind)[1] == (Any,) or hasattr(_parts(kind)[0] or kind, "ndim")
 
 
 @functools.cache

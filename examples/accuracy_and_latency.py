@@ -1,6 +1,6 @@
-"""Accuracy on private records against latency, which is public: qLogNEHVI looks along the front of both."""
+"""Accuracy on private records against latency, which is public: qLogNEHVI looks along the front of both.
+It shows the mechanics. The private digits are like the public ones here, so cross-validating on those would be free and as good."""
 
-import functools
 import timeit
 
 import torch
@@ -18,8 +18,8 @@ def fit(x: torch.Tensor) -> ExtraTreesClassifier:
     return ExtraTreesClassifier(**SPACE.decode(x), random_state=0).fit(PIXELS[:600], LABELS[:600])  # these are public
 
 
-def speed(x: torch.Tensor) -> list[float]:
-    return [-1000 * min(timeit.repeat(functools.partial(fit(x).predict, PIXELS[:100]), number=1, repeat=5))]  # minus milliseconds
+def speed(x: torch.Tensor) -> list[float]:  # minus milliseconds
+    return [-1000 * min(timeit.repeat("model.predict(X)", globals={"model": fit(x), "X": PIXELS[:100]}, number=1, repeat=5))]
 
 
 def searched(most: int = 25) -> tuple[list[tuple[dict[str, int], float]], Statement]:

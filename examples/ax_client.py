@@ -1,4 +1,5 @@
 """An Ax experiment on private validation records, by GP-UCB: nothing is generated that cannot be paid for.
+It shows the mechanics. The private records are like the public ones here, so cross-validating on those would be free and as good.
 
 python -m examples.ax_client
 """
@@ -10,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
+from dpbo import Budget, Curator, PrivateObjective, Space
 from dpbo.acquisition.ucb import SrinivasCompact
 from dpbo.integrations.ax import ClientObjective, gp_ucb
 
@@ -20,8 +21,7 @@ SPACE = Space(C=scipy.stats.loguniform(1e-4, 1e2), l1_ratio=scipy.stats.uniform(
 def tune(evaluations: int = 12) -> tuple[ClientObjective, Curator]:
     """The experiment, when its plan is used up, and the curator."""
     X, y = load_breast_cancer(return_X_y=True)
-    unit, budget = PrivacyUnit("record"), Budget(epsilon=8.0, delta=1e-6)
-    curator = Curator((X[169:], y[169:]), unit=unit, adjacency=Adjacency.REPLACE_ONE, budget=budget)
+    curator = Curator((X[169:], y[169:]), unit="record", adjacency="replace-one", budget=Budget(epsilon=8.0, delta=1e-6))
 
     def fit(x):  # type: ignore[no-untyped-def]
         model = LogisticRegression(solver="saga", max_iter=5000, tol=1e-3, **SPACE.decode(x))

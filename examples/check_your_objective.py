@@ -6,8 +6,6 @@ bounds that. `check_per_record` finds it in the score alone, `replay` in the who
     python -m examples.check_your_objective
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -7,8 +7,6 @@ the samples of each step come from the operating system's entropy: from torch's 
     python -m examples.dpsgd_one_ledger
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import warnings

@@ -3,11 +3,10 @@
 F1 is no mean of per-record scores, so it has no useful sensitivity of its own. Its cells are: each record adds 1 to one of three cells
 (true positive, false positive, false negative). They are released as one vector with the noise of one release, a GP models the cells,
 and BoTorch's GenericMCObjective turns posterior samples of the cells into samples of F1.
+It shows the mechanics. The protected records are like the public ones here, so cross-validating on those is free and about as good.
 
     python -m examples.f1_from_cells
 """
-
-from __future__ import annotations
 
 import functools
 import warnings
@@ -23,6 +22,7 @@ from botorch.optim import optimize_acqf
 from gpytorch.mlls import SumMarginalLogLikelihood
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
 
@@ -85,7 +85,20 @@ def tune(evaluations: int = 20, seed: int = 0) -> tuple[float, float, Curator]:
     return tuned, usual, curator
 
 
+def free_choice(evaluations: int = 20, seed: int = 0) -> float:
+    """The true F1 of the best of so many Sobol points by cross-validated F1 on the training records, which costs no privacy."""
+    (X, y), validation = data(seed)
+    folds = [((X[a], y[a]), (X[b], y[b])) for a, b in KFold(5).split(X)]
+
+    def cross_validated(x: torch.Tensor) -> float:
+        return f1(torch.from_numpy(np.concatenate([cells(fit(rest, x), held) for rest, held in folds]).mean(0))).item()
+
+    best = max(SPACE.sample(evaluations, seed=seed), key=cross_validated)
+    return f1(torch.from_numpy(cells(fit((X, y), best), validation).mean(0))).item()
+
+
 if __name__ == "__main__":
     tuned, usual, curator = tune()
     print(f"F1 {tuned:.3f} at the recommended point, {usual:.3f} at C = 1 and threshold 0.5 (true values, shown for the example)")
+    print(f"F1 {free_choice():.3f} at the free choice, cross-validated on the public records")
     print(curator.statement().voided("this example printed true values"))

@@ -1,7 +1,8 @@
 """A variant of DP-GIBO: a Matern kernel whose length scales are fitted on public data, and Adam in place of Adagrad.
 
 Each iteration releases one gradient: the mean of all people's clipped gradients with Gaussian noise. `calibrate` gives the noise with which
-all of them together keep the budget; the curator refuses whatever would exceed it.
+all of them together keep the budget; the curator refuses whatever would exceed it. The free choice, the best x for the public people,
+misses by 0.2, because the protected ones want another x.
 """
 
 import torch
@@ -17,8 +18,7 @@ from dpbo.models import GradientGP, GradientPosterior
 
 D, BUDGET, BOX = 6, Budget(epsilon=2.0, delta=1e-6), torch.tensor([[0.0] * 6, [1.0] * 6], dtype=torch.float64)
 generator = torch.Generator().manual_seed(0)
-EVERYONE = torch.normal(0.6, 0.1, (3100, D), dtype=torch.float64, generator=generator)
-PUBLIC, PEOPLE = EVERYONE[:100], EVERYONE[100:]
+PUBLIC, PEOPLE = (torch.normal(at, 0.1, (n, D), dtype=torch.float64, generator=generator) for at, n in ((0.4, 100), (0.6, 3000)))
 
 
 def loss(x: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
@@ -42,4 +42,4 @@ def tuned(iterations: int = 30) -> tuple[torch.Tensor, Statement]:
 
 
 if __name__ == "__main__":
-    print(*tuned(), sep="\n")
+    print(*tuned(), f"free choice: {PUBLIC.mean(0).tolist()}", sep="\n")

@@ -1,4 +1,5 @@
 """Users over many processes or machines: each reads its own shard, all get the same released values.
+There is no free choice: no user's record is public.
 
 torchrun --standalone --nproc-per-node 4 -m examples.many_machines                                             # on this machine
 torchrun --nnodes 8 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m examples.many_machines   # on each of eight

@@ -1,11 +1,14 @@
-"""Ten length-scales of a Gaussian process, tuned along private gradients of every person's own squared error."""
+"""Ten length-scales of a Gaussian process, tuned along private gradients of every person's own squared error.
+It shows the mechanics. Protected people are like the public ones here, so a fit to the public ones alone is free and as good."""
+
+import warnings
 
 import torch
+from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
 import dpbo
 
-D, PUBLIC = 10, 100
-generator = torch.Generator().manual_seed(0)
+D, PUBLIC, generator = 10, 100, torch.Generator().manual_seed(0)
 X = torch.rand(4600, D, dtype=torch.float64, generator=generator)
 y = torch.sin(6 * X[:, 0]) + X[:, 1] + 0.1 * torch.randn(4600, dtype=torch.float64, generator=generator)  # two columns matter
 START = torch.full((D,), 0.5, dtype=torch.float64)
@@ -22,12 +25,15 @@ def loss(lengths: torch.Tensor, people: tuple[torch.Tensor, torch.Tensor]) -> to
 
 
 def tuned(iterations: int = 25) -> tuple[torch.Tensor, dpbo.Statement]:
-    unit, relation, budget = dpbo.PrivacyUnit("person"), dpbo.Adjacency.REPLACE_ONE, dpbo.Budget(epsilon=4.0, delta=1e-5)
-    curator = dpbo.Curator((X[PUBLIC:], y[PUBLIC:]), unit=unit, adjacency=relation, budget=budget)
+    curator = dpbo.Curator((X[PUBLIC:], y[PUBLIC:]), unit="person", adjacency="replace-one", budget=dpbo.Budget(epsilon=4.0, delta=1e-5))
     bounds = torch.tensor([[0.05] * D, [5.0] * D], dtype=torch.float64)
     search = dpbo.DPGIBO(curator, loss, bounds=bounds, start=START, budget=1.0, iterations=iterations, batch_size=D + 1, clip=1.0)
     return search.run().x, curator.statement()
 
 
 if __name__ == "__main__":
-    print(*tuned(), sep="\n")
+    lengths, statement = tuned()
+    warnings.simplefilter("ignore")  # scikit-learn warns of length-scales at their bounds
+    free = GaussianProcessRegressor(kernels.RBF(START.numpy(), (0.05, 5.0)), alpha=0.01).fit(X[:PUBLIC], y[:PUBLIC])
+    found, fitted = (loss(x, (X[PUBLIC:], y[PUBLIC:])).mean() for x in (lengths, torch.from_numpy(free.kernel_.length_scale)))
+    print(lengths, f"mean loss {found:.4f}; of the free choice, fitted to the public rows, {fitted:.4f}", statement, sep="\n")

@@ -4,11 +4,10 @@
 protected, and weights expected improvement on a new task (dpbo.acquisition.prior_guidance).
 (b) A table of 4,000 candidates with 40 columns, each row protected, is searched by somebody who may see only what is released: factor
 analysis at (2, 1e-5) gives a public linear map to three numbers, on which a Gaussian process sees the objective far sooner.
+Neither has a free choice: no team's setting and no row of the table is public.
 
     python -m examples.warm_start
 """
-
-from __future__ import annotations
 
 import statistics
 from collections.abc import Callable

@@ -20,6 +20,12 @@ def ctrl_c():
 
 
 @pytest.fixture
+def on_disk(tmp_path):
+    """Terms of a curator whose ledger is a file."""
+    return {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+
+
+@pytest.fixture
 def seeded_noise(monkeypatch):
     """The system's entropy as a fixed stream, and torch's generator, which proposals ask, at its start: a search finds the same in
     every run and order of tests. Only in this process. `system_entropy` stays the same function, so statements are not void.

@@ -1,7 +1,5 @@
 """From a budget to noise: the smallest multiplier with which `releases` equal releases fit; from one neighbouring relation to another."""
 
-from __future__ import annotations
-
 import dataclasses
 from fractions import Fraction
 from typing import TypeVar

@@ -10,8 +10,6 @@ The minimum is valid because every bound holds for the same fixed list; nothing 
     compose([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 150)], delta=1e-6).epsilon
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools
@@ -102,10 +100,8 @@ def _mu(events: tuple[Event, ...]) -> float | None:
 
 
 def _rdp(events: tuple[Event, ...], delta: float) -> float:
-    curves = [renyi.curve(event, _ORDERS) for event in events]
-    if any(curve is None for curve in curves):
-        return math.inf
-    return max(float((sum(curve for curve in curves if curve is not None) + renyi.conversions(_ORDERS, delta)).min()), 0.0) * (1 + 1e-12)
+    total = renyi.total([renyi.curve(event, _ORDERS) for event in events], _ORDERS)
+    return math.inf if total is None else max(float((total + renyi.conversions(_ORDERS, delta)).min()), 0.0) * (1 + 1e-12)
 
 
 def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:

@@ -11,8 +11,6 @@ A pair gives the P- and Q-mass of its loss log P/Q between given edges and at it
 In one dimension the log-likelihood ratio of each rises strictly with x, which gives the loss's law in closed form.
 """
 
-from __future__ import annotations
-
 import abc
 import math
 from dataclasses import dataclass
@@ -57,9 +55,9 @@ class Pair(abc.ABC):
     def span(self, tail: float) -> tuple[float, float]:
         """Losses (low, high) with P-mass of at most `tail` below and above; the ends of the loss where it is bounded."""
 
-    @abc.abstractmethod
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """P- and Q-mass of the continuous part between neighbouring edges."""
+        """P- and Q-mass of the continuous part between neighbouring edges; none where all mass is at atoms."""
+        return np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
 
     @abc.abstractmethod
     def beyond(self, loss: float) -> float:
@@ -95,19 +93,21 @@ class GaussianPair(Pair):
 
 
 @dataclass(frozen=True)
-class ResponsePair(Pair):
-    """Randomised response."""
+class PurePair(Pair):
+    """A pair whose loss lies between -epsilon and epsilon."""
 
     epsilon: float
 
     def span(self, tail: float) -> tuple[float, float]:
         return -self.epsilon, self.epsilon
 
-    def masses(self, edges: Array) -> tuple[Array, Array]:
-        return np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
-
     def beyond(self, loss: float) -> float:
         return 0.0
+
+
+@dataclass(frozen=True)
+class ResponsePair(PurePair):
+    """Randomised response."""
 
     def atoms(self) -> list[tuple[float, float]]:
         return [(self.epsilon, 1.0 - self.rare), (-self.epsilon, self.rare)]
@@ -122,21 +122,13 @@ class ResponsePair(Pair):
 
 
 @dataclass(frozen=True)
-class LaplacePair(Pair):
+class LaplacePair(PurePair):
     """The Laplace mechanism in one dimension, which dominates its l1 version: its loss is a sum over coordinates of shares of e."""
-
-    epsilon: float
-
-    def span(self, tail: float) -> tuple[float, float]:
-        return -self.epsilon, self.epsilon
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         inside = edges.clip(-self.epsilon, self.epsilon)
         below, above = 0.5 * np.exp((inside - self.epsilon) / 2), 0.5 * np.exp(-(inside + self.epsilon) / 2)
         return np.diff(below), -np.diff(above)
-
-    def beyond(self, loss: float) -> float:
-        return 0.0
 
     def atoms(self) -> list[tuple[float, float]]:
         return [(self.epsilon, 0.5), (-self.epsilon, 0.5 * math.exp(-self.epsilon))]

@@ -23,8 +23,6 @@ function is odd and, away from zero, ever flatter, so this difference is largest
 needs (a grid over t in the tests).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

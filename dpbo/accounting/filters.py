@@ -32,7 +32,8 @@ _ANOTHER_MACHINE = 1 + Fraction(1, 10**9)  # two machines' caps of one budget di
 class Cost:
     """What is added up against a cap: one exact number for a filter, one number of slots a planned event for a plan.
 
-    Costs are added and compared part by part.
+    Costs are added and compared part by part. A sum is exact while its denominator is short (always for a few distinct events); a
+    longer one is rounded up to a multiple of 2^-128.
     """
 
     parts: tuple[Fraction, ...]
@@ -51,7 +52,8 @@ class Cost:
         return " ".join(map(str, self.parts))
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(tuple(_sum(a, b) for a, b in zip(self.parts, other.parts, strict=True)))
+        sums = [a + b for a, b in zip(self.parts, other.parts, strict=True)]
+        return Cost(tuple(s if s.denominator.bit_length() <= _LONGEST else Fraction(math.ceil(s * _GRAIN), _GRAIN) for s in sums))
 
     def __le__(self, other: Cost) -> bool:
         return all(a <= b for a, b in zip(self.parts, other.parts, strict=True))
@@ -69,10 +71,24 @@ class Cost:
         return next(i for i, (a, b) in enumerate(zip(self.parts, cap.parts, strict=True)) if a > b)
 
 
-def _sum(total: Fraction, cost: Fraction) -> Fraction:
-    """Exact while the denominator is short (always for a few distinct events), else up to a multiple of 2^-128."""
-    exact = total + cost
-    return exact if exact.denominator.bit_length() <= _LONGEST else Fraction(math.ceil(exact * _GRAIN), _GRAIN)
+def least_scale(fits: Callable[[float], bool], *, precision: float = 0.0, least: float = 0.0, most: float = math.inf) -> float:
+    """The least scale of noise that fits, where every larger one does too; rounded up by the share `precision` at most.
+
+    Infinite if no scale up to `most` fits, 0 if all down to about `least` do. Precision 0 searches down to neighbouring floats.
+    """
+    high = 1.0
+    while not fits(high):
+        high *= 2.0
+        if high > most:
+            return math.inf
+    low = high / 2.0
+    while fits(low):
+        low, high = low / 2.0, low
+        if low < least:
+            return 0.0
+    while high / low > 1.0 + precision and (middle := (low + high) / 2.0) not in (low, high):
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 @checked
@@ -158,22 +174,9 @@ class Filter(Accounting):
         return self.guarantee_of(cost.parts[0], delta)
 
     def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
-        """By bisection down to neighbouring floats."""
         if self.amount(kind(1.0, slots)) is None:
             return None
-
-        def fits(multiplier: float) -> bool:
-            return self.cost(kind(multiplier, slots)) <= available
-
-        high = 1.0
-        while not fits(high):
-            high *= 2.0
-        low = high / 2.0
-        while fits(low):
-            low /= 2.0
-        while (middle := (low + high) / 2.0) not in (low, high):
-            low, high = (low, middle) if fits(middle) else (middle, high)
-        return high
+        return least_scale(lambda multiplier: self.cost(kind(multiplier, slots)) <= available)
 
 
 @checked

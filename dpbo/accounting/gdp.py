@@ -8,9 +8,8 @@ and releases of mu_1, mu_2, ... compose to sqrt(mu_1^2 + mu_2^2 + ...) (their Co
 down: the float answer is checked, and moved if need be, in arithmetic of at least 50 digits.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import mpmath
@@ -39,6 +38,17 @@ def root_up(square: Fraction) -> float:
     while Fraction(root) ** 2 < square:
         root = math.nextafter(root, math.inf)
     return root
+
+
+def rising_root(rising: Callable[[float], float]) -> float:
+    """The x > 0 at which a rising function is 0, to nearly all digits of x, however small or large it is."""
+    ceiling = 1.0
+    while rising(ceiling) < 0.0:
+        ceiling *= 2.0
+    floor = ceiling
+    while rising(floor) > 0.0:
+        floor, ceiling = floor / 2.0, floor  # a bracket of a factor of 2 ends the search soon
+    return float(brentq(rising, floor, ceiling, xtol=1e-300, rtol=1e-14))
 
 
 def delta_at(mu: float, epsilon: float) -> float:
@@ -82,14 +92,7 @@ def mu_within(epsilon: float, delta: float) -> float:
     """
     if delta <= 0.0:
         return 0.0
-    ceiling = 1.0
-    while _log_delta(ceiling, epsilon) < math.log(delta):
-        ceiling *= 2.0
-    floor = ceiling
-    while _log_delta(floor, epsilon) > math.log(delta):
-        floor, ceiling = floor / 2.0, floor  # a bracket of a factor of 2 ends the search soon, however small mu is
-    answer = float(brentq(lambda m: max(_log_delta(m, epsilon), -1e4) - math.log(delta), floor, ceiling, xtol=1e-300, rtol=1e-14))
-    step = 1e-15
+    answer, step = rising_root(lambda m: max(_log_delta(m, epsilon), -1e4) - math.log(delta)), 1e-15
     while _exact_delta(answer, epsilon) > delta:
         answer, step = answer / (1.0 + step), min(2.0 * step, 1.0)
     return answer

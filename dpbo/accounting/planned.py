@@ -8,8 +8,6 @@ order and even if slots stay unused, are post-processing of all draws together; 
 Zrnic 2021). So every bound holds for the list, and so does the least. A minimum over filters would not hold.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ from fractions import Fraction
 from typing import ClassVar, Self
 
 from dpbo.accounting.composition import Composition, compose, merged
-from dpbo.accounting.filters import Accounting, Cost, EventKind, GDPFilter, PureFilter, RDPFilter, ZCDPFilter
+from dpbo.accounting.filters import Accounting, Cost, EventKind, GDPFilter, PureFilter, RDPFilter, ZCDPFilter, least_scale
 from dpbo.errors import InputError
 from dpbo.events import Event, event_from_json
 from dpbo.privacy import Budget
@@ -26,7 +24,6 @@ from dpbo.statement import Guarantee
 from dpbo.validation import checked
 
 _ROUNDING = 1e-6  # an existing ledger may come from a machine that rounds differently; the statement prints the bound itself
-_PRECISION = 1e-7
 
 
 @checked
@@ -128,21 +125,13 @@ class Planned(Accounting):
             return Planned([*self.events, kind(multiplier, slots)]).fits(budget)
 
         self.cap(budget)
-        high = 1.0
-        while not fits(high):
-            high *= 2.0
-            if high > 1e12:
-                remedy = "Raise the budget, or list fewer slots or larger noise multipliers in Planned."
-                raise InputError("budget", budget.epsilon or budget.mu, "larger than the cost of the events in Planned", remedy)
-        low = high / 2.0
-        while fits(low):
-            low /= 2.0
-            if low < 1e-6:
-                raise InputError("event", "costs next to nothing", "one that the budget bounds", "Plan it with any noise: it fits.")
-        while high / low > 1 + _PRECISION:
-            middle = math.sqrt(low * high)
-            low, high = (low, middle) if fits(middle) else (middle, high)
-        return high
+        multiplier = least_scale(fits, precision=1e-7, least=1e-6, most=1e12)
+        if math.isinf(multiplier):
+            remedy = "Raise the budget, or list fewer slots or larger noise multipliers in Planned."
+            raise InputError("budget", budget.epsilon or budget.mu, "larger than the cost of the events in Planned", remedy)
+        if multiplier == 0.0:
+            raise InputError("event", "costs next to nothing", "one that the budget bounds", "Plan it with any noise: it fits.")
+        return multiplier
 
 
 def accounting_named(name: str) -> Accounting:

@@ -159,17 +159,13 @@ class _Tilted:
         return float(self.counts @ (np.log(np.add.reduceat(weights, self._starts)) + level))
 
     def points(self) -> int:
-        """Number of grid points of the window."""
-        return next_fast_len(2 * math.ceil(self.half_width() / self.step) + 2, real=True)
-
-    def half_width(self) -> float:
-        """Distance from the mean beyond which less than e^-_CUT of the tilted mass lies, on either side, by Chernoff."""
+        """Number of grid points of the window, outside which less than e^-_CUT of the tilted mass lies, on either side, by Chernoff."""
         widths = []
         for sign in (1.0, -1.0):
             tried = [(self.log_moment(self.tilt + sign * t) - self.level - sign * t * self.mean + _CUT) / t
                      for t in np.array([2.0, 4.0, 8.0, 16.0]) / self.deviation]  # fmt: skip
             widths.append(min(tried))
-        return max(widths)
+        return next_fast_len(2 * math.ceil(max(widths) / self.step) + 2, real=True)
 
     def spectrum(self, points: int) -> NDArray[np.complex128]:
         """The composition's transform, on a circle of so many grid points."""

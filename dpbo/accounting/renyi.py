@@ -4,18 +4,18 @@
 Proposition 12), and rho-zCDP is (a, a rho)-RDP for every a > 1. Every order gives a valid bound, so a search over orders is loose at worst.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
 from dpbo.accounting import event_costs, selection_bounds
 from dpbo.accounting.dominating_pairs import log_mixture
+from dpbo.accounting.gdp import rising_root
 from dpbo.accounting.selection_pairs import run_profiles
 from dpbo.events import (  # fmt: skip
     Event,
@@ -51,8 +51,9 @@ def curve(event: Event, orders: Array) -> Array | None:
     """Renyi divergence bounds of all slots at several orders, in floats rounded up; None where there are none."""
     match event:
         case RolesEvent():
-            roles = [_total([curve(one, orders) for one in event.of(role)], orders) for role in event.roles]
-            return None if any(role is None for role in roles) else np.max([role for role in roles if role is not None], axis=0) * _UP
+            roles = [total([curve(one, orders) for one in event.of(role)], orders) for role in event.roles]
+            known = [role for role in roles if role is not None]
+            return np.max(known, axis=0) * _UP if len(known) == len(roles) else None
         case GaussianEvent():
             one = orders / (2 * event.noise_multiplier**2)
         case LaplaceEvent():
@@ -66,8 +67,7 @@ def curve(event: Event, orders: Array) -> Array | None:
         case PoissonGaussianEvent():
             one = sampled_gaussian(event.noise_multiplier, event.rate, event.relation, orders)
         case SelectionEvent():
-            found = _selection(event, orders)
-            if found is None:
+            if (found := _selection(event, orders)) is None:
                 return None
             one = found
         case _:
@@ -75,8 +75,8 @@ def curve(event: Event, orders: Array) -> Array | None:
     return event.slots * one * _UP
 
 
-def _total(curves: list[Array | None], orders: Array) -> Array | None:
-    """The sum, or None where a curve is None."""
+def total(curves: list[Array | None], orders: Array) -> Array | None:
+    """The sum of curves at these orders, or None where a curve is None."""
     known = [one for one in curves if one is not None]
     return sum(known, np.zeros_like(orders)) if len(known) == len(curves) else None
 
@@ -86,14 +86,12 @@ def _selection(event: SelectionEvent, orders: Array) -> Array | None:
     if event.spread != (1.0, 1.0):  # only its profile is bounded
         return None
     run, best = event.run(), event_costs.pure(event.repeated(1))
-    if _total([curve(one, orders) for one in run], orders) is None:
+
+    def run_curve(at: Array) -> Any:
+        return total([curve(one, at) for one in run], at)
+
+    if run_curve(orders) is None:
         return None
-
-    def run_curve(at: Array) -> Array:
-        known = _total([curve(one, at) for one in run], at)
-        assert known is not None
-        return known
-
     found = selection_bounds.renyi(event.run_count, run_curve, orders, lambda: run_profiles(run))
     if best is not None:
         found = np.minimum(found, _response(float(best), orders))
@@ -195,14 +193,7 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 
 def rho_within(epsilon: float, delta: float) -> float:
     """Largest rho that is (epsilon, delta)-DP by this conversion, rounded down."""
-    ceiling = 1.0
-    while epsilon_of_rho(ceiling, delta) < epsilon:
-        ceiling *= 2.0
-    floor = ceiling
-    while epsilon_of_rho(floor, delta) > epsilon:
-        floor, ceiling = floor / 2.0, floor  # a bracket of a factor of 2 ends the search soon, however small rho is
-    rho = float(brentq(lambda r: epsilon_of_rho(r, delta) - epsilon, floor, ceiling, xtol=1e-300, rtol=1e-13))
-    step = 1e-12
+    rho, step = rising_root(lambda r: epsilon_of_rho(r, delta) - epsilon), 1e-12
     while epsilon_of_rho(rho, delta) > epsilon:
         rho, step = rho / (1.0 + step), 2.0 * step
     return rho

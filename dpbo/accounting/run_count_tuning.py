@@ -8,8 +8,6 @@ budget that cannot pay for it at that mean may pay for it at a smaller one. So e
 chosen that most surely makes a run in the best 1/runs of all proposals. No choice looks at data.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ import numpy as np
 
 from dpbo.accounting import event_costs
 from dpbo.accounting.composition import compose
+from dpbo.accounting.filters import least_scale
 from dpbo.accounting.selection_bounds import reach
 from dpbo.accounting.selection_pairs import selection_delta
 from dpbo.errors import InputError
@@ -29,7 +28,6 @@ from dpbo.validation import between, checked
 
 _SHAPES = (0.0, 0.5, 1.0, 3.0, 10.0, 30.0, math.inf)
 _LEAST = 1.01  # expected runs
-_PRECISION = 1e-4
 _BELOW = 1 - 2e-6  # `compose` reads epsilon from a profile to one part in a million, from above
 
 
@@ -131,20 +129,12 @@ def scale_base(budget: Budget, base: Sequence[Event], run_count: StoppingRule, *
     def event(scale: float) -> SelectionEvent:
         return SelectionEvent(scale, base=tuple(base), run_count=run_count)
 
-    high = 1.0
-    while not fits(event(high)):
-        high *= 2.0
-        if high > 1e6:
-            raise InputError("budget", budget.epsilon, "larger than what the other events of the plan cost")
-    low = high / 2.0
-    while fits(event(low)):
-        low, high = low / 2.0, low
-        if high < 1e-6:
-            raise InputError("base", "costs next to nothing", "events that the budget bounds")
-    while high / low > 1 + _PRECISION:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if fits(event(middle)) else (middle, high)
-    return event(high)
+    scale = least_scale(lambda scale: fits(event(scale)), precision=1e-4, least=1e-6, most=1e6)
+    if math.isinf(scale):
+        raise InputError("budget", budget.epsilon, "larger than what the other events of the plan cost")
+    if scale == 0.0:
+        raise InputError("base", "costs next to nothing", "events that the budget bounds")
+    return event(scale)
 
 
 def _fitting(budget: Budget, beside: Sequence[Event]) -> Callable[[SelectionEvent], bool]:

@@ -58,7 +58,6 @@ from dpbo.run_counts import (
 
 Array = NDArray[np.float64]
 _BLOCK = 1 << 22
-_GRAIN = 2.0**-30
 _UP = 1.0 + 1e-12  # covers the rounding of a crossing
 
 
@@ -66,9 +65,9 @@ _UP = 1.0 + 1e-12  # covers the rounding of a crossing
 class Profile:
     """A privacy profile in one direction: delta(e) = sum_i p_i (1 - e^(e - l_i))_+ + p_inf, for P-masses p_i at finitely many losses l_i.
 
-    It is convex and piecewise linear in x = e^e, with kinks at e^(l_i). `of_laws` takes the exact losses of two finite laws. `connected`
-    joins upper bounds on delta by chords: the lower convex hull of (0, 1) and the points (e^e, delta) lies above every convex curve that
-    does not pass them, and its kinks give a pair that dominates (Doroshenko et al. 2022).
+    It is convex and piecewise linear in x = e^e, with kinks at e^(l_i). `connected` joins upper bounds on delta by
+    chords: the lower convex hull of (0, 1) and the points (e^e, delta) lies above every convex curve that does not pass them, and its kinks
+    give a pair that dominates (Doroshenko et al. 2022).
 
     Attributes:
         losses: finite values of the loss log P/Q, rising strictly.
@@ -91,14 +90,6 @@ class Profile:
         slopes = np.append(np.diff(y[hull]) / np.diff(x[hull]), 0.0)
         masses = x[hull[1:]] * np.maximum(np.diff(slopes), 0.0)
         return cls(epsilons[hull[1:] - 1], masses, float(y[hull[-1]]))
-
-    @classmethod
-    def of_laws(cls, p: Array, q: Array) -> Self:
-        """The profile of two laws on the same few outcomes; losses are rounded up to a grid, so that no two are nearly equal."""
-        both = (p > 0) & (q > 0)
-        steps, place = np.unique(np.ceil(np.log(p[both] / q[both]) / _GRAIN), return_inverse=True)
-        masses = np.bincount(place, p[both], len(steps)).astype(np.float64)
-        return cls(np.asarray(steps * _GRAIN, dtype=np.float64), masses, float(p[q == 0].sum()))
 
     def delta(self, epsilons: Array) -> Array:
         """delta at each epsilon."""
@@ -144,11 +135,6 @@ class RunProfiles:
     reverse: Profile
 
     @classmethod
-    def of_laws(cls, p: Array, q: Array) -> Self:
-        """The profiles of two laws on the same few outcomes."""
-        return cls(Profile.of_laws(p, q), Profile.of_laws(q, p))
-
-    @classmethod
     def response(cls, epsilon: float) -> Self:
         """Randomised response, which dominates every pure-epsilon pair in both directions."""
         rare = 1.0 / (1.0 + np.exp(epsilon))
@@ -179,19 +165,6 @@ _DEEP = 40.0  # cells are coarse where the weight is below e^-40 of the largest
 _UP_BOUND = 1.0 + 1e-9
 _ROUNDING = 1e-15  # of a logarithm and a few sums; divided by an order less one it may grow a thousandfold
 _PLAIN = (1.0, 1.0)
-
-
-@dataclass(frozen=True, eq=False)
-class _Lines:
-    """The largest of w1_i - z w2_i and 0, as a function of z: the lines that are the largest somewhere, and where one replaces the last."""
-
-    first: Array
-    second: Array
-    breaks: Array
-
-    def at(self, z: Array) -> Array:
-        place = np.searchsorted(self.breaks, z)
-        return np.maximum(self.first[place] - z * self.second[place], 0.0)
 
 
 def winner_profile(
@@ -228,13 +201,20 @@ def envelope_bound(
     run_count: StoppingRule, runs: RunProfiles, epsilons: Array, *, cells: int = CELLS, spread: tuple[float, float] = _PLAIN
 ) -> Array:
     """The envelope bound. `cells`: number of cells of levels; any number gives a bound."""
-    lines = _upper(*_weights(run_count, runs, cells, spread))
+    w1, w2 = _weights(run_count, runs, cells, spread)
+    # the lines w1 - z w2 that are the largest for some z >= 0: the upper hull of the points (w2, w1), both falling along the cells
+    kept = np.flatnonzero(np.diff(np.minimum.accumulate(w2), prepend=np.inf) < 0)  # of others neither weight is better
+    w1, w2 = w1[kept], w2[kept]
+    hull = _below(-w2, -w1)
+    w1, w2 = w1[hull], w2[hull]
+    breaks = np.diff(w1) / np.diff(w2)  # where one line replaces the last
     profile = runs.forward
     rows = max(_BLOCK // max(len(profile.losses), 1), 1)
     parts = []
     for i in range(0, len(epsilons), rows):
         z = np.exp(np.minimum(epsilons[i : i + rows, None] - profile.losses, 700.0))
-        parts.append(lines.at(z) @ profile.masses)
+        line = np.searchsorted(breaks, z)
+        parts.append(np.maximum(w1[line] - z * w2[line], 0.0) @ profile.masses)
     return np.concatenate(parts) + profile.infinite * run_count.most * spread[1]
 
 
@@ -310,21 +290,3 @@ def _levels(run_count: StoppingRule, runs: RunProfiles, cells: int) -> Array:
     effort = effort / max(effort[-1], 1e-9) + np.linspace(0.0, 0.25, len(rough))
     fine = np.interp(np.linspace(0.0, effort[-1], cells // 2), effort, rough)
     return np.unique(np.concatenate([rough, fine]))
-
-
-def _upper(first: Array, second: Array) -> _Lines:
-    """The lines w1 - z w2 that are the largest for some z >= 0: the upper hull of the points (w2, w1), both falling along the cells."""
-    xs, ys = second.tolist(), first.tolist()
-    hull: list[int] = []
-    for i in range(len(xs)):
-        if hull and xs[i] >= xs[hull[-1]]:
-            continue  # neither weight is better
-        while len(hull) >= 2:
-            a, b = hull[-2], hull[-1]
-            if (ys[a] - ys[b]) * (xs[b] - xs[i]) < (ys[b] - ys[i]) * (xs[a] - xs[b]):
-                break
-            hull.pop()
-        hull.append(i)
-    corners = np.array(hull)
-    w1, w2 = first[corners], second[corners]
-    return _Lines(w1, w2, np.diff(w1) / np.diff(w2))

@@ -5,8 +5,6 @@ Gaussians, in both directions and at steps of a sixty-fourth of its standard dev
 the convex hull of that bound is a pair like any other.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import math
@@ -41,9 +39,6 @@ class SelectionPair(Pair):
     def span(self, tail: float) -> tuple[float, float]:
         losses = self.profile.losses
         return float(losses[0]), float(losses[-1])
-
-    def masses(self, edges: Array) -> tuple[Array, Array]:
-        return np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
 
     def beyond(self, loss: float) -> float:
         profile = self.profile
@@ -140,16 +135,12 @@ def run_profiles(events: tuple[Event, ...]) -> RunProfiles | None:
 
 
 def _joined(epsilons: Array, up: Array, down: Array) -> Profile | None:
-    """The profile through bounds at epsilon >= 0 in both directions. None where all losses are equal in floats, because they are tiny or
-    all but certain."""
-    profile = Profile.connected(*_both_signs(epsilons, up, down))
+    """The profile through bounds at epsilon >= 0 in both directions. delta at -e follows from that of the other direction at e:
+    1 - e^-e + e^-e delta'(e). None where all losses are equal in floats, because they are tiny or all but certain."""
+    negative = -epsilons[:0:-1]
+    below = -np.expm1(negative) + np.exp(negative) * down[:0:-1]
+    profile = Profile.connected(np.concatenate([negative, epsilons]), np.concatenate([below, up]))
     return profile if len(profile.losses) >= 2 else None
-
-
-def _both_signs(epsilons: Array, up: Array, down: Array) -> tuple[Array, Array]:
-    """Adds delta at each -e, which follows from that of the other direction at e: 1 - e^-e + e^-e delta'(e)."""
-    below = -np.expm1(-epsilons[:0:-1]) + np.exp(-epsilons[:0:-1]) * down[:0:-1]
-    return np.concatenate([-epsilons[:0:-1], epsilons]), np.concatenate([below, up])
 
 
 def _pair(event: Event, reverse: bool) -> Pair | None:

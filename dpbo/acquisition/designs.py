@@ -1,14 +1,13 @@
 """Closed-form designs around theta, best or nearly so before any observation: no optimisation but of one number, the radius.
 
 With an empty history and a radial kernel (variance 1, whitened coordinates, relative noise s2), symmetric designs around theta decouple
-the coordinates, and one radius r is left. With phi and kappa the kernel's profile and kappa(0) + s2 - kappa the variance of a contrast:
-    regular simplex, b = d + 1:   phi(0) - c r^2 phi(r)^2 / (kappa(0) + s2 - kappa(sqrt(2c) r)),   c = (d + 1)/d,   a coordinate
-    +-r e_j,         b = 2 d:     phi(0) - 2 r^2 phi(r)^2 / (kappa(0) + s2 - kappa(2 r)).
-For RBF the minima are near (s2 / (c (1 - c/2)))^(1/4) and (1.5 s2)^(1/6). Theta itself is not sampled. Derived for this package; it
+the coordinates, and one radius r is left. With phi and kappa the kernel's profile and kappa(0) + s2 - kappa the variance of a contrast,
+the variance left a coordinate is
+    phi(0) - c r^2 phi(r)^2 / (kappa(0) + s2 - kappa(sqrt(2c) r)),
+with c = (d + 1)/d for the regular simplex (b = d + 1) and c = 2 for the points +-r e_j (b = 2 d). For RBF the minima are near
+(s2 / (c (1 - c/2)))^(1/4) and, for c = 2, (1.5 s2)^(1/6). Theta itself is not sampled. Derived for this package; it
 reproduces the optimum that 1000 Adam steps of DP-GIBO's acquisition (arXiv 2502.06044) reach.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -18,8 +17,6 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from dpbo.models.kernels import Radial
-
-Share = Callable[[float], float]
 
 
 def simplex(d: int) -> Tensor:
@@ -55,46 +52,20 @@ def rotation(d: int, generator: torch.Generator) -> Tensor:
     return Q * R.diagonal().sign()
 
 
-def simplex_share(kernel: Radial, d: int, s2: float) -> Share:
-    """radius -> variance left a coordinate by the simplex, in whitened units."""
-    c = (d + 1) / d
-    return lambda r: _left(kernel, c * r * r, r * r, 2.0 * c * r * r, s2)
+def share_left(kernel: Radial, c: float, s2: float) -> Callable[[float], float]:
+    """radius -> variance left a coordinate, in whitened units, by the simplex with c = (d + 1)/d and by the central design with c = 2."""
 
+    def share(r: float) -> float:
+        kappa, phi, _ = kernel.profile(torch.tensor([0.0, r * r, 2.0 * c * r * r], dtype=torch.float64))  # of squared distances
+        return float(phi[0] - c * r * r * phi[1] ** 2 / (kappa[0] + s2 - kappa[2]))
 
-def central_share(kernel: Radial, s2: float) -> Share:
-    """radius -> variance left a coordinate by the central design, in whitened units."""
-    return lambda r: _left(kernel, 2.0 * r * r, r * r, 4.0 * r * r, s2)
-
-
-def simplex_radius(kernel: Radial, d: int, s2: float) -> float:
-    """The simplex's best radius in length-scales."""
-    if d == 1:  # on a line the simplex is the central design
-        return _minimiser(simplex_share(kernel, d, s2), _central_guess(s2))
-    c = (d + 1) / d
-    return _minimiser(simplex_share(kernel, d, s2), (s2 / (c * (1.0 - 0.5 * c))) ** 0.25)
-
-
-def central_radius(kernel: Radial, s2: float) -> float:
-    """The central design's best radius in length-scales."""
-    return _minimiser(central_share(kernel, s2), _central_guess(s2))
+    return share
 
 
 def radius(kernel: Radial, b: int, d: int, s2: float) -> float:
-    """The radius for `directions(b, d)`: the central design's from b = 2 d on, else the simplex's."""
-    return central_radius(kernel, s2) if b >= 2 * d else simplex_radius(kernel, d, s2)
-
-
-def _central_guess(s2: float) -> float:
-    return float((1.5 * s2) ** (1.0 / 6.0))
-
-
-def _left(kernel: Radial, signal: float, near: float, far: float, s2: float) -> float:
-    """phi(0) - signal phi(near)^2 / (kappa(0) + s2 - kappa(far)); near and far are squared distances."""
-    kappa, phi, _ = kernel.profile(torch.tensor([0.0, near, far], dtype=torch.float64))
-    return float(phi[0] - signal * phi[1] ** 2 / (kappa[0] + s2 - kappa[2]))
-
-
-def _minimiser(share: Share, guess: float) -> float:
-    """The minimiser of `share`, sought on a logarithmic scale around `guess`."""
-    span = (math.log(guess) - 4.0, math.log(guess) + 4.0)
-    return math.exp(minimize_scalar(lambda t: share(math.exp(t)), bounds=span, method="bounded", options={"xatol": 1e-5}).x)
+    """The best radius for `directions(b, d)` in length-scales: the central design's from b = 2 d on, else the simplex's."""
+    c = 2.0 if b >= 2 * d else (d + 1) / d  # d = 1: on a line the simplex is the central design
+    guess = math.log((1.5 * s2) ** (1.0 / 6.0) if c == 2.0 else (s2 / (c * (1.0 - 0.5 * c))) ** 0.25)
+    share = share_left(kernel, c, s2)
+    found = minimize_scalar(lambda t: share(math.exp(t)), bounds=(guess - 4.0, guess + 4.0), method="bounded", options={"xatol": 1e-5})
+    return math.exp(found.x)

@@ -10,8 +10,6 @@
 Public objectives must come from public things: the model and public records, never the protected ones. They cost no budget.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -155,9 +153,6 @@ class Proposer:
     line searches where little is left to gain. Hence few fits, two starts, short line searches, and in mixed spaces one round between the
     discrete and the continuous coordinates.
 
-    Args:
-        space: where to look.
-
     Keyword args:
         growth: fit anew when there are by this share more values than at the last fit, or fewer than then; 0 fits each time.
         restarts, raw_samples, steps: L-BFGS runs over qLogNEI, Sobol points to start them from (at least `restarts`), most steps of each.
@@ -260,8 +255,7 @@ def maximize(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tenso
     fixed = {i: lower for i, (lower, upper) in enumerate(bounds.T.tolist()) if lower == upper}
     settings: dict[str, Any] = {"q": 1, "num_restarts": effort.restarts, "raw_samples": effort.raw_samples, "fixed_features": fixed or None}
     if {*steps, *space.cat_dims} <= fixed.keys():
-        options = {**effort.continuous}
-        x, _ = optimize_acqf(acquisition, bounds, **settings, options=options, retry_on_optimization_warning=effort.retry)
+        x, _ = optimize_acqf(acquisition, bounds, **settings, options={**effort.continuous}, retry_on_optimization_warning=effort.retry)
     else:
         x, _ = optimize_acqf_mixed_alternating(acquisition, bounds, steps, space.cat_dims, **settings, options={**effort.mixed})
     return x.detach()

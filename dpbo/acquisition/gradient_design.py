@@ -6,8 +6,6 @@ gradient's posterior covariance, and L-BFGS improves it by the analytic gradient
 passes through autograd. A step costs one value and gradient, 15 MFLOP at N = 400, b = 34, d = 33, on some 1.5 MB that stay in cache.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ The value is minus the trace of the gradient's posterior covariance at theta aft
 means that the gradient is known. It depends on where points lie, never on values there, hence on nothing private.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -68,10 +66,7 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
         self.posterior = model if isinstance(model, GradientPosterior) else _posterior_of(model)
         if theta.shape[-1:] != self.posterior.points(theta).shape[-1:]:
             raise InputError("theta", tuple(theta.shape), "of the observed points' dimension")
-        self.X_pending: Tensor | None = None
-        self._trace = GradientTrace(self.posterior, theta)
-        if X_pending is not None:
-            self.set_X_pending(X_pending)
+        self.set_X_pending(X_pending)
 
     @t_batch_mode_transform()  # type: ignore[untyped-decorator]
     def forward(self, X: Tensor) -> Tensor:

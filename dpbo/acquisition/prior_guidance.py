@@ -9,8 +9,6 @@ misleading density cannot rule a region out. a must not be negative, or be a log
 where pi is small, and so would prefer what the density advises against. So an upper confidence bound is not allowed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Annotated, Any

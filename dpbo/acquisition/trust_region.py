@@ -5,12 +5,10 @@ model's posterior means, not by the noisy values: the luckiest of these would ke
 Source: Eriksson et al. 2019, with one region, one point at a time, and qLogNEI inside the region for Thompson sampling.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from botorch.models import SingleTaskGP
@@ -47,7 +45,11 @@ def suggest_in_trust_region(
         if len(X) < initial:
             return space.sample(initial, seed=region.start)[len(X) : len(X) + 1]
         gp = default_gp(space, X, Y, Yvar)
-        bounds = region_bounds(space, X[_means(gp, X).argmax()], region.length, _stretch(space, gp))
+        stretch = torch.ones(len(space.names), dtype=torch.float64)
+        if not space.cat_dims:  # else categories share a kernel with the rest
+            scales = gp.covar_module.lengthscale.detach().reshape(-1)
+            stretch = scales / scales.log().mean().exp()
+        bounds = region_bounds(space, X[_means(gp, X).argmax()], region.length, stretch)
         return best_point(space, gp, X, None, seed=seed, bounds=bounds)
 
 
@@ -109,11 +111,3 @@ def region_bounds(space: Space, centre: torch.Tensor, length: float, stretch: to
 def _means(gp: SingleTaskGP, X: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         return gp.posterior(X).mean[:, 0]
-
-
-def _stretch(space: Space, gp: Any) -> torch.Tensor:
-    """Length-scales over their geometric mean, `d`; ones where categories share a kernel with the rest."""
-    if space.cat_dims:
-        return torch.ones(len(space.names), dtype=torch.float64)
-    scales = gp.covar_module.lengthscale.detach().reshape(-1)
-    return scales / scales.log().mean().exp()

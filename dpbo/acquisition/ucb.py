@@ -5,8 +5,6 @@ three schedules, each the confidence of one theorem. `GPUCB` is BoTorch's upper 
 over a `FiniteGP`, `suggest_ucb` reads the candidates' posterior instead of computing it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

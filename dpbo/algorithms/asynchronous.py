@@ -42,20 +42,16 @@ _MOST_BREAKS = 3
 
 
 class Pool:
-    """Runs jobs on an executor. An executor that was given stays open; those that a callable makes are shut down at the end.
+    """Runs jobs on an executor, as `AsynchronousBO.run` describes it. A worker that dies breaks a process pool with every job in it.
 
-    A worker that dies breaks a whole process pool (also loky's) with every job in it. A callable then makes another pool.
-
-    Raises:
-        InputError: neither an executor nor callable.
+    Attributes:
+        breaks: number of executors in a row that broke before a job was finished.
     """
 
     def __init__(self, executor: Executors) -> None:
-        if not isinstance(executor, Executor) and not callable(executor):
-            raise InputError("executor", executor, "a concurrent.futures.Executor, or a callable that makes one")
         self._make = None if isinstance(executor, Executor) else executor
         self._executor = executor if isinstance(executor, Executor) else executor()
-        self._breaks = 0
+        self.breaks = 0
 
     def submit(self, begin: Callable[[Executor], Future[Handle]]) -> Future[Handle]:
         """The future that `begin(executor)` gives, or a failed future if the executor is broken."""
@@ -66,14 +62,10 @@ class Pool:
             lost.set_exception(error)
             return lost
 
-    def job_done(self) -> None:
-        """Reset the count of breaks in a row."""
-        self._breaks = 0
-
     def renew(self, error: BaseException) -> None:
         """Replace a broken executor. Raises the error if no callable was given, or after three breaks without a finished job."""
-        self._breaks += 1
-        if self._make is None or self._breaks > _MOST_BREAKS:
+        self.breaks += 1
+        if self._make is None or self.breaks > _MOST_BREAKS:
             error.add_note("Nothing was charged. Give a callable that makes an executor, in place of the executor, to survive up to three "
                            "breaks in a row; run() again goes on with the same points.")  # fmt: skip
             raise error
@@ -224,7 +216,7 @@ class AsynchronousBO:
                 raise
             self._skipped.append(job.x)
             return
-        pool.job_done()
+        pool.breaks = 0
         try:
             self.objective.release(handle)
         except LedgerUnavailable:  # the job stays: a handle released again gives its one value

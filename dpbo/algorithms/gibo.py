@@ -34,14 +34,13 @@ import torch
 from gpytorch.kernels import Kernel, RBFKernel
 from tqdm import tqdm
 
-from dpbo.accounting.calibration import budget_cost, describe_budget
+from dpbo.accounting.calibration import describe_budget
 from dpbo.algorithms import private_choice
 from dpbo.algorithms.gibo_design import BOUNDS, Frame, GIBODesign, GIBOSettings
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError, LedgerError, LedgerMismatch, LedgerUnavailable, PrivacyError
-from dpbo.events import GaussianEvent
 from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.no_noise import NoNoise
@@ -159,7 +158,13 @@ class DPGIBO:
                  "kernel": describe_kernel(kernel), "noise": noise, "settings": str(self.settings), "seed": seed}  # fmt: skip
 
         query = self._query()
-        self._mechanism = self._reserve(query, budget, mechanism, terms)
+        query.require_public(curator.adjacency)
+        planned = private_choice.affordable(curator, GaussianMechanism, budget, iterations) if mechanism is None else mechanism
+        planned.law(query.scale(curator.adjacency), query.quanta())  # raises if this noise cannot be drawn, before anything is reserved
+        stated = {"budget": describe_budget(budget) if mechanism is None else str(mechanism), **query.public_inputs(), **terms}
+        curator.bind(name, {"loss": loss}, begun=name in curator.ledger.head().used)
+        event = curator.reserve(name, planned.event(), slots=iterations, terms=stated)
+        self._mechanism = GaussianMechanism(event.noise_multiplier) if mechanism is None else mechanism
         law = self._mechanism.law(query.scale(curator.adjacency), query.quanta())
         self.noise_std = law.std[0] * query.affine(curator.units)[1]
         self.rho = self.noise_std * math.sqrt(len(self._theta)) / clip
@@ -169,7 +174,13 @@ class DPGIBO:
             warn(text, NoiseWarning)
         self._optimizer = self.settings.optimizer([self._theta], lr=self.settings.step_size(self.rho))
         self._used = curator.ledger.head().used[name]
-        self._resume()
+        curator.deliver()
+        for value in curator.ledger.values(name):  # the steps that the ledger already holds; history computes their losses again, free
+            if value["details"]["theta"] != self.theta.tolist():
+                remedy = "Resume with the kernel, settings and library versions that the run began with."
+                raise LedgerMismatch("theta", value["details"]["theta"], self.theta.tolist(), remedy)
+            earlier = curator.evaluate(self._query()) if self.settings.history else None
+            self._advance(torch.tensor(value["value"], dtype=torch.float64), earlier)
 
     @property
     def theta(self) -> torch.Tensor:
@@ -305,35 +316,6 @@ class DPGIBO:
             self._posterior.append(self._points())
         self._Z, self._pending = None, None
         self._queries.clear()
-
-    def _reserve(
-        self, query: ClippedGradient, budget: Budget | float | Fraction, mechanism: NoNoise | None, terms: dict[str, Any]
-    ) -> GaussianMechanism | NoNoise:
-        """The mechanism of every iteration; its T slots are reserved now, or were in an earlier session."""
-        curator = self.curator
-        query.require_public(curator.adjacency)
-        planned: GaussianMechanism | NoNoise | None = mechanism
-        if planned is None:
-            accounting = curator.accounting
-            multiplier = accounting.multiplier(GaussianEvent, self.iterations, budget_cost(budget, accounting, curator.ledger.cap))
-            if multiplier is None:
-                raise InputError("accounting", accounting.name, "one that can pay for Gaussian noise", "For example GDPFilter().")
-            planned = GaussianMechanism(multiplier)
-        planned.law(query.scale(curator.adjacency), query.quanta())  # raises if this noise cannot be drawn, before anything is reserved
-        stated = {"budget": describe_budget(budget) if mechanism is None else str(mechanism), **query.public_inputs(), **terms}
-        curator.bind(self.name, {"loss": self._loss}, begun=self.name in curator.ledger.head().used)
-        event = curator.reserve(self.name, planned.event(), slots=self.iterations, terms=stated)
-        return planned if isinstance(planned, NoNoise) else GaussianMechanism(event.noise_multiplier)
-
-    def _resume(self) -> None:
-        """Take the steps that the ledger already holds. With history their losses are computed again, which costs nothing."""
-        self.curator.deliver()
-        for value in self.curator.ledger.values(self.name):
-            if value["details"]["theta"] != self.theta.tolist():
-                remedy = "Resume with the kernel, settings and library versions that the run began with."
-                raise LedgerMismatch("theta", value["details"]["theta"], self.theta.tolist(), remedy)
-            handle = self.curator.evaluate(self._query()) if self.settings.history else None
-            self._advance(torch.tensor(value["value"], dtype=torch.float64), handle)
 
 
 def describe_kernel(kernel: Any) -> str:

@@ -86,12 +86,7 @@ class GIBOSettings:
 
 
 class Frame:
-    """The algorithm's coordinates z: fractions of the box, or x itself.
-
-    Args:
-        bounds: `2 x d`, the box in x.
-        unit_box: whether z are fractions of the box.
-    """
+    """The algorithm's coordinates z: fractions of the box `bounds` (`2 x d`) with `unit_box`, else x itself."""
 
     def __init__(self, bounds: torch.Tensor, unit_box: bool) -> None:
         self.bounds = bounds.detach().clone()
@@ -105,7 +100,7 @@ class Frame:
 
     def outward(self, z: torch.Tensor) -> torch.Tensor:
         """x of z, inside the bounds whatever the rounding."""
-        return (self._origin + z * self._width).clamp(self.bounds[0], self.bounds[1])
+        return (self._origin + z * self._width).clamp(*self.bounds)
 
     def start(self, start: torch.Tensor | None) -> torch.Tensor:
         """`start` in x, or the centre of the box. Raises InputError if it is not a point of the box."""
@@ -142,24 +137,15 @@ class GIBODesign:
             Z = fewest_gradient_points(posterior, theta, self._tolerance, self._batch_size, bounds=self._box, generator=generator)
             Z = Z if len(Z) else theta.unsqueeze(0)  # nothing is uncertain: one point keeps the loop going
         elif radius is not None and not len(posterior) and posterior.noise == 0:
-            Z = self._stencil(theta, radius, generator)
+            unit = directions(self._batch_size, len(theta))
+            unit = unit if generator is None else unit @ rotation(len(theta), generator)
+            centre = torch.maximum(torch.minimum(theta, self._box[1] - radius), self._box[0] + radius)  # shifted into the box as a whole
+            Z = (centre + radius * unit).clamp(*self._box)
         else:
-            start = self._shifted(theta)
+            start = None
+            if self._last is not None and len(self._last[0]) == self._batch_size:  # the last design, shifted as theta was
+                Z, before = self._last
+                start = (Z + (theta - before)).clamp(*self._box)
             Z = suggest_gradient_points(posterior, theta, self._batch_size, bounds=self._box, start=start, generator=generator)
         self._last = (Z, theta) if self._settings.history else None
         return Z
-
-    def _stencil(self, theta: torch.Tensor, radius: float, generator: torch.Generator | None) -> torch.Tensor:
-        """Closed-form directions at a fixed radius, shifted into the box as a whole."""
-        unit = directions(self._batch_size, len(theta))
-        if generator is not None:
-            unit = unit @ rotation(len(theta), generator)
-        centre = torch.maximum(torch.minimum(theta, self._box[1] - radius), self._box[0] + radius)
-        return (centre + radius * unit).clamp(self._box[0], self._box[1])
-
-    def _shifted(self, theta: torch.Tensor) -> torch.Tensor | None:
-        """The last design, shifted as theta was; None if there is none of this size."""
-        if self._last is None or len(self._last[0]) != self._batch_size:
-            return None
-        Z, before = self._last
-        return (Z + (theta - before)).clamp(self._box[0], self._box[1])

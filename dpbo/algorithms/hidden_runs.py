@@ -14,8 +14,6 @@ All of this changes the state of the whole process, so `best_of` of several thre
 `DensityRatioProposals` (DP-HyPO) let later runs look where earlier runs did well.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import gc
@@ -29,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import torch
 
@@ -67,10 +65,8 @@ Outcome = Run | type[KeyboardInterrupt | ReleaseLost] | None
 """The best run, None if there was none, or the type of the error to raise. An error object would hold private frames."""
 
 
-class Proposals(Protocol):
-    """Draws the next run's point, `d`, given the earlier runs. Its density is within the event's `spread` of the prior's."""
-
-    def __call__(self, runs: Sequence[Run], entropy: Entropy, /) -> torch.Tensor: ...
+Proposals = Callable[[Sequence[Run], Entropy], torch.Tensor]
+"""Draws the next run's point, `d`, given the earlier runs. Its density is within the event's `spread` of the prior's."""
 
 
 def uniform(space: Space) -> Proposals:
@@ -89,11 +85,7 @@ def best_of(
 ) -> Run | None:  # fmt: skip
     """The best of a random number of hidden runs, or None if there was no run. The number is drawn before the first run.
 
-    Args:
-        work: gives a run's output and score for its parameters.
-        run_count: distribution of the number of runs; with `ThresholdStop` the first run whose score reaches `threshold` is returned.
-        pad_to: seconds that the call takes at least.
-        proposals: draws each run's point; uniform on the space if omitted.
+    `work` gives a run's output and score for its parameters; the other arguments are those of `private_selection`.
 
     Raises:
         KeyboardInterrupt, ReleaseLost: from a frame that holds nothing private.
@@ -102,10 +94,16 @@ def best_of(
 
     def runs() -> Outcome:
         draw = proposals or uniform(space)
-        if isinstance(run_count, ThresholdStop):
-            return _first_above(work, space, run_count, entropy, -math.inf if threshold is None else threshold, draw)
-        assert isinstance(run_count, RunCountLaw)
-        return _largest(work, space, draw_run_count(run_count, entropy), entropy, draw)
+        if isinstance(run_count, RunCountLaw):
+            return _largest(work, space, draw_run_count(run_count, entropy), entropy, draw)
+        assert isinstance(run_count, ThresholdStop)
+        assert threshold is not None
+        while True:
+            run = _run(work, space, draw((), entropy))
+            if run.score >= threshold and not run.failed:
+                return run
+            if coin(run_count.gamma, entropy):
+                return None
 
     def hidden() -> Outcome:
         with _unobserved():
@@ -142,15 +140,6 @@ def _largest(work: Any, space: Space, count: int, entropy: Entropy, proposals: P
         if (run.score, tie) > highest:
             best, highest = run, (run.score, tie)
     return best
-
-
-def _first_above(work: Any, space: Space, rule: ThresholdStop, entropy: Entropy, threshold: float, proposals: Proposals) -> Run | None:
-    while True:
-        run = _run(work, space, proposals((), entropy))
-        if run.score >= threshold and not run.failed:
-            return run
-        if coin(rule.gamma, entropy):
-            return None
 
 
 def _run(work: Any, space: Space, x: torch.Tensor) -> Run:

@@ -1,21 +1,19 @@
-"""One private choice with a name in the ledger: its budget is reserved, the choice is made once, and later calls read it from the ledger.
-
-Used by `choose_start` and `choose_clip` of DP-GIBO, by the last step of `search_then_choose`, and by DPSearch's strategy "grid".
-"""
-
-from __future__ import annotations
+"""A named private choice: its budget is reserved, the choice is made once, and later calls read it from the ledger."""
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 from dpbo.accounting.calibration import budget_cost, exact_share
 from dpbo.accounting.planned import Planned
 from dpbo.curator.curator import Curator
 from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
+from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.selection import SelectionMechanism
 from dpbo.privacy import Budget
 from dpbo.queries.query import Query
+
+Kind = TypeVar("Kind", bound=AdditiveMechanism | SelectionMechanism)
 
 
 def share_of_cap(curator: Curator, budget: Budget | float | Fraction) -> Fraction:
@@ -30,12 +28,12 @@ def share_of_cap(curator: Curator, budget: Budget | float | Fraction) -> Fractio
     return max(part / whole for part, whole in zip(cost.parts, cap.parts, strict=True) if whole)
 
 
-def affordable(curator: Curator, kind: type[SelectionMechanism], budget: Budget | float | Fraction) -> SelectionMechanism:
-    """The mechanism of this kind with the least noise that `budget` pays for. `budget`: a Budget, or a share in (0, 1] of the curator's."""
+def affordable(curator: Curator, kind: type[Kind], budget: Budget | float | Fraction, releases: int = 1) -> Kind:
+    """The mechanism of this kind with the least noise that a `Budget`, or a share in (0, 1] of the curator's, pays for."""
     accounting = curator.accounting
-    multiplier = accounting.multiplier(type(kind(1.0).event()), 1, budget_cost(budget, accounting, curator.ledger.cap))
+    multiplier = accounting.multiplier(type(kind(1.0).event()), releases, budget_cost(budget, accounting, curator.ledger.cap))
     if multiplier is None:
-        raise InputError("accounting", accounting.name, "one that can pay for a private choice", "For example GDPFilter().")
+        raise InputError("accounting", accounting.name, f"one that can pay for {kind.__name__}", "For example GDPFilter().")
     return kind(multiplier)
 
 
@@ -51,20 +49,16 @@ def require_left(curator: Curator, budget: Budget | float | Fraction, what: str)
         raise BudgetExceeded(requested, whole - spent, whole, curator.accounting.unit, what, curator.ledger.account())
 
 
-def reserve(curator: Curator, mechanism: SelectionMechanism, name: str, terms: Mapping[str, Any]) -> SelectionMechanism:
+def reserve(curator: Curator, mechanism: Kind, name: str, terms: Mapping[str, Any]) -> Kind:
     """Reserve the choice, or find its reservation in the ledger; returns the mechanism with the noise multiplier that the ledger holds."""
     curator.bind(name, {}, begun=name in curator.ledger.head().used)
     return type(mechanism)(curator.reserve(name, mechanism.event(), slots=1, terms=terms).noise_multiplier)
 
 
 def make(curator: Curator, query: Query, mechanism: SelectionMechanism, name: str, **details: Any) -> dict[str, Any]:
-    """Make the reserved choice, or read it from the ledger if it was made earlier.
+    """Make the reserved choice, or read it if it was made earlier; returns the ledger's row, whose `value` lists the chosen index.
 
-    Returns:
-        The ledger's row: `value` is a list with the chosen index, `details` those that were given when the choice was made.
-
-    Raises:
-        ReleaseLost: the choice was charged earlier, but its value was never stored.
+    Raises ReleaseLost if the choice was charged earlier, but its value was never stored.
     """
     if curator.ledger.head().used[name] == 0:
         curator.release_all([curator.evaluate(query, **details)], mechanism, name=name, plan=name)

@@ -29,7 +29,7 @@ from typing import Annotated, Any
 
 import torch
 
-from dpbo.algorithms.hidden_runs import DensityRatioProposals, Run, best_of
+from dpbo.algorithms.hidden_runs import DensityRatioProposals, best_of
 from dpbo.curator.birth import ROLES
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError, ReleaseLost
@@ -155,7 +155,10 @@ def private_selection(
         entry = curator.ledger.charge(name, charged, {"units": curator.units, "slots": [slot]}, name, used=0)
         work = train if score is None else _scored(curator, train, score, name)
         best = best_of(work, space, run_count, curator.entropy, threshold=threshold, pad_to=pad_to, proposals=adaptive)
-        _drawn.setdefault(curator, {})[name] = entry, _selected(best, space)
+        chosen = Selected(None, None, None)
+        if best is not None:
+            chosen = Selected(space.decode(best.x), best.x, None if best.failed else best.score, best.output)
+        _drawn.setdefault(curator, {})[name] = entry, chosen
     return _delivered(curator, space, name)
 
 
@@ -175,7 +178,16 @@ def selection_event(
             raise InputError("base", "()", "the events of one run", "Runs that cost nothing need no selection.")
         return SelectionEvent(base=tuple(events), run_count=run_count, spread=spread)
 
-    scored = [] if score is None else [_score_event(curator, score)]
+    scored: list[Event] = []
+    if score is not None:
+        query = score.query(None)
+        query.require_public(curator.adjacency)
+        curator.ledger.birth.require_role(query.role)
+        if query.metrics != 1:
+            raise InputError("score_range", query.metrics, "of one metric", "A selection maximises one number.")
+        quanta = [grid.quantum for grid in query.lattices(curator.units)]
+        score.mechanism.law(query.scale(curator.adjacency), quanta)  # raises if out of range
+        scored = [query.release_event(score.mechanism.event(), curator.adjacency)]
     if not isinstance(base, Mapping):
         return selection([*base, *scored])
     role = curator.ledger.birth.role
@@ -183,16 +195,6 @@ def selection_event(
     if scored:
         costs[role] = [*costs.get(role, []), *scored]
     return RolesEvent(costs=tuple((name, (selection(events),)) for name, events in sorted(costs.items())))
-
-
-def _score_event(curator: Curator, score: NoisedScore) -> Event:
-    query = score.query(None)
-    query.require_public(curator.adjacency)
-    curator.ledger.birth.require_role(query.role)
-    if query.metrics != 1:
-        raise InputError("score_range", query.metrics, "of one metric", "A selection maximises one number.")
-    score.mechanism.law(query.scale(curator.adjacency), [grid.quantum for grid in query.lattices(curator.units)])  # raises if out of range
-    return query.release_event(score.mechanism.event(), curator.adjacency)
 
 
 def _terms(
@@ -225,12 +227,6 @@ def _scored(curator: Curator, train: Callable[..., Any], score: NoisedScore, nam
         return output, -math.inf if value is None else float(value[0])
 
     return work
-
-
-def _selected(best: Run | None, space: Space) -> Selected:
-    if best is None:
-        return Selected(None, None, None)
-    return Selected(space.decode(best.x), best.x, None if best.failed else best.score, best.output)
 
 
 def _delivered(curator: Curator, space: Space, name: str) -> Selected:

@@ -14,8 +14,6 @@ epsilon 1, this search (46 fits) 0.001, a private choice among 46 random candida
 The guarantee needs no assumption on the data. Source: GP-UCB on noised values is ordinary BO; the choice is McSherry & Talwar 2007.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """What a ledger is made for, and what may be stated of the reservations in it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -33,6 +33,8 @@ from dpbo.errors import InputError, LedgerError, PrivacyError, PrivateFailure, R
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
+from dpbo.queries.cells import OneCell
+from dpbo.queries.clipped import PairedScore
 from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
 from dpbo.statement import Statement
@@ -390,7 +392,7 @@ class Curator(Opaque):
         return compose_statement(self._ledger.writable, delta=delta, units=self.units)
 
     def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None, used: int | None) -> None:
-        laws = [self._law(handle, mechanism) for handle in handles]
+        laws = [mechanism.law(query.scale(self.adjacency), answer.quanta) for query, answer in map(self._answer, handles)]
         event = self._event(handles, mechanism)
         self._require_allowed({name for handle in handles for name in self._answer(handle)[0].data_assumptions()})
         sketch = self._sketch_before_first_charge(event)
@@ -436,23 +438,16 @@ class Curator(Opaque):
     def _slot(self, handle: Handle) -> dict[str, Any]:
         """What the ledger keeps of a handle that is charged."""
         query, _ = self._answer(handle)
-        slot: dict[str, Any] = {
+        slot = {
             "handle": handle.id,
             "query": type(query).__name__,
             "public": query.public_inputs(),
             "details": handle.details,
+            "part": query.part(),
+            "assumptions": dict(query.data_assumptions()) or None,
+            "failure_probability": query.failure_probability() or None,
         }
-        if (part := query.part()) is not None:
-            slot["part"] = part
-        if assumptions := dict(query.data_assumptions()):
-            slot["assumptions"] = assumptions
-        if probability := query.failure_probability():
-            slot["failure_probability"] = probability
-        return slot
-
-    def _law(self, handle: Handle, mechanism: Mechanism) -> Law:
-        query, answer = self._answer(handle)
-        return mechanism.law(query.scale(self.adjacency), answer.quanta)
+        return {name: value for name, value in slot.items() if value is not None}
 
     def _event(self, handles: Sequence[Handle], mechanism: Mechanism) -> Event:
         """What the joint release costs. Raises InputError where its questions are charged differently."""
@@ -532,5 +527,6 @@ def _code_of(query: Query) -> Any:
     """The code of the query's score, the same for every query made of it: examples are tried on it once."""
     plain = getattr(query, "query", query)
     score = getattr(plain, "score", getattr(plain, "loss", type(plain)))
-    score = getattr(score, "func", score)
+    while isinstance(score, (PairedScore, OneCell, functools.partial)):
+        score = score.func if isinstance(score, functools.partial) else score.score
     return getattr(score, "__code__", type(score))

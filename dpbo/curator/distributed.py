@@ -15,8 +15,6 @@ NCCL. A rank that dies or comes too late ends the step on all ranks with RankLos
 on. All ranks and the network between them are trusted: sums are private and not encrypted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import datetime
@@ -25,15 +23,16 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from dpbo.curator.birth import Birth
 from dpbo.curator.chain import Record
 from dpbo.curator.entropy import system_entropy
+from dpbo.curator.labels import ALLOWED, hash_labels
 from dpbo.curator.ledger import Ledger, insert
 from dpbo.curator.records import PrivateView
-from dpbo.curator.shards import hash_labels, require_disjoint_shards
 from dpbo.curator.storage import Storage
 from dpbo.errors import InputError, LedgerError, LedgerUnavailable, PrivacyError, RankFailed, RankLost, RanksDisagree
 from dpbo.fingerprint import fingerprint
@@ -46,12 +45,7 @@ _FINE, _FAILURE, _ERROR = range(3)  # an error on one rank goes before a failure
 
 
 class SingleProcess:
-    """One process that holds all records: the same methods as `Ranks`, without other ranks.
-
-    Attributes:
-        rank: 0.
-        world_size: 1.
-    """
+    """One process that holds all records: the same methods as `Ranks`, without other ranks."""
 
     rank, world_size = 0, 1
 
@@ -59,13 +53,7 @@ class SingleProcess:
         """`work()`."""
         return work()
 
-    def run_on_rank_0(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
-        """`work()`."""
-        return work()
-
-    def reduce(self, title: str, question: Iterable[Any], work: Callable[[], IntegerSum | Failure]) -> IntegerSum | Failure:
-        """`work()`."""
-        return work()
+    run_on_rank_0 = reduce = run_together
 
     def count_units(self, view: PrivateView, labels: Any, *, public: bool) -> PrivateView:
         """The view as it is."""
@@ -149,8 +137,7 @@ class Ranks:
 
         units = self.run_on_rank_0("count units", (), public_total)
         if labels is not None:
-            key = self.run_on_rank_0("share a key", (), lambda: system_entropy(32))
-            require_disjoint_shards(self.run_together("read labels", (), lambda: hash_labels(labels, key)), self)
+            self._require_disjoint(labels)
         return dataclasses.replace(view, public_units=units)
 
     def new_id(self) -> str:
@@ -182,6 +169,25 @@ class Ranks:
             received = rows.new_empty((int(received_counts.sum()), rows.shape[1]))
             dist.all_to_all_single(received, rows.contiguous(), received_counts.tolist(), counts.tolist(), group=self._control)
         return received
+
+    def _require_disjoint(self, labels: Any) -> None:
+        """Raises InputError, on every rank alike, where two ranks have a label in common, or labels of different kinds, such as 3 and "3".
+
+        Each rank hashes every label that it holds, keyed by random bytes that live as long as the check, and sends each hash to the rank
+        that the hash itself names; equal labels meet there. No rank receives a label, and none receives more than its part of the hashes.
+        The result is only whether two were equal.
+        """
+        key = self.run_on_rank_0("share a key", (), lambda: system_entropy(32))
+        hashes, kind = self.run_together("read labels", (), lambda: hash_labels(labels, key))
+        if len({*self.all_gather(kind)} - {bytes(len(kind))}) > 1:
+            raise InputError("groups", "labels of different kinds on different ranks", ALLOWED, "Convert them in one way everywhere.")
+        owner = torch.remainder(hashes[:, 0], self.world_size)
+        rows = self.all_to_all(hashes[owner.argsort(stable=True)], torch.bincount(owner, minlength=self.world_size)).numpy()
+        rows = rows[np.lexsort(rows.T)]
+        repeated = bool((rows[1:] == rows[:-1]).all(axis=1).any())
+        if any(row[0] for row in self.all_gather(bytes([repeated]))):
+            remedy = "Divide units among ranks, not rows, for example by a hash of the label."
+            raise InputError("groups", "labels with rows on more than one rank", "such that all rows of a unit are on one rank", remedy)
 
     def _require_same(self, title: str, question: Iterable[Any]) -> None:
         """Raises RanksDisagree, on all ranks, where they ask for different things."""
@@ -254,8 +260,8 @@ class LedgerCopy(Ledger):
     """
 
     def __init__(self, chain: Sequence[Record], *, persistent: bool) -> None:
-        self.storage = _CopyStorage(None)
-        self.storage.original_is_persistent = persistent
+        self.storage = Storage(None)
+        self.storage.persistent = persistent
         self.append(chain)
         self._bind(chain[0])
 
@@ -270,14 +276,6 @@ class LedgerCopy(Ledger):
         raise LedgerError("the ledger of a curator on several ranks is written by the curator alone: use its reserve() and release().")
 
     reserve = charge = store = note = _refuse
-
-
-class _CopyStorage(Storage):
-    original_is_persistent = False
-
-    @property
-    def persistent(self) -> bool:
-        return self.original_is_persistent
 
 
 class SharedLedger:

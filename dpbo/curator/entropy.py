@@ -1,7 +1,5 @@
 """The only source of randomness: the operating system's entropy. Neither torch's nor numpy's generators are used."""
 
-from __future__ import annotations
-
 import os
 from fractions import Fraction
 

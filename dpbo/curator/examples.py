@@ -1,11 +1,4 @@
-"""Tries a score on public example records before anything is charged.
-
-`examine` refuses a score that is NaN on all of them, mostly out of its range, or not computed record by record. `require_per_record`
-changes one record at a time and requires every other one's score to keep its bits; `dpbo.testing.check_per_record` runs it on records of
-the caller's choice.
-"""
-
-from __future__ import annotations
+"""Tries a score on public example records before anything is charged."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +22,8 @@ class MostlyClipped(ScoreError):
 
 
 def examine(score: Score, subject: Any, example: Any, ranges: Sequence[tuple[float, float]]) -> None:
-    """Refuse a score whose releases would be useless, or would get noise for the wrong sensitivity.
+    """Refuse a score whose releases would be useless, or would get noise for the wrong sensitivity: one that is NaN on all records, out
+    of its range on most, or not computed record by record.
 
     Args:
         score: `score(subject, records)`.
@@ -68,7 +62,8 @@ def examine(score: Score, subject: Any, example: Any, ranges: Sequence[tuple[flo
 def require_per_record(
     score: Score, subject: Any, view: PrivateView, *, trials: int, seed: int, parts: bool = False, wild: bool = True
 ) -> None:
-    """Require that changing one record leaves every other one's score the same to the last bit.
+    """Require that changing one record leaves every other one's score the same to the last bit; for `examine`, and for
+    `dpbo.testing.check_per_record` on records of the caller's choice.
 
     Args:
         score: `score(subject, records)`.

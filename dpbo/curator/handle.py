@@ -1,7 +1,5 @@
 """An evaluation as a job for this process or a worker, and its handle: a random name for an answer that stays with the curator."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

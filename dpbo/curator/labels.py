@@ -5,14 +5,14 @@ as the value in it, a float as the whole number that it stores exactly. Other ob
 a unit of its own, so they are refused by name. Labels of different kinds are refused too: 1 and "1" would be two units.
 """
 
-from __future__ import annotations
-
 import datetime
+import hashlib
 import math
 import numbers
 import unicodedata
 import warnings
 from collections.abc import Mapping, Set
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,14 @@ def as_values(name: str, labels: Any) -> np.ndarray[Any, Any]:
             raise InputError(name, "floats that are not exact whole numbers", ALLOWED, _REMEDY)
         array = array.astype(np.float64)
     elif array.dtype.kind not in "biu":
-        values = [_value_or_refused(label) for label in array]
-        if refused := sorted({type(label).__name__ for label, value in zip(array, values, strict=True) if value is _REFUSED}):
-            raise InputError(name, refused[0], ALLOWED, _REMEDY)
+        values, refused = list[Any](), set[str]()
+        for label in array:
+            try:
+                values.append(_value(label))
+            except Exception:  # its text may show the label
+                refused.add(type(label).__name__)
+        if refused:
+            raise InputError(name, min(refused), ALLOWED, _REMEDY)
         distinct = set(values)
         if len({kind_of(value) for value in values if not is_missing(value)}) > 1:
             raise InputError(name, "labels of different kinds", ALLOWED, _REMEDY)
@@ -87,6 +92,34 @@ def folded(value: Any) -> Any:
     return "".join(letter for letter in plain if unicodedata.category(letter) not in ("Cf", "Zs", "Cc"))
 
 
+def hash_labels(labels: Any, key: bytes) -> tuple[torch.Tensor, bytes]:
+    """Keyed 128-bit hashes of the distinct labels, `labels x 2` int64, and a hash of their kind, zeros without labels.
+
+    Raises:
+        InputError: labels that cannot be compared between processes.
+    """
+    flat = as_values("groups", labels)
+    distinct = list(dict.fromkeys(flat.tolist())) if flat.dtype.kind == "O" else np.unique(flat).tolist()
+    hashed = b"".join(hashlib.blake2b(_label_bytes(label), digest_size=16, key=key).digest() for label in distinct)
+    kind = hashlib.blake2b(repr(kind_of(distinct[0])).encode(), digest_size=8).digest() if distinct else bytes(8)
+    return torch.from_numpy(np.frombuffer(bytearray(hashed), dtype="<i8").reshape(-1, 2)), kind
+
+
+def _label_bytes(label: Any) -> bytes:
+    """Bytes that equal labels of one kind have in common, and different labels do not."""
+    if isinstance(label, numbers.Integral):
+        return f"n{int(label)}".encode()
+    if isinstance(label, numbers.Real):
+        number = label if isinstance(label, Fraction) or not math.isfinite(label) else Fraction(float(label))
+        return f"n{number}".encode()
+    if isinstance(label, str):
+        return b"s" + label.encode("utf-8", "surrogatepass")
+    if isinstance(label, bytes):
+        return b"b" + label
+    parts = [b"" if part is None else _label_bytes(part) for part in label]
+    return b"t" + b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+
+
 def _array(labels: Any) -> np.ndarray[Any, Any] | None:
     """The labels as an array; None where they have no order, are one text, or raise: an error's text may show some of them."""
     if isinstance(labels, (str, bytes, Set, Mapping, np.ma.MaskedArray)) or hasattr(labels, "columns"):
@@ -105,17 +138,6 @@ def _listed(labels: Any) -> np.ndarray[Any, Any]:
     for i, part in enumerate(parts):
         array[i] = part
     return array
-
-
-_REFUSED = object()
-
-
-def _value_or_refused(label: Any) -> Any:
-    """What `_value` returns, or `_REFUSED` where it raises: an error's text may show the label."""
-    try:
-        return _value(label)
-    except Exception:
-        return _REFUSED
 
 
 def _value(label: Any) -> Any:

@@ -9,8 +9,6 @@ newest record that this process wrote, read as the head or verified: whatever is
 A charge stands whatever happens next. A charge without a value is a lost release and never drawn again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,7 +70,7 @@ class Ledger:
         ledger = cls.__new__(cls)
         ledger.storage = Storage(url, create=False)
         with ledger.storage.reading() as connection:
-            first = _read_one(connection, table.c.seq == 0)
+            first = _read_one(connection, 0)
         if first is None:
             raise LedgerError("the ledger is empty: its first record was never written.")
         ledger._bind(first)
@@ -80,7 +78,7 @@ class Ledger:
 
     def _first(self, birth: Birth, body: Mapping[str, Any]) -> Record:
         with self.storage.writing() as connection:
-            first = _read_one(connection, table.c.seq == 0)
+            first = _read_one(connection, 0)
             if first is None and isinstance(birth.accounting, Planned):
                 birth.accounting.require_kept(birth.budget)  # exactly: only a ledger of another machine has room for its rounding
             return first or _write(connection, Chain(), "birth", "", body)
@@ -129,7 +127,7 @@ class Ledger:
     def store(self, entry: int, name: str, values: Sequence[Mapping[str, Any]]) -> None:
         """Keep what was drawn for a charge, one value a slot. Called again, it keeps it once: the first commit may have gone unanswered."""
         with self._transaction(self.storage.writing()) as connection:
-            charge = _read_one(connection, table.c.seq == entry)
+            charge = _read_one(connection, entry)
             if charge is None or charge.kind != "charge" or not names_same_handles(charge, values):
                 raise LedgerCorrupt(f"record {entry} is not the charge of these values: another copy was put in its place.")
             if entry not in self._chain.unanswered:
@@ -276,6 +274,5 @@ def _read(connection: sa.Connection, where: sa.ColumnElement[bool]) -> list[Reco
     return [Record.stored(*row) for row in connection.execute(sa.select(table).where(where).order_by(table.c.seq))]
 
 
-def _read_one(connection: sa.Connection, where: sa.ColumnElement[bool]) -> Record | None:
-    row = connection.execute(sa.select(table).where(where).limit(1)).first()
-    return None if row is None else Record.stored(*row)
+def _read_one(connection: sa.Connection, seq: int) -> Record | None:
+    return next(iter(_read(connection, table.c.seq == seq)), None)

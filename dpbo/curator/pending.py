@@ -1,7 +1,5 @@
 """Releases between their charge and the caller: delivered once, drawn but not yet stored, or lost. Nothing is ever drawn twice."""
 
-from __future__ import annotations
-
 import dataclasses
 import weakref
 from collections.abc import Iterable, Sequence

@@ -73,15 +73,12 @@ class Sketch:
 
     @classmethod
     def of(cls, view: PrivateView) -> Sketch | None:
-        """None where single rows cannot be taken. Never raises, because an error's text may hold records."""
-        try:
-            positions = None
-            if view.count > MOST_ROWS:
-                drawn = np.random.default_rng(list(_key)).choice(view.count, MOST_ROWS, replace=False)
-                positions = torch.from_numpy(np.sort(drawn))
-            found = row_digests(view, _key, positions)
-        except Exception:
-            return None
+        """None without rows, or where single rows cannot be taken."""
+        positions = None
+        if view.count > MOST_ROWS:
+            drawn = np.random.default_rng(list(_key)).choice(view.count, MOST_ROWS, replace=False)
+            positions = torch.from_numpy(np.sort(drawn))
+        found = row_digests(view, _key, positions)
         if found is None or not len(found):
             return None
         rows, counts = np.unique(found, return_counts=True)
@@ -125,28 +122,28 @@ def holds_protected(records: Any) -> bool:
 
 def table_digest(view: PrivateView, key: bytes) -> str | None:
     """Digest of all records, in any order, and of the number of units; None where single records cannot be read."""
-    try:
-        found = row_digests(view, key)
-    except Exception:  # its text may hold records
-        return None
+    found = row_digests(view, key)
     if found is None:
         return None
     return hashlib.blake2b(np.sort(found).tobytes() + str(view.units).encode(), key=key, digest_size=16).hexdigest()
 
 
 def row_digests(view: PrivateView, key: bytes, positions: torch.Tensor | None = None) -> Digests | None:
-    """A fingerprint for each row, or those at these positions; None where single records cannot be taken."""
-    if not view.can_take:
-        return None
+    """A fingerprint for each row, or those at these positions; None where single records cannot be read."""
     places = torch.arange(view.count) if positions is None else positions
-    wide = sum(_words(part, 1, key).shape[1] for part in leaves(view.take(places[:1]))) if len(places) else 1
-    keys = np.frombuffer(hashlib.shake_128(key).digest(16 * (wide + 1)), dtype="<u8").reshape(-1, 2)
     found = [np.empty(0, np.uint64)]
-    for chunk in torch.split(places, max(_CHUNK_WORDS // max(wide, 1), 1)):
-        if len(chunk):
-            words = np.hstack([_words(part, len(chunk), key) for part in leaves(view.take(chunk))])
-            sums = words @ keys[1:] + keys[0]  # modulo 2^64
-            found.append((sums[:, 0] & np.uint64(0xFFFFFFFF00000000)) | (sums[:, 1] >> np.uint64(32)))
+    try:
+        if not view.can_take:
+            return None
+        wide = sum(_words(part, 1, key).shape[1] for part in leaves(view.take(places[:1]))) if len(places) else 1
+        keys = np.frombuffer(hashlib.shake_128(key).digest(16 * (wide + 1)), dtype="<u8").reshape(-1, 2)
+        for chunk in torch.split(places, max(_CHUNK_WORDS // max(wide, 1), 1)):
+            if len(chunk):
+                words = np.hstack([_words(part, len(chunk), key) for part in leaves(view.take(chunk))])
+                sums = words @ keys[1:] + keys[0]  # modulo 2^64
+                found.append((sums[:, 0] & np.uint64(0xFFFFFFFF00000000)) | (sums[:, 1] >> np.uint64(32)))
+    except Exception:  # its text may hold records
+        return None
     return np.concatenate(found)
 
 
@@ -202,7 +199,7 @@ def require_same(
     Raises:
         PlanChanged: names what differs. LedgerUnavailable: the file of fingerprints cannot be read or written.
     """
-    file = ledger.storage.file
+    file = None if ledger.storage.file is None else ledger.storage.file.with_name(f"{ledger.storage.file.name}.fingerprints")
     if file is not None:
         stored = _read(file)
     else:
@@ -224,34 +221,30 @@ def require_same(
             _write(file, stored)
 
 
-def _path(ledger: pathlib.Path) -> pathlib.Path:
-    return ledger.with_name(f"{ledger.name}.fingerprints")
-
-
-def _read(ledger: pathlib.Path) -> dict[str, Any]:
-    with contextlib.suppress(FileNotFoundError), _file_errors(ledger):
-        found = json.loads(_path(ledger).read_text())
+def _read(file: pathlib.Path) -> dict[str, Any]:
+    with contextlib.suppress(FileNotFoundError), _file_errors(file):
+        found = json.loads(file.read_text())
         bytes.fromhex(found["key"])
         return dict(found)
     return {}
 
 
-def _write(ledger: pathlib.Path, content: Mapping[str, Any]) -> None:
-    new = _path(ledger).with_name(f"{_path(ledger).name}.{system_entropy(8).hex()}")
-    with _file_errors(ledger):
+def _write(file: pathlib.Path, content: Mapping[str, Any]) -> None:
+    new = file.with_name(f"{file.name}.{system_entropy(8).hex()}")
+    with _file_errors(file):
         new.touch(mode=0o600, exist_ok=False)
         new.write_text(json.dumps(content))
-        new.replace(_path(ledger))  # all of it or nothing
+        new.replace(file)  # all of it or nothing
 
 
 @contextlib.contextmanager
-def _file_errors(ledger: pathlib.Path) -> Iterator[None]:
+def _file_errors(file: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
         raise
     except (OSError, ValueError, KeyError, TypeError):
         raise LedgerUnavailable(
-            f"the file {_path(ledger).name!r} beside the ledger cannot be read or written. Nothing was charged. Put it back, or delete it: "
+            f"the file {file.name!r} beside the ledger cannot be read or written. Nothing was charged. Put it back, or delete it: "
             "then nothing tells whether a plan is resumed with what it began with."
         ) from None

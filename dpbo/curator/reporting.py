@@ -1,7 +1,5 @@
 """Composes the statement of a ledger: what it guarantees, under which assumptions, and what was declared public."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import defaultdict
@@ -87,6 +85,7 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
     if units is None:  # a charge of DP-SGD steps need not name them
         units = next((count for record in reversed(charges) if (count := record.body.get("units")) is not None), None)
     counted = roles[0] if len(roles) > 1 else ""  # the curator's own
+    left = [1 - used / whole for used, whole in zip(chain[-1].total.parts, ledger.cap.parts, strict=True) if whole]
     void = [record.name or "no reason was given" for record in chain if record.kind == "void"]
     return Statement(
         void="; ".join(void + ["answers without any guarantee were or will be published"] * exact),
@@ -114,7 +113,7 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         counted=counted,
         conditions=tuple(conditions),
         failure_probability=failing,
-        remaining=_remaining(ledger.cap, chain[-1].total),
+        remaining=math.floor(min(left, default=Fraction(0)) * 10_000) / 10_000,
     )
 
 
@@ -167,13 +166,14 @@ def _is_exact(record: Record) -> bool:
 
 
 def _delta(ledger: Ledger, delta: float | None) -> float | None:
-    if delta is not None and not 0.0 < delta < 1.0:
+    own = ledger.budget.delta
+    if delta is None:
+        return own
+    if not 0.0 < delta < 1.0:
         raise InputError("delta", delta, "in (0, 1)")
-    if delta is not None and ledger.budget.delta not in (None, delta) and ledger.budget.epsilon is not None:
-        raise InputError(
-            "delta", delta, f"the budget's own, {ledger.budget.delta:g}", "Only a budget given as mu may be read at any delta."
-        )
-    return delta if delta is not None else ledger.budget.delta
+    if own not in (None, delta) and ledger.budget.epsilon is not None:
+        raise InputError("delta", delta, f"the budget's own, {own:g}", "Only a budget given as mu may be read at any delta.")
+    return delta
 
 
 def _guarantee(ledger: Ledger, cost: Cost, delta: float | None) -> Guarantee:
@@ -192,35 +192,25 @@ def _spent(ledger: Ledger, charges: Sequence[Record], plans: Mapping[str, Record
     return sum(map(ledger.accounting.cost, events), ledger.cap.zero)
 
 
-def _remaining(cap: Cost, total: Cost) -> float:
-    """Share of the cap that is neither reserved nor charged, rounded down to hundredths of a percent."""
-    shares = [1 - used / whole for used, whole in zip(total.parts, cap.parts, strict=True) if whole]
-    return math.floor(min(shares, default=Fraction(0)) * 10_000) / 10_000
-
-
 def _public_inputs(charges: Sequence[Record], plans: Mapping[str, Record]) -> dict[str, dict[str, Any]]:
-    """By reservation: its terms; what queries under it declared otherwise than its terms say; and what releases without one declared."""
+    """By reservation: its terms; what queries under it declared otherwise than its terms say (each kind of question once, the first few of
+    them); and what releases without one declared."""
     inputs = {name: {**_counts(record), **record.body["terms"], **_counts(record)} for name, record in plans.items()}
     slots = defaultdict[str | None, list[dict[str, Any]]](list)
     for record in charges:
         slots[record.body["plan"]] += record.body.get("slots", [])
     unplanned = slots.pop(None, [])
     for plan, asked in slots.items():
-        for number, other in enumerate(_other_inputs(inputs[str(plan)], asked), 1):
+        terms, found = inputs[str(plan)], dict[str, dict[str, Any]]()
+        for slot in asked:
+            if other := {name: value for name, value in slot["public"].items() if name not in terms or terms[name] != value}:
+                other = {"query": slot["query"], **other}
+                found.setdefault(dump(other), other)
+        more = {"of other kinds": len(found) - _LISTED, "listed": "in the ledger alone"}
+        for number, other in enumerate([*found.values()][:_LISTED] + [more] * (len(found) > _LISTED), 1):
             inputs[_free_name(inputs, f"{plan}, question {number}", "not a plan")] = other
     loose = [{"query": slot["query"], **slot["public"]} for slot in unplanned]
     return inputs | {_free_name(inputs, f"release {number}", "of no plan"): each for number, each in enumerate(loose, 1)}
-
-
-def _other_inputs(terms: Mapping[str, Any], slots: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What these slots took on trust and the terms do not say: each kind of question once, the first few of them."""
-    found = dict[str, dict[str, Any]]()
-    for slot in slots:
-        if other := {name: value for name, value in slot["public"].items() if name not in terms or terms[name] != value}:
-            other = {"query": slot["query"], **other}
-            found.setdefault(dump(other), other)
-    more = {"of other kinds": len(found) - _LISTED, "listed": "in the ledger alone"}
-    return [*found.values()][:_LISTED] + [more] * (len(found) > _LISTED)
 
 
 def _free_name(plans: Mapping[str, Any], name: str, mark: str) -> str:

@@ -11,7 +11,6 @@ Writers queue on the first record; readers see one snapshot.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import pathlib
 import threading
@@ -56,6 +55,10 @@ class Storage:
         url: file name or SQLAlchemy URL; None for memory, this process only.
         create: whether a table may be made where there is none.
 
+    Attributes:
+        persistent: whether the records outlive this process.
+        file: SQLite's file, by its whole path; None where it is not named as a path.
+
     Raises:
         InputError: no such URL. LedgerUnavailable: it cannot be reached. LedgerCorrupt: its file is damaged.
     """
@@ -65,6 +68,9 @@ class Storage:
         self._lock = threading.RLock()
         self._home = os.getpid()
         self._engine = _engine(self.url)
+        self.persistent = self.url is not None and not _is_in_memory(self._engine.url)
+        self.file = _file_of(self._engine.url)
+        self._committing = False  # whether the transaction under way was sent its commit, which may go unanswered
         if self._exists():
             self.require_whole()
         elif create:
@@ -72,20 +78,10 @@ class Storage:
         else:
             raise LedgerUnavailable(f"there is no ledger at {self._place()}. Check the file name or URL.")
 
-    @property
-    def persistent(self) -> bool:
-        """Whether the records outlive this process."""
-        return self.url is not None and not _is_in_memory(self._engine.url)
-
-    @property
-    def file(self) -> pathlib.Path | None:
-        """SQLite's file, by its whole path; None where it is not named as a path."""
-        return _file_of(self._engine.url)
-
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
         """One durable transaction that no other writer interleaves with."""
-        with self._lock, self._errors_translated() as progress, self._write_connection() as connection:
+        with self._lock, self._errors_translated(), self._write_connection() as connection:
             transaction = connection.begin()
             try:
                 if self._engine.dialect.name != "sqlite":
@@ -94,7 +90,7 @@ class Storage:
             except BaseException:
                 transaction.rollback()
                 raise
-            progress.committing = True
+            self._committing = True
             transaction.commit()
 
     @contextlib.contextmanager
@@ -148,15 +144,15 @@ class Storage:
         return place if len(place) <= _LONGEST else f"{place[:_LONGEST]}..."
 
     @contextlib.contextmanager
-    def _errors_translated(self, *, creating: bool = False) -> Iterator[_Progress]:
+    def _errors_translated(self, *, creating: bool = False) -> Iterator[None]:
         """The database's errors as dpbo's own."""
         if os.getpid() != self._home:
             raise LedgerUnavailable("this ledger was opened by another process, from which this one was forked. Open it again here.")
         if not creating and self._file_is_missing():
             raise LedgerUnavailable(f"the file of the ledger at {self._place()} is gone. Put it back: a new one forgets what was spent.")
-        progress = _Progress()
+        self._committing = False
         try:
-            yield progress
+            yield
         except sa.exc.IntegrityError:
             raise Taken(f"another process wrote to the ledger at {self._place()} first. Nothing was kept; try again.") from None
         except UnicodeDecodeError:  # SQLite quotes the damaged bytes in its message, which Python cannot read
@@ -167,14 +163,7 @@ class Storage:
                 raise LedgerCorrupt(f"the ledger at {self._place()} is damaged: {reason}. {_RESTORE}") from None
             remedy = "Wait for the other process to finish." if "lock" in reason else "Check that it exists and can be written."
             text = f"the ledger at {self._place()} cannot be used: {reason}. {remedy}"
-            raise LedgerUnavailable(text, uncertain=progress.committing) from None
-
-
-@dataclasses.dataclass
-class _Progress:
-    """How far a transaction came, to tell a refused one from one whose commit was not answered."""
-
-    committing: bool = False
+            raise LedgerUnavailable(text, uncertain=self._committing) from None
 
 
 def _is_in_memory(url: sa.URL) -> bool:

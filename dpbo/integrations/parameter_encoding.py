@@ -7,8 +7,6 @@ lag = norm(3, 1)              is shown as "lag (quantile)", a number in (0, 1): 
                               steps in the quantile follow it
 """
 
-from __future__ import annotations
-
 import enum
 import itertools
 import math
@@ -122,7 +120,11 @@ def _parameter(name: str, spec: Any, space: Space, expressible: Expressible) -> 
         return Parameter(name, Kind.CATEGORY, labels=_labels(name, choices, expressible))
     if axis.discrete_dims:
         numbers = tuple(axis.decode(torch.tensor([u], dtype=torch.float64))[name] for u in axis.discrete_dims[0])
-        return _numbers(name, numbers, axis)
+        whole, steps = all(isinstance(number, int) for number in numbers), {b - a for a, b in itertools.pairwise(numbers)}
+        if whole and len(steps) == 1:
+            return Parameter(name, Kind.WHOLE, numbers[0], numbers[-1], steps.pop(), _axis=axis)
+        kind = int if whole else float  # one for all: other programs cast them to the type of the first
+        return Parameter(name, Kind.ORDERED, labels=tuple(map(kind, numbers)))
     distribution, (low, high) = getattr(getattr(spec, "dist", None), "name", ""), map(float, spec.support())
     if distribution == "uniform":
         return Parameter(name, Kind.REAL, low, high, _axis=axis)
@@ -132,24 +134,10 @@ def _parameter(name: str, spec: Any, space: Space, expressible: Expressible) -> 
     return Parameter(f"{name} (quantile)", Kind.REAL, lower, upper)
 
 
-def _numbers(name: str, numbers: tuple[Any, ...], axis: Space) -> Parameter:
-    """A WHOLE parameter if the numbers are whole and evenly spaced, else an ORDERED one."""
-    steps = {b - a for a, b in itertools.pairwise(numbers)}
-    if all(isinstance(number, int) for number in numbers) and len(steps) == 1:
-        return Parameter(name, Kind.WHOLE, numbers[0], numbers[-1], steps.pop(), _axis=axis)
-    plain = (
-        int if all(isinstance(number, int) for number in numbers) else float
-    )  # one type for all: programs cast them to the type of the first
-    return Parameter(name, Kind.ORDERED, labels=tuple(map(plain, numbers)))
-
-
 def _labels(name: str, choices: tuple[Any, ...], expressible: Expressible) -> tuple[Any, ...]:
-    labels = tuple(value if expressible(value, choices) and not _is_ambiguous(value, choices) else repr(value) for value in choices)
+    """What is shown of the choices. 1, 1.0 and True are one value to programs that look values up by equality."""
+    numbers = [choice for choice in choices if isinstance(choice, (bool, int, float))]
+    labels = tuple(choice if expressible(choice, choices) and numbers.count(choice) < 2 else repr(choice) for choice in choices)
     if len(set(map(repr, labels))) < len(labels) or any(isinstance(label, str) and " at 0x" in label for label in labels):
         raise InputError(name, choices, "values with distinct `repr`s", "List names, and look the values up in `fit`.")
     return labels
-
-
-def _is_ambiguous(value: Any, choices: tuple[Any, ...]) -> bool:
-    """Whether another choice equals this number: to programs that look values up by equality, 1, 1.0 and True are one value."""
-    return isinstance(value, (bool, int, float)) and sum(isinstance(o, (bool, int, float)) and o == value for o in choices) > 1

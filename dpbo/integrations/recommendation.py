@@ -4,8 +4,6 @@ The highest of many noisy values is the luckiest one, so an Optuna study's `best
 posterior mean does too, but less: for a number to report, release the recommended point's score separately.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

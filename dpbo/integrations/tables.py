@@ -1,7 +1,5 @@
 """Reads a table of numbers from a file: csv, csv.gz, npz or parquet. Non-numeric cells become NaN. Errors never contain cell values."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import math

@@ -8,8 +8,6 @@ A table whose neighbours differ in one row (Sensitivity.block) gets noise row by
 neighbours, so the guarantee is that of one row, whatever the number of rows. Vector noise is drawn for each row as a vector.
 """
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Sequence

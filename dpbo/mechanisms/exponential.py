@@ -5,8 +5,6 @@ Law: P(j) proportional to exp(-d_j / (M s)). A neighbour moves each level by at 
 2021, Lemma 3.2), which permute-and-flip is not.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 

@@ -4,8 +4,6 @@ Neighbours differ by at most `l2` in the coordinates divided by `scale`, so with
 mu = 1 / M, in any dimension (Dong, Roth & Su 2022, Theorem 2.7); rounded as in `additive`, so with no further term.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar

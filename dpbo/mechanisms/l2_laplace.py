@@ -11,8 +11,6 @@ normal is known between two ends, from 64 bits each, and so is every coordinate.
 multiples, all numbers of the vector get more bits.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -22,18 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbo._mpmath import precision
-from dpbo.errors import InputError
 from dpbo.events import Event, L2LaplaceEvent
 from dpbo.mechanisms.additive import PureNoise
 from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.mechanism import Entropy
-from dpbo.mechanisms.rounding import ends_of
+from dpbo.mechanisms.rounding import ends_of, random_words
 from dpbo.privacy import Sensitivity
 from dpbo.validation import checked
 
 Floats = NDArray[np.float64]
 
-_WORD = 8
 _LAST = (1 << 63) - 1
 _WIDEN = 2.0**-40  # far above the relative error of a sum of a million logarithms or squares, and of what follows them
 _SLACK = 2.0**-20  # far above the rounding of numbers so small that the relative error is smaller still
@@ -55,7 +51,7 @@ class L2LaplaceMechanism(PureNoise):
 
     def noise(self, fractions: Floats, scale: Floats, entropy: Entropy) -> NDArray[np.int64]:
         rows = fractions.reshape(-1, fractions.shape[-1])
-        words = _words(2 * rows.size, entropy).reshape(len(rows), -1)
+        words = random_words(2 * rows.size, entropy).reshape(len(rows), -1)
         low, high = _sizes(words)
         signed = _signs(words) * scale
         ends = np.sort([signed * low, signed * high], axis=0) + (rows + 0.5)
@@ -93,7 +89,7 @@ def _decided(words: NDArray[np.uint64], fractions: list[float], scale: list[floa
     known = [*uniforms.tolist(), *(normals & np.uint64(_LAST)).tolist()]
     signs, d, bits = _signs(words[None])[0].tolist(), len(uniforms), 64
     while True:
-        known = [(k << 64) | word for k, word in zip(known, _words(2 * d, entropy).tolist(), strict=True)]
+        known = [(k << 64) | word for k, word in zip(known, random_words(2 * d, entropy).tolist(), strict=True)]
         bits += 64
         with precision(2 * bits + 64):
             sizes = _exact_sizes(known[:d], known[d:], bits)
@@ -117,10 +113,3 @@ def _exact_sizes(uniforms: list[int], normals: list[int], bits: int) -> list[tup
     length = [mpmath.sqrt(sum(value**2 for value in values)) for values in z]
     longest = radius[1] / length[0] if length[0] else mpmath.inf
     return [(radius[0] * near / length[1], longest * far) for near, far in zip(*z, strict=True)]
-
-
-def _words(count: int, entropy: Entropy) -> NDArray[np.uint64]:
-    words = np.frombuffer(entropy(_WORD * count), dtype="<u8")
-    if len(words) != count:
-        raise InputError("entropy", f"{words.nbytes} bytes", "a function where entropy(size) returns exactly size bytes")
-    return words

@@ -5,8 +5,6 @@ output's density changes by a factor of at most e^(1/M): pure epsilon = 1 / M (D
 as in `additive`, so with no further term. The standard deviation is sqrt(2) times the scale.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ It knows its event (what the ledger charges) and its noise scale (multiplier x s
 curator calls `_sample`, after the charge is durable.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The ledger records the release as an event that no budget pays for, and every later statement says "not bounded".
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

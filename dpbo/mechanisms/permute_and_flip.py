@@ -6,8 +6,6 @@ worse than the exponential mechanism (McKenna & Sheldon 2020, Theorem 2). It equ
 Its privacy loss is not of range epsilon: it is charged (epsilon^2 / 2)-zCDP, as any pure mechanism, four times the exponential's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 from dpbo._mpmath import precision
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.mechanisms.mechanism import Entropy
+from dpbo.mechanisms.rounding import random_words
 from dpbo.mechanisms.selection import SelectionMechanism
 from dpbo.validation import checked
 
@@ -35,7 +34,7 @@ class PermuteAndFlipMechanism(SelectionMechanism):
 
     def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
         filled = np.flatnonzero(counts)
-        words = np.frombuffer(entropy(8 * len(filled)), dtype="<u8")
+        words = random_words(len(filled), entropy)
         low, high = (_noisy(counts[filled], filled, float(rate), words, end) for end in (0, 1))
         rivals = np.flatnonzero(high >= low.max())
         draws = {int(i): (int(words[i]), 64) for i in rivals}

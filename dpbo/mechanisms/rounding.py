@@ -11,8 +11,6 @@ k >= 2^47 the interval and the rounding of p, 2^-47 + 2^-52 of p in all, move s 
 Assumption: each law's float inverse cdf is within 2^-41 relative of the truth (measured far below; tested at 10^5 points).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -45,6 +43,14 @@ class SymmetricLaw:
     exact: Callable[[mpmath.mpf], mpmath.mpf]
 
 
+def random_words(count: int, entropy: Entropy) -> NDArray[np.uint64]:
+    """Words of 64 random bits. Raises InputError where the source gives another number of bytes."""
+    words = np.frombuffer(entropy(_WORD * count), dtype="<u8")
+    if len(words) != count:
+        raise InputError("entropy", f"{words.nbytes} bytes", "a function where entropy(size) returns exactly size bytes")
+    return words
+
+
 def rounded(law: SymmetricLaw, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy) -> NDArray[np.int64]:
     """floor(fraction + scale * z + 1/2) for independent z of the law.
 
@@ -54,9 +60,7 @@ def rounded(law: SymmetricLaw, fractions: NDArray[np.float64], scale: NDArray[np
         scale: scale parameters in units of the result, in [2^20, 2^21).
         entropy: source of unpredictable bytes.
     """
-    words = np.frombuffer(entropy(_WORD * len(fractions)), dtype="<u8")
-    if len(words) != len(fractions):
-        raise InputError("entropy", f"{words.nbytes} bytes", "a function where entropy(size) returns exactly size bytes")
+    words = random_words(len(fractions), entropy)
     negative, k = (words >> np.uint64(63)).astype(bool), words & np.uint64((1 << 63) - 1)
     z = law.quantile(np.ldexp(k.astype(np.float64), -64))  # negative or zero; -inf at k = 0
     wide = scale * _WIDEN

@@ -8,8 +8,6 @@ in one cell, slack included, further bits could not change k: it is decided, and
 Otherwise 64 more bits are drawn and P grows with them, which happens with probability below K 2^-62 and ends with probability 1.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import mpmath

@@ -10,8 +10,6 @@ depends on N and on the number of non-empty levels.
 The levels make the noise larger than M D quanta: by up to 1.6 % for epsilon above 0.06, by 19 % at the least epsilon, 0.01.
 """
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """BoTorch's Gaussian processes on released values of known noise, over the coordinates of a `Space`."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable

@@ -7,8 +7,6 @@ length-scales are public constants, never fitted on protected records.
 `hamming` counts the differences of given public data sets; `chain` gives those of a walk that changes one more record a step.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Annotated, Any

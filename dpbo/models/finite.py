@@ -8,8 +8,6 @@ Cost of observation t over n candidates in d dimensions, for each run: 2 n t flo
 rest. Bytes: 8 n t of V are read once, which is what takes the time, and about 80 n of vectors that stay in cache. Storage: 8 n t.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator, Sequence
@@ -211,7 +209,15 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
             self._make_room(2 * t)
         self._indices[:, t] = index
         for runs in self._slices():
-            self._condition(runs, t, index[runs], value[runs])
+            mean, variance, row, at = self._mean[runs], self._variance[runs], self._V[runs, t], index[runs].unsqueeze(-1)
+            scale = (variance.gather(-1, at) + self.noise).sqrt_()
+            innovation = (value[runs].unsqueeze(-1) - mean.gather(-1, at)).div_(scale)
+            self._rows.write(runs, index[runs], row, self._scratch[: len(at)])
+            _subtract(row, self._V[runs, :t], index[runs])
+            row.div_(scale)
+            mean.addcmul_(row, innovation)
+            variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)  # rounding may leave -1e-17 where all is known
+            self._scales[runs, t], self._innovations[runs, t] = scale.squeeze(-1), innovation.squeeze(-1)
         self.num_observations = t + 1
 
     def posterior(
@@ -244,17 +250,6 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         """The runs in slices whose vectors over candidates fit into a cache together; on a device, all of them at once."""
         step = len(self._scratch)
         return (slice(start, start + step) for start in range(0, self._runs, step))
-
-    def _condition(self, runs: slice, t: int, index: Tensor, value: Tensor) -> None:
-        mean, variance, row, at = self._mean[runs], self._variance[runs], self._V[runs, t], index.unsqueeze(-1)
-        scale = (variance.gather(-1, at) + self.noise).sqrt_()
-        innovation = (value.unsqueeze(-1) - mean.gather(-1, at)).div_(scale)
-        self._rows.write(runs, index, row, self._scratch[: len(index)])
-        _subtract(row, self._V[runs, :t], index)
-        row.div_(scale)
-        mean.addcmul_(row, innovation)
-        variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)  # rounding may leave -1e-17 where all is known
-        self._scales[runs, t], self._innovations[runs, t] = scale.squeeze(-1), innovation.squeeze(-1)
 
     def _moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean `... x q` and covariance `... x q x q`. Points of dimensions beyond the runs' become columns of one solve."""

@@ -4,8 +4,6 @@ A Gaussian process and its gradient are jointly Gaussian, so conditioning on the
 in closed form; `posterior` is untouched. The model is public: train it on public or released values only.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -48,8 +46,23 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
             raise InputError("X", tuple(X.shape), f"of shape ... x q x {d}, q at least 1")
         scale = self._outcome_scale()
         self.eval()
-        mean, covariance = self._gradient_moments(X)
-        mean, lazy = scale * mean, to_linear_operator(scale.square() * covariance)  # a dense one is factorised when it is made
+        train, kernel = self.train_inputs[0], kernel_derivatives(self.covar_module)
+        remedy = "Give more of it (train_Yvar), or take a kernel that is positive definite in so many dimensions."
+        with torch.no_grad():
+            at_train = self.forward(train)
+            L = cholesky(self.likelihood(at_train, train).covariance_matrix, "noise", remedy)
+            residual = (self.train_targets - at_train.mean).unsqueeze(-1)
+        rows = X.unbind(-2)
+        kernel.prior(rows[0].detach())  # refuses a kernel whose process has no gradient
+        cross = torch.cat([kernel.gradient(x, train) for x in rows], dim=-2)  # ... x q d x n, coordinates of a point together
+        prior = torch.cat([kernel.mixed(x, X).movedim(-3, -2).flatten(-2) for x in rows], dim=-2)
+        A = torch.linalg.solve_triangular(L, cross.mT, upper=False)
+        at = X.detach().requires_grad_()
+        with torch.enable_grad():
+            total = self.mean_module(at).sum() + 0.0 * at.sum()  # a constant mean alone would not depend on X
+        slope = torch.autograd.grad(total, at)[0].flatten(-2).unsqueeze(-1)
+        mean = scale * (slope + A.mT @ torch.linalg.solve_triangular(L, residual, upper=False))
+        lazy = to_linear_operator(scale.square() * (prior - A.mT @ A))  # a dense one is factorised when it is made
         if d == 1:
             return GPyTorchPosterior(MultivariateNormal(mean.squeeze(-1), lazy))
         return GPyTorchPosterior(MultitaskMultivariateNormal(mean.reshape(*mean.shape[:-2], *X.shape[-2:]), lazy))
@@ -93,26 +106,6 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
     ) -> Release:
         """Release the answer of `gradient_query`, as `GradientPosterior.release_gradient` does: charged once, with value `d`."""
         return curator.release(self.gradient_query(theta, X, loss, clip=clip, **options), mechanism)
-
-    def _gradient_moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean `... x q d x 1` and covariance `... x q d x q d`, coordinates of a point together, before the outcome transform."""
-        train, kernel = self.train_inputs[0], kernel_derivatives(self.covar_module)
-        remedy = "Give more of it (train_Yvar), or take a kernel that is positive definite in so many dimensions."
-        with torch.no_grad():
-            at_train = self.forward(train)
-            L = cholesky(self.likelihood(at_train, train).covariance_matrix, "noise", remedy)
-            residual = (self.train_targets - at_train.mean).unsqueeze(-1)
-        rows = X.unbind(-2)
-        kernel.prior(rows[0].detach())  # refuses a kernel whose process has no gradient
-        cross = torch.cat([kernel.gradient(x, train) for x in rows], dim=-2)  # ... x q d x n
-        prior = torch.cat([kernel.mixed(x, X).movedim(-3, -2).flatten(-2) for x in rows], dim=-2)
-        A = torch.linalg.solve_triangular(L, cross.mT, upper=False)
-        mean = A.mT @ torch.linalg.solve_triangular(L, residual, upper=False)
-        at = X.detach().requires_grad_()
-        with torch.enable_grad():
-            total = self.mean_module(at).sum() + 0.0 * at.sum()  # a constant mean alone would not depend on X
-        slope = torch.autograd.grad(total, at)[0]
-        return mean + slope.flatten(-2).unsqueeze(-1), prior - A.mT @ A
 
     def _outcome_scale(self) -> Tensor:
         """The factor from the model's units to Y's, `... x 1 x 1`."""

@@ -225,7 +225,13 @@ class GrowingFactor:
         """
         old, new = self.size, self.size + block.shape[-1]
         if new > self._L.shape[-1]:
-            self._grow(block, new)
+            batch, capacity = block.shape[:-2], max(_BLOCK, new, 2 * self._L.shape[-1])
+            L, product = block.new_zeros(*batch, capacity, capacity), block.new_zeros(*batch, capacity, 1)
+            if old:
+                L[..., :old, :old] = self.matrix
+                product[..., :old, :] = self._product[..., :old, :]
+            self._L, self._product = L, product
+            self._probe = torch.cos(torch.arange(1.0, capacity + 1.0, dtype=block.dtype, device=block.device).square()).unsqueeze(-1)
         V = torch.linalg.solve_triangular(self.matrix, cross, upper=False)
         corner = cholesky(block - V.mT @ V)
         self._L[..., old:new, :old] = V.mT
@@ -245,15 +251,6 @@ class GrowingFactor:
         twin.size, twin._probe = self.size, self._probe
         twin._L, twin._product = self._L.clone(), self._product.clone()
         return twin
-
-    def _grow(self, like: Tensor, rows: int) -> None:
-        batch, capacity = like.shape[:-2], max(_BLOCK, rows, 2 * self._L.shape[-1])
-        L, product = like.new_zeros(*batch, capacity, capacity), like.new_zeros(*batch, capacity, 1)
-        if self.size:
-            L[..., : self.size, : self.size] = self.matrix
-            product[..., : self.size, :] = self._product[..., : self.size, :]
-        self._L, self._product = L, product
-        self._probe = torch.cos(torch.arange(1.0, capacity + 1.0, dtype=like.dtype, device=like.device).square()).unsqueeze(-1)
 
 
 def cholesky(A: Tensor, blamed: str = "jitter", remedy: str = "Raise the noise or the jitter (1e-6 or more).") -> Tensor:

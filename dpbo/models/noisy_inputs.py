@@ -23,8 +23,6 @@ continuous noise differ. A point near a row is another row and shares at most a 
 over the rows, not over the space between them.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import torch

@@ -65,6 +65,8 @@ class CellMeans(ClippedMean):
 
     def __post_init__(self) -> None:
         require("score_range", self.score_range, tuple[float, float] | None)
+        if self.reference is not None or self.largest_difference is not None:
+            raise InputError("reference", type(self.reference).__name__, "left out with cells", "Indicators of cells have no differences.")
         if self.score_range not in (None, (0, 1)) or self.max_records_per_unit != 1 or self.worst != "lower":
             raise InputError("cells", self.cells, "given without score_range, max_records_per_unit and worst", "Cells fix these.")
         if not isinstance(self.score, OneCell):

@@ -11,11 +11,14 @@ down to a_j - o_j (up to b_j - o_j) when the range lies above (below) the origin
     ADD_OR_REMOVE_ONE:  D_j = k max(|a_j - o_j|, |b_j - o_j|).
 In the weighted coordinates w_j sum_j / D_j they differ by at most w_j in each, hence by sum w (l1), |w|_2 (l2), max w (linf). For
 equal ranges and weights l2 is sqrt(m)(b - a), the diagonal of the box: nothing is clipped beyond the ranges themselves.
+
+Paired scores. With a public `reference` r0 a record counts as d = clip(s(subject) - s(r0), -c, c), each score clipped to its range first.
+r0 and c are fixed before the release and depend on no protected record, so d is a function of that record alone with range [-c, c], and
+the theorem above holds with a = -c, b = c: D = 2c under REPLACE_ONE, c under ADD_OR_REMOVE_ONE (origin 0). No new accounting.
 """
 
-from __future__ import annotations
-
 import abc
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,10 +34,41 @@ from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, Lattice, sum_records, sum_units
 from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
-from dpbo.validation import ScoreRange, at_least, between, checked, require
+from dpbo.validation import Positive, ScoreRange, at_least, between, checked, require
+
+NAN_COUNTS_AS = {"lower": 0, "upper": 1}  # which end of the range
 
 ScoreRanges = tuple[float, float] | Sequence[tuple[float, float]]  # of one metric, or of several
 Divisor = Annotated[float, between(1.0, 1e18)]
+
+
+@dataclass(frozen=True)
+class PairedScore:
+    """The score of a subject minus that of a fixed reference, on each record: `n x m`, each clipped to its range first.
+
+    Attributes:
+        score: `score(subject, records)`.
+        reference: a copy of what every subject is compared with.
+        ranges: of the score's metrics.
+        worst: the end of the range that NaN and infinities count as: "lower" or "upper".
+    """
+
+    score: score_evaluation.Score
+    reference: Any = field(repr=False)
+    ranges: tuple[tuple[float, float], ...]
+    worst: str
+
+    def __call__(self, subject: Any, records: Any) -> torch.Tensor:
+        own, other = (self._clipped(self.score(scored, records)) for scored in (subject, self.reference))
+        if own.shape != other.shape:  # else one record's difference would be another's, too
+            raise ValueError("the score has another shape for the reference")
+        return own - other
+
+    def _clipped(self, result: Any) -> torch.Tensor:
+        scores = score_evaluation.tensor_of(result).double()
+        ends = torch.tensor(self.ranges, dtype=torch.float64, device=scores.device)
+        ends = ends[0] if scores.ndim == 1 else ends.T.unsqueeze(1)
+        return torch.where(~scores.isfinite(), ends[NAN_COUNTS_AS[self.worst]], scores).clamp(ends[0], ends[1])
 
 
 @checked
@@ -54,6 +88,9 @@ class ClippedScores(Query):
             inside every range.
         role: the role of the curator's records, such as "validation", where the study's other records have another role: the release is
             then charged to records of this role only.
+        reference: if given, scores are paired: a record counts as score(subject) - score(reference). It is what `fit` returns, or a subject
+            where there is no `fit`, and must come from public records or released values alone. It is copied.
+        largest_difference: c, with a reference: differences are clipped to [-c, c]. From above 0 to the width of the narrowest range.
     """
 
     score: score_evaluation.Score
@@ -64,6 +101,8 @@ class ClippedScores(Query):
     max_records_per_unit: Annotated[int, at_least(1, MOST_ROWS_PER_UNIT)] = field(default=1, kw_only=True)
     worst: str | float = field(default="lower", kw_only=True)
     role: str | None = field(default=None, kw_only=True)
+    reference: Any = field(default=None, repr=False, kw_only=True)
+    largest_difference: Positive | None = field(default=None, kw_only=True)
     ranges: tuple[tuple[float, float], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -79,6 +118,27 @@ class ClippedScores(Query):
         inside = not isinstance(self.worst, str) and all(lower <= self.worst <= upper for lower, upper in ranges)
         if self.worst not in ("lower", "upper") and not inside:
             raise InputError("worst", self.worst, "'lower', 'upper', or a number inside every range")
+        self._pair()
+
+    def _pair(self) -> None:
+        """With a reference: score differences from here on."""
+        if (self.reference is None) != (self.largest_difference is None):
+            raise InputError("largest_difference", self.largest_difference, "given with a reference, and only then")
+        if self.largest_difference is None:
+            return
+        c, width = self.largest_difference, min(upper - lower for lower, upper in self.ranges)
+        if c > width:
+            raise InputError("largest_difference", c, f"at most {width:g}, the width of score_range")
+        if self.worst not in NAN_COUNTS_AS:
+            raise InputError("worst", self.worst, "'lower' or 'upper' with a reference")
+        if not isinstance(self.score, PairedScore):  # else dataclasses.replace made this query from one that has its copy
+            try:
+                reference = copy.deepcopy(self.reference)
+            except Exception as cause:
+                remedy = "A reference that may change later would be another question."
+                raise InputError("reference", type(self.reference).__name__, "a model that copy.deepcopy can copy", remedy) from cause
+            object.__setattr__(self, "score", PairedScore(self.score, reference, self.ranges, str(self.worst)))
+        object.__setattr__(self, "ranges", ((-c, c),) * self.metrics)
 
     @abc.abstractmethod
     def origins(self) -> tuple[float, ...]:
@@ -118,15 +178,19 @@ class ClippedScores(Query):
         score_evaluation.probe_score(self.score, subject, example, self.metrics, count, lambda pieces: sum_records(pieces, grids))
 
     def per_record_score(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]]:
-        return self.score, subject, self.ranges
+        return self.score, subject, () if isinstance(self.score, PairedScore) else self.ranges  # most differences may be clipped
 
     def public_inputs(self) -> dict[str, Any]:
-        return {
-            "score_range": [list(ends) for ends in self.ranges],
+        pair = self.score if isinstance(self.score, PairedScore) else None
+        inputs = {
+            "score_range": [list(ends) for ends in (pair.ranges if pair else self.ranges)],
             "weights": list(self.weights or ()),
             "max_records_per_unit": self.max_records_per_unit,
             "worst": self.worst,
         }
+        if pair:
+            inputs |= {"reference": type(self.reference).__name__, "largest_difference": self.largest_difference}
+        return inputs
 
     def lattices(self, units: int | None) -> list[Lattice]:
         """The public grid of each metric; `units` is their public number, or None."""

@@ -3,8 +3,6 @@
 `ClippedGradient` is the query. `clipped_sum` turns one real vector a unit into an exact sum of clipped integer vectors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -78,13 +76,9 @@ class ClippedGradient(Query):
             raise InputError("weights", tuple(self.weights.shape), f"of shape d x N with N at least the {len(self.X)} points of X")
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        match adjacency:
-            case Adjacency.REPLACE_ONE:
-                l2 = 2 * self.clip
-            case Adjacency.ADD_OR_REMOVE_ONE:
-                l2 = self.clip
-            case _:
-                raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE")
+        if adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
+            raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE")
+        l2 = 2 * self.clip if adjacency is Adjacency.REPLACE_ONE else self.clip
         d = len(self.weights)
         return Sensitivity(l2 * math.sqrt(d) * ROUND_UP, l2, l2, (1.0,) * d)
 
@@ -99,12 +93,8 @@ class ClippedGradient(Query):
         return (0.0,) * len(self.weights), 1.0 / divisor
 
     def public_inputs(self) -> dict[str, Any]:
-        return {
-            "clip": self.clip,
-            "center": self.center,
-            "divisor": self.divisor,
-            "loss_range": None if self.loss_range is None else list(self.loss_range),
-        }
+        loss_range = None if self.loss_range is None else list(self.loss_range)
+        return {"clip": self.clip, "center": self.center, "divisor": self.divisor, "loss_range": loss_range}
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         score_evaluation.probe_score(

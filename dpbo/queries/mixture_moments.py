@@ -1,7 +1,5 @@
 """One step of EM for a mixture of Gaussians: the responsibility-weighted moments of all components, in one joint answer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -13,15 +11,7 @@ from dpbo.privacy import Adjacency
 from dpbo.queries.ball import FLOAT64, Resolution, product
 from dpbo.queries.gpu.moments import can_sum_in_one_pass, one_pass_moments
 from dpbo.queries.integers import deterministic_matmul
-from dpbo.queries.moment_features import (
-    Covariance,
-    distance_squared,
-    features,
-    isometry,
-    length_squared,
-    statistic_degrees,
-    width_of,
-)
+from dpbo.queries.moment_features import Covariance, distance_squared, features, isometry, statistic_degrees, width_of
 from dpbo.queries.point_sums import BlockWeight, PointSums
 from dpbo.validation import checked
 
@@ -79,11 +69,11 @@ class MixtureMoments(PointSums):
     def squared_l2(self, adjacency: Adjacency) -> float:
         least = min(self.weights)
         q, m, c = (weight / least for weight in self.weights)
-        one_record, same_component = length_squared((q, m, c)), distance_squared((q, m, c), self.covariance)
+        one_record = q * q + m * m + c * c
         if adjacency is not Adjacency.REPLACE_ONE:
             return one_record
         two_components = one_record if self.components == 1 else 2.0 * one_record
-        return max(two_components, same_component)
+        return max(two_components, distance_squared((q, m, c), self.covariance))
 
     def coordinate_scale(self) -> torch.Tensor:
         weights = torch.tensor(self.weights, dtype=torch.float64)[statistic_degrees(self.covariance, self.dimension)]
@@ -93,8 +83,7 @@ class MixtureMoments(PointSums):
         return statistic_degrees(self.covariance, self.dimension).repeat(self.components)
 
     def public_inputs(self) -> dict[str, Any]:
-        own = {"components": self.components, "covariance": self.covariance, "weights": list(self.weights)}
-        return {**super().public_inputs(), **own}
+        return {**super().public_inputs(), "components": self.components, "covariance": self.covariance, "weights": list(self.weights)}
 
     def sum_chunk(self, Z: torch.Tensor, valid: torch.Tensor, resolution: Resolution) -> torch.Tensor:
         phi = features(Z, self.covariance)

@@ -6,8 +6,6 @@ Lengths are in svec coordinates, where z_i z_j with i < j counts sqrt 2 times, s
 weights (q, m, c) on the three blocks. For |z| <= 1 the squared weighted length is at most q^2 + m^2 + c^2, attained at a unit axis.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 
@@ -17,7 +15,6 @@ from dpbo.validation import Within
 
 COVARIANCES = ("full", "diag", "spherical")
 Covariance = Annotated[str, Within(f"one of {COVARIANCES}", lambda value: value in COVARIANCES)]
-Weights = tuple[float, float, float]
 
 
 def width_of(covariance: str, d: int) -> int:
@@ -59,12 +56,7 @@ def isometry(covariance: str, d: int) -> torch.Tensor:
     return ones
 
 
-def length_squared(weights: Weights) -> float:
-    """Supremum of the squared length of one vector: q^2 + m^2 + c^2."""
-    return sum(weight * weight for weight in weights)
-
-
-def distance_squared(weights: Weights, covariance: str) -> float:
+def distance_squared(weights: tuple[float, float, float], covariance: str) -> float:
     """Supremum over |z|, |z'| <= 1 of the squared distance of two vectors; q cancels.
 
     Full: with r = |z|, r' = |z'|, t = -z.z' it is m^2 (r^2 + r'^2 + 2 t) + c^2 (r^4 + r'^4 - 2 t^2), |t| <= r r'; turning z' makes t >= 0,

@@ -5,8 +5,6 @@ exact, whatever the order, chunk, shard or device. Units that are groups of reco
 whole, so the exact sensitivities would not hold. Reduce each unit to one record first.
 """
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -47,9 +45,9 @@ class PointSums(Query):
         self.ball.require_dimension(self.dimension)
 
     @property
-    @abc.abstractmethod
     def components(self) -> int:
-        """K, the number of weights that a record is shared among."""
+        """K, the number of weights that a record is shared among. One-hot weights need no bits of their own, so they count as one."""
+        return 1
 
     @abc.abstractmethod
     def squared_l2(self, adjacency: Adjacency) -> float:
@@ -173,10 +171,6 @@ class ClusterSums(PointSums):
         exponents = np.frexp(np.abs(numbers).max(1, keepdims=True))[1] - bits
         object.__setattr__(self, "centers", torch.from_numpy(np.ldexp(np.rint(np.ldexp(numbers, -exponents)), exponents)))
 
-    @property
-    def components(self) -> int:
-        return 1  # weights are one-hot, so they need no bits of their own
-
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         general = super().sensitivity(adjacency)  # its l2 is exact; it refuses other adjacencies
         q, m, d = *self._scaled_weights(), self.dimension
@@ -237,10 +231,6 @@ class SecondMoment(PointSums):
         super().__post_init__()
         if self.ball.norm != "l2":
             raise InputError("norm", self.ball.norm, "'l2' for second moments")
-
-    @property
-    def components(self) -> int:
-        return 1
 
     def squared_l2(self, adjacency: Adjacency) -> float:
         return 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0

@@ -3,8 +3,6 @@
 The curator of outsourced Bayesian optimisation releases the candidates as a RowTable, and the modeler asks for their RowOutcomes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from dpbo.fingerprint import fingerprint
 from dpbo.privacy import Adjacency, RowChange, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.clipped import ClippedMean
-from dpbo.queries.integers import Lattice, sum_records
+from dpbo.queries.integers import sum_records
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 from dpbo.validation import Index, ScoreRange, Within, between, checked
 
@@ -96,11 +94,10 @@ class RowTable(Query):
 
     def moves(self, adjacency: Adjacency) -> float:
         """How far a row's exact z moves, without the rounding of float64 and of the lattice."""
-        match adjacency:
-            case Adjacency.REPLACE_ONE:
-                return self.spectral_norm() * 2 * self.radius
-            case Adjacency.BOUNDED_ROW_CHANGE if self.row_change is not None:
-                return self.spectral_norm() * self.row_change.norm
+        if adjacency is Adjacency.REPLACE_ONE:
+            return self.spectral_norm() * 2 * self.radius
+        if adjacency is Adjacency.BOUNDED_ROW_CHANGE and self.row_change is not None:
+            return self.spectral_norm() * self.row_change.norm
         raise InputError("adjacency", adjacency, "REPLACE_ONE, or BOUNDED_ROW_CHANGE with the query's row_change")
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
@@ -229,7 +226,7 @@ class RowOutcome(Query):
 
     def quanta(self) -> tuple[float, ...]:
         """The public lattice of the outcome."""
-        return tuple(grid.quantum for grid in self._grids())
+        return tuple(grid.quantum for grid in self._mean().lattices(1))
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         if view.groups is not None:
@@ -242,10 +239,7 @@ class RowOutcome(Query):
             value = score_evaluation.tensor_of(self.outcome(view.single(self.row).records)).reshape(1, 1).to(torch.float64)
         except BaseException:  # whatever it is, it is this record's own
             value = _NOTHING
-        return IntegerSum(sum_records([value.cpu()], self._grids()), self.quanta())
-
-    def _grids(self) -> list[Lattice]:
-        return self._mean().lattices(1)
+        return IntegerSum(sum_records([value.cpu()], self._mean().lattices(1)), self.quanta())
 
     def _mean(self) -> ClippedMean:
         """What lattice, sensitivity and published value are taken from: the mean over one record."""

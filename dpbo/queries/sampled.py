@@ -1,7 +1,5 @@
 """A mean over a Poisson sample of the units: each release costs less privacy (amplification by sampling) and scores fewer records."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any

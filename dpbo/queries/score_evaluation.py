@@ -4,8 +4,6 @@ Whether a score raises an exception tells something about the records. So an exc
 count as the worst score. What cannot be confined becomes a `Failure`: the curator turns this value into an error without private frames.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar

@@ -4,9 +4,8 @@ release = curator.release(CandidateScores(score, candidates, score_range=(0.0, 1
 best = candidates[int(release.value)]
 """
 
-from __future__ import annotations
-
 import copy
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +21,7 @@ from dpbo.queries import score_evaluation
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.integers import ROUND_UP, Lattice, unit_means
 from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
-from dpbo.validation import Probability, ScoreRange, between, checked
+from dpbo.validation import Positive, Probability, ScoreRange, between, checked
 
 _FINE = 1 << 20  # quantile utilities are whole multiples of 2^-20; a fraction that is none is rounded so that they shrink
 _MOST_COST = 1e12  # of the last candidate: in steps below 2^60, beside 2^20 * MOST_UNITS for the units, so that none leaves int64
@@ -48,17 +47,26 @@ class CandidateScores(Query):
         candidates: what is chosen from, one or more, fixed without looking at the data.
         score_range: public (lower, upper) of a record's score.
         fit: if given, it is called with each candidate. It runs outside the curator and must use no protected record.
+        reference, largest_difference: as in `ClippedScores`: utilities are then sums of score differences to the reference, clipped to
+            [-c, c], so D = 2c (REPLACE_ONE) or c. A small c needs little noise; the clip moves the mean where differences are skewed.
     """
 
     score: score_evaluation.Score
     candidates: Sequence[Any] = field(repr=False)
     score_range: ScoreRange = field(kw_only=True)
     fit: Callable[[Any], Any] | None = field(default=None, kw_only=True)
+    reference: Any = field(default=None, repr=False, kw_only=True)
+    largest_difference: Positive | None = field(default=None, kw_only=True)
+    _template: ClippedMean = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "candidates", tuple(map(copy_mutable, self.candidates)))
         if not self.candidates:
             raise InputError("candidates", 0, "one or more")
+        template = ClippedMean(
+            self.score, score_range=self.score_range, fit=self.fit, reference=self.reference, largest_difference=self.largest_difference
+        )
+        object.__setattr__(self, "_template", template)
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         return _same_for_all(self._mean(None).sensitivity(adjacency).linf, len(self.candidates))
@@ -67,7 +75,9 @@ class CandidateScores(Query):
         return (0.0,) * len(self.candidates), 1.0
 
     def public_inputs(self) -> dict[str, Any]:
-        return {"candidates": len(self.candidates), "score_range": list(self.score_range)}
+        inputs = {"candidates": len(self.candidates), "score_range": list(self.score_range)}
+        stated = self._template.public_inputs()
+        return inputs | {name: stated[name] for name in ("reference", "largest_difference") if name in stated}
 
     def sums_over_units(self) -> bool:
         return True
@@ -91,7 +101,7 @@ class CandidateScores(Query):
         return IntegerSum(torch.cat([answer.numerators for answer in sums]), sums[0].quanta * len(sums))
 
     def _mean(self, candidate: Any) -> ClippedMean:
-        return ClippedMean(self.score, candidate, score_range=self.score_range, fit=self.fit)
+        return dataclasses.replace(self._template, subject=candidate)
 
 
 @checked

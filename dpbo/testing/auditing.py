@@ -7,8 +7,6 @@ refuted. A bound far below the guarantee says that the audit is weak, not that t
 can show of a Gaussian mechanism of exactly that mu.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -111,12 +109,7 @@ def audit(
 
 @checked
 def reachable(mu: Positive, runs: Count, level: Level = LEVEL) -> float:
-    """About the bound on mu that `audit` finds for a Gaussian mechanism that is exactly mu-GDP: the audit's power.
-
-    Args:
-        mu: of the mechanism.
-        runs, level: as in `audit`.
-    """
+    """About the bound on mu that `audit`, with these runs and level, finds for a Gaussian mechanism that is exactly mu-GDP: its power."""
     thresholds = np.linspace(-4.0, 4.0 + mu, 2000)
     return max(_measured(round(runs * ndtr(mu - t)), round(runs * ndtr(-t)), runs, level).mu for t in thresholds)
 

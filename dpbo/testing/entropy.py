@@ -1,7 +1,5 @@
 """Repeatable noise, for tests only: the statement of a curator that uses it is void."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The contract of every ledger storage: charges are durable, capped and chained; what was changed behind its back is seen."""
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 from collections.abc import Callable
@@ -22,9 +20,8 @@ from dpbo.privacy import Adjacency, Budget
 BIRTH = Birth(dataset="contract", unit="patient", grouped=True, adjacency=Adjacency.REPLACE_ONE,
               budget=Budget.gdp(1.0, delta=1e-5), accounting=GDPFilter())  # fmt: skip
 _TENTH = GaussianEvent(4.0)  # mu^2 = 1/16
-
-
 _ENTRY = 6  # of the release that is rolled back to, below
+_SEEN = "the operator saw the records"
 _CALLS: tuple[Callable[[Ledger], Any], ...] = (
     lambda ledger: ledger.head(),
     lambda ledger: ledger.records(),
@@ -37,8 +34,16 @@ _CALLS: tuple[Callable[[Ledger], Any], ...] = (
     lambda ledger: ledger.reserve("plan", _TENTH, 2, {}),
     lambda ledger: ledger.charge("release", _TENTH, {}),
     lambda ledger: ledger.store(_ENTRY, "release", [{"value": [0.1]}]),
-    lambda ledger: ledger.note("void", "the operator saw the records"),
+    lambda ledger: ledger.note("void", _SEEN),
 )
+_KNOWN: dict[str, Callable[[Ledger], Any]] = {  # how a ledger comes to know the newest record
+    "charge": lambda ledger: ledger.charge("release", _TENTH, {}),
+    "value": lambda ledger: ledger.store(_ENTRY, "release", [{"value": [0.1]}]),
+    "void": lambda ledger: ledger.note("void", _SEEN),
+    "read": lambda ledger: ledger.head(),
+    "verified": lambda ledger: ledger.verify(),
+    "noted again": lambda ledger: ledger.note("void", _SEEN),
+}
 
 
 class LedgerContract(abc.ABC):
@@ -115,8 +120,7 @@ class LedgerContract(abc.ABC):
     @pytest.mark.parametrize("column", ["body", "kind", "previous", "hash"])
     def test_a_changed_record_is_seen(self, url: str, column: str) -> None:
         ledger = self._filled(url)
-        with ledger.storage.writing() as connection:
-            connection.execute(sa.update(table).where(table.c.seq == 2).values({column: "x" * 8}))
+        _altered(ledger, sa.update(table).where(table.c.seq == 2).values({column: "x" * 8}))
         with pytest.raises(LedgerCorrupt):
             ledger.verify()
 
@@ -141,23 +145,20 @@ class LedgerContract(abc.ABC):
         ledger = self._filled(url)
         head = ledger.head()
         forged = Record.following(head, kind, "forged", {**body, "state": head.body["state"]})
-        with ledger.storage.writing() as connection:
-            connection.execute(table.insert().values({**vars(forged), "body": dump(forged.body)}))
+        _altered(ledger, table.insert().values({**vars(forged), "body": dump(forged.body)}))
         with pytest.raises(LedgerCorrupt, match="record 5"):
             ledger.verify()
 
     @pytest.mark.parametrize("body", ["not json", "[]", "{"])
     def test_an_unreadable_record_is_corruption_and_nothing_else(self, url: str, body: str) -> None:
         ledger = self._filled(url)
-        with ledger.storage.writing() as connection:
-            connection.execute(sa.update(table).where(table.c.seq == 2).values(body=body))
+        _altered(ledger, sa.update(table).where(table.c.seq == 2).values(body=body))
         with pytest.raises(LedgerCorrupt, match="record 2"):
             ledger.verify()
 
     def test_a_removed_record_is_seen(self, url: str) -> None:
         ledger = self._filled(url)
-        with ledger.storage.writing() as connection:
-            connection.execute(sa.delete(table).where(table.c.seq == 2))
+        _altered(ledger, sa.delete(table).where(table.c.seq == 2))
         with pytest.raises(LedgerCorrupt):
             ledger.verify()
 
@@ -167,7 +168,7 @@ class LedgerContract(abc.ABC):
         assert ledger.verify(expect=head).hash == head
         with pytest.raises(LedgerCorrupt, match="rolled back"):
             ledger.verify(expect=head[:8] + "0" * 56)
-        _rolled_back(ledger, to=ledger.head().seq - 1)
+        _altered(ledger, sa.delete(table).where(table.c.seq == ledger.head().seq))
         again = Ledger(url, BIRTH)
         again.verify()
         with pytest.raises(LedgerCorrupt, match="rolled back"):
@@ -175,36 +176,22 @@ class LedgerContract(abc.ABC):
         with pytest.raises(InputError, match="64 characters"):
             again.verify(expect=head[:16])
 
-    @pytest.mark.parametrize("last", ["charge", "value", "void", "read", "verified", "noted again"])
+    @pytest.mark.parametrize("last", _KNOWN)
     def test_a_rollback_is_seen_by_whoever_knew_the_newest_record(self, url: str, last: str) -> None:
         """Wrote, read or verified it: nothing is told or written any more as if it had never been. What others add is no rollback."""
         ledger = self._filled(url)
         ledger.reserve("plan", _TENTH, 2, {})
         assert ledger.charge("release", _TENTH, {}) == _ENTRY
-        self._know(last, ledger, Ledger.open(url))
+        if last in ("read", "verified", "noted again"):
+            Ledger.open(url).note("void", _SEEN)
+        _KNOWN[last](ledger)
         Ledger.open(url).charge("plan", _TENTH, {}, "plan")
         assert len(ledger.charges("plan")) == 1
-        _rolled_back(ledger, to=_ENTRY)
+        _altered(ledger, sa.delete(table).where(table.c.seq > _ENTRY))
         for call in _CALLS:
             with pytest.raises(LedgerCorrupt, match=f"record {_ENTRY + 2} is not the one that this process saw"):
                 call(ledger)
         assert Ledger.open(url).verify().seq == _ENTRY
-
-    def _know(self, how: str, ledger: Ledger, others: Ledger) -> None:
-        """Write the newest record, or come to know one that somebody else wrote."""
-        match how:
-            case "charge":
-                ledger.charge("release", _TENTH, {})
-            case "value":
-                ledger.store(_ENTRY, "release", [{"value": [0.1]}])
-            case "void":
-                ledger.note("void", "the operator saw the records")
-            case _:
-                others.note("void", "the operator saw the records")
-                if how == "noted again":
-                    ledger.note("void", "the operator saw the records")
-                else:
-                    ledger.head() if how == "read" else ledger.verify()
 
     def _filled(self, url: str) -> Ledger:
         ledger = Ledger(url, BIRTH)
@@ -213,7 +200,7 @@ class LedgerContract(abc.ABC):
         return ledger
 
 
-def _rolled_back(ledger: Ledger, *, to: int) -> None:
-    """Without the records after this number, behind the ledger's back."""
+def _altered(ledger: Ledger, change: sa.Executable) -> None:
+    """Changes the stored records behind the ledger's back."""
     with ledger.storage.writing() as connection:
-        connection.execute(sa.delete(table).where(table.c.seq > to))
+        connection.execute(change)

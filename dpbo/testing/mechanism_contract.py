@@ -5,8 +5,6 @@ and every test below is inherited: the noise follows this distribution and visib
 and neighbours have equal supports. Draws use a seeded source, so outcomes are fixed.
 """
 
-from __future__ import annotations
-
 import abc
 import itertools
 from collections.abc import Callable, Sequence
@@ -28,7 +26,6 @@ LEVEL = 1e-6
 _DRAWS = 20_000
 _VECTOR_DRAWS = 4_000
 _QUANTUM = 2.0**-30
-_UNIT = Sensitivity(1.0, 1.0, 1.0)
 
 Cdf = Callable[[NDArray[np.float64]], Any]
 Samples = NDArray[np.floating[Any]] | torch.Tensor | Sequence[float]
@@ -70,10 +67,19 @@ def _p_value(samples: Samples, cdf: Cdf) -> float:
 class _NoiseContract(abc.ABC):
     covers: ClassVar[type[AdditiveMechanism]]
     norm: ClassVar[str]
+    _draws: ClassVar[int] = _DRAWS
+    _dimension: ClassVar[int] = 1
 
     @abc.abstractmethod
     def mechanism(self) -> AdditiveMechanism:
         """The mechanism under test."""
+
+    @abc.abstractmethod
+    def _draw(self, law: NoiseLaw, value: Any, draws: int, entropy: SeededEntropy) -> NDArray[np.int64]:
+        """Independent draws around a value: shape `draws`, or `draws x d`."""
+
+    def _law(self, dimension: int) -> NoiseLaw:
+        return self.mechanism().law(Sensitivity(float(dimension), 1.0, 1.0, (1.0,) * dimension), [_QUANTUM] * dimension)
 
     def test_noise_is_at_least_what_the_event_charges_for(self) -> None:
         """In every coordinate the multiple of the sensitivity that the event states, no less and not 0.1 % more."""
@@ -88,6 +94,21 @@ class _NoiseContract(abc.ABC):
         one, five = self.mechanism().event(), self.mechanism().event(5)
         assert (one.slots, five.slots) == (1, 5)
         assert five == one.repeated(5)
+
+    def test_low_bits_of_the_output_do_not_depend_on_the_value(self) -> None:
+        """Trailing zeros of the released integers have one distribution, whatever the value (precision attacks)."""
+        for value, seed in ((0, 6), (1 << 30, 7), (1, 8)):
+            drawn = self._draw(self._law(self._dimension), value, self._draws, SeededEntropy(seed))
+            for bits in (1, 2, 4):
+                assert np.abs(np.mean(drawn % 2**bits == 0, axis=0) - 0.5**bits).max() < 5.5 * 0.5 / np.sqrt(self._draws)
+
+    def test_noise_comes_from_the_entropy_and_from_all_of_it(self) -> None:
+        source = SeededEntropy(10)
+        sources = (SeededEntropy(10), source, source, SeededEntropy(11))
+        first, same, *others = (self._draw(self._law(self._dimension), 0, 50, each).tolist() for each in sources)
+        assert first == same
+        for other in others:
+            assert not {*map(str, first)} & {*map(str, other)}
 
 
 def _repeated(law: NoiseLaw, draws: int) -> NoiseLaw:
@@ -108,51 +129,32 @@ class MechanismContract(_NoiseContract):
         """Distribution function of the noise at this scale parameter."""
 
     def test_law_is_accepted_and_wrong_scales_are_rejected(self) -> None:
-        law = self.mechanism().law(_UNIT, [_QUANTUM])
-        noise = self._draw(law, value=0, draws=_DRAWS, seed=1) * law.grid[0]
+        law = self._law(1)
+        noise = self._draw(law, 0, _DRAWS, SeededEntropy(1)) * law.grid[0]
         assert_law(noise, lambda x: self.cdf(x, law.scale[0]))
         for wrong in (0.7, 1.3):
             assert_not_law(wrong * noise, lambda x: self.cdf(x, law.scale[0]))
 
     def test_noise_is_added_to_the_exact_value(self) -> None:
-        law = self.mechanism().law(_UNIT, [_QUANTUM])
+        law = self._law(1)
         value = 12_345 << 28
-        noise = self._draw(law, value, _DRAWS, seed=2) * law.grid[0] - value * _QUANTUM
+        noise = self._draw(law, value, _DRAWS, SeededEntropy(2)) * law.grid[0] - value * _QUANTUM
         assert_law(noise, lambda x: self.cdf(x, law.scale[0]))
 
     def test_values_are_whole_multiples_of_a_grid_that_the_data_do_not_move(self) -> None:
-        law = self.mechanism().law(_UNIT, [_QUANTUM])
+        law = self._law(1)
         for value in (0, 1, -(2**40) + 1):
-            assert self._draw(law, value, 100, seed=3).dtype == np.int64
+            assert self._draw(law, value, 100, SeededEntropy(3)).dtype == np.int64
 
     def test_supports_of_neighbours_are_equal(self) -> None:
         """On a coarse grid (four steps a scale): every cell likely under one neighbour occurs under the other."""
         grid = 0.5
         law = NoiseLaw("coarse", (4 * grid,), (4 * grid,), (grid,))
-        seen = [set(self._draw(law, value, 200_000, seed).tolist()) for value, seed in ((0, 4), (round(grid / _QUANTUM), 5))]
+        neighbours = ((0, SeededEntropy(4)), (round(grid / _QUANTUM), SeededEntropy(5)))
+        seen = [set(self._draw(law, value, 200_000, entropy).tolist()) for value, entropy in neighbours]
         likely = [step for step in range(-40, 41) if 200_000 * self._cell(step, grid) >= 30]
         assert len(likely) > 20
         assert set(likely) <= seen[0] & seen[1]
-
-    def test_low_bits_of_the_output_do_not_depend_on_the_value(self) -> None:
-        """Trailing zeros of the released integers have one distribution, whatever the value (precision attacks)."""
-        law = self.mechanism().law(_UNIT, [_QUANTUM])
-        shares = [
-            [np.mean(self._draw(law, value, _DRAWS, seed) % 2**bits == 0) for bits in (1, 2, 4)]
-            for value, seed in ((0, 6), (1 << 30, 7), (1, 8))
-        ]
-        expected = np.array([0.5, 0.25, 0.0625])
-        assert np.abs(np.array(shares) - expected).max() < 5.5 * 0.5 / np.sqrt(_DRAWS)
-
-    def test_noise_comes_from_the_entropy_and_from_all_of_it(self) -> None:
-        law = self.mechanism().law(_UNIT, [_QUANTUM])
-        draws = [self._draw(law, 0, 50, seed).tolist() for seed in (10, 10, 11)]
-        assert draws[0] == draws[1]
-        assert not set(draws[0]) & set(draws[2])
-        source = SeededEntropy(12)
-        many = _repeated(law, 50)
-        first, second = (self.mechanism()._sample(np.zeros(50, np.int64), [_QUANTUM] * 50, many, source) for _ in range(2))
-        assert not set(first.tolist()) & set(second.tolist())
 
     def test_each_coordinate_has_its_own_scale(self) -> None:
         law = self.mechanism().law(Sensitivity(7.0, 3.0, 2.0, (1.0, 0.3)), [_QUANTUM] * 2)
@@ -164,7 +166,7 @@ class MechanismContract(_NoiseContract):
 
     def test_coordinates_are_independent(self) -> None:
         """Neither the noises nor their sizes are correlated, next door or half a vector apart."""
-        noise = self._draw(self.mechanism().law(_UNIT, [_QUANTUM]), 0, _DRAWS, seed=13).astype(float)
+        noise = self._draw(self._law(1), 0, _DRAWS, SeededEntropy(13)).astype(float)
         for values in (noise, np.abs(noise)):
             for lag in (1, 2, 3, _DRAWS // 2, _DRAWS // 3):
                 assert abs(float(np.corrcoef(values[lag:], values[:-lag])[0, 1])) < 5.5 / np.sqrt(_DRAWS - lag)
@@ -175,19 +177,17 @@ class MechanismContract(_NoiseContract):
         low, high = self.cdf(ends, 4 * grid) if step <= 0 else self.cdf(-ends[::-1], 4 * grid)
         return float(high - low)
 
-    def _draw(self, law: NoiseLaw, value: int, draws: int, seed: int) -> NDArray[np.int64]:
+    def _draw(self, law: NoiseLaw, value: Any, draws: int, entropy: SeededEntropy) -> NDArray[np.int64]:
         values = np.full(draws, value, dtype=np.int64)
-        return self.mechanism()._sample(values, [_QUANTUM] * draws, _repeated(law, draws), SeededEntropy(seed))
+        return self.mechanism()._sample(values, [_QUANTUM] * draws, _repeated(law, draws), entropy)
 
 
 class VectorContract(_NoiseContract):
-    """The contract of a mechanism whose noise is one vector: its radius, a uniform direction, exact draws. Inherit as a pytest class.
-
-    Attributes:
-        covers: the class under test.
-    """
+    """The contract of a mechanism whose noise is one vector: its radius, a uniform direction, exact draws. Inherit as a pytest class."""
 
     norm = "l2"
+    _draws = _VECTOR_DRAWS
+    _dimension = 2
 
     @abc.abstractmethod
     def radius(self, radius: NDArray[np.float64], dimension: int) -> Any:
@@ -218,21 +218,8 @@ class VectorContract(_NoiseContract):
     def test_noise_is_added_to_the_exact_value_with_each_coordinate_s_scale(self) -> None:
         law = self.mechanism().law(Sensitivity(9.0, 2.0, 2.0, (1.0, 0.25)), [_QUANTUM] * 2)
         value = np.array([12_345 << 28, -(7 << 30)])
-        drawn = self._draw(value, law, seed=40) * np.array(law.grid) - value * _QUANTUM
+        drawn = self._draw(law, value, _VECTOR_DRAWS, SeededEntropy(40)) * np.array(law.grid) - value * _QUANTUM
         assert_law(np.linalg.norm(drawn / np.array(law.scale), axis=1), lambda r: self.radius(r, 2))
-
-    def test_low_bits_of_the_output_do_not_depend_on_the_value(self) -> None:
-        law = self._law(2)
-        for value in (0, 1 << 30, 1):
-            drawn = self._draw(np.array([value, value]), law, seed=50 + value % 7)
-            for bits in (1, 2, 4):
-                assert np.abs(np.mean(drawn % 2**bits == 0, axis=0) - 0.5**bits).max() < 5.5 * 0.5 / np.sqrt(_VECTOR_DRAWS)
-
-    def test_the_noise_comes_from_the_entropy_and_from_all_of_it(self) -> None:
-        law = self._law(4)
-        draws = [self._draw(np.zeros(4, np.int64), law, seed, count=20).tolist() for seed in (60, 60, 61)]
-        assert draws[0] == draws[1]
-        assert not {tuple(d) for d in draws[0]} & {tuple(d) for d in draws[2]}
 
     def test_what_64_bits_decide_more_bits_decide_alike(self) -> None:
         """The quick path against the slow one on the same words, and words that leave a tail open."""
@@ -251,14 +238,12 @@ class VectorContract(_NoiseContract):
     def slowly(self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: SeededEntropy) -> NDArray[np.int64]:
         """The same draw by the exact path alone."""
 
-    def _law(self, dimension: int) -> NoiseLaw:
-        return self.mechanism().law(Sensitivity(float(dimension), 1.0, 1.0, (1.0,) * dimension), [_QUANTUM] * dimension)
-
     def _noise(self, dimension: int, seed: int) -> NDArray[np.float64]:
         """Draws at scale 1."""
         law = self._law(dimension)
-        return self._draw(np.zeros(dimension, np.int64), law, seed) * np.array(law.grid) / np.array(law.scale)
+        return self._draw(law, 0, _VECTOR_DRAWS, SeededEntropy(seed)) * np.array(law.grid) / np.array(law.scale)
 
-    def _draw(self, value: NDArray[np.int64], law: NoiseLaw, seed: int, count: int = _VECTOR_DRAWS) -> NDArray[np.int64]:
-        mechanism, entropy = self.mechanism(), SeededEntropy(seed)
-        return np.array([mechanism._sample(value, [_QUANTUM] * len(value), law, entropy) for _ in range(count)])
+    def _draw(self, law: NoiseLaw, value: Any, draws: int, entropy: SeededEntropy) -> NDArray[np.int64]:
+        mechanism, d = self.mechanism(), len(law.scale)
+        values = np.full(d, value, dtype=np.int64)
+        return np.array([mechanism._sample(values, [_QUANTUM] * d, law, entropy) for _ in range(draws)])

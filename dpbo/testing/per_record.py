@@ -1,7 +1,5 @@
 """Tests whether a score scores each record on its own: the assumption `score-per-record`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

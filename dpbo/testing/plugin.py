@@ -1,7 +1,5 @@
 """The pytest plugin that dpbo installs: the marker `dpbo_audit` for slow statistical tests, and the fixture `seeded_entropy`."""
 
-from __future__ import annotations
-
 import zlib
 
 import pytest

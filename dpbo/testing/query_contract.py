@@ -5,8 +5,6 @@ Subclass `SumContract` (or `QueryContract`, where the answer is not a sum over u
 in float32 and float64, with and without groups, under both adjacencies. Answers are compared as exact fractions.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import math
@@ -52,13 +50,9 @@ def moved(before: Sequence[int], after: Sequence[int], quanta: Sequence[float], 
 
 
 def require_within(before: Sequence[int], after: Sequence[int], quanta: Sequence[float], declared: Sensitivity, what: str) -> None:
-    """Raises AssertionError, which names the norm, if the answer moved further than declared, or in more than one block.
+    """Raises AssertionError if an answer, in whole numbers of `quanta`, moved further than declared, or in more than one block.
 
-    Args:
-        before, after: the answers' whole numbers, on two neighbouring data sets.
-        quanta: the lattice that they count on, one number a coordinate.
-        declared: the query's sensitivity.
-        what: the answer, as text for the error.
+    The error calls the answer `what`, and names the norm.
     """
     if declared.block is not None:
         places = {i // declared.block for i, (x, y) in enumerate(zip(before, after, strict=True)) if x != y}
@@ -106,7 +100,9 @@ class QueryContract(abc.ABC):
         victim = data.draw(st.integers(0, len(units) - 1))
         query = self.query(_identity)
         for adjacency in self.adjacencies:
-            neighbour = self._neighbour(data, units, victim, adjacency)
+            neighbour = units[:victim] + units[victim + 1 :]
+            if adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
+                neighbour.append(data.draw(self._unit(4)))
             if neighbour:
                 public = len(units) if adjacency is Adjacency.REPLACE_ONE else None
                 before, after = (self._of_units(query, data_set, dtype, public) for data_set in (units, neighbour))
@@ -142,10 +138,6 @@ class QueryContract(abc.ABC):
     def _unit(self, most_rows: int) -> st.SearchStrategy[Unit]:
         row = st.lists(_NUMBERS, min_size=self.metrics, max_size=self.metrics)
         return st.lists(row, min_size=1, max_size=most_rows)
-
-    def _neighbour(self, data: st.DataObject, units: list[Unit], victim: int, adjacency: Adjacency) -> list[Unit]:
-        rest = units[:victim] + units[victim + 1 :]
-        return rest if adjacency is Adjacency.ADD_OR_REMOVE_ONE else [*rest, data.draw(self._unit(4))]
 
     def _of_units(self, query: Query, units: list[Unit], dtype: torch.dtype, public_units: int | None) -> IntegerSum:
         return _answer(query, *_flat(units, dtype), public_units)
@@ -197,16 +189,13 @@ class RowContract(abc.ABC):
     @_ROW_SETTINGS
     @given(st.data())
     def test_any_other_row_moves_its_own_answer_alone_and_within_the_sensitivity(self, data: st.DataObject) -> None:
-        rows = data.draw(st.lists(self._row(), min_size=1, max_size=5))
-        changed, row = (data.draw(st.integers(0, len(rows) - 1)) for _ in range(2))
-        neighbour = [*rows[:changed], data.draw(self._row()), *rows[changed + 1 :]]
-        self._compare(rows, neighbour, changed, self.query(None, row), Adjacency.REPLACE_ONE)
+        rows, changed, row = self._draw(data)
+        self._compare(rows, data.draw(self._row()), changed, self.query(None, row), Adjacency.REPLACE_ONE)
 
     @_ROW_SETTINGS
     @given(st.data())
     def test_a_row_that_moves_in_reach_does_so_too(self, data: st.DataObject) -> None:
-        rows = data.draw(st.lists(self._row(), min_size=1, max_size=5))
-        changed, row = (data.draw(st.integers(0, len(rows) - 1)) for _ in range(2))
+        rows, changed, row = self._draw(data)
         step = data.draw(st.lists(st.floats(-1.0, 1.0), min_size=self.width, max_size=self.width))
         length = math.hypot(*step) or 1.0
         share = data.draw(st.sampled_from([1.0, 0.5, 1e-3, 1e-12])) * self.row_change.norm / length
@@ -214,8 +203,7 @@ class RowContract(abc.ABC):
         finite = all(map(math.isfinite, [*rows[changed], *other]))
         pairs = zip(rows[changed], other, strict=True)
         if finite and sum((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs) <= Fraction(self.row_change.norm) ** 2:
-            neighbour = [*rows[:changed], other, *rows[changed + 1 :]]
-            self._compare(rows, neighbour, changed, self.query(self.row_change, row), Adjacency.BOUNDED_ROW_CHANGE)
+            self._compare(rows, other, changed, self.query(self.row_change, row), Adjacency.BOUNDED_ROW_CHANGE)
 
     def test_the_bound_is_attained(self) -> None:
         for row_change, adjacency in ((None, Adjacency.REPLACE_ONE), (self.row_change, Adjacency.BOUNDED_ROW_CHANGE)):
@@ -229,14 +217,18 @@ class RowContract(abc.ABC):
                 reached = max(reached, math.sqrt(moved(one, other, ends[0].quanta, query.sensitivity(adjacency))[1]))
             assert reached >= 0.99 * query.sensitivity(adjacency).l2
 
-    def _compare(self, rows: list[Row], neighbour: list[Row], changed: int, query: Query, adjacency: Adjacency) -> None:
-        before, after = _of_rows(query, rows), _of_rows(query, neighbour)
+    def _draw(self, data: st.DataObject) -> tuple[list[Row], int, int]:
+        """Rows, the place of the one that changes, and of the one that the query is about."""
+        rows = data.draw(st.lists(self._row(), min_size=1, max_size=5))
+        return rows, data.draw(st.integers(0, len(rows) - 1)), data.draw(st.integers(0, len(rows) - 1))
+
+    def _compare(self, rows: list[Row], other: Row, changed: int, query: Query, adjacency: Adjacency) -> None:
+        before, after = (_of_rows(query, table) for table in (rows, [*rows[:changed], other, *rows[changed + 1 :]]))
         declared = query.sensitivity(adjacency)
         _require_within(before, after, declared)
-        one, other = before.numerators.tolist(), after.numerators.tolist()
-        block = declared.block or len(one)
+        steps = (before.numerators - after.numerators).tolist()
         own = {changed} if declared.block else {0} if query.part() == changed else set[int]()
-        assert {i // block for i, (x, y) in enumerate(zip(one, other, strict=True)) if x != y} <= own, "another row's answer moved"
+        assert {i // (declared.block or len(steps)) for i, step in enumerate(steps) if step} <= own, "another row's answer moved"
 
     def _row(self) -> st.SearchStrategy[Row]:
         return st.lists(_ROW_NUMBERS, min_size=self.width, max_size=self.width)

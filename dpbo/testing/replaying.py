@@ -7,8 +7,6 @@ at most the declared sensitivity. Anything else is a leak. What is printed, plot
     replay(tune, records, neighbour, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(3.0, 1e-6))
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -108,10 +106,7 @@ def replay(
 
 def _public(query: Query) -> dict[str, Any]:
     """A question's public content: its public inputs, and fingerprints of its fields."""
-    fields = {
-        field.name: fingerprint(getattr(query, field.name), detail="content")
-        for field in dataclasses.fields(query)  # type: ignore[arg-type]
-    }
+    fields = {f.name: fingerprint(getattr(query, f.name), detail="content") for f in dataclasses.fields(query)}  # type: ignore[arg-type]
     return {"query": type(query).__name__, **fields, **query.public_inputs()}
 
 

@@ -5,8 +5,6 @@ many draws, for close and distant utilities, few candidates and hundreds. On sma
 all of the sensitivity, its privacy loss and its Renyi divergence are computed exactly and compared with what is charged.
 """
 
-from __future__ import annotations
-
 import abc
 import itertools
 import math
@@ -43,9 +41,6 @@ class SelectionContract(abc.ABC):
             def probabilities(self, distances, rate):
                 weights = np.exp(-rate * distances)
                 return weights / weights.sum()
-
-    Attributes:
-        covers: the class under test.
     """
 
     covers: ClassVar[type[SelectionMechanism]]

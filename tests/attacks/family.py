@@ -4,8 +4,6 @@ Each audit's Clopper-Pearson bounds hold with probability 1 - LEVEL, LEVEL = 1e-
 no independence needed), whatever attack was chosen. A name that is not listed is refused, so the count is that of the audits that are made.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from dpbo.testing import audit

@@ -3,8 +3,6 @@
 `python -m tests.attacks.marks` writes CONTRIBUTING.md's table of attacks anew.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import pathlib
@@ -76,7 +74,6 @@ def by_class() -> dict[str, dict[str, bool]]:
 
 
 def table() -> str:
-    """The table of attacks in Markdown."""
     found, lines = by_class(), ["| class | what goes wrong, or what must hold | tests |", "|---|---|---|"]
     for name, title in CLASSES.items():
         where = ", ".join(f"`{place}`" + ("" if quick else " (deep)") for place, quick in found[name].items())
@@ -85,7 +82,6 @@ def table() -> str:
 
 
 def contributing(text: str) -> str:
-    """CONTRIBUTING.md with the table of today."""
     before, _, rest = text.partition(BEGIN)
     return before + BEGIN + table() + END + rest.partition(END)[2]
 

@@ -5,8 +5,6 @@ models by their state; statements by their text, without hashes. What is the cur
 out.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re
@@ -27,7 +25,6 @@ _HASH = re.compile(r"[0-9a-f]{12,}")
 
 
 def public(thing: Any, depth: int = _DEEP) -> Any:
-    """Nested plain data."""
     if isinstance(thing, Statement):
         return _HASH.sub("#", str(thing) + thing.to_json())
     if isinstance(thing, (Curator, Ledger, Handle, type)) or depth == 0:

@@ -3,8 +3,6 @@
 `deep` marks what is too slow for `make test`: long statistics, whole-run audits, kill campaigns. `make audit` runs these alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +14,10 @@ Measured = Callable[..., None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--attacks` prints the table."""
     parser.addoption("--attacks", action="store_true", help="print for each class of attack its tests, their N, measured / claimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the markers known under --strict-markers."""
     config.addinivalue_line("markers", "attack(*names): the test tries these classes of attack (tests/attacks/marks.py)")
     config.addinivalue_line("markers", "deep: too slow for `make test`; run by `make audit`")
 
@@ -64,6 +60,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _tried(reporter: Any) -> list[tuple[str, Any]]:
-    """Outcome and report of every test."""
     outcomes = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
     return [(outcome, report) for outcome in outcomes for report in reporter.stats.get(outcome, []) if hasattr(report, "user_properties")]

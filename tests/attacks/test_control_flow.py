@@ -2,7 +2,7 @@
 
 Each honest loop uses one thing that could have looked at the records: hyper-parameters by likelihood, standardisation, stopping early, a
 Cholesky that fails and is tried again with jitter, a warm start. Replay with frozen values must find the same points, models and number of
-calls on the neighbour. Each has a mutant that takes the very same thing from the records, and replay must refuse it.
+calls on the neighbour. That replay refuses a loop that takes such a thing from the records is in tests/unit/testing/test_replaying.py.
 """
 
 import warnings
@@ -36,9 +36,8 @@ def score(x, records):
     return 1 - (records.clamp(0, 1) - x[0]).abs()
 
 
-def steps(curator, propose, evaluations=6, stop=lambda Y: False):
-    """Points, in the order in which they were asked."""
-    objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=evaluations)
+def steps(curator, propose, stop=lambda Y: False):
+    objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=6)
     X = START
     Y, Yvar = objective(X)
     while objective.remaining and not stop(Y):
@@ -102,23 +101,3 @@ def test_points_are_the_same_bits_when_releases_are(loop):
     assert 3 <= len(asked) <= 6
     if loop is stopped_early:
         assert len(asked) < 6, "it did stop"
-
-
-def fitted_to_raw_scores(curator, records):
-    raw = lambda X: torch.stack([score(x, records).mean() for x in X]).unsqueeze(1)  # noqa: E731
-    return steps(curator, lambda X, Y, Yvar: proposed(fitted(X, raw(X), Yvar), X), evaluations=4)
-
-
-MUTANTS: dict[str, Any] = {
-    "hyper-parameters": fitted_to_raw_scores,
-    "standardisation": lambda c, r: steps(c, lambda X, Y, Yvar: ((Y[-1:] - r.mean()) / r.std()).remainder(1.0), evaluations=4),
-    "stopping": lambda c, r: steps(c, lambda X, Y, Yvar: X[-1:] * 0.5, stop=lambda Y: bool(r.max() > 10)),
-    "jitter": lambda c, r: steps(c, lambda X, Y, Yvar: (X[-1:] + 1e-12 * r.std()).clamp(0, 1), evaluations=4),
-    "warm start": lambda c, r: steps(c, lambda X, Y, Yvar: (r.mean() / 2 ** len(X) + Y[-1:]).remainder(1.0), evaluations=4),
-}
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_same_taken_from_the_records_is_seen(name):
-    with pytest.raises(AssertionError, match="depends on the records"):
-        replay(MUTANTS[name], RECORDS, NEIGHBOUR, **TERMS, entropy=SeededEntropy(7))

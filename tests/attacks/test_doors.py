@@ -23,7 +23,7 @@ BODIES = [
 ]
 HEADERS = [
     *({}, {"Authorization": ""}, {"Authorization": TOKEN}, {"Authorization": f"Basic {TOKEN}"}),
-    *({"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Authorization": "Bearer " + "x" * 5000}),
+    *({"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Authorization": "Bearer " + "x" * 5000}, {"Authorization": b"Bearer \xff\xfe"}),
 ]
 
 

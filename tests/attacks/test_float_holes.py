@@ -1,7 +1,7 @@
 """A1, A2: what is released lies on a public grid, its support and its low bits are the same whatever the exact value was.
 
 On a coarse grid (sigma = 4 steps) every cell that 10^5 releases should hit 30 times or more is hit under both neighbours; floats added to
-floats leave holes there (Mironov 2012), which the planted mutant shows. At full size every release is a whole multiple of a grid that
+floats leave holes there (Mironov 2012). At full size every release is a whole multiple of a grid that
 public numbers alone decide, and trailing zeros are as frequent for 0 as for 2^k (precision attacks: Haney 2022).
 """
 
@@ -65,14 +65,6 @@ def test_the_same_noise_moves_every_neighbour_to_the_same_residues(value, distan
     step = round(law.grid[0] / QUANTUM)
     a, b = (drawn(mechanism, law, v, 20, seed) for v in (value, value + distance))
     assert np.abs((b - a) - distance / step).max() <= 1
-
-
-@pytest.mark.attack("A1")
-def test_float_noise_on_a_float_value_would_be_seen():
-    """Power: a float plus a float scaled by a quantile of few bits leaves cells of one neighbour empty."""
-    uniform = (np.random.default_rng(0).integers(1, 2**8, size=(2, DRAWS))) / 2.0**8
-    seen = [set((value + 0.3 * np.log(u)).tolist()) for value, u in zip((0.0, 1 / 3), uniform, strict=True)]
-    assert not seen[0] & seen[1]
 
 
 @pytest.mark.attack("A2")

@@ -40,13 +40,12 @@ def points(q, d):
 
 
 @pytest.mark.attack("A16")
-def test_a_plan_keeps_the_dimension_of_its_first_release(tmp_path):
+def test_a_plan_keeps_the_dimension_of_its_first_release(on_disk):
     """Once, 2 x 6 and then 1 x 5 were both charged, and history() raised for ever."""
-    where = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
-    first = objective(curator(**where))
+    first = objective(curator(**on_disk))
     other = first.evaluate(points(1, 5)[0])
     first(points(2, 6))
-    for search in (first, objective(curator(**where))):
+    for search in (first, objective(curator(**on_disk))):
         for ask in (lambda: search(points(1, 5)), lambda: search.evaluate(points(1, 5)[0]), lambda: first.release(other)):  # noqa: B023
             with pytest.raises(InputError, match="with 5 coordinates' is not allowed: x must be of 6 coordinates"):
                 ask()
@@ -131,8 +130,7 @@ def steps(accountant, count):
     return accountant.state_dict()
 
 
-@pytest.mark.attack("A15")
-@pytest.mark.attack("A17")
+@pytest.mark.attack("A15", "A17")
 def test_steps_after_a_fork_are_steps_of_their_own():
     """Once, 10 steps, 500 more on either side of a fork, merged to 510."""
     parent = LedgerAccountant()

@@ -30,12 +30,12 @@ def table(seed, rows=400):
 
 
 def search(**changed):
-    settings = {"n_iter": 2, "n_initial": 2, "budget": BUDGET, **changed}
+    settings = {"n_iter": 2, "n_initial": 2, "strategy": "bo", "budget": BUDGET, **changed}
     return DPSearch(settings.pop("estimator", DecisionTreeClassifier(random_state=0)), {"max_depth": [1, 2, 3]}, **settings)
 
 
 @pytest.mark.attack("A22")
-def test_a_second_budget_in_memory_over_the_same_records_is_refused():
+def test_a_second_budget_in_memory_over_the_same_records_is_refused_also_in_cross_validation():
     (X, y), train = table(1), table(2)
     search().fit(*train, X, y)
     for again in ((X, y), (X[::-1].copy(), y[::-1].copy()), (X[100:], y[100:])):
@@ -44,10 +44,6 @@ def test_a_second_budget_in_memory_over_the_same_records_is_refused():
     allowed = search(allow_repeated=True).fit(*train, X, y)
     assert "repeated-records" in str(allowed.statement())
     search().fit(*train, *table(3))
-
-
-@pytest.mark.attack("A22")
-def test_cross_validation_over_a_search_spends_one_budget():
     X, y = table(4, 600)
     with pytest.warns(FitFailedWarning, match="allow_repeated=True"):
         scores = cross_val_score(search(test_size=0.5), X, y, cv=3)

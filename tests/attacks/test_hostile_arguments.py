@@ -42,7 +42,6 @@ def plain():
 
 
 def near(good: Any) -> list[Any]:
-    """Like the good value but for one thing."""
     if isinstance(good, torch.Tensor):
         broken = good.clone()
         broken.view(-1)[:1] = NAN if good.is_floating_point() else 99
@@ -62,7 +61,15 @@ FOREIGN = (  # what another library or the caller's own function judges, by its 
     "integrations.optuna.NoiseAwareSampler.seed models.GradientGP.* models.noisy_inputs.SameRow.* testing.assert_*law.cdf *.callback "
     "testing.audit.draw testing.audit.statistic testing.check_per_record.s[cu]* testing.check_per_record.records testing.replay.run"
 )
-SLOW = {"DPSearch": 40, "DPSearch.fit": 20, "DPGIBO": 10, "PrivateObjective": 8, "models.sparse_gp": 20, "integrations.http.search": 15}
+SLOW = {
+    "DPSearch": 40,
+    "DPSearch.fit": 20,
+    "rehearse": 20,
+    "DPGIBO": 10,
+    "PrivateObjective": 8,
+    "models.sparse_gp": 20,
+    "integrations.http.search": 15,
+}
 SLOW |= {f"algorithms.{name}": 10 for name in ("private_selection", "choose_clip", "search_then_choose")}
 DEEP = ("acquisition.suggest_pareto",)  # BoTorch compiles a kernel at its first use
 

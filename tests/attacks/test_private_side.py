@@ -21,8 +21,6 @@ TEXT = f"{LABEL} {SECRET!r}"
 
 
 class Holding(Exception):
-    """An error that holds the records."""
-
     def __init__(self, records):
         super().__init__(TEXT, records)
         self.records = records
@@ -105,7 +103,6 @@ def _told_by_frames(error):
 
 
 def _frames_of(error):
-    """Names and values of the local variables in dpbo's frames, of an error and its causes."""
     while error is not None:
         for frame, _ in traceback.walk_tb(error.__traceback__):
             if f"{dpbo.__path__[0]}/" in frame.f_code.co_filename:

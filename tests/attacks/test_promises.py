@@ -21,7 +21,7 @@ from dpbo.queries import ClippedGradient, ClippedMean, ClippedSum
 from dpbo.testing import replay
 from tests.attacks.test_replays import BOX, GRID, POINTS, distance, near
 from tests.unit.papers.test_kusner_search import make, search
-from tests.unit.papers.test_po_gp_ucb_known_rows import BRANCHES, grid, published, released
+from tests.unit.papers.test_po_gp_ucb_transform import BRANCHES, grid, published, released
 
 DOUBLE = torch.float64
 TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(2.0)}
@@ -92,7 +92,7 @@ def test_the_column_space_tells_neighbours_of_the_shipped_release_apart_by_chanc
         neighbour, truth = X.clone(), trial % 2
         neighbour[7] += torch.tensor([1.0, 0.0], dtype=DOUBLE)
         tables = (X, neighbour)
-        right["published"] += identify_table(published(tables[truth], BRANCHES["if"], seed=trial)[0], tables) == truth
+        right["published"] += identify_table(published(tables[truth], BRANCHES["if"], seed=trial).Z, tables) == truth
         right["shipped"] += identify_table(released(tables[truth], "l2-laplace", 0.01)[0], tables) == truth
     assert right["published"] == trials
     assert 1e-6 < binom.cdf(right["shipped"], trials, 0.5) < 1 - 1e-6

@@ -69,6 +69,7 @@ PUBLIC = {
     "RemoteCurator": "a client of the server", "search": "the modeler's loop over the client", "gp_ucb": "a strategy over released values",
     "gradient_information": "a strategy over released values", "plan_tuning": "public numbers", "DPSGDConfig": "public numbers",
     "Session": "Opacus trains within it; attested", "strip_opacus": "what DP-SGD trained", "StudyEnded": "an error",
+    "rehearse": "public training records", "Rehearsal": "data",
 }  # fmt: skip
 
 
@@ -118,9 +119,11 @@ def test_the_named_replays_exist_and_try_both():
 def test_every_way_of_searching_is_replayed():
     """DPSearch's strategies, and Ax's and Optuna's loops, by the tests' own cases."""
     from dpbo.integrations.sklearn import search
-    from tests.integration import test_search
+    from tests.integration import test_search, test_search_small
 
-    (cases,) = (mark for mark in test_search.test_nothing_but_releases_steers_it.pytestmark if mark.name == "parametrize")
-    tried = {case.get("strategy", "bo") for case in cases.args[1]}
-    assert tried == set(search._STRATEGIES)
-    assert re.search("replay", inspect.getsource(test_search.test_nothing_but_releases_steers_it))
+    tried = set()
+    for module, default in ((test_search, "bo"), (test_search_small, "auto")):
+        (cases,) = (mark for mark in module.test_nothing_but_releases_steers_it.pytestmark if mark.name == "parametrize")
+        tried |= {case.get("strategy", default) for case in cases.args[1]}
+        assert re.search("replay", inspect.getsource(module.test_nothing_but_releases_steers_it))
+    assert tried == set(search.STRATEGIES)

@@ -5,16 +5,10 @@ import pytest
 from tests.attacks.marks import ROOT, by_class, contributing, marks_of
 
 
-def test_the_table_is_the_one_that_the_markers_give():
+def test_the_table_is_the_one_that_the_markers_give_and_every_class_has_a_test_that_is_not_deep():
     page = (ROOT / "CONTRIBUTING.md").read_text()
     assert page == contributing(page), "run `python -m tests.attacks.marks`"
-
-
-def test_every_class_has_a_test_that_is_not_deep():
     assert [name for name, places in by_class().items() if not any(places.values())] == []
-
-
-def test_a_test_that_is_not_there_is_noticed():
     with pytest.raises(LookupError):
         marks_of("tests/attacks/test_table.py::test_that_never_was")
     assert marks_of("tests/attacks/test_float_sums.py") == {"A4"}

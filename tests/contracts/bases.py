@@ -7,7 +7,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpbo import Adjacency
+from dpbo import Adjacency, PrivacyUnit
+from dpbo.curator.records import PrivateView
+from dpbo.queries.query import IntegerSum
 from dpbo.testing.query_contract import SumContract, moved
 
 _QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
@@ -24,6 +26,14 @@ def tries(examples, *, neighbours=None):
         return contract
 
     return decorated
+
+
+def exact_sum(query, records, unit=None, *, public=True):
+    """The whole numbers that a question is answered with before noise; `public`: whether the number of units is."""
+    view = PrivateView.of(records, unit or PrivacyUnit("record"), units_are_public=public)
+    found = query._evaluate(view, query.prepare())
+    assert isinstance(found, IntegerSum)
+    return found
 
 
 class PointContract(SumContract):

@@ -1,6 +1,7 @@
 """ClippedMean and ClippedSum under the query contract, in every form they take."""
 
 import pytest
+import torch
 
 from dpbo.queries import ClippedMean, ClippedSum
 from dpbo.testing.query_contract import SumContract
@@ -32,6 +33,20 @@ class TestClippedMeanOfSeveralMetrics(SumContract):
 
     def query(self, score):
         return ClippedMean(score, score_range=[(0.0, 1.0), (-5.0, 0.1), (2.0, 3.0)], weights=[1.0, 2.0, 0.3], divisor=10)
+
+
+@tries(50)
+class TestPairedMean(SumContract):
+    """Against a reference whose score is the middle of the range, so that a difference reaches both ends of [-c, c]."""
+
+    covers = ClippedMean
+
+    def query(self, score):
+        def against(subject, records):
+            own = score(None, records)
+            return own if subject is None else torch.full_like(torch.as_tensor(own, dtype=torch.float64), 0.5)
+
+        return ClippedMean(against, score_range=(0.0, 1.0), divisor=10, reference="the middle", largest_difference=0.3)
 
 
 @tries(30)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gpytorch.kernels import Kernel, RBFKernel
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.accounting import PureFilter
 from dpbo.algorithms import NoisedScore
 from dpbo.curator.records import PrivateView
@@ -161,14 +161,18 @@ def test_noise_is_for_the_question_that_was_answered(held, asked, mechanism):
 
 def test_a_range_stays_the_one_that_was_stated_for_later_questions():
     span: Any = [0.0, 1.0]
+    weights, settings = [1.0, 1.0], dict[str, Any]({"divisor": 10.0, "worst": 0.5})
     outcomes = Outcomes(made(RECORDS), lambda r: float(r[0, 0]), value_range=span, budget=0.5)
-    settings: dict[str, Any] = {"divisor": 10.0, "worst": 0.5}
     score = NoisedScore(two, span, GaussianMechanism(1.0), settings)
     before, variance = score.query(None).public_inputs(), outcomes.variance
-    span[1] = 1000.0
+    objective = PrivateObjective(made(RECORDS), two, score_range=[span] * 2, weights=weights, evaluations=1)
+    span[1], weights[0] = 1000.0, 1e6
     settings.clear()
     assert outcomes.variance == variance
     assert score.query(None).public_inputs() == before
+    assert objective(RECORDS[:1])[1][0].sqrt().tolist() == pytest.approx(objective.noise_std.tolist())
+    (asked,) = objective.curator.ledger.charges("objective")[0].body["slots"]
+    assert (asked["public"]["score_range"], asked["public"]["weights"]) == ([[0.0, 1.0]] * 2, [1.0, 1.0])
 
 
 def test_a_model_is_itself_and_what_holds_it_a_copy():

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo import Adjacency, PrivacyUnit, RowChange
-from dpbo.curator.records import PrivateView
+from dpbo import Adjacency, RowChange
 from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, ClippedSum, PoissonSampled, QuantileUtilities, RowTable
 from dpbo.queries.ball import Ball
 from dpbo.queries.mixture_moments import MixtureMoments
 from dpbo.queries.moment_features import COVARIANCES, distance_squared, isometry, width_of
 from dpbo.queries.point_sums import ClusterSums, SecondMoment
-from dpbo.queries.query import IntegerSum
 from dpbo.queries.rows import RowOutcome
+from tests.contracts.bases import exact_sum
 
 REPLACE, ADD, BOUNDED = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE, Adjacency.BOUNDED_ROW_CHANGE
 DOUBLE = torch.float64
@@ -89,6 +88,18 @@ GRADIENT = ClippedGradient(score, torch.zeros(2, 3, dtype=DOUBLE), weights=torch
 IN_UNITS_OF_ONE = [  # question; l1, l2 and linf of a replaced unit, and of an added one; offset and gain
     (CELLS, (2.0, math.sqrt(2.0), 1.0), (1.0, 1.0, 1.0), None),
     (CandidateScores(score, [1, 2, 3, 4], score_range=(0.0, 3.0)), (12.0, 6.0, 3.0), (6.0, 3.0, 1.5), ((0.0,) * 4, 1.0)),
+    (
+        CandidateScores(score, [1, 2, 3, 4], score_range=(0.0, 3.0), reference="r", largest_difference=0.5),
+        (4.0, 2.0, 1.0),
+        (2.0, 1.0, 0.5),
+        ((0.0,) * 4, 1.0),
+    ),
+    (
+        ClippedMean(score, score_range=(0.0, 3.0), reference="r", largest_difference=0.5, divisor=8.0),
+        (1.0, 1.0, 1.0),
+        (0.5, 0.5, 0.5),
+        ((0.0,), 0.125),
+    ),
     (QuantileUtilities(score, candidates=[0.0, 1.0, 2.0, 4.0], quantile=0.75), (4.0, 2.0, 1.0), (3.0, 1.5, 0.75), ((0.0,) * 4, 1.0)),
     (GRADIENT, (6.0, 3.0, 3.0), (3.0, 1.5, 1.5), ((0.0,) * 4, 1 / 8)),
 ]
@@ -208,8 +219,7 @@ def test_an_outcome_is_a_mean_over_one_record():
 def answer(query, rows):
     """Whole numbers of each row, and what they count."""
     table = rows if isinstance(rows, torch.Tensor) else torch.tensor(rows, dtype=DOUBLE)
-    found = query._evaluate(PrivateView.of(table, PrivacyUnit("row"), units_are_public=True), None)
-    assert isinstance(found, IntegerSum)
+    found = exact_sum(query, table)
     return found.numerators.reshape(len(table), -1).tolist(), Fraction(found.quanta[0])
 
 

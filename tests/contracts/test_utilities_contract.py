@@ -8,16 +8,14 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
-from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.selection import _LARGEST
 from dpbo.queries import CandidateScores, QuantileUtilities
 from dpbo.queries.integers import MOST_UNITS
-from dpbo.queries.query import IntegerSum
 from dpbo.queries.utilities import _FINE
 from dpbo.testing import QueryContract
-from tests.contracts.bases import tries
+from tests.contracts.bases import exact_sum, tries
 
 
 @tries(40)
@@ -50,9 +48,7 @@ def make(records, adjacency=Adjacency.REPLACE_ONE, epsilon=30.0, unit=None):
 
 def utilities_of(question, records, unit=None):
     """The exact utilities, as floats, and what each is counted in."""
-    records = torch.tensor(records, dtype=torch.float64)
-    answer = question._evaluate(PrivateView.of(records, unit or PrivacyUnit("record"), units_are_public=True), None)
-    assert isinstance(answer, IntegerSum)
+    answer = exact_sum(question, torch.tensor(records, dtype=torch.float64), unit)
     return (answer.numerators.double() * answer.quanta[0]).tolist(), answer.quanta
 
 

@@ -41,6 +41,12 @@ def objective(owner=None, evaluations=6, **settings):
     return PrivateObjective(owner or curator(), score, score_range=(0.0, 1.0), evaluations=evaluations, name="search", **settings)
 
 
+def released(private):
+    """Value and variance of each release, by handle; `private` wraps an objective."""
+    ledger = private.objective.curator.ledger
+    return {value["handle"]: (value["value"][0], value["variance"][0]) for value in ledger.values("search")}
+
+
 def meet(folder, place):
     """Wait until another worker is as far as this one."""
     (folder / place).touch()

@@ -5,8 +5,6 @@ import importlib
 import logging
 import math
 import pathlib
-import subprocess
-import sys
 import threading
 import time
 from typing import Any
@@ -16,7 +14,6 @@ import pytest
 import scipy.stats
 import torch
 
-import dpbo.integrations.ax  # first: it loads Ax without the warnings of Ax's own imports
 from dpbo import PrivateObjective, Space
 from dpbo.acquisition import GPUCB, GradientInformation, SrinivasFinite
 from dpbo.acquisition.ucb import SrinivasCompact
@@ -25,7 +22,7 @@ from dpbo.integrations.ax import ClientObjective, gp_ucb, gradient_information, 
 from dpbo.mechanisms import NoNoise
 from dpbo.models import GradientGP, GradientPosterior
 from dpbo.testing import replay
-from tests.integration.searches import CANARY, RECORDS, SPACE, TERMS, curator, failing_score, objective, score
+from tests.integration.searches import CANARY, RECORDS, SPACE, TERMS, curator, failing_score, objective, released, score
 from tests.integration.test_wording import SPECS
 
 Client = importlib.import_module("ax.api.client").Client
@@ -42,11 +39,6 @@ def _quiet(monkeypatch):
 def a_loop(evaluations=6, space=SPACE, strategy=None, client=None, **settings):
     client = client or Client(random_seed=1)
     return ClientObjective(objective(evaluations=evaluations, **settings), space, client, strategy=strategy)
-
-
-def released(loop):
-    ledger = loop.objective.curator.ledger
-    return {value["handle"]: (value["value"][0], value["variance"][0]) for value in ledger.values("search")}
 
 
 def told(loop):
@@ -183,7 +175,7 @@ def test_a_fit_that_raises_ends_its_trial_at_no_charge():
     assert hopeless.objective.remaining == 6
 
 
-def test_what_does_not_fit_is_refused():
+def test_what_does_not_fit_and_what_has_no_gradient_are_refused():
     loop = a_loop()
     with pytest.raises(InputError, match="experiment over C"):
         ClientObjective(objective(), Space(C=scipy.stats.uniform()), loop.client)._require_suitable()
@@ -200,6 +192,13 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(InputError, match="of one metric"):
         a_loop(cells=3)
     assert loop.objective.remaining == other.objective.remaining == early.objective.remaining == 6
+    with pytest.raises(InputError, match="continuous parameters"):
+        gradient_information(Space(k=["a", "b"]))
+    for name, value in (("rate", 1e-9), ("shift", 1.0 + 1e-3), ("shift", math.nan)):
+        with pytest.raises(InputError, match=f"'{name}'"):
+            gradient_information(SPACE, at={"rate": 0.1, "shift": 0.5, name: value})
+    with pytest.raises(InputError, match="SrinivasFinite or a SrinivasCompact"):
+        gp_ucb(lambda t: 2.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.attack("A21")
@@ -340,16 +339,6 @@ def test_without_a_place_the_gradient_is_wanted_at_the_best_mean_and_pending_poi
     assert len(acquisition.X_pending) == 1
 
 
-def test_what_has_no_gradient_is_refused():
-    with pytest.raises(InputError, match="continuous parameters"):
-        gradient_information(Space(k=["a", "b"]))
-    for name, value in (("rate", 1e-9), ("shift", 1.0 + 1e-3), ("shift", math.nan)):
-        with pytest.raises(InputError, match=f"'{name}'"):
-            gradient_information(SPACE, at={"rate": 0.1, "shift": 0.5, name: value})
-    with pytest.raises(InputError, match="SrinivasFinite or a SrinivasCompact"):
-        gp_ucb(lambda t: 2.0)  # type: ignore[arg-type]
-
-
 def snapshot(loop):
     """What Ax would store, without clocks, seeds of its own and handles."""
     experiment = loop.client._experiment
@@ -369,13 +358,6 @@ def test_replay_of_an_experiment():
         return snapshot(loop), loop.recommended().parameters
 
     assert len(replay(run, RECORDS, neighbour, **TERMS)) == 5
-
-
-def test_importing_dpbo_imports_neither_ax_nor_optuna():
-    code = "import sys, dpbo; dir(dpbo.integrations); print('ax' in sys.modules, 'optuna' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["False", "False"], done.stderr
-    assert dpbo.integrations.ax is not importlib.import_module("ax")
 
 
 @pytest.mark.attack("A21")

@@ -55,7 +55,7 @@ def test_nothing_is_reserved_for_what_cannot_work(tmp_path):
         assert not file.exists() or Ledger.open(str(file)).head().seq == 0, changed
 
 
-def test_a_validation_table_of_another_form_is_refused(tmp_path):
+def test_a_validation_table_of_another_form_and_what_would_not_be_looked_at_are_refused(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X, columns=FRAME_COLUMNS)
     rows, labels = VALIDATION
@@ -67,9 +67,6 @@ def test_a_validation_table_of_another_form_is_refused(tmp_path):
         with pytest.raises(InputError, match=f"^{parameter}="):
             short(dataset="d", ledger=str(tmp_path / "l.db")).fit(*tables)
     assert not (tmp_path / "l.db").exists()
-
-
-def test_what_would_not_be_looked_at_is_refused():
     curator = Curator(VALIDATION, unit=PrivacyUnit("p", groups=np.arange(1200) // 2), adjacency=Adjacency.REPLACE_ONE, budget=BUDGET)
     with pytest.raises(InputError, match=r"^groups_train="):
         short(budget=0.5).fit(*TRAIN, curator, groups_train=np.arange(400))
@@ -146,7 +143,7 @@ def test_sparse_tables_with_a_bad_record_and_a_number_of_numpys():
 
 def test_scikit_learns_own_checks():
     """All but those that ask for what a private search must not or cannot do."""
-    search = DPSearch(TREE, {"max_depth": [1, 2, 3]}, budget=Budget.gdp(50.0), n_iter=2, n_initial=2, test_size=0.5, allow_repeated=True)
+    search = DPSearch(TREE, {"max_depth": [1, 2, 3]}, budget=Budget(50.0, 1e-6), n_iter=2, n_initial=2, test_size=0.5, allow_repeated=True)
     known = {"check_classifiers_train": "a list has no type of its own", "check_fit_score_takes_y": "there are two tables"}
     known["check_supervised_y_2d"] = "labels are one number or word a record"
     checks = check_estimator(search, expected_failed_checks=known, on_skip=None)

@@ -29,7 +29,6 @@ CENTRED = ["--center", "0", "20", "--scale", "1", "2", "--radius", "15"]
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """The folder that both parties work in."""
     monkeypatch.chdir(tmp_path)
     write_table(tmp_path, 150)
     return tmp_path

@@ -59,16 +59,7 @@ def test_words_and_points_are_the_same_place():
         assert all(p.labels or p.low <= shown[p.name] <= p.high for p in wording.parameters), "ends stay inside"
 
 
-def test_values_that_are_equal_but_not_the_same_keep_words_of_their_own():
-    for choices in ([1.0, 1, "sqrt"], [None, True, False, 0], [True, 1, 1.0, "x"]):
-        wording = ParameterEncoding(Space(a=choices), plain)
-        assert len(set(wording.parameters[0].labels)) == len(choices), "no two of them are equal"
-        for k in range(len(choices)):
-            x = torch.tensor([float(k)], dtype=torch.float64)
-            assert torch.equal(wording.point(wording.shown(x)), x), (choices, k)
-
-
-def test_ordered_numbers_are_of_one_type():
+def test_labels_are_of_one_type_and_equal_values_keep_words_of_their_own():
     for values, kind in (([0, 0.5, 1], float), (list(np.logspace(-3, 0, 4)), float), ([np.float64(0.1), 1], float), ([1, 4, 16], int)):
         space = Space(a=values)
         wording = ParameterEncoding(space, plain)
@@ -77,9 +68,15 @@ def test_ordered_numbers_are_of_one_type():
             x = torch.tensor([u], dtype=torch.float64)
             assert torch.equal(wording.point(wording.shown(x)), x)
             assert wording.shown(x)["a"] == space.decode(x)["a"]
+    for choices in ([1.0, 1, "sqrt"], [None, True, False, 0], [True, 1, 1.0, "x"]):
+        wording = ParameterEncoding(Space(a=choices), plain)
+        assert len(set(wording.parameters[0].labels)) == len(choices), "no two of them are equal"
+        for k in range(len(choices)):
+            x = torch.tensor([float(k)], dtype=torch.float64)
+            assert torch.equal(wording.point(wording.shown(x)), x), (choices, k)
 
 
-def test_what_has_no_words_is_refused():
+def test_what_has_no_words_and_what_lies_outside_the_space_are_refused():
     with pytest.raises(InputError, match="distinct `repr`s"):
         ParameterEncoding(Space(f=[object(), object()]), plain)
     with pytest.raises(InputError, match="distinct `repr`s"):
@@ -89,9 +86,6 @@ def test_what_has_no_words_is_refused():
         wording.point({"C": 1.0})
     with pytest.raises(InputError, match="kernel"):
         wording.point(wording.shown(SPACE.sample(1, seed=0)[0]) | {"kernel": "linear"})
-
-
-def test_what_is_shown_outside_the_space_has_no_point():
     wording = ParameterEncoding(SPACE, plain)
     shown = wording.shown(SPACE.sample(1, seed=0)[0])
     assert wording.holds(shown)

@@ -8,8 +8,6 @@ Each test runs in a process of its own. A sabotage counts as caught only if the 
 skipped or is not there is an error. Whether each test passes on the sound package is for `make test` to say.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os
@@ -51,7 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def commit() -> str:
-    """The hash of the commit that is checked out."""
     return subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 

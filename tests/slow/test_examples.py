@@ -28,10 +28,10 @@ def test_four_mixed_parameters_of_a_boosting_model():
     X = pd.DataFrame({"age": draw.integers(18, 80, 1500), "job": draw.choice(["baker", "clerk", "nurse"], 1500)})
     y = (X["age"] > 45).to_numpy() ^ (X["job"] == "clerk").to_numpy()
     search = tuned(X, y, public=300, evaluations=9)
-    assert set(search.best_params_) == {f"trees__{p}" for p in ("learning_rate", "max_leaf_nodes", "max_iter", "interaction_cst")}
+    assert set(search.best_params_) == {f"trees__{p}" for p in ("learning_rate", "max_leaf_nodes", "class_weight", "interaction_cst")}
     assert search.best_params_["trees__interaction_cst"] is None, "the classes are an exclusive or, which needs an interaction"
     assert search.best_estimator_.score(X[300:], y[300:]) > 0.9
-    assert "(1.000, 1e-06)-DP" in str(search.statement())
+    assert "(1.000, 0.0)-DP" in str(search.statement())
 
 
 def test_without_adult_it_says_where_it_looked(monkeypatch):
@@ -43,8 +43,8 @@ def test_without_adult_it_says_where_it_looked(monkeypatch):
 @pytest.mark.skipif("DPBO_DATA" not in os.environ, reason="the variable DPBO_DATA names no folder with Adult")
 def test_the_same_on_adult(capsys):
     runpy.run_path(str(EXAMPLES / "adult_boosting.py"), run_name="__main__")
-    _, estimate, truth, statement, *_ = capsys.readouterr().out.splitlines()
-    assert float(truth) > 0.85, "76 % have the lower income, the defaults reach 86.8"
+    _, estimate, truth, free, statement, *_ = capsys.readouterr().out.splitlines()
+    assert float(truth) > float(free) + 0.03, "tuning for the protected graduates beats cross-validating on others"
     assert abs(float(estimate) - float(truth)) < 0.03
     assert statement.startswith("This process only")
 

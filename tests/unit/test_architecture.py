@@ -67,12 +67,10 @@ def _nodes(path):
 
 @functools.cache
 def _words(path):
-    """Names and attributes that a file uses."""
     return {getattr(node, "attr", getattr(node, "id", "")) for node in _nodes(path) if isinstance(node, (ast.Attribute, ast.Name))}
 
 
 def _users(*names):
-    """The files that use one of these names."""
     return {str(path.relative_to(ROOT)) for path in FILES if _words(path) & set(names)}
 
 

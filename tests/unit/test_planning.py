@@ -19,7 +19,7 @@ def strategies(plan):
     return {strategy.name: strategy for strategy in plan.strategies}
 
 
-def test_the_noise_is_the_one_an_objective_then_has():
+def test_the_noise_is_the_one_an_objective_and_a_gradient_run_then_have():
     plan = dpbo.plan(400, Budget(5.0, 1e-5), evaluations=12, score_range=(-3.0, 1.0), final_share=0.2)
     curator = Curator(torch.zeros(400), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(5.0, 1e-5))
     terms: dict[str, Any] = {"score_range": (-3.0, 1.0)}
@@ -27,9 +27,6 @@ def test_the_noise_is_the_one_an_objective_then_has():
     final = PrivateObjective(curator, lambda x, r: r, evaluations=1, name="b", budget=0.2, **terms)
     assert strategies(plan)["bo"].noise == pytest.approx(objective.noise_std.item(), rel=1e-6)
     assert plan.final_noise == pytest.approx(final.noise_std.item(), rel=1e-6)
-
-
-def test_the_gradient_noise_is_the_one_a_run_then_has():
     curator = Curator(torch.zeros(5000), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=BUDGET)
     bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.float64)
     gibo = DPGIBO(curator, lambda x, r: r, bounds=bounds, budget=0.9, iterations=10, batch_size=4, clip=1.0)
@@ -52,29 +49,23 @@ def test_which_strategy_is_recommended():
         assert f"Recommended: {fits}" in str(plan)
 
 
-def test_too_few_evaluations_for_a_gradient_and_too_small_a_budget_for_a_choice_are_said():
+def test_what_no_strategy_can_do_is_said():
     plan = strategies(dpbo.plan(1000, Budget(0.01, 1e-6), evaluations=5, dimension=9))
     assert "needs 10 model fits" in plan["gibo"].remark
     assert math.isinf(plan["grid"].detectable_difference)
-
-
-def test_no_difference_beyond_the_range_is_detectable():
     plan = strategies(dpbo.plan(2, BUDGET, evaluations=5, score_range=(-1.0, 0.0)))
     assert math.isinf(plan["bo"].detectable_difference)
     assert math.isinf(plan["grid"].detectable_difference)
     assert "within 1 of the best" in plan["grid"].remark
 
 
-def test_the_command_recommends(capsys):
+def test_the_command_recommends_and_draws(capsys, tmp_path):
     arguments = ["plan", "--units", "1000", "20000", "--epsilons", "1", "3", "--points", "40", "--dimension", "4"]
     assert main(arguments) == 0
     assert "| 20,000 | bo" in capsys.readouterr().out
     assert main(["plan", "--units", "1000", "--epsilons", "1", "--dimension", "4", "--share", "1"]) == 0
     assert "| strategy | releases |" in capsys.readouterr().out
     assert main(["plan", "--dimension", "0"]) == 1
-
-
-def test_the_picture_is_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

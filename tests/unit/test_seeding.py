@@ -5,40 +5,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-import scipy.stats
 import torch
 
-from dpbo import Space
-from dpbo.acquisition import suggest, suggest_in_trust_region, suggest_pareto
 from dpbo.isolation import isolate_generators, seed_torch
 from dpbo.testing import SeededEntropy
-
-SPACE = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform())
-
-
-def observed(t):
-    X = SPACE.sample(t, seed=0)
-    Y = -(X - 0.6).square().sum(1, keepdim=True)
-    return X, Y, torch.full_like(Y, 0.01)
+from tests.unit.acquisition.test_strategies import PAIR, PARETO, PROPOSERS, _bowl, _observed
 
 
-PROPOSERS: dict[str, Any] = {
-    "qlognei": suggest,
-    "trust region": suggest_in_trust_region,
-    "pareto": lambda s, X, Y, V, *, seed: suggest_pareto(s, X, Y, V, -X[:, :1], reference=(-1.0, -1.0), seed=seed),
-}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.deep] * (name == "pareto")) for name in PROPOSERS]
-)  # BoTorch compiles a kernel for pareto
+@pytest.mark.parametrize("name", ["qlognei", "trust region", PARETO])
 def test_threads_that_propose_at_once_get_their_own_points_and_leave_the_generators_as_they_were(name):
     """torch.manual_seed seeds every GPU too, at once or when it is first used, and nobody would put that back."""
     torch.cuda.manual_seed_all(12345)
     propose, before = PROPOSERS[name], (torch.get_rng_state().tolist(), _gpu_seeds())
-    alone = [propose(SPACE, *observed(5 + seed), seed=seed) for seed in range(2)]
+    alone = [propose(PAIR, *_observed(PAIR, 5 + seed, value=_bowl, std=0.1), seed=seed) for seed in range(2)]
     with ThreadPoolExecutor(3) as threads:
-        together = list(threads.map(lambda seed: propose(SPACE, *observed(5 + seed), seed=seed), [0, 1, 0, 1]))
+        together = list(threads.map(lambda seed: propose(PAIR, *_observed(PAIR, 5 + seed, value=_bowl, std=0.1), seed=seed), [0, 1, 0, 1]))
     assert all(torch.equal(x, alone[i % 2]) for i, x in enumerate(together))
     assert (torch.get_rng_state().tolist(), _gpu_seeds()) == before
 

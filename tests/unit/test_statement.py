@@ -70,12 +70,7 @@ def test_every_field_is_there_in_text_json_and_html(tmp_path):
     assert statement.head in statement._repr_html_()
 
 
-def test_a_delta_above_one_over_units_is_warned_of():
-    assert "WARNING" in str(make(budget=Budget(3.0, 0.01)).statement())
-    assert "WARNING" not in str(make(budget=Budget(3.0, 1e-5)).statement())
-
-
-def test_delta_can_be_chosen_only_for_a_budget_of_mu():
+def test_delta_can_be_chosen_only_for_a_budget_of_mu_and_one_above_one_over_units_is_warned_of():
     assert make(budget=Budget.gdp(1.0)).statement().guarantee.epsilon is None
     assert "exactly" not in str(make(budget=Budget.gdp(1.0)).statement().guarantee)
     assert format_up(make(budget=Budget.gdp(1.0)).statement(delta=1e-5).guarantee.epsilon) == "4.378"
@@ -83,12 +78,19 @@ def test_delta_can_be_chosen_only_for_a_budget_of_mu():
         make(budget=Budget(3.0, 1e-5)).statement(delta=1e-3)
     with pytest.raises(InputError, match="delta"):
         make().statement(delta=2.0)
+    assert "WARNING" in str(make(budget=Budget(3.0, 0.01)).statement())
+    assert "WARNING" not in str(make(budget=Budget(3.0, 1e-5)).statement())
 
 
-def test_a_voided_statement_says_why_first():
+def test_a_void_statement_says_why_first_also_where_another_program_gave_no_reason():
     void = make().statement().voided("true values were shown")
     assert str(void).startswith("VOID: true values were shown. Nothing below is a guarantee.")
     assert "VOID" in void._repr_html_()
+    ledger = make().ledger
+    head = ledger.head()
+    with ledger.storage.writing() as connection:
+        insert(connection, Record.following(head, "void", "", {"state": head.body["state"]}))
+    assert str(compose_statement(ledger)).splitlines()[0].startswith("VOID: no reason was given.")
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-or-remove-one"])
@@ -152,15 +154,6 @@ def test_an_assumption_that_no_part_of_dpbo_makes_stands_in_the_statement_as_the
     assert "noted by the caller" in statement.assumptions["consent-was-given"]
     assert "nobody learns how many runs" in statement.assumptions["runs-hidden"]
     assert statement.lines[0].endswith("consent-was-given, runs-hidden")
-
-
-def test_a_void_record_without_a_reason_voids():
-    """A ledger that another program wrote may hold one."""
-    ledger = make().ledger
-    head = ledger.head()
-    with ledger.storage.writing() as connection:
-        insert(connection, Record.following(head, "void", "", {"state": head.body["state"]}))
-    assert str(compose_statement(ledger)).splitlines()[0].startswith("VOID: no reason was given.")
 
 
 def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_steps_of_dp_sgd(tmp_path):

@@ -112,11 +112,16 @@ def test_numbers_of_numpy_reach_the_ledger_and_a_refused_one_reserves_nothing():
     assert curator.ledger.verify().kind == "value"
 
 
-def test_a_refusal_shows_the_callers_line_and_two_more():
+def test_a_refusal_and_a_warning_point_at_the_callers_line():
     with pytest.raises(InputError) as caught:
         GaussianEvent(cast(Any, 1j), 3)
     files = [frame.filename.rpartition("/")[2] for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert files == ["test_validation.py", "validation.py", "validation.py"]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert dpbo.PrivateObjective(make(), score, score_range=(0.0, 1.0), evaluations=500).evaluations == 500
+        gibo(budget=0.1, iterations=50)
+    assert [warning.filename for warning in warned if warning.category is NoiseWarning] == [__file__] * 2
 
 
 def test_a_refused_text_is_not_shown_for_it_may_be_a_password():
@@ -182,14 +187,6 @@ def test_details_are_looked_at_before_the_records():
         with pytest.raises(InputError, match="details"):
             curator.evaluate(query(lambda _, rows: asked.append(len(rows))), x=wrong)
     assert asked == []
-
-
-def test_a_warning_points_at_the_callers_line():
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        assert dpbo.PrivateObjective(make(), score, score_range=(0.0, 1.0), evaluations=500).evaluations == 500
-        gibo(budget=0.1, iterations=50)
-    assert [warning.filename for warning in warned if warning.category is NoiseWarning] == [__file__] * 2
 
 
 def test_neither_records_nor_long_sequences_are_read():

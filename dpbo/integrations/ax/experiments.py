@@ -9,8 +9,6 @@ generated that the budget does not cover. Ax also records when trials begin and 
 If a score fails on private records, Ax is not told: the error ends the run, and the trial stays running and can be tried again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections import deque
@@ -160,12 +158,7 @@ class ClientObjective:
                 those of a worker that died.
         """
         if any(issubclass(PrivateFailure, kind) for kind in catch):
-            raise InputError(
-                "catch",
-                "a class that includes PrivateFailure",
-                "classes of exceptions that only the fit raises",
-                "For example (FloatingPointError,).",
-            )
+            raise InputError("catch", "a class of all errors", "errors that only fit raises", "For example (FloatingPointError,).")
         queue, jobs, begun, failures = deque(self.running), dict[Future[Handle], int](), 0, 0
         if workers > 1 and not ordered:
             self.objective.curator.assume("durations-tell-nothing")

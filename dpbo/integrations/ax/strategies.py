@@ -8,8 +8,6 @@ schedule's side is 1, its b is in standard deviations of the scores per width of
 This module registers dpbo's acquisition functions with Ax's modular BoTorch: how each is built from a surrogate, and its name in storage.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -41,13 +39,6 @@ Numbers = Mapping[str, float]
 """A schedule as Ax stores it: its arguments."""
 
 
-def stored(schedule: SrinivasFinite | SrinivasCompact) -> dict[str, float]:
-    """A schedule's arguments, as JSON values. Raises InputError for any other callable."""
-    if not isinstance(schedule, (SrinivasFinite, SrinivasCompact)):
-        raise InputError("schedule", schedule, "a SrinivasFinite or SrinivasCompact", "Ax stores its numbers, not its code.")
-    return dataclasses.asdict(schedule)
-
-
 def _ucb(
     model: Any, schedule: Schedule | Numbers, X_pending: Tensor | None = None, posterior_transform: Any = None, **_unused: Any
 ) -> dict[str, Any]:
@@ -67,22 +58,16 @@ def _gradient_information(
 ) -> dict[str, Any]:
     """theta omitted: the observed point of highest posterior mean."""
     _require_maximised(posterior_transform)
-    if theta is None:
-        X = model.train_inputs[0]
-        with torch.no_grad():
-            theta = X[model.posterior(X).mean[..., 0].argmax()]
-    return {"model": _history(model), "theta": torch.as_tensor(theta, dtype=torch.float64), "X_pending": X_pending}
-
-
-def _history(model: Any) -> GradientPosterior:
-    """A GradientPosterior with the model's kernel, noise and points."""
-    noise = model.likelihood.noise.detach()
+    X, noise = model.train_inputs[0], model.likelihood.noise.detach()
     if getattr(model, "input_transform", None) is not None or float(noise.max() - noise.min()) > _EQUAL * float(noise.max()):
         remedy = "Use dpbo.integrations.ax.gradient_information, over values of one plan."
         raise InputError("model", model, "without input transform and of one noise variance", remedy)
+    if theta is None:
+        with torch.no_grad():
+            theta = X[model.posterior(X).mean[..., 0].argmax()]
     posterior = GradientPosterior(model.covar_module, float(noise.max()))
-    posterior.append(model.train_inputs[0])
-    return posterior
+    posterior.append(X)
+    return {"model": posterior, "theta": torch.as_tensor(theta, dtype=torch.float64), "X_pending": X_pending}
 
 
 def _require_maximised(posterior_transform: Any) -> None:
@@ -112,7 +97,7 @@ def noisy_improvement(*, initial: Annotated[int, at_least(2)] = 8, seed: Seed = 
 @checked
 def gp_ucb(schedule: SrinivasFinite | SrinivasCompact, *, initial: Annotated[int, at_least(2)] = 8, seed: Seed = 0) -> GenerationStrategy:
     """Sobol points, then GP-UCB. Running trials count as observed at their posterior mean (GP-BUCB)."""
-    return _strategy(GPUCB, {"schedule": stored(schedule)}, initial, seed)
+    return _strategy(GPUCB, {"schedule": dataclasses.asdict(schedule)}, initial, seed)
 
 
 @checked

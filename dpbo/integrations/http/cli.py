@@ -5,15 +5,13 @@ choice is an option and is written to release.json. Both commands continue after
 from its journal.
 """
 
-from __future__ import annotations
-
 import argparse
+import operator
 import os
 import pathlib
 import secrets
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
@@ -40,8 +38,8 @@ def curate(options: argparse.Namespace) -> None:
     chosen = _noise(options, curator)
     protection = {"declassified": options.declassify} if options.declassify else {"budget": options.outcome_share}
     outcomes = Outcomes(
-        curator, _outcome, value_range=tuple(options.outcome_range), repeats=options.repeats, limit=options.limit, worst=options.missing,
-        terms={"outcome": options.outcome}, name=f"outcomes {options.name}".strip(), **protection,
+        curator, operator.itemgetter("outcome"), value_range=tuple(options.outcome_range), repeats=options.repeats, limit=options.limit,
+        worst=options.missing, terms={"outcome": options.outcome}, name=f"outcomes {options.name}".strip(), **protection,
     )  # fmt: skip
     table = RowTable(
         (0.0,) * len(options.columns), options.radius, row_change=_row_change(options), projection=chosen.projection, table=_TABLE
@@ -67,9 +65,11 @@ def model(options: argparse.Namespace) -> None:
     rows, facts = read_release(options.folder)
     lower, upper = facts["outcome"]["range"]
     deviation = options.deviation or (upper - lower) / 4
+    prior = ScaleKernel(RBFKernel()).double()
+    prior.base_kernel.lengthscale, prior.outputscale = torch.tensor(options.length_scale).double(), torch.tensor(deviation**2).double()
     modeler = Modeler(
         rows.Z,
-        kernel=noisy_inputs(_prior(options.length_scale, deviation), rows.variance, dimension=rows.Z.shape[1]),
+        kernel=noisy_inputs(prior, rows.variance, dimension=rows.Z.shape[1]),
         noise=max(options.noise + facts["outcome"]["variance"], 1e-6 * deviation**2),
         mean=(lower + upper) / (-2 if options.minimise else 2),
         repeats=facts["repeats"] > 1,
@@ -124,16 +124,6 @@ def _constants(name: str, given: Sequence[float] | None, X: torch.Tensor, defaul
     if values.shape != X.shape[1:] or not bool(values.isfinite().all()):
         raise InputError(name, tuple(values.tolist()), f"one finite number for each of {X.shape[1]} columns")
     return values
-
-
-def _prior(length_scale: float, deviation: float) -> ScaleKernel:
-    kernel = ScaleKernel(RBFKernel()).double()
-    kernel.base_kernel.lengthscale, kernel.outputscale = torch.tensor(length_scale).double(), torch.tensor(deviation**2).double()
-    return kernel
-
-
-def _outcome(records: Any) -> Any:
-    return records["outcome"]
 
 
 def _token(path: str | None) -> str:

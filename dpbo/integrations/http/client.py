@@ -7,14 +7,11 @@ Each question has a name and is written to the journal before it is sent. After 
 name, and the curator gives the answer that it drew the first time. Nothing here is private, and nothing here imports the curator.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
 import time
 import uuid
-from collections.abc import Iterator
 from typing import Any, Self
 
 import httpx
@@ -103,8 +100,13 @@ class Journal:
         self.skipped: set[str] = set()
         try:
             self._path.open("a").close()
-            for entry in self._entries():
-                self._take(entry)
+            content = self._path.read_bytes()
+            whole = content[: content.rfind(b"\n") + 1]
+            if len(whole) < len(content):  # the last line was cut off: it is removed, so that the next one starts cleanly
+                with self._path.open("r+b") as file:
+                    file.truncate(len(whole))
+            for line in whole.splitlines():
+                self._take(json.loads(line))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError("journal", str(path), "a journal of a search, or a new file that can be written") from error
 
@@ -141,15 +143,6 @@ class Journal:
             self.answers[name] = Answer(self.questions[name], entry["value"], entry["variance"])
         else:
             self.skipped.add(name)
-
-    def _entries(self) -> Iterator[dict[str, Any]]:
-        """All complete lines. A last line that was cut off is removed, so that the next one starts cleanly."""
-        content = self._path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            with self._path.open("r+b") as file:
-                file.truncate(len(whole))
-        yield from (json.loads(line) for line in whole.splitlines())
 
 
 @checked

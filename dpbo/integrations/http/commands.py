@@ -1,24 +1,20 @@
 """Options of the commands `python -m dpbo curate` and `model`. Their work is in `cli`, which is imported when it runs."""
 
-from __future__ import annotations
-
 import argparse
+import importlib
+
+_CLI = "dpbo.integrations.http.cli"
 
 
 def curate_options(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m dpbo curate`."""
-    parser.set_defaults(run=_curate)
+    parser.set_defaults(run=lambda options: importlib.import_module(_CLI).curate(options))
     add = parser.add_argument
     add("data", metavar="DATA", help="private table (csv, csv.gz, npz or parquet); it stays on this machine")
     add("--columns", nargs="+", required=True, help="columns of the rows that are released")
     add("--center", nargs="+", type=float, help="public constants subtracted from the columns (default 0)")
     add("--scale", nargs="+", type=float, help="public constants the columns are then divided by (default 1)")
-    add(
-        "--radius",
-        type=float,
-        required=True,
-        help="public bound on the norm of a row, in scaled units; longer rows are clipped",
-    )
+    add("--radius", type=float, required=True, help="public bound on the norm of a row, in scaled units; longer rows are clipped")
     add("--row-change", type=float, help="protect a row against a change of at most this norm, in scaled units; omitted: any replacement")
     add("--epsilon", type=float, required=True, help="epsilon of the whole budget")
     add("--delta", type=float, default=0.0, help="delta of the whole budget (default 0)")
@@ -43,7 +39,7 @@ def curate_options(parser: argparse.ArgumentParser) -> None:
 
 def model_options(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m dpbo model`."""
-    parser.set_defaults(run=_model)
+    parser.set_defaults(run=lambda options: importlib.import_module(_CLI).model(options))
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="folder that the curator released")
     add("--curator", required=True, metavar="URL", help="address of the curator's server")
@@ -54,15 +50,3 @@ def model_options(parser: argparse.ArgumentParser) -> None:
     add("--minimise", action="store_true", help="search the smallest outcome instead of the largest")
     add("--steps", type=int, default=50, help="number of questions (default 50)")
     add("--journal", required=True, metavar="FILE", help="file of questions and answers; an existing one is continued")
-
-
-def _curate(options: argparse.Namespace) -> None:
-    from dpbo.integrations.http.cli import curate
-
-    curate(options)
-
-
-def _model(options: argparse.Namespace) -> None:
-    from dpbo.integrations.http.cli import model
-
-    model(options)

@@ -14,8 +14,6 @@ Failures on private records give a status only. Transport is not encrypted here:
 serves a ledger.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import json
@@ -65,7 +63,7 @@ def application(outcomes: Outcomes, *, token: str, every: Positive = 0.1) -> Sta
 
     async def value(request: Request) -> Response:
         async def answer() -> Any:
-            row, name = _question(await _body(request))
+            row, name = await _question(request)
             return await queue.run(lambda: vars(outcomes.value(row, request=name)))
 
         return await _reply(request, token, answer)
@@ -123,23 +121,24 @@ async def _reply(request: Request, token: str, answer: Callable[[], Awaitable[An
         return _error(400, "Refused", "the connection was closed before the question was complete")
     except LedgerUnavailable:
         return _error(503, "LedgerUnavailable", "the ledger is unavailable; ask again later by the same name")
-    except (InputError, BudgetExceeded, ReleaseLost) as error:
-        return _error(_status(error), type(error).__name__, str(error))
+    except InputError as error:
+        return _error({"row": 404, "request": 409}.get(error.parameter, 400), "InputError", str(error))
+    except BudgetExceeded as error:
+        return _error(429 if error.unit == "answers" else 409, "BudgetExceeded", str(error))
+    except ReleaseLost as error:
+        return _error(410, "ReleaseLost", str(error))
     except Exception as error:  # its text may be private
         _LOG.error("a question failed: %s", type(error).__name__)
         return _error(500, "Failed", "the question failed; the operator's log has the type of the error")
 
 
-async def _body(request: Request) -> bytes:
+async def _question(request: Request) -> tuple[int, str]:
+    """The row and the name of a question."""
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MOST_BYTES:
             raise _Refused(413, f"a question has at most {_MOST_BYTES} bytes")
-    return body
-
-
-def _question(body: bytes) -> tuple[int, str]:
     try:
         question = json.loads(body)
     except (ValueError, RecursionError):
@@ -150,14 +149,6 @@ def _question(body: bytes) -> tuple[int, str]:
     if isinstance(row, bool) or not isinstance(row, int) or not isinstance(name, str):
         raise _Refused(400, "row must be a whole number, request a text")
     return row, name
-
-
-def _status(error: InputError | BudgetExceeded | ReleaseLost) -> int:
-    if isinstance(error, InputError):
-        return {"row": 404, "request": 409}.get(error.parameter, 400)
-    if isinstance(error, BudgetExceeded):
-        return 429 if error.unit == "answers" else 409
-    return 410
 
 
 def _error(status: int, kind: str, message: str) -> Response:

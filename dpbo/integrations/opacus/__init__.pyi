@@ -1,7 +1,7 @@
 from .accountant import LedgerAccountant as LedgerAccountant
-from .config import DPSGDConfig as DPSGDConfig
 from .engine import PrivateEngine as PrivateEngine
 from .engine import Session as Session
+from .planning import DPSGDConfig as DPSGDConfig
 from .planning import plan_tuning as plan_tuning
 from .strip import strip_opacus as strip_opacus
 from .tuning import tune as tune

@@ -20,11 +20,12 @@ import os
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from dpbo._opacus import load_opacus
 from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.composition import compose
+from dpbo.curator.curator import Curator
 from dpbo.errors import InputError, LedgerError, OpacityError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
 from dpbo.privacy import Adjacency
@@ -32,22 +33,9 @@ from dpbo.statement import NOT_BOUNDED
 from dpbo.validation import Count, Positive, checked, require
 
 IAccountant: Any = load_opacus("opacus.accountants").IAccountant
-_ATTESTED = "dpsgd-attested"
-
 _COUNTING: weakref.WeakSet[LedgerAccountant] = weakref.WeakSet()
 
 Step = tuple[float, float, int]  # noise multiplier, sample rate, how often: Opacus' own entry
-
-
-class CuratorLike(Protocol):
-    """What the accountant needs of a curator."""
-
-    @property
-    def adjacency(self) -> Adjacency: ...
-    @property
-    def ledger(self) -> Any: ...
-    def reserve(self, name: str, event: Event, *, slots: int, terms: Mapping[str, Any]) -> Event: ...
-    def statement(self, *, delta: float | None = None) -> Any: ...
 
 
 @checked
@@ -66,7 +54,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     _planned: Step  # with a curator only
 
     def __init__(
-        self, curator: CuratorLike | None = None, *, noise_multiplier: float | None = None, steps: int | None = None, name: str = "dp-sgd"
+        self, curator: Curator | None = None, *, noise_multiplier: float | None = None, steps: int | None = None, name: str = "dp-sgd"
     ) -> None:
         self._curator, self._name = curator, name
         self._runs: dict[str, list[Step]] = {}
@@ -87,7 +75,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         """Reserve the planned steps at this rate in the curator's ledger, or resume them."""
         assert self._curator is not None
         multiplier, _, steps = self._planned
-        self._curator.ledger.note("assume", _ATTESTED)
+        self._curator.ledger.note("assume", "dpsgd-attested")
         terms = {"attested": "Poisson", "sample_rate": float(sample_rate)}
         self._curator.reserve(self._name, self._event(multiplier, sample_rate), slots=steps, terms=terms)
         self._planned = multiplier, float(sample_rate), steps
@@ -124,8 +112,8 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         """
         if self._curator is not None:
             statement = self._curator.statement(delta=delta)
-            bounded = statement.guarantee.epsilon is not None and not statement.lines[0].startswith(NOT_BOUNDED)
-            return float(statement.guarantee.epsilon) if bounded else float("inf")
+            epsilon = statement.guarantee.epsilon
+            return float("inf") if epsilon is None or statement.lines[0].startswith(NOT_BOUNDED) else epsilon
         steps = [self._event(multiplier, rate).repeated(count) for multiplier, rate, count in self.history]
         return compose([*steps, *self._releases.values()], delta=delta, refine=refine).epsilon
 
@@ -172,8 +160,13 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
             raise LedgerError("the checkpoint contradicts a release that is known here; nothing was loaded.")
         self._counting = True
         if self._curator is not None:
+            records = self._curator.ledger.records()
             for run, steps in loaded.items():
-                self._charge_rest(run, steps)
+                bodies = [record.body for record in records if record.kind == "charge" and record.body.get("run") == run]
+                events = [event_from_json(body["event"]) for body in bodies]
+                charged = [(event.repeated(1), event.slots) for event in events]
+                for event, count in _rest(charged, [(self._event(multiplier, rate), count) for multiplier, rate, count in steps]):
+                    self._charge(event.repeated(count), run, None)
         self._runs.update(runs)
         self._releases.update(releases)
 
@@ -201,15 +194,6 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     def _charge(self, event: Event, run: str, plan: str | None) -> None:
         assert self._curator is not None
         self._curator.ledger.charge(self._name, event, {"attested": "Poisson", "run": run}, plan)
-
-    def _charge_rest(self, run: str, steps: list[Step]) -> None:
-        """Charge the steps of a run that the ledger lacks. Raises LedgerError if the ledger contradicts it."""
-        assert self._curator is not None
-        charges = (record.body for record in self._curator.ledger.records() if record.kind == "charge" and record.body.get("run") == run)
-        known = [(event.repeated(1), event.slots) for event in (event_from_json(body["event"]) for body in charges)]
-        loaded = [(self._event(multiplier, rate), count) for multiplier, rate, count in steps]
-        for event, count in _rest(known, loaded):
-            self._charge(event.repeated(count), run, None)
 
 
 def _append(steps: list[Step], step: Step) -> None:

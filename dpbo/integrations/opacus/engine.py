@@ -32,17 +32,18 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dpbo._opacus import load_opacus
+from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
-from dpbo.integrations.opacus.accountant import CuratorLike, LedgerAccountant
-from dpbo.integrations.opacus.config import DPSGDConfig
+from dpbo.integrations.opacus.accountant import LedgerAccountant
 from dpbo.integrations.opacus.noise import LEAST_NORM, MOST_NORM, NoisedOptimizer, PoissonSamples
+from dpbo.integrations.opacus.planning import DPSGDConfig
 from dpbo.validation import between, checked, require
 
 _loaders: Any = load_opacus("opacus.data_loader")
@@ -138,7 +139,7 @@ class PrivateEngine(NoisedEngine):
         InputError: a unit may have several records (Opacus clips single records).
     """
 
-    def __init__(self, curator: CuratorLike, config: DPSGDConfig, *, name: str = "dp-sgd") -> None:
+    def __init__(self, curator: Curator, config: DPSGDConfig, *, name: str = "dp-sgd") -> None:
         super().__init__(config, self._charge_step)
         self.accountant = LedgerAccountant(curator, noise_multiplier=config.noise_multiplier, steps=config.steps, name=name)
 
@@ -149,12 +150,6 @@ class PrivateEngine(NoisedEngine):
 
     def _charge_step(self, optimizer: Any) -> None:
         self.accountant.step(noise_multiplier=optimizer.noise_multiplier, sample_rate=self.config.rate)
-
-
-class Fit(Protocol):
-    """Trains one model on the records of a session."""
-
-    def __call__(self, parameters: dict[str, Any], session: Session) -> nn.Module: ...
 
 
 @checked
@@ -196,3 +191,7 @@ class Session:
         """Called before a step's noise is drawn. Steps need no count: each takes one sample, and there are as many samples as steps."""
         if optimizer.noise_multiplier != self.config.noise_multiplier:
             raise InputError("noise_multiplier", optimizer.noise_multiplier, f"{self.config.noise_multiplier}, as configured")
+
+
+Fit = Callable[[dict[str, Any], Session], nn.Module]
+"""`fit(parameters, session)`: trains one model on the records of a session."""

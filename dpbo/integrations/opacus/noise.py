@@ -23,8 +23,6 @@ one a record may move the sum further. So samples are counted where they are dra
 noise is drawn; none of these counts stands in a hook, which another hook could replace.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

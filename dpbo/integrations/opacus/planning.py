@@ -12,25 +12,58 @@ itself, the guarantee is that of the worse role, and each role gets the least no
     "once"        one run with parameters that were fixed beforehand
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.composition import compose
 from dpbo.errors import InputError
-from dpbo.events import Event, GaussianEvent, RolesEvent, SelectionEvent
-from dpbo.integrations.opacus.config import DPSGDConfig
+from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, RolesEvent, SelectionEvent
+from dpbo.mechanisms.additive import LEAST, MOST
 from dpbo.privacy import Adjacency, Budget
 from dpbo.run_counts import RunCountLaw, TruncatedNegativeBinomial
-from dpbo.validation import Count, Positive, ScoreRange, checked
+from dpbo.validation import Count, Positive, ScoreRange, between, checked
 
 SHAPE = 3.0
 """Shape of the negative binomial number of runs; the cheapest in runs and epsilon on the public table of DP-SGD runs."""
 _PRECISION = 1e-4
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class DPSGDConfig:
+    """Public settings of every DP-SGD run.
+
+    Attributes:
+        noise_multiplier: noise standard deviation over the norm bound of one record's gradient, as in Opacus; from 0.01 to 2^20.
+        epochs: expected number of passes over the records.
+        batches: number of Poisson samples an epoch; each takes every record with probability 1 / batches.
+        batch_size: public number that the sum of clipped gradients is divided by; about records / batches.
+    """
+
+    noise_multiplier: Annotated[float, between(LEAST, MOST)]
+    epochs: Count
+    batches: Count
+    batch_size: Count
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of one run."""
+        return self.epochs * self.batches
+
+    @property
+    def rate(self) -> float:
+        """Probability with which a Poisson sample takes a record."""
+        return 1.0 / self.batches
+
+    def event(self, adjacency: Adjacency) -> Event:
+        """What one run costs a training record under this relation."""
+        if self.batches == 1:
+            return convert_adjacency(GaussianEvent(self.noise_multiplier, self.steps), Adjacency.ADD_OR_REMOVE_ONE, adjacency)
+        return PoissonGaussianEvent(self.noise_multiplier, self.steps, rate=self.rate, relation=adjacency.value)
 
 
 @dataclass(frozen=True)
@@ -61,29 +94,14 @@ class TuningPlan:
     spread: tuple[float, float] = (1.0, 1.0)
 
 
-@dataclass(frozen=True)
-class TuningPlans(Mapping[str, TuningPlan]):
+class TuningPlans(dict[str, TuningPlan]):
     """Plans by strategy; `str()` is a Markdown table."""
-
-    plans: tuple[TuningPlan, ...]
-
-    def __getitem__(self, strategy: str) -> TuningPlan:
-        try:
-            return next(plan for plan in self.plans if plan.strategy == strategy)
-        except StopIteration:
-            raise KeyError(strategy) from None
-
-    def __iter__(self) -> Iterator[str]:
-        return (plan.strategy for plan in self.plans)
-
-    def __len__(self) -> int:
-        return len(self.plans)
 
     def __str__(self) -> str:
         titles = ("strategy", "runs", "at most, 19 times in 20", "noise multiplier of a step", "epsilon of one run", "noise of a score")
         head = f"| {' | '.join(titles)} |\n|---|{'---:|' * (len(titles) - 1)}"
         rows = [f"| {p.strategy} | {p.runs:.4g} | {p.usually} | {p.config.noise_multiplier:.3g} | {p.run_epsilon:.3g} | {p.score_std:.2g} |"
-                for p in self.plans]  # fmt: skip
+                for p in self.values()]  # fmt: skip
         return "\n".join([head, *rows])
 
 
@@ -126,7 +144,7 @@ def plan_tuning(
         "search": _Strategy(float(runs), runs, lambda event: event.repeated(event.slots * runs)),
         "once": _Strategy(1.0, 1, lambda event: event),
     }
-    return TuningPlans(tuple(_plan(name, one, budget, config, adjacency, width / validation) for name, one in strategies.items()))
+    return TuningPlans({name: _plan(name, one, budget, config, adjacency, width / validation) for name, one in strategies.items()})
 
 
 class _Strategy(NamedTuple):
@@ -142,41 +160,26 @@ class _Strategy(NamedTuple):
 def _plan(name: str, strategy: _Strategy, budget: Budget, config: DPSGDConfig, adjacency: Adjacency, unit: float) -> TuningPlan:
     """`unit`: how far one validation record moves the mean score."""
     epsilon, delta = budget.epsilon or 0.0, budget.delta or 0.0
+    runs, usually, cost, run_count, spread = strategy
 
     def least_noise(event: Callable[[float], Event]) -> float:
-        return _least(lambda multiplier: compose([strategy.cost(event(multiplier))], delta=delta).epsilon <= epsilon, budget, name)
+        return _least(lambda multiplier: compose([cost(event(multiplier))], delta=delta).epsilon <= epsilon, budget, name)
 
     def with_noise(multiplier: float) -> DPSGDConfig:
         return dataclasses.replace(config, noise_multiplier=multiplier)
 
     fitted = with_noise(least_noise(lambda multiplier: with_noise(multiplier).event(adjacency)))
     multiplier = least_noise(lambda multiplier: GaussianEvent(multiplier))
-    steps = fitted.event(adjacency)
-    events = _events(strategy, steps, GaussianEvent(multiplier))
+    steps, score = fitted.event(adjacency), GaussianEvent(multiplier)
+    if run_count is not None:  # hidden runs are charged at once; else training before each run, and its score after it
+        events = [RolesEvent(costs=(("training", (cost(steps),)), ("validation", (cost(score),))))]
+    else:
+        events = [
+            RolesEvent(slots=usually, costs=(("training", (steps,)),)),
+            RolesEvent(multiplier, usually, costs=(("validation", (GaussianEvent(1.0),)),)),
+        ]
     run_epsilon = compose([steps], delta=delta).epsilon
-    return TuningPlan(
-        name,
-        fitted,
-        multiplier,
-        multiplier * unit,
-        strategy.runs,
-        strategy.usually,
-        run_epsilon,
-        events,
-        strategy.run_count,
-        strategy.spread,
-    )
-
-
-def _events(strategy: _Strategy, steps: Event, score: Event) -> tuple[Event, ...]:
-    """The events as they are charged: hidden runs at once; else training before each run, and its score after it."""
-    if strategy.run_count is not None:
-        return (RolesEvent(costs=(("training", (strategy.cost(steps),)), ("validation", (strategy.cost(score),)))),)
-    unscaled = dataclasses.replace(score, noise_multiplier=1.0)
-    return (
-        RolesEvent(slots=strategy.usually, costs=(("training", (steps,)),)),
-        RolesEvent(score.noise_multiplier, strategy.usually, costs=(("validation", (unscaled,)),)),
-    )
+    return TuningPlan(name, fitted, multiplier, multiplier * unit, runs, usually, run_epsilon, tuple(events), run_count, spread)
 
 
 def _least(fits: Callable[[float], bool], budget: Budget, strategy: str) -> float:

@@ -5,8 +5,6 @@ Opacus keeps on each parameter how every record of the last sample would change 
 `torch.save` included, writes all of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 
@@ -38,25 +36,18 @@ def strip_opacus(module: nn.Module) -> nn.Module:
         twin = copy.deepcopy(module, tensors)
     if twin is None:
         raise InputError("module", type(module).__name__, "one that can be copied", "Keep no outputs in its attributes.")
-    root = nn.ModuleList([twin])
-    _unwrap(root)
-    hooks_of_opacus = load_opacus("opacus.grad_sample").AbstractGradSampleHooks
+    root, opacus = nn.ModuleList([twin]), load_opacus("opacus.grad_sample")
+    for part in [*root.modules()]:
+        for name, child in part._modules.items():
+            if isinstance(child, opacus.AbstractGradSampleModule):
+                part._modules[name] = child._module
     for part in root.modules():
         for hooks in (part._forward_hooks, part._backward_hooks):
             for key, hook in [*hooks.items()]:  # a method, or a partial of one
-                if isinstance(getattr(getattr(hook, "func", hook), "__self__", None), hooks_of_opacus):
+                if isinstance(getattr(getattr(hook, "func", hook), "__self__", None), opacus.AbstractGradSampleHooks):
                     del hooks[key]
         vars(part).pop(_ON_MODULES, None)
         if part._parameters:  # on other layers these names are the module's own
             for name in _ON_LAYERS:
                 vars(part).pop(name, None)
     return root[0]
-
-
-def _unwrap(parent: nn.Module) -> None:
-    """Replace every wrapper below by the module that it wraps."""
-    wrapper = load_opacus("opacus.grad_sample").AbstractGradSampleModule
-    for part in [*parent.modules()]:
-        for name, child in part._modules.items():
-            if isinstance(child, wrapper):
-                part._modules[name] = child._module

@@ -4,9 +4,7 @@
     found = tune(fit, right, training=train_set, validation=(X_val, y_val), space=space, budget=Budget(6.0, 1e-5), plan=plans["selection"])
     found.parameters, found.model, found.score, found.statement
 
-"selection" hides every run but the best; "hypo" also lets hidden runs look at earlier ones, within bounds. "search" releases each run's
-score and proposes from the scores (`suggest`); its models are paid for, so the recommended one is returned without another run. "once"
-is a search of one run, at parameters that were fixed beforehand.
+The strategies are those of `plan_tuning`. The models of a "search" are paid for, so the recommended one is returned without another run.
 
 A search is resumed from its ledger. A run that was killed has been charged, and is not run again; its model is kept in `folder`, or lives
 as long as the process. A selection that was killed is charged and lost, because what it drew must stay hidden and must not be drawn twice.
@@ -16,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
 import math
 import os
 import pathlib
@@ -146,14 +143,6 @@ def tune(
         curator, _CopyScore(score), score_range=score_range, evaluations=plan.usually, fit=models.fit, name=_SCORES, divisor=divisor,
         role="validation", terms={"space": describe_space(space.specs)},
     )  # fmt: skip
-    _search(objective, models, space, fixed, initial, seed)
-    X, Y, Yvar = objective.history()
-    means = posterior_mean(space, X, Y, Yvar)
-    best_run = int(means.argmax())
-    return TunedModel(space.decode(X[best_run]), models.kept(X[best_run]), float(means[best_run]), curator.statement(), X, Y)
-
-
-def _search(objective: PrivateObjective, models: _Models, space: Space, fixed: torch.Tensor | None, initial: int, seed: int) -> None:
     for x in models.unscored(objective.history()[0])[: objective.remaining]:
         objective(x.unsqueeze(0))
     design = space.sample(max(initial, 2), seed=seed) if fixed is None else fixed.unsqueeze(0)
@@ -162,6 +151,10 @@ def _search(objective: PrivateObjective, models: _Models, space: Space, fixed: t
         X, Y, Yvar = objective.history()
         x = design[begun] if begun < len(design) or len(X) < 2 else suggest(space, X, Y, Yvar, seed=1000 * seed + begun)[0]
         objective(x.unsqueeze(0))
+    X, Y, Yvar = objective.history()
+    means = posterior_mean(space, X, Y, Yvar)
+    best_run = int(means.argmax())
+    return TunedModel(space.decode(X[best_run]), models.kept(X[best_run]), float(means[best_run]), curator.statement(), X, Y)
 
 
 class _Models:
@@ -171,7 +164,7 @@ class _Models:
         self._curator, self._train, self._space = curator, train, space
         self._event, self._runs = plan.events[0].repeated(1), plan.usually
         self._folder = None if folder is None else pathlib.Path(folder)
-        self._in_memory: dict[str, nn.Module] = {}
+        self._in_memory: dict[tuple[float, ...], nn.Module] = {}
         settings = {name: value for name, value in dataclasses.asdict(plan.config).items() if name != "noise_multiplier"}
         terms = {"role": _TRAINING, "attested": "Poisson", "space": describe_space(space.specs), **settings}
         curator.reserve(_TRAINING, self._event, slots=plan.usually, terms=terms)
@@ -230,5 +223,5 @@ class _CopyScore:
         return torch.full((count_records(records),), math.nan) if model is None else self.score(copy.deepcopy(model), records)
 
 
-def _key(x: torch.Tensor) -> str:
-    return hashlib.sha256(repr(x.tolist()).encode()).hexdigest()[:16]
+def _key(x: torch.Tensor) -> tuple[float, ...]:
+    return tuple(x.tolist())

@@ -4,8 +4,6 @@ Optuna's own samplers work on a private objective too, but they take its values 
 its noise variance, and the Gaussian process behind `dpbo.acquisition.suggest` uses it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -53,8 +51,7 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # O
         entries = {known.user_attrs[ENTRY] for known in finished}
         others = study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.FAIL))  # where a fit failed, it would again
         others = [t for t in others if t.number != trial.number and t.user_attrs.get(ENTRY) not in entries]
-        points = [self._suggestions.point(t.params) for t in others if self._suggestions.holds(t.params)]
-        pending = torch.stack(points) if points else torch.empty(0, len(self._space.names), dtype=torch.float64)
+        pending = self._suggestions.points([t.params for t in others if self._suggestions.holds(t.params)])
         x = suggest(self._space, X, Y, Yvar, seed=1000 * self._seed + trial.number, pending=pending)
         return self._suggestions.shown(x[0])
 
@@ -87,8 +84,5 @@ def _observed(study: optuna.Study, suggestions: Suggestions) -> list[FrozenTrial
 
 def _columns(trials: list[FrozenTrial], suggestions: Suggestions) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """X `t x d`, Y `t x 1`, Yvar `t x 1`."""
-    if not trials:
-        return torch.empty(0, len(suggestions.parameters)).double(), torch.empty(0, 1).double(), torch.empty(0, 1).double()
-    X = torch.stack([suggestions.point(trial.params) for trial in trials])
-    Y, Yvar = ([[trial.value] for trial in trials], [[trial.user_attrs[YVAR]] for trial in trials])
-    return X, torch.tensor(Y, dtype=torch.float64), torch.tensor(Yvar, dtype=torch.float64)
+    values = torch.tensor([[t.value, t.user_attrs[YVAR]] for t in trials], dtype=torch.float64).reshape(-1, 2)
+    return suggestions.points([t.params for t in trials]), values[:, :1], values[:, 1:]

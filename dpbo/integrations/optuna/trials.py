@@ -12,8 +12,6 @@ statement's assumption `timing-not-observed`. Where trials run in parallel (`n_j
 what the next trial knows, depend on durations: the statement then also lists `durations-tell-nothing`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import pathlib
@@ -24,7 +22,7 @@ import sqlalchemy as sa
 import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from dpbo.errors import BudgetExceeded, InputError, PrivateFailure
 from dpbo.integrations.parameter_encoding import Kind, Parameter, ParameterEncoding
@@ -47,6 +45,10 @@ class Suggestions(ParameterEncoding):
     def __init__(self, space: Space) -> None:
         super().__init__(space, lambda value, _: value is None or isinstance(value, (bool, int, float, str)))
         self.distributions = {parameter.name: _distribution(parameter) for parameter in self.parameters}
+
+    def points(self, shown: list[dict[str, Any]]) -> torch.Tensor:
+        """The points of several such parameters, `n x d`."""
+        return torch.stack([self.point(one) for one in shown]) if shown else self.space.bounds[:0]
 
     def suggest(self, trial: optuna.Trial) -> torch.Tensor:
         """The point, `d`, that a trial suggests."""
@@ -155,15 +157,12 @@ class TrialObjective:
         with ledger.storage.writing():  # nothing is written: this is a lock between processes
             known = {trial.user_attrs.get(ENTRY) for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))}
             missing = [value for value in values if value["handle"] not in known]
-            study.add_trials([self._complete_trial(value) for value in missing])
+            for value in missing:
+                shown = self.suggestions.shown(torch.tensor(value["details"]["x"], dtype=torch.float64))
+                marks = {ENTRY: value["handle"], YVAR: value["variance"][0]}
+                distributions = self.suggestions.distributions
+                study.add_trial(create_trial(params=shown, distributions=distributions, value=value["value"][0], user_attrs=marks))
         return len(missing)
-
-    def _complete_trial(self, value: dict[str, Any]) -> FrozenTrial:
-        x = torch.tensor(value["details"]["x"], dtype=torch.float64)
-        return optuna.trial.create_trial(
-            params=self.suggestions.shown(x), distributions=self.suggestions.distributions, value=value["value"][0],
-            user_attrs={ENTRY: value["handle"], YVAR: value["variance"][0]},
-        )  # fmt: skip
 
     def _refuse(self, study: optuna.Study) -> NoReturn:
         _stop(study)

@@ -1,7 +1,5 @@
 """A fitted search used as the estimator that it recommends: predictions and attributes are that estimator's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -8,8 +8,6 @@ estimate, while that of a mean is known.
 Warnings that a model gives on private records are muted: they can reveal a record, as "unknown category" does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +24,11 @@ Measure = Callable[[Any, Any, Any], Any]
 Value = Callable[[torch.Tensor], torch.Tensor]
 LOG_FLOOR, BINS = -3.0, 16
 _EMPTY = 1e-6  # smaller shares, which noise can produce, count as this
+
+
+def label_array(labels: Any) -> NDArray[Any]:
+    """Labels as an array. A list becomes objects: one word in an array of numpy's choice would turn all its numbers into words."""
+    return np.asarray(labels if hasattr(labels, "dtype") else np.fromiter(labels, dtype=object, count=len(labels)))
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,7 @@ class Scoring:
         if model is None and self.cells is None:
             return np.full(len(labels), np.nan)
         with mute_warnings():
-            # a list stays a list of objects: one word in an array of numpy's choice would turn all its numbers into words
-            column = labels if hasattr(labels, "dtype") else np.fromiter(labels, dtype=object, count=len(labels))
-            return self.measure(model, features, np.asarray(column))
+            return self.measure(model, features, label_array(labels))
 
     def worst_cell(self, records: Any) -> Any:
         """The cell for a record that the model cannot take: that of a wrong prediction."""
@@ -89,6 +90,11 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
             return Scoring(_correct, (0.0, 1.0))
         case "neg_log_loss":
             return Scoring(_log_likelihood, given or (LOG_FLOOR, 0.0))
+        case "true_class_probability":
+            return Scoring(_likelihood, (0.0, 1.0))
+        case "neg_brier_score":
+            two = len(np.unique(labels)) == 2
+            return Scoring(Brier(two), (-1.0 if two else -2.0, 0.0))
         case "neg_mean_squared_error":
             return Scoring(_squared_error, given)
         case "balanced_accuracy":
@@ -97,7 +103,10 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
             return Scoring(Confusion(_positive(labels)), (0.0, 1.0), 3, _f1)
         case "roc_auc":
             return Scoring(Histogram(_positive(labels)), (0.0, 1.0), 2 * BINS, _auc)
-    known = "'accuracy', 'neg_log_loss', 'neg_mean_squared_error', 'balanced_accuracy', 'f1', 'roc_auc'"
+    known = (
+        "'accuracy', 'true_class_probability', 'neg_brier_score', 'neg_log_loss', 'neg_mean_squared_error', 'balanced_accuracy', 'f1', "
+        "'roc_auc'"
+    )
     raise InputError("scoring", scoring, f"{known}, or scoring(model, X, y) giving one number a record")
 
 
@@ -112,10 +121,26 @@ def _correct(model: Any, features: Any, labels: NDArray[Any]) -> Any:
     return np.asarray(model.predict(features)) == labels
 
 
+def _likelihood(model: Any, features: Any, labels: NDArray[Any]) -> Any:
+    """Predicted probability of the true class; 0 for a class that training lacks."""
+    return (np.asarray(model.predict_proba(features)) * (labels[:, None] == np.asarray(model.classes_)[None, :])).sum(1)
+
+
 def _log_likelihood(model: Any, features: Any, labels: NDArray[Any]) -> Any:
     """Log-likelihood of the true class; about minus infinity, so clipped, for a class that training lacks."""
-    likelihood = (np.asarray(model.predict_proba(features)) * (labels[:, None] == np.asarray(model.classes_)[None, :])).sum(1)
-    return np.log(np.maximum(likelihood, 1e-300))
+    return np.log(np.maximum(_likelihood(model, features, labels), 1e-300))
+
+
+@dataclass(frozen=True)
+class Brier:
+    """Minus the Brier score: of two classes the squared error of one's probability, of more the sum over all, as in scikit-learn."""
+
+    two: bool
+
+    def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
+        squares = (np.asarray(model.predict_proba(features)) ** 2).sum(1)
+        score = squares - 2 * _likelihood(model, features, labels) + 1
+        return -score / 2 if self.two else -score
 
 
 def _squared_error(model: Any, features: Any, labels: NDArray[Any]) -> Any:

@@ -7,38 +7,44 @@ Training records are public, or protected by other means: models, errors of a fi
 are held by a curator and influence the search through releases only; `results_` and `best_score_` hold released values and their noise.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, Self
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
+import torch
 from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from dpbo.accounting.calibration import exact_share, parts_of
+from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.algorithms import private_choice
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.fingerprint import describe_estimator, describe_scoring, describe_space
 from dpbo.integrations.sklearn import strategies, training
 from dpbo.integrations.sklearn.refit import Recommended
+from dpbo.integrations.sklearn.rehearsal import Rehearsal
 from dpbo.integrations.sklearn.scorings import Scoring, scoring_named
 from dpbo.integrations.sklearn.training import Trainer
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.space import Space
 from dpbo.statement import Statement
-from dpbo.validation import Count, Seed, require_settings
+from dpbo.validation import Count, Seed, between, checked, require_settings
 
 _STRATEGIES: dict[str, strategies.Strategy] = {
+    "free": strategies.by_free_choice,
+    "weighted_cv": strategies.by_weighted_cv,
+    "list": strategies.by_list,
     **dict.fromkeys(strategies.SEARCHES, strategies.by_search),
     "grid": strategies.by_grid,
     "gibo": strategies.by_gibo,
 }
+STRATEGIES = ("auto", *(name for name in _STRATEGIES if name != "free"))
+_FEW_RELEASES = (*strategies.REHEARSED, "grid")
 _REPEATED = (
     "This process has already queried some of them under another ledger, and two budgets in memory add up to more than either states. "
     "Nothing was charged. Give every search the same dataset= and ledger=, or one Curator and a share of its budget each; or set "
@@ -55,13 +61,19 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         budget: a `Budget`, or with a Curator a share in (0, 1] of its budget. Left out only with `mechanism`.
         mechanism: `NoNoise(allow_not_private=True)` runs every strategy but "grid" without privacy, as a baseline.
         n_iter: number of configurations to fit.
-        scoring: "accuracy", "neg_log_loss" (clipped at -3 unless `score_range` says otherwise), "neg_mean_squared_error", or
-            `scoring(model, X, y)` that returns one number a record, each record scored by itself; with the strategies "bo", "turbo" and
-            "saas" also "balanced_accuracy", "f1" and "roc_auc".
+        scoring: "accuracy", "true_class_probability", "neg_brier_score", "neg_log_loss" (clipped at -3 unless `score_range` says
+            otherwise), "neg_mean_squared_error", or `scoring(model, X, y)` that returns one number a record, each record scored by
+            itself; with the strategies "bo", "turbo" and "saas" also "balanced_accuracy", "f1" and "roc_auc".
         score_range: public (lower, upper) of one record's score; scores outside are clipped.
-        strategy: "bo", "turbo" (a trust region), "saas" (for many parameters of which few matter), "grid" (one private choice among
-            `n_iter` public candidates) or "gibo" (private gradients). `dpbo.plan` says which one suits.
-        strategy_options: for "gibo": clip, iterations and other arguments of DPGIBO.
+        strategy: "auto" cross-validates `n_iter` candidates on the training records, rehearses the next three on them (see `rehearsal_`),
+            and takes what is expected to win, or the free choice, the best cross-validated candidate. "weighted_cv": one release of how
+            the protected records differ, by which the cross-validated scores are weighted. "list": one private choice among the best
+            cross-validated candidates. "bo": a search on noised scores; "turbo": the same within a trust region; "saas": the same for
+            many parameters of which few matter. "grid": one private choice among all candidates, without cross-validation. "gibo":
+            private gradients. F1, balanced accuracy, ROC AUC, `mechanism` and unlabelled records need "bo", "turbo" or "saas".
+        strategy_options: for "auto", "weighted_cv" and "list": shift, the largest simulated difference of the protected population from
+            the public one, in standard deviations (default 1); for "weighted_cv" also cells; for "list" also candidates and
+            largest_difference (None: plain scores). For "gibo": clip, iterations and other arguments of DPGIBO.
         final_share: share of the budget kept back to release the recommended configuration's score; None releases no such score.
         n_initial: number of Sobol points before the model proposes.
         test_size: for one table in `fit`, the size of its protected validation part, as in train_test_split: a fraction in (0, 1), or a
@@ -72,6 +84,8 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         error_score: "raise" an exception from a fit before anything is charged for it, or count that configuration as "worst" (and pay).
         dataset, ledger: as in `Curator`: the name of what is protected, and where its ledger is kept. The same `name`, terms, records,
             estimator and scoring resume a search.
+        accounting: how releases add up, where no Curator is given. Omitted: `PureFilter` for "auto", "weighted_cv", "list" and "grid",
+            which release once or twice, if the budget has an epsilon; else `GDPFilter`. Searches that share a ledger need the same.
         allow_repeated: allow validation records that this process has queried under another ledger in memory, as cross_val_score and
             GridSearchCV do; the statement then says that the other budgets add to this one.
         random_state: a whole number; seeds the public split, Sobol points and proposals, never noise.
@@ -84,6 +98,8 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         best_score_, best_score_std_: its separately released score and that noise's standard deviation (an estimate for F1 and the like,
             see scorings.py); None without `final_share`, or where the release was lost.
         results_: the configurations with released values and their noise, or which one was chosen ("grid").
+        free_params_, rehearsal_: with "auto", "weighted_cv" and "list": the best cross-validated configuration, which costs no privacy, and
+            the `Rehearsal`.
         statement_: the guarantee when `fit` ended.
     """
 
@@ -97,7 +113,7 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         n_iter: Count = 40,
         scoring: Any = "accuracy",
         score_range: Any = None,
-        strategy: str = "bo",
+        strategy: str = "auto",
         strategy_options: Mapping[str, Any] | None = None,
         final_share: float | None = 0.1,
         n_initial: Count = 8,
@@ -108,6 +124,7 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         error_score: str = "raise",
         dataset: str | None = None,
         ledger: str | None = None,
+        accounting: Any = None,
         allow_repeated: bool = False,
         name: str = "search",
         random_state: Seed = 0,
@@ -132,6 +149,7 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         self.error_score = error_score
         self.dataset = dataset
         self.ledger = ledger
+        self.accounting = accounting
         self.allow_repeated = allow_repeated
         self.name = name
         self.random_state = random_state
@@ -169,12 +187,15 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         trainer = Trainer(self.estimator, space, X_train, y_train, self.error_score)
         trainer.configured(space.sample(1, seed=0)[0])  # a parameter that the estimator lacks is found before anything is reserved
         scoring = scoring_named(self.scoring, self.score_range, y_train)
-        curator = X_val
+        strategy, curator = self.strategy, X_val
+        if strategy == "auto" and (scoring.cells is not None or self.mechanism is not None or y_train is None):
+            strategy = "bo"  # no scores of single records to rehearse with, or nothing to protect
         if not isinstance(X_val, Curator):
-            curator = self._curator(X_val, y_val, groups, adjacency, None if y_train is None else training.first_rows(X_train, y_train))
+            example = None if y_train is None else training.first_rows(X_train, y_train)
+            curator = self._curator(X_val, y_val, groups, adjacency, example, strategy)
         elif groups is not None:
             raise InputError("groups", type(groups).__name__, "given to the Curator, in its PrivacyUnit")
-        self._search(self._task(curator, space, trainer, scoring, split, own=curator is not X_val), trainer)
+        self._search(self._task(curator, space, trainer, scoring, strategy, split, groups_train, own=curator is not X_val), trainer)
         self.statement_ = curator.statement()
         if split:
             first = (
@@ -192,11 +213,18 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         if not begun:
             if task.baseline is None:
                 private_choice.require_left(task.curator, task.share + task.final_share, f"the search {self.name!r}")
-            strategies.rehearse(task)
+            strategies.try_out(task)
+        public = None
+        if task.strategy in strategies.REHEARSED:
+            public = strategies.rehearse_methods(task)
+            task = strategies.decided(task, public)
+            self.rehearsal_ = public.rehearsal
+            self.free_params_ = trainer.parameters(public.candidates[public.matrix.order[0]])
+            public = None if task.strategy in strategies.SEARCHES else public
         things = {"estimator": self.estimator, "scoring": self.scoring}
         task.curator.bind(f"{self.name}: whole", things, tables={"training records": trainer.table()}, begun=begun)
         final = task.final()  # reserved first, so that the search cannot spend its share
-        found = _STRATEGIES[self.strategy](task)
+        found = _STRATEGIES[task.strategy](task) if public is None else _STRATEGIES[task.strategy](task, public)
         if final is not None and final.remaining:
             final(found.x.unsqueeze(0))
         x, self.best_score_, self.best_score_std_ = found.x, None, None
@@ -205,17 +233,28 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
             score, variance = task.scoring.observed(*final.history()[1:])
             lower, upper = task.scoring.bounds
             self.best_score_, self.best_score_std_ = min(max(score.item(), lower), upper), variance.sqrt().item()
-        self.results_, self.best_params_ = found.results, task.space.decode(x)
+        self.results_, self.best_params_ = found.results, trainer.parameters(x)
         self.best_estimator_ = trainer.unscored(x)
 
-    def _task(self, curator: Curator, space: Space, trainer: Trainer, scoring: Scoring, split: bool, *, own: bool) -> strategies.Task:
+    def _task(
+        self,
+        curator: Curator,
+        space: Space,
+        trainer: Trainer,
+        scoring: Scoring,
+        strategy: str,
+        split: bool,
+        groups_train: Any,
+        *,
+        own: bool,
+    ) -> strategies.Task:
         kept = Fraction(0) if self.final_share is None else exact_share(self.final_share, "final_share")
         if kept == 1:
             raise InputError("final_share", self.final_share, "below 1", "The rest pays for the search.")
         whole = Fraction(1) if own or self.mechanism is not None else private_choice.share_of_cap(curator, self.budget)
         seed, initial = int(self.random_state), int(self.n_initial)
         terms = {
-            "strategy": self.strategy,
+            "strategy": strategy,
             "scoring": describe_scoring(self.scoring),
             "estimator": describe_estimator(self.estimator),
             "space": describe_space(self.param_distributions),
@@ -226,18 +265,19 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         of_search, rest = parts_of(curator.accounting, whole, 1 - kept)
         return strategies.Task(
             curator, space, trainer, scoring, int(self.n_iter), initial, of_search, rest if kept else kept, self.mechanism,
-            self.divisor, seed, self.name, terms, dict(self.strategy_options or {}),
+            self.divisor, seed, self.name, terms, dict(self.strategy_options or {}), groups_train, split,
         )  # fmt: skip
 
-    def _curator(self, X: Any, y: Any, groups: Any, adjacency: Adjacency, example: Any) -> Curator:
+    def _curator(self, X: Any, y: Any, groups: Any, adjacency: Adjacency, example: Any, strategy: str) -> Curator:
         if y is None:
             raise InputError("y_val", None, "the labels of X_val")
         budget = Budget.gdp(1.0) if self.mechanism is not None else self.budget
         if not isinstance(budget, Budget):
             raise InputError("budget", budget, "a Budget, when X_val is a table", "For example Budget(epsilon=1.0, delta=1e-6).")
+        accounting = _accounting(strategy, budget) if self.accounting is None else self.accounting
         curator = Curator(
             (X, y), unit=PrivacyUnit(self.unit, groups=groups), adjacency=adjacency, budget=budget, dataset=self.dataset,
-            ledger=self.ledger, example=example, allow_repeated=self.allow_repeated,
+            ledger=self.ledger, example=example, allow_repeated=self.allow_repeated, accounting=accounting,
         )  # fmt: skip
         if not self.allow_repeated and self.mechanism is None and curator.repeats_records():
             raise InputError("ledger", None, "one file or URL for all searches over the same validation records", _REPEATED)
@@ -258,8 +298,8 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
             raise InputError("name", self.name, "a word of at most 150 letters")
         if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "get_params"):
             raise InputError("estimator", type(self.estimator).__name__, "a scikit-learn estimator")
-        if self.strategy not in _STRATEGIES:
-            raise InputError("strategy", self.strategy, f"one of {tuple(_STRATEGIES)}", "dpbo.plan says which one suits.")
+        if self.strategy not in STRATEGIES:
+            raise InputError("strategy", self.strategy, f"one of {STRATEGIES}")
 
     def statement(self) -> Statement:
         """The guarantee when `fit` ended: for whom, and under which assumptions."""
@@ -285,6 +325,62 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
             tags.classifier_tags.multi_label = False  # one label a record
         tags.non_deterministic = True  # the noise is fresh in every fit
         return tags
+
+
+@checked
+def rehearse(
+    estimator: Any,
+    param_distributions: Mapping[str, Any],
+    X: Any,
+    y: Any,
+    *,
+    units: Count,
+    budget: Budget,
+    shift: Annotated[float, between(0.0, 10.0)] = strategies.SHIFT,
+    groups: Any = None,
+    accounting: Any = None,
+    **settings: Any,
+) -> Rehearsal:
+    """Simulate the methods of `DPSearch` on public records: which one is expected to win at this size and budget, or the free choice.
+
+    Args:
+        estimator, param_distributions, budget: as in `DPSearch`.
+        X, y: public training records.
+        units: public number of protected units.
+        shift: largest simulated difference of the protected population from the public one, in standard deviations; 0: drawn alike.
+        groups: one label a training record, where records of one label belong together.
+        accounting: as in `DPSearch`.
+        settings: `n_iter`, `scoring`, `score_range`, `final_share`, `adjacency`, `error_score` and `random_state` of `DPSearch`.
+
+    Returns:
+        The methods in the order of their simulated gain; `print` shows a table.
+
+    Raises:
+        InputError: an argument outside its range.
+    """
+    search = DPSearch(estimator, param_distributions, budget=budget, strategy_options={"shift": shift}, accounting=accounting, **settings)
+    search._require_arguments()
+    X = training.sliced(X)
+    training.require_labels("y", y, X)
+    if groups is not None and len(training.require_labels("groups", groups, X)) < 2:
+        raise InputError("groups", 1, "two or more different labels")
+    space = _space(param_distributions)
+    trainer = Trainer(estimator, space, X, y, search.error_score)
+    scoring = scoring_named(search.scoring, search.score_range, y)
+    curator = Curator.rehearsal(
+        torch.zeros(units), unit=PrivacyUnit("record"), adjacency=Adjacency.of(search.adjacency), budget=budget,
+        accounting=_accounting("auto", budget) if accounting is None else accounting,
+    )  # fmt: skip
+    if not curator.adjacency.replaces:
+        search.divisor = float(units)
+    task = search._task(curator, space, trainer, scoring, "auto", False, groups, own=True)
+    strategies.require_strategy_fits(task)
+    return strategies.rehearse_methods(task).rehearsal
+
+
+def _accounting(strategy: str, budget: Budget) -> Accounting:
+    """The filter under which the strategy's releases need the least noise."""
+    return PureFilter() if strategy in _FEW_RELEASES and budget.epsilon is not None else GDPFilter()
 
 
 def _space(distributions: Any) -> Space:

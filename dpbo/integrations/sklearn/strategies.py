@@ -2,15 +2,19 @@
 
 "bo": most of the budget buys noised scores, first at Sobol points, then where qLogNEI proposes. The released point of highest posterior
 mean is recommended. "turbo" does the same within a trust region around the best point, "saas" with a sparse model for many coordinates.
-"grid": the budget buys one choice by permute-and-flip among public candidates, on their exact mean scores, which stay with the curator.
+"weighted_cv": the budget buys one histogram of the protected records over a few cells, by which public cross-validated scores are weighted.
+"list": the budget buys one private choice among the first candidates by public cross-validation, on exact mean scores, perhaps paired.
+"grid": the same among all candidates, without cross-validation.
 "gibo": the budget buys private gradients (DP-GIBO), for continuous parameters and scores that are smooth in them.
 """
 
-from __future__ import annotations
-
+import contextlib
+import copy
+import dataclasses
 import hashlib
 import inspect
 import itertools
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,6 +22,8 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from sklearn.exceptions import FitFailedWarning
 
 from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.acquisition.trust_region import suggest_in_trust_region
@@ -26,11 +32,30 @@ from dpbo.algorithms.gibo import DPGIBO
 from dpbo.curator.curator import Curator
 from dpbo.curator.examples import MostlyClipped, examine
 from dpbo.curator.records import count_records
-from dpbo.errors import InputError
+from dpbo.errors import InputError, ReleaseLost
+from dpbo.fingerprint import fingerprint
+from dpbo.integrations.sklearn.rehearsal import (
+    CELLS,
+    DIFFERENCES,
+    LISTS,
+    Cells,
+    Features,
+    Matrix,
+    Noise,
+    Rehearsal,
+    Shares,
+    default_features,
+    out_of_fold,
+    simulate,
+    smoother,
+)
 from dpbo.integrations.sklearn.scorings import Scoring
 from dpbo.integrations.sklearn.training import Trainer
+from dpbo.isolation import mute_warnings
+from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
+from dpbo.mechanisms.selection import SelectionMechanism
 from dpbo.models.builders import default_gp, sparse_gp
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import Adjacency, PrivacyUnit
@@ -39,7 +64,7 @@ from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.queries.utilities import CandidateScores
 from dpbo.space import Space
-from dpbo.validation import at_least, require
+from dpbo.validation import at_least, between, require
 
 
 @dataclass(frozen=True)
@@ -60,6 +85,8 @@ class Task:
     name: str
     terms: Mapping[str, Any]
     options: Mapping[str, Any]
+    groups_train: Any
+    alike: bool
 
     @property
     def strategy(self) -> str:
@@ -68,7 +95,7 @@ class Task:
 
     def begun(self) -> bool:
         """Whether the ledger has a reservation of this search."""
-        parts = {f"{self.name}: {part}" for part in ("final", "search", "choice")}
+        parts = {f"{self.name}: {part}" for part in ("final", "search", "choice", "cells")}
         return any(name in parts or name.startswith(f"{self.name}: gradients ") for name in self.curator.ledger.head().used)
 
     def objective(self, part: str, evaluations: int, share: Fraction) -> PrivateObjective:
@@ -90,26 +117,39 @@ class Found(NamedTuple):
     results: dict[str, Any]
 
 
-Strategy = Callable[[Task], Found]
+Strategy = Callable[..., Found]
+_UNPAIRED = ("accuracy", "neg_log_loss")  # differences of 0/1 scores are -1, 0 or 1; those of log losses are skewed, so a clip misleads
+SHIFT = 1.0  # the largest simulated shift, in standard deviations
 SEARCHES = ("bo", "turbo", "saas")
+REHEARSED = {"auto": ("shift",), "list": ("shift", "candidates", "largest_difference"), "weighted_cv": ("shift", "cells")}  # and options
 
 
 def require_strategy_fits(task: Task) -> None:
     """Raises InputError if the strategy cannot serve the task. Nothing has been reserved."""
     strategy = task.strategy
-    if strategy != "gibo" and task.options:
+    allowed = REHEARSED.get(strategy, ())
+    if strategy != "gibo" and not task.options.keys() <= set(allowed):
         named = ", ".join(map(str, task.options))
-        raise InputError("strategy_options", named, f"left out with strategy={strategy!r}", "They are options of 'gibo'.")
+        which = f"among {allowed}" if allowed else "left out"
+        raise InputError("strategy_options", named, f"{which} with strategy={strategy!r}")
+    if strategy in REHEARSED or strategy == "grid":
+        require("n_iter", task.evaluations, Annotated[int, at_least(2)])
+        if task.baseline is not None:
+            raise InputError("mechanism", task.baseline, f"left out with strategy {strategy!r}", "Strategy 'bo' runs without privacy.")
+    if strategy in REHEARSED:
+        for name in ("cells", "candidates"):
+            require(name, task.options.get(name, 2), Annotated[int, at_least(2, 10_000)])
+        width = task.scoring.bounds[1] - task.scoring.bounds[0]
+        require("largest_difference", task.options.get("largest_difference"), Annotated[float, between(1e-9 * width, width)] | None)
+        require("shift", task.options.get("shift", SHIFT), Annotated[float, between(0.0, 10.0)])
+        if task.trainer.example() is None:
+            raise InputError("y_train", None, f"the labels, with strategy {strategy!r}", "Or use strategy 'bo'.")
     if strategy not in SEARCHES and task.scoring.cells is not None:
         other = "accuracy" if strategy == "grid" else "neg_log_loss"
         remedy = f"Use strategy='bo', 'turbo' or 'saas', or scoring={other!r}."
         raise InputError("scoring", task.terms["scoring"], f"a mean of one number per record for strategy={strategy!r}", remedy)
     if strategy == "saas" and task.space.cat_dims:
         raise InputError("strategy", strategy, "'bo' or 'turbo' for a space with lists of words", "SAAS takes numbers only.")
-    if strategy == "grid":
-        require("n_iter", task.evaluations, Annotated[int, at_least(2)])
-        if task.baseline is not None:
-            raise InputError("mechanism", task.baseline, "left out with strategy 'grid'", "Strategy 'bo' runs without privacy.")
     if strategy == "gibo":
         d = len(task.space.names)
         if task.space.discrete_dims or task.space.cat_dims:
@@ -120,12 +160,13 @@ def require_strategy_fits(task: Task) -> None:
             raise InputError("n_iter", task.evaluations, f"at least {d + 1}, the fits of one step in {d} dimensions")
 
 
-def rehearse(task: Task) -> None:
+def try_out(task: Task) -> None:
     """Fit the first point, score public rows with it, and propose once from invented scores.
 
     Whatever cannot work raises here, before anything is reserved.
     """
-    design = public_candidates(task.space, task.evaluations, task.seed) if task.strategy == "grid" else task.space.sample(3, seed=task.seed)
+    listed = task.strategy == "grid" or task.strategy in REHEARSED
+    design = public_candidates(task.space, task.evaluations, task.seed) if listed else task.space.sample(3, seed=task.seed)
     model, example = task.trainer(design[0]), task.trainer.example()
     cells = task.scoring.cells
     query = ClippedMean(task.scoring, score_range=task.scoring.bounds) if cells is None else CellMeans(task.scoring, cells=cells)
@@ -165,7 +206,7 @@ def by_search(task: Task) -> Found:
         X, y, yvar = _observations(task, objective)
     mean = posterior_mean(task.space, X, y, yvar, model=model)
     released = {"released_score": y[:, 0].numpy(), "noise_std": yvar[:, 0].sqrt().numpy(), "posterior_mean": mean.numpy()}
-    return Found(X[mean.argmax()], _results(task.space, X) | released)
+    return Found(X[mean.argmax()], _results(task, X) | released)
 
 
 def _propose(task: Task, X: torch.Tensor, y: torch.Tensor, yvar: torch.Tensor, initial: int) -> torch.Tensor:
@@ -175,6 +216,172 @@ def _propose(task: Task, X: torch.Tensor, y: torch.Tensor, yvar: torch.Tensor, i
     return suggest(task.space, X, y, yvar, seed=seed, model=sparse_gp if task.strategy == "saas" else default_gp)
 
 
+@dataclass(frozen=True)
+class Rehearsed:
+    """What a rehearsal knows: the candidates (`n x d`, the default configuration first), their public scores, and the simulation."""
+
+    candidates: torch.Tensor
+    matrix: Matrix
+    features: Features
+    cells: Mapping[int, Cells]
+    rehearsal: Rehearsal
+
+
+def rehearse_methods(task: Task) -> Rehearsed:
+    """Score the public candidates out of fold, and simulate the methods that `task.strategy` allows. Nothing is reserved."""
+    candidates = torch.cat([task.trainer.default().unsqueeze(0), public_candidates(task.space, task.evaluations, task.seed)])
+    features = default_features(task.trainer, task.trainer.table()[1])
+    matrix = out_of_fold(task.trainer, task.scoring, candidates, features, task.seed, task.groups_train)
+    units = task.curator.units or task.divisor
+    if units is None:
+        raise InputError("divisor", None, "a public number of units, where adjacency keeps their number private")
+    noise = _noise(task, float(task.divisor or units))
+    width = task.scoring.bounds[1] - task.scoring.bounds[0]
+    numbers = (int(task.options["cells"]),) if "cells" in task.options else CELLS
+    cells = {number: Cells.of(matrix, features, number) for number in numbers}
+    cells = {number: found for number, found in cells.items() if len(found.leaves) > 1}
+    if task.strategy == "weighted_cv" and not cells:
+        remedy = "All configurations score the same in all cells: nothing can be chosen."
+        raise InputError("strategy", "weighted_cv", "another one for these training records", remedy)
+    sizes = (int(task.options["candidates"]),) if "candidates" in task.options else (*LISTS, len(candidates))
+    differences: list[float | None] = [None]
+    if "largest_difference" in task.options:
+        differences = [task.options["largest_difference"]]
+    elif task.terms["scoring"] not in _UNPAIRED:
+        with contextlib.suppress(Exception):  # a reference must be copied
+            copy.deepcopy(task.trainer(candidates[0]))
+            differences += [share * width for share in DIFFERENCES]
+    smooth = smoother(task.space, candidates[1:], matrix.gains[1:].mean(1), noise.search) if task.strategy == "auto" else None
+    rehearsal = simulate(
+        matrix,
+        cells,
+        noise,
+        width=width,
+        lists=sorted({min(size, len(candidates)) for size in sizes}),
+        differences=differences,
+        units=round(units),
+        shift=0.0 if task.alike else float(task.options.get("shift", SHIFT)),
+        seed=task.seed,
+        smoother=smooth,
+    )
+    return Rehearsed(candidates, matrix, features, cells, rehearsal)
+
+
+def decided(task: Task, public: Rehearsed) -> Task:
+    """The task with the method that the rehearsal found best among those that its strategy allows, or with which the search began."""
+    named = [method for method in public.rehearsal.methods if method.strategy == task.strategy]
+    best = public.rehearsal.best if task.strategy == "auto" else named[0]
+    strategy, options = best.strategy, dict(best.options)
+    for part in ("cells", "choice", "search", "final"):
+        begun = task.curator.ledger.reservation(f"{task.name}: {part}")
+        if begun is not None and task.strategy in ("auto", begun.terms.get("strategy")):  # else the names of the terms tell it
+            strategy, options = begun.terms["strategy"], begun.terms["options"]
+            break
+    content = [public.candidates.numpy(), options]
+    if strategy == "weighted_cv" and options["cells"] in public.cells:
+        tree = public.cells[options["cells"]].tree.tree_
+        content += [tree.feature, tree.threshold, tree.children_left, tree.children_right]
+    digest = fingerprint(content).hex()[:16]  # of what the released shares or the choice mean
+    return dataclasses.replace(task, terms={**task.terms, "strategy": strategy, "options": options, "candidates": digest}, options=options)
+
+
+def _noise(task: Task, units: float) -> Noise:
+    """The noise of each method, from the mechanisms that the curator's accounting pays for with the search's share."""
+    share = task.share
+
+    def released(evaluations: int, **terms: Any) -> float:
+        """Standard deviation of one of so many evaluations."""
+        with mute_warnings():  # that the noise is large is for the rehearsal to find
+            curator = _rehearsal_curator(task.curator, 2)
+            objective = PrivateObjective(curator, task.scoring, evaluations=evaluations, budget=share, divisor=units, **terms)
+        return float(objective.noise_std[0])
+
+    law, moved = _choice(task.curator, share), 1.0 if task.curator.adjacency.replaces else 0.5  # of the range, by one unit
+    return Noise(
+        cells=released(1, cells=2, score_range=(0.0, 1.0)),
+        choice=moved * law.noise_multiplier / units,
+        gumbel=isinstance(law, ExponentialMechanism),
+        search=released(task.evaluations, score_range=task.scoring.bounds),
+    )
+
+
+def _choice(curator: Curator, share: Fraction) -> SelectionMechanism:
+    """The selection mechanism with the least noise that the share pays for."""
+    laws = []
+    for kind in (PermuteAndFlipMechanism, ExponentialMechanism):
+        with contextlib.suppress(InputError):  # this filter cannot pay for it at this budget
+            laws.append(private_choice.affordable(curator, kind, share))
+    if not laws:
+        raise InputError("accounting", curator.accounting.name, "one that can pay for a private choice", "For example PureFilter().")
+    return min(laws, key=lambda law: law.noise_multiplier)
+
+
+def by_weighted_cv(task: Task, public: Rehearsed) -> Found:
+    """Strategy "weighted_cv": one release of the protected records' shares in public cells."""
+    number = task.options["cells"]
+    if number not in public.cells:
+        remedy = "Give it a random_state: the search began with other cells."
+        raise InputError("estimator", type(task.trainer.estimator).__name__, "one whose scores can be repeated", remedy)
+    cells, shares = public.cells[number], Shares.of(public.matrix, public.cells[number])
+    objective = PrivateObjective(
+        task.curator, cells, score_range=(0.0, 1.0), cells=len(cells.leaves), evaluations=1, fit=task.trainer,
+        name=f"{task.name}: cells", budget=task.share, divisor=task.divisor, terms=task.terms,
+    )  # fmt: skip
+    if objective.remaining:
+        objective(public.candidates[:1])
+    _, released, variance = objective.history()
+    if not len(released):
+        raise ReleaseLost(f"the shares {task.name!r} were charged but never delivered. Search under another name.")
+    units = float(task.curator.units or task.divisor or 1.0)
+    share = shares.shrunk(released[0].numpy(), float(variance[0, 0]) ** 0.5, units)
+    return _search_weighted(task, public, shares, share)
+
+
+def _search_weighted(task: Task, public: Rehearsed, shares: Shares, share: NDArray[np.float64]) -> Found:
+    """Search on the weighted cross-validated score, which is public: Bayesian optimisation from the candidates that are scored already."""
+    candidates, scores = public.candidates, public.matrix.scores
+    default = scores[0]
+
+    def weighted(mean: bool) -> torch.Tensor:
+        gains = scores[1:] - default
+        values = shares.means(gains) @ share if mean else shares.variance(gains, share)
+        return torch.as_tensor(values, dtype=torch.float64).reshape(-1, 1)
+
+    for _ in range(task.evaluations // 2):
+        try:  # the shares are paid for
+            x = suggest(task.space, candidates[1:], weighted(True), weighted(False), seed=1000 * task.seed + len(candidates))
+            row = out_of_fold(task.trainer, task.scoring, x, None, task.seed, task.groups_train).scores
+        except Exception as error:
+            warnings.warn(f"the search on the weighted score ended early: {error!r}", FitFailedWarning, stacklevel=2)
+            break
+        candidates, scores = torch.cat([candidates, x]), np.concatenate([scores, row])
+    smooth = posterior_mean(task.space, candidates[1:], weighted(True), weighted(False))
+    best = 0 if float(smooth.max()) < 0 else 1 + int(smooth.argmax())  # gains over the default configuration, in row 0
+    public = dataclasses.replace(public, candidates=candidates, matrix=public.matrix._replace(scores=scores))
+    return _found(task, public, best, weighted_cv_score=shares.means(scores) @ share)
+
+
+def by_list(task: Task, public: Rehearsed) -> Found:
+    """Strategy "list": one private choice among the first candidates."""
+    size, largest = task.options["candidates"], task.options["largest_difference"]
+    rows, name = public.matrix.order[:size], f"{task.name}: choice"
+    pair = {} if largest is None else {"reference": task.trainer(public.candidates[0]), "largest_difference": largest}
+    query = CandidateScores(task.scoring, list(public.candidates[rows]), score_range=task.scoring.bounds, fit=task.trainer, **pair)
+    law = private_choice.reserve(task.curator, _choice(task.curator, task.share), name, {**task.terms, "rows": rows})
+    chosen = rows[int(private_choice.make(task.curator, query, law, name)["value"][0])]
+    return _found(task, public, chosen, chosen=np.arange(len(public.candidates)) == chosen)
+
+
+def by_free_choice(task: Task, public: Rehearsed) -> Found:
+    """Strategy "free": the candidate with the best public score. Nothing is released."""
+    return _found(task, public, public.matrix.order[0])
+
+
+def _found(task: Task, public: Rehearsed, row: int, **columns: Any) -> Found:
+    columns = {"cv_score": public.matrix.scores.mean(1), **columns}
+    return Found(public.candidates[row], _results(task, public.candidates) | columns)
+
+
 def by_grid(task: Task) -> Found:
     """Strategy "grid": one private choice."""
     candidates, name = public_candidates(task.space, task.evaluations, task.seed), f"{task.name}: choice"
@@ -182,7 +389,7 @@ def by_grid(task: Task) -> Found:
     choice = private_choice.reserve(task.curator, law, name, {**task.terms, "candidates": len(candidates)})
     query = CandidateScores(task.scoring, list(candidates), score_range=task.scoring.bounds, fit=task.trainer)
     index = int(private_choice.make(task.curator, query, choice, name)["value"][0])
-    return Found(candidates[index], _results(task.space, candidates) | {"chosen": np.arange(len(candidates)) == index})
+    return Found(candidates[index], _results(task, candidates) | {"chosen": np.arange(len(candidates)) == index})
 
 
 def by_gibo(task: Task) -> Found:
@@ -200,7 +407,7 @@ def by_gibo(task: Task) -> Found:
         gibo.tell(X, gibo.evaluate(X))
     result = gibo.result()
     gradients = {"released_gradient": result.gradients.numpy(), "noise_std": np.full(len(result.gradients), gibo.noise_std)}
-    return Found(result.x, _results(task.space, result.iterates[: len(result.gradients)]) | gradients)
+    return Found(result.x, _results(task, result.iterates[: len(result.gradients)]) | gradients)
 
 
 def _gibo(task: Task, curator: Curator, loss: Callable[[torch.Tensor, Any], Any]) -> DPGIBO:
@@ -219,11 +426,11 @@ def _gibo(task: Task, curator: Curator, loss: Callable[[torch.Tensor, Any], Any]
     return DPGIBO(curator, loss, iterations=iterations, seed=task.seed, name=f"{task.name}: gradients {digest}", **ours, **options)
 
 
-def _rehearsal_curator(curator: Curator) -> Curator:
-    """A curator over public stand-in records with the same budget; so many records that no warning of large noise comes."""
+def _rehearsal_curator(curator: Curator, count: int = 1 << 20) -> Curator:
+    """A curator over public stand-in records with the same budget; by default so many that no warning of large noise comes."""
     adjacency = Adjacency.REPLACE_ONE if curator.adjacency.replaces else Adjacency.ADD_OR_REMOVE_ONE
     terms = {"adjacency": adjacency, "budget": curator.budget, "accounting": curator.accounting}
-    return Curator.rehearsal(torch.zeros(1 << 20), unit=PrivacyUnit("record"), **terms)
+    return Curator.rehearsal(torch.zeros(count), unit=PrivacyUnit("record"), **terms)
 
 
 def public_candidates(space: Space, most: int, seed: int) -> torch.Tensor:
@@ -241,8 +448,8 @@ def _observations(task: Task, objective: PrivateObjective) -> tuple[torch.Tensor
     return (X.reshape(len(Y), len(task.space.names)), *(task.scoring.observed(Y, Yvar) if len(Y) else (Y[:, :1], Yvar[:, :1])))
 
 
-def _results(space: Space, X: torch.Tensor) -> dict[str, Any]:
+def _results(task: Task, X: torch.Tensor) -> dict[str, Any]:
     """The configurations, with the columns of scikit-learn's `cv_results_`."""
-    parameters = [space.decode(x) for x in X]
-    columns = {f"param_{name}": np.array([p[name] for p in parameters], dtype=object) for name in space.names}
+    parameters = [task.trainer.parameters(x) for x in X]
+    columns = {f"param_{name}": np.array([p[name] for p in parameters], dtype=object) for name in task.space.names}
     return {"params": parameters, **columns}

@@ -5,13 +5,12 @@ training records only, so an exception from a fit is public: it is raised, or th
 A model may keep what it predicted on, so private records are scored with a copy that is never handed out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import warnings
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning
@@ -22,6 +21,8 @@ from dpbo.curator.records import count_records, require_disjoint
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
 from dpbo.space import Space
+
+_DEFAULT = -1.0  # no coordinate of a space is negative
 
 
 def split_once(X: Any, y: Any, test_size: Any, seed: int, adjacency: Adjacency) -> tuple[Any, Any, Any, Any]:
@@ -51,6 +52,17 @@ def require_disjoint_tables(X: Any, X_val: Any, groups: Any, groups_train: Any) 
         remedy = "With a Curator or one table, labels cannot be compared here: compare them where both are known."
         raise InputError("groups_train", type(groups_train).__name__, "left out without `groups`", remedy)
     require_disjoint(groups, groups_train, count_records(X))
+
+
+def require_labels(name: str, labels: Any, X: Any) -> Any:
+    """The different labels. Raises InputError unless there is one label for each row of X."""
+    try:
+        count, found = count_records(X), np.asarray(labels)
+        if found.shape == (count,):
+            return np.unique(found)
+    except Exception as cause:
+        raise InputError(name, type(labels).__name__, "an array of one label a record of X") from cause
+    raise InputError(name, f"of shape {found.shape}", f"one label for each of the {count} records of X")
 
 
 def require_same_form(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
@@ -97,7 +109,8 @@ class Trainer:
     def __init__(self, estimator: Any, space: Space, X: Any, y: Any, error_score: str) -> None:
         if error_score not in ("raise", "worst"):
             raise InputError("error_score", error_score, "'raise' or 'worst'")
-        self._estimator, self._space, self._X, self._y = estimator, space, X, y
+        self.estimator, self._space, self._X, self._y = estimator, space, X, y
+        self._error_score = error_score
         self._tolerant = error_score == "worst"
         self._newest: tuple[list[float], Any] = ([], None)
 
@@ -116,6 +129,10 @@ class Trainer:
             self._newest = (key, self._fit(self.configured(x)))
         return self._newest[1]
 
+    def on(self, X: Any, y: Any) -> "Trainer":
+        """The same for other training records."""
+        return Trainer(self.estimator, self._space, X, y, self._error_score)
+
     def example(self) -> tuple[Any, Any] | None:
         """A few training records; None without labels."""
         return None if self._y is None else first_rows(self._X, self._y)
@@ -124,10 +141,20 @@ class Trainer:
         """All training records."""
         return self._X if self._y is None else (self._X, self._y)
 
+    def default(self) -> torch.Tensor:
+        """The point, outside the space, that stands for the estimator as it was given."""
+        return torch.full((len(self._space.names),), _DEFAULT, dtype=torch.float64)
+
+    def parameters(self, x: torch.Tensor) -> dict[str, Any]:
+        """The parameters of x, by name; at `default()` those that the estimator was given with."""
+        if bool((x == _DEFAULT).all()):
+            given = self.estimator.get_params()
+            return {name: given[name] for name in self._space.names}
+        return self._space.decode(x)
+
     def configured(self, x: torch.Tensor) -> Any:
         """The estimator with the parameters of x, not fitted."""
-        parameters = {name: clone(value, safe=False) for name, value in self._space.decode(x).items()}
-        return clone(self._estimator).set_params(**parameters)
+        return clone(self.estimator).set_params(**{name: clone(value, safe=False) for name, value in self.parameters(x).items()})
 
     def _fit(self, estimator: Any) -> Any:
         try:

@@ -13,12 +13,11 @@ rows spends it many times, with a warning each, and prints exact scores; one Cur
 and `score` of private rows are exact, and not for release. Earlier steps of a pipeline, such as a scaler, are not protected.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from numbers import Integral
 from types import ModuleType
@@ -32,7 +31,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpbo.accounting.calibration import budget_cost, describe_budget
+from dpbo.accounting.calibration import describe_budget
+from dpbo.accounting.filters import Accounting
+from dpbo.algorithms.private_choice import affordable
 from dpbo.curator.curator import Curator
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.mechanisms.additive import AdditiveMechanism
@@ -42,7 +43,7 @@ from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.queries.ball import Ball
 from dpbo.queries.point_sums import PointSums
 from dpbo.statement import Statement
-from dpbo.validation import Count, Within, at_least, require, require_settings
+from dpbo.validation import Count, Name, Positive, Within, at_least, require, require_settings
 
 
 def _are_numbers(value: Any) -> bool:
@@ -98,16 +99,13 @@ class EMSchedule:
             raise TypeError(f"{type(value).__name__} is no setting")
 
         self.curator, self.name, self.slots = curator, name, slots
-        planned: AdditiveMechanism | NoNoise | None = mechanism
-        if planned is None:
-            if budget is None:
-                remedy = "No privacy is mechanism=NoNoise(allow_not_private=True)."
-                raise InputError("budget", None, "a Budget, or a share in (0, 1] of the curator's", remedy)
-            accounting = curator.accounting
-            multiplier = accounting.multiplier(noise.kind, slots, budget_cost(budget, accounting, curator.ledger.cap))
-            if multiplier is None:
-                raise InputError("accounting", accounting.name, f"one that can pay for {noise.kind.mechanism} noise")
-            planned = noise(multiplier)
+        if mechanism is not None:
+            planned: AdditiveMechanism | NoNoise = mechanism
+        elif budget is not None:
+            planned = affordable(curator, noise, budget, slots)
+        else:
+            remedy = "No privacy is mechanism=NoNoise(allow_not_private=True)."
+            raise InputError("budget", None, "a Budget, or a share in (0, 1] of the curator's", remedy)
         spent = describe_budget(budget) if mechanism is None and budget is not None else str(mechanism)
         stated = {"budget": spent, "records": curator.units, "role": "training", **terms}
         curator.bind(name, {}, begun=name in curator.ledger.head().used)
@@ -163,20 +161,21 @@ def _public_text(value: Any) -> Iterator[str]:
         yield f"{value:.5e}" if isinstance(value, float) else repr(value)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations that mypy follows here
-    """Makes a curator over the records, or takes one; keeps the statement."""
+    """Makes a curator over the records, or takes one; keeps the statement. The constructor stores its arguments, and `fit` checks them."""
 
-    budget: BudgetOrShare
-    mechanism: NoNoise | None
-    radius: Any
-    center: Any
-    adjacency: Adjacency | str
-    accounting: Any
-    dimension: int | None
-    vectors: Any
-    name: str
-    random_state: Any
-    statement_: Statement
+    budget: BudgetOrShare = None
+    mechanism: NoNoise | None = None
+    radius: Positive | None = None
+    center: Center = None
+    adjacency: Adjacency | str = "replace-one"
+    accounting: Accounting | None = None
+    dimension: int | None = None
+    vectors: Callable[[Any], Any] | None = None
+    name: Name
+    random_state: RandomState = None
+    statement_: Statement = field(init=False)
 
     def statement(self) -> Statement:
         """The guarantee, as it stood when `fit` ended."""
@@ -200,9 +199,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
         if not isinstance(cap, Budget):
             raise InputError("budget", cap, "a Budget, when fitting on an array", "For example Budget(epsilon=1.0, delta=1e-6).")
         rows = self._as_table(X, 1 if adjacency is Adjacency.REPLACE_ONE else 0)  # how many there are is private otherwise
-        writable = rows if rows.flags.writeable else rows.copy()
-        terms = {"unit": PrivacyUnit("record"), "adjacency": adjacency, "budget": cap, "accounting": self.accounting}
-        return Curator(torch.from_numpy(writable), role="training", **terms), rows.shape[1]
+        records, unit = torch.from_numpy(rows if rows.flags.writeable else rows.copy()), PrivacyUnit("record")
+        return Curator(records, unit=unit, adjacency=adjacency, budget=cap, accounting=self.accounting, role="training"), rows.shape[1]
 
     def _as_table(self, X: Any, least: int) -> Floats:
         """An array as float64. Refused by its dtype and shape alone; a cell that is no number counts as NaN, as any broken record does."""

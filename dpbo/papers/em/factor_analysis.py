@@ -16,7 +16,7 @@ some minutes and 7 GB.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,20 +25,18 @@ from scipy.sparse.linalg import eigsh
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpbo.accounting.filters import Accounting
 from dpbo.errors import InputError
-from dpbo.mechanisms.no_noise import NoNoise
-from dpbo.papers.em.estimator import BudgetOrShare, Center, Components, Floats, Iterations, PrivateEstimator, RandomState
+from dpbo.papers.em.estimator import Components, Floats, Iterations, PrivateEstimator
 from dpbo.papers.em.gaussians import matrix_of
-from dpbo.privacy import Adjacency
 from dpbo.queries.ball import Ball
 from dpbo.queries.point_sums import ClusterSums, SecondMoment
-from dpbo.validation import Name, Positive, Within, checked
+from dpbo.validation import Name, Within, checked
 
 _LEAST = 1e-6  # of Psi, in squared radii
 Divisor = Annotated[float, Within("a finite number of at least 1", lambda value: 1.0 <= value < np.inf)]
 
 
+@dataclass(eq=False, repr=False)
 class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
     """scikit-learn's FactorAnalysis, privately; `fit` takes an array or a Curator.
 
@@ -56,36 +54,11 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
         components_: L', `m x d`. noise_variance_: Psi, `d`. mean_: `d`. kept_: how many eigenvalues stood out of the noise.
     """
 
-    def __init__(
-        self,
-        n_components: Components = 1,
-        *,
-        budget: BudgetOrShare = None,
-        mechanism: NoNoise | None = None,
-        radius: Positive | None = None,
-        center: Center = None,
-        divisor: Divisor | None = None,
-        max_iter: Iterations = 50,
-        adjacency: Adjacency | str = "replace-one",
-        accounting: Accounting | None = None,
-        dimension: int | None = None,
-        vectors: Callable[[Any], Any] | None = None,
-        name: Name = "factor analysis",
-        random_state: RandomState = None,
-    ) -> None:
-        self.n_components = n_components
-        self.budget = budget
-        self.mechanism = mechanism
-        self.radius = radius
-        self.center = center
-        self.divisor = divisor
-        self.max_iter = max_iter
-        self.adjacency = adjacency
-        self.accounting = accounting
-        self.dimension = dimension
-        self.vectors = vectors
-        self.name = name
-        self.random_state = random_state
+    n_components: Components = 1
+    _: KW_ONLY
+    divisor: Divisor | None = None
+    max_iter: Iterations = 50
+    name: Name = "factor analysis"
 
     def fit(self, X: Any, y: Any = None) -> DPFactorAnalysis:
         """Release, then EM. X: `n x d`, or a Curator.
@@ -97,9 +70,7 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
         ball, seed = self._ball(d), self._seed(curator)
         public = curator.units if curator.units is not None else self.divisor
         if self.center is not None and public is None:
-            raise InputError(
-                "divisor", None, "the public number of records", "It is needed where their number is private and `center` given."
-            )
+            raise InputError("divisor", None, "the public number of records", "Their number is private, and `center` is given.")
         SecondMoment(d, ball=ball, vectors=self.vectors).sensitivity(curator.adjacency)  # refused, if at all, before anything is reserved
         terms = {"divisor": self.divisor, "random_state": seed}
         schedule = self._schedule(X, curator, 1 if self.center is not None else 2, terms)

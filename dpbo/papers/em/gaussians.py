@@ -77,14 +77,10 @@ class Gaussians:
         if ball.matrix is None:
             return Gaussians(self.weights, means, self.covariances * ball.radius**2, self.kind)
         back = torch.linalg.inv(ball.matrix) * ball.radius
-        match self.kind:
-            case "full":
-                covariances = back @ self.covariances @ back.T
-            case "diag":
-                covariances = self.covariances * back.diagonal() ** 2
-            case _:
-                covariances = self.covariances * back[0, 0] ** 2
-        return Gaussians(self.weights, means, covariances, self.kind)
+        if self.kind == "full":
+            return Gaussians(self.weights, means, back @ self.covariances @ back.T, self.kind)
+        factor = back.diagonal() if self.kind == "diag" else back[0, 0]
+        return Gaussians(self.weights, means, self.covariances * factor**2, self.kind)
 
 
 def matrix_of(upper: torch.Tensor, d: int) -> torch.Tensor:
@@ -104,13 +100,9 @@ def second(moments: torch.Tensor, d: int, kind: str) -> torch.Tensor:
 
 def outer(means: torch.Tensor, kind: str) -> torch.Tensor:
     """mean mean' in the shape of covariances."""
-    match kind:
-        case "full":
-            return means.unsqueeze(2) * means.unsqueeze(1)
-        case "diag":
-            return means.square()
-        case _:
-            return means.square().mean(1)
+    if kind == "full":
+        return means.unsqueeze(2) * means.unsqueeze(1)
+    return means.square() if kind == "diag" else means.square().mean(1)
 
 
 def per(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -10,31 +10,28 @@ where d and the number of steps are small. Centres start spread evenly over the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from sklearn.base import TransformerMixin
 
-from dpbo.accounting.filters import Accounting
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
-from dpbo.mechanisms.no_noise import NoNoise
-from dpbo.papers.em.estimator import BudgetOrShare, Center, Components, Floats, Iterations, PrivateEstimator, RandomState
-from dpbo.privacy import Adjacency
+from dpbo.papers.em.estimator import Components, Floats, Iterations, PrivateEstimator
 from dpbo.queries.point_sums import ClusterSums
-from dpbo.validation import Name, Positive
+from dpbo.validation import Name
 
 _CLOUD = 4000
 
 
+@dataclass(eq=False, repr=False)
 class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
     """scikit-learn's KMeans, privately; `fit` takes an array or a Curator. It keeps no labels and no inertia of the records.
 
-    The guarantee holds without assumptions: it rests on the sensitivity proven in `ClusterSums`. It has less noise than DPLloyd but where
-    the dimension and the number of steps are small.
+    The guarantee holds without assumptions: it rests on the sensitivity proven in `ClusterSums`.
 
     Args:
         n_clusters: K.
@@ -49,34 +46,10 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
     _norm: ClassVar[str] = "l2"
     _noise: ClassVar[type[AdditiveMechanism]] = GaussianMechanism
 
-    def __init__(
-        self,
-        n_clusters: Components = 8,
-        *,
-        budget: BudgetOrShare = None,
-        mechanism: NoNoise | None = None,
-        radius: Positive | None = None,
-        center: Center = None,
-        max_iter: Iterations = 7,
-        adjacency: Adjacency | str = "replace-one",
-        accounting: Accounting | None = None,
-        dimension: int | None = None,
-        vectors: Callable[[Any], Any] | None = None,
-        name: Name = "k-means",
-        random_state: RandomState = None,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.budget = budget
-        self.mechanism = mechanism
-        self.radius = radius
-        self.center = center
-        self.max_iter = max_iter
-        self.adjacency = adjacency
-        self.accounting = accounting
-        self.dimension = dimension
-        self.vectors = vectors
-        self.name = name
-        self.random_state = random_state
+    n_clusters: Components = 8
+    _: KW_ONLY
+    max_iter: Iterations = 7
+    name: Name = "k-means"
 
     def fit(self, X: Any, y: Any = None) -> DPKMeans:
         """Reserve the releases, run the steps, and keep the centres. X: `n x d`, or a Curator.

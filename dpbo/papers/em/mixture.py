@@ -16,7 +16,7 @@ shares=(1, 1, 1)` is the plain algorithm in the ball of `radius`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,17 +24,14 @@ import torch
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpbo.accounting.filters import Accounting
 from dpbo.errors import InputError
-from dpbo.mechanisms.no_noise import NoNoise
-from dpbo.papers.em.estimator import BudgetOrShare, Center, Components, EMSchedule, Floats, Iterations, PrivateEstimator, RandomState
+from dpbo.papers.em.estimator import Components, EMSchedule, Floats, Iterations, PrivateEstimator
 from dpbo.papers.em.gaussians import Averaged, Gaussians, Prior, frame_of, mixture_of
-from dpbo.privacy import Adjacency
 from dpbo.queries.ball import Ball
 from dpbo.queries.mixture_moments import MixtureMoments
 from dpbo.queries.moment_features import COVARIANCES, width_of
 from dpbo.queries.point_sums import ClusterSums
-from dpbo.validation import Index, Name, Positive, Within, at_least, between, require
+from dpbo.validation import Index, Name, Within, at_least, between, require
 
 _MARGIN = 2.0  # standard deviations beyond sqrt(d)
 _SEPARATION = 0.5  # of the start's centres, in standard deviations of all records
@@ -43,6 +40,7 @@ Method = Annotated[str, Within("'mle' or 'map'", lambda value: value in ("mle", 
 Covariance = Annotated[str, Within(f"one of {COVARIANCES}", lambda value: value in COVARIANCES)]
 
 
+@dataclass(eq=False, repr=False)
 class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
     """scikit-learn's GaussianMixture, privately; `fit` takes an array or a Curator.
 
@@ -75,50 +73,18 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         weights_, means_, covariances_: as in scikit-learn. statement_: the guarantee. n_iter_: max_iter.
     """
 
-    def __init__(
-        self,
-        n_components: Components = 1,
-        *,
-        budget: BudgetOrShare = None,
-        mechanism: NoNoise | None = None,
-        radius: Positive | None = None,
-        center: Center = None,
-        covariance_type: Covariance = "full",
-        method: Method = "mle",
-        max_iter: Iterations = 10,
-        init_iter: Index = 3,
-        frame_iter: Index = 1,
-        reach: Annotated[float, between(1.0, 1e6)] | None = None,
-        settle: Index | None = 3,
-        shares: tuple[float, float, float] | None = None,
-        reg_covar: Annotated[float, between(1e-12, 1.0)] | None = None,
-        adjacency: Adjacency | str = "replace-one",
-        accounting: Accounting | None = None,
-        dimension: int | None = None,
-        vectors: Callable[[Any], Any] | None = None,
-        name: Name = "dp-em",
-        random_state: RandomState = None,
-    ) -> None:
-        self.n_components = n_components
-        self.budget = budget
-        self.mechanism = mechanism
-        self.radius = radius
-        self.center = center
-        self.covariance_type = covariance_type
-        self.method = method
-        self.max_iter = max_iter
-        self.init_iter = init_iter
-        self.frame_iter = frame_iter
-        self.reach = reach
-        self.settle = settle
-        self.shares = shares
-        self.reg_covar = reg_covar
-        self.adjacency = adjacency
-        self.accounting = accounting
-        self.dimension = dimension
-        self.vectors = vectors
-        self.name = name
-        self.random_state = random_state
+    n_components: Components = 1
+    _: KW_ONLY
+    covariance_type: Covariance = "full"
+    method: Method = "mle"
+    max_iter: Iterations = 10
+    init_iter: Index = 3
+    frame_iter: Index = 1
+    reach: Annotated[float, between(1.0, 1e6)] | None = None
+    settle: Index | None = 3
+    shares: tuple[float, float, float] | None = None
+    reg_covar: Annotated[float, between(1e-12, 1.0)] | None = None
+    name: Name = "dp-em"
 
     def fit(self, X: Any, y: Any = None) -> DPGaussianMixture:
         """Reserve the plan, release, and keep the mixture. X: `n x d`, or a Curator.
@@ -137,9 +103,16 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         slots = self.frame_iter + (self.init_iter if K > 1 else 0) + self.max_iter
         schedule = self._schedule(X, curator, slots, terms)
         ball, covariance = self._frame(schedule, ball, d)
-        start = self._start(schedule, ball, covariance, d, np.random.RandomState(seed))
-        self._mixture, self._ball_ = self._em(schedule, ball, start, d), ball
-        outside = self._mixture.outward(ball)
+        mixture = self._start(schedule, ball, covariance, d, np.random.RandomState(seed))
+        floor = self.reg_covar if self.reg_covar is not None else 0.05 / self._reach(d) ** 2 if self.frame_iter else 1e-3
+        averaged = Averaged(self.max_iter if self.settle is None else self.settle, curator.units)
+        prior = Prior() if self.method == "map" else None
+        for _ in range(self.max_iter):
+            query = MixtureMoments(d, ball=ball, natural=mixture.natural(), covariance=kind, weights=weights, vectors=self.vectors)
+            answer, std = averaged.add(*schedule.release(query, "em", K))
+            mixture = mixture_of(answer, std, d, kind, floor, prior)
+        self._mixture, self._ball_ = mixture, ball
+        outside = mixture.outward(ball)
         self.weights_, self.means_, self.covariances_ = (part.numpy() for part in (outside.weights, outside.means, outside.covariances))
         self.weights_ = self.weights_ / self.weights_.sum()
         self.noise_multiplier_ = getattr(schedule.mechanism, "noise_multiplier", 0.0)
@@ -244,15 +217,3 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         kind = self.covariance_type
         shape = inside if kind == "full" else inside.diagonal() if kind == "diag" else inside.diagonal().mean()
         return Gaussians(weights, ball.inward(centers + center), shape.expand(K, *shape.shape).clone(), kind)
-
-    def _em(self, schedule: EMSchedule, ball: Ball, mixture: Gaussians, d: int) -> Gaussians:
-        kind, K = self.covariance_type, self.n_components
-        floor = self.reg_covar if self.reg_covar is not None else 0.05 / self._reach(d) ** 2 if self.frame_iter else 1e-3
-        averaged = Averaged(self.max_iter if self.settle is None else self.settle, schedule.curator.units)
-        prior = Prior() if self.method == "map" else None
-        for _ in range(self.max_iter):
-            natural, weights = mixture.natural(), self._weights(d)
-            query = MixtureMoments(d, ball=ball, natural=natural, covariance=kind, weights=weights, vectors=self.vectors)
-            moments, std = averaged.add(*schedule.release(query, "em", K))
-            mixture = mixture_of(moments, std, d, kind, floor, prior)
-        return mixture

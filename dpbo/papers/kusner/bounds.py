@@ -21,8 +21,6 @@ l1 norm. P(sup |df/dx_j| > s) <= a exp(-s^2/b^2) for each j (Srinivas et al. 201
 arguments: points = N; dimension = d; side = r, in units of x; a; b, in units of y / x.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 
@@ -176,9 +174,15 @@ def grid_choice_sensitivity(*, points: Count, dimension: Count, kappa: float, de
 
 
 @checked
-def grid_loss(*, points: int, dimension: int, side: float, a: float, b: float, delta: Probability) -> float:
-    """max over [0, r]^d of f minus max over the grid <= b sqrt(log(2 d a / delta)) r d / N, with probability 1 - delta/2."""
-    return _change_between_grid_points(points, dimension, side, a, b, delta)
+def grid_loss(*, points: Count, dimension: Count, side: Positive, a: Positive, b: Positive, delta: Probability) -> float:
+    """max over [0, r]^d of f minus max over the grid <= b sqrt(log(2 d a / delta)) r d / N, with probability 1 - delta/2.
+
+    So far a draw of unit variance moves at most between any x and its grid point.
+    """
+    odds = 2.0 * dimension * a / delta
+    if odds <= 1.0:
+        raise InputError("a", a, "above delta / (2 d)", "A larger a only weakens the assumption.")
+    return b * math.sqrt(math.log(odds)) * (side * dimension / points)
 
 
 @checked
@@ -188,7 +192,8 @@ def compact_gap(*, points: Count, dimension: Count, side: float, a: float, b: fl
     f_V - f_V' is a GP of kernel 2 (1 - kappa) k2: sqrt(2 (1 - kappa)) [sqrt(2 log(2 N^d / delta)) + b (r d / N) sqrt(log(2 d a / delta))].
     """
     at_grid = neighbour_gap(count=points**dimension, kappa=kappa, delta=delta, share=2.0)
-    return at_grid + math.sqrt(2.0 * (1.0 - kappa)) * _change_between_grid_points(points, dimension, side, a, b, delta)
+    between_points = grid_loss(points=points, dimension=dimension, side=side, a=a, b=b, delta=delta)
+    return at_grid + math.sqrt(2.0 * (1.0 - kappa)) * between_points
 
 
 @checked
@@ -213,12 +218,3 @@ def compact_value_sensitivity(
     found = mean_regret(evaluations=evaluations, noise=noise, gamma=gamma, beta=beta) + 2.0 / evaluations
     c = compact_gap(points=points, dimension=dimension, side=side, a=a, b=b, kappa=kappa, delta=delta / 4.0)
     return found + c + noise_gap(evaluations=evaluations, noise=noise, delta=delta)
-
-
-@checked
-def _change_between_grid_points(points: Count, dimension: Count, side: Positive, a: Positive, b: Positive, delta: float) -> float:
-    """b sqrt(log(2 d a / delta)) r d / N: how far a draw of unit variance moves from x to the grid, failing with probability delta/2."""
-    odds = 2.0 * dimension * a / delta
-    if odds <= 1.0:
-        raise InputError("a", a, "above delta / (2 d)", "A larger a only weakens the assumption.")
-    return b * math.sqrt(math.log(odds)) * (side * dimension / points)

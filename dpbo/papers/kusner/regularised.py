@@ -15,8 +15,6 @@ Arguments of the theorems: least, most = the ends of the range of l; lipschitz =
 gap = h.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

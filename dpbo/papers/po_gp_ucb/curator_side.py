@@ -14,8 +14,7 @@ law of the noise and the public facts that the curator adds, statement.json and 
 whole, so a curator that is stopped leaves no half of one.
 """
 
-from __future__ import annotations
-
+import functools
 import io
 import json
 import os
@@ -139,8 +138,7 @@ def release_rows(
     Raises:
         BudgetExceeded: more than is left. ReleaseLost: it was charged, but its value was lost. LedgerMismatch: other terms.
     """
-    stated = {**table.public_inputs(), "records": curator.units}
-    held = plan_terms(stated, terms or {}, also=("projection", "table"))
+    held = plan_terms({**table.public_inputs(), "records": curator.units}, terms or {}, also=("projection", "table"))
     event = curator.reserve(name, mechanism.event(), slots=1, terms=held)
     if curator.ledger.head().used[name] == 0:
         same = type(mechanism)(event.noise_multiplier)
@@ -193,21 +191,23 @@ class Outcomes:
         if (budget is None) is (declassified is None):
             raise InputError("budget", budget, "given, or `declassified` with the reason, and not both")
         self.curator, self.name, self.repeats, self._limit = curator, name, repeats, limit
-        self._settings: dict[str, Any] = {
-            "outcome": outcome,
-            "value_range": copy_mutable(value_range),
-            "declassified": declassified,
-            "worst": worst,
-        }
+        self._query = functools.partial(
+            RowOutcome, outcome=outcome, value_range=copy_mutable(value_range), declassified=declassified, worst=worst
+        )
         self._lock = threading.Lock()
         planned = NoNoise(allow_not_private=True) if budget is None else self._least_noise(budget)
-        self.mechanism = self._reserved(planned, terms or {})
+        query = self._query(row=0)
+        assumptions = dict(query.data_assumptions())
+        held = plan_terms({**query.public_inputs(), **({"assumptions": assumptions} if assumptions else {})}, terms or {})
+        event = query.release_event(planned.event(), curator.adjacency)
+        reserved = curator.reserve(name, event, slots=repeats, terms=held, parallel=True, limit=limit)
+        self.mechanism = planned if isinstance(planned, NoNoise) else type(planned)(reserved.noise_multiplier)
         self._known = self._stored()
 
     @property
     def variance(self) -> float:
         """Variance of an answer's noise."""
-        any_row = self._query(0)
+        any_row = self._query(row=0)
         law = self.mechanism.law(any_row.scale(self.curator.adjacency), any_row.quanta())
         return float(law.std[0]) ** 2
 
@@ -252,22 +252,9 @@ class Outcomes:
             raise BudgetExceeded(1, self._limit - len(charged), self._limit, "answers", f"the plan {self.name!r}", account())
         if (done := sum(slot["part"] == row for slot in charged)) >= self.repeats:
             raise BudgetExceeded(1, self.repeats - done, self.repeats, "slots", f"row {row} of the plan {self.name!r}", account())
-        handle = self.curator.evaluate(self._query(row), row=row, request=request)
+        handle = self.curator.evaluate(self._query(row=row), row=row, request=request)
         (release,) = self.curator.release_all([handle], self.mechanism, name=self.name, plan=self.name)
         return Answer(row, float(release.value), float(release.variance))
-
-    def _reserved(self, planned: AdditiveMechanism | NoNoise, terms: Mapping[str, Any]) -> AdditiveMechanism | NoNoise:
-        """Reserves the answers; the mechanism as the ledger has it."""
-        query, curator = self._query(0), self.curator
-        assumptions = dict(query.data_assumptions())
-        stated = {**query.public_inputs(), **({"assumptions": assumptions} if assumptions else {})}
-        held = plan_terms(stated, terms)
-        event = query.release_event(planned.event(), curator.adjacency)
-        reserved = curator.reserve(self.name, event, slots=self.repeats, terms=held, parallel=True, limit=self._limit)
-        return planned if isinstance(planned, NoNoise) else type(planned)(reserved.noise_multiplier)
-
-    def _query(self, row: int) -> RowOutcome:
-        return RowOutcome(row=row, **self._settings)
 
     def _least_noise(self, budget: Budget | float | Fraction) -> AdditiveMechanism:
         """The least noisy mechanism that the accounting can pay for."""

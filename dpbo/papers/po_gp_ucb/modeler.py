@@ -12,8 +12,6 @@ Rows that were asked and not yet told count as observed at their posterior mean,
 variance around them (GP-BUCB, Desautels et al. 2014), so that several rows can be under way. The history is the whole state.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -121,11 +119,17 @@ class Modeler:
         for index in self._pending:
             model.observe(index, float(model.mean[index]))
         excluded = self._excluded()
-        exclude = torch.tensor(excluded, device=model.mean.device) if excluded else None
         if self._acquisition is None or model.num_observations == 0:
+            exclude = torch.tensor(excluded, device=model.mean.device) if excluded else None
             index = int(suggest_ucb(model, self._schedule, exclude=exclude))
         else:
-            index = self._argmax(self._acquisition(model), exclude)
+            acquisition, Z = self._acquisition(model), self._model.candidates
+            with torch.no_grad():
+                scores = torch.cat([acquisition(rows.unsqueeze(-2)).reshape(-1) for rows in torch.split(Z, self._chunk)])
+            if len(scores) != len(Z):
+                raise InputError("acquisition", f"{len(scores)} scores", f"one score for each of {len(Z)} rows", "It must take q = 1.")
+            scores[excluded] = -math.inf
+            index = int(scores.nan_to_num(nan=-math.inf).argmax())
         self._pending.append(index)
         return index
 
@@ -158,13 +162,3 @@ class Modeler:
         """Rows that may not be asked now."""
         used = [] if self._repeats else [*(index for index, _ in self._history), *self._pending]
         return list(dict.fromkeys([*used, *self._skipped]))
-
-    def _argmax(self, acquisition: AcquisitionFunction, exclude: Tensor | None) -> int:
-        Z = self._model.candidates
-        with torch.no_grad():
-            scores = torch.cat([acquisition(rows.unsqueeze(-2)).reshape(-1) for rows in torch.split(Z, self._chunk)])
-        if len(scores) != len(Z):
-            raise InputError("acquisition", f"{len(scores)} scores", f"one score for each of {len(Z)} rows", "It must take q = 1.")
-        if exclude is not None:
-            scores[exclude] = -math.inf
-        return int(scores.nan_to_num(nan=-math.inf).argmax())

@@ -18,8 +18,6 @@ variance is 2 (d - k)/(k (d + 2)) + 8 s^2/l^2 + 8 k s^4/l^4 for noise of varianc
 Source: analytic Gaussian, Balle & Wang 2018; l2-Laplace, Hardt & Talwar 2010; projection, Kenthapadi et al. 2013.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""PO-GP-UCB's Algorithm 1 as printed, for reproduction only, and the attack that undoes it.
+"""PO-GP-UCB's Algorithm 1 (Kharkovskii et al. 2020) as printed, for reproduction only, and the attack that undoes it.
 
 The paper's guarantee is broken: its Theorem 1 is false for n > d, and the transform gives no privacy. The sound method beside it is
 `release_rows`, which adds noise to each row.
@@ -16,8 +16,6 @@ Z = r^{-1/2} X M with M Gaussian, claiming (epsilon, delta)-differential privacy
 The proof argues by the d singular values of X and misses that the law of Z's columns, N(0, X X^T / r), has n - d zero ones, with a kernel
 that moves with the data. Where n <= d + 1 that kernel does not move and 1. does not apply, but then there are next to no rows.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -39,9 +37,8 @@ def recover_rows(Z: Points, known: Points, indices: Sequence[Index]) -> Tensor:
     """Every row of X from Z and a few known rows, `n x d`: exact where Z = X_c B with one matrix B for all rows.
 
     That holds for PO-GP-UCB's Algorithm 1 in either branch, random projections, and any rotation or scaling. Where each row has noise of
-    its own, each is found up to its noise.
-    Z_i - Z_j = (x_i - x_j) B: the known differences give B by least squares, and x_i = x_j + (Z_i - Z_j) B^+ all the rest, where j stands
-    for the mean of the known rows. Neither M nor any parameter of the release is needed.
+    its own, each is found up to its noise. Known differences give B by least squares, and x_i = x_j + (Z_i - Z_j) B^+ all the rest, where
+    j stands for the mean of the known rows.
 
     Args:
         Z: the published rows, `n x r` with r >= d, float64.
@@ -121,8 +118,6 @@ def po_gp_ucb_transform(
 
     Raises:
         InputError: not allowed so, or an argument out of range.
-
-    Source: Kharkovskii et al. 2020, Algorithm 1.
     """
     if allow_not_private is not True:
         remedy = "Its privacy theorem is false; release the rows through a curator instead."

@@ -14,8 +14,6 @@ Reads each loss (4 bytes) once. Operations a unit: 6 m d in tf32, then for each 
 in float64 and about fifteen on integers. Each program keeps its own sums until the end, so no step waits for another program.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

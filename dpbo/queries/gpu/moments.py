@@ -10,8 +10,6 @@ Reads each record once. Operations a record at d = 2, K = 5, F = 6, counted in t
 the multiply-adds of logits and sums), K exponentials and about 120 others in float32.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 

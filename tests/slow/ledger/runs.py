@@ -13,7 +13,6 @@ MEAN = ClippedMean(lambda _, records: records, score_range=(0.0, 1.0))
 
 
 def make(url, **changed):
-    """A curator of its own over the ledger at `url`."""
     terms: dict[str, Any] = {
         "unit": PrivacyUnit("record"),
         "adjacency": Adjacency.REPLACE_ONE,
@@ -24,7 +23,6 @@ def make(url, **changed):
 
 
 def search(curator, evaluations):
-    """A private objective with so many evaluations."""
     return PrivateObjective(curator, lambda x, r: 1 - (r - x[0]).abs(), score_range=(0.0, 1.0), evaluations=evaluations, name="search")
 
 

@@ -33,7 +33,6 @@ pytestmark = pytest.mark.attack("A16")
 
 
 def printed(url):
-    """What `ledger export` prints, line by line."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert main(["ledger", "export", url]) == 0
     return out.getvalue().splitlines()

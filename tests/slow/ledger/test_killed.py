@@ -39,7 +39,7 @@ def small(url):
 
 def main_job(url):
     """The main job as `python -m dpbo --ledger` runs it, with nine evaluations and the separate last one."""
-    from dpbo.demo import split, tune_privately
+    from benchmarks.digits import split, tune_privately
 
     return tune_privately(split(0), Budget(3.0, 1e-5), evaluations=9, seed=0, ledger=url).history
 

@@ -82,7 +82,6 @@ def exact(ranks):
 
 
 def everything(ranks):
-    """What each search releases."""
     removed = opened(ranks, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
     grouped = opened(ranks, groups=True)
     mixture = DPGaussianMixture(3, budget=1.0, radius=4.0, dimension=D, max_iter=3, random_state=0).fit(opened(ranks))

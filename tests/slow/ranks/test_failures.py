@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Ranks
+from dpbo.curator.labels import hash_labels
 from dpbo.curator.ledger import Ledger
-from dpbo.curator.shards import hash_labels
 from dpbo.errors import InputError
 from tests.slow.ranks.jobs import JOBS, STEPS
 
@@ -60,9 +60,10 @@ def test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger(ran, me
 
 
 @pytest.mark.deep
-def test_labels_of_two_kinds_and_ranks_without_records_are_refused_on_all(met):
+def test_labels_of_two_kinds_other_terms_and_ranks_without_records_are_refused_on_all(met):
     assert refusal(met, "words and numbers")[0] == "InputError"
     assert refusal(met, "no records")[0] == "InputError"
+    assert refusal(met, "other terms")[0] == "RanksDisagree"
 
 
 def test_ranks_that_ask_for_different_things_are_refused_and_may_go_on(met):
@@ -73,11 +74,6 @@ def test_ranks_that_ask_for_different_things_are_refused_and_may_go_on(met):
         assert "rank 3 to evaluate ClippedMean" in step[1]
         assert "rank 1" in noise[1]
         assert (charges, left) == (1, 2), "only what all asked for was charged"
-
-
-@pytest.mark.deep
-def test_ranks_with_other_terms_are_refused(met):
-    assert refusal(met, "other terms")[0] == "RanksDisagree"
 
 
 @pytest.mark.deep
@@ -149,16 +145,16 @@ def test_a_rank_that_comes_late_is_given_up(met):
 
 def test_equal_labels_have_one_name_and_others_another():
     def names(labels, key=b"k"):
-        return [tuple(row) for row in hash_labels(labels, key).hashes.tolist()]
+        return [tuple(row) for row in hash_labels(labels, key)[0].tolist()]
 
     assert names(torch.tensor([3, 4])) == names([3.0, 4.0]) == names(torch.tensor([3.0, 4.0, 3.0], dtype=torch.float32))
     for alike in ([0, 1, 2**80, -1], ["1", "", "a"], [b"1", b""], [("1", ""), ("", "1")], [("a", 1), ("a", 2)]):
         assert len(set(names(alike))) == len(alike)
     assert names(["a"]) != names(["a"], b"another key")
     assert names([]) == []
-    kinds = [hash_labels(labels, b"k").kind for labels in ([1], ["1"], [b"1"], [("1",)], [("1", 1)], [(("1",), 1)])]
+    kinds = [hash_labels(labels, b"k")[1] for labels in ([1], ["1"], [b"1"], [("1",)], [("1", 1)], [(("1",), 1)])]
     assert len(set(kinds)) == len(kinds), "labels of different kinds are seen, not compared"
-    assert kinds[0] == hash_labels(torch.tensor([4.0]), b"k").kind
+    assert kinds[0] == hash_labels(torch.tensor([4.0]), b"k")[1]
     with pytest.raises(InputError, match="groups"):
         names([object()])
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from dpbo.accounting.selection_bounds import Profile, RunProfiles
 from dpbo.run_counts import BinomialRuns, FixedRuns, PoissonRuns, TruncatedNegativeBinomial, TruncatedPoisson
 
 LAWS = [
@@ -37,6 +38,18 @@ def pairs(count, seed, *, leaks=True):
         yield p / p.sum(), q / q.sum()
 
 
+def profile_of_laws(p, q):
+    """The profile of two laws on the same few outcomes; losses are rounded up to a grid, so that no two are nearly equal."""
+    both, grain = (p > 0) & (q > 0), 2.0**-30
+    steps, place = np.unique(np.ceil(np.log(p[both] / q[both]) / grain), return_inverse=True)
+    return Profile(steps * grain, np.bincount(place, p[both], len(steps)).astype(np.float64), float(p[q == 0].sum()))
+
+
+def profiles_of_laws(p, q):
+    """The profiles of one run with these laws, in both directions."""
+    return RunProfiles(profile_of_laws(p, q), profile_of_laws(q, p))
+
+
 def best_of(law, p):
     """The winner's law, "nothing" last."""
     levels = np.concatenate([[0.0], np.minimum(np.cumsum(p), 1.0)])
@@ -51,12 +64,10 @@ def at_threshold(gamma, p, place):
 
 
 def delta(a, b, epsilons=EPSILONS):
-    """Exact hockey-stick divergences."""
     return np.maximum(a - np.exp(epsilons)[:, None] * b, 0.0).sum(1)
 
 
 def renyi(a, b, orders=ORDERS):
-    """Exact Renyi divergences."""
     seen = (a > 0) | (b > 0)
     with np.errstate(divide="ignore"):
         logs = orders[:, None] * np.log(a[seen]) + (1 - orders[:, None]) * np.log(b[seen])

@@ -33,13 +33,11 @@ SLOTS = 3
 
 
 def response(epsilon, order):
-    """Renyi divergence of randomised response."""
     e, a = mpmath.mpf(epsilon), mpmath.mpf(order)
     return mpmath.log((mpmath.exp(a * e) + mpmath.exp((1 - a) * e)) / (1 + mpmath.exp(e))) / (a - 1)
 
 
 def laplace(epsilon, order):
-    """Renyi divergence of the Laplace mechanism."""
     e, a = mpmath.mpf(epsilon), mpmath.mpf(order)
     return mpmath.log(a / (2 * a - 1) * mpmath.exp((a - 1) * e) + (a - 1) / (2 * a - 1) * mpmath.exp(-a * e)) / (a - 1)
 

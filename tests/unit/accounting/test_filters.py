@@ -88,12 +88,13 @@ def test_a_calibrated_plan_comes_back_within_its_budget_and_wastes_nothing(accou
     assert GDPFilter().cap_amount(Budget.gdp(3.0)) == 9, "the cap of a GDP budget is its square"
 
 
-def test_a_filter_is_found_again_by_its_name_and_by_no_other():
+def test_a_filter_is_found_again_by_its_name_and_the_first_part_beyond_its_cap_is_named():
     for accounting in (*FILTERS, RDPFilter(1.25)):
         assert accounting_named(accounting.name) == accounting
     for name in ("Planned(", "[]", "Planned(3", "x)", "RDPFilter(8.0", "8.0)", "GDPFilte", "Mine"):
         with pytest.raises(InputError, match="accounting"):
             accounting_named(name)
+    assert Cost.of(2, 3, 3).first_beyond(Cost.of(2, 2, 2)) == 1
 
 
 def test_errors_name_what_a_filter_cannot_do():
@@ -123,11 +124,6 @@ def test_a_thousand_distinct_costs_add_up_quickly_and_upward():
     short, long = Fraction(1, 1 << (_LONGEST - 1)), Fraction(1, 1 << _LONGEST)
     assert (Cost.of(short) + Cost.of(0)).parts == (short,), "exact while denominators are short"
     assert (Cost.of(long) + Cost.of(1)).parts == (1 + Fraction(1, _GRAIN),), "rounded up from there"
-
-
-def test_the_first_part_beyond_its_cap_is_named_and_one_at_its_cap_is_not():
-    assert Cost.of(2, 3, 3).first_beyond(Cost.of(2, 2, 2)) == 1
-    assert Cost.of(2, 3).zero == Cost.of(0, 0)
 
 
 @pytest.mark.attack("A15")

@@ -18,7 +18,6 @@ MUS = [1e-9, 1e-3, 0.3, 1.0, 7.0, 60.0]
 
 
 def exact(mu, epsilon):
-    """delta in 400 digits."""
     with mpmath.workdps(400):
         m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
         return mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)
@@ -79,16 +78,13 @@ def test_a_tiny_budget_has_a_mu_that_holds_and_is_at_least_half_of_the_largest()
         assert exact(most, epsilon) <= delta < exact(most * 2.01, epsilon), (epsilon, delta)
 
 
-def test_shares_are_the_decimals_that_were_written():
+def test_shares_are_the_decimals_that_were_written_and_none_outside_its_range_is_taken():
     budget, accounting = Budget(3.0, 1e-5), GDPFilter()
     first, second = (accounting.cost(GaussianEvent(calibrate(budget, releases=k, share=s), k)) for k, s in ((30, 0.9), (1, 0.1)))
     assert first + second <= accounting.cap(budget)
     multiplier = calibrate(Budget.gdp(1.0), releases=25)
     assert multiplier == pytest.approx(5.0, rel=1e-12)
     assert str(accounting.guarantee(accounting.cost(GaussianEvent(multiplier, 25)), 1e-5)).startswith("(4.378, 1e-05)-DP")
-
-
-def test_a_share_outside_its_range_and_a_pure_budget_for_gaussians_are_refused():
     for share in (0, -0.1, 1.1, math.nan, "half"):
         with pytest.raises(InputError, match="share"):
             calibrate(Budget(1.0, 1e-5), releases=3, share=share)  # type: ignore[arg-type]

@@ -74,7 +74,6 @@ def private(curator, steps=6):
 
 
 def counted(*, steps=0, noise_multiplier=SIGMA, sample_rate=RATE, accountant=None):
-    """An accountant after so many steps."""
     accountant = LedgerAccountant() if accountant is None else accountant  # an empty one is false
     for _ in range(steps):
         accountant.step(noise_multiplier=noise_multiplier, sample_rate=sample_rate)
@@ -185,6 +184,9 @@ def test_bound_to_a_curator_steps_are_planned_first_and_share_its_ledger(tmp_pat
     curator.release(ACCURACY, GaussianMechanism(10.0))
     assert engine.get_epsilon(1e-5) == curator.statement().guarantee.epsilon == whole(*curator.accounting.events)
     assert "replace-one" in str(curator.statement())
+    assert "dpsgd-attested" in curator.statement().assumptions, "what dpbo cannot check is named"
+    assert "each protected record once" in str(curator.statement())
+    assert not curator.statement().void
     again = private(make(dataset="d", ledger=str(tmp_path / "l.db")))
     model, _ = train(again, 2)
     before = [p.detach().clone() for p in model.parameters()]
@@ -245,15 +247,6 @@ def test_a_copy_counts_for_itself_and_another_history_of_one_run_is_refused():
             accountant.load_state_dict({**state, "runs": {run: [(9.0, 0.01, 500)] for run in state["runs"]}})
     with pytest.raises(OpacityError):
         copy.deepcopy(bound)
-
-
-def test_assumptions_that_dpbo_cannot_check_are_named():
-    curator = make()
-    train(private(curator), 1)
-    statement = curator.statement()
-    assert "dpsgd-attested" in statement.assumptions
-    assert "each protected record once" in str(statement)
-    assert not statement.void
 
 
 @pytest.mark.attack("A19")

@@ -69,15 +69,14 @@ def test_a_plan_beyond_its_budget_is_refused_before_anything_exists(tmp_path):
         make(Planned([PoissonGaussianEvent(2.0, rate=0.5, relation="replace-one")]), Budget.gdp(2.0))
 
 
-def test_it_is_found_again_by_its_name_and_no_other_plan_opens_its_ledger(tmp_path):
+def test_it_is_found_again_by_its_name_and_no_other_plan_opens_its_ledger(on_disk):
     assert accounting_named(PLAN.name) == PLAN
     assert Planned([GaussianEvent(8.0), LaplaceEvent(5.0), GaussianEvent(8.0, 2), ExponentialEvent(4.0, 2)]) == PLAN
-    terms = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
-    make(**terms).release(MEAN, GaussianMechanism(8.0))
-    again = make(**terms)
+    make(**on_disk).release(MEAN, GaussianMechanism(8.0))
+    again = make(**on_disk)
     assert str(again.ledger.verify().total).split() == ["0", "1", "0"]
     with pytest.raises(LedgerMismatch, match="accounting"):
-        make(Planned([GaussianEvent(8.0, 4)]), **terms)
+        make(Planned([GaussianEvent(8.0, 4)]), **on_disk)
 
 
 def test_a_plan_carries_an_objective_and_its_final_release():
@@ -171,7 +170,7 @@ def test_little_noise_of_a_sample_is_composed_quickly():
     assert fits == [k < 3 for k in range(8)]
 
 
-def test_a_plan_may_pass_its_budget_by_a_millionth_in_a_ledger_that_exists_and_no_new_one_may(tmp_path, monkeypatch):
+def test_a_plan_may_pass_its_budget_by_a_millionth_in_a_ledger_that_exists_and_no_new_one_may(on_disk, monkeypatch):
     """Another machine may round differently by so much; errors say what is reached and what is allowed."""
     bound = PLAN.composition(1e-6, refine=False)
     kept, passed = Budget(bound.epsilon, 1e-6), Budget(bound.epsilon / (1 + 0.9e-6), 1e-6)
@@ -183,12 +182,11 @@ def test_a_plan_may_pass_its_budget_by_a_millionth_in_a_ledger_that_exists_and_n
     ):
         with pytest.raises(InputError, match=reached):
             PLAN.cap(beyond)
-    there = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
     with pytest.raises(InputError, match=f"events='a list that reaches epsilon {bound.epsilon}'.*budget's epsilon {passed.epsilon}"):
-        make(budget=passed, **there)
-    make(budget=kept, **there).release(MEAN, GaussianMechanism(8.0))
+        make(budget=passed, **on_disk)
+    make(budget=kept, **on_disk).release(MEAN, GaussianMechanism(8.0))
     monkeypatch.setattr(Planned, "fits", lambda plan, budget, *, room=0.0: room > 0.0)  # a machine on which it reaches a little more
-    assert make(budget=kept, **there).ledger.verify().seq == 2
+    assert make(budget=kept, **on_disk).ledger.verify().seq == 2
     with pytest.raises(InputError, match="reaches epsilon"):
         make(budget=kept)
 

@@ -14,17 +14,16 @@ from dpbo.accounting import renyi as event_renyi
 from dpbo.accounting.selection_bounds import RunProfiles, envelope_bound, ratio_bound, winner_profile
 from dpbo.events import GaussianEvent, PoissonGaussianEvent, SelectionEvent
 from dpbo.run_counts import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
-from tests.unit.accounting.enumerated import EPSILONS, LAWS, ORDERS, at_threshold, best_of, curve_of, delta, pairs, renyi
+from tests.unit.accounting.enumerated import EPSILONS, LAWS, ORDERS, at_threshold, best_of, curve_of, delta, pairs, profiles_of_laws, renyi
 
 PAIRS = 1000
 ROOM = 1e-9
 INNER = np.array([1.01, 1.1, 1.5, 2.0, 4.0, 10.0, 30.0, 100.0])
-BASES = [RunProfiles.of_laws(p, q) for p, q in pairs(12, 11, leaks=False)]
+BASES = [profiles_of_laws(p, q) for p, q in pairs(12, 11, leaks=False)]
 NEGATIVE_BINOMIALS = [law for law in LAWS if isinstance(law, TruncatedNegativeBinomial)]
 
 
 def renyi_curve(event, orders):
-    """Its Renyi bounds, which it must have."""
     curve = event_renyi.curve(event, orders)
     assert curve is not None
     return curve
@@ -42,7 +41,7 @@ def laws_of(i):  # two for each pair: every law meets a sixth of them all
 def test_no_mechanism_passes_the_profile_bounds():
     worst = {"ratio": 0.0, "envelope": 0.0}
     for i, (p, q) in enumerate(pairs(PAIRS, 1)):
-        base = RunProfiles.of_laws(p, q)
+        base = profiles_of_laws(p, q)
         for law in laws_of(i):
             exact = delta(best_of(law, p), best_of(law, q))
             ratio, envelope = ratio_bound(law, base, EPSILONS), envelope_bound(law, base, EPSILONS, cells=240)
@@ -62,7 +61,7 @@ def test_no_mechanism_passes_the_profile_bounds():
 def test_no_mechanism_passes_the_renyi_bounds():
     worst = 0.0
     for i, (p, q) in enumerate(pairs(PAIRS, 2, leaks=False)):
-        base = RunProfiles.of_laws(p, q)
+        base = profiles_of_laws(p, q)
         for law in laws_of(i):
             bound, exact = renyi_bound(law, p, q, base), renyi(best_of(law, p), best_of(law, q))
             assert (exact <= bound + 1e-9 * (1 + bound)).all(), (law, p, q)
@@ -74,7 +73,7 @@ def test_no_mechanism_passes_the_renyi_bounds():
 def test_no_mechanism_passes_the_pure_bound_or_the_threshold_bounds():
     reached = 0.0
     for i, (p, q) in enumerate(pairs(PAIRS, 3)):
-        base = RunProfiles.of_laws(p, q)
+        base = profiles_of_laws(p, q)
         stop = ThresholdStop((0.001, 0.02, 0.2, 0.7)[i % 4])
         place = i % len(p)
         a, b = at_threshold(stop.gamma, p, place), at_threshold(stop.gamma, q, place)
@@ -96,7 +95,7 @@ def test_no_mechanism_passes_the_pure_bound_or_the_threshold_bounds():
 def test_one_direction_of_the_base_is_not_enough_nor_may_the_number_of_runs_be_seen():
     passed = {"one direction": 0, "visible": 0}
     for i, (p, q) in enumerate(pairs(200, 6)):
-        law, base = LAWS[i % 5], RunProfiles.of_laws(p, q)
+        law, base = LAWS[i % 5], profiles_of_laws(p, q)
         bound = winner_profile(law, RunProfiles(base.forward, base.forward), EPSILONS, cells=240)
         passed["one direction"] += bool((delta(best_of(law, p), best_of(law, q)) > bound * 1.001 + 1e-9).any())
     law = LAWS[0]
@@ -105,7 +104,7 @@ def test_one_direction_of_the_base_is_not_enough_nor_may_the_number_of_runs_be_s
     for p, q in pairs(60, 7, leaks=False):
         levels = [np.concatenate([[0.0], np.minimum(np.cumsum(one), 1.0)]) for one in (p, q)]
         both = [(masses[:, None] * np.diff(level**powers, axis=1)).ravel() for level in levels]
-        bound = winner_profile(law, RunProfiles.of_laws(p, q), EPSILONS, cells=240)
+        bound = winner_profile(law, profiles_of_laws(p, q), EPSILONS, cells=240)
         passed["visible"] += bool((delta(*both) > bound * 1.001 + 1e-9).any())
     assert passed["one direction"] > 3
     assert passed["visible"] > 20
@@ -119,7 +118,6 @@ FINE = 1 + np.geomspace(0.05, 300.0, 500)
 
 
 def crossing(bound, delta):
-    """Where a falling bound passes delta."""
     low, high = 0.0, 64.0
     while high - low > 1e-4:
         grid = np.linspace(low, high, 65)
@@ -180,7 +178,7 @@ def test_the_ratio_is_the_largest_over_all_levels():
             true, found = math.log(ratios.max()), selection_bounds.log_ratio(law, base)
             assert found >= true - 1e-5, (law, "losses are on a grid of 2^-30, which counts a thousandfold where u is near 1")
             assert found <= true * 1.02 + 1e-3 or math.isinf(true), law
-    leaking = RunProfiles.of_laws(np.array([0.5, 0.5, 0.0]), np.array([0.4, 0.4, 0.2]))
+    leaking = profiles_of_laws(np.array([0.5, 0.5, 0.0]), np.array([0.4, 0.4, 0.2]))
     assert selection_bounds.log_ratio(FixedRuns(1), leaking) == 0.0
     (unbounded,) = (base for base in (leaking, leaking.swapped()) if math.isinf(selection_bounds.log_ratio(FixedRuns(3), base)))
     assert ratio_bound(FixedRuns(3), unbounded, np.array([0.0, 1.0])).tolist() == [1.0, 1.0]
@@ -214,7 +212,7 @@ def test_adaptive_rounds_cost_their_spread_and_rounds_that_look_at_nothing_are_p
 def test_renyi_bounds_are_their_formulas():
     """Of a base whose directions differ the worse one counts; what K = 0 or a threshold adds is neither left out nor doubled."""
     p, q = np.array([0.5, 0.2, 0.2, 0.1]), np.array([0.1, 0.3, 0.5, 0.1])
-    base, orders = RunProfiles.of_laws(p, q), np.array([1.5, 4.0, 40.0])
+    base, orders = profiles_of_laws(p, q), np.array([1.5, 4.0, 40.0])
 
     def found(law, curve, base=base):
         return selection_bounds.renyi(law, curve, orders, lambda: base)

@@ -120,17 +120,10 @@ def test_a_selection_fits_alone_by_its_profile_and_beside_others_by_the_composit
     together = compose([TWO, *beside], delta=1e-6).epsilon
     assert _fitting(Budget(together, 1e-6), beside)(TWO)
     assert not _fitting(Budget(together * (1 - 1e-9), 1e-6), beside)(TWO)
-
-
-@pytest.mark.attack("A15")
-def test_what_fits_is_never_read_above_the_budget():
     for noise in (1.0, 3.0, 9.0):
         event = SelectionEvent(base=(GaussianEvent(noise),), run_count=FixedRuns(2))
         epsilon = compose([event], delta=1e-6).epsilon
         assert not _fitting(Budget(math.nextafter(epsilon, 0), 1e-6), ())(event), noise
-
-
-def test_the_pure_epsilon_alone_is_enough_and_so_is_the_profile():
     event = SelectionEvent(base=(LaplaceEvent(20.0),), run_count=FixedRuns(2))
     pure, read = float(event_costs.pure(event) or 0), compose([event], delta=1e-3).epsilon
     assert read < 0.98 * pure

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from dpbo.accounting import compose, gdp, pld, selection_pairs
 from dpbo.accounting.dominating_pairs import GaussianPair
-from dpbo.accounting.selection_bounds import RunProfiles, winner_profile
+from dpbo.accounting.selection_bounds import winner_profile
 from dpbo.accounting.selection_pairs import SelectionPair, pairs_of, run_profiles, selection_delta, selection_epsilon, selection_profile
 from dpbo.errors import InputError
 from dpbo.events import (
@@ -24,6 +24,7 @@ from dpbo.events import (
     SelectionEvent,
 )
 from dpbo.run_counts import FixedRuns, PoissonRuns, TruncatedNegativeBinomial
+from tests.unit.accounting.enumerated import profiles_of_laws
 
 GEOMETRIC = TruncatedNegativeBinomial.of_mean(10.0)
 
@@ -79,7 +80,7 @@ def test_each_direction_of_a_selection_among_sampled_runs_is_a_pair_of_its_own()
 def test_both_directions_of_a_run_count_whichever_is_worse(monkeypatch):
     """For two laws that differ by direction, and for the same exchanged: the bound is the same, and that of the worse one."""
     event, epsilons = SelectionEvent(base=(GaussianEvent(1.0),), run_count=FixedRuns(2)), np.linspace(0.0, 2.0, 9)
-    lopsided = RunProfiles.of_laws(np.array([0.6, 0.4]), np.array([0.9, 0.1]))
+    lopsided = profiles_of_laws(np.array([0.6, 0.4]), np.array([0.9, 0.1]))
     directions = lopsided, lopsided.swapped()
     both = [winner_profile(event.run_count, side, epsilons) for side in directions]
     assert not np.allclose(both[0], both[1])
@@ -95,11 +96,12 @@ def test_both_directions_of_a_run_count_whichever_is_worse(monkeypatch):
 def test_below_zero_a_profile_is_that_of_the_other_direction():
     epsilons = np.linspace(0.0, 6.0, 25)
     up = gdp.curve(1.0, epsilons)
-    signed, deltas = selection_pairs._both_signs(epsilons, up, up)
-    assert (np.diff(signed) > 0).all()
-    assert (signed[0], signed[-1], len(signed)) == (-6.0, 6.0, 49)
+    profile, signed = selection_pairs._joined(epsilons, up, up), np.linspace(-6.0, 6.0, 49)
+    assert profile is not None
+    assert (np.diff(profile.losses) > 0).all()
+    assert (profile.losses[0], profile.losses[-1], len(profile.losses)) == (-6.0, 6.0, 49)
     true = norm.cdf(0.5 - signed) - np.exp(signed) * norm.cdf(-0.5 - signed)
-    assert deltas == pytest.approx(true, rel=1e-9, abs=1e-12)
+    assert profile.delta(signed) == pytest.approx(true, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.attack("A15")

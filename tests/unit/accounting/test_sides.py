@@ -8,9 +8,10 @@ import pytest
 
 from dpbo.accounting import gdp
 from dpbo.accounting.selection_bounds import Profile, RunProfiles
+from tests.unit.accounting.enumerated import profile_of_laws, profiles_of_laws
 
 P, Q = np.array([0.5, 0.2, 0.2, 0.1]), np.array([0.1, 0.3, 0.6, 0.0])
-SIDE = Profile.of_laws(P, Q)
+SIDE = profile_of_laws(P, Q)
 EPSILONS = np.linspace(-3.0, 4.0, 57)
 
 
@@ -28,7 +29,7 @@ def test_the_profile_of_two_laws_is_the_sum_of_p_minus_e_to_epsilon_q():
 @pytest.mark.attack("A15")
 def test_losses_are_rounded_up_and_nearly_alike_ones_are_one():
     p = np.array([0.25, 0.25 * (1 + 1e-13), 0.5])
-    side = Profile.of_laws(p / p.sum(), np.array([0.3, 0.3, 0.4]))
+    side = profile_of_laws(p / p.sum(), np.array([0.3, 0.3, 0.4]))
     assert len(side.losses) == 2
     assert (side.losses >= np.log([0.25 / 0.3, 0.5 / 0.4]) - 1e-12).all()
     assert side.losses == pytest.approx(np.log([0.25 / 0.3, 0.5 / 0.4]), abs=2e-9)
@@ -51,14 +52,11 @@ def test_where_a_share_of_the_profile_meets_a_line():
     for a, b in ((1.0, 1.0), (0.2, 3.0), (5.0, 0.1), (1.0, 0.001)):
         t = SIDE.crossing(a, b)
         assert a * float(SIDE.delta(np.array([math.log1p(t)]))[0]) == pytest.approx(b * t, rel=1e-11)
-
-
-def test_ends_of_a_crossing():
     bounded = RunProfiles.response(1.0).forward
     assert bounded.crossing(1.0, 0.0) == pytest.approx(math.e - 1)
     assert SIDE.crossing(1.0, 0.0) == math.inf
     assert SIDE.crossing(0.0, 1.0) == 0.0
-    one_sided = Profile.of_laws(np.array([1.0, 0.0]), np.array([0.5, 0.5]))  # its profile is 1 - x / 2, from 1 at x = 0 on
+    one_sided = profile_of_laws(np.array([1.0, 0.0]), np.array([0.5, 0.5]))  # its profile is 1 - x / 2, from 1 at x = 0 on
     assert one_sided.crossing(1.0, 1.0) == pytest.approx(1 / 3)
     far = 1.0 * 0.1 / 1e-6
     assert SIDE.crossing(1.0, 1e-6) == pytest.approx(far, rel=1e-3)
@@ -73,7 +71,7 @@ def test_a_response_in_both_directions():
             assert side.losses.tolist() == [-epsilon, epsilon]
             assert side.masses == pytest.approx([1 - right, right])
             assert side.delta(np.array([0.0]))[0] == pytest.approx(right - (1 - right))
-    one = RunProfiles.of_laws(P, Q)
+    one = profiles_of_laws(P, Q)
     assert one.forward.infinite == pytest.approx(0.1)
     assert one.reverse.infinite == 0.0
     assert one.swapped().forward is one.reverse

@@ -66,15 +66,11 @@ def test_a_scaled_kernel_sees_the_noise_in_its_own_units():
     assert best < min(value(history, theta, 0.97 * Z), value(history, theta, 1.03 * Z))
 
 
-def test_kernels_without_a_closed_form_start_from_a_grid():
+def test_a_kernel_without_a_closed_form_starts_from_a_grid_and_points_stay_apart_with_nothing_left_to_learn():
     for name in ("poly2", "rq", "matern+linear"):
         history, theta = posterior(name, n=0), torch.full((D,), 0.2, dtype=DOUBLE)
         Z = suggest_gradient_points(history, theta, D + 1)
         assert value(history, theta, Z) < 0.2 * float(GradientTrace(history, theta).prior), name
-
-
-def test_nothing_left_to_learn():
-    """40 points determine a quadratic in 3 dimensions: the trace is rounding, and the points must still be distinct and finite."""
     history, theta = posterior("poly2", n=40, noise=0.0), torch.zeros(D, dtype=DOUBLE)
     Z = suggest_gradient_points(history, theta, D + 1)
     assert bool(Z.isfinite().all())
@@ -131,18 +127,16 @@ def test_the_shares_are_the_trace(kind, d):
     trace, weight = GradientTrace(posterior, theta), float((lengths**-2).sum())
     turn = designs.rotation(d, torch.Generator().manual_seed(0))
     for unit, share in (
-        (designs.simplex(d), designs.simplex_share(kind(ONE), d, 1e-3 + 1e-6)),
-        (designs.central(d), designs.central_share(kind(ONE), 1e-3 + 1e-6)),
+        (designs.simplex(d), designs.share_left(kind(ONE), (d + 1) / d, 1e-3 + 1e-6)),
+        (designs.central(d), designs.share_left(kind(ONE), 2.0, 1e-3 + 1e-6)),
     ):
         assert float(trace.value(theta + 0.2 * (unit @ turn) * lengths)) == pytest.approx(weight * share(0.2), rel=1e-9)
 
 
 def test_radii_are_minima():
     for kernel, d, s2 in itertools.product((RBF(ONE), Matern52(ONE)), (1, 2, 10), (1e-6, 1e-3, 1e-1, 1.0)):
-        for radius, share in (
-            (designs.simplex_radius(kernel, d, s2), designs.simplex_share(kernel, d, s2)),
-            (designs.central_radius(kernel, s2), designs.central_share(kernel, s2)),
-        ):
+        for b, c in ((d + 1, (d + 1) / d), (2 * d, 2.0)):
+            radius, share = designs.radius(kernel, b, d, s2), designs.share_left(kernel, c, s2)
             assert share(radius) < min(share(0.98 * radius), share(1.02 * radius)), (kernel, d, s2)
 
 
@@ -163,12 +157,14 @@ def counted(function, slope, calls):
     return objective
 
 
-def test_a_curved_valley_costs_no_more_than_scipy_twice():
+def test_a_curved_valley_costs_no_more_than_scipy_twice_and_values_never_rise():
     calls: list[np.ndarray] = []
     found = minimise(counted(rosen, rosen_der, calls), np.full(6, -1.0), -INFINITE, INFINITE, steps=500, close=0.0)
     theirs = minimize(rosen, np.full(6, -1.0), jac=rosen_der, method="L-BFGS-B", options={"ftol": 0.0, "gtol": 1e-8})
     assert rosen(found) < 1e-10 or rosen(found) <= theirs.fun + 1e-10
     assert len(calls) < 2 * theirs.nfev
+    ends = [rosen(minimise(counted(rosen, rosen_der, []), np.zeros(6), -INFINITE, INFINITE, steps=k, close=0.0)) for k in (1, 3, 10, 30)]
+    assert ends == sorted(ends, reverse=True)
 
 
 def test_the_box_holds_at_every_call_and_at_the_minimum():
@@ -179,8 +175,3 @@ def test_the_box_holds_at_every_call_and_at_the_minimum():
         found = minimise(objective, np.full(6, 0.3), np.full(6, lower), np.full(6, upper), steps=100, close=0.0)
         np.testing.assert_allclose(found, np.clip(centre, lower, upper), atol=1e-7)
         assert all(((x >= lower) & (x <= upper)).all() for x in calls)
-
-
-def test_values_never_rise_and_steps_are_counted():
-    ends = [rosen(minimise(counted(rosen, rosen_der, []), np.zeros(6), -INFINITE, INFINITE, steps=k, close=0.0)) for k in (1, 3, 10, 30)]
-    assert ends == sorted(ends, reverse=True)

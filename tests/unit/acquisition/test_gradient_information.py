@@ -70,16 +70,13 @@ def test_optimize_acqf_improves_within_bounds(sequential):
     assert float(acquisition(X)) > float(acquisition(random).max())
 
 
-def test_a_model_gives_its_kernel_noise_and_points():
+def test_a_model_gives_its_kernel_noise_and_points_and_one_of_several_outcomes_or_noises_is_refused():
     X = torch.rand(N, D, dtype=DOUBLE)
     model = GradientGP(X, X.sum(-1, keepdim=True).sin(), covar_module=KERNELS["matern"](D), outcome_transform=None).eval()
     theta, Z = torch.rand(D, dtype=DOUBLE), torch.rand(Q, D, dtype=DOUBLE)
     history = GradientPosterior(model.covar_module, model.likelihood.noise.item())
     history.append(X)
     torch.testing.assert_close(GradientInformation(model, theta)(Z), GradientInformation(history, theta)(Z))
-
-
-def test_models_of_several_outcomes_or_noises_are_refused():
     theta, X = torch.randn(D, dtype=DOUBLE), torch.rand(N, D, dtype=DOUBLE)
     uneven = GradientGP(X, X[:, :1], train_Yvar=torch.linspace(0.1, 1.0, N, dtype=DOUBLE).unsqueeze(-1))
     with pytest.raises(InputError, match="one noise variance"):

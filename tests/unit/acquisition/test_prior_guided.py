@@ -22,12 +22,13 @@ from dpbo.models import GradientPosterior
 from dpbo.models.datasets import squared_exponential
 from dpbo.papers.em import DPGaussianMixture
 
+X = torch.rand(7, 1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
 
 
 def model():
-    X = torch.tensor([[0.1, 0.2], [0.8, 0.4], [0.5, 0.9]]).double()
-    return SingleTaskGP(X, X.sum(1, keepdim=True).sin())
+    seen = torch.tensor([[0.1, 0.2], [0.8, 0.4], [0.5, 0.9]]).double()
+    return SingleTaskGP(seen, seen.sum(1, keepdim=True).sin())
 
 
 def log_density(X):
@@ -35,7 +36,6 @@ def log_density(X):
 
 
 def test_it_is_pi_bo():
-    X = torch.rand(7, 1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     plain, logged = ProbabilityOfImprovement(model(), 0.9), LogExpectedImprovement(model(), 0.9)
     for t in (1, 4):
         weighted = prior_guided(plain, log_density, t=t, beta=2.0)(X)
@@ -44,7 +44,6 @@ def test_it_is_pi_bo():
 
 
 def test_its_influence_fades_and_a_share_is_uniform():
-    X = torch.rand(5, 1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     plain = LogExpectedImprovement(model(), 0.9)
     assert torch.allclose(prior_guided(plain, log_density, t=10**9)(X), plain(X), atol=1e-6)
     far = prior_guided(plain, lambda X: torch.full(X.shape[:-1], -1e4, dtype=torch.float64), t=1, beta=1.0, bounds=BOUNDS, share=0.25)
@@ -88,7 +87,6 @@ def test_what_may_be_negative_is_refused_before_it_is_looked_at():
 
 
 def test_a_users_own_is_taken_at_its_word_and_held_to_it():
-    X = torch.rand(7, 1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     kept = prior_guided(Above(model(), -9.0), log_density, t=1, beta=2.0, non_negative=True)
     assert torch.allclose(kept(X), Above(model(), -9.0)(X) * log_density(X[:, 0]).exp() ** 2.0)
     with pytest.raises(InputError, match=r"acquisition='Above'.*below 0"):

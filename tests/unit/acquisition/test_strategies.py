@@ -144,13 +144,19 @@ class TestTrustRegion:
         assert float((x[0] - X[means.argmax()]).abs().max()) <= length / 2 * stretch + 1e-6
 
 
-def test_costs_that_do_not_fit_are_refused():
+def test_costs_that_do_not_fit_and_a_history_of_one_value_are_refused():
     X, Y, Yvar = _observed(CONTINUOUS, 5)
     for costs in (X[:, :1] * math.nan, X[:4, :1]):
         with pytest.raises(InputError, match=r"^public="):
             suggest_pareto(CONTINUOUS, X, Y, Yvar, costs, reference=(0.0, 0.0), seed=0)
         with pytest.raises(InputError, match=r"^public="):
             pareto_front(CONTINUOUS, X, Y, Yvar, costs)
+    X, Y, Yvar = _observed(CONTINUOUS, 1)
+    for propose in PROPOSERS.values():
+        with pytest.raises(InputError, match=r"^X="):
+            propose(CONTINUOUS, X, Y, Yvar, seed=0)
+    assert posterior_mean(CONTINUOUS, X, Y, Yvar).tolist() == Y[:, 0].tolist()
+    assert pareto_front(CONTINUOUS, X, Y, Yvar, -X[:, :1]).tolist() == [True]
 
 
 ALONE = [
@@ -171,15 +177,6 @@ def test_a_list_of_one_value_is_a_coordinate_that_stays(name):
         assert x.shape == (1, len(space.names))
         assert _allowed(space, x[0]), space.names
         space.encode(space.decode(x[0]))
-
-
-def test_a_history_of_one_value_makes_no_model_but_has_a_mean():
-    X, Y, Yvar = _observed(CONTINUOUS, 1)
-    for propose in PROPOSERS.values():
-        with pytest.raises(InputError, match=r"^X="):
-            propose(CONTINUOUS, X, Y, Yvar, seed=0)
-    assert posterior_mean(CONTINUOUS, X, Y, Yvar).tolist() == Y[:, 0].tolist()
-    assert pareto_front(CONTINUOUS, X, Y, Yvar, -X[:, :1]).tolist() == [True]
 
 
 def joint_gain(space, data):
@@ -224,7 +221,7 @@ def lengths(propose, data):
     return torch.cat([value.flatten() for name, value in kernel.named_parameters() if "lengthscale" in name]).tolist()
 
 
-def test_lengths_are_fitted_when_the_values_have_grown_by_the_share_and_kept_in_between():
+def test_lengths_are_fitted_when_the_values_have_grown_by_the_share_and_new_values_conditioned_on():
     space = PAIR
     X, Y, Yvar = _observed(space, 30, value=_bowl, std=0.05)
     propose = Proposer(space, growth=0.2)
@@ -234,9 +231,6 @@ def test_lengths_are_fitted_when_the_values_have_grown_by_the_share_and_kept_in_
     every = Proposer(space, growth=0)
     assert all(lengths(every, (X[:t], Y[:t], Yvar[:t])) != lengths(every, (X[: t + 1], Y[: t + 1], Yvar[: t + 1])) for t in range(10, 14))
     assert lengths(propose, (X[:8], Y[:8], Yvar[:8])) != found[30], "another, shorter history is fitted anew"
-
-
-def test_between_fits_the_new_values_are_conditioned_on():
     space = PAIR
     X, Y, Yvar = _observed(space, 11, value=_bowl, std=0.05)
     propose = Proposer(space)

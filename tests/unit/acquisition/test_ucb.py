@@ -35,24 +35,17 @@ def run(candidates, kernel, schedule, steps):
     return [int(index) for index in indices]
 
 
-def test_srinivas_finite_spends_delta():
+def test_schedules_are_those_of_the_papers():
     schedule = SrinivasFinite(count=1000, delta=0.01)
     assert schedule(7) == pytest.approx(2.0 * math.log(1000 * 49 * math.pi**2 / 0.06))
-    spent = sum(1000 * math.exp(-schedule(t) / 2.0) for t in range(1, 100_000))
-    assert spent == pytest.approx(0.01, rel=1e-4)
-
-
-def test_kusner_schedules():
+    assert sum(1000 * math.exp(-schedule(t) / 2.0) for t in range(1, 100_000)) == pytest.approx(0.01, rel=1e-4), "it spends delta"
     paper, corrected = kusner_beta(1000, 0.01, constants="paper"), kusner_beta(1000, 0.01)
     assert paper(51) == pytest.approx(2.0 * math.log(1000 * 51**2 * math.pi**2 / (3 * 0.01)))
     assert corrected(51) == pytest.approx(2.0 * math.log(2 * 1000 * 51**2 * math.pi**2 / (3 * 0.01)))
     assert 2.0 * math.sqrt(paper(51)) == pytest.approx(12.83, abs=5e-3)
-
-
-def test_srinivas_compact():
-    schedule = SrinivasCompact(dimension=2, side=1.5, a=1.0, b=3.0, delta=0.1)
+    compact = SrinivasCompact(dimension=2, side=1.5, a=1.0, b=3.0, delta=0.1)
     reach = 16 * 2 * 3.0 * 1.5 * math.sqrt(math.log(4 * 2 * 1.0 / 0.1))
-    assert schedule(4) == pytest.approx(2.0 * math.log(2 * 16 * math.pi**2 / 0.3) + 4.0 * math.log(reach))
+    assert compact(4) == pytest.approx(2.0 * math.log(2 * 16 * math.pi**2 / 0.3) + 4.0 * math.log(reach))
     narrow = SrinivasCompact(dimension=2, side=1e-9, a=1.0, b=3.0, delta=0.1)
     assert narrow(1) == pytest.approx(2.0 * math.log(2 * math.pi**2 / 0.3)), "no less than for a single point"
 
@@ -71,13 +64,20 @@ def test_identical_indices_to_a_loop_of_botorch(kernel):
     assert len(set(expected)) > 12, "the loop explores"
 
 
-def test_argmax_of_a_batch_and_of_equals():
+def test_argmax_of_a_batch_of_equals_and_without_those_excluded():
     candidates, schedule = torch.rand(50, 2, dtype=DOUBLE), SrinivasFinite(count=50, delta=0.1)
     model = FiniteGP(candidates, matern52(0.3), NOISE, batch_shape=(2, 3))
     assert torch.equal(suggest_ucb(model, schedule), torch.zeros(2, 3, dtype=torch.long)), "the first of equals"
     model.observe(torch.arange(6).view(2, 3), torch.randn(2, 3, dtype=DOUBLE))
     upper = model.mean + (schedule(2) * model.variance).sqrt()
     assert torch.equal(suggest_ucb(model, schedule), upper.argmax(-1))
+    for runs in ((), (3,)):
+        model = FiniteGP(torch.rand(40, 2, dtype=DOUBLE), squared_exponential(0.3), 1e-2, batch_shape=runs)
+        model.observe(7, 1.0)
+        order = (model.mean + 2.0 * model.variance.sqrt()).argsort(-1, descending=True)
+        for k in (1, 5, 39):
+            assert torch.equal(model.argmax_upper(4.0, exclude=order[..., :k]), order[..., k])
+        assert torch.equal(suggest_ucb(model, lambda t: 4.0, exclude=order[..., :2]), order[..., 2])
 
 
 def test_over_a_finite_gp_through_botorchs_optimisers():
@@ -102,13 +102,3 @@ def test_batches_of_points_and_points_pending_are_refused():
         acquisition.set_X_pending(torch.rand(1, 2, dtype=DOUBLE))
     with pytest.raises(AssertionError, match="q=1"):
         acquisition(torch.rand(2, 2, dtype=DOUBLE))
-
-
-def test_excluded_candidates_are_not_chosen():
-    for runs in ((), (3,)):
-        model = FiniteGP(torch.rand(40, 2, dtype=DOUBLE), squared_exponential(0.3), 1e-2, batch_shape=runs)
-        model.observe(7, 1.0)
-        order = (model.mean + 2.0 * model.variance.sqrt()).argsort(-1, descending=True)
-        for k in (1, 5, 39):
-            assert torch.equal(model.argmax_upper(4.0, exclude=order[..., :k]), order[..., k])
-        assert torch.equal(suggest_ucb(model, lambda t: 4.0, exclude=order[..., :2]), order[..., 2])

@@ -131,24 +131,19 @@ def test_step_by_step_on_an_executor_and_out_of_turn():
     assert search.remaining == 11
 
 
-def on_disk(tmp_path):
-    return {"dataset": "d", "ledger": str(tmp_path / "l.db")}
-
-
 def charges(curator):
     return [record.kind for record in curator.ledger.records()].count("charge")
 
 
 @pytest.mark.parametrize("history", [False, True])
 @pytest.mark.attack("A16")
-def test_a_run_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path, history):
+def test_a_run_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk, history):
     settings = dataclasses.replace(RECOMMENDED, history=history)
-    terms = on_disk(tmp_path)
-    first = gibo(make(**terms), settings=settings)
+    first = gibo(make(**on_disk), settings=settings)
     for _ in range(5):
         first.tell(first.ask(), first.evaluate(first.ask()))
     state, asked = first.state_dict(), first.ask()
-    again = gibo(make(**terms), settings=settings)
+    again = gibo(make(**on_disk), settings=settings)
     assert again.remaining == 7
     assert torch.equal(again.result().iterates, first.result().iterates)
     assert torch.equal(again.ask(), asked)
@@ -156,23 +151,22 @@ def test_a_run_resumes_from_its_ledger_without_a_second_charge_or_noise(tmp_path
     final = again.run()
     assert len(final.gradients) == 12
     assert charges(again.curator) == 12
-    assert torch.equal(gibo(make(**terms), settings=settings).result().iterates, final.iterates)
+    assert torch.equal(gibo(make(**on_disk), settings=settings).result().iterates, final.iterates)
     for change in ({"clip": 2.0}, {"kernel": gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=2.5)).double()}):
         with pytest.raises(LedgerMismatch):
-            gibo(make(**terms), settings=settings, **change)
+            gibo(make(**on_disk), settings=settings, **change)
     with pytest.raises(LedgerMismatch):
         again.load_state_dict({"name": "dpgibo", "gradients": [[0.0] * D]})
 
 
-def test_a_second_process_is_refused_uncharged_and_resumes_rightly(tmp_path):
-    terms = on_disk(tmp_path)
-    first, second = gibo(make(**terms)), gibo(make(**terms))
+def test_a_second_process_is_refused_uncharged_and_resumes_rightly(on_disk):
+    first, second = gibo(make(**on_disk)), gibo(make(**on_disk))
     handle = second.evaluate(second.ask())
     first.tell(first.ask(), first.evaluate(first.ask()))
     with pytest.raises(LedgerError, match="another process"):
         second.tell(second.ask(), handle)
     assert first.remaining == 11
-    again = gibo(make(**terms))
+    again = gibo(make(**on_disk))
     assert torch.equal(again.theta, first.theta)
     again.run()
 
@@ -247,12 +241,21 @@ def test_users_of_many_rows_count_once():
     assert (result.x - records.mean(0)).abs().max() < 2e-2
 
 
-def test_the_accounting_may_be_a_plan_or_refuse():
+def test_the_accounting_may_be_a_plan_or_refuse_and_what_cannot_work_charges_nothing():
     plan = Planned([GaussianEvent(9.0, 12), GaussianEvent(30.0)])
     search = gibo(make(accounting=plan, budget=Budget(4.0, 1e-5)))
     assert search.noise_std == pytest.approx(9.0 * 2 / 400)
     with pytest.raises(InputError, match="Gaussian"):
         gibo(make(accounting=PureFilter(), budget=Budget(4.0, 0.0)))
+    curator = make()
+    for change in ({"start": torch.full((D,), 2.0).double()}, {"bounds": torch.ones(2, 3).double()}, {"divisor": 0.5}):
+        with pytest.raises(InputError, match=next(iter(change))):
+            gibo(curator, **change)
+    with pytest.raises(InputError, match="optimizer"):
+        dataclasses.replace(RECOMMENDED, optimizer=torch.optim.LBFGS)
+    with pytest.warns(NoiseWarning, match="hardly"):
+        gibo(make(users(20)), budget=Budget.gdp(0.2))
+    assert curator.ledger.head().kind == "birth"
 
 
 def test_a_start_is_chosen_privately_among_public_candidates():
@@ -284,9 +287,9 @@ def test_a_clip_is_chosen_privately_near_the_quantile_of_gradient_lengths():
     assert chosen.count(far[1]) >= 6, "of clips that cut nobody, the lowest"
 
 
-def test_a_clip_that_was_chosen_answers_no_other_question(tmp_path):
+def test_a_clip_that_was_chosen_answers_no_other_question(on_disk):
     terms: dict[str, Any] = {"bounds": box(), "candidates": [0.1, 0.3, 1.0, 3.0], "budget": 0.3}
-    once: dict[str, Any] = {**on_disk(tmp_path), "entropy": SeededEntropy(1)}
+    once: dict[str, Any] = {**on_disk, "entropy": SeededEntropy(1)}
     chosen = choose_clip(make(**once), distance, **terms)
     matern = gpytorch.kernels.MaternKernel(nu=2.5).double()
     changes: dict[str, Any] = {
@@ -314,15 +317,3 @@ def test_where_losses_are_noisy_the_points_lie_further_apart():
     noisy, left = variance_left(0.01, 0.04)
     assert noisy.min() > 0.09
     assert left == pytest.approx(variance_left(0.01, None)[1])
-
-
-def test_what_cannot_work_is_said_and_charges_nothing():
-    curator = make()
-    for change in ({"start": torch.full((D,), 2.0).double()}, {"bounds": torch.ones(2, 3).double()}, {"divisor": 0.5}):
-        with pytest.raises(InputError, match=next(iter(change))):
-            gibo(curator, **change)
-    with pytest.raises(InputError, match="optimizer"):
-        dataclasses.replace(RECOMMENDED, optimizer=torch.optim.LBFGS)
-    with pytest.warns(NoiseWarning, match="hardly"):
-        gibo(make(users(20)), budget=Budget.gdp(0.2))
-    assert curator.ledger.head().kind == "birth"

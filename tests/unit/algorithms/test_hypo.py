@@ -10,12 +10,12 @@ import torch
 
 from dpbo import Space
 from dpbo.accounting import compose, selection_bounds
-from dpbo.accounting.selection_bounds import Profile, RunProfiles
 from dpbo.algorithms.hidden_runs import DensityRatioProposals, Run, best_of, draw_index, integer_weights, upper_bound
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, SelectionEvent, event_from_json
 from dpbo.run_counts import BinomialRuns, FixedRuns, ThresholdStop, TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
+from tests.unit.accounting.enumerated import profiles_of_laws
 
 ONE = 1 << 40
 SPACE = Space(a=scipy.stats.uniform(), kind=["x", "y", "z"])
@@ -166,7 +166,7 @@ def test_no_policy_beats_the_bound(law):
         order, policy = draw.permutation(4), _policies(draw, 4, prior, spread, depth)
         A, B = (_winner(law, policy, masses, proposal_of, prior, order, depth) for masses in (p, q))
         assert A.sum() == pytest.approx(1.0)
-        base = RunProfiles(Profile.of_laws(p, q), Profile.of_laws(q, p))
+        base = profiles_of_laws(p, q)
         for one, other, side in ((A, B, base), (B, A, base.swapped())):
             true = np.array([np.maximum(one - math.exp(e) * other, 0.0).sum() for e in epsilons])
             bound, plain = (selection_bounds.winner_profile(law, side, epsilons, cells=1000, spread=s) for s in (spread, (1.0, 1.0)))

@@ -64,7 +64,6 @@ class Counted(SeededEntropy):
 
 
 def planned(score, records=None, *, evaluations=6, entropy=None, **changes):
-    """An objective over patients with three records each."""
     curator = Curator(
         load() if records is None else records,
         unit=PrivacyUnit("patient", groups=[i // 3 for i in range(RECORDS)]),

@@ -5,14 +5,13 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.__main__ import main
-from dpbo.curator.birth import COUNTED, plan_terms
+from dpbo.curator.birth import COUNTED
 from dpbo.errors import InputError, LedgerMismatch
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.po_gp_ucb import Outcomes, release_rows
 from dpbo.queries import ClippedMean, ClippedSum, RowTable
 
 EVENT = GaussianMechanism(30.0).event()
-OWN = {"score_range": [[0.0, 1.0]]}
 
 
 def make(**changes):
@@ -49,11 +48,6 @@ def test_a_caller_hides_nothing_that_dpbo_states(plan):
         assert name in caught.value.allowed
         assert "told" not in str(caught.value)
     assert private.ledger.head().seq == 0
-
-
-def test_a_plans_own_terms_cannot_be_given():
-    with pytest.raises(InputError, match="terms='score_range'"):
-        plan_terms(OWN, OWN)
 
 
 @pytest.mark.parametrize("parallel", [False, True])
@@ -120,7 +114,7 @@ def asked(curator, *queries, plan="objective"):
     return [curator.release_all([curator.evaluate(query)], law, name="other", plan=plan)[0] for query in queries]
 
 
-def test_what_questions_under_a_plan_declared_otherwise_is_listed_once():
+def test_what_questions_under_a_plan_declared_otherwise_is_listed_once_and_the_first_five_kinds():
     private = make()
     search = objective(private, name="objective")
     search(torch.rand(1, 1, dtype=torch.float64))
@@ -131,6 +125,12 @@ def test_what_questions_under_a_plan_declared_otherwise_is_listed_once():
     assert told["objective, question 1"] == {"query": "ClippedMean", "score_range": [[-77.0, 99.0]], "divisor": 123.0}
     assert told["objective, question 2"] == {"query": "ClippedSum", "score_range": [[0.0, 2.0]]}
     assert "objective, question 1: query ClippedMean" in str(private.statement())
+    private = make()
+    objective(private, evaluations=8)
+    asked(private, *(ClippedSum(score, score_range=(0.0, 2.0 + i)) for i in range(7)))
+    told = private.statement().public_inputs
+    assert len(told) == 1 + 5 + 1
+    assert told["objective, question 6"] == {"of other kinds": 2, "listed": "in the ledger alone"}
 
 
 def test_a_plan_named_as_a_question_keeps_its_terms_and_a_range_that_its_terms_hid_is_listed():
@@ -145,12 +145,3 @@ def test_a_plan_named_as_a_question_keeps_its_terms_and_a_range_that_its_terms_h
     private.ledger.reserve("objective", EVENT, 6, {"score_range": [[0.0, 0.1]]})
     asked(private, ClippedMean(score, score_range=(0.0, 1000.0)))
     assert private.statement().public_inputs["objective, question 1"]["score_range"] == [[0.0, 1000.0]]
-
-
-def test_of_many_kinds_of_question_the_first_five_are_listed():
-    private = make()
-    objective(private, evaluations=8)
-    asked(private, *(ClippedSum(score, score_range=(0.0, 2.0 + i)) for i in range(7)))
-    told = private.statement().public_inputs
-    assert len(told) == 1 + 5 + 1
-    assert told["objective, question 6"] == {"of other kinds": 2, "listed": "in the ledger alone"}

@@ -41,11 +41,8 @@ def agree(a, b):
     assert ks_2samp(1.3 * a, b).pvalue <= AGREE, "the comparison has no power"
 
 
-def test_gaussian():
+def test_gaussian_and_laplace():
     agree(ours(GaussianMechanism(2.0)), theirs(dp.m.make_gaussian, dp.l2_distance(T=float)))
-
-
-def test_laplace():
     agree(ours(LaplaceMechanism(2.0)), theirs(dp.m.make_laplace, dp.l1_distance(T=int)))
 
 

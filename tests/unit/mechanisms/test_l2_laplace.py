@@ -122,16 +122,11 @@ def test_ends_that_the_digits_carried_cannot_tell_from_an_edge_wait_for_more_bit
 
 
 @pytest.mark.attack("A14")
-def test_the_words_on_either_side_of_the_middle_have_opposite_signs():
+def test_words_next_to_zero_give_the_sign_and_the_direction():
     """A coordinate next to zero, at a fraction that rounds up with nothing added and down with the least taken away."""
     for word, value in (((1 << 63) - 1, 1), ((1 << 64) - 1, 0)):
         words = Words((1 << 62, 1 << 62, word, 1 << 61), middle=True)
         assert L2LaplaceMechanism(1.0).noise(np.array([0.5, 0.0]), np.full(2, 2.0**20), words)[0] == value
-
-
-@pytest.mark.attack("A14")
-def test_a_normal_that_may_be_zero_is_known_to_be_next_to_it_beside_one_as_small():
-    """Its word says that it is below 2^-62; the other is near 2^-28, so the direction is all its own, and the first coordinate nothing."""
     length = 2 * math.log(4) * 2**20
     words = Words((1 << 62, 1 << 62, (1 << 63) - 1, (1 << 63) - (1 << 34)), middle=True)
     fractions = np.array([0.5 - 2.0**-5, -length % 1])

@@ -17,14 +17,10 @@ MEAN = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
 
 
 @pytest.mark.attack("A12")
-def test_it_has_to_be_asked_for_in_so_many_words():
+def test_it_is_asked_for_in_so_many_words_and_the_answer_is_exact_and_nothing_guaranteed(tmp_path):
     for wrong in (False, None, 1, "yes"):
         with pytest.raises(InputError, match="allow_not_private"):
             NoNoise(allow_not_private=wrong)  # type: ignore[arg-type]
-
-
-@pytest.mark.attack("A12")
-def test_the_answer_is_exact_and_nothing_is_guaranteed(tmp_path):
     curator = Curator(RECORDS, **SETTINGS, dataset="d", ledger=str(tmp_path / "l.db"))
     noised = curator.release(MEAN, GaussianMechanism(20.0))
     paid = curator.ledger.verify().total

@@ -151,20 +151,29 @@ def test_a_scale_is_above_the_product_that_it_stands_for_by_more_than_a_sensitiv
         assert Fraction(law.scale[0]) >= Fraction(multiplier) * Fraction(norm_) * Fraction(unit) * rounded_up
 
 
-def test_the_grid_is_a_power_of_two_between_2_20_and_2_21_to_the_std():
+def test_the_grid_is_a_power_of_two_and_an_epsilon_that_has_a_multiplier_gets_it():
     for multiplier in (0.011, 0.9, 1.0, 7.6, 1e5):
         law = GaussianMechanism(multiplier).law(Sensitivity(1.0, 1.0, 1.0), [2.0**-40])
         assert math.frexp(law.grid[0])[0] == 0.5
         assert 2.0**20 <= law.std[0] / law.grid[0] < 2.0**21
         assert law.std[0] >= multiplier
+    assert LaplaceMechanism.of(0.5).noise_multiplier == 2.0
+    for epsilon in (0.1, 0.3, 1.1, 3.0, 49.0):
+        next_above = Fraction(LaplaceMechanism.of(epsilon).noise_multiplier)
+        assert 1 / next_above <= Fraction(epsilon) < 1 / (next_above * (1 - Fraction(1, 2**51)))
 
 
 @pytest.mark.attack("A12")
-def test_a_multiplier_outside_its_range_is_refused():
+def test_a_multiplier_outside_its_range_and_an_entropy_of_too_few_bytes_are_refused():
     wrongs: tuple[Any, ...] = (0.0, -1.0, math.nan, math.inf, 1e-3, 2.0**21, "5", True)
     for multiplier in wrongs:
         with pytest.raises(InputError, match="noise_multiplier"):
             GaussianMechanism(multiplier)
+    for law in (NORMAL, LAPLACE):
+        with pytest.raises(InputError, match="entropy"):
+            rounded(law, np.zeros(2), np.full(2, 2.0**20), lambda size: bytes(size - 8))
+    with pytest.raises(InputError, match="entropy"):
+        L2LaplaceMechanism(1.0).noise(np.zeros(2), np.full(2, 2.0**20), lambda size: bytes(size - 8))
 
 
 def test_noise_that_one_lattice_cannot_hold_is_refused_before_anything_is_drawn():
@@ -195,18 +204,3 @@ def test_what_a_law_says_of_its_spread():
             **{name: list(getattr(law, name)) for name in ("scale", "std", "grid")},
             "block": 3,
         }
-
-
-def test_an_entropy_of_too_few_bytes_is_refused():
-    for law in (NORMAL, LAPLACE):
-        with pytest.raises(InputError, match="entropy"):
-            rounded(law, np.zeros(2), np.full(2, 2.0**20), lambda size: bytes(size - 8))
-    with pytest.raises(InputError, match="entropy"):
-        L2LaplaceMechanism(1.0).noise(np.zeros(2), np.full(2, 2.0**20), lambda size: bytes(size - 8))
-
-
-def test_an_epsilon_that_has_a_multiplier_gets_that_and_any_other_the_next_above():
-    assert LaplaceMechanism.of(0.5).noise_multiplier == 2.0
-    for epsilon in (0.1, 0.3, 1.1, 3.0, 49.0):
-        multiplier = Fraction(LaplaceMechanism.of(epsilon).noise_multiplier)
-        assert 1 / multiplier <= Fraction(epsilon) < 1 / (multiplier * (1 - Fraction(1, 2**51)))

@@ -85,11 +85,15 @@ def test_draws_follow_the_law_and_one_off_is_caught(law):
     assert statistic(law, draws, shift=1) < 1e-12, "a sampler off by one must be seen"
 
 
-def test_a_fixed_number_is_fixed_and_the_systems_entropy_serves():
+def test_a_fixed_number_is_fixed_the_widest_words_end_and_the_systems_entropy_serves():
     from dpbo.curator.entropy import system_entropy
 
     assert [draw_run_count(FixedRuns(7), system_entropy) for _ in range(5)] == [7] * 5
     assert all(draw_run_count(LAWS[0], system_entropy) >= 1 for _ in range(20))
+    assert draw_run_count(PoissonRuns(3.0), Words((1 << 64) - 1, (1 << 64) - 1, 0)) > 20
+    assert draw_run_count(PoissonRuns(3.0), Words(0)) == 0
+    for law, last in ((FixedRuns(7), 7), (BinomialRuns(10, 0.35), 10)):
+        assert draw_run_count(law, Words(2**64 - 1)) == last, "no further word where only one value is left"
 
 
 @pytest.mark.parametrize(
@@ -138,13 +142,6 @@ def test_a_word_that_ends_at_a_border_itself_is_left_to_the_next():
             for second in (1, 2**63, 2**64 - 2):
                 words = Words(word, second)
                 assert (draw_run_count(law, words), words.asked) == (number, 2)
-
-
-def test_the_widest_words_end():
-    assert draw_run_count(PoissonRuns(3.0), Words((1 << 64) - 1, (1 << 64) - 1, 0)) > 20
-    assert draw_run_count(PoissonRuns(3.0), Words(0)) == 0
-    for law, last in ((FixedRuns(7), 7), (BinomialRuns(10, 0.35), 10)):
-        assert draw_run_count(law, Words(2**64 - 1)) == last, "no further word where only one value is left"
 
 
 def test_bad_parameters_are_named():

@@ -64,7 +64,6 @@ def by_first(kernel, x, z):
 
 
 def by_both(kernel, x, z):
-    """d2k/dx dz^T, `d x d`."""
     return torch.func.jacrev(lambda p: by_first(kernel, x, p))(z)
 
 

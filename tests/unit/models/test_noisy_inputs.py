@@ -67,7 +67,7 @@ def test_in_a_finite_gp_and_in_gpytorch_the_same(own):
         torch.testing.assert_close(anywhere.mean.flatten(1).mT, model.mean, **same)
 
 
-def test_rows_of_equal_coordinates_stay_two_rows_in_a_finite_gp():
+def test_rows_of_equal_coordinates_stay_two_rows_that_never_learn_more_than_they_share():
     Z = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]], dtype=DOUBLE)
     kernel = noisy_inputs(squared_exponential(1.0), 0.5, dimension=2)
     model = FiniteGP(Z, kernel, NOISE)
@@ -76,9 +76,6 @@ def test_rows_of_equal_coordinates_stay_two_rows_in_a_finite_gp():
     torch.testing.assert_close(model.mean[0], torch.tensor(1.0 / (1.0 + NOISE), dtype=DOUBLE))
     torch.testing.assert_close(model.mean[1], torch.tensor(kept / (1.0 + NOISE), dtype=DOUBLE))
     torch.testing.assert_close(kernel(Z[:1], Z[1:2]).to_dense(), torch.ones(1, 1, dtype=DOUBLE)), "coordinates alone say: one row"
-
-
-def test_other_rows_never_learn_more_than_what_is_shared_however_often_a_row_is_asked():
     Z = torch.tensor([[0.0, 0.0], [1e-9, 0.0]], dtype=DOUBLE)
     model = FiniteGP(Z, noisy_inputs(squared_exponential(1.0), 0.5, dimension=2), NOISE)
     for _ in range(200):

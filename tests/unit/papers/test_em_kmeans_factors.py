@@ -20,7 +20,6 @@ EXACT = NoNoise(allow_not_private=True)
 
 
 def squares(n=4000, seed=0):
-    """Four clusters in the plane."""
     rng = np.random.default_rng(seed)
     corners = np.array([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
     return corners[rng.integers(0, 4, n)] + 0.15 * rng.normal(size=(n, 2))

@@ -50,7 +50,8 @@ def test_theorem_2_needs_no_prior():
     assert float(law[mu < mu.max() - allowed].sum()) <= math.exp(-a)
 
 
-def test_theorems_5_and_6():
+def test_theorems_5_6_and_8():
+    assert theorem_8(sensitivity=0.2, epsilon=0.5, a=3.0) == pytest.approx(1.2), "the Laplace tail"
     omega = bounds.noise_free_regret(evaluations=10, dimension=2, amplitude=1.5, tau=0.2)
     assert omega == pytest.approx(1.5 * math.exp(-10 * 0.2 / math.log(10) ** 0.5))
     shared: dict[str, Any] = {"count": 100, "kappa": 0.9, "delta": 0.05}
@@ -122,7 +123,8 @@ def trained(regularisation, x, y):
     return w[objective.argmin()]
 
 
-def test_the_counter_example():
+def test_the_counter_example_and_a_path_in_l_that_attains_the_bound():
+    """One record, hinge never met: w = 1/l, and a score of slope L between gives exactly L (1/least - 1/most)."""
     w = trained(4.0, np.ones(1), np.ones(1))
     assert w == pytest.approx(0.25)
     changed = abs(float(ramp(w, 1.0, 1.0) - ramp(w, 1.0, -1.0))) / 5  # one of five labels is flipped
@@ -131,6 +133,8 @@ def test_the_counter_example():
     assert theorem_7(**setting, constants="paper") == pytest.approx(0.025)
     assert theorem_7(**setting) == pytest.approx(0.05)
     assert fixed_grid(least=4.0, records=5, **RAMP) == pytest.approx(0.05)
+    assert trained(1.0, np.ones(1), np.ones(1)) == pytest.approx(1.0)
+    assert theorem_7(least=1.0, most=4.0, lipschitz=1.0, bound=10.0, records=10**9) == pytest.approx(0.75, abs=1e-6)
 
 
 def largest_change(rng):
@@ -165,13 +169,6 @@ def test_200_random_problems():
         assert worst <= fixed_grid(**{name: setting[name] for name in ("least", "records", *RAMP)}) + 1e-9
 
 
-def test_the_path_in_l_is_tight():
-    """One record, hinge never met: w = 1/l, and a score of slope L between gives exactly L (1/least - 1/most)."""
-    weights = [trained(value, np.ones(1), np.ones(1)) for value in (1.0, 4.0)]
-    assert weights == pytest.approx([1.0, 0.25])
-    assert theorem_7(least=1.0, most=4.0, lipschitz=1.0, bound=10.0, records=10**9) == pytest.approx(0.75, abs=1e-6)
-
-
 def test_never_above_the_trivial_bound_and_a_solvers_gap_is_charged():
     tiny: dict[str, Any] = {"least": 1e-3, "most": 10.0, "records": 100, **RAMP}
     assert theorem_7(**tiny) == 1.0
@@ -180,7 +177,3 @@ def test_never_above_the_trivial_bound_and_a_solvers_gap_is_charged():
     assert theorem_7(**setting, gap=1e-4) - theorem_7(**setting) == pytest.approx(2 * 0.5 * math.sqrt(2e-4))
     grid: dict[str, Any] = {"least": 1.0, "records": 100, "lipschitz": 0.5, "bound": 10.0}
     assert fixed_grid(**grid, gap=1e-4) == pytest.approx(2 * 0.5 * (1 + math.sqrt(2e-4)) / 100)
-
-
-def test_theorem_8_is_the_laplace_tail():
-    assert theorem_8(sensitivity=0.2, epsilon=0.5, a=3.0) == pytest.approx(1.2)

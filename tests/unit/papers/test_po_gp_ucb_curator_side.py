@@ -9,17 +9,16 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import GDPFilter, PureFilter
-from dpbo.curator.records import PrivateView
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.events import L2LaplaceEvent
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
 from dpbo.papers.po_gp_ucb import Outcomes, release_rows, row_noises
 from dpbo.papers.po_gp_ucb.row_noise import random_projection
 from dpbo.queries import RowTable
-from dpbo.queries.query import IntegerSum
 from dpbo.testing import SeededEntropy
 from dpbo.testing.auditing import reachable
 from tests.attacks.family import LEVEL, audited
+from tests.contracts.bases import exact_sum
 
 DOUBLE = torch.float64
 CHANGE = RowChange(1.0, diameter=50.0, table="rows")
@@ -39,10 +38,6 @@ def terms(**changed):
 def curator(n=40, **changed):
     X = rows_of(n)
     return Curator({"rows": X, "y": X[:, 0].sigmoid()}, **terms(**changed))
-
-
-def on_disk(tmp_path):
-    return {"dataset": "d", "ledger": str(tmp_path / "l.db")}
 
 
 def table(**changed):
@@ -92,8 +87,8 @@ def test_the_error_of_distances_is_that_of_released_rows():
             assert np.mean(estimates) == pytest.approx(1.0, abs=5 * way.error(4.0) / math.sqrt(4000))
 
 
-def test_rows_are_drawn_once_whoever_asks_again(tmp_path):
-    kept, two, divided = on_disk(tmp_path), L2LaplaceMechanism.of(2.0), {"divided by": [1.0, 2.0]}
+def test_rows_are_drawn_once_whoever_asks_again(on_disk):
+    kept, two, divided = on_disk, L2LaplaceMechanism.of(2.0), {"divided by": [1.0, 2.0]}
     first, again = (release_rows(curator(**kept), table(), two, terms=divided) for _ in range(2))
     assert torch.equal(first.Z, again.Z)
     assert len(curator(**kept).ledger.charges("rows")) == 1
@@ -130,21 +125,23 @@ def test_distinct_rows_cost_what_one_does():
     assert abs(residues.mean()) < 5 * math.sqrt(asked.variance / 40)
 
 
-def test_the_less_noisy_law_is_taken_and_repeats_share_the_budget():
+def test_the_less_noisy_law_is_taken_repeats_share_the_budget_and_a_missing_outcome_counts_as_chosen():
     assert isinstance(answers(curator()).mechanism, LaplaceMechanism)
     gaussian = answers(curator(budget=Budget(0.5, 1e-2), accounting=GDPFilter()))
     assert isinstance(gaussian.mechanism, GaussianMechanism)
     assert answers(curator(), repeats=4).variance == pytest.approx(2 / 0.5**2)
+    private = curator(allow_conditional=True)
+    asked = Outcomes(private, lambda records: None, value_range=(0.0, 1.0), declassified="a test", worst="upper")
+    assert asked.value(0, request="a").value == pytest.approx(1.0)
 
 
-def test_an_answer_has_one_name(tmp_path):
-    kept = on_disk(tmp_path)
-    first = answers(curator(**kept)).value(7, request="a")
-    assert answers(curator(**kept)).value(7, request="a") == first
+def test_an_answer_has_one_name(on_disk):
+    first = answers(curator(**on_disk)).value(7, request="a")
+    assert answers(curator(**on_disk)).value(7, request="a") == first
     for request in ("a", ""):
         with pytest.raises(InputError, match="request"):
-            answers(curator(**kept)).value(8, request=request)
-    assert len(curator(**kept).ledger.charges("outcomes")) == 1
+            answers(curator(**on_disk)).value(8, request=request)
+    assert len(curator(**on_disk).ledger.charges("outcomes")) == 1
 
 
 def test_an_outcome_is_not_looked_at_where_its_row_has_no_answer_left():
@@ -165,12 +162,6 @@ def test_an_outcome_is_not_looked_at_where_its_row_has_no_answer_left():
     assert len(looked) == 2
 
 
-def test_a_missing_outcome_counts_as_the_end_that_was_chosen():
-    private = curator(allow_conditional=True)
-    asked = Outcomes(private, lambda records: None, value_range=(0.0, 1.0), declassified="a test", worst="upper")
-    assert asked.value(0, request="a").value == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize("kind", ["l2-laplace", "gaussian", "projected"])
 @pytest.mark.attack("A9", "A24")
 def test_many_rows_audit_the_claim_for_one(kind, measured):
@@ -183,10 +174,7 @@ def test_many_rows_audit_the_claim_for_one(kind, measured):
     direction = torch.tensor([0.6, 0.8], dtype=DOUBLE) if A is None else A[:, 0] / A[:, 0].norm()
 
     def draw(which, count):
-        X = (which * direction).expand(count, 2)
-        view = PrivateView.of(X, PrivacyUnit("row"), units_are_public=True)
-        answer = query._evaluate(view, None)
-        assert isinstance(answer, IntegerSum)
+        answer = exact_sum(query, (which * direction).expand(count, 2))
         law = mechanism.law(query.sensitivity(Adjacency.BOUNDED_ROW_CHANGE), answer.quanta)
         drawn = mechanism._sample(answer.numerators.numpy(), answer.quanta, law, entropy)
         return drawn * np.array(law.grid)

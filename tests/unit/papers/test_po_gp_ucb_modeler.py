@@ -18,13 +18,9 @@ from dpbo.errors import InputError
 from dpbo.models import FiniteGP, noisy_inputs
 from dpbo.models.datasets import squared_exponential
 from dpbo.papers.po_gp_ucb import Modeler, modeler
+from tests.unit.models.conftest import _seed  # noqa: F401
 
 DOUBLE, NOISE = torch.float64, 1e-4
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
 
 
 def rows(n=60):

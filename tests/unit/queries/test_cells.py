@@ -38,22 +38,19 @@ def make(records, **changed):
     return Curator(records, **{**terms, **changed})
 
 
-def test_an_objective_over_cells_has_their_noise():
-    objective = PrivateObjective(make(CELLS), lambda x, r: r, score_range=(0.0, 1.0), cells=3, evaluations=1)
-    Y, Yvar = objective(torch.zeros(1, 1, dtype=torch.float64))
-    assert Y[0].tolist() == pytest.approx([0.2, 0.1, 0.3], abs=0.05)
-    assert Yvar[0].sqrt().tolist() == pytest.approx([2**0.5 / 100 / 10] * 3, rel=1e-6), "sqrt 2, not the box's sqrt 3"
-    assert "cells 3" in str(objective.curator.statement())
-
-
 @pytest.mark.attack("A20")
-def test_a_units_records_share_its_one_vote():
+def test_an_objective_over_cells_has_their_noise_and_a_units_records_share_one_vote():
     groups = [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]
     objective = PrivateObjective(
         make(CELLS, unit=PrivacyUnit("patient", groups=groups)), lambda x, r: r, score_range=(0.0, 1.0), cells=3, evaluations=1
     )
     Y, _ = objective(torch.zeros(1, 1, dtype=torch.float64))
     assert Y[0].tolist() == pytest.approx([0.5 / 3, 0.25 / 3, (0.25 + 0.5) / 3], abs=0.05)
+    objective = PrivateObjective(make(CELLS), lambda x, r: r, score_range=(0.0, 1.0), cells=3, evaluations=1)
+    Y, Yvar = objective(torch.zeros(1, 1, dtype=torch.float64))
+    assert Y[0].tolist() == pytest.approx([0.2, 0.1, 0.3], abs=0.05)
+    assert Yvar[0].sqrt().tolist() == pytest.approx([2**0.5 / 100 / 10] * 3, rel=1e-6), "sqrt 2, not the box's sqrt 3"
+    assert "cells 3" in str(objective.curator.statement())
 
 
 def test_what_cells_cannot_be_is_refused():

@@ -9,14 +9,12 @@ import sys
 import pytest
 import torch
 
-from dpbo import PrivacyUnit
-from dpbo.curator.records import PrivateView
 from dpbo.queries import ClippedGradient
 from dpbo.queries.gpu import gradient, moments
 from dpbo.queries.gpu.gradient import _ready
 from dpbo.queries.gradient import loss_column
 from dpbo.queries.mixture_moments import MixtureMoments
-from dpbo.queries.query import IntegerSum
+from tests.contracts.bases import exact_sum
 from tests.unit.queries.fused_cases import AIMS, MOMENTS, OTHERS, SUMS, both_sums, moments_apart, moments_of, sign_kept_apart
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -73,13 +71,6 @@ def test_on_a_gpu_they_give_the_cpus_integers():
             assert each < CLOSE, (moments, dtype)
 
 
-def released(query, records):
-    """The whole numbers that a question is answered with."""
-    answer = query._evaluate(PrivateView.of(records, PrivacyUnit("record"), units_are_public=True), query.prepare())
-    assert isinstance(answer, IntegerSum)
-    return answer.numerators
-
-
 @pytest.mark.attack("A4")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dimension", [2, 9])
@@ -88,10 +79,10 @@ def test_one_record_changes_no_others_bits(device, dimension):
     X = torch.randn(20_001, dimension, dtype=torch.float64)
     _, question = moments_of(300, dimension, 3, "full", False)
     nothing = torch.full((1, dimension), math.nan, dtype=torch.float64)
-    whole = released(question, X.to(device))
+    whole = exact_sum(question, X.to(device)).numerators
     for row in (0, 5000, 20_000):
-        without = released(question, torch.cat([X[:row], nothing, X[row + 1 :]]).to(device))
-        alone = released(question, torch.cat([X[row : row + 1], nothing.expand(20_000, -1)]).to(device))
+        without = exact_sum(question, torch.cat([X[:row], nothing, X[row + 1 :]]).to(device)).numerators
+        alone = exact_sum(question, torch.cat([X[row : row + 1], nothing.expand(20_000, -1)]).to(device)).numerators
         assert (without + alone).tolist() == whole.tolist()
 
 
@@ -113,7 +104,7 @@ def test_a_record_that_the_loss_fails_on_changes_no_others_path(device):
     points, W = torch.eye(2, dtype=torch.float64), torch.randn(7, 2, dtype=torch.float64)
     gradient = ClippedGradient(lambda x, batch: fragile(batch) @ x.to(batch), points, weights=W, clip=1.0, divisor=1.0)
     for query in (gradient, moments):
-        assert released(query, failing).tolist() == released(query, absent).tolist()
+        assert exact_sum(query, failing).numerators.tolist() == exact_sum(query, absent).numerators.tolist()
 
 
 def test_the_path_is_chosen_by_public_things_alone():

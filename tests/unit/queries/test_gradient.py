@@ -21,7 +21,6 @@ TWO, HALVES = torch.tensor([[1.0], [2.0]], dtype=torch.float64), torch.tensor([[
 
 
 def column(x, records):
-    """The loss at a point is one column of the records."""
     return records[:, int(x[0])]
 
 
@@ -157,7 +156,7 @@ def test_a_loss_that_is_not_finite_silences_its_whole_unit():
         )
 
 
-def test_losses_are_clipped_to_their_range_and_averaged_over_a_unit():
+def test_losses_are_clipped_averaged_over_a_unit_and_keep_their_last_digits_far_from_zero():
     """A unit's loss lies on a lattice, which moves a mean by at most two steps."""
     Y = torch.tensor([[0.1], [0.9], [5.0], [-5.0]], dtype=torch.float64)
     one = torch.ones(1, 1, dtype=torch.float64)
@@ -165,10 +164,6 @@ def test_losses_are_clipped_to_their_range_and_averaged_over_a_unit():
     assert make(Y).release(query, EXACT).value.item() == pytest.approx(0.5, abs=1e-6)
     grouped = make(Y, unit=PrivacyUnit("patient", groups=[0, 1, 1, 1]))
     assert grouped.release(query, EXACT).value.item() == pytest.approx((0.1 + 1.9 / 3) / 2, abs=1e-6)
-
-
-def test_losses_far_from_zero_keep_their_last_digits():
-    """Before the centre is taken off: in float32 these are all the same."""
     Y = 1e9 + torch.tensor([[0.25], [0.5]], dtype=torch.float64)
     one = torch.ones(1, 1, dtype=torch.float64)
     query = ClippedGradient(column, one - 1.0, weights=one, clip=1.0, center=1e9)

@@ -79,12 +79,25 @@ def test_numbers_at_the_limits_are_taken_and_those_beyond_refused_by_name():
         kind(**{**GOOD[kind], name: value})
 
 
-def test_a_relation_it_says_nothing_about_is_refused():
+def test_a_relation_or_units_that_it_says_nothing_about_are_refused():
     bounded = Adjacency.BOUNDED_ROW_CHANGE
     pairs = [(kind, bounded) for kind in (ClippedGradient, ClusterSums, MixtureMoments, SecondMoment, RowTable)]
     for kind, adjacency in [*pairs, (RowOutcome, Adjacency.ADD_OR_REMOVE_ONE), (RowTable, Adjacency.ADD_OR_REMOVE_ONE)]:
         with pytest.raises(InputError, match="adjacency"):
             kind(**GOOD[kind]).sensitivity(adjacency)
+    mean = ClippedMean(score, score_range=(0.0, 1.0))
+    mean.require_public(Adjacency.REPLACE_ONE)
+    with pytest.raises(InputError, match="divisor"):
+        ClippedMean(score, score_range=(0.0, 1.0), max_records_per_unit=2).require_public(Adjacency.REPLACE_ONE)
+    with pytest.raises(InputError, match="divisor"):
+        PoissonSampled(mean, rate=0.5).require_public(Adjacency.ADD_OR_REMOVE_ONE)
+    view = PrivateView.of(ONES, PrivacyUnit("person", groups=[0, 0]), units_are_public=True)
+    with pytest.raises(InputError) as refused:
+        RowTable([0.0, 0.0], 1.0)._evaluate(view, None)
+    assert refused.value.parameter == "groups"
+    records = torch.zeros((1 << 22) + 1, dtype=torch.uint8)
+    with pytest.raises(InputError, match="on at most 4194304 records"):
+        PrivateView.of(records, PrivacyUnit("patient", groups=records.numpy()), units_are_public=True)
 
 
 def test_what_counts_where_nothing_can_be_scored_lies_inside_every_range():
@@ -102,13 +115,19 @@ TRIED: list[tuple[type, str, torch.Tensor]] = [
 
 
 @pytest.mark.attack("A6")
-def test_a_score_of_another_length_is_found_on_public_stand_ins():
+def test_a_score_of_another_length_or_shape_is_found_on_public_stand_ins():
     """Before a private record is touched: there it would be a failure that nothing is told of."""
     for kind, name, example in TRIED:
         sound, broken = (kind(**{**GOOD[kind], name: function}) for function in (lambda *given: given[-1], lambda *given: given[-1][1:]))
         sound.probe(example, 5, sound.prepare())
         with pytest.raises(ScoreError, match="must return"):
             broken.probe(example, 5, broken.prepare())
+    for question in (RowTable([0.0, 0.0], 1.0), PoissonSampled(ClippedMean(score, score_range=(0.0, 1.0)), rate=0.5)):
+        with pytest.raises(ScoreError, match="public records before any private one"):
+            question.probe(torch.ones(5, 3, dtype=DOUBLE), 5, None)
+    for score_range, wanted in (((0.0, 1.0), "one real number a record"), ([(0.0, 1.0)] * 2, "2 numbers a record")):
+        with pytest.raises(ScoreError, match=wanted):
+            ClippedSum(lambda _, r: r.new_ones(len(r), 3), score_range=score_range).probe(torch.zeros(4, 2), 4, None)
 
 
 def test_what_is_taken_on_trust_is_told():
@@ -126,34 +145,3 @@ def test_whole_numbers_of_a_row_table_fit_64_bits():
         RowTable([0.0] * 1024, radius, row_change=change).sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
         with pytest.raises(InputError, match="row_change"):
             RowTable([0.0] * 1025, radius, row_change=change).sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
-
-
-def test_units_of_several_rows_have_no_row_of_their_own():
-    view = PrivateView.of(ONES, PrivacyUnit("person", groups=[0, 0]), units_are_public=True)
-    with pytest.raises(InputError) as refused:
-        RowTable([0.0, 0.0], 1.0)._evaluate(view, None)
-    assert refused.value.parameter == "groups"
-
-
-def test_stand_in_records_of_another_shape_are_told_of():
-    for question in (RowTable([0.0, 0.0], 1.0), PoissonSampled(ClippedMean(score, score_range=(0.0, 1.0)), rate=0.5)):
-        with pytest.raises(ScoreError, match="public records before any private one"):
-            question.probe(torch.ones(5, 3, dtype=DOUBLE), 5, None)
-    for score_range, wanted in (((0.0, 1.0), "one real number a record"), ([(0.0, 1.0)] * 2, "2 numbers a record")):
-        with pytest.raises(ScoreError, match=wanted):
-            ClippedSum(lambda _, r: r.new_ones(len(r), 3), score_range=score_range).probe(torch.zeros(4, 2), 4, None)
-
-
-def test_a_mean_asks_for_its_divisor_where_it_is_private():
-    mean = ClippedMean(score, score_range=(0.0, 1.0))
-    mean.require_public(Adjacency.REPLACE_ONE)
-    with pytest.raises(InputError, match="divisor"):
-        ClippedMean(score, score_range=(0.0, 1.0), max_records_per_unit=2).require_public(Adjacency.REPLACE_ONE)
-    with pytest.raises(InputError, match="divisor"):
-        PoissonSampled(mean, rate=0.5).require_public(Adjacency.ADD_OR_REMOVE_ONE)
-
-
-def test_a_unit_of_more_records_than_whole_numbers_hold_is_refused():
-    records = torch.zeros((1 << 22) + 1, dtype=torch.uint8)
-    with pytest.raises(InputError, match="on at most 4194304 records"):
-        PrivateView.of(records, PrivacyUnit("patient", groups=records.numpy()), units_are_public=True)

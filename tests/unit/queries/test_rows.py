@@ -9,15 +9,13 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import PureFilter
 from dpbo.curator.chain import Record, replay
-from dpbo.curator.records import PrivateView
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch
 from dpbo.events import DeclassifiedEvent
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, NoNoise
 from dpbo.queries import ClippedMean, PoissonSampled, RowTable
-from dpbo.queries.query import IntegerSum
 from dpbo.queries.rows import RowOutcome
 from dpbo.testing.query_contract import RowContract, require_within
-from tests.contracts.bases import tries
+from tests.contracts.bases import exact_sum, tries
 
 DOUBLE = torch.float64
 EXACT = NoNoise(allow_not_private=True)
@@ -83,9 +81,9 @@ def test_the_gaussian_is_that_of_one_row_however_many_there_are():
 
 def test_rows_beyond_the_ball_are_drawn_onto_it_and_broken_ones_to_the_centre():
     X = torch.tensor([[1e308, 0.0], [3.0, 4.0], [float("nan"), 0.0], [0.0, -float("inf")], [1.0, 30.0]], dtype=DOUBLE)
-    exact = curator(X).release(RowTable((1.0, 0.0), 25.0, row_change=CHANGE), EXACT).value
+    found = curator(X).release(RowTable((1.0, 0.0), 25.0, row_change=CHANGE), EXACT).value
     wanted = torch.tensor([[26.0, 0.0], [3.0, 4.0], [1.0, 0.0], [1.0, 0.0], [1.0, 25.0]], dtype=DOUBLE)
-    torch.testing.assert_close(exact, wanted, atol=1e-7, rtol=0)
+    torch.testing.assert_close(found, wanted, atol=1e-7, rtol=0)
 
 
 def test_projections_are_told_apart_by_their_digest():
@@ -94,37 +92,28 @@ def test_projections_are_told_apart_by_their_digest():
     assert first != second
 
 
-def answer(table, rows):
-    found = table._evaluate(PrivateView.of(rows, PrivacyUnit("row"), units_are_public=True), None)
-    assert isinstance(found, IntegerSum)
-    return found
-
-
 def test_whole_numbers_that_float64_does_not_tell_apart_stay_within_the_sensitivity():
     change = RowChange(2.0, diameter=2000.0)
     table = RowTable((2.0**60,), 1000.0, row_change=change)
     near = RowTable((float(2**53 - 10),), 1000.0, row_change=change)
     for query, base in ((table, 2**60 + 127), (near, 2**53 - 1), (near, 2**53 + 1)):
-        one, other = (answer(query, torch.tensor([[base + step]])) for step in (0, 2))
+        one, other = (exact_sum(query, torch.tensor([[base + step]])) for step in (0, 2))
         declared = query.sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
         require_within(one.numerators.tolist(), other.numerators.tolist(), one.quanta, declared, "the row")
 
 
 def numerators_of(table, rows):
-    return answer(table, rows).numerators.reshape(len(rows), -1).tolist()
+    return exact_sum(table, rows).numerators.reshape(len(rows), -1).tolist()
 
 
 @pytest.mark.attack("A5")
-def test_a_row_of_whole_numbers_stays_where_it_is_whatever_kind_another_row_is_of():
+def test_rows_of_every_kind_of_number_count_as_the_same_whatever_kind_another_row_is_of():
     for center in ((0.0, 0.0), (2.0**60, 2.0**55)):
         table = RowTable(center, 1.0)
         for row in ([2**60, 2**55], [2**53 + 1, 2**53 - 1], [-(2**60) - 1, 3], [0, 0]):
             alone = numerators_of(table, [row, [0, 0]])[0]
             for other in ([0.5, 0], [None, 0], [True, False], [np.uint16(7), 0], [2**63, 1]):
                 assert numerators_of(table, [row, other])[0] == alone, (center, row, other)
-
-
-def test_rows_of_every_kind_of_number_count_as_the_same_floats():
     rows = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], dtype=DOUBLE)
     table = RowTable((0.5, 0.25), 1.0)
     for kind in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32):
@@ -141,17 +130,15 @@ def test_the_relation_is_about_one_table():
     assert "a row of 'rows' moves by at most 1, which is 2.00 % of the diameter 50" in str(private.statement())
 
 
-def test_other_records_do_not_take_the_places_of_a_parallel_plan(tmp_path):
-    kept = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
-    ask(tabled(**kept), 1)
-    assert "records-keep-their-places" in tabled(**kept).statement().assumptions
+def test_other_records_do_not_take_the_places_of_a_parallel_plan(on_disk):
+    ask(tabled(**on_disk), 1)
+    assert "records-keep-their-places" in tabled(**on_disk).statement().assumptions
     with pytest.raises(LedgerMismatch, match="units"):
-        tabled(n=5, **kept)
+        tabled(n=5, **on_disk)
 
 
-def test_a_limit_holds_over_all_who_charge(tmp_path):
-    kept = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
-    several = [curator({"rows": rows_of(6, 2), "y": torch.zeros(6, dtype=DOUBLE)}, **kept) for _ in range(2)]
+def test_a_limit_holds_over_all_who_charge(on_disk):
+    several = [curator({"rows": rows_of(6, 2), "y": torch.zeros(6, dtype=DOUBLE)}, **on_disk) for _ in range(2)]
     for private in several:
         private.reserve("y", LaplaceMechanism.of(1.0).event(), slots=2, terms={}, parallel=True, limit=2)
     ask(several[0], 1)
@@ -242,17 +229,6 @@ def test_distinct_rows_compose_in_parallel_and_repeats_do_not():
     assert "used by releases so far: (2.000, 0.0)-DP" in str(private.statement())
 
 
-def test_a_batch_counts_every_row_it_is_about():
-    private = tabled()
-    ask(private, 1, 1, 2)
-    with pytest.raises(BudgetExceeded):
-        ask(private, 2, 2)
-    with pytest.raises(BudgetExceeded):
-        ask(private, 5, 5, 5)
-    ask(private, 2)
-    private.ledger.verify()
-
-
 def test_a_parallel_plan_refuses_questions_about_everybody():
     private = tabled()
     handle = private.evaluate(ClippedMean(lambda _, r: r["y"], score_range=(0.0, 1.0)))
@@ -318,7 +294,7 @@ class Sealed:
 def outcome_of(outcome, row=1):
     """What is released about this row of three before noise, as a number."""
     question = RowOutcome(outcome, row=row, value_range=(-1.0, 3.0), worst=0.5)
-    found = answer(question, [0.1, 0.2, 0.3])
+    found = exact_sum(question, [0.1, 0.2, 0.3])
     assert found.quanta == question.quanta()
     (offset,), gain = question.affine(3)
     return offset + gain * int(found.numerators[0]) * found.quanta[0]
@@ -346,7 +322,7 @@ def test_what_is_no_single_number_counts_as_was_said_and_says_nothing():
 def test_a_row_that_cannot_be_taken_out_is_refused():
     """Otherwise all such outcomes would be the worst one, at the price of true ones."""
     with pytest.raises(InputError, match="records"):
-        answer(RowOutcome(len, row=1, value_range=(0.0, 1.0)), Sealed())
+        exact_sum(RowOutcome(len, row=1, value_range=(0.0, 1.0)), Sealed())
     with pytest.raises(InputError, match="row"):
         outcome_of(len, row=3)
 

@@ -111,6 +111,13 @@ def test_the_published_variance_covers_noise_and_sampling():
     assert bound == pytest.approx(0.75 / 0.25 / 500 * 0.25)
     assert values.var() == pytest.approx(bound, rel=0.35)
     assert values.mean() == pytest.approx(0.5, abs=5 * np.sqrt(bound / 300))
+    values, (bound,) = drawn(mean(0.1, divisor=50.0), torch.ones(1000, 1).double(), 100)
+    assert bound == pytest.approx(0.9 / 0.1 * 1000 / 50**2 / 4)
+    assert values.var() < 2.1 * bound, "of a hundred draws of that variance once in 10^9"
+    query = PoissonSampled(CellMeans(lambda _, r: r[:, 0], cells=2), rate=0.25)
+    values, bound = drawn(query, torch.zeros(500, 1), 150)
+    assert bound == pytest.approx([0.75 / 0.25 / 500] * 2)
+    assert values.var() == pytest.approx(bound[0], rel=0.35)
 
 
 def test_the_published_variance_is_that_of_the_farther_end_where_the_middle_rounds_to_one():
@@ -120,22 +127,7 @@ def test_the_published_variance_is_that_of_the_farther_end_where_the_middle_roun
         assert PoissonSampled(query, rate=0.25).sampling_variance(500) == pytest.approx([0.75 / 0.25 / 500 * 2.0**2])
 
 
-@pytest.mark.usefixtures("seeded_noise")
-def test_a_divisor_below_the_number_of_units_is_no_excuse():
-    values, (bound,) = drawn(mean(0.1, divisor=50.0), torch.ones(1000, 1).double(), 100)
-    assert bound == pytest.approx(0.9 / 0.1 * 1000 / 50**2 / 4)
-    assert values.var() < 2.1 * bound, "of a hundred draws of that variance once in 10^9"
-
-
-@pytest.mark.usefixtures("seeded_noise")
-def test_the_published_variance_of_cells_is_measured_from_zero_as_they_are():
-    query = PoissonSampled(CellMeans(lambda _, r: r[:, 0], cells=2), rate=0.25)
-    values, bound = drawn(query, torch.zeros(500, 1), 150)
-    assert bound == pytest.approx([0.75 / 0.25 / 500] * 2)
-    assert values.var() == pytest.approx(bound[0], rel=0.35)
-
-
-def test_other_noise_and_mixed_batches_are_refused():
+def test_other_noise_mixed_batches_and_other_relations_are_refused():
     curator = make(records())
     with pytest.raises(InputError, match="GaussianMechanism"):
         curator.release(mean(), LaplaceMechanism(5.0))
@@ -147,6 +139,8 @@ def test_other_noise_and_mixed_batches_are_refused():
     assert curator.ledger.head().kind == "birth"
     with pytest.raises(InputError, match="GDPFilter"):
         make(records(), accounting=None).release(mean(), GaussianMechanism(5.0))
+    with pytest.raises(InputError, match="relation"):
+        make(records(), accounting=Planned([PoissonGaussianEvent(6.0, rate=0.5, relation="add-or-remove-one")]))
 
 
 @pytest.mark.usefixtures("seeded_noise")
@@ -177,11 +171,6 @@ def test_an_objective_over_samples_keeps_its_plan():
     planned = make(records(), accounting=Planned([event, GaussianEvent(20.0)]))
     objective = PrivateObjective(planned, lambda x, r: r[:, 0], score_range=(0.0, 1.0), evaluations=5, sample_rate=0.5)
     assert objective.noise_multiplier == 6.0
-
-
-def test_the_relation_of_a_plan_must_be_the_ledgers():
-    with pytest.raises(InputError, match="relation"):
-        make(records(), accounting=Planned([PoissonGaussianEvent(6.0, rate=0.5, relation="add-or-remove-one")]))
 
 
 def test_no_seed_decides_who_is_in_a_sample():

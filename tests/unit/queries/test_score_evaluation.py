@@ -14,14 +14,12 @@ from dpbo.queries.score_evaluation import score_records, tensor_of
 
 
 def fragile(_subject, batch):
-    """Fails where it meets a 3."""
     if bool((batch == 3).any()):
         raise ValueError
     return batch
 
 
 def viewed(n):
-    """Records 0 ... n - 1."""
     return PrivateView.of(torch.arange(float(n)), PrivacyUnit("record"), units_are_public=True)
 
 
@@ -126,16 +124,13 @@ def test_what_a_kind_of_number_in_a_list_counts_as_does_not_depend_on_the_others
             assert first_of(number, KINDS[other]) == alone, (kind, other)
 
 
-def test_unsigned_numbers_are_numbers_in_arrays_lists_and_tensors():
+@pytest.mark.attack("A6")
+def test_unsigned_numbers_are_numbers_and_none_is_rounded_for_the_kind_of_another_batch():
+    batches = [[2**24 + 1], [np.float32(0.5)]]
+    assert tensor_of(iter(batches)).tolist() == [2.0**24 + 1, 0.5]
     results = [torch.tensor([1, 255]).to(kind) for kind in (torch.uint16, torch.uint32, torch.uint64)]
     for kind in (np.uint16, np.uint32, np.uint64, np.ulonglong):
         most = int(np.iinfo(kind).max)
         for result in (np.array([1, most], dtype=kind), [kind(1), kind(most)], *results):
             found, expected = tensor_of(result), [1.0, 255.0 if isinstance(result, torch.Tensor) else float(most)]
             assert (found.tolist(), found.dtype) == (expected, torch.float64)
-
-
-@pytest.mark.attack("A6")
-def test_whole_numbers_of_one_batch_are_not_rounded_for_the_kind_of_another():
-    batches = [[2**24 + 1], [np.float32(0.5)]]
-    assert tensor_of(iter(batches)).tolist() == [2.0**24 + 1, 0.5]

@@ -15,7 +15,6 @@ SHAPES = [(2, 1, 3840), (5, 21, 3840), (33, 300, 240), (100, 10, 960), (5, 7, 1)
 
 @pytest.fixture(params=[1, 2])
 def threads(request):
-    """Torch computes with so many threads during the test."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
@@ -78,12 +77,9 @@ def test_vectors_are_the_products_of_what_is_left_beside_the_center():
 
 
 @pytest.mark.attack("A5")
-def test_a_clip_between_two_quanta_is_rounded_down():
+def test_a_clip_between_two_quanta_is_rounded_down_and_what_is_as_long_as_the_ball_stays():
     g = torch.tensor([[100.0, -100.0, 10.7, -10.7, 10.2, -3.0]], dtype=DOUBLE)
     assert gradient._clipped(g / 2, 10.7 / 2, 0.5).tolist() == [[9, -9, 9, -9, 10, -3]], "eleven quanta would be longer than the clip"
-
-
-def test_a_vector_as_long_as_the_ball_stays_as_it_is_whoever_stands_beside():
     on_the_ball = torch.tensor([[6.0, 10.0, 0.0, -8.0], [8.0, 0.0, -10.0, 6.0]], dtype=DOUBLE)
     beside = torch.tensor([[300.0, math.nan], [400.0, 1.0]], dtype=DOUBLE)
     for g in (on_the_ball, torch.cat([on_the_ball, beside[:, :1]], 1), torch.cat([on_the_ball, beside], 1)):

@@ -1,6 +1,5 @@
 """Audits reach nine tenths of every claim, never pass it, and catch what is sabotaged."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -8,23 +7,9 @@ import pytest
 
 from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.privacy import Sensitivity
-from dpbo.testing import SeededEntropy, audit
+from dpbo.testing import audit
 from dpbo.testing.auditing import reachable
-
-UNIT, QUANTUM = Sensitivity(1.0, 1.0, 1.0), 2.0**-30
-
-
-def drawing(mechanism, seed, factor=1.0):
-    """Outputs of a mechanism on sums 0 and 1, its sensitivity apart, many at once."""
-    law, entropy = mechanism.law(UNIT, [QUANTUM]), SeededEntropy(seed)
-
-    def draw(which, count):
-        many = dataclasses.replace(law, scale=(factor * law.scale[0],) * count, grid=law.grid * count)
-        sums = np.full(count, which << 30, dtype=np.int64)
-        return mechanism._sample(sums, [QUANTUM] * count, many, entropy) * law.grid[0]
-
-    return draw
+from tests.attacks.test_audits import drawing
 
 
 def test_an_audit_finds_what_so_many_runs_can():

@@ -39,7 +39,12 @@ def test_check_per_record_tells_honest_scores_from_leaking_ones():
                 check_per_record(leak, None, RECORDS, adjacency=adjacency)
 
 
-def test_check_per_record_takes_integers_and_batches_and_needs_something_to_compare():
+def test_check_per_record_takes_integers_batches_and_gradients_and_needs_something_to_compare():
+    for dtype in (torch.bfloat16, torch.float64):
+        records = RECORDS.to(dtype).requires_grad_()
+        check_per_record(lambda _x, r: r[:, 0].double() * 2, None, records)
+        with pytest.raises(AssertionError, match="moved other records"):
+            check_per_record(lambda _x, r: (r[:, 0] - r[:, 0].mean()).double(), None, records)
     whole = torch.arange(1, 41).reshape(40, 1)
     check_per_record(lambda _x, r: iter(r[:, 0].split(7)), None, whole)
     for leak in (lambda _x, r: (r[:, 0] >= 20).int() + int(r.max() > 1000), lambda _x, r: r[:, 0] * 1.0 + float(r.max() > 1e7)):
@@ -52,14 +57,6 @@ def test_check_per_record_takes_integers_and_batches_and_needs_something_to_comp
 
     with pytest.raises(AssertionError, match="nothing could be compared"):
         check_per_record(only_these, None, whole)
-
-
-def test_check_per_record_takes_records_that_carry_a_gradient():
-    for dtype in (torch.bfloat16, torch.float64):
-        records = RECORDS.to(dtype).requires_grad_()
-        check_per_record(lambda _x, r: r[:, 0].double() * 2, None, records)
-        with pytest.raises(AssertionError, match="moved other records"):
-            check_per_record(lambda _x, r: (r[:, 0] - r[:, 0].mean()).double(), None, records)
 
 
 def test_a_score_that_depends_on_the_number_of_records_leaks_only_where_that_is_private():
@@ -91,7 +88,6 @@ def test_the_seeded_source_repeats_itself_and_differs_by_seed():
 
 
 def mutant(honest, **methods):
-    """A subclass with other methods."""
     return type("Mutant", (honest,), methods)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.digits import correct, fit, search, split
 from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective
-from dpbo.demo import correct, fit, search, split
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
@@ -135,9 +135,7 @@ def a_lattice_from_the_records(curator, records):
         (evaluating_more_than_is_released, "the number of evaluations"),
     ],
 )
-@pytest.mark.attack("A6")
-@pytest.mark.attack("A7")
-@pytest.mark.attack("A21")
+@pytest.mark.attack("A6", "A7", "A21")
 def test_each_planted_leak_is_found(leak, message):
     with pytest.raises(AssertionError, match=message):
         replay(leak, RECORDS, NEIGHBOUR, **SETTINGS)
@@ -148,8 +146,7 @@ def test_a_run_that_releases_nothing_proves_nothing():
         replay(lambda _curator, _records: None, RECORDS, NEIGHBOUR, **SETTINGS)
 
 
-@pytest.mark.attack("A6")
-@pytest.mark.attack("A7")
+@pytest.mark.attack("A6", "A7")
 @pytest.mark.deep
 def test_the_main_jobs_search_passes():
     """GP fits, acquisition and all: the points it asks for come from released values alone."""
