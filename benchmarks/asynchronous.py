@@ -6,11 +6,10 @@ Time. `AsynchronousBO` with one worker and with four, the same proposer and the 
 Quality. Simple regret of the recommended point after 40 evaluations with known noise, on a simulated clock with lognormal durations (sd
 0.5), paired by seed: initial points and the noise of every release are those of the seed. Four workers know three values less at each
 proposal; were that costly, their differences from the serial search would be above 0.
+There is no free choice: the scores are made up, and need neither training nor public records.
 
     python -m benchmarks.asynchronous [--smoke] [--json FILE]
 """
-
-from __future__ import annotations
 
 import functools
 import statistics
@@ -129,11 +128,6 @@ def searched(problem: str, way: tuple[int, bool], evaluations: int, seed: int) -
     return -function.optimal_value - float(value(best.unsqueeze(0)))
 
 
-def _time_rows(times: dict[str, dict[str, Any]]) -> list[list[Any]]:
-    serial, columns = times["serial"]["wall"], ("proposing", "median_proposal", "longest_proposal", "regret")
-    return [[name, one["wall"], one["wall"] / serial, *(one[key] for key in columns)] for name, one in times.items()]
-
-
 def _regret_rows(found: dict[str, dict[str, list[float]]]) -> list[list[Any]]:
     rows = []
     for problem, by_way in found.items():
@@ -144,7 +138,6 @@ def _regret_rows(found: dict[str, dict[str, list[float]]]) -> list[list[Any]]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print wall times and regrets."""
     chosen = options(__doc__, arguments)
     torch.set_num_threads(1)
     evaluations, seconds, seeds, steps = (9, 0.02, 1, 9) if chosen.smoke else (40, 1.0, 10, 40)
@@ -153,7 +146,9 @@ def main(arguments: list[str] | None = None) -> None:
     noise = times["serial"]["noise"]
     show(f"{evaluations} evaluations of a score that sleeps {seconds:g} s; released with noise sd {noise:.2g} of range 1")
     columns = ("wall s", "over serial (bound 0.4)", "proposing s", "median proposal s", "longest s", "regret")
-    show(table(["search", *columns], _time_rows(times)))
+    keys = ("proposing", "median_proposal", "longest_proposal", "regret")
+    rows = [[name, one["wall"], one["wall"] / times["serial"]["wall"], *(one[key] for key in keys)] for name, one in times.items()]
+    show(table(["search", *columns], rows))
     every = range(chosen.seed, chosen.seed + seeds)
     found = {problem: {name: [searched(problem, way, steps, seed) for seed in every] for name, way in WAYS.items()} for problem in PROBLEMS}
     show(f"\nSimple regret after {steps} evaluations, {seeds} seeds")

@@ -6,8 +6,6 @@ dp_accounting's PLD at grid 1e-4; 2 s for 1,000 kinds (which dp_accounting is no
     python -m benchmarks.composition [--smoke] [--json FILE]
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -58,19 +56,14 @@ def by_peer(events: Sequence[Event]) -> tuple[float, float]:
     return time.perf_counter() - start, float(total.get_epsilon_for_delta(DELTA))
 
 
-def as_peer(event: Event) -> Event:
-    """An exponential choice as the randomised response that dp_accounting has to take it for."""
-    return PermuteAndFlipEvent(event.noise_multiplier, event.slots) if isinstance(event, ExponentialEvent) else event
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Print the table."""
     chosen = options(__doc__, arguments)
     releases, many = (100, 20) if chosen.smoke else (1000, 1000)
     few_events, many_events = plan(20, releases, chosen.seed), plan(many, many, chosen.seed)
     few, bound = seconds(few_events, 5)
     peers, reference = by_peer(few_events)
-    alike, same = seconds([as_peer(event) for event in few_events], 5)
+    as_peers = [PermuteAndFlipEvent(e.noise_multiplier, e.slots) if isinstance(e, ExponentialEvent) else e for e in few_events]
+    alike, same = seconds(as_peers, 5)  # every exponential choice as randomised response, which dp_accounting takes it for
     distinct, other = seconds(many_events, 3)
     only_choices = compose([ExponentialEvent(20.0, 150)], delta=DELTA)
     rows = [

@@ -12,8 +12,6 @@ scikit-learn's. The paper's Stroke data are not public. Without DPBO_DATA, and w
     python -m benchmarks.dpem [--smoke] [--seed N] [--json FILE] [--plot DIR]
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

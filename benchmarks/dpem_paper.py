@@ -11,8 +11,6 @@ Gaussian release is (epsilon', delta')-DP by sigma = sqrt(2 ln(1.25/delta')) D /
 moments accountant and Gaussian DP only the multiplier matters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,7 +52,8 @@ def noise(composition: str, law: str, epsilon: float, delta: float, J: int, K: i
             return _classical(_solve(lambda e: M * e * math.expm1(e) + math.sqrt(2 * M * math.log(1 / rest)) * e - epsilon), EACH, laplace)
         case "zCDP":
             rho = (math.sqrt(epsilon + math.log(1 / delta)) - math.sqrt(math.log(1 / delta))) ** 2
-            return _of(_solve(lambda e: _rho(e, laplace, gaussian) - rho), laplace)
+            spent = laplace / 2 + gaussian / (4 * math.log(1.25 / EACH))  # of the square of an epsilon each
+            return _of(_solve(lambda e: spent * e**2 - rho), laplace)
         case "MA" | "MA real":
             orders = np.arange(1.0, 101.0) if composition == "MA" else np.geomspace(1e-2, 1e5, 4000)
             return _of(_solve(lambda e: _log_delta(e, laplace, gaussian, epsilon, orders) - math.log(delta)), laplace)
@@ -74,10 +73,6 @@ def _classical(each: float, delta: float, laplace: int) -> Noise:
 
 def _of(each: float, laplace: int) -> Noise:
     return _classical(each, EACH, laplace)
-
-
-def _rho(each: float, laplace: int, gaussian: int) -> float:
-    return laplace * each**2 / 2 + gaussian * each**2 / (4 * math.log(1.25 / EACH))
 
 
 def _log_delta(each: float, laplace: int, gaussian: int, epsilon: float, orders: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:

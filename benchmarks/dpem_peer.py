@@ -4,8 +4,6 @@ scikit-learn.
     PEER_PYTHON -m benchmarks.dpem_peer POINTS.npy EPSILON CLUSTERS REPETITIONS
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings

@@ -12,8 +12,6 @@ recommends. Differences are paired, with 95 % t intervals. What the paper leaves
 are made) and the settings called "tuned" were chosen on seeds 100 to 119; figures are for seeds 0, 1, ...
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import pathlib
@@ -208,7 +206,6 @@ def _pictures(folder: pathlib.Path, figures: dict[str, Any], before: str = "") -
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print tables and findings of the chosen experiments."""
     chosen = options(__doc__, arguments, experiment="all", replications=10)
     count = 1 if chosen.smoke else chosen.replications
     names = experiments.EXPERIMENTS if chosen.experiment == "all" else (chosen.experiment,)

@@ -4,8 +4,6 @@ Each returns the true loss of every method's recommendation (over the least poss
 them what else a finding needs. Step sizes that the paper leaves open were chosen on seeds 100 to 119.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import warnings

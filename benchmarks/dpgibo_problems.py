@@ -4,8 +4,6 @@ Everything random follows from a seed, so that every method sees the same record
 records: `Problem.value` is the true mean loss, without noise of any kind, of whatever a method recommends.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

@@ -6,8 +6,6 @@ once for norms and once for the sum. dpbo adds the sum in float64 and 10^6 exact
     python -m benchmarks.dpsgd_step [--smoke] [--json FILE]
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import warnings
@@ -56,7 +54,6 @@ def compared(width: int, count: int, repetitions: int, device: str) -> list[Any]
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the table."""
     chosen = options(__doc__, arguments, device="cpu")
     sizes = [(40, 16, 2)] if chosen.smoke else [(100, 64, 30), (1000, 64, 15), (1000, 256, 10)]
     warnings.simplefilter("ignore")  # of Opacus' generators and hooks

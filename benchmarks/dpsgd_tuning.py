@@ -5,11 +5,10 @@ selection of about `runs` runs, Bayesian optimisation that pays for so many, and
 run at parameters that are good in hindsight. Accuracies are those of the released model on the public test records; a selection
 that releases nothing would count as 10 %.
 The claim: selection beats the defaults and the search that pays for each run.
+There is no free choice: the training records are protected, so cross-validating on them would cost privacy, too.
 
     python -m benchmarks.dpsgd_tuning [--smoke] [--seeds 10] [--runs 30] [--seed N] [--json FILE] [--plot DIR]
 """
-
-from __future__ import annotations
 
 import dataclasses
 import json
@@ -43,7 +42,6 @@ def one_seed(seed: int, runs: int, terms: Any) -> dict[str, float]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the plans, each seed, and the paired differences."""
     chosen = options(__doc__, arguments, seeds=10, runs=30)
     terms, runs = TERMS, chosen.runs
     if chosen.smoke:

@@ -11,8 +11,6 @@ core's reach. Over few candidates a batch saves the calls.
     python -m benchmarks.finite_gp [--smoke] [--json FILE]
 """
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 
@@ -91,7 +89,6 @@ def batch_against_singles(candidates: Tensor, kernel: Any, runs: int, steps: int
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print times, ratios and the fraction of bandwidth."""
     chosen = options(__doc__, arguments)
     torch.set_num_threads(1)
     n, steps, runs, repetitions = (2_000, 8, 4, 2) if chosen.smoke else (40_000, 50, 50, 3)

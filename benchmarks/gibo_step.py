@@ -7,8 +7,6 @@ same acquisition, as the authors' code takes them. At n = 10^6 users and 256 poi
     python -m benchmarks.gibo_step [--smoke] [--json FILE]
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from typing import Any
@@ -106,7 +104,6 @@ def million(smoke: bool) -> tuple[float, float, float, float]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print both tables."""
     chosen = options(__doc__, arguments)
     torch.manual_seed(chosen.seed)
     cores = torch.get_num_threads()

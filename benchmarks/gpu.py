@@ -16,20 +16,15 @@ from benchmarks.gpu_sums import Ceilings
 from benchmarks.harness import options, record, table
 
 
-def named(device: torch.device) -> str:
-    """As its maker calls it."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Print all tables."""
     chosen = options(__doc__, arguments, device="cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(chosen.device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     if device.type != "cuda" and not chosen.smoke:
         raise SystemExit("There is no GPU here; --smoke shows on a CPU that it runs.")
     large, compiled = not chosen.smoke, device.type == "cuda" and not chosen.smoke
     ceilings = Ceilings.of(device, 1 << 30 if large else 1 << 20, 8192 if large else 256)
-    print(table([named(device), "ceiling"], ceilings.rows()), "\n")
+    print(table([name, "ceiling"], ceilings.rows()), "\n")
     units, sizes = (4_000_000, gpu_sums.SIZES) if large else (5_000, [(8, 3)])
     speed = gpu_sums.speed(units, sizes, ceilings, device, compiled=compiled)
     peers = ["torch, ms", "torch in tf32, ms", *(["compiled in tf32, ms"] if compiled else [])]
@@ -46,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     mixture = gpu_runs.mixture(many, ceilings, device, compiled=compiled)
     print(table([f"moments of {many:,} x 2 records, K = 5", "seconds"], [*mixture.items()]))
     figures = {
-        "device": named(device), "ceilings": vars(ceilings), "clipped_sum": speed,
+        "device": name, "ceilings": vars(ceilings), "clipped_sum": speed,
         "ucb": ucb, "gibo": gibo, "choice": choice, "mixture": mixture,
     }  # fmt: skip
     record("gpu", figures, chosen)

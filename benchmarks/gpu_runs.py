@@ -1,7 +1,5 @@
 """Whole steps on a device: GP-UCB of many runs at once, an iteration of DP-GIBO, a private choice, moments of a mixture."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -97,18 +97,6 @@ def _kernel() -> Any:
     return computing
 
 
-def losses_of(units: int, points: int, device: torch.device) -> list[torch.Tensor]:
-    """One column a point."""
-    draw = torch.Generator(device).manual_seed(points)
-    return [torch.randn(units, generator=draw, device=device) for _ in range(points)]
-
-
-def weights_of(dimension: int, points: int, device: torch.device) -> torch.Tensor:
-    """W, such that about half of the vectors are clipped."""
-    draw = torch.Generator().manual_seed(dimension)
-    return (torch.randn(dimension, points, generator=draw, dtype=torch.float64) * CLIP / math.sqrt(points * dimension)).to(device)
-
-
 def ours(columns: list[torch.Tensor], W: torch.Tensor) -> torch.Tensor:
     """In whole numbers."""
     return clipped_sum(columns, W, CLIP, quantum_of(CLIP, len(W)))
@@ -149,7 +137,10 @@ def speed(units: int, sizes: Sizes, ceilings: Ceilings, device: torch.device, *,
 
 
 def _timed(units: int, points: int, dimension: int, ceilings: Ceilings, device: torch.device, compiled: bool) -> list[float]:
-    columns, W = losses_of(units, points, device), weights_of(dimension, points, device)
+    here, draw = torch.Generator().manual_seed(dimension), torch.Generator(device).manual_seed(points)
+    columns = [torch.randn(units, generator=draw, device=device) for _ in range(points)]
+    W = torch.randn(dimension, points, generator=here, dtype=torch.float64).to(device)
+    W *= CLIP / math.sqrt(points * dimension)  # so that about half of the vectors are clipped
     L, small = torch.stack(columns, dim=1), W.float()
     works = [lambda: ours(columns, W), *(with_precision(lambda: plain(L, small), name) for name in ("highest", "high"))]
     if compiled:

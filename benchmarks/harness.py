@@ -1,7 +1,5 @@
 """What every benchmark shares: its options, fair timing, paired comparisons, a table, a record of where it ran."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import datetime

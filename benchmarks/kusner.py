@@ -16,8 +16,6 @@ means of bounded scores, from two records on, or (e) where fits are dear; Algori
     python -m benchmarks.kusner [--smoke] [--seed N] [--json FILE] [--plot DIR]
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os
@@ -122,7 +120,7 @@ def coverage(counts: dict[int, int], samples: dict[int, Any]) -> Figures:
         paper, corrected = (sensitivities(count, constants) for constants in CONSTANTS)
         for theorem, moved in samples[count]["apart"].items():
             covered = [int((moved <= bound[theorem]).sum()) for bound in (paper, corrected)]
-            least = _at_least(covered[1], len(moved))
+            least = float(beta_law.ppf(0.05, covered[1], len(moved) - covered[1] + 1)) if covered[1] else 0.0  # Clopper-Pearson
             assert least >= 1 - DELTA or len(moved) < 100, f"Theorem {theorem} covers {covered[1]} of {len(moved)}"
             tail = float(moved.quantile(0.95))
             shares = [share / len(moved) for share in covered]
@@ -132,11 +130,6 @@ def coverage(counts: dict[int, int], samples: dict[int, Any]) -> Figures:
     pairs = ", ".join(f"{n:,}" for n in counts.values())
     print(f"(a) sensitivities: promised coverage {1 - DELTA:g}; {pairs} pairs\n" + table(header, rows))
     return {"coverage": named(header, rows)}
-
-
-def _at_least(hits: int, of: int) -> float:
-    """One-sided Clopper-Pearson bound at 95 %."""
-    return float(beta_law.ppf(0.05, hits, of - hits + 1)) if hits else 0.0
 
 
 def noise_maximum(samples: dict[int, Any]) -> Figures:
@@ -291,7 +284,6 @@ def picture(samples: dict[int, Any], sizes: tuple[int, ...], chosen: argparse.Na
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the five parts."""
     chosen = options(__doc__, arguments)
     torch.set_num_threads(1)
     counts = {100: 20} if chosen.smoke else {100: 2_000, 1_000: 1_000, 10_000: 300}

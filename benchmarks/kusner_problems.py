@@ -1,7 +1,5 @@
 """What `benchmarks.kusner` measures on: pairs of neighbouring functions drawn from the prior, and records that carry them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Algorithm 3 of Kusner et al. exactly under its assumptions: regularised logistic models, tuned on breast cancer and Adult."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -7,8 +7,6 @@ components, 4 dimensions). More ranks than cores cannot be faster; what they cos
 ranks are timed alone, too: an agreement (128 bytes a rank), and sums of so many int64 by size, on the loopback of one machine.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -94,7 +92,6 @@ def launched(size: int, records: int, repetitions: int) -> dict[str, float]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print both tables."""
     chosen = options(__doc__, arguments)
     torch.set_num_threads(1)
     records, repetitions, sizes = (5_000, 2, (2,)) if chosen.smoke else (2_000_000, 5, (1, 2, 4))

@@ -17,8 +17,6 @@ property is an outlier that location does not tell of, where even the true rows 
     python -m benchmarks.outsourced [--smoke] [--seed N] [--json FILE] [--plot DIR] [--runs N]
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import os
@@ -188,7 +186,11 @@ def picture(drawn: dict[problems.Problem, Curves], folder: pathlib.Path) -> None
         for axis, log_epsilon in zip(axes[:, column], (max(problem.epsilons), min(problem.epsilons)), strict=True):
             for (name, of), regrets in curves.items():
                 if of in (None, log_epsilon):
-                    _curve(axis, regrets, *LOOKS[name])
+                    label, look = LOOKS[name]
+                    mean, error = regrets.mean(0), regrets.std(0) / len(regrets) ** 0.5
+                    (line,) = axis.plot(mean, look, label=label) if look[0] in "kC" else axis.plot(mean, color=look, label=label)
+                    low = (mean - error).clamp_min(1e-6)
+                    axis.fill_between(range(len(mean)), low, mean + error, color=line.get_color(), alpha=0.15, linewidth=0)
             axis.set(title=f"{problem.name}, epsilon = e^{log_epsilon:g}", xlabel="answers after the first", yscale="log")
     axes[0, 0].legend(fontsize=7)
     for axis in axes[:, 0]:
@@ -199,14 +201,7 @@ def picture(drawn: dict[problems.Problem, Curves], folder: pathlib.Path) -> None
     figure.savefig(folder / "outsourced.png", dpi=120)
 
 
-def _curve(axis: Any, regrets: Tensor, label: str, look: str) -> None:
-    mean, error = regrets.mean(0), regrets.std(0) / len(regrets) ** 0.5
-    (line,) = axis.plot(mean, look, label=label) if look[0] in "kC" else axis.plot(mean, color=look, label=label)
-    axis.fill_between(range(len(mean)), (mean - error).clamp_min(1e-6), mean + error, color=line.get_color(), alpha=0.15, linewidth=0)
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Print the five parts."""
     chosen = options(__doc__, arguments, runs=50)
     torch.set_num_threads(1 if chosen.smoke else min(2, os.cpu_count() or 1))
     start, every = time.perf_counter(), experiments(chosen)

@@ -4,8 +4,6 @@ The rows are centred, then scaled, which uses the data; so do the length-scales 
 subset as in the paper. A curator would use public constants instead: what the releases below promise is about the rows as they stand here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

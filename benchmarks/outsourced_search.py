@@ -4,8 +4,6 @@ at once: GP-UCB over these rows, and the regret after each answer.
 Sound transforms protect one row's move by a norm of at most 1, of rows with norm up to 25: one fiftieth of the diameter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -7,7 +7,6 @@ search, which is open only, the best.
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -160,14 +159,9 @@ def gradient_descent(problem: Problem, mu: float, seed: int, iterations: int, cl
     eye, path = torch.eye(d, dtype=torch.float64), [problem.start]
     mechanism = GaussianMechanism(math.sqrt(iterations) / mu)
     for _ in range(iterations):
-        theta = path[-1]
-        query = ClippedGradient(functools.partial(_coordinate, theta=theta), eye, weights=eye, clip=clip)
-        path.append(theta - step * curator.release(query, mechanism).value)
+        query = ClippedGradient(lambda e, records: huber_gradient(path[-1], records) @ e, eye, weights=eye, clip=clip)
+        path.append(path[-1] - step * curator.release(query, mechanism).value)
     return torch.stack(path)
-
-
-def _coordinate(e: Tensor, records: Tensor, *, theta: Tensor) -> Tensor:
-    return huber_gradient(theta, records) @ e
 
 
 def _run(problem: Problem, objective: Objective, search: Search, evaluations: int, q: int, seed: int) -> Tensor:

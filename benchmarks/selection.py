@@ -7,8 +7,6 @@ log-uniform over the full range, to the accuracy of DP-SGD on MNIST's public tes
 remove one, delta 1e-6. Expected accuracies are exact sums over the table; releasing nothing counts 0.1.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math
@@ -139,17 +137,17 @@ def _within(base: tuple[Event, ...], scores: Array, peer: Peer, shapes: Mapping[
     found: dict[str, Any] = {}
     for name, shape in shapes.items():
         theirs = _largest_mean(functools.partial(peer.epsilon, shape), smoke)
-        ours = _largest_mean(functools.partial(_ours, base, shape), smoke)
+
+        def epsilon(mean: float, shape: float = shape) -> float:
+            return selection_epsilon(SelectionEvent(base=base, run_count=law_of(shape, mean)), DELTA)
+
+        ours = _largest_mean(epsilon, smoke)
         found[name] = {who: {"mean": mean, "accuracy": expected(law_of(shape, mean), scores)} for who, mean in
                        (("dp_accounting", theirs), ("dpbo", ours))}  # fmt: skip
     cells = [(name, *pair["dp_accounting"].values(), *pair["dpbo"].values()) for name, pair in found.items()]
     print(f"\nmost expected runs below epsilon {BUDGET} (at most 2,000), and what they find\n")
     print(table(("law", "runs: dp_accounting", "accuracy", "runs: dpbo", "accuracy"), cells))
     return found
-
-
-def _ours(base: tuple[Event, ...], shape: float, mean: float) -> float:
-    return selection_epsilon(SelectionEvent(base=base, run_count=law_of(shape, mean)), DELTA)
 
 
 def _largest_mean(epsilon: Callable[[float], float], smoke: bool) -> float:
@@ -247,7 +245,6 @@ def picture(figures: Mapping[str, Any], folder: pathlib.Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print seconds, ratio and memory."""
     chosen = options(__doc__, arguments)
     count, repetitions = (10**5, 2) if chosen.smoke else (10**7, 5)
     utilities = np.random.default_rng(chosen.seed).integers(-(2**40), 2**40, size=count)

@@ -1,0 +1,182 @@
+"""Few protected records: DPSearch's default beside the default model, free cross-validation, plain search and each fixed method.
+
+Tasks with a real shift, from Adult and LendingClub (DPBO_DATA): 1,500 public training records of one population, n protected ones of
+another, and up to 4,000 others of that one to test on. The settings of the rehearsal were chosen after looking at other splits of the same
+tasks: no task was held out. Scores are Brier scores; a figure is the gain of the mean test score over the default model, times 100.
+Without DPBO_DATA: the demo's records alone.
+"""
+
+import collections
+import concurrent.futures
+import json
+import unittest.mock
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import loguniform
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from benchmarks.harness import mean_and_error, options, record, rows_of, table
+from dpbo import Budget, DPSearch, demo
+from dpbo.integrations.sklearn.rehearsal import out_of_fold
+from dpbo.isolation import mute_warnings
+
+TRAIN, TEST, CANDIDATES, EVALUATIONS = 1500, 4000, 16, 16
+UNITS, EPSILONS = (100, 300, 1000), (0.4, 1.0)
+FIXED: dict[str, dict[str, Any]] = {
+    **{f"weighted_cv {cells}": {"strategy": "weighted_cv", "strategy_options": {"cells": cells}} for cells in (8,)},
+    "list, all": {"strategy": "list", "strategy_options": {"candidates": CANDIDATES + 1, "largest_difference": None}},
+    "list, all, paired .25": {"strategy": "list", "strategy_options": {"candidates": CANDIDATES + 1, "largest_difference": 0.25}},
+    "list, 4, paired .1": {"strategy": "list", "strategy_options": {"candidates": 4, "largest_difference": 0.1}},
+}
+DEFAULT, FREE, PLAIN, AUTO = "default model", "free", "plain search", "DPSearch's default"
+
+Table = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]
+_models: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+
+class Boosting(HistGradientBoostingClassifier):  # type: ignore[misc]
+    """With the positive class' weight and the leaves as continuous parameters, for fast proposals. Fitted once for the same parameters and
+    records, because the searches of one split fit the same candidates again and again."""
+
+    def __init__(
+        self, learning_rate: float = 0.1, leaves: float = 31.0, leaf_size: float = 20.0, weight: float = 1.0, max_iter: int = 30
+    ) -> None:
+        super().__init__(early_stopping=False, random_state=0, categorical_features=None)
+        self.learning_rate, self.leaves, self.leaf_size, self.weight, self.max_iter = learning_rate, leaves, leaf_size, weight, max_iter
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "Boosting":
+        key = repr(sorted(self.get_params().items(), key=str)), X.tobytes(), y.tobytes()
+        if key not in _models:
+            self.max_leaf_nodes, self.min_samples_leaf = round(self.leaves), round(self.leaf_size)
+            super().fit(X, y, np.where(y == 1, self.weight, 1.0))
+            _models[key] = dict(self.__dict__)
+        self.__dict__.update(_models[key])
+        return self
+
+
+SPACE = {
+    "learning_rate": loguniform(0.01, 0.3), "leaves": loguniform(3, 64), "leaf_size": loguniform(5, 100), "weight": loguniform(0.25, 8.0),
+}  # fmt: skip
+
+
+def _columns(rows: list[dict[str, str]], names: list[str]) -> NDArray[np.float64]:
+    columns = []
+    for name in names:
+        values = np.array([row[name].strip() for row in rows])
+        words = not all(value.replace(".", "", 1).isdigit() for value in values if value)
+        columns.append(np.unique(values, return_inverse=True)[1] if words else np.array([float(value or "nan") for value in values]))
+    return np.stack(columns, 1).astype(np.float64)
+
+
+def tasks() -> dict[str, Table]:
+    """Features (categories as numbers), labels, and which records belong to the public and to the protected population."""
+    adult, loans = rows_of("adult/adult.csv.gz"), rows_of("lendingclub/loans_2007_2011.csv.gz")
+    if adult is None or loans is None:
+        X, y, _ = demo._table()
+        return {"education": (X, y, np.arange(len(y)) < 3000, np.arange(len(y)) >= 3000)}
+    loans = [row for row in loans if not row["loan_status"].startswith("Does not") and float(row["funded_amnt_inv"]) > 0]
+    X = _columns(adult, [name for name in adult[0] if name not in ("income", "split", "fnlwgt", "education")])
+    y = np.array([">50K" in row["income"] for row in adult]).astype(np.int64)
+    Z = _columns(loans, ["term", "loan_amnt", "int_rate", "installment", "grade", "annual_inc", "dti"])
+    bad = np.array(["Charged" in row["loan_status"] for row in loans]).astype(np.int64)
+
+    def people(name: str, public: Callable[[Any], Any], protected: Callable[[Any], Any]) -> Table:
+        values = np.array([row[name] for row in adult])
+        return X, y, public(values), protected(values)
+
+    def lent(name: str, public: Callable[[Any], Any], protected: Callable[[Any], Any]) -> Table:
+        values = np.array([row[name].strip() for row in loans])
+        return Z, bad, public(values), protected(values)
+
+    return {
+        "education": people("education_num", lambda v: v.astype(int) <= 10, lambda v: v.astype(int) >= 13),
+        "married": people("marital_status", lambda v: v == "Married-civ-spouse", lambda v: v != "Married-civ-spouse"),
+        "term": lent("term", lambda v: np.char.find(v, "36") >= 0, lambda v: np.char.find(v, "60") >= 0),
+        "year": lent("issue_year", lambda v: v.astype(int) <= 2009, lambda v: v.astype(int) == 2011),
+    }
+
+
+def one_split(name: str, seed: int, units: tuple[int, ...], epsilons: tuple[float, ...], smoke: bool) -> list[dict[str, Any]]:
+    """The gains of every method in each cell of this task and split."""
+    X, y, public, protected = tasks()[name]
+    random = np.random.default_rng(seed)
+    train = random.permutation(np.flatnonzero(public))[: 200 if smoke else TRAIN]
+    pool = random.permutation(np.flatnonzero(protected))
+    test = pool[max(units) :][: 500 if smoke else TEST]
+    model, candidates = Boosting(max_iter=5 if smoke else 30), 4 if smoke else CANDIDATES
+    scores: dict[str, Any] = {}
+    once: dict[bytes, Any] = {}
+
+    def public_scores(*arguments: Any) -> Any:  # the same for all methods and cells of a split
+        key = arguments[2].numpy().tobytes()
+        if key not in once:
+            once[key] = out_of_fold(*arguments)
+        return once[key]
+
+    def brier(search: Any) -> float:
+        found = model.set_params(**search).fit(X[train], y[train]).predict_proba(X[test])[:, 1]
+        return -100 * float(((found - y[test]) ** 2).mean())
+
+    defaults, cells = {name: model.get_params()[name] for name in SPACE}, []
+    with unittest.mock.patch("dpbo.integrations.sklearn.strategies.out_of_fold", public_scores):  # a cache, not a stand-in
+        for n in units:
+            for epsilon in epsilons:
+                arms = {AUTO: {}, PLAIN: {"strategy": "bo", "n_iter": 4 if smoke else EVALUATIONS}, **FIXED}
+                chosen, reference = "", brier(defaults)
+                for arm, terms in arms.items():
+                    settings = {"n_iter": candidates, "scoring": "neg_brier_score", "random_state": seed, "allow_repeated": True, **terms}
+                    with mute_warnings():
+                        model.set_params(**defaults)
+                        search = DPSearch(model, SPACE, budget=Budget(epsilon, 1e-6), **settings)
+                        search.fit(X[train], y[train], X[pool[:n]], y[pool[:n]])
+                    scores[arm] = brier(search.best_params_) - reference
+                    if arm == AUTO:
+                        chosen, scores[FREE] = search.rehearsal_.best.strategy, brier(search.free_params_) - reference
+                cells.append({"task": name, "n": n, "epsilon": epsilon, "seed": seed, "chosen": chosen, **scores})
+    _models.clear()
+    return cells
+
+
+def main(arguments: list[str] | None = None) -> None:
+    chosen = options(__doc__, arguments, seeds=10, workers=2)
+    units, epsilons = ((60,), (1.0,)) if chosen.smoke else (UNITS, EPSILONS)
+    names = list(tasks())[:1] if chosen.smoke else list(tasks())
+    jobs = [(name, seed, units, epsilons, chosen.smoke) for seed in range(1 if chosen.smoke else chosen.seeds) for name in names]
+    if chosen.smoke:
+        found = [one_split(*job) for job in jobs]
+    else:
+        with concurrent.futures.ProcessPoolExecutor(chosen.workers) as workers:
+            found = []
+            for job in [workers.submit(one_split, *job) for job in jobs]:
+                found.append(job.result())
+                print(json.dumps(found[-1]), flush=True)
+    runs = collections.defaultdict(list)
+    for cell in (cell for cells in found for cell in cells):
+        runs[cell["task"], cell["n"], cell["epsilon"]].append(cell)
+    rows, checks = [], collections.Counter[str]()
+    arms = (FREE, PLAIN, AUTO, *FIXED)
+    for (task, n, epsilon), cells in runs.items():
+        values = {arm: np.array([cell[arm] for cell in cells]) for arm in arms}
+        gain, error = mean_and_error(values[AUTO].tolist())
+        fixed = max((FREE, *FIXED), key=lambda arm: values[arm].mean())
+        behind, spread = mean_and_error((values[fixed] - values[AUTO]).tolist())
+        over_free, error_free = mean_and_error((values[AUTO] - values[FREE]).tolist())
+        seen = {
+            "below the default model by more than a standard error": gain < -error, "above plain search": gain > values[PLAIN].mean(),
+            "above free": over_free > 0, "below free by more than a standard error": over_free < -error_free,
+            "within a standard error of the best fixed method": behind <= spread,
+        }  # fmt: skip
+        checks.update({name: int(holds) for name, holds in seen.items()})
+        most = collections.Counter(cell["chosen"] for cell in cells).most_common(1)[0][0]
+        rows.append([task, n, epsilon, *(float(values[arm].mean()) for arm in arms), error, over_free, error_free, fixed, most])
+    header = ("task", "n", "epsilon", *arms, "its error", "minus free", "error", "best fixed", "mostly chosen")
+    print(table(header, rows))
+    print(table((f"of {len(rows)} cells", "number"), list(checks.items())))
+    record("small_data", {"cells": [dict(zip(header, row, strict=True)) for row in rows], "checks": dict(checks)}, chosen)
+
+
+if __name__ == "__main__":
+    main()
