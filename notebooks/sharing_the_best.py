@@ -4,6 +4,9 @@
 # A hospital tunes a readmission model: trained on a published cohort, validated on its own patients. It wants to share which
 # regularisation was best, and how good it is. Kusner et al. (2015) give algorithms for that. Below is first the wrong reading of their
 # guarantee, then two right ways. All records are made up here, which is why the notebook may look at them.
+#
+# The notebook shows the mechanics. The patients are like the published cohort here, so cross-validating on the cohort is free, and loses
+# little even with 60 people (the end shows how much); a private choice pays where the patients differ from the cohort.
 
 # %%
 from __future__ import annotations
@@ -16,6 +19,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
 
 import dpbo
 from dpbo.accounting import PureFilter
@@ -213,7 +218,15 @@ pair.set(xscale="log", xlabel="l", ylabel="change of log-probability")
 pair.legend(fontsize=8)
 figure.tight_layout()
 
+
 # %%
+def held_out(model: LogisticRegression, X: np.ndarray, y: np.ndarray) -> float:
+    return float(1 - ramp(torch.from_numpy(model.coef_[0]), (torch.from_numpy(X), torch.from_numpy(y))).mean())
+
+
+models = [LogisticRegression(C=1 / (TRAIN * regularisation), fit_intercept=False) for regularisation in grid]
+free = int(np.argmax([cross_val_score(model, unit(public[0]).numpy(), public[1].numpy(), scoring=held_out).mean() for model in models]))
+print(f"mean score lost by the free choice, cross-validated on the published cohort: {float(true.max() - true[free]):.4f}")
 lost, of_uniform, of_theirs = float(true.max() - true[ours]), float((true.max() - true).mean()), float(before.exp() @ (true.max() - true))
 print(f"mean score lost: permute-and-flip {lost:.4f}, Algorithm 1 {of_theirs:.4f} on average, a uniform choice {of_uniform:.4f}")
 assert careless.statement().lines[0] == "not bounded"

@@ -4,7 +4,8 @@
 # A hospital (the curator) has patients on file and may try a therapy on a few of them. A company (the modeler) is good at Bayesian
 # optimisation and says whom to try next, so that good responders are found soon. It must not see the patients' measurements.
 # Kharkovskii, Dai and Low (2020) proposed PO-GP-UCB for this: the hospital publishes a transformed table, the modeler searches it.
-# All patients are made up here, which is why the notebook may look at them.
+# There is no free choice: no patient's measurements or response are public. All patients are made up here, which is why the notebook may
+# look at them.
 
 # %%
 from __future__ import annotations

@@ -4,7 +4,7 @@
 # Some 2,000 clinics each tuned the same kind of model on their own patients. Their best settings would help the next clinic, but a setting
 # can tell about the patients it was tuned on, and about the clinic. Below, a mixture of Gaussians is released on those settings, each
 # clinic protected at (1, 1e-5), and then used: as a density to look at, to sample from, and to guide Bayesian optimisation.
-# All records are made up here, which is why the notebook may look at them.
+# There is no free choice: no clinic's setting is public. All records are made up here, which is why the notebook may look at them.
 
 # %%
 from __future__ import annotations
