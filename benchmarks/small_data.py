@@ -73,8 +73,12 @@ def _columns(rows: list[dict[str, str]], names: list[str]) -> NDArray[np.float64
     return np.stack(columns, 1).astype(np.float64)
 
 
-def tasks() -> dict[str, Table]:
-    """Features (categories as numbers), labels, and which records belong to the public and to the protected population."""
+def tasks(*, fresh: bool = False) -> dict[str, Table]:
+    """Features (categories as numbers), labels, and which records belong to the public and to the protected population.
+
+    Args:
+        fresh: other tasks, on which nothing was tried while the methods were made.
+    """
     adult, loans = rows_of("adult/adult.csv.gz"), rows_of("lendingclub/loans_2007_2011.csv.gz")
     if adult is None or loans is None:
         X, y, _ = demo._table()
@@ -93,6 +97,11 @@ def tasks() -> dict[str, Table]:
         values = np.array([row[name].strip() for row in loans])
         return Z, bad, public(values), protected(values)
 
+    if fresh:
+        return {
+            "hours": people("hours_per_week", lambda v: v.astype(int) < 40, lambda v: v.astype(int) > 40),
+            "debt": lent("dti", lambda v: v.astype(float) <= 10, lambda v: v.astype(float) >= 18),
+        }
     manual, office = ("Craft-repair", "Machine-op-inspct", "Transport-moving", "Handlers-cleaners"), ("Prof-specialty", "Exec-managerial")
     return {
         "education": people("education_num", lambda v: v.astype(int) <= 10, lambda v: v.astype(int) >= 13),

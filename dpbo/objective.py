@@ -134,7 +134,8 @@ class PrivateObjective:
         if cells is not None and sample_rate is not None:
             raise InputError("sample_rate", sample_rate, "omitted with cells", "The variance of sampled cells is not bounded here.")
         mean = self._mean(None)
-        self._score = mean.score if reference is not None else score  # with a copy of the reference: every evaluation has the same
+        if reference is not None:
+            self._score, self._settings["reference"] = mean.score, mean.reference  # one copy of the reference for all evaluations
         query = self._query(None)
         query.require_public(curator.adjacency)
         curator.ledger.birth.require_role(role)

@@ -131,13 +131,16 @@ class ClippedScores(Query):
             raise InputError("largest_difference", c, f"at most {width:g}, the width of score_range")
         if self.worst not in NAN_COUNTS_AS:
             raise InputError("worst", self.worst, "'lower' or 'upper' with a reference")
-        if not isinstance(self.score, PairedScore):  # else dataclasses.replace made this query from one that has its copy
+        paired = self.score if isinstance(self.score, PairedScore) else None
+        if paired is None or paired.reference is not self.reference:  # else dataclasses.replace made this query from one that has its copy
             try:
                 reference = copy.deepcopy(self.reference)
             except Exception as cause:
                 remedy = "A reference that may change later would be another question."
                 raise InputError("reference", type(self.reference).__name__, "a model that copy.deepcopy can copy", remedy) from cause
-            object.__setattr__(self, "score", PairedScore(self.score, reference, self.ranges, str(self.worst)))
+            object.__setattr__(self, "reference", reference)
+            score = self.score if paired is None else paired.score
+            object.__setattr__(self, "score", PairedScore(score, reference, self.ranges, str(self.worst)))
         object.__setattr__(self, "ranges", ((-c, c),) * self.metrics)
 
     @abc.abstractmethod

@@ -1,5 +1,6 @@
 """Paired scores: differences to a fixed public reference, clipped, under every query that takes them."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -120,5 +121,6 @@ def test_batches_and_several_metrics_are_paired_record_by_record():
 
     one = ClippedMean(batched, Model(0.5), score_range=(0.0, 1.0), reference=Model(2.0), largest_difference=0.4)
     assert values_of(one) == values_of(mean(Model(2.0), c=0.4))
+    assert values_of(dataclasses.replace(one, reference=Model(0.5))) == [0.0], "a query made from another has the reference it is given"
     two = ClippedMean(twice, Model(0.5), score_range=[(0.0, 1.0), (-1.0, 0.0)], reference=Model(2.0), largest_difference=0.4, worst="upper")
     assert values_of(two) == pytest.approx([-1.175, 1.175], abs=1e-6)
