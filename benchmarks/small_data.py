@@ -157,7 +157,8 @@ def one_split(name: str, seed: int, smoke: bool) -> list[dict[str, Any]]:
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Tables of all cells, of their means over the tasks, and of how often each claim holds."""
-    runs, means = collections.defaultdict(list), collections.defaultdict(lambda: collections.defaultdict(list))
+    runs: dict[Any, list[dict[str, Any]]] = collections.defaultdict(list)
+    means: dict[Any, dict[int, list[dict[str, Any]]]] = collections.defaultdict(lambda: collections.defaultdict(list))
     for cell in found:
         runs[cell["task"], cell["n"], cell["epsilon"]].append(cell)
         means[cell["n"], cell["epsilon"]][cell["seed"]].append(cell)
@@ -184,7 +185,7 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
         gains = [float(values[arm].mean()) if arm in values else "" for arm in (*shown, *FIXED)]
         rows.append([task, n, epsilon, *gains, error, over_free, error_free, over_plain, error_plain, best, most])
     header = (
-        "task", "n", "epsilon", *shown, *FIXED, "default's error", "minus free", "error", "minus plain", "error of that", "best fixed", "chosen",
+        "task", "n", "epsilon", *shown, *FIXED, "its error", "minus free", "error", "minus plain", "error of that", "best fixed", "chosen",
     )  # fmt: skip
     together = []
     for (n, epsilon), splits in means.items():

@@ -23,7 +23,7 @@ myst_heading_anchors = 3
 
 PACKAGES = (
     "dpbo.curator", "dpbo.queries", "dpbo.mechanisms", "dpbo.accounting", "dpbo.models", "dpbo.acquisition", "dpbo.algorithms",
-    "dpbo.papers.kusner", "dpbo.papers.po_gp_ucb", "dpbo.papers.em", "dpbo.integrations", "dpbo.integrations.opacus",
+    "dpbo.papers.kusner", "dpbo.papers.dpgibo", "dpbo.papers.po_gp_ucb", "dpbo.papers.em", "dpbo.integrations", "dpbo.integrations.opacus",
     "dpbo.integrations.http",
     "dpbo.testing", "dpbo.run_counts", "dpbo.events", "dpbo.errors", "dpbo.plots", "dpbo",
 )  # fmt: skip

@@ -1,14 +1,16 @@
 """Planning: its numbers are those that the objective and the choice then have; its picture is a picture."""
 
 import math
+import re
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import dpbo
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, planning
 from dpbo.__main__ import main
 from dpbo.algorithms import DPGIBO
 
@@ -32,6 +34,11 @@ def test_the_noise_is_the_one_an_objective_and_a_gradient_run_then_have():
     gibo = DPGIBO(curator, lambda x, r: r, bounds=bounds, budget=0.9, iterations=10, batch_size=4, clip=1.0)
     remark = strategies(dpbo.plan(5000, BUDGET, evaluations=40, dimension=3))["gibo"].remark
     assert f"10 steps; a gradient's noise is {gibo.rho:.2g} times its clip" in remark
+    bound, simulated = re.search(r"at most (\S+) by DP-GIBO's Theorem 3.2, (\S+) simulated", remark).groups()
+    assert 0.1 < float(simulated) < float(bound)
+    small, large = (planning._squared_gradients(5000, 3, steps, 0.5) for steps in (1, 400))
+    assert small[1] == pytest.approx(1.0), "the first gradient is as long as the clip"
+    assert large[1] == pytest.approx(0.5**2 * (1 / 3) * sum(c / (2 - c) for c in np.geomspace(1, 0.1, 3)), rel=0.1), "the noise's floor"
 
 
 def test_the_detectable_difference_is_wrong_one_time_in_twenty():
