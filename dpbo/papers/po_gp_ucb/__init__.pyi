@@ -1,3 +1,4 @@
+from . import bounds as bounds
 from .curator_side import Outcomes as Outcomes
 from .curator_side import read_release as read_release
 from .curator_side import release_rows as release_rows

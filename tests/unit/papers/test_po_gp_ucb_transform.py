@@ -12,7 +12,7 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.errors import InputError
 from dpbo.mechanisms import L2LaplaceMechanism
-from dpbo.papers.po_gp_ucb import release_rows, row_noises
+from dpbo.papers.po_gp_ucb import bounds, release_rows, row_noises
 from dpbo.papers.po_gp_ucb.row_noise import random_projection
 from dpbo.papers.po_gp_ucb.transform import identify_table, po_gp_ucb_omega, po_gp_ucb_transform, recover_rows
 from dpbo.queries import RowTable
@@ -126,3 +126,55 @@ def test_rows_with_noise_are_found_no_better_than_the_noise_allows(kind):
         assert float(squares.mean()) >= deviation**2 - 5 * error
         if known > 3:
             assert float(squares.mean()) <= 1.01 * deviation**2 + 5 * error, "of the order of the noise: the attack is no straw man"
+
+
+@pytest.mark.parametrize("epsilon", [3000.0, 100.0])
+def test_distances_keep_within_lemma_1_and_theorem_2_and_fewer_columns_do_not(epsilon):
+    """Both branches; at a twentieth of the columns, most tables have a pair outside."""
+    X, nu, mu = 25.0 * torch.rand(30, 2, dtype=DOUBLE), 0.4, 0.1
+    before = torch.pdist(X - X.mean(0)).square()
+
+    def outside(r):
+        found = 0
+        for seed in range(60):
+            rows = po_gp_ucb_transform(
+                X, epsilon=epsilon, delta=1e-2, r=r, generator=torch.Generator().manual_seed(seed), allow_not_private=True
+            )
+            low, high = bounds.distance_factors(nu=nu, sigma_min=rows.sigma_min, omega=rows.omega)
+            ratio = torch.pdist(rows.Z).square() / before
+            found += bool((ratio < low).any() or (ratio > high).any())
+        return found, rows.inflated
+
+    needed = bounds.columns_needed(count=30, nu=nu, mu=mu)
+    few, inflated = outside(needed)
+    assert few <= 60 * mu
+    assert inflated is (epsilon == 100.0)
+    assert outside(needed // 20)[0] > 30
+
+
+def test_theorem_3_asks_for_more_columns_than_anybody_uses_and_its_parts_hold():
+    needs = bounds.theorem_3_needs(count=10_000, diameter=50.0, lengthscale=1.25, largest=1.0, error=10.0, delta=0.05)
+    assert needs.nu == 0.00125
+    assert 1.1e8 < needs.columns < 1.2e8, "the paper's experiments have 3 to 50"
+    d2, nu = 4.0, 0.3
+    squares = torch.linspace(0.0, d2, 50, dtype=DOUBLE)
+    for factor in (1 - nu, 1 + nu):  # |k_zz' - k_xx'| <= nu d^2 k_xx' for nu <= 2 / d^2, on which the theorem rests
+        kernel, moved = (-squares / 2).exp(), (-factor * squares / 2).exp()
+        assert bool(((moved - kernel).abs() <= nu * d2 * kernel).all())
+    assert sum(1 / t for t in range(1, 51)) <= 1 + math.log(50)
+    assert sum(1 / t for t in range(1, 51)) > math.log(50), "what the paper prints"
+    terms: dict[str, Any] = {"beta": 9.0, "gamma": 3.0, "noise": 0.1, "c1": 0.2, "c2": 0.1}
+    found = bounds.theorem_3(error=0.5, evaluations=50, **terms)
+    assert found**2 == pytest.approx(0.25 + 24 * 0.7**2 * (1 + math.log(50)) / 50 + 24 / math.log(11) * 27 / 50)
+
+
+def test_diagonal_dominance_is_definition_3():
+    near = (-0.5 * torch.cdist(*[torch.tensor([[0.0], [0.1], [9.0]], dtype=DOUBLE)] * 2).square()).exp()
+    far = (-0.5 * torch.cdist(*[torch.tensor([[0.0], [4.0], [9.0]], dtype=DOUBLE)] * 2).square()).exp()
+    assert bounds.is_diagonally_dominant(far)
+    assert not bounds.is_diagonally_dominant(near), "no two near inputs"
+    edge = torch.eye(2, dtype=DOUBLE) + torch.tensor([[0.0, 0.5], [0.5, 0.0]], dtype=DOUBLE)
+    assert bounds.is_diagonally_dominant(edge)
+    assert not bounds.is_diagonally_dominant(edge - 1e-9 * torch.eye(2, dtype=DOUBLE))
+    with pytest.raises(InputError, match="square"):
+        bounds.is_diagonally_dominant(torch.ones(2, 3, dtype=DOUBLE))
