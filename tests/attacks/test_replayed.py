@@ -44,6 +44,7 @@ REPLAYED = {
     "DPKMeans": STEERS,
     "DPLloyd": STEERS,
     "DPGaussianMixture": STEERS,
+    "KusnerBoxSearch": CONDITIONAL,
     "KusnerSearch": CONDITIONAL,
     "AdaptiveLipschitz": CONDITIONAL,
     "RegularisedBest": CONDITIONAL,

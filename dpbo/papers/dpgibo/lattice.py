@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from gpytorch.kernels import Kernel
@@ -9,10 +10,11 @@ from gpytorch.kernels import Kernel
 from dpbo.acquisition.designs import rotation, simplex
 from dpbo.errors import InputError
 from dpbo.models.gradient_posterior import GradientPosterior
-from dpbo.validation import Positive, checked
+from dpbo.validation import Positive, Within, checked
 
 _JITTER = 1e-10  # of the design's Gaussian process, which the theorem takes to be without any
 _MOST_POINTS = 10**7
+_START = Within("a finite float64 tensor of shape d", lambda x: x.ndim == 1 and len(x) > 0 and x.dtype == torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +33,7 @@ class LatticeDesign:
 
 
 @checked
-def lattice_design(kernel: Kernel, start: torch.Tensor, *, tolerance: Positive, radius: Positive) -> LatticeDesign:
+def lattice_design(kernel: Kernel, start: Annotated[torch.Tensor, _START], *, tolerance: Positive, radius: Positive) -> LatticeDesign:
     """Public points after which the trace is below the tolerance everywhere within 2 `radius` of the start.
 
     Around a centre c, d + 1 points leave a trace below tolerance / 2 at c and, as the kernel's derivatives are continuous, one below the

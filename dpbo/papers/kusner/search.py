@@ -14,12 +14,16 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
+from botorch.models import SingleTaskGP
+from botorch.optim import optimize_acqf
 from gpytorch.kernels import Kernel
+from gpytorch.means import ZeroMean
 
-from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
+from dpbo.acquisition.ucb import GPUCB, SrinivasCompact, kusner_beta, suggest_ucb
 from dpbo.errors import InputError
 from dpbo.events import Event, NotPrivateEvent
-from dpbo.isolation import ctrl_c_pressed
+from dpbo.isolation import ctrl_c_pressed, seed_torch
+from dpbo.models.builders import mute_optimizer_warnings
 from dpbo.models.finite import FiniteGP, information_gain_bound
 from dpbo.papers.kusner import bounds
 from dpbo.privacy import Adjacency, Sensitivity
@@ -28,6 +32,9 @@ from dpbo.validation import POINTS, Count, Positive, Probability, ScoreRange, ch
 
 Gain = Callable[[torch.Tensor, Any], float]
 _STEP = 2.0**-30
+_EXACT = 1e-8  # variance of a noise-free evaluation, for the model's arithmetic
+_MOST_CANDIDATES = 10**6
+_LARGEST, _LAST, _ALL = "largest", "last", "largest of all candidates"
 
 
 @checked
@@ -75,10 +82,7 @@ class KusnerSearch:
     def __post_init__(self) -> None:
         bounds.require_demonstration(self.constants, self.allow_not_private)
         object.__setattr__(self, "candidates", self.candidates.detach().clone())
-        object.__setattr__(self, "kernel", copy.deepcopy(self.kernel))
-        prior = FiniteGP(self.candidates, self.kernel, self.noise).variance
-        if not bool(((prior - 1.0).abs() < 1e-9).all()):
-            raise InputError("kernel", type(self.kernel).__name__, "of variance 1 at every candidate", "Scale the gain instead.")
+        object.__setattr__(self, "kernel", _unit_kernel(self.kernel, self.candidates))
 
     def best(self) -> KusnerBest:
         """Algorithm 1's query for the best candidate: release it by ExponentialMechanism."""
@@ -92,31 +96,66 @@ class KusnerSearch:
     def last(self, *, amplitude: float, tau: float) -> KusnerValue:
         """Algorithm 2's query for the last value of a noise-free search: release it by LaplaceMechanism.
 
+        The search is de Freitas et al.'s branch and bound (2012), whose regret the theorem's bound is about: it covers the candidates that
+        can still be best ever more finely. With amplitude 0 every candidate is evaluated, and the best value is released.
+
         Args:
             amplitude, tau: A and tau of the regret bound A exp(-T tau / (log T)^{d/4}); they must be known without the data and hold for
-                neighbours.
-        """
-        regret = bounds.noise_free_regret(evaluations=self.evaluations, dimension=self.candidates.shape[1], amplitude=amplitude, tau=tau)
-        bound = bounds.theorem_5(count=len(self.candidates), kappa=self.kappa, delta=self.delta, regret=regret, constants=self.constants)
-        return KusnerValue(self, bound, last=True)
+                neighbours. 0 only where `evaluations` is the number of candidates or more.
 
-    def run(self, view: View) -> tuple[FiniteGP, list[float]]:
-        """GP-UCB on exact gains: the model and the values. Private; for the queries below."""
-        lower, upper = self.value_range
+        Raises:
+            InputError: amplitude 0 with fewer evaluations than candidates: a search that misses some has a regret.
+        """
+        count, everything = len(self.candidates), amplitude == 0.0
+        if everything and self.evaluations < count:
+            remedy = f"Only after all {count} candidates were evaluated is the regret 0."
+            raise InputError("amplitude", amplitude, f"above 0 with {self.evaluations} evaluations", remedy)
+        regret = bounds.noise_free_regret(evaluations=self.evaluations, dimension=self.candidates.shape[1], amplitude=amplitude, tau=tau)
+        bound = bounds.theorem_5(count=count, kappa=self.kappa, delta=self.delta, regret=regret, constants=self.constants)
+        return KusnerValue(self, bound, rule=_ALL if everything else _LAST)
+
+    def choice_bound(self) -> float:
+        """How far mu_T moves at any candidate: theorem_1."""
+        return bounds.theorem_1(**self._numbers())
+
+    def run(self, view: View) -> tuple[torch.Tensor, list[float]]:
+        """GP-UCB on exact gains: the posterior mean at the candidates, and the values. Private; for the queries below."""
         model = FiniteGP(self.candidates, self.kernel, self.noise, capacity=self.evaluations)
         schedule = kusner_beta(len(self.candidates), self.delta, constants=self.constants)
         values = []
         for _ in range(self.evaluations):
             index = int(suggest_ucb(model, schedule))
-            try:
-                value = float(self.gain(self.candidates[index].clone(), view.records))
-            except BaseException:  # whatever it is, it is private
-                if ctrl_c_pressed():
-                    raise
-                value = lower
-            values.append(lower if math.isnan(value) else min(max(value, lower), upper))
+            values.append(_gained(self, self.candidates[index], view))
             model.observe(index, values[-1])
-        return model, values
+        return model.mean, values
+
+    def run_branch_and_bound(self, view: View) -> list[float]:
+        """The values of de Freitas et al.'s Algorithm 1, in order. Private; for the queries below.
+
+        Rounds with half the radius each: candidates that can still be best are evaluated, largest upper bound first, until each has an
+        evaluated one within the radius; then those are dropped whose upper bound is below another's lower bound.
+        """
+        X, values = self.candidates, list[float]()
+        model = FiniteGP(X, self.kernel, _EXACT, capacity=self.evaluations)
+        schedule = kusner_beta(len(X), self.delta, constants=self.constants)
+        nearest, alive = torch.full_like(X[:, 0], math.inf), torch.ones(len(X), dtype=torch.bool, device=X.device)
+        radius = float((X - X.mean(0)).norm(dim=1).max())
+        while len(values) < self.evaluations:
+            width = math.sqrt(schedule(len(values) + 1)) * model.variance.clamp_min(0.0).sqrt()
+            uncovered = alive & (nearest > radius)
+            if not bool(uncovered.any()):
+                alive &= model.mean + width >= (model.mean - width)[alive].max()
+                radius = radius / 2.0 if bool((nearest[alive] > 0.0).any()) else -1.0  # all evaluated: the best of them again and again
+                continue
+            index = int(torch.where(uncovered, model.mean + width, -math.inf).argmax())
+            values.append(_gained(self, X[index], view))
+            model.observe(index, values[-1])
+            nearest = torch.minimum(nearest, (X - X[index]).norm(dim=1))
+        return values
+
+    def run_all(self, view: View) -> list[float]:
+        """The values of all candidates. Private; for the queries below."""
+        return [_gained(self, x, view) for x in self.candidates]
 
     def public_inputs(self) -> dict[str, Any]:
         """What is taken on trust, for the ledger."""
@@ -127,11 +166,120 @@ class KusnerSearch:
         return {"count": len(self.candidates), **shared, "constants": self.constants}
 
 
+@checked
+@dataclass(frozen=True, eq=False)
+class KusnerBoxSearch:
+    """Algorithm 1 over the box [0, r]^d: a continuous GP-UCB; the candidate is chosen from a public grid of N points a coordinate.
+
+    The papers announce this case and leave it out; the theorems are `bounds.grid_choice_sensitivity` and `compact_value_sensitivity`
+    [derived], and conditional like those of `KusnerSearch`. The grid loses at most `gap`, with probability 1 - delta / 2. The sound method
+    beside it is, again, `CandidateScores` over the grid.
+
+    Args:
+        gain, kernel, noise, evaluations, kappa, delta, value_range: as in `KusnerSearch`.
+        dimension, points, side: d, N and r.
+        a, b: P(sup |df/dx_j| > s) <= a exp(-s^2/b^2) for each j under the prior; b in units of y / x.
+        gamma: a bound on gamma_T over the box, in nats; that of a grid is none.
+    """
+
+    gain: Gain
+    kernel: Kernel = field(kw_only=True)
+    dimension: Count = field(kw_only=True)
+    points: Count = field(kw_only=True)
+    side: Positive = field(kw_only=True)
+    a: Positive = field(kw_only=True)
+    b: Positive = field(kw_only=True)
+    gamma: Positive = field(kw_only=True)
+    noise: Positive = field(kw_only=True)
+    evaluations: Count = field(kw_only=True)
+    kappa: bounds.Kappa = field(kw_only=True)
+    delta: Probability = field(kw_only=True)
+    value_range: ScoreRange = field(kw_only=True)
+    candidates: torch.Tensor = field(init=False, repr=False)
+    constants: str = field(init=False, repr=False, default="corrected")
+
+    def __post_init__(self) -> None:
+        if self.points**self.dimension > _MOST_CANDIDATES:
+            raise InputError(
+                "points", self.points, f"at most {_MOST_CANDIDATES ** (1 / self.dimension):.0f} in {self.dimension} dimensions"
+            )
+        middles = (torch.arange(self.points, dtype=torch.float64) + 0.5) * (self.side / self.points)
+        grid = torch.cartesian_prod(*[middles] * self.dimension).reshape(-1, self.dimension)
+        object.__setattr__(self, "candidates", grid)
+        object.__setattr__(self, "kernel", _unit_kernel(self.kernel, grid))
+
+    @property
+    def gap(self) -> float:
+        """max f over the box minus max f over the grid, at most, with probability 1 - delta / 2 over the prior."""
+        return bounds.grid_loss(
+            points=self.points, dimension=self.dimension, side=self.side, a=self.a, b=self.b, delta=self.delta
+        )  # fmt: skip
+
+    def best(self) -> KusnerBest:
+        """The query for the best grid point: release it by ExponentialMechanism; its value is an index into `candidates`."""
+        return KusnerBest(self)
+
+    def value(self) -> KusnerValue:
+        """The query for the best evaluation, anywhere in the box: release it by LaplaceMechanism."""
+        bound = bounds.compact_value_sensitivity(
+            points=self.points, dimension=self.dimension, side=self.side, a=self.a, b=self.b, evaluations=self.evaluations,
+            kappa=self.kappa, noise=self.noise, gamma=self.gamma, delta=self.delta,
+        )  # fmt: skip
+        return KusnerValue(self, bound)
+
+    def choice_bound(self) -> float:
+        """How far mu_T moves at any grid point: theorem_1 over the grid."""
+        return bounds.grid_choice_sensitivity(points=self.points, dimension=self.dimension, kappa=self.kappa, delta=self.delta)
+
+    def run(self, view: View) -> tuple[torch.Tensor, list[float]]:
+        """GP-UCB over the box on exact gains: the posterior mean at the grid, and the values. Private; for the queries below."""
+        box = torch.stack([torch.zeros(self.dimension), torch.full((self.dimension,), self.side)]).double()
+        schedule = SrinivasCompact(dimension=self.dimension, side=self.side, a=self.a, b=self.b, delta=self.delta / 4.0)
+        X, values = box.mean(0, keepdim=True), list[float]()
+        with mute_optimizer_warnings(), seed_torch(0):
+            while True:
+                values.append(_gained(self, X[-1], view))
+                Y = torch.tensor(values, dtype=torch.float64).unsqueeze(1)
+                gp = SingleTaskGP(
+                    X, Y, torch.full_like(Y, self.noise), covar_module=copy.deepcopy(self.kernel), mean_module=ZeroMean(),
+                    outcome_transform=None,
+                ).eval()  # fmt: skip
+                if len(values) == self.evaluations:
+                    with torch.no_grad():
+                        return gp.posterior(self.candidates).mean[:, 0], values
+                x, _ = optimize_acqf(GPUCB(gp, schedule), box, q=1, num_restarts=4, raw_samples=64)
+                X = torch.cat([X, x])
+
+    def public_inputs(self) -> dict[str, Any]:
+        """What is taken on trust, for the ledger."""
+        names = ("dimension", "points", "side", "a", "b", "gamma", "noise", "evaluations", "kappa", "delta")
+        return {**{name: getattr(self, name) for name in names}, "value_range": list(self.value_range), "candidates": len(self.candidates)}
+
+
+def _unit_kernel(kernel: Kernel, candidates: torch.Tensor) -> Kernel:
+    """A copy. Raises InputError where its variance is not 1 at every candidate."""
+    if not bool(((FiniteGP(candidates, kernel, 1.0).variance - 1.0).abs() < 1e-9).all()):
+        raise InputError("kernel", type(kernel).__name__, "of variance 1 at every candidate", "Scale the gain instead.")
+    return copy.deepcopy(kernel)
+
+
+def _gained(search: KusnerSearch | KusnerBoxSearch, x: torch.Tensor, view: View) -> float:
+    """The clipped gain at x; NaN and a failure count as the lower end."""
+    lower, upper = search.value_range
+    try:
+        value = float(search.gain(x.clone(), view.records))
+    except BaseException:  # whatever it is, it is private
+        if ctrl_c_pressed():
+            raise
+        value = lower
+    return lower if math.isnan(value) else min(max(value, lower), upper)
+
+
 @dataclass(frozen=True, eq=False)
 class _SearchQuery(Query):
     """A result of a search, with a sensitivity that rests on the prior."""
 
-    search: KusnerSearch
+    search: KusnerSearch | KusnerBoxSearch
 
     def data_assumptions(self) -> Mapping[str, str]:
         text = (
@@ -155,21 +303,21 @@ class KusnerBest(_SearchQuery):
     """Utilities mu_T of all candidates after the search: they move by at most theorem_1, under the prior."""
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        return _sensitivity(bounds.theorem_1(**self.search._numbers()), len(self.search.candidates), adjacency)
+        return _sensitivity(self.search.choice_bound(), len(self.search.candidates), adjacency)
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return (0.0,) * len(self.search.candidates), 1.0
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
-        return _on_lattice(lambda: self.search.run(view)[0].mean)
+        return _on_lattice(lambda: self.search.run(view)[0])
 
 
 @dataclass(frozen=True, eq=False)
 class KusnerValue(_SearchQuery):
-    """The largest (or last) evaluation of the search: it moves by at most `bound`, under the prior."""
+    """The largest evaluation of the search, or by another rule the last one: it moves by at most `bound`, under the prior."""
 
     bound: float
-    last: bool = False
+    rule: str = _LARGEST
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         return _sensitivity(self.bound, 1, adjacency)
@@ -182,8 +330,11 @@ class KusnerValue(_SearchQuery):
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         def result() -> torch.Tensor:
-            _, values = self.search.run(view)
-            return torch.tensor([values[-1] if self.last else max(values)], dtype=torch.float64)
+            if self.rule == _LARGEST or isinstance(self.search, KusnerBoxSearch):
+                value = max(self.search.run(view)[1])
+            else:
+                value = max(self.search.run_all(view)) if self.rule == _ALL else self.search.run_branch_and_bound(view)[-1]
+            return torch.tensor([value], dtype=torch.float64)
 
         return _on_lattice(result)
 

@@ -11,9 +11,10 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
+from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise
-from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest, bounds, regularised
+from dpbo.papers.kusner import AdaptiveLipschitz, KusnerBoxSearch, KusnerSearch, RegularisedBest, bounds, regularised
 
 EXACT = NoNoise(allow_not_private=True)
 
@@ -68,6 +69,74 @@ def test_the_noise_is_the_papers():
         )  # fmt: skip
     with pytest.raises(InputError, match="REPLACE_ONE"):
         search().best().sensitivity(Adjacency.ADD_OR_REMOVE_ONE)
+
+
+def prior_pairs(count, points, kappa):
+    """Draws of (f_V, f_V') of the prior on the candidates."""
+    K = kernel()(torch.linspace(0, 1, points, dtype=torch.float64).unsqueeze(1)).to_dense()
+    root = torch.linalg.cholesky(K + 1e-9 * torch.eye(points, dtype=torch.float64))
+    f, other = (torch.randn(2, count, points, dtype=torch.float64) @ root.mT).unbind()
+    return f, kappa * f + math.sqrt(1 - kappa**2) * other
+
+
+def test_amplitude_zero_is_for_searches_that_see_every_candidate():
+    with pytest.raises(InputError, match=r"^amplitude=.*50 candidates"):
+        search().last(amplitude=0.0, tau=1.0)
+    torch.manual_seed(0)
+    plan, moved = search(evaluations=50, delta=0.05, kappa=0.9).last(amplitude=0.0, tau=1.0), 0
+    assert plan.bound == pytest.approx(bounds.neighbour_gap(count=50, kappa=0.9, delta=0.05, share=3.0))
+    for pair in zip(*prior_pairs(60, 50, 0.9), strict=True):
+        ends = [float(make().release(search(
+            gain=lambda x, r, f=f: float(f[round(49 * float(x[0]))]), evaluations=50, delta=0.05, kappa=0.9,
+        ).last(amplitude=0.0, tau=1.0), EXACT).value) for f in pair]  # fmt: skip
+        assert ends == pytest.approx([min(3.0, float(f.max())) for f in pair], abs=1e-6)
+        moved += abs(ends[0] - ends[1]) > plan.bound
+    assert moved <= 3
+
+
+def test_branch_and_bound_closes_in_on_the_best_and_drops_it_never():
+    """Of 40 draws of the prior: the last of 25 values is the best of 50 candidates in all but two, which GP-UCB cannot promise."""
+    torch.manual_seed(1)
+    late, early = [], []
+    for f in prior_pairs(40, 50, 0.9)[0].clamp(-3, 3):
+        view = PrivateView.of(torch.zeros(3), PrivacyUnit("record"), units_are_public=True)
+        plan = search(gain=lambda x, r, f=f: float(f[round(49 * float(x[0]))]), evaluations=25)
+        values = plan.run_branch_and_bound(view)
+        assert len(values) == 25
+        late.append(float(f.max()) - values[-1])
+        early.append(float(f.max()) - max(values[:6]))
+    assert sum(regret > 1e-6 for regret in late) <= 2
+    assert np.median(early) > 1e-3
+
+
+def box(**changes):
+    terms = {"kernel": kernel(), "noise": 1e-3, "evaluations": 12, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0),
+             "dimension": 1, "points": 40, "side": 1.0, "a": 1.0, "b": 7.1, "gamma": 20.0}  # fmt: skip
+    return KusnerBoxSearch(changes.pop("gain", gain), **{**terms, **changes})
+
+
+def test_over_a_box_the_candidate_is_a_grid_point_and_the_value_is_from_anywhere():
+    places = []
+
+    def watched(x, records):
+        places.append(float(x[0]))
+        return gain(x, records)
+
+    plan, curator = box(gain=watched), make()
+    utilities = curator.release(plan.best(), EXACT).value
+    assert abs(float(plan.candidates[int(utilities.argmax())]) - 0.7) <= 1 / 40
+    assert max(min(abs(place - float(point)) for point in plan.candidates) for place in places) > 1e-3, "the search leaves the grid"
+    assert curator.release(box().value(), EXACT).value.item() == pytest.approx(1.0, abs=0.01)
+    release = make().release(box().value(), LaplaceMechanism(1.0))
+    numbers: dict[str, Any] = {"points": 40, "dimension": 1, "kappa": 0.99, "delta": 0.01}
+    value = bounds.compact_value_sensitivity(side=1.0, a=1.0, b=7.1, evaluations=12, noise=1e-3, gamma=20.0, **numbers)
+    assert release.law.scale[0] == pytest.approx(value)
+    assert plan.best().sensitivity(Adjacency.REPLACE_ONE).linf == pytest.approx(bounds.grid_choice_sensitivity(**numbers))
+    assert plan.gap == pytest.approx(bounds.grid_loss(points=40, dimension=1, side=1.0, a=1.0, b=7.1, delta=0.01))
+    with pytest.raises(InputError, match="gp-prior"):
+        make(allow_conditional=False).release(plan.best(), ExponentialMechanism(1.0))
+    with pytest.raises(InputError, match=r"^points="):
+        box(points=2000, dimension=3)
 
 
 def test_a_gain_that_fails_or_runs_wild_stays_in_its_range():
