@@ -146,7 +146,7 @@ class DPGIBO:
         self._frame = Frame(bounds, self.settings.unit_box)
         self._theta = torch.nn.Parameter(self._frame.inward(self._frame.start(start)))
         self._iterates, self._gradients = [self._theta.detach().clone()], list[torch.Tensor]()
-        kernel = kernel if kernel is not None else RBFKernel().double()
+        kernel = kernel if kernel is not None else _unit_rbf()
         self._posterior = GradientPosterior(kernel, noise, mean=mean, jitter=self.settings.jitter)
         self._design = GIBODesign(self._frame.box, batch_size, tolerance, seed, self.settings)
         self._Z: torch.Tensor | None = None  # the points of this iteration
@@ -318,6 +318,12 @@ class DPGIBO:
         self._queries.clear()
 
 
+def _unit_rbf() -> Kernel:
+    kernel = RBFKernel().double()
+    kernel.lengthscale = 1.0  # GPyTorch begins at log 2
+    return kernel
+
+
 def describe_kernel(kernel: Any) -> str:
     """The parts of a kernel with their settings and parameters, as text for the ledger."""
     parts = []
@@ -401,7 +407,7 @@ def choose_clip(
         LedgerMismatch: the name belongs to another choice.
     """
     settings = GIBOSettings.recommended() if settings is None else settings
-    frame, smooth = Frame(bounds, settings.unit_box), kernel if kernel is not None else RBFKernel().double()
+    frame, smooth = Frame(bounds, settings.unit_box), kernel if kernel is not None else _unit_rbf()
     theta = frame.start(start)
     posterior = GradientPosterior(smooth, 0.0, jitter=settings.jitter)
     Z = GIBODesign(frame.box, bounds.shape[1] + 1, None, seed, settings).points(posterior, frame.inward(theta), 0)

@@ -29,8 +29,11 @@ _SEEDS = 1_000_003  # more than any number of iterations, so that seeds of diffe
 class GIBOSettings:
     """The settings of a DP-GIBO run besides the problem and the budget.
 
-    `GIBOSettings.recommended()` and `GIBOSettings.paper()` are the same algorithm with different settings.
-    `dataclasses.replace(GIBOSettings.recommended(), learning_rate=0.1)` changes one of them.
+    `GIBOSettings.paper()` runs Algorithm 1 as printed, with the AdaGrad of its experiments: the posterior gradient rests on the losses at
+    all points so far, each iteration's points are those that leave the least uncertainty, and the result is the last iterate.
+    `GIBOSettings.recommended()`, the default, keeps the private step alone: earlier losses are dropped, the points are a rotated design of
+    fixed radius (so the gradient is nearly a finite difference), and the result is the mean of the last iterates.
+    `dataclasses.replace(GIBOSettings.recommended(), learning_rate=0.1)` changes one thing.
 
     Two defaults depend on rho, the length of one gradient's noise divided by the clip, which `DPGIBO.rho` holds.
 

@@ -72,6 +72,10 @@ def test_without_noise_it_is_the_same_search_and_exact():
     assert (result.x - users().mean(0)).abs().max() < 1e-2
     assert left == list(range(39, -1, -1))
     assert result.rho == 0.0
+    unit = gpytorch.kernels.RBFKernel().double()
+    unit.lengthscale = 1.0
+    explicit, omitted = (gibo(make(), mechanism=EXACT, iterations=5, settings=PAPER, **terms).run() for terms in ({"kernel": unit}, {}))
+    assert torch.equal(explicit.iterates, omitted.iterates), "an omitted kernel has length 1, not GPyTorch's log 2"
     assert str(curator.statement().guarantee) == "not bounded"
 
 
