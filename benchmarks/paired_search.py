@@ -4,8 +4,8 @@ Tasks on which nothing was tried before (`small_data.tasks(fresh=True)`); 24 eva
 default model, times 100. c is the largest difference that counts.
     plain, paired c: each evaluation releases the mean score, or the mean clipped difference to the default model's score.
     moved reference: within a trust region; the reference is the best point so far, whose own posterior mean is added to what is released.
-    two fidelities: 18 narrow evaluations (c = 0.05) for 30 % of the budget and 6 plain ones, at the narrow ones' best points, for the rest;
-        one Gaussian process over both recommends.
+    two fidelities: three quarters are narrow (c = 0.05), for 30 % of the budget, and the others plain, at the narrow ones' best points,
+        for the rest; one Gaussian process over both recommends.
     unbiased on the public records: differences are clipped to [o - c, o + c], where o is chosen for each model so that the clip does not
         move the mean of the out-of-fold differences on the public records.
     free: cross-validation on the public records. weighted_cv: DPSearch's, with 24 candidates. open: the plain search without noise.
@@ -24,7 +24,7 @@ from botorch.models import MultiTaskGP
 from numpy.typing import NDArray
 from sklearn.model_selection import KFold
 
-from benchmarks.harness import difference, mean_and_error, named, options, record, rows_of, table
+from benchmarks.harness import difference, mean_and_error, named, options, record, table
 from benchmarks.small_data import SPACE, TEST, TRAIN, Boosting, tasks
 from dpbo import Budget, Curator, DPSearch, Space
 from dpbo.accounting import calibrate
@@ -36,7 +36,7 @@ from dpbo.models.builders import _fitted
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries import ClippedMean
 
-EVALUATIONS, INITIAL, NARROW, PLAIN_OF_TWO, NARROW_SHARE = 24, 8, 0.05, 6, 0.3
+EVALUATIONS, INITIAL, NARROW, NARROW_SHARE = 24, 8, 0.05, 0.3
 MOVED, UNBIASED = "moved reference, c 0.1", "unbiased on the public records, c 0.1"
 MOVING = (MOVED, UNBIASED)  # whose clip is not [-c, c] about the default model
 UNITS, BUDGET = (300, 1000), Budget(1.0, 1e-6)
@@ -59,15 +59,15 @@ SCORES = {"probability of the true class": true_class, "Brier score": brier}
 class Study:
     """One split of a task, its models, and a curator over the protected records."""
 
-    def __init__(self, task: str, seed: int, n: int, score: Callable[[Any, Any], Array], *, noise: bool = True) -> None:
+    def __init__(self, task: str, seed: int, n: int, score: Callable[[Any, Any], Array], evaluations: int, *, noise: bool = True) -> None:
         X, y, public, protected = tasks(fresh=True)[task]
         random = np.random.default_rng(seed)
         train = random.permutation(np.flatnonzero(public))[:TRAIN]
         pool = random.permutation(np.flatnonzero(protected))
         parts = (train, pool[:n], pool[n:][:TEST])
         self.train, self.protected, self.test = ((X[part], y[part]) for part in parts)
-        self.space, self.score, self.seed = Space(**SPACE), score, seed
-        budget = BUDGET if noise else Budget.gdp(400.0)
+        self.space, self.score, self.seed, self.evaluations = Space(**SPACE), score, seed, evaluations
+        budget = BUDGET if noise else Budget.gdp(300.0)
         self.curator = Curator(self.protected, unit=PrivacyUnit("record"), adjacency="replace-one", budget=budget, allow_repeated=True)
         self.budget = budget
 
@@ -101,9 +101,10 @@ class Study:
 
 
 def searched(
-    study: Study, c: float | None, *, moved: bool = False, unbiased: bool = False, evaluations: int = EVALUATIONS, **spent: Any
+    study: Study, c: float | None, *, moved: bool = False, unbiased: bool = False, evaluations: int | None = None, **spent: Any
 ) -> Any:
     """Points, values and variances of a search."""
+    evaluations = study.evaluations if evaluations is None else evaluations
     X, Y, V = study.space.sample(INITIAL, seed=study.seed), torch.empty(0, 1).double(), torch.empty(0, 1).double()
     before = study.out_of_fold(None) if unbiased else None
     reference, level = None, 0.0
@@ -138,9 +139,10 @@ def best(study: Study, found: Any) -> torch.Tensor:
 
 def two_fidelities(study: Study) -> torch.Tensor:
     """The best point of a Gaussian process over narrow and plain evaluations."""
-    X, Y, V = searched(study, NARROW, evaluations=EVALUATIONS - PLAIN_OF_TWO, share=NARROW_SHARE)
-    top = posterior_mean(study.space, X, Y, V).argsort(descending=True)[:PLAIN_OF_TWO]
-    plain = [study.ask(X[i], None, releases=PLAIN_OF_TWO, share=1 - NARROW_SHARE) for i in top]
+    few = study.evaluations // 4
+    X, Y, V = searched(study, NARROW, evaluations=study.evaluations - few, share=NARROW_SHARE)
+    top = posterior_mean(study.space, X, Y, V).argsort(descending=True)[:few]
+    plain = [study.ask(X[i], None, releases=few, share=1 - NARROW_SHARE) for i in top]
     Z, W = (torch.tensor(part).double().unsqueeze(1) for part in zip(*plain, strict=True))
     points = torch.cat([torch.cat([X, torch.zeros(len(X), 1)], 1), torch.cat([X[top], torch.ones(len(top), 1)], 1)]).double()
     values, scale = torch.cat([Y - Y.mean(), Z - Z.mean()]), Y.std()
@@ -153,16 +155,16 @@ def weighted(study: Study) -> tuple[dict[str, Any], dict[str, Any]]:
     """DPSearch's choice by released shares, and the free one."""
     scoring = "neg_brier_score" if study.score is brier else "true_class_probability"
     search = DPSearch(
-        Boosting(), SPACE, budget=BUDGET, n_iter=EVALUATIONS, scoring=scoring, strategy="weighted_cv", random_state=study.seed,
+        Boosting(), SPACE, budget=BUDGET, n_iter=study.evaluations, scoring=scoring, strategy="weighted_cv", random_state=study.seed,
         final_share=None, allow_repeated=True,
     )  # fmt: skip
     search.fit(*study.train, *study.protected)
     return search.best_params_, search.free_params_
 
 
-def one_split(task: str, seed: int, n: int, scoring: str) -> dict[str, Any]:
+def one_split(task: str, seed: int, n: int, scoring: str, evaluations: int) -> dict[str, Any]:
     """Gains and the clips' biases of every way."""
-    make = functools.partial(Study, task, seed, n, SCORES[scoring])
+    make = functools.partial(Study, task, seed, n, SCORES[scoring], evaluations)
 
     def found(c: float | None, study: Study, **terms: bool) -> torch.Tensor:
         return best(study, searched(study, c, **terms))
@@ -194,11 +196,9 @@ def one_split(task: str, seed: int, n: int, scoring: str) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, seeds=4, workers=1)
-    if rows_of("adult/adult.csv.gz") is None:
-        print("needs DPBO_DATA")
-        return
-    jobs = [(task, seed, n, score) for seed in range(chosen.seeds) for task in tasks(fresh=True) for n in UNITS for score in SCORES]
-    jobs = jobs[:1] if chosen.smoke else jobs
+    ways = [(n, score) for n in UNITS for score in SCORES]
+    jobs = [(task, seed, *way, EVALUATIONS) for seed in range(chosen.seeds) for task in tasks(fresh=True) for way in ways]
+    jobs = [(*jobs[0][:4], INITIAL + 4)] if chosen.smoke else jobs
     found = []
     with concurrent.futures.ProcessPoolExecutor(chosen.workers) as workers:
         for job in [workers.submit(one_split, *job) for job in jobs]:

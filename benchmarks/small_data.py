@@ -82,7 +82,7 @@ def tasks(*, fresh: bool = False) -> dict[str, Table]:
     adult, loans = rows_of("adult/adult.csv.gz"), rows_of("lendingclub/loans_2007_2011.csv.gz")
     if adult is None or loans is None:
         X, y, _ = demo._table()
-        return {"education": (X, y, np.arange(len(y)) < 3000, np.arange(len(y)) >= 3000)}
+        return {"education": (X, y, np.arange(len(y)) < 3000, np.arange(len(y)) >= 3000)}  # the demo's, in place of fresh ones too
     loans = [row for row in loans if not row["loan_status"].startswith("Does not") and float(row["funded_amnt_inv"]) > 0]
     X = _columns(adult, [name for name in adult[0] if name not in ("income", "split", "fnlwgt", "education")])
     y = np.array([">50K" in row["income"] for row in adult]).astype(np.int64)

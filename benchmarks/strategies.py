@@ -36,9 +36,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder
 
 from benchmarks import digits as digits_job
-from benchmarks import dpgibo_problems
 from benchmarks.dpsearch import adult
 from benchmarks.harness import band, difference, options, picture, record, table
+from benchmarks.papers import dpgibo_problems
 from dpbo import DPGIBO, Budget, Curator, PrivateObjective, Space
 from dpbo.acquisition import suggest, suggest_in_trust_region, suggest_pareto
 from dpbo.acquisition.expected_improvement import pareto_front, posterior_mean

@@ -29,7 +29,7 @@ _ERROR = 0.05
 _NORMAL = 1.6448536269514722 * math.sqrt(2.0)  # 95 % quantile of the difference of two standard normals
 _FINE, _COARSE = 0.05, 0.1  # shares of the range: BO is recommended up to the first, nothing above the second
 _NOISY, _HOPELESS = 0.2, 0.5  # noise of a private gradient over its clip
-_MANY, _FEW = 8, 300.0  # dimensions, and units times mu, where DP-GIBO was no worse than BO (benchmarks.dpgibo)
+_MANY, _FEW = 8, 300.0  # dimensions, and units times mu, where DP-GIBO was no worse than BO (benchmarks.papers.dpgibo)
 _LARGEST = 200.0  # noise multiplier of a private choice of epsilon 0.01
 
 

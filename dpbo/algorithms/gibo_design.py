@@ -42,7 +42,7 @@ class GIBOSettings:
         rotate: rotate each design at random, so that no direction is preferred.
         radius: distance of the design's points from theta, in those coordinates. If it is None, losses have noise, or earlier losses are
             used again, the points are instead those that leave the least uncertainty about the gradient. Use 0.002 to 0.01 and a smaller
-            clip if the loss's slope changes much within a twentieth of the box (benchmarks.dpgibo, experiment 4.3).
+            clip if the loss's slope changes much within a twentieth of the box (benchmarks.papers.dpgibo, experiment 4.3).
         history: use the losses at all earlier points again.
         jitter: variance of every loss relative to its prior variance, at least 1e-6.
         optimizer: a class of torch.optim, which gets the released gradient.

@@ -7,19 +7,21 @@ import pathlib
 import pytest
 import torch
 
-FILES = sorted((pathlib.Path(__file__).parents[2] / "benchmarks").glob("*.py"))
-NAMES = [file.stem for file in FILES if "def main(arguments" in file.read_text()]
+FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
+FILES = [file for file in sorted(FOLDER.rglob("*.py")) if "def main(arguments" in file.read_text()]
+NAMES = [".".join(file.relative_to(FOLDER).with_suffix("").parts) for file in FILES]
 # They take 4 to 20 s.
 DEEP = [
     "asynchronous",
-    "dpem",
-    "dpgibo",
     "dpsearch",
     "dpsgd_tuning",
-    "kusner",
     "machines",
     "main_job",
-    "outsourced",
+    "paired_search",
+    "papers.dpem",
+    "papers.dpgibo",
+    "papers.kusner",
+    "papers.po_gp_ucb",
     "small_data",
     "strategies",
 ]

@@ -8,8 +8,8 @@ import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
-from benchmarks import dpgibo_problems as problems
-from benchmarks.dpem_paper import EACH, noise
+from benchmarks.papers import dpgibo_problems as problems
+from benchmarks.papers.dpem_paper import EACH, noise
 
 DELTA, J, K = 1e-4, 10, 3  # of the DP-EM paper
 

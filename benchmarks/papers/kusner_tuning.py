@@ -14,7 +14,7 @@ from scipy.stats import binom
 from torch import Tensor
 
 from benchmarks.harness import named, rows_of, table
-from benchmarks.kusner_problems import curator_of
+from benchmarks.papers.kusner_problems import curator_of
 from dpbo.mechanisms import LaplaceMechanism, NoNoise
 from dpbo.models.datasets import squared_exponential
 from dpbo.papers.kusner import AdaptiveLipschitz, RegularisedBest, regularised

@@ -1,5 +1,5 @@
-"""What the modeler of `benchmarks.outsourced` is given (true rows, the published transform's, rows released with noise), and fifty searches
-at once: GP-UCB over these rows, and the regret after each answer.
+"""What the modeler of `benchmarks.papers.po_gp_ucb` is given (true rows, the published transform's, rows released with noise), and fifty
+searches at once: GP-UCB over these rows, and the regret after each answer.
 
 Sound transforms protect one row's move by a norm of at most 1, of rows with norm up to 25: one fiftieth of the diameter.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.outsourced_problems import Problem
+from benchmarks.papers.po_gp_ucb_problems import Problem
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import GDPFilter, PureFilter, calibrate
 from dpbo.accounting.filters import Accounting

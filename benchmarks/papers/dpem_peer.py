@@ -1,7 +1,7 @@
 """diffprivlib's KMeans on a file of points, printed as JSON centres; for an environment of its own: it does not import beside this one's
 scikit-learn.
 
-    PEER_PYTHON -m benchmarks.dpem_peer POINTS.npy EPSILON CLUSTERS REPETITIONS
+    PEER_PYTHON -m benchmarks.papers.dpem_peer POINTS.npy EPSILON CLUSTERS REPETITIONS
 """
 
 import json

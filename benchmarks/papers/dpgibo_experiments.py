@@ -15,9 +15,9 @@ import torch
 from gpytorch.kernels import PolynomialKernel
 from torch import Tensor
 
-from benchmarks import dpgibo_problems as problems
-from benchmarks import peers
-from benchmarks.dpgibo_problems import Problem
+from benchmarks.papers import dpgibo_problems as problems
+from benchmarks.papers import peers
+from benchmarks.papers.dpgibo_problems import Problem
 from dpbo import DPGIBO
 from dpbo.algorithms import GIBOSettings
 from dpbo.algorithms.gibo import GIBOResult

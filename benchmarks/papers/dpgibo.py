@@ -1,6 +1,6 @@
 """DP-GIBO's experiments (arXiv 2502.06044, sections 4.1 to 4.4 and C.5): what of the paper is reproduced, and what is not.
 
-    python -m benchmarks.dpgibo --experiment 4.3 --replications 10 --json FILE
+    python -m benchmarks.papers.dpgibo --experiment 4.3 --replications 10 --json FILE
 
 4.1 location of a normal, 4.2 Huber regression against noisy gradient descent, 4.3 length-scales of a Gaussian process at many privacy
 levels, 4.4 a support vector machine with 33 hyperparameters, noisy: 4.3 with noisy observations (C.5). Beside every one of them the
@@ -20,10 +20,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from benchmarks import dpgibo_experiments as experiments
-from benchmarks import dpgibo_problems as problems
-from benchmarks.dpgibo_experiments import Replication, Sizes
 from benchmarks.harness import Difference, band, difference, options, picture, record, table
+from benchmarks.papers import dpgibo_experiments as experiments
+from benchmarks.papers import dpgibo_problems as problems
+from benchmarks.papers.dpgibo_experiments import Replication, Sizes
 
 Columns = dict[str, list[float]]
 

@@ -1,4 +1,4 @@
-"""What `benchmarks.kusner` measures on: pairs of neighbouring functions drawn from the prior, and records that carry them."""
+"""What `benchmarks.papers.kusner` measures on: pairs of neighbouring functions drawn from the prior, and records that carry them."""
 
 from dataclasses import dataclass
 from typing import Any

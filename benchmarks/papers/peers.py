@@ -23,7 +23,7 @@ from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from benchmarks.dpgibo_problems import Problem, huber_gradient
+from benchmarks.papers.dpgibo_problems import Problem, huber_gradient
 from dpbo.curator.curator import Curator
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.objective import NoiseWarning, PrivateObjective

@@ -9,7 +9,7 @@ diffprivlib's KMeans (delta 0, add or remove) where PEER_PYTHON names an interpr
 factors stand out of the noise; pictures of the loadings with --plot. (f) One iteration on 1.2 million x 2 records, K = 5, beside
 scikit-learn's. The paper's Stroke data are not public. Without DPBO_DATA, and with --smoke, synthetic points take the data's place.
 
-    python -m benchmarks.dpem [--smoke] [--seed N] [--json FILE] [--plot DIR]
+    python -m benchmarks.papers.dpem [--smoke] [--seed N] [--json FILE] [--plot DIR]
 """
 
 import json
@@ -30,8 +30,8 @@ from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import KFold
 
-from benchmarks.dpem_paper import COMPOSITIONS, Noise, joint, noise, paper_em
 from benchmarks.harness import interleaved, named, options, ratio, record, table
+from benchmarks.papers.dpem_paper import COMPOSITIONS, Noise, joint, noise, paper_em
 from dpbo import Budget
 from dpbo.accounting import ZCDPFilter
 from dpbo.mechanisms import NoNoise

@@ -14,7 +14,7 @@ At l = 5 the paper's pattern: regret falls with r, is flat near *, and is three 
 Rows with l2-Laplace noise are useful while the noise is shorter than l. At l = 1.25 nothing finds the maximum in 50 answers; the cheapest
 property is an outlier that location does not tell of, where even the true rows are no better than random search.
 
-    python -m benchmarks.outsourced [--smoke] [--seed N] [--json FILE] [--plot DIR] [--runs N]
+    python -m benchmarks.papers.po_gp_ucb [--smoke] [--seed N] [--json FILE] [--plot DIR] [--runs N]
 """
 
 import functools
@@ -30,10 +30,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks import outsourced_problems as problems
 from benchmarks.finite_gp import bandwidth
 from benchmarks.harness import named, options, record, table
-from benchmarks.outsourced_search import PUBLISHED, SOUND, Experiment, published, released, summary
+from benchmarks.papers import po_gp_ucb_problems as problems
+from benchmarks.papers.po_gp_ucb_search import PUBLISHED, SOUND, Experiment, published, released, summary
 from dpbo.acquisition.ucb import SrinivasFinite, suggest_ucb
 from dpbo.models import FiniteGP
 from dpbo.papers.po_gp_ucb.transform import po_gp_ucb_omega, recover_rows
@@ -198,7 +198,7 @@ def picture(drawn: dict[problems.Problem, Curves], folder: pathlib.Path) -> None
     figure.suptitle("private: one row moves by a norm of at most 1, of rows within 25; answers not protected")
     figure.tight_layout()
     folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / "outsourced.png", dpi=120)
+    figure.savefig(folder / "po_gp_ucb.png", dpi=120)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -221,7 +221,7 @@ def main(arguments: list[str] | None = None) -> None:
     if chosen.plot is not None:
         picture(drawn, chosen.plot)
     print(f"\nall of it: {time.perf_counter() - start:.0f} s")
-    record("outsourced", figures, chosen)
+    record("po_gp_ucb", figures, chosen)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ observations by GP-UCB; delta = 0.1. Units are the prior's standard deviation.
 Algorithm 1 is for gains that are no mean of bounded scores, where a promise under the prior is enough and epsilon is 100 or more; (c) for
 means of bounded scores, from two records on, or (e) where fits are dear; Algorithm 3 for the value alone, on its whole grid.
 
-    python -m benchmarks.kusner [--smoke] [--seed N] [--json FILE] [--plot DIR]
+    python -m benchmarks.papers.kusner [--smoke] [--seed N] [--json FILE] [--plot DIR]
 """
 
 import argparse
@@ -27,10 +27,10 @@ from scipy.stats import beta as beta_law
 from scipy.stats import norm
 from torch import Tensor
 
-from benchmarks import kusner_problems as problems
-from benchmarks import kusner_tuning as tuning
 from benchmarks.harness import named, options, record, table
-from benchmarks.kusner_problems import DELTA, EVALUATIONS, KAPPA, NOISE, REACH
+from benchmarks.papers import kusner_problems as problems
+from benchmarks.papers import kusner_tuning as tuning
+from benchmarks.papers.kusner_problems import DELTA, EVALUATIONS, KAPPA, NOISE, REACH
 from dpbo.algorithms import search_then_choose
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.mechanism import Mechanism

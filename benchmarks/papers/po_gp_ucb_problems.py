@@ -1,4 +1,4 @@
-"""What `benchmarks.outsourced` searches: candidate rows of norm at most 25 and a value for each, to be maximised.
+"""What `benchmarks.papers.po_gp_ucb` searches: candidate rows of norm at most 25 and a value for each, to be maximised.
 
 The rows are centred, then scaled, which uses the data; so do the length-scales of real data, fitted by maximum likelihood to a random
 subset as in the paper. A curator would use public constants instead: what the releases below promise is about the rows as they stand here.

@@ -1,0 +1,1 @@
+"""The experiments of the four papers, one command a paper."""
