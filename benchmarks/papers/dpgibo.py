@@ -12,6 +12,7 @@ recommends. Differences are paired, with 95 % t intervals. What the paper leaves
 are made) and the settings called "tuned" were chosen on seeds 100 to 119; figures are for seeds 0, 1, ...
 """
 
+import collections
 import dataclasses
 import functools
 import pathlib
@@ -20,9 +21,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from benchmarks.harness import Difference, band, difference, options, picture, record, table
+from benchmarks.harness import Difference, band, difference, options, record, table
 from benchmarks.papers import dpgibo_experiments as experiments
 from benchmarks.papers import dpgibo_problems as problems
+from benchmarks.papers.curves import Panel, draw, of
 from benchmarks.papers.dpgibo_experiments import Replication, Sizes
 
 Columns = dict[str, list[float]]
@@ -45,7 +47,7 @@ def below(claim: str, a: list[float], b: list[float]) -> Finding:
 def findings_of_location(losses: Columns, extra: Columns) -> list[Finding]:
     """4.1: convergence, oscillation by mu, bias against noise."""
     near, far = losses["GIBO paper, mu 2"], losses["GIBO paper, mu 0.5"]
-    start, bias, noise = (statistics.median(values) for values in (losses["start"], extra["bias"], extra["noise, mu 0.5"]))
+    start, bias, noise = (statistics.median(values) for values in (losses["start"], extra["bias, mu 0.5"], extra["noise, mu 0.5"]))
     wide, narrow = (statistics.median(extra[f"oscillation, mu {mu}"]) for mu in ("0.5", "2"))
     worst = max(statistics.median(near), statistics.median(far))
     return [
@@ -152,8 +154,8 @@ def report(title: str, runs: list[Replication], findings: Callable[[Columns, Col
     return {"losses": losses, "rho": dict(rho), "extra": extra, "bands": bands, "findings": [c._asdict() for c in claims]}
 
 
-def run(name: str, sizes: Sizes, seeds: range, smoke: bool) -> dict[str, Any]:
-    """One experiment over all replications. An experiment without its data says what is missing."""
+def run(name: str, sizes: Sizes, seeds: range, smoke: bool, plot: pathlib.Path | None) -> dict[str, Any]:
+    """One experiment over all replications, and its picture. An experiment without its data says what is missing."""
     alone: dict[str, tuple[str, Callable[[int, Sizes], Replication], Callable[[Columns, Columns], list[Finding]]]] = {
         "4.1": ("4.1 normal location: excess over the least loss", experiments.location, findings_of_location),
         "4.2": ("4.2 Huber regression: excess over the least loss", experiments.huber, findings_of_huber),
@@ -163,7 +165,10 @@ def run(name: str, sizes: Sizes, seeds: range, smoke: bool) -> dict[str, Any]:
     }
     if name in alone:
         title, one, findings = alone[name]
-        return report(title, _replicate(name, one, sizes, seeds), findings)
+        runs = _replicate(name, one, sizes, seeds)
+        if plot is not None and name in FIGURES:
+            draw(plot, *FIGURES[name](runs))
+        return report(title, runs, findings)
     figures: dict[str, Any] = {}
     for source, load in (("Communities & Crime", problems.communities_and_crime), ("CT slices", problems.ct_slices)):
         try:
@@ -176,7 +181,10 @@ def run(name: str, sizes: Sizes, seeds: range, smoke: bool) -> dict[str, Any]:
             sizes = dataclasses.replace(sizes, train_svm=500, users_svm=5000)
         title = f"4.4 SVM on {'made-up data' if smoke else source}: validation loss"
         one = functools.partial(experiments.machine, table=made)
-        figures[source] = report(title, _replicate(name, one, sizes, seeds), findings_of_machine)
+        runs = _replicate(name, one, sizes, seeds)
+        if plot is not None:
+            draw(plot, *figure_3(runs))
+        figures[source] = report(title, runs, findings_of_machine)
         if smoke:
             break
     return figures
@@ -196,13 +204,58 @@ def _as_good(claim: str, a: list[float], b: list[float]) -> Finding:
     return Finding(claim, f"{100 * share:+.2f} %; {gap}", abs(share) <= 0.03 or not gap.worse)
 
 
-def _pictures(folder: pathlib.Path, figures: dict[str, Any], before: str = "") -> None:
-    """One for each experiment that ran; 4.4 has one a data set."""
-    for name, figure in figures.items():
-        if isinstance(figure, dict) and "losses" in figure:
-            picture(folder, f"dpgibo {before}{name}", f"{before}{name}: true loss, median and 10/90 % band", figure["losses"])
-        elif isinstance(figure, dict):
-            _pictures(folder, figure, f"{name} ")
+def figure_1(runs: list[Replication]) -> tuple[str, list[Panel]]:
+    """4.1: a coordinate's path, the loss, and the bias beside the noise."""
+    levels = ("GIBO paper, mu 0.5", "GIBO paper, mu 2", "GIBO paper, mu inf")
+    return "dpgibo_figure_1", [
+        Panel("first coordinate", "theta_1", of(runs, "coordinate", *levels)),
+        Panel("loss", "excess over the least loss", of(runs, "loss", *levels), log=True),
+        Panel("at mu = 0.5", "length", of(runs, "length", "bias", "noise"), log=True),
+    ]
+
+
+def figure_2(runs: list[Replication]) -> tuple[str, list[Panel]]:
+    """4.2: a coordinate's path, and the true gradient's length."""
+    ways = ("GIBO paper, mu 1", "DP-GD, mu 1", "gradient descent, not private")
+    return "dpgibo_figure_2", [
+        Panel("first coordinate", "theta_1", of(runs, "coordinate", *ways)),
+        Panel("gradient of the loss", "length of the true gradient", of(runs, "gradient", *ways), log=True),
+    ]
+
+
+def figure_3(runs: list[Replication]) -> tuple[str, list[Panel]]:
+    """4.4: private, not private, random search."""
+    return "dpgibo_figure_3", [
+        Panel(f"{name} settings", "validation loss", of(runs, "loss", f"GIBO {name}, mu 1", f"GIBO {name}, mu inf", "random"), _each(34))
+        for name in ("paper", "recommended", "tuned")
+    ]
+
+
+def figure_4(runs: list[Replication]) -> tuple[str, list[Panel]]:
+    """4.3: beside open searches, and the levels of privacy."""
+    ours = [f"GIBO {name}, mu 1" for name in ("paper", "recommended", "tuned")]
+    levels = [f"GIBO paper, mu {mu:g}" for mu in experiments.LEVELS]
+    return "dpgibo_figure_4", [
+        Panel("mu = 1 beside searches without privacy", "validation loss", of(runs, "loss", *ours, "random", "UCB-BO"), _each(11)),
+        Panel("levels of privacy, the paper's settings", "validation loss", of(runs, "loss", *levels), _each(11)),
+    ]
+
+
+def figure_5(runs: list[Replication]) -> tuple[str, list[Panel]]:
+    """C.5: three beliefs about the noise."""
+    return "dpgibo_figure_5", [
+        Panel(f"sigma = {sigma:g}, truth 0.01", "true validation loss",
+              of(runs, "loss", f"GIBO paper, sigma {sigma:g}", f"GIBO recommended, sigma {sigma:g}", "random"), _each(11))
+        for sigma in experiments.MODEL_SIGMAS
+    ]  # fmt: skip
+
+
+FIGURES = {"4.1": figure_1, "4.2": figure_2, "4.3": figure_4, "noisy": figure_5}
+
+
+def _each(evaluations: int) -> dict[str, int]:
+    """Of one iteration, whatever the method."""
+    return collections.defaultdict(lambda: evaluations)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -211,10 +264,8 @@ def main(arguments: list[str] | None = None) -> None:
     names = experiments.EXPERIMENTS if chosen.experiment == "all" else (chosen.experiment,)
     seeds, begun = range(chosen.seed, chosen.seed + count), time.perf_counter()
     sizes = experiments.SMOKE if chosen.smoke else experiments.FULL
-    figures = {name: run(name, sizes, seeds, chosen.smoke) for name in names}
+    figures = {name: run(name, sizes, seeds, chosen.smoke, chosen.plot) for name in names}
     print(f"\n{time.perf_counter() - begun:.0f} s in all, {count} paired replications")
-    if chosen.plot is not None:
-        _pictures(chosen.plot, figures)
     record("dpgibo", {"seconds": time.perf_counter() - begun, "replications": count, **figures}, chosen)
 
 

@@ -6,13 +6,14 @@ them what else a finding needs. Step sizes that the paper leaves open were chose
 
 import dataclasses
 import math
+import statistics
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from gpytorch.kernels import PolynomialKernel
+from gpytorch.kernels import Kernel, PolynomialKernel
 from torch import Tensor
 
 from benchmarks.papers import dpgibo_problems as problems
@@ -21,7 +22,9 @@ from benchmarks.papers.dpgibo_problems import Problem
 from dpbo import DPGIBO
 from dpbo.algorithms import GIBOSettings
 from dpbo.algorithms.gibo import GIBOResult
+from dpbo.algorithms.gibo_design import GIBODesign
 from dpbo.mechanisms import NoNoise
+from dpbo.models.gradient_posterior import GradientPosterior
 from dpbo.objective import NoiseWarning
 
 INF = math.inf
@@ -77,16 +80,28 @@ SMOKE = Sizes(steps_41=8, steps_42=8, steps=3, users=200, scales=3, features=4, 
 
 @dataclass
 class Replication:
-    """Losses by method, rho by method, and other figures."""
+    """Losses by method, rho by method, other figures, and curves over iterations by "quantity, method"."""
 
     losses: dict[str, float] = field(default_factory=dict)
     rho: dict[str, float] = field(default_factory=dict)
     extra: dict[str, float] = field(default_factory=dict)
+    curves: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, name: str, problem: Problem, result: GIBOResult) -> GIBOResult:
-        """Keep the true loss of what a run recommends."""
+        """Keep the true loss of what a run recommends, and its path's."""
         self.losses[name], self.rho[name] = problem.value(result.x), result.rho
+        self.follow(name, problem, result.iterates)
         return result
+
+    def follow(self, name: str, problem: Problem, path: Tensor) -> None:
+        """Keep the true loss and the first coordinate along a path, `t + 1 x d`."""
+        self.curves[f"loss, {name}"] = [problem.value(x) for x in path]
+        self.curves[f"coordinate, {name}"] = path[:, 0].tolist()
+
+    def search(self, name: str, problem: Problem, search: peers.Search, evaluations: int, q: int, seed: int) -> None:
+        """Keep the true loss of what an open search recommends, and the least that it saw."""
+        found, self.curves[f"loss, {name}"] = peers.openly(problem, search, evaluations, q, seed)
+        self.losses[name] = problem.value(found)
 
 
 def gibo(problem: Problem, mu: float, settings: GIBOSettings, iterations: int, batch_size: int, seed: int, **changes: Any) -> GIBOResult:
@@ -113,9 +128,10 @@ def location(seed: int, sizes: Sizes) -> Replication:
         done.add(f"GIBO recommended, mu {mu:g}", problem, recommended)
         tail = result.iterates[-steps // 2 :]
         done.extra[f"oscillation, mu {mu:g}"] = float((tail - problem.records.mean(0)).norm(dim=1).mean())
-        if math.isinf(mu):
-            done.extra["bias"] = _bias(problem, result)
-            done.extra["noise, mu 0.5"] = 2 * math.sqrt(steps * d) / (len(problem.records) * 0.5)
+    lengths = _bias_and_noise(problem, 0.5, steps, kernel, seed)
+    for quantity, curve in lengths.items():
+        done.curves[f"length, {quantity}"] = curve
+        done.extra[f"{quantity}, mu 0.5"] = statistics.fmean(curve[steps // 2 :])
     _peers(done, problem, 3 * steps, 15, seed, (0.5, 2.0) if sizes.peers_of_descents else ())
     done.losses["start"] = problem.value(problem.start)
     return done
@@ -131,6 +147,12 @@ def huber(seed: int, sizes: Sizes) -> Replication:
     done.add("GIBO recommended, mu 1", problem, recommended)
     path = peers.gradient_descent(problem, 1.0, seed, steps, clip=1.0, step=HUBER_STEP)
     done.losses["DP-GD, mu 1"] = problem.value(path[-1])
+    paths = {"GIBO paper, mu 1": result.iterates, "DP-GD, mu 1": path}
+    paths["gradient descent, not private"] = peers.gradient_descent(problem, INF, seed, steps, clip=1.0, step=HUBER_STEP)
+    for name, iterates in paths.items():
+        done.follow(name, problem, iterates)
+        gradients = [problems.huber_gradient(x, problem.records).mean(0) for x in iterates]
+        done.curves[f"gradient, {name}"] = [float(gradient.norm()) for gradient in gradients]
     for t in (max(steps // 20, 1), steps // 2, steps):
         done.extra[f"GIBO at {t}"], done.extra[f"DP-GD at {t}"] = problem.value(result.iterates[t]), problem.value(path[t])
     _peers(done, problem, 2 * steps, 8, seed, (1.0,) if sizes.peers_of_descents else ())
@@ -145,9 +167,9 @@ def tuning(seed: int, sizes: Sizes) -> Replication:
     for mu in sizes.levels:
         for name, settings, clip in NAMED:
             done.add(f"GIBO {name}, mu {mu:g}", problem, gibo(problem, mu, settings, sizes.steps, b, seed, clip=clip))
-    done.losses["random"] = problem.value(peers.openly(problem, peers.random_search, budget, b, seed))
-    done.losses["UCB-BO"] = problem.value(peers.openly(problem, peers.ucb, budget, b, seed))
-    done.losses["TuRBO"] = problem.value(peers.openly(problem, peers.turbo, budget, b, seed))
+    done.search("random", problem, peers.random_search, budget, b, seed)
+    done.search("UCB-BO", problem, peers.ucb, budget, b, seed)
+    done.search("TuRBO", problem, peers.turbo, budget, b, seed)
     _peers(done, problem, budget, b, seed, sizes.peer_levels)
     found, _ = peers.privately(problem, peers.log_nei, budget, b, seed, 1.0)
     done.losses["PrivateObjective + qLogNEI, mu 1"] = problem.value(found)
@@ -162,7 +184,7 @@ def machine(seed: int, sizes: Sizes, table: tuple[Tensor, Tensor]) -> Replicatio
     for mu in (1.0, INF):
         for name, settings, clip in NAMED:
             done.add(f"GIBO {name}, mu {mu:g}", problem, gibo(problem, mu, settings, sizes.steps_svm, b, seed, clip=clip))
-    done.losses["random"] = problem.value(peers.openly(problem, peers.random_search, budget, b, seed))
+    done.search("random", problem, peers.random_search, budget, b, seed)
     _peers(done, problem, budget, b, seed, (1.0,))
     done.losses["start"] = problem.value(problem.start)
     return done
@@ -175,7 +197,8 @@ def noisy(seed: int, sizes: Sizes) -> Replication:
     for sigma in MODEL_SIGMAS:
         for name, settings, _ in NAMED[:2]:
             done.add(f"GIBO {name}, sigma {sigma:g}", truth, gibo(seen, 1.0, settings, sizes.steps, b, seed, noise=sigma**2))
-    done.losses["random"] = truth.value(peers.openly(seen, peers.random_search, sizes.evaluations, b, seed))
+    found, done.curves["loss, random"] = peers.openly(seen, peers.random_search, sizes.evaluations, b, seed)
+    done.losses["random"] = truth.value(found)
     _peers(done, seen, sizes.evaluations, b, seed, (1.0,), truth)
     done.losses["start"] = truth.value(truth.start)
     return done
@@ -187,7 +210,7 @@ def settings_apart(seed: int, sizes: Sizes) -> Replication:
     for name, changes, clip in WAYS:
         changed = dataclasses.replace(RECOMMENDED, **changes)
         done.add(name, problem, gibo(problem, 1.0, changed, sizes.steps, b, seed, clip=clip))
-    done.losses["random"] = problem.value(peers.openly(problem, peers.random_search, sizes.evaluations, b, seed))
+    done.search("random", problem, peers.random_search, sizes.evaluations, b, seed)
     return done
 
 
@@ -206,12 +229,24 @@ def _clip(problem: Problem) -> float:
     return float(problem.bounds[1, 0] - problem.bounds[0, 0])
 
 
-def _bias(problem: Problem, result: GIBOResult) -> float:
-    """Mean distance, over the second half, of an exact run's gradients to the clipped gradients that they estimate (4.1)."""
-    half = len(result.gradients) // 2
-    each = result.iterates[half:-1, None] - problem.records
-    true = (each / each.norm(dim=2, keepdim=True).clamp_min(1.0)).mean(1)
-    return float((result.gradients[half:] - true).norm(dim=1).mean())
+def _bias_and_noise(problem: Problem, mu: float, steps: int, kernel: Kernel, seed: int) -> dict[str, list[float]]:
+    """Lengths of the gradient's bias and of its noise along a private run of 4.1, with everything in the open.
+
+    The bias is the estimated mean gradient, clipped, minus the true one, clipped.
+    """
+    posterior, theta, random = GradientPosterior(kernel, 0.0, jitter=PAPER.jitter), problem.start, torch.Generator().manual_seed(seed)
+    design, (n, d) = GIBODesign(problem.bounds, 3, None, seed, PAPER), problem.records.shape
+    std, found = 2 * math.sqrt(steps) / (n * mu), {"bias": list[float](), "noise": list[float]()}
+    for t in range(steps):
+        posterior.append(design.points(posterior, theta, t))
+        losses = torch.stack([problem.loss(x, problem.records) for x in posterior.points(theta)], 1)
+        estimated, true = losses @ posterior.weights(theta).T, theta - problem.records
+        gradient, exact = (each / each.norm(dim=1, keepdim=True).clamp_min(1.0) for each in (estimated, true))
+        noise = std * torch.randn(d, dtype=torch.float64, generator=random)
+        found["bias"].append(float((gradient.mean(0) - exact.mean(0)).norm()))
+        found["noise"].append(float(noise.norm()))
+        theta = (theta - LOCATION_STEP * (gradient.mean(0) + noise)).clamp(*problem.bounds)
+    return found
 
 
 def as_columns(runs: list[Replication]) -> tuple[dict[str, list[float]], Mapping[str, float], dict[str, list[float]]]:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from benchmarks.papers.dpgibo_problems import Problem, huber_gradient
 from dpbo.curator.curator import Curator
-from dpbo.mechanisms import GaussianMechanism
+from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.objective import NoiseWarning, PrivateObjective
 from dpbo.queries import ClippedGradient
 
@@ -77,14 +77,17 @@ class Told:
         return (self.bounds[0] + Z * (self.bounds[1] - self.bounds[0])).clamp(self.bounds[0], self.bounds[1])
 
 
-def openly(problem: Problem, search: Search, evaluations: int, q: int, seed: int) -> Tensor:
-    """The point that a search without privacy recommends, `d`."""
+def openly(problem: Problem, search: Search, evaluations: int, q: int, seed: int) -> tuple[Tensor, list[float]]:
+    """The point that a search without privacy recommends, `d`, and the least loss seen after 1, 1 + q, 1 + 2 q, ... evaluations."""
+    seen: list[float] = []
 
     def exact(X: Tensor) -> tuple[Tensor, Tensor]:
         Y = torch.tensor([[-problem.value(x)] for x in X], dtype=torch.float64)
+        seen.extend((-Y[:, 0]).tolist())
         return Y, torch.zeros_like(Y)
 
-    return _run(problem, exact, search, evaluations, q, seed)
+    found = _run(problem, exact, search, evaluations, q, seed)
+    return found, torch.tensor(seen, dtype=torch.float64).cummin(0).values[::q].tolist()
 
 
 def privately(problem: Problem, search: Search, evaluations: int, q: int, seed: int, mu: float) -> tuple[Tensor, Curator]:
@@ -153,11 +156,12 @@ def turbo(told: Told, evaluations: int, q: int) -> Tensor:
 def gradient_descent(problem: Problem, mu: float, seed: int, iterations: int, clip: float, step: float) -> Tensor:
     """Iterates of noisy gradient descent on the Huber loss, `iterations + 1 x d`, in the same accounting as DP-GIBO.
 
-    A record's "losses" at the unit vectors are its gradient's coordinates, so the very query of DP-GIBO clips, sums and releases them.
+    A record's "losses" at the unit vectors are its gradient's coordinates, so the very query of DP-GIBO clips, sums and releases them;
+    without noise where mu is infinite.
     """
     curator, d = problem.curator(mu, seed), len(problem.start)
     eye, path = torch.eye(d, dtype=torch.float64), [problem.start]
-    mechanism = GaussianMechanism(math.sqrt(iterations) / mu)
+    mechanism = GaussianMechanism(math.sqrt(iterations) / mu) if math.isfinite(mu) else NoNoise(allow_not_private=True)
     for _ in range(iterations):
         query = ClippedGradient(lambda e, records: huber_gradient(path[-1], records) @ e, eye, weights=eye, clip=clip)
         path.append(path[-1] - step * curator.release(query, mechanism).value)

@@ -3,7 +3,7 @@
 Simple regret of 50 runs after T answers (and a random first one), by GP-UCB over true rows, over the paper's transform (NOT PRIVATE: part
 (d) reads its rows off it), over rows released with noise at the same epsilon, and by random search. Rows have norm at most 25. Synthetic
 functions at l = 1.25 as the paper prints, and at l = 5, which gives regrets of the size that the paper prints; loans, property prices
-(a stand-in of 2,362 projects) and Branin in standard deviations of their values. Each row is asked once by every method. Real data need
+(2,004 projects, a stand-in) and Branin in standard deviations of their values. Each row is asked once by every method. Real data need
 DPBO_DATA. What private means here: one row moves by a norm of at most 1, a fiftieth of the largest possible diameter; answers count as not
 sensitive. Scaling of the rows and hyper-parameters by maximum likelihood (1,500 random rows) use the data, as in the paper.
 
