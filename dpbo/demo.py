@@ -2,7 +2,7 @@
 
 A public survey covers people without a college degree. A bank uses it to train a model that tells incomes above 50,000 dollars, for its own
 customers, who are graduates and protected. Cross-validating on the survey costs no privacy, but it tunes the model for the wrong people.
-`DPSearch` learns from one private release how the customers differ, and tunes the model for them.
+`DPSearch` tunes it for the customers, by one or two private releases about them.
 
 The records are those of `data/adult.csv.gz` (data/README.md has source and licence). As they are public, the demo can also show what a
 real study could not: the choice by exact scores of the protected records, and test accuracies.

@@ -1,5 +1,6 @@
 """Visits of patients: everything of one patient is protected together, however often he came.
-It shows the mechanics. Protected patients are like the public ones here, so cross-validating on those would be free and as good."""
+It shows the mechanics. Protected patients are like the public ones here, so cross-validating on those would be free and as good; by default
+DPSearch would assume that they may differ."""
 
 from typing import Any
 
@@ -26,7 +27,7 @@ def tuned(public_patients: int = 200, evaluations: int = 25) -> DPSearch:
     X, y, patient = visits()
     public = patient < public_patients
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    search = DPSearch(model, SPACE, budget=Budget(epsilon=3.0, delta=1e-6), n_iter=evaluations, unit="patient")
+    search = DPSearch(model, SPACE, budget=Budget(epsilon=3.0, delta=1e-6), n_iter=evaluations, unit="patient", strategy="list")
     return search.fit(X[public], y[public], X[~public], y[~public], groups=patient[~public], groups_train=patient[public])
 
 

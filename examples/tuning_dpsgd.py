@@ -1,8 +1,8 @@
 """Tune a small convolutional network that is trained with DP-SGD: training and validation records protected by one (6, 1e-5).
 
 Scikit-learn's digits: about 1,100 to train, 350 to validate, the rest public, to judge. Which is which follows from a keyed hash of each
-record, so that removing one moves no other: the guarantee is under add-or-remove-one. There is no free choice: the training records are
-protected, so cross-validating on them would cost privacy, too. `python -m examples.tuning_dpsgd`
+record, so that removing one moves no other: the guarantee is under add-or-remove-one. Where public records of the same kind exist, tune on
+them instead, which is free; cross-validating on protected training records is not. `python -m examples.tuning_dpsgd`
 """
 
 import hashlib

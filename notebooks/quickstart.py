@@ -112,7 +112,9 @@ print(space.decode(best))
 
 # %% [markdown]
 # ## 5. One separate release says how good it is
-# The best posterior mean is biased upward, because it is the best of many. The last tenth of the budget buys an unbiased estimate.
+# The best posterior mean is biased upward, because it is the best of many. The last tenth of the budget buys an estimate without that bias.
+# It is for these 1,000 customers, and its interval counts the noise alone: for new customers it is a little too high, because the choice
+# was made on these.
 
 # %%
 estimate, variance = final(best.unsqueeze(0))
@@ -136,14 +138,16 @@ else:
 
 # %% [markdown]
 # ## 7. The truth
-# These stand-ins for customers are public, so the result can be checked: the estimate is right, and the chosen model is better than the
-# free choice, which is the best of as many configurations by cross-validation on the survey.
+# These stand-ins for customers are public, so the result can be checked: the estimate is right. On other graduates the chosen model is better
+# than the default one and than the free choice, which is the best of as many configurations by cross-validation on the survey.
 
 # %%
 truth = float(right(train(best), customers).mean())
 free = max(space.sample(EVALUATIONS, seed=0), key=lambda x: cross_val_score(model_of(**space.decode(x)), *published).mean())
-free_accuracy = float(right(train(free), customers).mean())
-print(f"true accuracy {truth:.3f}; free choice {free_accuracy:.3f}")
-assert truth > free_accuracy + 0.02
+others = [float(right(model, census.test).mean()) for model in (census.model().fit(*published), train(free), train(best))]
+print(
+    f"true accuracy on customers {truth:.3f}; on other graduates: default {others[0]:.3f}, free choice {others[1]:.3f}, ours {others[2]:.3f}"
+)
+assert others[2] > max(others[:2]) + 0.01
 assert abs(estimate.item() - truth) < 6 * variance.sqrt().item(), "six standard deviations, with two applications a customer averaged"
 assert str(curator.statement().guarantee).startswith("(3.000, 1e-06)-DP")

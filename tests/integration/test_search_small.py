@@ -99,12 +99,22 @@ def test_few_records_drawn_alike_are_told_to_cross_validate():
     found = dpbo.rehearse(LogisticRegression(), SPACE, *TRAIN, units=50, budget=Budget(0.2, 0.0), n_iter=8, shift=0.0)
     assert found.best.strategy == "free"
     assert found.best.gain == found.best.gain_alike
-    assert "release nothing" in str(found)
+    assert "Nothing needs to be released" in str(found)
     curator = Curator(PROTECTED, unit=PrivacyUnit("record"), adjacency="replace-one", budget=Budget(0.2, 1e-6), allow_repeated=True)
     search = make(budget=1.0, strategy_options={"shift": 0.0}, final_share=None).fit(*TRAIN, curator)
     if search.rehearsal_.best.strategy == "free":
         assert search.best_params_ == search.free_params_
         assert not curator.ledger.head().used, "nothing is released"
+
+
+def test_weighted_cv_is_taken_where_it_is_close_to_a_list_but_never_for_the_free_choice():
+    def best(first, gain):
+        methods = [rehearsal.Method(first, {}, 1.0, 0.0, 0.1), rehearsal.Method("weighted_cv", {"cells": 4}, gain, 0.0, 0.1)]
+        found = rehearsal.Rehearsal(tuple(methods), 300, 1.0)
+        assert ("weighted_cv is taken" in str(found)) is (found.best.strategy == "weighted_cv")
+        return found.best.strategy
+
+    assert [best("list", 0.91), best("bo", 0.91), best("list", 0.89), best("free", 0.99)] == ["weighted_cv", "weighted_cv", "list", "free"]
 
 
 def test_a_rehearsal_without_records_agrees_with_the_search_and_takes_other_adjacencies():

@@ -66,11 +66,12 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
             itself; with the strategies "bo", "turbo" and "saas" also "balanced_accuracy", "f1" and "roc_auc".
         score_range: public (lower, upper) of one record's score; scores outside are clipped.
         strategy: "auto" cross-validates `n_iter` candidates on the training records, rehearses the next three on them (see `rehearsal_`),
-            and takes what is expected to win, or the free choice, the best cross-validated candidate. "weighted_cv": one release of how
-            the protected records differ, by which the cross-validated scores are weighted. "list": one private choice among the best
-            cross-validated candidates. "bo": a search on noised scores; "turbo": the same within a trust region; "saas": the same for
-            many parameters of which few matter. "grid": one private choice among all candidates, without cross-validation. "gibo":
-            private gradients. F1, balanced accuracy, ROC AUC, `mechanism` and unlabelled records need "bo", "turbo" or "saas".
+            and takes what is expected to win under its assumption of a shift, or the free choice, the best cross-validated candidate.
+            "weighted_cv": one release of how the protected records differ, by which the cross-validated scores are weighted. "list": one
+            private choice among the best cross-validated candidates. "bo": a search on noised scores; "turbo": the same within a trust
+            region; "saas": the same for many parameters of which few matter. "grid": one private choice among all candidates, without
+            cross-validation. "gibo": private gradients. F1, balanced accuracy, ROC AUC, `mechanism` and unlabelled records need "bo",
+            "turbo" or "saas".
         strategy_options: for "auto", "weighted_cv" and "list": shift, the largest simulated difference of the protected population from
             the public one, in standard deviations (default 1); for "weighted_cv" also cells; for "list" also candidates and
             largest_difference (None: plain scores). For "gibo": clip, iterations and other arguments of DPGIBO.
@@ -95,8 +96,8 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
 
     Attributes:
         best_params_, best_estimator_: the recommended configuration, and the estimator fitted with it on the training records.
-        best_score_, best_score_std_: its separately released score and that noise's standard deviation (an estimate for F1 and the like,
-            see scorings.py); None without `final_share`, or where the release was lost.
+        best_score_, best_score_std_: its separately released score, the mean over units of each one's mean, and the standard deviation of
+            that noise alone (an estimate for F1 and the like, see scorings.py); None without `final_share`, or where the release was lost.
         results_: the configurations with released values and their noise, or which one was chosen ("grid").
         free_params_, rehearsal_: with "auto", "weighted_cv" and "list": the best cross-validated configuration, which costs no privacy, and
             the `Rehearsal`.
