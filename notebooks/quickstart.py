@@ -138,8 +138,8 @@ else:
 
 # %% [markdown]
 # ## 7. The truth
-# These stand-ins for customers are public, so the result can be checked: the estimate is right. On other graduates the chosen model is better
-# than the default one and than the free choice, which is the best of as many configurations by cross-validation on the survey.
+# These stand-ins for customers are public, so the result can be checked: the estimate is right. On other graduates the chosen model is
+# better than the default one and than the free choice, which is the best of as many configurations by cross-validation on the survey.
 
 # %%
 truth = float(right(train(best), customers).mean())

@@ -4,8 +4,8 @@
 # A model is trained with DP-SGD at an epsilon that the paper reports. Before that, somebody tried thirty learning rates on the same
 # records, picked the best by validation accuracy on more private records, and reported neither. Every try released something. Below:
 # what the tries cost when they are counted, and two ways to pay for them. Scikit-learn's digits stand in for private records. Where public
-# records of the same kind exist, tune on them instead, which is free. Here there are none: cross-validating on the protected training records
-# would cost privacy, too.
+# records of the same kind exist, tune on them instead, which is free. Here there are none: cross-validating on the protected training
+# records would cost privacy, too.
 
 # %%
 from __future__ import annotations
