@@ -145,9 +145,8 @@ else:
 truth = float(right(train(best), customers).mean())
 free = max(space.sample(EVALUATIONS, seed=0), key=lambda x: cross_val_score(model_of(**space.decode(x)), *published).mean())
 others = [float(right(model, census.test).mean()) for model in (census.model().fit(*published), train(free), train(best))]
-print(
-    f"true accuracy on customers {truth:.3f}; on other graduates: default {others[0]:.3f}, free choice {others[1]:.3f}, ours {others[2]:.3f}"
-)
+print(f"true accuracy on customers {truth:.3f}")
+print("on other graduates: default {:.3f}, free choice {:.3f}, ours {:.3f}".format(*others))
 assert others[2] > max(others[:2]) + 0.01
 assert abs(estimate.item() - truth) < 6 * variance.sqrt().item(), "six standard deviations, with two applications a customer averaged"
 assert str(curator.statement().guarantee).startswith("(3.000, 1e-06)-DP")
