@@ -24,11 +24,11 @@ myst_heading_anchors = 3
 PACKAGES = (
     "dpbo.curator", "dpbo.queries", "dpbo.mechanisms", "dpbo.accounting", "dpbo.models", "dpbo.acquisition", "dpbo.algorithms",
     "dpbo.papers.kusner", "dpbo.papers.dpgibo", "dpbo.papers.po_gp_ucb", "dpbo.papers.em", "dpbo.integrations", "dpbo.integrations.opacus",
-    "dpbo.integrations.http",
+    "dpbo.integrations.http", "dpbo.papers.kusner.bounds", "dpbo.papers.dpgibo.bounds", "dpbo.papers.po_gp_ucb.bounds",
     "dpbo.testing", "dpbo.run_counts", "dpbo.events", "dpbo.errors", "dpbo.plots", "dpbo",
 )  # fmt: skip
 _PAGES = {"docs/measured.md": "measured.md", "docs/recipes.md": "recipes.md", "docs/choosing.md": "choosing.md",
-          "docs/machines.md": "machines.md",
+          "docs/machines.md": "machines.md", "docs/papers/index.md": "papers/index.md",
           "docs/glossary.md": "glossary.md", "docs/decisions/index.md": "decisions/index.md", "notebooks/quickstart.py": "quickstart.md",
           "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}  # fmt: skip
 
