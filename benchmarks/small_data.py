@@ -180,6 +180,7 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
         values = {arm: np.array([cell[arm] for cell in cells]) for arm in (*shown, *FIXED) if arm in cells[0]}
         gain, error = mean_and_error(values[AUTO].tolist())
         over_free, error_free = mean_and_error((values[AUTO] - values[FREE]).tolist())
+        over_more, error_more = mean_and_error((values[AUTO] - values[MORE]).tolist())
         over_plain, error_plain = mean_and_error((values[AUTO] - values[PLAIN]).tolist())
         checks.update({
             "cells": 1,
@@ -187,8 +188,9 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
             "above plain search": int(over_plain > 0),
             "above free by more than a standard error": int(over_free > error_free),
             "below free by more than a standard error": int(over_free < -error_free),
+            "below free, more fits, by more than a standard error": int(over_more < -error_more),
         })  # fmt: skip
-        best, fixed = "", (FREE, PLAIN, *FIXED)
+        best, fixed = "", (FREE, MORE, PLAIN, *FIXED)
         if all(arm in values for arm in fixed):
             best = max(fixed, key=lambda arm: values[arm].mean())
             behind, spread = mean_and_error((values[best] - values[AUTO]).tolist())

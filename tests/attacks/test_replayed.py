@@ -44,7 +44,6 @@ REPLAYED = {
     "DPKMeans": STEERS,
     "DPLloyd": STEERS,
     "DPGaussianMixture": STEERS,
-    "KusnerBoxSearch": CONDITIONAL,
     "KusnerSearch": CONDITIONAL,
     "AdaptiveLipschitz": CONDITIONAL,
     "RegularisedBest": CONDITIONAL,
@@ -70,7 +69,7 @@ PUBLIC = {
     "RemoteCurator": "a client of the server", "search": "the modeler's loop over the client", "gp_ucb": "a strategy over released values",
     "gradient_information": "a strategy over released values", "plan_tuning": "public numbers", "DPSGDConfig": "public numbers",
     "Session": "Opacus trains within it; attested", "strip_opacus": "what DP-SGD trained", "StudyEnded": "an error",
-    "rehearse": "public training records", "Rehearsal": "data",
+    "grid_of_box": "public candidates", "rehearse": "public training records", "Rehearsal": "data",
 }  # fmt: skip
 
 

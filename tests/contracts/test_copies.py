@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from dpbo.accounting import PureFilter
 from dpbo.algorithms import NoisedScore
 from dpbo.curator.records import PrivateView
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
-from dpbo.papers.kusner import AdaptiveLipschitz, KusnerBoxSearch, KusnerSearch, RegularisedBest
+from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest
 from dpbo.papers.kusner.search import KusnerBest, KusnerValue
 from dpbo.papers.po_gp_ucb import Outcomes
 from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, ClippedSum, PoissonSampled, QuantileUtilities, RowTable
@@ -41,7 +40,6 @@ def two(x, records):
 PLANE = {"center": torch.full((2,), 0.2, dtype=DOUBLE), "matrix": torch.eye(2, dtype=DOUBLE) * 2}
 POINTS = torch.linspace(0.0, 1.0, 5, dtype=DOUBLE).unsqueeze(1)
 PRIOR = RBFKernel().double().initialize(lengthscale=0.3)
-BOX = {"kernel": PRIOR, "value_range": [-1.0, 1.0]}
 KUSNER = {"candidates": POINTS, "kernel": PRIOR, "value_range": [-1.0, 1.0]}
 
 
@@ -53,12 +51,6 @@ def regularised(adaptive=None, **given):
 def searched(question, **given):
     fixed: dict[str, Any] = {"noise": 0.01, "evaluations": 4, "kappa": 0.9, "delta": 0.1}
     return question(KusnerSearch(lambda x, r: float(x[0] - r.mean()), **fixed, **given))
-
-
-def boxed(**given):
-    fixed: dict[str, Any] = {"dimension": 1, "points": 5, "side": 1.0, "a": 1.0, "b": 4.0, "gamma": 9.0}
-    search = functools.partial(KusnerBoxSearch, noise=0.01, evaluations=3, kappa=0.9, delta=0.1, **fixed)
-    return search(lambda x, r: float(x[0] - r.mean()), **given).best()
 
 
 def clusters(center, matrix, **given):
@@ -100,7 +92,7 @@ CASES: dict[type, list[tuple[dict[str, Any], Callable[..., Any]]]] = {
         ({"grid": [0.5, 1.0, 2.0]}, regularised),
         ({"grid": [0.5, 1.0, 2.0], "kernel": PRIOR}, lambda grid, kernel: regularised(AdaptiveLipschitz(kernel, 0.01, 2), grid=grid)),
     ],
-    KusnerBest: [(KUSNER, lambda **g: searched(KusnerSearch.best, **g)), (BOX, boxed)],
+    KusnerBest: [(KUSNER, lambda **g: searched(KusnerSearch.best, **g))],
     KusnerValue: [(KUSNER, lambda **g: searched(KusnerSearch.value, **g))],
 }  # fmt: skip
 

@@ -8,8 +8,9 @@ They say how far T steps of gradient descent with fixed step eta get, with the p
 `dpbo.algorithms.gibo`, and its privacy needs none of what follows.
 
 Assumptions. 2.7: every unit's loss lies in the Hilbert space (RKHS) of the kernel, with norm at most C. 2.8: every unit's loss is
-L-smooth. 2.9: every unit's gradient has length at most B, the clip. 2.10, where it is named: the mean loss is tau-strongly convex.
-eta <= 1 / L; losses without noise. Nobody can check C, L and tau on the protected records: they are taken on trust.
+L-smooth. 2.9: every unit's gradient has length at most B, the clip. 2.10, where it is named: the mean loss is tau-strongly convex. They
+hold on a ball around the minimum that contains all iterates (`ball_radius`); with 2.10 its radius is at most B / tau. eta <= 1 / L; losses
+without noise. Nobody can check C, L and tau on the protected records: they are taken on trust.
 
 Common arguments: units = n; dimension = d; iterations = T; clip = B, in units of y / x; mu = of the whole run, in Gaussian DP; delta =
 failure probability, over the noise; gap = F_0 = f(theta_0) - min f, in units of y; step = eta, in units of x^2 / y; norm = C; convexity =
@@ -18,19 +19,20 @@ tau, in units of y / x^2; traces = total variance of the posterior gradient at e
 
 Where the paper is wrong as printed [derived]: Theorem 3.2 and Corollary 3.6 print 2 F_0 L / T for every eta <= 1/L, but their proof gives
 2 F_0 / (eta T), which is larger below eta = 1/L. Corollary 3.4 lacks a factor 2 under its root: on f = tau theta^2 / 2 without noise and
-eta tau < 1/2, theta_1 is outside the printed bound. Theorem B.2's n lacks a factor 2 before its second root, and is too
-small where log(T / xi) > 8 d. "Each term equals zero for b > d": the least trace is zero in the limit of points that meet; with rounding
-or jitter s2 it is about 2 d sqrt(s2).
+eta tau < 1/2, theta_1 is outside the printed bound. Lemma A.4's proof takes a smaller loss for a smaller distance. "Each term equals zero
+for b > d": the least trace is zero in the limit of points that meet; with jitter s2 the best simplex (RBF, whitened units, d >= 2) leaves
+about 2 d sqrt(s2 (1 - c/2) / c), c = (d + 1) / d.
 """
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from dpbo.errors import InputError
-from dpbo.validation import Count, NotNegative, Positive, Probability, checked
+from dpbo.validation import Count, NotNegative, Positive, Probability, Within, checked
 
 Traces = float | Sequence[float]
+Constants = Annotated[str, Within("'paper' or 'corrected'", lambda value: value in ("paper", "corrected"))]
 
 
 @checked
@@ -38,29 +40,57 @@ def gradient_bias(*, norm: NotNegative, trace: NotNegative) -> float:
     """Lemma A.2: C sqrt(trace) >= the length of (estimated mean gradient, clipped, without noise) minus (true mean gradient).
 
     Each unit's estimate errs by at most C sqrt(trace) (Wu et al. 2024, Lemma 1), and projecting it onto the ball of radius B, which holds
-    the true gradient, brings it no farther from that.
+    the true gradient, brings it no farther from that. The error in direction u is the inner product of the loss and a function of squared
+    norm u^T Cov u, so the largest eigenvalue of the gradient's covariance does for the trace, and is attained [derived].
     """
     return norm * math.sqrt(trace)
 
 
 @checked
-def longest_noise(*, units: Count, dimension: Count, iterations: Count, clip: Positive, mu: Positive, delta: Probability) -> float:
-    """M / B = 2 B sqrt(T) / (n mu) (4 sqrt(d) + 2 sqrt(2 log(T / delta))) >= the length of every step's noise, with probability 1 - delta.
+def longest_noise(
+    *,
+    units: Count,
+    dimension: Count,
+    iterations: Count,
+    clip: Positive,
+    mu: Positive,
+    delta: Probability,
+    constants: Constants = "corrected",
+) -> float:
+    """M / B >= the length of every step's noise, with probability 1 - delta: 2 B sqrt(T) / (n mu) times a bound on max |w_t|.
 
-    Source: Lemma A.3 (a net of the sphere, a union bound over the steps).
+    "paper": 4 sqrt(d) + 2 sqrt(2 log(T / delta)), Lemma A.3, for sub-Gaussian w. "corrected", a quarter to a half of it: sqrt(d) + sqrt(2
+    log(T / delta)), as |w| is 1-Lipschitz in a Gaussian w and has a mean of at most sqrt(d); a union bound over the steps.
     """
-    longest = 4.0 * math.sqrt(dimension) + 2.0 * math.sqrt(2.0 * math.log(iterations / delta))
+    tail = math.sqrt(2.0 * math.log(iterations / delta))
+    longest = 4.0 * math.sqrt(dimension) + 2.0 * tail if constants == "paper" else math.sqrt(dimension) + tail
     return 2.0 * clip * math.sqrt(iterations) / (units * mu) * longest
 
 
 @checked
-def noise_term(*, units: int, dimension: int, iterations: int, clip: float, mu: float, delta: float) -> float:
+def noise_term(
+    *, units: int, dimension: int, iterations: int, clip: float, mu: float, delta: float, constants: Constants = "corrected"
+) -> float:
     """V = M (2 + M / (2 B^2)), M of `longest_noise`, in units of squared gradients: what the noise adds to each step's bound.
 
-    Above B^2 / 2 the theorems say nothing that Assumption 2.9 does not say already. Source: Theorem 3.2, Lemma B.1.
+    Above B^2 / 2 the theorems say nothing that Assumption 2.9 does not say already. Source: Theorem 3.2; Lemma B.1 prints a looser one.
     """
-    M = clip * longest_noise(units=units, dimension=dimension, iterations=iterations, clip=clip, mu=mu, delta=delta)
+    M = clip * longest_noise(
+        units=units, dimension=dimension, iterations=iterations, clip=clip, mu=mu, delta=delta, constants=constants
+    )  # fmt: skip
     return M * (2.0 + M / (2.0 * clip**2))
+
+
+@checked
+def ball_radius(*, distance: NotNegative, norm: NotNegative, trace: NotNegative, longest_noise: NotNegative, convexity: Positive) -> float:
+    """Lemma A.4, by another proof: max(|theta_0 - theta*|, (C sqrt(trace) + M / B) / tau) holds all iterates with probability 1 - delta.
+
+    An exact step of eta <= 1/L brings theta nearer by the factor 1 - eta tau; bias and noise move it by eta (C sqrt(trace) + M / B) at most.
+
+    Args:
+        distance: |theta_0 - theta*|. trace: the largest of all steps. longest_noise: M / B, with its delta.
+    """
+    return max(distance, (norm * math.sqrt(trace) + longest_noise) / convexity)
 
 
 @checked
@@ -138,7 +168,8 @@ def theorem_b_2(
     """Iterations and units with which f(theta_T) - min f < target, with probability 1 - delta, after the lattice design's points.
 
     Theorem 3.3's three terms are brought below target / 3 each: the traces by the design (of this tolerance, target tau / (3 C^2)) and by
-    enough steps after it, the start's by enough steps, the noise's by enough units: V / tau <= target / 3, solved exactly.
+    enough steps after it, the start's by enough steps, the noise's by enough units: V / tau <= target / 3, solved exactly. (The paper's n
+    drops a factor 2 of its Lemma A.3; with the bound for Gaussian noise it is enough.)
 
     Args:
         prior_trace: trace of the gradient's prior covariance.

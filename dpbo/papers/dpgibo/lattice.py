@@ -38,20 +38,23 @@ def lattice_design(kernel: Kernel, start: Annotated[torch.Tensor, _START], *, to
 
     Around a centre c, d + 1 points leave a trace below tolerance / 2 at c and, as the kernel's derivatives are continuous, one below the
     tolerance within `reach` of c. Cells of side 2 reach / sqrt(d) lie within reach of their centres; ceil(2 radius sqrt(d) / reach)^d of
-    them cover the cube around the ball of radius 2 `radius`. More points never raise a trace. `reach` is found numerically, along
-    17 (d + 1) directions.
+    them cover the cube around the ball of radius 2 `radius`. More points never raise a trace. `reach` is checked along
+    17 (d + 1) directions, not proven.
 
     Args:
         kernel: stationary and twice differentiable, with public parameters.
         start: theta_0, `d`, float64.
         tolerance: in units of the squared gradient.
-        radius: of Lemma A.4's ball around the minimum, which holds all iterates.
+        radius: of a ball around the minimum that holds all iterates (`bounds.ball_radius`).
 
     Raises:
-        InputError: a tolerance that float64 cannot reach, or one that needs more than 10^7 points.
+        InputError: a kernel that is not stationary; a tolerance that float64 cannot reach, or one that needs more than 10^7 points.
     """
     d = start.shape[0]
     origin, corners = torch.zeros_like(start), simplex(d)
+    apart = torch.stack([origin, corners[0], 3.0 * corners[0]])
+    if not torch.allclose(kernel(apart, apart - corners[0]).to_dense().diagonal(), kernel(origin[None], -corners[:1]).to_dense()[0]):
+        raise InputError("kernel", type(kernel).__name__, "stationary, with the same values for points equally far apart")
 
     def trace(pattern: GradientPosterior, thetas: torch.Tensor) -> float:
         return max(float(pattern.covariance(theta).diagonal().sum()) for theta in thetas)

@@ -16,9 +16,9 @@ Common arguments: count = |X|, the number of candidates; kappa = the least k1(V,
 units of y^2; gamma = a bound on gamma_T, in nats; delta = failure probability. y has prior standard deviation 1.
 
 The last four functions carry the bounds to a box [0, r]^d, which the papers announce and do not contain [derived]. The search is
-continuous; what is released goes through a public grid of N points a coordinate, so that every x is within r d / N of a grid point in the
-l1 norm. P(sup |df/dx_j| > s) <= a exp(-s^2/b^2) for each j (Srinivas et al. 2010, Theorem 2) bounds f between grid points. Their
-arguments: points = N; dimension = d; side = r, in units of x; a; b, in units of y / x.
+continuous; what is released goes through a public grid, the middles of N equal parts a coordinate, so that every x is within r d / (2 N)
+of a grid point in the l1 norm. P(sup |df/dx_j| > s) <= a exp(-s^2/b^2) for each j (Srinivas et al. 2010, Theorem 2) bounds f between grid
+points. Their arguments: points = N; dimension = d; side = r, in units of x; a; b, in units of y / x.
 """
 
 import math
@@ -85,9 +85,9 @@ def mean_regret(*, evaluations: Count, noise: Positive, gamma: Positive, beta: f
 def noise_gap(*, evaluations: Count, noise: Positive, delta: Probability, constants: Constants = "corrected") -> float:
     """q: how much the noise of both best evaluations can add to the difference of the best values.
 
-    "paper": sigma sqrt(8 log(3/delta)), a bound for one noise of each data set (the workshop prints 4 for 8). It fails, because the best
-    of T evaluations carries a noise near the maximum of T. "corrected": 2 sigma sqrt(2 log(8 T / delta)), failing with probability
-    delta / 4 [derived].
+    "paper": sigma sqrt(8 log(3/delta)), a bound for one noise of each data set (the workshop prints 4 for 8). This step of the proof fails,
+    because the best of T evaluations carries a noise near the maximum of T; no pair is known on which Theorem 3 itself fails. "corrected":
+    2 sigma sqrt(2 log(8 T / delta)), failing with probability delta / 4 [derived].
     """
     return math.sqrt(8.0 * noise * math.log((3.0 if constants == "paper" else 8.0 * evaluations) / delta))
 
@@ -175,21 +175,22 @@ def grid_choice_sensitivity(*, points: Count, dimension: Count, kappa: float, de
 
 @checked
 def grid_loss(*, points: Count, dimension: Count, side: Positive, a: Positive, b: Positive, delta: Probability) -> float:
-    """max over [0, r]^d of f minus max over the grid <= b sqrt(log(2 d a / delta)) r d / N, with probability 1 - delta/2.
+    """max over [0, r]^d of f minus max over the grid <= b sqrt(log(2 d a / delta)) r d / (2 N), with probability 1 - delta/2.
 
     So far a draw of unit variance moves at most between any x and its grid point.
     """
     odds = 2.0 * dimension * a / delta
     if odds <= 1.0:
         raise InputError("a", a, "above delta / (2 d)", "A larger a only weakens the assumption.")
-    return b * math.sqrt(math.log(odds)) * (side * dimension / points)
+    return b * math.sqrt(math.log(odds)) * (side * dimension / (2.0 * points))
 
 
 @checked
 def compact_gap(*, points: Count, dimension: Count, side: float, a: float, b: float, kappa: Kappa, delta: Probability) -> float:
     """c over the whole box: sup |f_V - f_V'| with probability 1 - delta, half of it at the grid points, half for the slopes.
 
-    f_V - f_V' is a GP of kernel 2 (1 - kappa) k2: sqrt(2 (1 - kappa)) [sqrt(2 log(2 N^d / delta)) + b (r d / N) sqrt(log(2 d a / delta))].
+    f_V - f_V' is a GP of kernel 2 (1 - kappa) k2:
+    sqrt(2 (1 - kappa)) [sqrt(2 log(2 N^d / delta)) + b r d / (2 N) sqrt(log(2 d a / delta))].
     """
     at_grid = neighbour_gap(count=points**dimension, kappa=kappa, delta=delta, share=2.0)
     between_points = grid_loss(points=points, dimension=dimension, side=side, a=a, b=b, delta=delta)

@@ -14,16 +14,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
-from botorch.models import SingleTaskGP
-from botorch.optim import optimize_acqf
 from gpytorch.kernels import Kernel
-from gpytorch.means import ZeroMean
 
-from dpbo.acquisition.ucb import GPUCB, SrinivasCompact, kusner_beta, suggest_ucb
+from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
 from dpbo.errors import InputError
 from dpbo.events import Event, NotPrivateEvent
-from dpbo.isolation import ctrl_c_pressed, seed_torch
-from dpbo.models.builders import mute_optimizer_warnings
+from dpbo.isolation import ctrl_c_pressed
 from dpbo.models.finite import FiniteGP, information_gain_bound
 from dpbo.papers.kusner import bounds
 from dpbo.privacy import Adjacency, Sensitivity
@@ -61,7 +57,7 @@ class KusnerSearch:
         kappa: the least k1(V, V') of neighbouring data sets, a modelling constant in [0, 1].
         delta: probability, over the prior, with which the sensitivity may fail.
         value_range: public (lower, upper) that gains are clipped to.
-        constants: "corrected", or "paper" for what the ICML paper prints: some of its bounds fail more often than with `delta`.
+        constants: "corrected", or "paper" for what the ICML paper prints: the proofs of some of its bounds do not hold.
         allow_not_private: must be True for the paper's constants, whose guarantee is broken: these records then need no protection.
 
     Raises:
@@ -112,11 +108,8 @@ class KusnerSearch:
             raise InputError("amplitude", amplitude, f"above 0 with {self.evaluations} evaluations", remedy)
         regret = bounds.noise_free_regret(evaluations=self.evaluations, dimension=self.candidates.shape[1], amplitude=amplitude, tau=tau)
         bound = bounds.theorem_5(count=count, kappa=self.kappa, delta=self.delta, regret=regret, constants=self.constants)
-        return KusnerValue(self, bound, rule=_ALL if everything else _LAST)
-
-    def choice_bound(self) -> float:
-        """How far mu_T moves at any candidate: theorem_1."""
-        return bounds.theorem_1(**self._numbers())
+        text = f"the search misses the best value by at most {amplitude:g} exp(-T {tau:g} / (log T)^(d/4)), on every neighbouring data set"
+        return KusnerValue(self, bound, rule=_ALL if everything else _LAST, regret=None if everything else text)
 
     def run(self, view: View) -> tuple[torch.Tensor, list[float]]:
         """GP-UCB on exact gains: the posterior mean at the candidates, and the values. Private; for the queries below."""
@@ -167,93 +160,18 @@ class KusnerSearch:
 
 
 @checked
-@dataclass(frozen=True, eq=False)
-class KusnerBoxSearch:
-    """Algorithm 1 over the box [0, r]^d: a continuous GP-UCB; the candidate is chosen from a public grid of N points a coordinate.
+def grid_of_box(*, points: Count, dimension: Count, side: Positive) -> torch.Tensor:
+    """Candidates for a search over [0, side]^d: the middles of `points` equal parts a coordinate, `points^d x d`.
 
-    The papers announce this case and leave it out; the theorems are `bounds.grid_choice_sensitivity` and `compact_value_sensitivity`
-    [derived], and conditional like those of `KusnerSearch`. The grid loses at most `gap`, with probability 1 - delta / 2. The sound method
-    beside it is, again, `CandidateScores` over the grid.
+    The search over them keeps its theorems, with count = points^d. What the grid loses against the whole box is `bounds.grid_loss`.
 
-    Args:
-        gain, kernel, noise, evaluations, kappa, delta, value_range: as in `KusnerSearch`.
-        dimension, points, side: d, N and r.
-        a, b: P(sup |df/dx_j| > s) <= a exp(-s^2/b^2) for each j under the prior; b in units of y / x.
-        gamma: a bound on gamma_T over the box, in nats; that of a grid is none.
+    Raises:
+        InputError: more than a million candidates.
     """
-
-    gain: Gain
-    kernel: Kernel = field(kw_only=True)
-    dimension: Count = field(kw_only=True)
-    points: Count = field(kw_only=True)
-    side: Positive = field(kw_only=True)
-    a: Positive = field(kw_only=True)
-    b: Positive = field(kw_only=True)
-    gamma: Positive = field(kw_only=True)
-    noise: Positive = field(kw_only=True)
-    evaluations: Count = field(kw_only=True)
-    kappa: bounds.Kappa = field(kw_only=True)
-    delta: Probability = field(kw_only=True)
-    value_range: ScoreRange = field(kw_only=True)
-    candidates: torch.Tensor = field(init=False, repr=False)
-    constants: str = field(init=False, repr=False, default="corrected")
-
-    def __post_init__(self) -> None:
-        if self.points**self.dimension > _MOST_CANDIDATES:
-            raise InputError(
-                "points", self.points, f"at most {_MOST_CANDIDATES ** (1 / self.dimension):.0f} in {self.dimension} dimensions"
-            )
-        middles = (torch.arange(self.points, dtype=torch.float64) + 0.5) * (self.side / self.points)
-        grid = torch.cartesian_prod(*[middles] * self.dimension).reshape(-1, self.dimension)
-        object.__setattr__(self, "candidates", grid)
-        object.__setattr__(self, "kernel", _unit_kernel(self.kernel, grid))
-
-    @property
-    def gap(self) -> float:
-        """max f over the box minus max f over the grid, at most, with probability 1 - delta / 2 over the prior."""
-        return bounds.grid_loss(
-            points=self.points, dimension=self.dimension, side=self.side, a=self.a, b=self.b, delta=self.delta
-        )  # fmt: skip
-
-    def best(self) -> KusnerBest:
-        """The query for the best grid point: release it by ExponentialMechanism; its value is an index into `candidates`."""
-        return KusnerBest(self)
-
-    def value(self) -> KusnerValue:
-        """The query for the best evaluation, anywhere in the box: release it by LaplaceMechanism."""
-        bound = bounds.compact_value_sensitivity(
-            points=self.points, dimension=self.dimension, side=self.side, a=self.a, b=self.b, evaluations=self.evaluations,
-            kappa=self.kappa, noise=self.noise, gamma=self.gamma, delta=self.delta,
-        )  # fmt: skip
-        return KusnerValue(self, bound)
-
-    def choice_bound(self) -> float:
-        """How far mu_T moves at any grid point: theorem_1 over the grid."""
-        return bounds.grid_choice_sensitivity(points=self.points, dimension=self.dimension, kappa=self.kappa, delta=self.delta)
-
-    def run(self, view: View) -> tuple[torch.Tensor, list[float]]:
-        """GP-UCB over the box on exact gains: the posterior mean at the grid, and the values. Private; for the queries below."""
-        box = torch.stack([torch.zeros(self.dimension), torch.full((self.dimension,), self.side)]).double()
-        schedule = SrinivasCompact(dimension=self.dimension, side=self.side, a=self.a, b=self.b, delta=self.delta / 4.0)
-        X, values = box.mean(0, keepdim=True), list[float]()
-        with mute_optimizer_warnings(), seed_torch(0):
-            while True:
-                values.append(_gained(self, X[-1], view))
-                Y = torch.tensor(values, dtype=torch.float64).unsqueeze(1)
-                gp = SingleTaskGP(
-                    X, Y, torch.full_like(Y, self.noise), covar_module=copy.deepcopy(self.kernel), mean_module=ZeroMean(),
-                    outcome_transform=None,
-                ).eval()  # fmt: skip
-                if len(values) == self.evaluations:
-                    with torch.no_grad():
-                        return gp.posterior(self.candidates).mean[:, 0], values
-                x, _ = optimize_acqf(GPUCB(gp, schedule), box, q=1, num_restarts=4, raw_samples=64)
-                X = torch.cat([X, x])
-
-    def public_inputs(self) -> dict[str, Any]:
-        """What is taken on trust, for the ledger."""
-        names = ("dimension", "points", "side", "a", "b", "gamma", "noise", "evaluations", "kappa", "delta")
-        return {**{name: getattr(self, name) for name in names}, "value_range": list(self.value_range), "candidates": len(self.candidates)}
+    if points**dimension > _MOST_CANDIDATES:
+        raise InputError("points", points, f"so many that points^dimension is at most {_MOST_CANDIDATES:,}")
+    middles = (torch.arange(points, dtype=torch.float64) + 0.5) * (side / points)
+    return torch.cartesian_prod(*[middles] * dimension).reshape(-1, dimension)
 
 
 def _unit_kernel(kernel: Kernel, candidates: torch.Tensor) -> Kernel:
@@ -263,7 +181,7 @@ def _unit_kernel(kernel: Kernel, candidates: torch.Tensor) -> Kernel:
     return copy.deepcopy(kernel)
 
 
-def _gained(search: KusnerSearch | KusnerBoxSearch, x: torch.Tensor, view: View) -> float:
+def _gained(search: KusnerSearch, x: torch.Tensor, view: View) -> float:
     """The clipped gain at x; NaN and a failure count as the lower end."""
     lower, upper = search.value_range
     try:
@@ -279,11 +197,12 @@ def _gained(search: KusnerSearch | KusnerBoxSearch, x: torch.Tensor, view: View)
 class _SearchQuery(Query):
     """A result of a search, with a sensitivity that rests on the prior."""
 
-    search: KusnerSearch | KusnerBoxSearch
+    search: KusnerSearch
 
     def data_assumptions(self) -> Mapping[str, str]:
         text = (
-            "for the declared k1, k2 and noise, the gain's values on all neighbouring data sets are a draw of that Gaussian process; "
+            "for the declared k1, k2 and noise, the gain's values on all neighbouring data sets are a draw of that Gaussian process inside "
+            "value_range, and each evaluation carries fresh noise; "
             f"with probability {self.search.delta:g} a release over such draws, or for any other function, nothing is promised"
         )
         return {"gp-prior": text}
@@ -303,7 +222,7 @@ class KusnerBest(_SearchQuery):
     """Utilities mu_T of all candidates after the search: they move by at most theorem_1, under the prior."""
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        return _sensitivity(self.search.choice_bound(), len(self.search.candidates), adjacency)
+        return _sensitivity(bounds.theorem_1(**self.search._numbers()), len(self.search.candidates), adjacency)
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return (0.0,) * len(self.search.candidates), 1.0
@@ -318,6 +237,11 @@ class KusnerValue(_SearchQuery):
 
     bound: float
     rule: str = _LARGEST
+    regret: str | None = None
+
+    def data_assumptions(self) -> Mapping[str, str]:
+        own = {} if self.regret is None else {"regret-bound": self.regret}
+        return {**super().data_assumptions(), **own}
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         return _sensitivity(self.bound, 1, adjacency)
@@ -330,7 +254,7 @@ class KusnerValue(_SearchQuery):
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         def result() -> torch.Tensor:
-            if self.rule == _LARGEST or isinstance(self.search, KusnerBoxSearch):
+            if self.rule == _LARGEST:
                 value = max(self.search.run(view)[1])
             else:
                 value = max(self.search.run_all(view)) if self.rule == _ALL else self.search.run_branch_and_bound(view)[-1]

@@ -95,14 +95,31 @@ def test_parts_of_the_discretisation():
     )
     gap = bounds.compact_gap(points=50, **BOX, kappa=KAPPA, delta=DELTA)
     slope = BOX["b"] * math.sqrt(math.log(BOX["a"] / (DELTA / 2)))
-    assert gap == pytest.approx(math.sqrt(0.2) * (math.sqrt(2 * math.log(50 / (DELTA / 2))) + slope / 50))
-    assert bounds.grid_loss(points=50, **BOX, delta=DELTA) == pytest.approx(slope / 50)
+    assert gap == pytest.approx(math.sqrt(0.2) * (math.sqrt(2 * math.log(50 / (DELTA / 2))) + slope / 100))
+    assert bounds.grid_loss(points=50, **BOX, delta=DELTA) == pytest.approx(slope / 100)
     shared = {"points": 50, **BOX, "kappa": KAPPA}
     whole = bounds.compact_value_sensitivity(**shared, evaluations=30, noise=0.01, gamma=8.0, delta=DELTA)
     beta = SrinivasCompact(**BOX, delta=DELTA / 4)(30)
     found = bounds.mean_regret(evaluations=30, noise=0.01, gamma=8.0, beta=beta) + 2 / 30
     q = bounds.noise_gap(evaluations=30, noise=0.01, delta=DELTA)
     assert whole == pytest.approx(found + bounds.compact_gap(**shared, delta=DELTA / 4) + q)
+
+
+def test_a_grid_loses_and_neighbours_differ_by_no_more_than_promised():
+    """Draws of the prior on 2,001 points of [0, 1], and grids of middles among them."""
+    torch.manual_seed(0)
+    x = torch.linspace(0, 1, 2001, dtype=torch.float64)
+    values, vectors = torch.linalg.eigh((-0.5 * (x[:, None] - x) ** 2 / LENGTH**2).exp())
+    root = vectors * values.clamp_min(0.0).sqrt()
+    f, other = (torch.randn(2, 400, 2001, dtype=torch.float64) @ root.T).unbind()
+    moved = (f - (KAPPA * f + math.sqrt(1 - KAPPA**2) * other)).abs()
+    for points in (4, 20):
+        middles = (2000 * (torch.arange(points) + 0.5) / points).long()
+        lost = f.amax(1) - f[:, middles].amax(1)
+        assert float((lost > bounds.grid_loss(points=points, **BOX, delta=DELTA)).double().mean()) <= DELTA / 2
+        gap = bounds.compact_gap(points=points, **BOX, kappa=KAPPA, delta=DELTA)
+        assert float((moved.amax(1) > gap).double().mean()) <= DELTA
+    assert float(lost.max()) > 0.0
 
 
 RAMP: dict[str, Any] = {"lipschitz": 0.5, "bound": 1.0}  # g = clip(1/2 - y w x / 2, 0, 1) for |x| <= 1

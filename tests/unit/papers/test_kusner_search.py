@@ -14,7 +14,7 @@ from dpbo.accounting import PureFilter
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise
-from dpbo.papers.kusner import AdaptiveLipschitz, KusnerBoxSearch, KusnerSearch, RegularisedBest, bounds, regularised
+from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest, bounds, grid_of_box, regularised
 
 EXACT = NoNoise(allow_not_private=True)
 
@@ -84,6 +84,7 @@ def test_amplitude_zero_is_for_searches_that_see_every_candidate():
         search().last(amplitude=0.0, tau=1.0)
     torch.manual_seed(0)
     plan, moved = search(evaluations=50, delta=0.05, kappa=0.9).last(amplitude=0.0, tau=1.0), 0
+    half = 0
     assert plan.bound == pytest.approx(bounds.neighbour_gap(count=50, kappa=0.9, delta=0.05, share=3.0))
     for pair in zip(*prior_pairs(60, 50, 0.9), strict=True):
         ends = [float(make().release(search(
@@ -91,7 +92,9 @@ def test_amplitude_zero_is_for_searches_that_see_every_candidate():
         ).last(amplitude=0.0, tau=1.0), EXACT).value) for f in pair]  # fmt: skip
         assert ends == pytest.approx([min(3.0, float(f.max())) for f in pair], abs=1e-6)
         moved += abs(ends[0] - ends[1]) > plan.bound
+        half += abs(ends[0] - ends[1]) > plan.bound / 3
     assert moved <= 3
+    assert half > 3, "a third of the bound would not do"
 
 
 def test_branch_and_bound_closes_in_on_the_best_and_drops_it_never():
@@ -109,34 +112,24 @@ def test_branch_and_bound_closes_in_on_the_best_and_drops_it_never():
     assert np.median(early) > 1e-3
 
 
-def box(**changes):
-    terms = {"kernel": kernel(), "noise": 1e-3, "evaluations": 12, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0),
-             "dimension": 1, "points": 40, "side": 1.0, "a": 1.0, "b": 7.1, "gamma": 20.0}  # fmt: skip
-    return KusnerBoxSearch(changes.pop("gain", gain), **{**terms, **changes})
-
-
-def test_over_a_box_the_candidate_is_a_grid_point_and_the_value_is_from_anywhere():
-    places = []
-
-    def watched(x, records):
-        places.append(float(x[0]))
-        return gain(x, records)
-
-    plan, curator = box(gain=watched), make()
-    utilities = curator.release(plan.best(), EXACT).value
-    assert abs(float(plan.candidates[int(utilities.argmax())]) - 0.7) <= 1 / 40
-    assert max(min(abs(place - float(point)) for point in plan.candidates) for place in places) > 1e-3, "the search leaves the grid"
-    assert curator.release(box().value(), EXACT).value.item() == pytest.approx(1.0, abs=0.01)
-    release = make().release(box().value(), LaplaceMechanism(1.0))
-    numbers: dict[str, Any] = {"points": 40, "dimension": 1, "kappa": 0.99, "delta": 0.01}
-    value = bounds.compact_value_sensitivity(side=1.0, a=1.0, b=7.1, evaluations=12, noise=1e-3, gamma=20.0, **numbers)
-    assert release.law.scale[0] == pytest.approx(value)
-    assert plan.best().sensitivity(Adjacency.REPLACE_ONE).linf == pytest.approx(bounds.grid_choice_sensitivity(**numbers))
-    assert plan.gap == pytest.approx(bounds.grid_loss(points=40, dimension=1, side=1.0, a=1.0, b=7.1, delta=0.01))
-    with pytest.raises(InputError, match="gp-prior"):
-        make(allow_conditional=False).release(plan.best(), ExponentialMechanism(1.0))
+def test_over_a_box_the_candidates_are_a_grid_and_the_theorems_count_its_points():
+    grid = grid_of_box(points=30, dimension=1, side=1.0)
+    assert grid[[0, -1], 0].tolist() == pytest.approx([1 / 60, 59 / 60])
+    plan = KusnerSearch(gain, grid, kernel=kernel(), noise=1e-3, evaluations=12, kappa=0.99, delta=0.01, value_range=(-3.0, 3.0))
+    assert abs(float(grid[int(make().release(plan.best(), EXACT).value.argmax())]) - 0.7) <= 1 / 30
+    expected = bounds.grid_choice_sensitivity(points=30, dimension=1, kappa=0.99, delta=0.01)
+    assert plan.best().sensitivity(Adjacency.REPLACE_ONE).linf == pytest.approx(expected)
+    assert grid_of_box(points=3, dimension=2, side=2.0).shape == (9, 2)
     with pytest.raises(InputError, match=r"^points="):
-        box(points=2000, dimension=3)
+        grid_of_box(points=2000, dimension=3, side=1.0)
+
+
+def test_what_a_last_value_rests_on_is_named():
+    plan = search()
+    assert plan.last(amplitude=0.3, tau=0.5).data_assumptions().keys() == {"gp-prior", "regret-bound"}
+    assert "0.3 exp(-T 0.5" in plan.last(amplitude=0.3, tau=0.5).data_assumptions()["regret-bound"]
+    assert plan.value().data_assumptions().keys() == {"gp-prior"}
+    assert search(evaluations=50).last(amplitude=0.0, tau=0.5).data_assumptions().keys() == {"gp-prior"}
 
 
 def test_a_gain_that_fails_or_runs_wild_stays_in_its_range():
