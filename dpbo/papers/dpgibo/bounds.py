@@ -85,7 +85,8 @@ def noise_term(
 def ball_radius(*, distance: NotNegative, norm: NotNegative, trace: NotNegative, longest_noise: NotNegative, convexity: Positive) -> float:
     """Lemma A.4, by another proof: max(|theta_0 - theta*|, (C sqrt(trace) + M / B) / tau) holds all iterates with probability 1 - delta.
 
-    An exact step of eta <= 1/L brings theta nearer by the factor 1 - eta tau; bias and noise move it by eta (C sqrt(trace) + M / B) at most.
+    An exact step of eta <= 1/L brings theta nearer by the factor 1 - eta tau; bias and noise move it by at most
+    eta (C sqrt(trace) + M / B).
 
     Args:
         distance: |theta_0 - theta*|. trace: the largest of all steps. longest_noise: M / B, with its delta.
