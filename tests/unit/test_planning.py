@@ -34,7 +34,7 @@ def test_the_noise_is_the_one_an_objective_and_a_gradient_run_then_have():
     gibo = DPGIBO(curator, lambda x, r: r, bounds=bounds, budget=0.9, iterations=10, batch_size=4, clip=1.0)
     remark = strategies(dpbo.plan(5000, BUDGET, evaluations=40, dimension=3))["gibo"].remark
     assert f"10 steps; a gradient's noise is {gibo.rho:.2g} times its clip" in remark
-    bound, simulated = re.search(r"at most (\S+) by DP-GIBO's Theorem 3.2, (\S+) simulated", remark).groups()
+    ((bound, simulated),) = re.findall(r"at most (\S+) by DP-GIBO's Theorem 3.2, (\S+) simulated", remark)
     assert 0.1 < float(simulated) < float(bound) < 1.0
     assert "no bound by DP-GIBO's Theorem 3.2" in strategies(dpbo.plan(500, BUDGET, evaluations=40, dimension=3))["gibo"].remark
     small, large = (planning._squared_gradients(5000, 3, steps, 0.5) for steps in (1, 400))

@@ -1,6 +1,7 @@
 """DP-GIBO's theorems against simulated runs, brute force and counter-examples to what is printed."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from dpbo.errors import InputError
 from dpbo.models.gradient_posterior import GradientPosterior
 from dpbo.papers.dpgibo import bounds, lattice_design
 
-SETTING = {"units": 40_000, "dimension": 4, "iterations": 30, "clip": 1.5, "mu": 1.0, "delta": 0.1}
+SETTING: dict[str, Any] = {"units": 40_000, "dimension": 4, "iterations": 30, "clip": 1.5, "mu": 1.0, "delta": 0.1}
 
 
 def descents(step, curvature, start, runs):
@@ -32,7 +33,7 @@ def test_the_bounds_hold_in_simulated_runs_and_not_only_by_far(step):
     assert float(gradients.max().sqrt()) < SETTING["clip"], "Assumption 2.9 holds in these runs"
     V, gap = bounds.noise_term(**SETTING), float(values[0, 0])
     assert 20 * V < SETTING["clip"] ** 2, "else Assumption 2.9 alone implies the bounds"
-    common = {"gap": gap, "iterations": 30, "step": step, "norm": 0.0, "traces": 0.0, "noise_term": V}
+    common: dict[str, Any] = {"gap": gap, "iterations": 30, "step": step, "norm": 0.0, "traces": 0.0, "noise_term": V}
     squared, final = bounds.mean_squared_gradient(**common), bounds.suboptimality(convexity=0.25, **common)
     far = bounds.distance(suboptimality=final, convexity=0.25)
     found = gradients[:, :-1].mean(1), values[:, -1], path[:, -1].norm(dim=1)
@@ -120,8 +121,8 @@ def test_the_lattice_keeps_the_trace_below_the_tolerance_everywhere(d):
 
 
 def test_theorem_b_2s_numbers_reach_the_target_and_fewer_units_do_not():
-    problem = {"target": 0.1, "gap": 0.5, "step": 0.5, "convexity": 0.5, "norm": 1.0}
-    noise = {"dimension": 2, "clip": 1.0, "mu": 1.0, "delta": 0.05}
+    problem: dict[str, Any] = {"target": 0.1, "gap": 0.5, "step": 0.5, "convexity": 0.5, "norm": 1.0}
+    noise: dict[str, Any] = {"dimension": 2, "clip": 1.0, "mu": 1.0, "delta": 0.05}
     enough = bounds.theorem_b_2(prior_trace=2.0, points=36, batch_size=3, **problem, **noise)
     V = bounds.noise_term(units=enough.units, iterations=enough.iterations, **noise)
     traces = [2.0 if t <= 12 else enough.tolerance for t in range(enough.iterations)]
@@ -132,7 +133,7 @@ def test_theorem_b_2s_numbers_reach_the_target_and_fewer_units_do_not():
 
 
 def test_wrong_numbers_are_refused_by_name():
-    good = {"gap": 0.5, "iterations": 3, "step": 0.5, "norm": 1.0, "noise_term": 0.1}
+    good: dict[str, Any] = {"gap": 0.5, "iterations": 3, "step": 0.5, "norm": 1.0, "noise_term": 0.1}
     with pytest.raises(InputError, match=r"^traces="):
         bounds.mean_squared_gradient(traces=[0.1, 0.2], **good)
     with pytest.raises(InputError, match=r"^traces="):

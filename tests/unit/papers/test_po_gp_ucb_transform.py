@@ -169,8 +169,8 @@ def test_theorem_3_asks_for_more_columns_than_anybody_uses_and_its_parts_hold():
 
 
 def test_diagonal_dominance_is_definition_3():
-    near = (-0.5 * torch.cdist(*[torch.tensor([[0.0], [0.1], [9.0]], dtype=DOUBLE)] * 2).square()).exp()
-    far = (-0.5 * torch.cdist(*[torch.tensor([[0.0], [4.0], [9.0]], dtype=DOUBLE)] * 2).square()).exp()
+    places = (torch.tensor([[0.0], [middle], [9.0]], dtype=DOUBLE) for middle in (0.1, 4.0))
+    near, far = ((-0.5 * (x - x.T).square()).exp() for x in places)
     assert bounds.is_diagonally_dominant(far)
     assert not bounds.is_diagonally_dominant(near), "no two near inputs"
     edge = torch.eye(2, dtype=DOUBLE) + torch.tensor([[0.0, 0.5], [0.5, 0.0]], dtype=DOUBLE)
