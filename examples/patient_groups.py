@@ -1,6 +1,5 @@
 """Visits of patients: everything of one patient is protected together, however often he came.
-It shows the mechanics. Protected patients are like the public ones here, so cross-validating on those would be free and as good; by default
-DPSearch would assume that they may differ."""
+It shows the mechanics. Protected patients are like the public ones here, so cross-validating on those would be free and as good."""
 
 from typing import Any
 
