@@ -108,13 +108,16 @@ def test_few_records_drawn_alike_are_told_to_cross_validate():
 
 
 def test_weighted_cv_is_taken_where_it_is_close_to_a_list_but_never_for_the_free_choice():
-    def best(first, gain):
+    def best(first, gain, close=0.1):
         methods = [rehearsal.Method(first, {}, 1.0, 0.0, 0.1), rehearsal.Method("weighted_cv", {"cells": 4}, gain, 0.0, 0.1)]
-        found = rehearsal.Rehearsal(tuple(methods), 300, 1.0)
+        found = rehearsal.Rehearsal(tuple(methods), 300, 1.0, close)
         assert ("weighted_cv is taken" in str(found)) is (found.best.strategy == "weighted_cv")
         return found.best.strategy
 
     assert [best("list", 0.91), best("bo", 0.91), best("list", 0.89), best("free", 0.99)] == ["weighted_cv", "weighted_cv", "list", "free"]
+    assert best("list", 0.99, close=0.0) == "list"
+    closes = [make(scoring=scoring).fit(*TRAIN, *PROTECTED).rehearsal_.close for scoring in ("accuracy", "neg_brier_score")]
+    assert closes == [0.0, 0.1]
 
 
 def test_a_rehearsal_without_records_agrees_with_the_search_and_takes_other_adjacencies():

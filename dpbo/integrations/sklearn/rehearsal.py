@@ -49,7 +49,6 @@ from dpbo.space import Space
 
 FOLDS, POPULATIONS, DRAWS = 5, 60, 10
 TYPICAL_SHIFT = 0.7  # of a cell's share, relative to it
-_CLOSE = 0.1  # of the gain: what searching on the weighted scores adds (benchmarks.small_data)
 CELLS, LISTS, DIFFERENCES = (4, 8, 16), (4, 16), (0.05, 0.1, 0.25)  # the last as a share of the score range's width
 
 Array = NDArray[np.float64]
@@ -253,19 +252,21 @@ class Rehearsal:
         methods: the one with the largest simulated gain first.
         units: number of protected units that was simulated.
         shift: largest simulated shift.
+        close: "weighted_cv" is preferred to a list or a search if its gain is below the largest by at most this share of it.
     """
 
     methods: tuple[Method, ...]
     units: int
     shift: float
+    close: float = 0.0
 
     @property
     def best(self) -> Method:
-        """The method to take: that with the largest simulated gain, or a "weighted_cv" instead of a list or a search that gains at most a
-        tenth more, because its own free search comes on top of what is simulated.
+        """The method to take: that with the largest simulated gain, or a "weighted_cv" close to it instead of a list or a search, because its
+        own free search comes on top of what is simulated.
         """
         first = self.methods[0]
-        close = [method for method in self.methods if method.strategy == "weighted_cv" and method.gain >= (1 - _CLOSE) * first.gain]
+        close = [method for method in self.methods if method.strategy == "weighted_cv" and method.gain >= (1 - self.close) * first.gain]
         return close[0] if close and first.strategy in ("list", "bo") else first
 
     def __str__(self) -> str:
