@@ -262,8 +262,8 @@ class Rehearsal:
 
     @property
     def best(self) -> Method:
-        """The method to take: that with the largest simulated gain, or a "weighted_cv" close to it instead of a list or a search, because its
-        own free search comes on top of what is simulated.
+        """The method to take: that with the largest simulated gain, or a "weighted_cv" close to it instead of a list or a search, because
+        its own free search comes on top of what is simulated.
         """
         first = self.methods[0]
         close = [method for method in self.methods if method.strategy == "weighted_cv" and method.gain >= (1 - self.close) * first.gain]
