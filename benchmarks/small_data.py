@@ -190,7 +190,7 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
             "below free by more than a standard error": int(over_free < -error_free),
             "below free, more fits, by more than a standard error": int(over_more < -error_more),
         })  # fmt: skip
-        best, fixed = "", (FREE, MORE, PLAIN, *FIXED)
+        best, fixed = "", (FREE, PLAIN, *FIXED)  # what DPSearch could have taken
         if all(arm in values for arm in fixed):
             best = max(fixed, key=lambda arm: values[arm].mean())
             behind, spread = mean_and_error((values[best] - values[AUTO]).tolist())
