@@ -10,12 +10,12 @@ Curves = Mapping[str, Sequence[Sequence[float]]]  # by label: repetitions of a c
 
 
 class Panel(NamedTuple):
-    """One part of a picture: curves by label, and how many evaluations an iteration has (1: the axis counts iterations)."""
+    """One part of a picture: curves by label, and how many evaluations an iteration has; 1: the axis counts iterations."""
 
     title: str
     what: str
     curves: Curves
-    evaluations: Mapping[str, int] | None = None
+    evaluations: int = 1
     log: bool = False
 
 
@@ -27,11 +27,11 @@ def draw(folder: pathlib.Path, name: str, panels: Sequence[Panel]) -> None:
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for number, (label, runs) in enumerate(panel.curves.items()):
             values = np.asarray(runs, dtype=np.float64)
-            x = np.arange(values.shape[1]) * (1 if panel.evaluations is None else panel.evaluations[label])
+            x = np.arange(values.shape[1]) * panel.evaluations
             low, middle, high = np.quantile(values, [0.1, 0.5, 0.9], axis=0)
             axes.plot(x, middle, color=f"C{number % 10}", label=label)
             axes.fill_between(x, low, high, color=f"C{number % 10}", alpha=0.15, linewidth=0)
-        axes.set(title=panel.title, ylabel=panel.what, xlabel="iterations" if panel.evaluations is None else "evaluations")
+        axes.set(title=panel.title, ylabel=panel.what, xlabel="iterations" if panel.evaluations == 1 else "evaluations")
         if panel.log:
             axes.set_yscale("log")
         axes.legend(fontsize=7)

@@ -12,7 +12,6 @@ recommends. Differences are paired, with 95 % t intervals. What the paper leaves
 are made) and the settings called "tuned" were chosen on seeds 100 to 119; figures are for seeds 0, 1, ...
 """
 
-import collections
 import dataclasses
 import functools
 import pathlib
@@ -226,7 +225,7 @@ def figure_2(runs: list[Replication]) -> tuple[str, list[Panel]]:
 def figure_3(runs: list[Replication]) -> tuple[str, list[Panel]]:
     """4.4: private, not private, random search."""
     return "dpgibo_figure_3", [
-        Panel(f"{name} settings", "validation loss", of(runs, "loss", f"GIBO {name}, mu 1", f"GIBO {name}, mu inf", "random"), _each(34))
+        Panel(f"{name} settings", "validation loss", of(runs, "loss", f"GIBO {name}, mu 1", f"GIBO {name}, mu inf", "random"), 34)
         for name in ("paper", "recommended", "tuned")
     ]
 
@@ -236,8 +235,8 @@ def figure_4(runs: list[Replication]) -> tuple[str, list[Panel]]:
     ours = [f"GIBO {name}, mu 1" for name in ("paper", "recommended", "tuned")]
     levels = [f"GIBO paper, mu {mu:g}" for mu in experiments.LEVELS]
     return "dpgibo_figure_4", [
-        Panel("mu = 1 beside searches without privacy", "validation loss", of(runs, "loss", *ours, "random", "UCB-BO"), _each(11)),
-        Panel("levels of privacy, the paper's settings", "validation loss", of(runs, "loss", *levels), _each(11)),
+        Panel("mu = 1 beside searches without privacy", "validation loss", of(runs, "loss", *ours, "random", "UCB-BO"), 11),
+        Panel("levels of privacy, the paper's settings", "validation loss", of(runs, "loss", *levels), 11),
     ]
 
 
@@ -245,17 +244,12 @@ def figure_5(runs: list[Replication]) -> tuple[str, list[Panel]]:
     """C.5: three beliefs about the noise."""
     return "dpgibo_figure_5", [
         Panel(f"sigma = {sigma:g}, truth 0.01", "true validation loss",
-              of(runs, "loss", f"GIBO paper, sigma {sigma:g}", f"GIBO recommended, sigma {sigma:g}", "random"), _each(11))
+              of(runs, "loss", f"GIBO paper, sigma {sigma:g}", f"GIBO recommended, sigma {sigma:g}", "random"), 11)
         for sigma in experiments.MODEL_SIGMAS
     ]  # fmt: skip
 
 
 FIGURES = {"4.1": figure_1, "4.2": figure_2, "4.3": figure_4, "noisy": figure_5}
-
-
-def _each(evaluations: int) -> dict[str, int]:
-    """Of one iteration, whatever the method."""
-    return collections.defaultdict(lambda: evaluations)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -46,6 +46,12 @@ def directions(b: int, d: int) -> Tensor:
     return torch.cat([central(d), 2.0 * directions(b - 2 * d, d)])
 
 
+def midpoint_grid(count: int, d: int, side: float) -> Tensor:
+    """The middles of `count` equal parts of [0, side] in each of d coordinates, `count^d x d`."""
+    middles = (torch.arange(count, dtype=torch.float64) + 0.5) * (side / count)
+    return torch.cartesian_prod(*[middles] * d).reshape(-1, d)
+
+
 def rotation(d: int, generator: torch.Generator) -> Tensor:
     """A uniformly random orthogonal matrix, `d x d`: the QR of Gaussians, signs fixed (Mezzadri 2007)."""
     Q, R = torch.linalg.qr(torch.randn(d, d, dtype=torch.float64, generator=generator))

@@ -118,8 +118,8 @@ class Found(NamedTuple):
 
 
 Strategy = Callable[..., Found]
-_SMOOTH, _CLOSE = ("true_class_probability", "neg_brier_score"), 0.1  # where searching on the weighted scores added to the gain
-# (benchmarks.small_data); by accuracy it took from it (benchmarks.main_job)
+_SMOOTH = ("true_class_probability", "neg_brier_score")  # weighted_cv's own search adds to the gain; by accuracy it took from it
+_CLOSE = 0.1  # of the gain (benchmarks.small_data, main_job)
 _UNPAIRED = ("accuracy", "neg_log_loss")  # differences of 0/1 scores are -1, 0 or 1; those of log losses are skewed, so a clip misleads
 SHIFT = 1.0  # the largest simulated shift, in standard deviations
 SEARCHES = ("bo", "turbo", "saas")

@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from gpytorch.kernels import Kernel
 
-from dpbo.acquisition.designs import rotation, simplex
+from dpbo.acquisition.designs import midpoint_grid, rotation, simplex
 from dpbo.errors import InputError
 from dpbo.models.gradient_posterior import GradientPosterior
 from dpbo.validation import Positive, Within, checked
@@ -76,6 +76,5 @@ def lattice_design(kernel: Kernel, start: Annotated[torch.Tensor, _START], *, to
     side = math.ceil(2.0 * radius * math.sqrt(d) / low) if low > 0.0 else _MOST_POINTS
     if side**d * (d + 1) > _MOST_POINTS:
         raise InputError("tolerance", tolerance, f"one for which {_MOST_POINTS:,} points are enough", "It grows as radius^d.")
-    middles = (torch.arange(side, dtype=torch.float64) + 0.5) * (4.0 * radius / side) - 2.0 * radius
-    centres = start + torch.cartesian_prod(*[middles] * d).reshape(-1, d)
+    centres = start - 2.0 * radius + midpoint_grid(side, d, 4.0 * radius)
     return LatticeDesign((centres.unsqueeze(1) + good * corners).reshape(-1, d), low, side**d)

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import torch
 from gpytorch.kernels import Kernel
 
+from dpbo.acquisition.designs import midpoint_grid
 from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
 from dpbo.errors import InputError
 from dpbo.events import Event, NotPrivateEvent
@@ -78,7 +79,10 @@ class KusnerSearch:
     def __post_init__(self) -> None:
         bounds.require_demonstration(self.constants, self.allow_not_private)
         object.__setattr__(self, "candidates", self.candidates.detach().clone())
-        object.__setattr__(self, "kernel", _unit_kernel(self.kernel, self.candidates))
+        object.__setattr__(self, "kernel", copy.deepcopy(self.kernel))
+        prior = FiniteGP(self.candidates, self.kernel, self.noise).variance
+        if not bool(((prior - 1.0).abs() < 1e-9).all()):
+            raise InputError("kernel", type(self.kernel).__name__, "of variance 1 at every candidate", "Scale the gain instead.")
 
     def best(self) -> KusnerBest:
         """Algorithm 1's query for the best candidate: release it by ExponentialMechanism."""
@@ -170,15 +174,7 @@ def grid_of_box(*, points: Count, dimension: Count, side: Positive) -> torch.Ten
     """
     if points**dimension > _MOST_CANDIDATES:
         raise InputError("points", points, f"so many that points^dimension is at most {_MOST_CANDIDATES:,}")
-    middles = (torch.arange(points, dtype=torch.float64) + 0.5) * (side / points)
-    return torch.cartesian_prod(*[middles] * dimension).reshape(-1, dimension)
-
-
-def _unit_kernel(kernel: Kernel, candidates: torch.Tensor) -> Kernel:
-    """A copy. Raises InputError where its variance is not 1 at every candidate."""
-    if not bool(((FiniteGP(candidates, kernel, 1.0).variance - 1.0).abs() < 1e-9).all()):
-        raise InputError("kernel", type(kernel).__name__, "of variance 1 at every candidate", "Scale the gain instead.")
-    return copy.deepcopy(kernel)
+    return midpoint_grid(points, dimension, side)
 
 
 def _gained(search: KusnerSearch, x: torch.Tensor, view: View) -> float:
