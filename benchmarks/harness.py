@@ -11,6 +11,7 @@ import pathlib
 import platform
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -18,9 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+from dpbo.curator.record_fingerprints import RepeatedRecordsWarning
+
 
 def options(description: str | None, arguments: Sequence[str] | None, **own: Any) -> argparse.Namespace:
     """The arguments of a benchmark, by default this process's; `own` are its own options with their defaults."""
+    warnings.simplefilter("ignore", RepeatedRecordsWarning)  # benchmarks release about the same public records again and again
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--smoke", action="store_true", help="a tiny version, to see that it runs")
     parser.add_argument("--seed", type=int, default=0)

@@ -198,7 +198,7 @@ def picture(drawn: dict[problems.Problem, Curves], folder: pathlib.Path) -> None
     figure.suptitle("private: one row moves by a norm of at most 1, of rows within 25; answers not protected")
     figure.tight_layout()
     folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / "po_gp_ucb.png", dpi=120)
+    figure.savefig(folder / "po_gp_ucb_figure_2.png", dpi=120)
 
 
 def main(arguments: list[str] | None = None) -> None:
