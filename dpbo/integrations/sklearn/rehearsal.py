@@ -18,9 +18,11 @@ from them with replacement.
 Weighted cross-validation ("weighted_cv"). A tree splits the public records by label and the default model's predictions into cells within
 which the candidates' score differences vary little. The shares of the protected records in these cells are released once, with noise.
 Public scores, weighted by released share over public share, then estimate each candidate's score on the protected population (Sugiyama,
-Krauledat & Mueller 2007, with the density ratio constant in a cell). The released shares are shrunk toward the public ones: share + v / (v
-+ noise variance + sampling variance) * (released - share), where v = (0.7 share)^2 is the shift that is thought typical. The estimate is
-biased where a cell's records differ between the populations; this does not touch the privacy, which rests on the release of the shares.
+Krauledat & Mueller 2007, with the density ratio constant in a cell). The released shares are shrunk toward the public ones: share + t *
+(released - share) with t the posterior mean of v / (v + noise variance + sampling variance), where v = (s share)^2 is the shift that is
+typical. Its size s, from none to 140 % of a share, is learned from the same released shares (equal prior weights, normal likelihood): after
+the release this costs nothing. The estimate is biased where a cell's records differ between the populations; this does not touch the
+privacy, which rests on the release of the shares.
 The weighted score is public, so a Bayesian optimisation on it, half as many configurations again, costs fits but no privacy.
 
 A private choice ("list"). The candidates are ordered by the public score, the default second; one selection mechanism chooses among the
@@ -35,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 from sklearn.base import is_classifier
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 from sklearn.tree import DecisionTreeRegressor
@@ -48,7 +51,7 @@ from dpbo.queries.score_evaluation import tensor_of
 from dpbo.space import Space
 
 FOLDS, POPULATIONS, DRAWS = 5, 60, 10
-TYPICAL_SHIFT = 0.7  # of a cell's share, relative to it
+TYPICAL_SHIFTS = np.array([0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4])  # of a cell's share, relative to it
 CELLS, LISTS, DIFFERENCES = (4, 8, 16), (4, 16), (0.05, 0.1, 0.25)  # the last as a share of the score range's width
 
 Array = NDArray[np.float64]
@@ -163,9 +166,12 @@ class Shares:
     def shrunk(self, released: Array, noise_std: float, units: float) -> Array:
         """Released shares (`... x cells`), scaled to sum 1 and shrunk toward the public ones."""
         released = released / released.sum(-1, keepdims=True).clip(0.1)
-        typical = (TYPICAL_SHIFT * self.share) ** 2
-        trust = typical / (typical + noise_std**2 + self.share * (1 - self.share) / units)
-        share = np.maximum(self.share + trust * (released - self.share), 0.0)
+        shift, error = released - self.share, noise_std**2 + self.share * (1 - self.share) / units + 1e-12
+        typical = (TYPICAL_SHIFTS[:, None] * self.share) ** 2
+        variance = typical + error
+        log_likelihood = -0.5 * (shift[..., None, :] ** 2 / variance + np.log(variance)).sum(-1)
+        trust = softmax(log_likelihood, axis=-1) @ (typical / variance)
+        share = np.maximum(self.share + trust * shift, 0.0)
         return np.asarray(share / share.sum(-1, keepdims=True).clip(1e-9))
 
     def variance(self, scores: Array, share: Array) -> Array:
