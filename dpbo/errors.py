@@ -3,6 +3,7 @@
 import copyreg
 import enum
 from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +93,10 @@ class PrivateFailure(PrivacyError):
 
 class ReleaseLost(PrivacyError):
     """This handle was charged but its value was never delivered; it is never drawn a second time."""
+
+
+class WorkersDied(PrivacyError, BrokenExecutor):
+    """The executor's workers died, and dpbo cannot replace them. Nothing was charged."""
 
 
 class OpacityError(PrivacyError, TypeError):

@@ -19,7 +19,6 @@ from typing import Annotated, Any
 import scipy.stats
 import torch
 from botorch.models import SingleTaskGP
-from tqdm import tqdm
 
 from dpbo.accounting.calibration import budget_cost, describe_budget
 from dpbo.curator.birth import plan_terms
@@ -34,6 +33,7 @@ from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.models.builders import ModelBuilder, default_gp
 from dpbo.privacy import Budget
+from dpbo.progress import progress_bar
 from dpbo.queries.cells import CellMeans
 from dpbo.queries.clipped import ClippedMean, ScoreRanges
 from dpbo.queries.query import Query, copy_mutable
@@ -43,7 +43,6 @@ from dpbo.space import Space
 from dpbo.validation import POINTS, Count, Name, Within, checked, warn
 
 _LOG = logging.getLogger(__name__)
-BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}|"  # no times: how long a score takes may depend on the records
 _STATED = (
     "cells", "divisor", "largest_difference", "max_records_per_unit", "reference", "sample_rate", "score_range", "weights", "worst",
 )  # fmt: skip
@@ -327,9 +326,9 @@ class PrivateObjective:
             lost = done - len(self.curator.ledger.values(self.name))
             if not self.curator.rank:
                 fate = f"{lost} lost: charged, but never delivered" if lost else "0 lost"
-                _LOG.warning("%r: resumed %d of %d evaluations, %s", self.name, done, self.evaluations, fate)
-        hidden = True if self.curator.rank else None
-        self._bar = tqdm(total=self.evaluations, initial=done, desc=self.name, disable=hidden, delay=0.1, bar_format=BAR)
+                level = logging.WARNING if lost else logging.INFO
+                _LOG.log(level, "%r: resumed %d of %d evaluations, %s", self.name, done, self.evaluations, fate)
+        self._bar = progress_bar(self.name, self.evaluations, done=done, rank=self.curator.rank)
         for std, (lower, upper) in zip(self.noise_std.tolist(), mean.ranges, strict=True):
             if std > (upper - lower) / 10:
                 text = (f"each evaluation has noise of standard deviation {std:.3g}, more than a tenth of the score range "

@@ -353,4 +353,6 @@ def _words(hint: Any) -> str:
         return " or ".join(f"{kind.__name__}.{member}" for member in kind.__members__)
     if kind.__name__ == "Tensor":
         return "a dense real tensor"
-    return f"{'an' if kind.__name__[0] in 'AEIO' else 'a'} {kind.__name__}"
+    known = kind.__module__.partition(".")[0] in ("builtins", "dpbo", "torch")
+    name = kind.__name__ if known else f"{kind.__module__}.{kind.__name__}"  # other libraries have several classes of one name
+    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"

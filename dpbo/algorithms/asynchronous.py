@@ -32,7 +32,7 @@ import torch
 
 from dpbo.acquisition.expected_improvement import Proposer, Proposes, posterior_mean
 from dpbo.curator.handle import LOST, Handle
-from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure
+from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure, WorkersDied
 from dpbo.objective import PrivateObjective
 from dpbo.space import Space
 from dpbo.validation import Count, checked
@@ -63,12 +63,16 @@ class Pool:
             return lost
 
     def renew(self, error: BaseException) -> None:
-        """Replace a broken executor. Raises the error if no callable was given, or after three breaks without a finished job."""
+        """Replace a broken executor. Raises WorkersDied if no callable was given, or after three breaks without a finished job."""
         self.breaks += 1
-        if self._make is None or self.breaks > _MOST_BREAKS:
-            error.add_note("Nothing was charged. Give a callable that makes an executor, in place of the executor, to survive up to three "
-                           "breaks in a row; run() again goes on with the same points.")  # fmt: skip
-            raise error
+        if self._make is None:
+            raise WorkersDied("A worker process died: it was killed, ran out of memory, or the score or fit ended it. Nothing was charged. "
+                              "Call run() again with a callable that makes an executor, such as run(lambda: ProcessPoolExecutor(4)): it "
+                              "replaces dead workers and goes on with the same points.") from error  # fmt: skip
+        if self.breaks > _MOST_BREAKS:
+            raise WorkersDied(f"Workers died {self.breaks} times without finishing an evaluation: the score or fit ends its process, or "
+                              "memory runs out. Nothing was charged. Try score and fit on public records in one process; run() again goes "
+                              "on with the same points.") from error  # fmt: skip
         self._executor.shutdown(wait=False)
         self._executor = self._make()
 
@@ -158,7 +162,7 @@ class AsynchronousBO:
                 again if a killed worker broke its executor, and what it made is shut down at the end.
 
         Raises:
-            BrokenExecutor: the given executor broke, or three in a row did.
+            WorkersDied: a BrokenExecutor; the given executor broke, or more than three in a row did.
             PrivateFailure: the score failed.
             LedgerUnavailable: the ledger could not be written; the next `run` stores the value.
             Exception: whatever `fit` raises and `skip` does not name.

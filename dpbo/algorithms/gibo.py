@@ -32,7 +32,6 @@ from typing import Annotated, Any
 
 import torch
 from gpytorch.kernels import Kernel, RBFKernel
-from tqdm import tqdm
 
 from dpbo.accounting.calibration import describe_budget
 from dpbo.algorithms import private_choice
@@ -46,8 +45,9 @@ from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.mechanisms.selection import SelectionMechanism
 from dpbo.models.gradient_posterior import GradientPosterior
-from dpbo.objective import BAR, NoiseWarning
+from dpbo.objective import NoiseWarning
 from dpbo.privacy import Budget
+from dpbo.progress import progress_bar
 from dpbo.queries.gradient import ClippedGradient, Loss, lengths
 from dpbo.queries.query import Query
 from dpbo.queries.score_evaluation import tensor_of
@@ -194,8 +194,7 @@ class DPGIBO:
 
     def run(self) -> GIBOResult:
         """Run all iterations that are left, first one whose value could not be stored earlier."""
-        done, hidden = len(self._gradients), True if self.curator.rank else None
-        with tqdm(total=self.iterations, initial=done, desc=self.name, disable=hidden, delay=0.1, bar_format=BAR) as bar:
+        with progress_bar(self.name, self.iterations, done=len(self._gradients), rank=self.curator.rank) as bar:
             while self._pending is not None or self.remaining:
                 X = self.ask()
                 self.tell(X, self._pending if self._pending is not None else self.evaluate(X))

@@ -11,6 +11,7 @@ A charge stands whatever happens next. A charge without a value is a lost releas
 
 import contextlib
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
 
@@ -24,6 +25,7 @@ from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch
 from dpbo.events import Event
 from dpbo.validation import Count, Within, checked, require_json
 
+_LOG = logging.getLogger(__name__)
 SCHEMA = 1
 NOTES = ("assume", "void")
 Text = Annotated[str, Within("text of 1 to 200 characters, without NUL", lambda value: 0 < len(value) <= 200 and "\0" not in value)]
@@ -107,6 +109,7 @@ class Ledger:
                 return known.event
             record = _write(connection, self._chain, "reserve", name, wanted.to_json())
         self._saw(record)
+        _LOG.info("%r: reserved %d releases", name, slots)
         return event
 
     def charge(self, name: Text, event: Event, details: Mapping[str, Any], plan: str | None = None, *, used: int | None = None) -> int:
@@ -133,7 +136,12 @@ class Ledger:
             if entry not in self._chain.unanswered:
                 return
             record = _write(connection, self._chain, "value", name, {"entry": entry, "values": list(values)})
+            plan = self._chain.reservations.get(charge.body["plan"] or "")
         self._saw(record)
+        if plan is None:
+            _LOG.info("%r: released", name)
+        else:
+            _LOG.info("%r: released %d of %d", plan.name, record.used[plan.name], plan.slots)
 
     def note(self, kind: str, text: Text) -> None:
         """Note once, for every later statement: an assumption ("assume"), or why there is no guarantee ("void").

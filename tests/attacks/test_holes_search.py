@@ -1,5 +1,6 @@
 """Searches that spent more than they said, or answered another question than the one asked: each attack won once."""
 
+import logging
 import stat
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_a_search_is_resumed_with_what_it_began_with_alone(tmp_path, caplog):
     ):
         with pytest.raises(PlanChanged, match=f"another value of {name}, .*Nothing was charged"):
             search(**{**ledger, "scoring": within(0.5), **changed}).fit(*tables)
-    caplog.clear()
+    caplog.set_level(logging.INFO, "dpbo")
     again = search(**ledger, scoring=within(0.5)).fit(*train, X[::-1].copy(), y[::-1].copy())
     assert again.statement().entries == first.statement().entries, "in another order they are the same records"
     assert "resumed 2 of 2 evaluations, 0 lost" in caplog.text

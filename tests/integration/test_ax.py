@@ -179,6 +179,8 @@ def test_what_does_not_fit_and_what_has_no_gradient_are_refused():
     loop = a_loop()
     with pytest.raises(InputError, match="experiment over C"):
         ClientObjective(objective(), Space(C=scipy.stats.uniform()), loop.client)._require_suitable()
+    with pytest.raises(InputError, match=r"client must be an ax\.api\.client\.Client"):  # Ax has several clients
+        ClientObjective(objective(), SPACE, object())
     with pytest.raises(InputError, match="left out for a client that has an experiment"):
         a_loop(client=loop.client, strategy=noisy_improvement())
     other = a_loop()

@@ -56,3 +56,20 @@ def test_dependencies_have_lower_bounds_only_and_constraints_pin_them_all():
             assert bound
             assert "," not in bound
             assert name.partition("[")[0].lower() in {pin.lower() for pin in pins}, name
+
+
+def test_an_editable_install_is_a_plain_path_that_type_checkers_follow(tmp_path):
+    code = "from importlib.machinery import PathFinder; print(PathFinder.find_spec('dpbo').origin)"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert pathlib.Path(done.stdout.strip()) == ROOT / "dpbo" / "__init__.py"
+    assert (ROOT / "dpbo" / "py.typed").exists()
+
+
+@pytest.mark.deep
+def test_a_users_script_is_type_checked_strictly_against_the_stubs(tmp_path):
+    script = tmp_path / "use.py"
+    script.write_text("import dpbo\nfrom dpbo.algorithms import DPGIBO\nreveal_type(dpbo.Budget(1.0, 1e-6))\nreveal_type(DPGIBO.run)\n")
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", script], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert '"dpbo.privacy.Budget"' in done.stdout
+    assert "dpbo.algorithms.gibo.GIBOResult" in done.stdout

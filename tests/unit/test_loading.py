@@ -1,7 +1,10 @@
 """What loads what: the ledger without torch, opacus without touching the application's logging."""
 
+import importlib
 import subprocess
 import sys
+
+import pytest
 
 CODE = """
 import sys, dpbo
@@ -40,3 +43,11 @@ def test_the_ledger_loads_without_torch_every_lazy_name_resolves_and_logging_is_
     assert (imported, light, optional) == ("[]", "[]", "[]")
     assert "PrivateObjective" in names
     assert logging == "True 0"
+
+
+def test_an_integration_without_its_library_names_the_command_that_installs_it(monkeypatch):
+    for library in ("optuna", "ax"):
+        monkeypatch.setitem(sys.modules, library, None)  # as where it is not installed
+        monkeypatch.delitem(sys.modules, name := f"dpbo.integrations.{library}", raising=False)
+        with pytest.raises(ModuleNotFoundError, match=rf"Install it with: pip install 'dpbo\[{library}\]'"):
+            importlib.import_module(name)

@@ -1,7 +1,6 @@
 """PrivateObjective: the one changed line of a BoTorch loop."""
 
 import functools
-import string
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,7 +17,7 @@ from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
-from dpbo.objective import BAR, NoiseWarning
+from dpbo.objective import NoiseWarning
 from dpbo.queries import ClippedMean
 
 N = 5000
@@ -286,9 +285,3 @@ def test_values_of_other_questions_under_its_plan_are_no_part_of_its_history():
     assert torch.equal(kept, X[:2])
     assert Y.shape == Yvar.shape == (2, 1)
     assert search.remaining == 0, "they took their slots"
-
-
-def test_bars_show_no_clock():
-    """How long private scores take is nobody's business: a bar says what was charged, and no time, rate or estimate."""
-    shown = {name for _, name, _, _ in string.Formatter().parse(BAR) if name}
-    assert shown == {"desc", "n_fmt", "total_fmt", "bar"}

@@ -5,6 +5,9 @@ import warnings
 
 import lazy_loader
 
+from dpbo.integrations.extras import require_extra
+
+require_extra("ax", "ax")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     importlib.import_module("ax.api.client")

@@ -24,6 +24,7 @@ from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, RolesEvent, SelectionEvent
 from dpbo.mechanisms.additive import LEAST, MOST
 from dpbo.privacy import Adjacency, Budget
+from dpbo.progress import progress_bar
 from dpbo.run_counts import RunCountLaw, TruncatedNegativeBinomial
 from dpbo.validation import Count, Positive, ScoreRange, between, checked
 
@@ -144,7 +145,12 @@ def plan_tuning(
         "search": _Strategy(float(runs), runs, lambda event: event.repeated(event.slots * runs)),
         "once": _Strategy(1.0, 1, lambda event: event),
     }
-    return TuningPlans({name: _plan(name, one, budget, config, adjacency, width / validation) for name, one in strategies.items()})
+    plans = {}
+    with progress_bar("plan_tuning", len(strategies)) as bar:
+        for name, strategy in strategies.items():
+            plans[name] = _plan(name, strategy, budget, config, adjacency, width / validation)
+            bar.update()
+    return TuningPlans(plans)
 
 
 class _Strategy(NamedTuple):

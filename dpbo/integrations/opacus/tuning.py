@@ -89,7 +89,7 @@ def tune(
     dataset: str | None = None,
     ledger: str | None = None,
 ) -> TunedModel:
-    """Tune by a plan of `plan_tuning`.
+    """Tune by a plan of `plan_tuning`. A search shows its progress; a selection shows none, because its runs are hidden.
 
     Args:
         fit: `fit(parameters, session) -> model`; takes training records from the session only, and leaves none in an attribute of the model

@@ -2,8 +2,10 @@
 
     private = TrialObjective(objective, space)
     study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner(), sampler=NoiseAwareSampler(space))
-    private.resume(study)                    # adds values that the ledger has and the study has not
     study.optimize(private, n_trials=40)     # stops by itself when the reservation is used up
+
+The first trial of an empty study adds the values that the ledger already has. A study that was kept and may lack some, because a worker
+was killed, gets them by `private.resume(study)`.
 
 A study and its storage hold released values, public points and the noise's variance, so samplers, plots, importances and dashboards may use
 them freely. Fit and score never get the trial, so no raw score can be reported or pruned on.
@@ -90,7 +92,8 @@ class TrialObjective:
     The trial keeps the noise's variance ("yvar") and the value's name in the ledger ("entry"), nothing else. A fit that raises makes a
     failed trial and costs nothing; a score that fails on private records ends the study by `StudyEnded`, and Optuna stores nothing of it.
     Several processes may share one study and one ledger: each charge is one transaction of the ledger. A worker that finds the budget used
-    up stops its loop; a trial that it had begun ends pruned, without a value.
+    up stops its loop; a trial that it had begun ends pruned, without a value. If the ledger has values of an earlier run, trial 0 of a new
+    study adds them as trials and ends pruned, unless its point was enqueued.
 
     Args:
         objective: an objective of one metric, which is maximised.
@@ -117,6 +120,10 @@ class TrialObjective:
         if not isinstance(trial, optuna.Trial):
             raise InputError("trial", trial, "a Trial of a study", "A FixedTrial has no study; evaluate its point by the objective.")
         require_suitable(trial.study)
+        if trial.number == 0 and (added := self._add_released(trial.study, but=(TrialState.COMPLETE, TrialState.RUNNING))):
+            queued = "fixed_params" in trial.study.get_trials(deepcopy=False)[0].system_attrs
+            if not queued:  # the sampler chose this trial's point before the values were there
+                raise optuna.TrialPruned(f"{added} released values were added from the ledger; the next trials follow them.")
         if not self.objective.remaining:
             self._refuse(trial.study)
         x = self.suggestions.suggest(trial)
@@ -151,11 +158,15 @@ class TrialObjective:
             InputError: an unsuitable study, or one whose trials are kept in the ledger's own SQLite file.
         """
         require_suitable(study)
+        return self._add_released(study, but=(TrialState.COMPLETE,))
+
+    def _add_released(self, study: optuna.Study, *, but: tuple[TrialState, ...]) -> int:
+        """Add every released value but those of trials in these states: a running trial of this loop will return its own."""
         ledger = self.objective.curator.ledger
         _require_other_file(study, ledger.storage.url)
         values = ledger.values(self.objective.name)
         with ledger.storage.writing():  # nothing is written: this is a lock between processes
-            known = {trial.user_attrs.get(ENTRY) for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))}
+            known = {trial.user_attrs.get(ENTRY) for trial in study.get_trials(deepcopy=False, states=but)}
             missing = [value for value in values if value["handle"] not in known]
             for value in missing:
                 shown = self.suggestions.shown(torch.tensor(value["details"]["x"], dtype=torch.float64))

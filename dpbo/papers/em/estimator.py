@@ -40,6 +40,7 @@ from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
+from dpbo.progress import progress_bar
 from dpbo.queries.ball import Ball
 from dpbo.queries.point_sums import PointSums
 from dpbo.statement import Statement
@@ -119,6 +120,7 @@ class EMSchedule:
                       "Start again under another name; the charge stays.")  # fmt: skip
             raise LedgerMismatch("values", len(self._known), charged, remedy)
         self._turn = 0
+        self._bar = progress_bar(name, slots, done=charged, rank=curator.rank)
 
     def release(self, query: PointSums, stage: str, rows: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
         """The next release: from the ledger if it was made before, else charged and made now.
@@ -143,7 +145,10 @@ class EMSchedule:
             handle = self.curator.evaluate(query, stage=stage, question=question)
             (release,) = self.curator.release_all([handle], self.mechanism, name=self.name, plan=self.name, used=self._turn)
             value = release.value.clone()
+            self._bar.update()
         self._turn += 1
+        if self._turn == self.slots:
+            self._bar.close()
         law = self.mechanism.law(query.scale(self.curator.adjacency), query.quanta(self.curator.units))
         return value.reshape(rows, -1), torch.tensor(law.std, dtype=torch.float64).reshape(rows, -1)
 

@@ -1,0 +1,11 @@
+"""Progress bars that count and show no times: how long private work takes may depend on the records."""
+
+from typing import Any
+
+from tqdm import tqdm
+
+
+def progress_bar(name: str, total: int, *, done: int = 0, rank: int = 0) -> Any:
+    """A tqdm bar on stderr; shown on a terminal only, and by the first of several ranks."""
+    form = "{desc}: {n_fmt}/{total_fmt} |{bar}|"
+    return tqdm(total=total, initial=done, desc=name, disable=True if rank else None, delay=0.1, bar_format=form)

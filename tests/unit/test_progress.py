@@ -1,0 +1,60 @@
+"""What a user sees of a run while it runs: bars and log lines, of public facts alone."""
+
+import io
+import logging
+import re
+import sys
+import time
+from typing import Any
+
+import torch
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo.papers.em import DPKMeans
+
+TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def slow(x, records):
+    time.sleep(0.06)  # bars are drawn after 0.1 s
+    return records[:, 0]
+
+
+def objective(tmp_path, records, **changed):
+    owner = Curator(records, **TERMS, dataset="patients", ledger=str(tmp_path / "l.db"))
+    return PrivateObjective(owner, slow, score_range=(0.0, 1.0), evaluations=4, **changed)
+
+
+def test_bars_count_on_a_terminal_and_show_no_times(tmp_path, monkeypatch):
+    """How long private scores take may depend on the records: a bar shows no time, rate or estimate."""
+    records = torch.rand(2000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(71))
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    objective(tmp_path, records)(torch.zeros(4, 1, dtype=torch.float64))
+    objective(tmp_path, records)
+    points = torch.rand(300_000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(72))
+    DPKMeans(4, budget=Budget(1.0, 1e-6), radius=2.0, max_iter=9, random_state=0).fit(points)
+    shown = terminal.getvalue()
+    for counted in ("objective: 4/4", "k-means: 9/9"):
+        assert counted in shown, (counted, shown)
+    assert not re.search(r"\d:\d\d|it/s|s/it|\?", shown), shown
+
+
+def test_the_log_says_what_was_reserved_released_resumed_and_lost_and_no_value(tmp_path, caplog):
+    records = torch.rand(2000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(73))
+    caplog.set_level(logging.INFO, "dpbo")
+    first = objective(tmp_path, records)
+    Y, _ = first(torch.zeros(1, 1, dtype=torch.float64))
+    ledger, slot = first.curator.ledger, first.curator.ledger.charges("objective")[0].body["slots"][0]
+    lost = {"units": 2000, "slots": [{**slot, "handle": "0" * 32}]}
+    assert [record.levelname for record in caplog.records] == ["INFO"] * 2
+    ledger.charge("objective", ledger.reservation("objective").event, lost, "objective")  # a process killed here leaves this
+    objective(tmp_path, records)
+    assert caplog.records[-1].levelname == "WARNING"
+    for line in ("'objective': reserved 4 releases", "'objective': released 1 of 4", "'objective': resumed 2 of 4 evaluations, 1 lost"):
+        assert line in caplog.text
+    assert f"{Y.item():.3g}" not in caplog.text
