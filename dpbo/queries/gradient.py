@@ -124,17 +124,22 @@ class ClippedGradient(Query):
             if isinstance(column, Failure):
                 return column
             fresh.append(column)
-        columns = [*(column for losses in view.earlier for column in losses), *fresh]
+        off, columns = self._center_taken_off(view.device), list[torch.Tensor]()
+        for off_earlier, *losses in view.earlier:
+            more = off - off_earlier
+            columns += [(column.to(torch.float64) - more).to(fresh[0].dtype) if more else column for column in losses]
+        columns += fresh
         if len(columns) != self.weights.shape[1]:
             raise InputError("weights", tuple(self.weights.shape), f"of shape d x N with N = {len(columns)} points in all")
-        total = clipped_sum(columns, self.weights, self.clip, self.quanta()[0], self.center)
-        return IntegerSum(total.cpu(), self.quanta(), tuple(fresh) if self.keep else None)
+        total = clipped_sum(columns, self.weights, self.clip, self.quanta()[0], self.center - off)
+        return IntegerSum(total.cpu(), self.quanta(), (off, *fresh) if self.keep else None)
 
     def _unit_losses(self, pieces: Iterable[torch.Tensor], view: View, own: frozenset[int]) -> torch.Tensor:
-        """Each unit's loss at one point; NaN where one of its records has none."""
+        """Each unit's loss at one point, less `_center_taken_off`; NaN where one of its records has none."""
         # the dtype is public, as every unit's numbers are rounded to it: float32 where the GPU's kernel reads them
         dtype = torch.float32 if can_sum_in_one_pass(view.device, len(self.weights)) else torch.float64
-        losses = loss_column(pieces, view.device, own, dtype)
+        off = self._center_taken_off(view.device)
+        losses = loss_column(pieces, view.device, own, dtype, off if self.loss_range is None else 0.0)
         if self.loss_range is None:
             return losses
         grid = Lattice.over(*self.loss_range, origin=0.0, worst="upper", units=view.public_units)
@@ -142,11 +147,17 @@ class ClippedGradient(Query):
         means = unit_means([losses.unsqueeze(1)], grid, view.groups, view.rows).to(torch.float64) * grid.quantum
         broken = ~losses.isfinite()
         means[broken if view.groups is None else view.groups[broken]] = torch.nan
-        return means.to(dtype)
+        return means.sub_(off).to(dtype)
+
+    def _center_taken_off(self, device: torch.device) -> float:
+        """What is taken off losses before they are kept: the center where they are rounded to float32, which it could drown."""
+        return self.center if can_sum_in_one_pass(device, len(self.weights)) else 0.0
 
 
-def loss_column(pieces: Iterable[torch.Tensor], device: torch.device, own: frozenset[int], dtype: torch.dtype) -> torch.Tensor:
-    """The losses of all records, shape `n`, on the records' device.
+def loss_column(
+    pieces: Iterable[torch.Tensor], device: torch.device, own: frozenset[int], dtype: torch.dtype, center: float = 0.0
+) -> torch.Tensor:
+    """The losses of all records less `center`, shape `n`, on the records' device.
 
     They are copied, because a loss may use its buffer again; only a view of the records (storages in `own`) is taken as it is. Every
     number is converted to float64 first: if the loss fails on one record, all are scored on the CPU in float64, and the bits of the
@@ -154,8 +165,9 @@ def loss_column(pieces: Iterable[torch.Tensor], device: torch.device, own: froze
     """
     parts = []
     for piece in pieces:
-        lent = device == piece.device and piece.untyped_storage().data_ptr() in own and dtype in (torch.float64, piece.dtype)
-        parts.append(piece[:, 0] if lent else piece[:, 0].to(device, torch.float64, copy=True).to(dtype))
+        lent = not center and device == piece.device and piece.untyped_storage().data_ptr() in own and dtype in (torch.float64, piece.dtype)
+        losses = piece[:, 0] if lent else piece[:, 0].to(device, torch.float64, copy=True)
+        parts.append(losses if lent else (losses.sub_(center) if center else losses).to(dtype))
     if not parts:
         return torch.zeros(0, dtype=dtype, device=device)
     return parts[0] if len(parts) == 1 else torch.cat([part.to(dtype) for part in parts])
@@ -190,7 +202,8 @@ def clipped_sum(columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: fl
         center: subtracted from every number.
     """
     if can_sum_in_one_pass(columns[0].device, len(weights)):
-        return one_pass_sum(columns, weights, clip, quantum, center, aim=aim_of(math.floor(clip / quantum), len(weights)))
+        centered = [column.to(torch.float64) - center for column in columns] if center else columns
+        return one_pass_sum(centered, weights, clip, quantum, aim=aim_of(math.floor(clip / quantum), len(weights)))
     total = torch.zeros(len(weights), dtype=torch.int64, device=columns[0].device)
     for vectors, count in _products(columns, weights, center):
         total += _clipped(vectors, clip, quantum)[:, :count].sum(1)

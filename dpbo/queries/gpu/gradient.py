@@ -1,4 +1,4 @@
-"""`queries.gradient.clipped_sum` in one pass on a GPU: W (y - center), whole numbers, clip and sum, without a vector in memory.
+"""`queries.gradient.clipped_sum` in one pass on a GPU: W y, whole numbers, clip and sum, without a vector in memory.
 
 A program takes ROWS units at a time: each product by three tf32 products on the tensor cores, which together have float32's precision;
 float32 sums; then the steps of `clipped_sum` in float64 and integers. So from equal vectors it makes the same whole numbers as the CPU, and
@@ -35,17 +35,15 @@ def _works(device: torch.device) -> bool:
     """Whether the kernel compiles and gives a right sum, tried once: Triton, its compiler, or this GPU's tensor cores may be missing."""
     try:
         ones = torch.ones(3, dtype=torch.float32, device=device)
-        return one_pass_sum([ones], torch.ones(1, 1, dtype=torch.float64), 4.0, 0.5, 0.0, aim=7.0).tolist() == [6]
+        return one_pass_sum([ones], torch.ones(1, 1, dtype=torch.float64), 4.0, 0.5, aim=7.0).tolist() == [6]
     except torch.OutOfMemoryError:  # not cached: there may be memory the next time
         raise
     except Exception:
         return False
 
 
-def one_pass_sum(
-    columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float, center: float, *, aim: float
-) -> torch.Tensor:
-    """As `queries.gradient.clipped_sum`; `aim` is the length in quanta that long vectors are shortened to (`aim_of`)."""
+def one_pass_sum(columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float, *, aim: float) -> torch.Tensor:
+    """As `queries.gradient.clipped_sum` with center 0; `aim` is the length in quanta that long vectors are shortened to (`aim_of`)."""
     from dpbo.queries.gpu.kernels import gradient_sum
 
     columns = [_ready(column) for column in columns]
@@ -67,7 +65,7 @@ def one_pass_sum(
             programs = min(blocks, _PROGRAMS * multiprocessors(one.device))
             with torch.cuda.device_of(one):  # type: ignore[no-untyped-call]  # Triton launches on the current device
                 gradient_sum[(programs,)](
-                    places, W, total, numbers, sizes, center, len(columns), padded,
+                    places, W, total, numbers, sizes, len(columns), padded,
                     RAGGED=ragged, ROWS=rows, DEPTH=depth, WIDTH=width, num_warps=warps, enable_fp_fusion=False,
                 )  # fmt: skip
     return total[:d]

@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def gradient_sum(
-    places, W, total, numbers, sizes, center, columns, padded,
+    places, W, total, numbers, sizes, columns, padded,
     RAGGED: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     across = tl.arange(0, WIDTH)
@@ -31,7 +31,7 @@ def gradient_sum(
             here = deep[None, :] < columns
             if RAGGED:
                 here = here & (rows[:, None] < units)
-            losses = tl.load(there, mask=here, other=0.0) - center
+            losses = tl.load(there, mask=here, other=0.0)
             part = tl.load(W + across[None, :] * padded + deep[:, None])
             p = tl.dot(losses, part, p, input_precision="tf32x3")
         bits = tl.max(p.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)  # of the largest size; NaN and infinity are above all others

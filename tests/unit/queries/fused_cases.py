@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.mechanisms import NoNoise
+from dpbo.queries import ClippedGradient
 from dpbo.queries import gradient as clipped
 from dpbo.queries.ball import Ball
 from dpbo.queries.gpu import gradient, moments
@@ -82,8 +85,8 @@ def both_sums(case, aim, device="cpu", changed=lambda column: column):
         goal = clipped.aim_of(math.floor(clip / quantum), dimension)
     finally:
         clipped._SHORTER = before
-    columns_there = [changed(y) for y in Y.to(device)]
-    return gradient.one_pass_sum(columns_there, W.to(device), clip, quantum, CENTER, aim=goal).tolist(), own.tolist()
+    columns_there = [changed(y) for y in (Y - CENTER).to(device)]
+    return gradient.one_pass_sum(columns_there, W.to(device), clip, quantum, aim=goal).tolist(), own.tolist()
 
 
 def moments_of(records, dimension, components, covariance, turned, *, dtype=torch.float64):
@@ -116,10 +119,31 @@ def moments_apart(case, device="cpu", dtype=torch.float64, together=None, change
     return [int((found.sum(0) - own.sum(0)).abs().max()), float(((found - own).abs() / most).max())]
 
 
+def center_error(center=1e4):
+    """Relative error of a gradient by the one-pass path where losses lie around a center, half of them kept from a query with another."""
+    random = torch.Generator().manual_seed(0)
+    X = 0.1 * torch.randn(12, 4, generator=random, dtype=torch.float64)
+    W, records = torch.linalg.pinv(X), torch.randn(300, 4, generator=random, dtype=torch.float64)
+    owner = Curator(records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(1.0, 1e-6))
+
+    def gradient_of(weights, points, **terms):
+        return ClippedGradient(lambda x, rows: center + rows @ x, points, weights=weights, clip=100.0, **terms)
+
+    before, clipped.can_sum_in_one_pass = clipped.can_sum_in_one_pass, lambda device, dimension: True
+    try:
+        kept = owner.evaluate(gradient_of(W[:, :6], X[:6], center=center - 1.5, keep=True))
+        handle = owner.evaluate(gradient_of(W, X[6:], center=center, earlier=[kept]))
+        (release,) = owner.release_all([handle], NoNoise(allow_not_private=True))
+    finally:
+        clipped.can_sum_in_one_pass = before
+    truth = records.mean(0)
+    return float((release.value - truth).norm() / truth.norm())
+
+
 if __name__ == "__main__":
     cpu = torch.device("cpu")
     pairs = [both_sums(case, aim) for case in SUMS for aim in AIMS] + [both_sums(AT_AN_EDGE, AIMS[0], changed=at_the_edge)]
     same = [fused_sum == own for fused_sum, own in pairs] + [gradient._works(cpu), not gradient.can_sum_in_one_pass(cpu, 2)]
     apart = [moments_apart(case) for case in MOMENTS] + [moments_apart(**{"case": MOMENTS[0], **other}) for other in OTHERS]
     launched = [moments._works(cpu), not moments.can_sum_in_one_pass(cpu, 5, 2, "full")]
-    print(json.dumps([same, apart, launched]))
+    print(json.dumps([same, apart, launched, center_error()]))

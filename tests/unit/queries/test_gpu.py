@@ -30,11 +30,12 @@ def test_interpreted_they_give_the_cpus_integers():
     command = [sys.executable, "-m", "tests.unit.queries.fused_cases"]  # in a process of its own, whose kernels are interpreted
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
-    same, apart, launched = json.loads(done.stdout)
+    same, apart, launched, error_at_a_large_center = json.loads(done.stdout)
     assert same == [True] * (len(SUMS) * len(AIMS) + 3)
     assert len(apart) == len(MOMENTS) + len(OTHERS)
     assert all(together == 0 and each < CLOSE for together, each in apart)
     assert launched == [True, True]
+    assert error_at_a_large_center < 1e-6
 
 
 def test_a_trial_launch_that_finds_no_memory_says_nothing_of_the_next(monkeypatch):
