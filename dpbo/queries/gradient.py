@@ -15,7 +15,7 @@ from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.ball import FLOAT64
 from dpbo.queries.clipped import Divisor
-from dpbo.queries.gpu.gradient import can_sum_in_one_pass, one_pass_sum
+from dpbo.queries.gpu.gradient import can_sum_in_one_pass, empty_slab, one_pass_sum
 from dpbo.queries.integers import ROUND_UP, Lattice, deterministic_matmul, unit_means
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 from dpbo.validation import Finite, ScoreRange, Within, between, checked
@@ -124,14 +124,16 @@ class ClippedGradient(Query):
             if isinstance(column, Failure):
                 return column
             fresh.append(column)
-        off, columns = self._center_taken_off(view.device), list[torch.Tensor]()
-        for off_earlier, *losses in view.earlier:
+        if can_sum_in_one_pass(view.device, len(self.weights)):
+            fresh = [torch.stack(fresh, out=empty_slab(len(fresh), len(fresh[0]), fresh[0].device))]
+        off, losses = self._center_taken_off(view.device), list[torch.Tensor]()
+        for off_earlier, *earlier in view.earlier:
             more = off - off_earlier
-            columns += [(column.to(torch.float64) - more).to(fresh[0].dtype) if more else column for column in losses]
-        columns += fresh
-        if len(columns) != self.weights.shape[1]:
-            raise InputError("weights", tuple(self.weights.shape), f"of shape d x N with N = {len(columns)} points in all")
-        total = clipped_sum(columns, self.weights, self.clip, self.quanta()[0], self.center - off)
+            losses += [(part.to(torch.float64) - more).to(fresh[0].dtype) if more else part for part in earlier]
+        losses += fresh
+        if (points := sum(len(part) if part.ndim == 2 else 1 for part in losses)) != self.weights.shape[1]:
+            raise InputError("weights", tuple(self.weights.shape), f"of shape d x N with N = {points} points in all")
+        total = clipped_sum(losses, self.weights, self.clip, self.quanta()[0], self.center - off)
         return IntegerSum(total.cpu(), self.quanta(), (off, *fresh) if self.keep else None)
 
     def _unit_losses(self, pieces: Iterable[torch.Tensor], view: View, own: frozenset[int]) -> torch.Tensor:
@@ -179,7 +181,7 @@ def quantum_of(clip: float, dimension: int) -> float:
     return math.ldexp(1.0, math.frexp(clip)[1] - bits)
 
 
-def clipped_sum(columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float, center: float = 0.0) -> torch.Tensor:
+def clipped_sum(losses: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float, center: float = 0.0) -> torch.Tensor:
     """Sum over units of clip(W (y - center), B) in multiples of the quantum q: int64 of shape `d`.
 
     Units are taken in chunks of one fixed shape, padded with zeros, so that the bits of a unit's vector g = W (y - center) depend on its
@@ -196,14 +198,15 @@ def clipped_sum(columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: fl
     Cost: 2 n N d flops in the product; every other pass is over n d numbers, chunk by chunk in cache. Extra memory: a few chunks.
 
     Args:
-        columns: N tensors of shape `units`, y_j of every unit.
+        losses: tensors of shape `units` or `points x units`, N points in all: y_j of every unit.
         weights: W, `d x N`, float64.
         clip, quantum: B and q.
         center: subtracted from every number.
     """
-    if can_sum_in_one_pass(columns[0].device, len(weights)):
-        centered = [column.to(torch.float64) - center for column in columns] if center else columns
+    if can_sum_in_one_pass(losses[0].device, len(weights)):
+        centered = [part.to(torch.float64) - center for part in losses] if center else losses
         return one_pass_sum(centered, weights, clip, quantum, aim=aim_of(math.floor(clip / quantum), len(weights)))
+    columns = [column for part in losses for column in (part if part.ndim == 2 else [part])]
     total = torch.zeros(len(weights), dtype=torch.int64, device=columns[0].device)
     for vectors, count in _products(columns, weights, center):
         total += _clipped(vectors, clip, quantum)[:, :count].sum(1)
