@@ -85,7 +85,8 @@ def _plan(options: argparse.Namespace) -> None:
     if options.plot:
         from dpbo.plots import plot_plan
 
-        plot_plan(options.units[0], Budget(options.epsilons[0], options.at_delta), evaluations=options.points, file=options.plot)
+        picture = plot_plan(options.units[0], Budget(options.epsilons[0], options.at_delta), evaluations=options.points)
+        picture.figure.savefig(options.plot, dpi=150)
 
 
 def _ledger(options: argparse.Namespace) -> None:
