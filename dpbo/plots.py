@@ -20,13 +20,12 @@ from dpbo.errors import InputError
 from dpbo.integrations.sklearn import DPSearch
 from dpbo.planning import noise_per_evaluation, plan
 from dpbo.privacy import Budget
-from dpbo.released_values import ReleasedValues
+from dpbo.released_values import PUBLIC_SCORES, ReleasedValues
 from dpbo.space import Space
 from dpbo.validation import Count, Index, Probability, ScoreRange, Within, checked
 
 _EPSILONS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 10.0)
 _MOST_STEPS = 200  # of a budget's curve
-_PUBLIC_SCORES = {"weighted_cv_score": "weighted cross-validated score", "cv_score": "cross-validated score on public records"}
 _Epsilons = Annotated[Sequence[float], Within("numbers above 0, one or more", lambda given: len(given) > 0 and min(given) > 0)]
 _Counts = Annotated[Sequence[int], Within("whole numbers of at least 1, one or more", lambda given: len(given) > 0 and min(given) > 0)]
 
@@ -120,8 +119,8 @@ def plot_parallel_coordinates(source: Any, *, space: Space | None = None, metric
     Returns:
         The Axes.
     """
-    if isinstance(source, DPSearch) and (column := next((c for c in _PUBLIC_SCORES if c in getattr(source, "results_", {})), None)):
-        label, scores, chosen = _PUBLIC_SCORES[column], np.asarray(source.results_[column]), repr(source.best_params_)
+    if isinstance(source, DPSearch) and (column := next((c for c in PUBLIC_SCORES if c in getattr(source, "results_", {})), None)):
+        label, scores, chosen = PUBLIC_SCORES[column], np.asarray(source.results_[column]), repr(source.best_params_)
         title, shown = source.name, Space(**source.param_distributions)
         kept = [(p, score) for p, score in zip(source.results_["params"], scores, strict=True) if _is_inside(shown, p)]
         X, colours = torch.stack([shown.encode(p) for p, _ in kept]), np.array([score for _, score in kept])

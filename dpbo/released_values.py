@@ -16,6 +16,8 @@ from dpbo.models.builders import ModelBuilder, default_gp, mute_optimizer_warnin
 from dpbo.objective import PrivateObjective
 from dpbo.space import Space
 
+PUBLIC_SCORES = {"weighted_cv_score": "weighted cross-validated score", "cv_score": "cross-validated score on public records"}
+"""Columns of `DPSearch.results_` that rank configurations where no score was released, and what they are."""
 _ALLOWED = "a PrivateObjective, a search that has one, a fitted DPSearch, or an Optuna study of a TrialObjective"
 
 

@@ -83,8 +83,8 @@ class BudgetUse:
         return cls(
             spent=Guarantee.none() if exact else _guarantee(ledger, paid, delta),
             reserved=_guarantee(ledger, total, delta),
-            spent_share=_share(paid, ledger.cap),
-            reserved_share=_share(total, ledger.cap),
+            spent_share=largest_share(paid, ledger.cap),
+            reserved_share=largest_share(total, ledger.cap),
             epsilon_left=epsilon_left(total, ledger.cap, ledger.budget, ledger.accounting),
         )
 
@@ -155,7 +155,7 @@ def _charges_and_plans(chain: Sequence[Record]) -> tuple[list[Record], dict[str,
     return [record for record in chain if record.kind == "charge"], {record.name: record for record in chain if record.kind == "reserve"}
 
 
-def _share(cost: Cost, cap: Cost) -> Fraction:
+def largest_share(cost: Cost, cap: Cost) -> Fraction:
     """The largest share that the cost takes of a part of the cap."""
     return max((used / whole for used, whole in zip(cost.parts, cap.parts, strict=True) if whole), default=Fraction(1))
 
