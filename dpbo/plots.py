@@ -90,6 +90,7 @@ def plot_slices(source: Any, *, space: Space | None = None, metric: Index = 0, c
         if axis.ticks:
             axes.errorbar(axis.places, mean, yerr=1.96 * std, fmt="_", color="C1", ms=16, lw=2, label="model")
             axes.set_xticks(axis.places, axis.ticks)
+            axes.margins(x=0.25)
         else:
             axes.plot(axis.places, mean, color="C1", label="model")
             axes.fill_between(axis.places, mean - 1.96 * std, mean + 1.96 * std, color="C1", alpha=0.2, lw=0)
@@ -145,7 +146,7 @@ def plot_parallel_coordinates(source: Any, *, space: Space | None = None, metric
         axes.axvline(i, color="grey", lw=0.8, zorder=0)
         axis = _Axis(shown, int(i))
         for place, text in axis.marks():
-            axes.annotate(text, (i, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize="small")
+            axes.annotate(text, (i, place), xytext=(7, 0), textcoords="offset points", va="center", fontsize="small")
     axes.set_xticks(places, shown.names)
     axes.set(yticks=[], ylim=(-0.05, 1.05), xlim=(-0.2, len(places) - 0.4))
     axes.set_title(title, loc="left")

@@ -92,9 +92,7 @@ class ReleasedValues:
             raise InputError("source", "a study without released values", "a study of a TrialObjective that has released a value")
         space = Space(**{name: _spec(one) for name, one in trials[0].distributions.items()}) if space is None else space
         values = torch.tensor([[trial.value, trial.user_attrs[YVAR]] for trial in trials], dtype=torch.float64)
-        return cls.at(
-            Suggestions(space).points([trial.params for trial in trials]), values[:, :1], values[:, 1:], study.study_name, space
-        )
+        return cls.at(Suggestions(space).points([trial.params for trial in trials]), values[:, :1], values[:, 1:], study.study_name, space)
 
     @cached_property
     def model(self) -> SingleTaskGP:

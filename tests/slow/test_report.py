@@ -2,11 +2,13 @@
 
 import html.parser
 import os
+import pathlib
 import re
 import shutil
 import subprocess
 from typing import Any
 
+import matplotlib.pyplot
 import numpy as np
 import pytest
 import scipy.stats
@@ -131,7 +133,7 @@ def test_it_prints_and_has_a_dark_form(ledger, browser, tmp_path):
 
 def brightness(file):
     """Mean of a picture's pixels, in [0, 1]."""
-    return float(pytest.importorskip("matplotlib.image").imread(file)[..., :3].mean())
+    return float(matplotlib.pyplot.imread(file)[..., :3].mean())
 
 
 def test_the_page_stands_alone_whatever_it_is_made_of(ledger, tmp_path):
@@ -190,6 +192,17 @@ def test_the_command_writes_the_page(ledger, tmp_path, capsys):
         assert main(["report", str(file), *(part for pair in given.items() for part in pair)]) == 1
         assert said in capsys.readouterr().err
     assert not (tmp_path / "s.html").exists()
+
+
+def test_the_how_to_page_runs_as_it_is_printed(ledger, tmp_path, monkeypatch):
+    curator, objective, _ = ledger
+    monkeypatch.chdir(tmp_path)
+    page = (pathlib.Path(__file__).parents[2] / "docs/how-to/pictures-and-report.md").read_text()
+    names = {"dpbo": dpbo, "curator": curator, "objective": objective, "space": SPACE}
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+        exec(compile(block, "pictures-and-report.md", "exec"), names)
+    require_alone((tmp_path / "report.html").read_text())
+    matplotlib.pyplot.close("all")
 
 
 def test_numbers_are_shown_to_the_digits_of_their_noise_and_axes_have_round_marks():
