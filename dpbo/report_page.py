@@ -21,7 +21,6 @@ from typing import Any
 import jinja2
 import torch
 
-from dpbo.accounting.calibration import budget_in_words
 from dpbo.accounting.gdp import true_positive_rate
 from dpbo.curator.chain import Record, Reservation, replay
 from dpbo.curator.curator import Curator
@@ -39,7 +38,7 @@ from dpbo.validation import checked
 _ALLOWED = "a Curator, a PrivateObjective, a search that has one, a fitted DPSearch, or the file name or URL of a ledger"
 _MOST_ROWS = 1000  # of the table of releases
 _FEW = 4  # numbers of one release that are shown one by one
-_LONGEST = 160  # letters of a text in a table
+_LONGEST, _LONGEST_TERM = 160, 4000  # letters of a text in a table, and of what was declared public
 
 Spaces = Space | Mapping[str, Space]
 
@@ -152,7 +151,7 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
 
 def _promise(statement: Statement) -> dict[str, Any]:
     """What the page says of the guarantee."""
-    guarantee = statement.guarantee
+    guarantee = Guarantee.none() if statement.void else statement.guarantee
     return {
         "statement": statement,
         "opening": statement.opening(),
@@ -162,7 +161,10 @@ def _promise(statement: Statement) -> dict[str, Any]:
         "power": None if str(guarantee) == str(Guarantee.none()) else f"{format_up(100 * true_positive_rate(guarantee, 0.01), 2)} %",
         "factor": _factor(guarantee),
         "several_lines": len(set(statement.lines)) > 1,
-        "declared": {name: _texts(terms) for name, terms in statement.public_inputs.items()},
+        "declared": {
+            name: {term: _cut(str(value), _LONGEST_TERM) for term, value in terms.items() if value is not None}
+            for name, terms in statement.public_inputs.items()
+        },
     }
 
 
@@ -181,7 +183,7 @@ def _budget(use: BudgetUse, ledger: Ledger) -> dict[str, Any]:
         "reserved": str(use.reserved),
         "left": left,
         "unit": ledger.accounting.unit,
-        "words": f"{budget_in_words(ledger.budget)}, counted by {ledger.accounting.name}",
+        "words": use.budget,
     }
 
 
@@ -314,5 +316,8 @@ def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     numbers = isinstance(value, list) and all(isinstance(one, (int, float)) for one in value)
-    text = ", ".join(f"{one:.4g}" for one in value) if numbers else str(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return _cut(", ".join(f"{one:.4g}" for one in value) if numbers else str(value), _LONGEST)
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]} ... ({len(text) - longest} more letters in the ledger)"

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.accounting.calibration import budget_in_words
 from dpbo.accounting.filters import Accounting, GDPFilter
 from dpbo.curator.birth import Birth, require_plan_terms
 from dpbo.curator.distributed import Ranks, SharedLedger, SingleProcess
@@ -543,7 +542,7 @@ class Curator(Opaque):
         left = f"{100 * statement.remaining:g} %"
         facts = {
             **statement.facts(),
-            "Budget": f"{budget_in_words(self.budget)}, by {self.accounting.name}",
+            "Budget": use.budget,
             "Used by releases": f"{100 * float(use.spent_share):.4g} %: {use.spent}",
             "Reserved, including those": f"{100 * float(use.reserved_share):.4g} %: {use.reserved}",
             "Left": left if use.epsilon_left is None else f"{left}: epsilon {format_down(use.epsilon_left)} at delta {self.budget.delta:g}",

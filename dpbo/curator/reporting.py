@@ -9,7 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Self
 
-from dpbo.accounting.calibration import epsilon_left
+from dpbo.accounting.calibration import budget_in_words, epsilon_left
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.gdp import true_positive_rate
 from dpbo.curator.birth import EVALUATIONS, IN_ALL, OF_EACH_ROW, ROLES, Birth
@@ -61,6 +61,7 @@ class BudgetUse:
     """What is used of a ledger's budget: bookkeeping, not a guarantee.
 
     Attributes:
+        budget: the budget in words, and the accounting.
         spent: what the charges so far cost.
         reserved: what the charges and everything reserved cost together.
         spent_share, reserved_share: the same as shares of the cap, in [0, 1]; under `Planned` those of the event that is used most.
@@ -68,6 +69,7 @@ class BudgetUse:
             budget names no delta, or under `Planned`.
     """
 
+    budget: str
     spent: Guarantee
     reserved: Guarantee
     spent_share: Fraction
@@ -80,12 +82,14 @@ class BudgetUse:
         charges, plans = _charges_and_plans(chain)
         total, exact = chain[-1].total, any(map(_is_exact, charges))
         paid = _spent(ledger, charges, plans, chain[-1].used)
+        accounting = ledger.accounting
         return cls(
+            budget=f"{budget_in_words(ledger.budget)}, by {type(accounting).__name__ if accounting.events else accounting.name}",
             spent=Guarantee.none() if exact else _guarantee(ledger, paid, delta),
             reserved=_guarantee(ledger, total, delta),
             spent_share=largest_share(paid, ledger.cap),
             reserved_share=largest_share(total, ledger.cap),
-            epsilon_left=epsilon_left(total, ledger.cap, ledger.budget, ledger.accounting),
+            epsilon_left=epsilon_left(total, ledger.cap, ledger.budget, accounting),
         )
 
 

@@ -151,6 +151,10 @@ def test_the_page_stands_alone_whatever_it_is_made_of(ledger, tmp_path):
     assert "Nothing was released yet." in fresh
     assert 'role="alert">This process only' in fresh
     assert "&#956; &#8804; 1.000" in fresh
+    void = dpbo.report(dpbo.Curator.rehearsal(torch.zeros(9), unit="x", adjacency="replace-one", budget=dpbo.Budget(1.0, 1e-6)))
+    assert "VOID: rehearsal" in void
+    assert "<strong>none</strong><span>void</span>" in void
+    assert "&#8804;" not in void, "no epsilon is shown large"
     for source in (3, None, object(), str(tmp_path / "no.db"), SPACE, dpbo.DPSearch(SVC(), {"C": [1.0, 2.0]})):
         with pytest.raises((InputError, LedgerUnavailable)):
             dpbo.report(source)
