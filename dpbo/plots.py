@@ -289,7 +289,7 @@ class _Axis:
         """Height in [0, 1] and text of the values to name: all words, else the ends."""
         shown = self.coordinates if self.ticks else self.coordinates[[0, -1]]
         low, high = self._space.bounds[:, self._i].tolist()
-        texts = self.ticks or [f"{value:.3g}" for value in self._values(shown)]
+        texts = self.ticks or [f"{value:.4g}" for value in self._values(shown)]
         return [((float(u) - low) / max(high - low, 1e-12), text) for u, text in zip(shown, texts, strict=True)]
 
     def _values(self, coordinates: torch.Tensor) -> list[Any]:
