@@ -65,6 +65,7 @@ notebooks: $(STAMP)
 pictures: $(STAMP)
 	$(BIN)/python -m dpbo --plot docs/pictures/main_job.png
 	$(BIN)/python -m dpbo plan --units 5000 --epsilons 1 --plot docs/pictures/plan.png
+	$(BIN)/python -m tools.pictures
 
 # The stamp is written last, so a failed install is tried again. torch goes first: a range would take the newest build with CUDA.
 $(STAMP): pyproject.toml $(CONSTRAINTS)

@@ -3,11 +3,12 @@
 import argparse
 import json
 import os
+import pathlib
 import sys
 from collections.abc import Sequence
 
 from dpbo.accounting.calibration import exact_share
-from dpbo.errors import PrivacyError
+from dpbo.errors import InputError, PrivacyError
 from dpbo.integrations.http.commands import curate_options, model_options
 from dpbo.privacy import Budget
 
@@ -39,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ledger", metavar="FILE_OR_URL", help="keep the ledger in this file or database, and resume from it")
     parser.add_argument("--plot", metavar="FILE", help="draw the accuracies (needs dpbo[plots])")
     parser.add_argument("--json", metavar="FILE", help="write the result and the statement to this file")
-    commands = parser.add_subparsers(metavar="{plan,ledger,curate,model}")
+    commands = parser.add_subparsers(metavar="{plan,ledger,report,curate,model}")
     plan = commands.add_parser("plan", help="show the noise of an evaluation for numbers of units and budgets")
     plan.set_defaults(run=_plan)
     plan.add_argument("--units", type=int, nargs="+", default=[500, 1000, 2000, 5000, 10000, 20000, 50000], help="numbers of units")
@@ -56,6 +57,13 @@ def _parser() -> argparse.ArgumentParser:
     ledger.add_argument("action", choices=["show", "verify", "export", "form"])
     ledger.add_argument("ledger", metavar="FILE_OR_URL")
     ledger.add_argument("--expect", metavar="HEAD", help="a head hash that was kept elsewhere; fails if the ledger does not contain it")
+    report = commands.add_parser("report", help="write what a ledger promises, spent and released as one HTML page")
+    report.set_defaults(run=_report)
+    report.add_argument("ledger", metavar="FILE_OR_URL")
+    report.add_argument("--output", metavar="FILE", default="report.html", help="the page to write (default report.html)")
+    report.add_argument("--title", default="", help="title of the page (default: the name of the data set)")
+    report.add_argument("--at-delta", type=float, help="where to read epsilon, for a budget given as mu")
+    report.add_argument("--expect", metavar="HEAD", help="a head hash that was kept elsewhere; fails if the ledger does not contain it")
     curate_options(commands.add_parser("curate", help="release the rows of a table and serve private outcomes to a modeler"))
     model_options(commands.add_parser("model", help="search a released table by the answers of a curator"))
     return parser
@@ -85,7 +93,8 @@ def _plan(options: argparse.Namespace) -> None:
     if options.plot:
         from dpbo.plots import plot_plan
 
-        plot_plan(options.units[0], Budget(options.epsilons[0], options.at_delta), evaluations=options.points, file=options.plot)
+        picture = plot_plan(options.units[0], Budget(options.epsilons[0], options.at_delta), evaluations=options.points)
+        picture.figure.savefig(options.plot, dpi=150)
 
 
 def _ledger(options: argparse.Namespace) -> None:
@@ -107,6 +116,20 @@ def _ledger(options: argparse.Namespace) -> None:
         for record in ledger.records():
             print(f"{record.seq:5d}  {record.kind:8s} {record.name:20s} {record.hash[:16]}")
         print(compose_statement(ledger))
+
+
+def _report(options: argparse.Namespace) -> None:
+    from dpbo.curator.ledger import Ledger
+    from dpbo.report_page import report
+
+    ledger = Ledger.open(options.ledger)
+    ledger.verify(expect=options.expect)
+    page = report(ledger, title=options.title, delta=options.at_delta)
+    try:
+        pathlib.Path(options.output).write_text(page, encoding="ascii")
+    except (OSError, ValueError) as error:
+        raise InputError("output", options.output, f"a file that can be written ({type(error).__name__})") from None
+    print(f"Wrote {options.output}.")
 
 
 if __name__ == "__main__":
