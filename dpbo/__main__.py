@@ -6,11 +6,16 @@ import os
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from dpbo.accounting.calibration import exact_share
 from dpbo.errors import InputError, PrivacyError
 from dpbo.integrations.http.commands import curate_options, model_options
 from dpbo.privacy import Budget
+
+_LISTED = 8  # numbers of a release, or of its point, that `ledger show` prints
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,8 +104,8 @@ def _plan(options: argparse.Namespace) -> None:
 
 def _ledger(options: argparse.Namespace) -> None:
     from dpbo.curator.ledger import Ledger
-    from dpbo.curator.reporting import compose_statement
-    from dpbo.statement import form
+    from dpbo.curator.reporting import BudgetUse, compose_statement
+    from dpbo.statement import form, format_down
 
     ledger = Ledger.open(options.ledger)
     head = ledger.verify(expect=options.expect)
@@ -113,9 +118,27 @@ def _ledger(options: argparse.Namespace) -> None:
     elif options.action == "form":
         print(form(compose_statement(ledger)))
     else:
-        for record in ledger.records():
+        records = ledger.records()
+        for record in records:
             print(f"{record.seq:5d}  {record.kind:8s} {record.name:20s} {record.hash[:16]}")
+            for value in record.body["values"] if record.kind == "value" else ():
+                print(f"       {_shown(value)}")
+        use = BudgetUse.of(ledger, records, ledger.budget.delta)
+        left = "" if use.epsilon_left is None else f"; epsilon {format_down(use.epsilon_left)} is left"
+        print(f"\nBudget: {use.budget}. Spent {float(use.spent_share):.1%}, with reservations {float(use.reserved_share):.1%}{left}.\n")
         print(compose_statement(ledger))
+
+
+def _shown(value: dict[str, Any]) -> str:
+    """A released value with the standard deviation of its noise, and its point where it has one; long ones are cut."""
+
+    def numbers(held: Any) -> str:
+        values = np.ravel(held)
+        return ", ".join(f"{number:.4g}" for number in values[:_LISTED]) + (", ..." if len(values) > _LISTED else "")
+
+    noise = f"   noise {numbers(np.sqrt(value['variance']))}" if np.any(value["variance"]) else ""
+    point = f"   at {numbers(value['details']['x'])}" if "x" in value["details"] else ""
+    return f"{numbers(value['value'])}{noise}{point}"
 
 
 def _report(options: argparse.Namespace) -> None:
