@@ -46,13 +46,15 @@ def _works(device: torch.device, width: int) -> bool:
     except torch.OutOfMemoryError:  # not cached: there may be memory the next time
         raise
     except Exception as error:
-        right, reason = False, f"{type(error).__name__}: {error}"
-    else:
-        reason = "its sums were wrong"
-    if not right:
-        text = f"the one-pass gradient kernel for up to {width} dimensions does not run on {device} ({reason}). Sums are right but slower."
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-    return right
+        return warn_of_slower_path(f"gradient kernel for up to {width} dimensions", device, f"{type(error).__name__}: {error}")
+    return right or warn_of_slower_path(f"gradient kernel for up to {width} dimensions", device, "its sums were wrong")
+
+
+def warn_of_slower_path(kernel: str, device: torch.device, reason: str) -> bool:
+    """False, after a warning that this kernel is not used."""
+    text = f"the one-pass {kernel} does not run on {device} ({reason}). Sums are right but slower."
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
+    return False
 
 
 def one_pass_sum(losses: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float, *, aim: float) -> torch.Tensor:

@@ -79,7 +79,9 @@ def placed(X, numbers, at, units, down, across, D: tl.constexpr, TURNED: tl.cons
             for j in tl.static_range(1, D):
                 value = value + moved[j] * tl.load(numbers + 2 + D + i * D + j)
         else:
-            value = moved[i] / tl.load(numbers + 1)
+            # moved / radius by the reciprocal and one correction, which rounds as a division does (Markstein 1990)
+            about = moved[i] * tl.load(numbers + 2 + D)
+            value = tl.fma(tl.fma(-about, tl.load(numbers + 1), moved[i]), tl.load(numbers + 2 + D), about)
         z = z + (value,)
     return z
 
@@ -95,16 +97,14 @@ def whole_numbers(z, steps, D: tl.constexpr):
     scale = tl.minimum(1.0 / size, 1.0) * steps
     k = ()
     for j in tl.static_range(D):
-        k = k + (tl.minimum(tl.maximum(nearest(tl.where(valid, z[j] * scale, 0.0)), -steps), steps),)
+        k = k + (nearest(tl.where(valid, z[j] * scale, 0.0)),)  # within -steps and steps: z / |z| exceeds 1 by some 2^-52 at most
     squares = k[0] * k[0]
     for j in tl.static_range(1, D):
         squares = squares + k[j] * k[j]
-    long = squares > steps * steps
-    ratio = steps / (tl.floor(tl.sqrt(squares)) + 2.0)
+    ratio = tl.where(squares > steps * steps, steps / (tl.floor(tl.sqrt(squares)) + 2.0), 1.0)
     short = ()
     for j in tl.static_range(D):
-        less = tl.floor(tl.abs(k[j]) * ratio)
-        short = short + (tl.where(long, tl.where(k[j] < 0.0, -less, less), k[j]),)
+        short = short + ((k[j] * ratio).to(tl.int32).to(tl.float64),)  # towards zero
     return short, valid
 
 
@@ -129,13 +129,14 @@ def weights(phi, valid, theta, K: tl.constexpr, F: tl.constexpr, WHOLE: tl.const
     """`mixture_moments.responsibilities`."""
     logits = ()
     for k in tl.static_range(K):
-        logit = phi[0] * tl.load(theta + k * F)
+        # volatile, many numbers are read again for each record, and leave their registers to the sums
+        logit = phi[0] * tl.load(theta + k * F, volatile=K * F > 40)
         for f in tl.static_range(1, F):
-            logit = tl.fma(phi[f], tl.load(theta + k * F + f), logit)
+            logit = tl.fma(phi[f], tl.load(theta + k * F + f, volatile=K * F > 40), logit)
         logits = logits + (logit,)
     top = logits[0]
     for k in tl.static_range(1, K):
-        top = tl.maximum(top, logits[k])
+        top = tl.where(logits[k] > top, logits[k], top)
     shares = ()
     total = tl.zeros_like(top).to(tl.float32)
     for k in tl.static_range(K):
@@ -146,7 +147,7 @@ def weights(phi, valid, theta, K: tl.constexpr, F: tl.constexpr, WHOLE: tl.const
     gammas = ()
     left = tl.zeros_like(total) + WHOLE
     for k in tl.static_range(K):
-        gamma = (shares[k] * times + 12582912.0) - 12582912.0  # 1.5 x 2^23: weights are below 2^21
+        gamma = tl.fma(shares[k], times, 12582912.0) - 12582912.0  # 1.5 x 2^23: weights are below 2^21
         gammas = gammas + (gamma,)
         left = left - gamma
     sound = valid & (left == left)
@@ -156,7 +157,8 @@ def weights(phi, valid, theta, K: tl.constexpr, F: tl.constexpr, WHOLE: tl.const
         largest = open_ & (logits[k] == top)
         open_ = open_ & ~largest
         gamma = gammas[k] + tl.where(largest, left, 0.0)
-        sound = sound & (gamma >= 0.0)
+        if 2 * WHOLE <= K * K:  # else the largest weight, at least WHOLE / K, exceeds what rounding left, at most K / 2
+            sound = sound & (gamma >= 0.0)
         rest = rest + (gamma,)
     sound = sound & ~open_  # one component took what rounding left
     found = ()
@@ -173,7 +175,7 @@ def moment_sum(
 ):  # fmt: skip
     F: tl.constexpr = 1 + D + (D * (D + 1) // 2 if COVARIANCE == "full" else D if COVARIANCE == "diag" else 1)
     units, down, across = tl.load(shape), tl.load(shape + 1), tl.load(shape + 2)
-    steps, theta = tl.load(numbers), numbers + 2 + D + (D * D if TURNED else 0)
+    steps, theta = tl.load(numbers), numbers + 2 + D + (D * D if TURNED else 1)
     own = tl.cdiv(tl.cdiv(units, ROWS) - tl.program_id(0), tl.num_programs(0))  # blocks
     for start in range(0, own, TOGETHER):
         sums = ()

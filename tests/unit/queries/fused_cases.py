@@ -153,5 +153,5 @@ if __name__ == "__main__":
     same = [fused_sum == own for fused_sum, own in pairs]
     same += [all(gradient._works(cpu, width) for width in gradient.LAUNCHES), not gradient.can_sum_in_one_pass(cpu, 2)]
     apart = [moments_apart(case) for case in MOMENTS] + [moments_apart(**{"case": MOMENTS[0], **other}) for other in OTHERS]
-    launched = [moments._works(cpu), not moments.can_sum_in_one_pass(cpu, 5, 2, "full")]
+    launched = [moments._works(cpu, 5, 2, "full") and moments._works(cpu, 3, 9, "diag"), not moments.can_sum_in_one_pass(cpu, 5, 2, "full")]
     print(json.dumps([same, apart, launched, center_errors()]))

@@ -44,10 +44,10 @@ def test_a_trial_launch_that_finds_no_memory_says_nothing_of_the_next(monkeypatc
     def full(*arguments, **options):
         raise torch.OutOfMemoryError
 
-    for host, launch, width in ((gradient, "one_pass_sum", [16]), (moments, "one_pass_moments", [])):
+    for host, launch, sizes in ((gradient, "one_pass_sum", [16]), (moments, "one_pass_moments", [5, 2, "full"])):
         monkeypatch.setattr(host, launch, full)
         with pytest.raises(torch.OutOfMemoryError):
-            host._works(torch.device("cpu", 0), *width)
+            host._works(torch.device("cpu", 0), *sizes)
 
 
 def test_a_kernel_that_does_not_run_is_warned_of_once_and_its_width_goes_another_way():
@@ -124,7 +124,7 @@ def test_a_record_that_the_loss_fails_on_changes_no_others_path(device):
         assert exact_sum(query, failing).numerators.tolist() == exact_sum(query, absent).numerators.tolist()
 
 
-@pytest.mark.filterwarnings("ignore:the one-pass gradient kernel:RuntimeWarning")  # where there is no GPU
+@pytest.mark.filterwarnings("ignore:the one-pass:RuntimeWarning")  # where there is no GPU
 def test_the_path_is_chosen_by_public_things_alone():
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert not gradient.can_sum_in_one_pass(cpu, 2)
