@@ -1,16 +1,21 @@
 """The statement: every field, rounded up, the cap and not what was spent."""
 
 import json
+import math
+import re
 
 import pytest
+import scipy.stats
 import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
-from dpbo.accounting import RDPFilter
+from dpbo.accounting import Planned, PureFilter, RDPFilter, ZCDPFilter
+from dpbo.accounting.gdp import true_positive_rate
 from dpbo.curator.chain import Record
 from dpbo.curator.ledger import Ledger, insert
 from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError
+from dpbo.events import GaussianEvent, PoissonGaussianEvent
 from dpbo.integrations.opacus import LedgerAccountant
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
@@ -196,3 +201,21 @@ def test_a_plan_named_as_a_release_keeps_what_it_declared():
     loose = ["release 1 (of no plan) (of no plan)", "release 2 (of no plan)"]
     assert [told[name]["score_range"] for name in loose] == [[[0.0, 2.0]]] * 2
     assert len(told) == 5
+
+
+def test_a_membership_test_is_bounded_by_all_that_the_cap_says_and_not_by_one_delta():
+    """At epsilon 6 the one pair (epsilon, delta) says 99.8 %. A Gaussian that fits the cap has a rate of its own."""
+    budget = Budget(6.0, 1e-5)
+    sampled = PoissonGaussianEvent(2.0, 100, rate=0.1, relation="replace-one")
+    for accounting in (ZCDPFilter(), RDPFilter(5.0), Planned([sampled])):
+        curator = make(budget=budget, accounting=accounting)
+        shown = re.search(r"of at most ([0-9.]+) %", " ".join(curator.statement().meaning))
+        assert shown is not None
+        told = float(shown[1]) / 100
+        assert told < true_positive_rate(curator.statement().guarantee, 0.01) - 0.2, accounting.name
+        multiplier = accounting.multiplier(GaussianEvent, 1, curator.ledger.cap)
+        if multiplier is not None:
+            assert told >= scipy.stats.norm.cdf(scipy.stats.norm.ppf(0.01) + 1 / multiplier), accounting.name
+    pure = make(budget=Budget(6.0, 0.0), accounting=PureFilter()).statement()
+    assert "at most 99.76 %. That is next to no limit" in str(pure), "what pure epsilon allows, not rounded to 100 %"
+    assert 0.9975 < 1 - math.exp(-6.0) * 0.99 < 0.9976
