@@ -8,6 +8,7 @@ on other machines can load their own.
 from __future__ import annotations
 
 import copy
+import functools
 import uuid
 from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import torch
 from dpbo.curator.entropy import bernoulli
 from dpbo.curator.labels import as_values, folded, is_missing, kind_of
 from dpbo.errors import InputError
+from dpbo.isolation import mute_warnings
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
 from dpbo.validation import checked
@@ -284,12 +286,22 @@ def _map(records: Any, change: Callable[[Any], Any]) -> Any:
 
 def _read_only(part: Any) -> Any:
     if isinstance(part, np.ndarray):
+        _use_up_warning()
         view = part.view()
         view.flags.writeable = False
         return view
     if hasattr(part, "iloc"):
         return part.copy(deep=False)
     return [_read_only(sample) for sample in part] if isinstance(part, list) else part
+
+
+@functools.cache
+def _use_up_warning() -> None:
+    """Torch warns, once a process, when it makes a tensor of a read-only array. A score that does so would show it, or fail by it."""
+    array = np.zeros(1)
+    array.flags.writeable = False
+    with mute_warnings(UserWarning):
+        torch.from_numpy(array)
 
 
 def _device(records: Any) -> torch.device:
