@@ -145,11 +145,24 @@ def noise_per_evaluation(
 
 
 @checked
-def noise_table(units: Sequence[int], epsilons: Sequence[float], *, delta: float, evaluations: int, share: float | Fraction = 1) -> str:
-    """A Markdown table of `noise_per_evaluation` for scores in [0, 1], in percentage points: one row a size, one column an epsilon."""
+def noise_table(
+    units: Sequence[int],
+    epsilons: Sequence[float],
+    *,
+    delta: float,
+    evaluations: int,
+    share: float | Fraction = 1,
+    score_range: ScoreRange | None = None,
+) -> str:
+    """A Markdown table of `noise_per_evaluation`: one row a size, one column an epsilon.
+
+    In the units of a score in `score_range`; omitted, for scores in [0, 1], in percentage points.
+    """
+    ends = (0.0, 100.0) if score_range is None else score_range
 
     def cell(n: int, epsilon: float) -> str:
-        return f"{100 * noise_per_evaluation(n, Budget(epsilon, delta), evaluations=evaluations, share=share):.2g}"
+        budget = Budget(epsilon, delta)
+        return f"{noise_per_evaluation(n, budget, evaluations=evaluations, score_range=ends, share=share):.2g}"
 
     return _table(units, epsilons, [[cell(n, epsilon) for epsilon in epsilons] for n in units])
 

@@ -53,7 +53,9 @@ def plot_accuracies(accuracies: Mapping[str, float], *, file: str | pathlib.Path
     figure.savefig(file, dpi=150)
 
 
-def plot_plan(units: int, budget: Budget, *, file: str | pathlib.Path, evaluations: int = 30) -> None:
+def plot_plan(
+    units: int, budget: Budget, *, file: str | pathlib.Path, evaluations: int = 30, score_range: tuple[float, float] = (0.0, 1.0)
+) -> None:
     """Draw the detectable difference of private evaluations and of one private choice against the number of evaluations.
 
     Args:
@@ -61,11 +63,12 @@ def plot_plan(units: int, budget: Budget, *, file: str | pathlib.Path, evaluatio
         budget: (epsilon, delta) or mu.
         file: picture to write; its extension chooses the format.
         evaluations: planned number of evaluations, which is marked.
+        score_range: public (lower, upper) of one record's score, in whose units the differences are.
     """
     figure = _figure(file)
     axes = figure.subplots()
     counts = sorted({*(round(2 ** (i / 2)) for i in range(2, 19)), evaluations})
-    plans = [plan(units, budget, evaluations=count) for count in counts]
+    plans = [plan(units, budget, evaluations=count, score_range=score_range) for count in counts]
     labels = {"bo": "two private evaluations", "grid": "two candidates of one private choice"}
     for name, label in labels.items():
         differences = [next(s.detectable_difference for s in each.strategies if s.name == name) for each in plans]
