@@ -172,6 +172,11 @@ class Curator(Opaque):
         return self.__view.public_units
 
     @property
+    def device(self) -> torch.device:
+        """The device of the first tensor among the records; the CPU without tensors."""
+        return self.__view.device
+
+    @property
     def entropy(self) -> Entropy:
         """The source of noise."""
         return self._entropy

@@ -91,7 +91,7 @@ def test_errors_of_the_command_line_name_what_was_typed(capsys, tmp_path):
     curate = ["curate", "t.csv", "--columns", "a", "--radius", "1", "--epsilon", "1", "--outcome", "y", "--outcome-range", "0", "1"]
     curate += ["--dataset", "d", "--ledger", str(tmp_path / "l.db"), "--out", str(tmp_path)]
     for arguments, flag in (
-        (["plan", "--epsilons", "-1"], "--epsilons -1.0 is not allowed: --epsilons must be"), (["plan", "--at-delta", "2"], "--at-delta 2.0"),
+        (["plan", "--epsilons", "-1"], "--epsilons -1.0 is not allowed: --epsilons must"), (["plan", "--at-delta", "2"], "--at-delta 2.0"),
         (["plan", "--points", "0"], "--points 0"), (["plan", "--range", "1", "0"], "--range (1.0, 0.0)"),
         (["plan", "--units", "0"], "--units 0"), (["plan", "--share", "2"], "--share 2.0"), (["--candidates", "0"], "--candidates 0"),
         (["plan", "--dimension", "0"], "--dimension 0"), (["--epsilon", "-1"], "--epsilon -1.0"), (["--seed", "-1"], "--seed -1"),
