@@ -21,7 +21,7 @@ from dpbo.accounting.filters import GDPFilter
 from dpbo.errors import InputError
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.papers.dpgibo import bounds
-from dpbo.privacy import Budget
+from dpbo.privacy import Budget, warn_of_delta
 from dpbo.validation import Count, ScoreRange, checked
 
 BO, GIBO, GRID, NONE = "bo", "gibo", "grid", "none"
@@ -119,6 +119,7 @@ def plan(
     """
     share = 1 - (exact_share(final_share, "final_share") if final_share is not None else Fraction(0))
     exact_share(share, "1 - final_share")
+    warn_of_delta(budget, units)
     mu = math.sqrt(float(GDPFilter().cap(budget).parts[0] * share))
     strategies = (
         _bo(units, budget, evaluations, score_range, share),

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.accounting.filters import Accounting, GDPFilter
+from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.curator.birth import Birth, require_plan_terms
 from dpbo.curator.distributed import Ranks, SharedLedger, SingleProcess
 from dpbo.curator.entropy import system_entropy
@@ -31,8 +31,9 @@ from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
 from dpbo.events import Event, RolesEvent, SelectionEvent
+from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
-from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
+from dpbo.privacy import Adjacency, Budget, DeltaWarning, PrivacyUnit, RowChange, warn_of_delta
 from dpbo.queries.cells import OneCell
 from dpbo.queries.clipped import PairedScore
 from dpbo.queries.query import Failure, IntegerSum, Query
@@ -67,7 +68,8 @@ class Curator(Opaque):
         unit: who is protected; with `PrivacyUnit(name, groups=labels)` all records of one label together. A name alone protects one record.
         adjacency: REPLACE_ONE (the number of units is public), ADD_OR_REMOVE_ONE, or BOUNDED_ROW_CHANGE with its `row_change`; also by
             name, such as "replace-one".
-        budget: the cap on everything that this ledger ever releases.
+        budget: the cap on everything that this ledger ever releases. A delta above 1/units warns (`DeltaWarning`) where their number is
+            public.
         dataset: name of what is protected; required with `ledger`. Two studies on one data set share one ledger and add up.
         ledger: file name or SQLAlchemy URL. Omitted: in memory, and the statement begins "this process only".
         accounting: the filter that guards the cap, or `Planned` with every event there will be; omitted, `GDPFilter()`.
@@ -145,6 +147,8 @@ class Curator(Opaque):
             self.assume("shards-are-disjoint")
         if self._ranks.run_on_rank_0("choose entropy", (), lambda: entropy is not system_entropy):
             self._ledger.note("void", "noise came from a source that can be repeated")
+        if not (self.rank or isinstance(chosen, PureFilter)):  # whose guarantee has no delta
+            warn_of_delta(budget, self.units, birth.unit)
 
     @property
     def adjacency(self) -> Adjacency:
@@ -194,7 +198,8 @@ class Curator(Opaque):
     @classmethod
     def rehearsal(cls, records: Any, **settings: Any) -> Curator:
         """A curator over public stand-in records: the same steps and errors, in memory, nothing spent, statement void."""
-        curator = cls(records, **{**settings, "ledger": None})
+        with mute_warnings(DeltaWarning):  # the number of stand-in records means nothing
+            curator = cls(records, **{**settings, "ledger": None})
         curator._ledger.note("void", "rehearsal on public stand-in records: nothing was protected and nothing was spent")
         return curator
 

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, plan
 from dpbo.accounting import Planned, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.accounting.gdp import true_positive_rate
 from dpbo.curator.chain import Record
@@ -18,6 +18,7 @@ from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
 from dpbo.integrations.opacus import LedgerAccountant
 from dpbo.mechanisms import GaussianMechanism
+from dpbo.privacy import DeltaWarning
 from dpbo.queries import ClippedMean
 from dpbo.statement import form, format_up
 
@@ -83,7 +84,14 @@ def test_delta_can_be_chosen_only_for_a_budget_of_mu_and_one_above_one_over_unit
         make(budget=Budget(3.0, 1e-5)).statement(delta=1e-3)
     with pytest.raises(InputError, match="delta"):
         make().statement(delta=2.0)
-    assert "WARNING" in str(make(budget=Budget(3.0, 0.01)).statement())
+    with pytest.warns(DeltaWarning, match=r"delta=0.01 is above 1/200, .* all records of one patient"):
+        curator = make(budget=Budget(3.0, 0.01))
+    assert "WARNING" in str(curator.statement())
+    for silent in ({"adjacency": "add-or-remove-one"}, {"accounting": PureFilter()}):  # a private number, and a guarantee without a delta
+        make(budget=Budget(3.0, 0.01), **silent)
+    Curator.rehearsal([0.0], unit="patient", adjacency="replace-one", budget=Budget(3.0, 1e-6))
+    with pytest.warns(DeltaWarning, match="such as 1e-06"):
+        plan(100, Budget(3.0, 0.1))
     assert "WARNING" not in str(make(budget=Budget(3.0, 1e-5)).statement())
 
 
@@ -161,6 +169,7 @@ def test_an_assumption_that_no_part_of_dpbo_makes_stands_in_the_statement_as_the
     assert statement.lines[0].endswith("consent-was-given, runs-hidden")
 
 
+@pytest.mark.filterwarnings("ignore::dpbo.privacy.DeltaWarning")
 def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_steps_of_dp_sgd(tmp_path):
     url = str(tmp_path / "l.db")
     budget = Budget(20.0, 1e-2)
@@ -175,6 +184,7 @@ def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_
     assert "WARNING: delta exceeds 1/200" in str(read)
 
 
+@pytest.mark.filterwarnings("ignore::dpbo.privacy.DeltaWarning")
 @pytest.mark.parametrize(("delta", "told"), [(1e-2, "WARNING: delta exceeds 1/200"), (2e-3, "the number of validation ones is 200")])
 def test_of_two_roles_the_statement_says_whose_number_it_knows(delta, told):
     curator = make(budget=Budget(6.0, delta), role="validation")
