@@ -99,6 +99,7 @@ class PrivateObjective:
             keep c at a quarter of the width or more: the optimiser finds models that a smaller c flatters.
         bounds: where points are expected, `2 x d` as for `optimize_acqf`. A point further outside than 1 % of the width is refused before
             anything is fitted or charged: a point in other units than `fit` expects is a paid mistake.
+        progress: whether to show a bar that counts evaluations; it appears on a terminal only, and shows no times.
         terms: further public facts about the plan, as JSON values, for the ledger and the statement. A resumed plan needs the same.
 
     Attributes:
@@ -134,6 +135,7 @@ class PrivateObjective:
         reference: Any = None,
         largest_difference: float | None = None,
         bounds: Annotated[torch.Tensor, _BOUNDS] | None = None,
+        progress: bool = True,
         terms: Mapping[str, Any] | None = None,
     ) -> None:
         score_range, weights = copy_mutable((score_range, weights))  # copies: the caller may change its lists
@@ -141,7 +143,7 @@ class PrivateObjective:
                           "max_records_per_unit": max_records_per_unit, "role": role, "reference": reference,
                           "largest_difference": largest_difference}  # fmt: skip
         self._score, self._sample_rate, self._cells = score, sample_rate, cells
-        self._bounds = None if bounds is None else bounds.detach().cpu().clone()
+        self._progress, self._bounds = progress, None if bounds is None else bounds.detach().cpu().clone()
         if cells is not None and sample_rate is not None:
             raise InputError("sample_rate", sample_rate, "omitted with cells", "The variance of sampled cells is not bounded here.")
         mean = self._mean(None)
@@ -363,7 +365,7 @@ class PrivateObjective:
                 fate = f"{lost} lost: charged, but never delivered" if lost else "0 lost"
                 level = logging.WARNING if lost else logging.INFO
                 _LOG.log(level, "%r: resumed %d of %d evaluations, %s", self.name, done, self.evaluations, fate)
-        self._bar = progress_bar(self.name, self.evaluations, done=done, rank=self.curator.rank)
+        self._bar = progress_bar(self.name, self.evaluations, done=done, rank=self.curator.rank, hidden=not self._progress)
         for std, (lower, upper) in zip(self.noise_std.tolist(), mean.ranges, strict=True):
             if std > (upper - lower) / 10:
                 text = (f"each evaluation has noise of standard deviation {std:.3g}, more than a tenth of the score range "

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import pathlib
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -71,7 +72,7 @@ class Curator(Opaque):
         budget: the cap on everything that this ledger ever releases. A delta above 1/units warns (`DeltaWarning`) where their number is
             public.
         dataset: name of what is protected; required with `ledger`. Two studies on one data set share one ledger and add up.
-        ledger: file name or SQLAlchemy URL. Omitted: in memory, and the statement begins "this process only".
+        ledger: file name, path or SQLAlchemy URL. Omitted: in memory, and the statement begins "this process only".
         accounting: the filter that guards the cap, or `Planned` with every event there will be; omitted, `GDPFilter()`.
         role: what the records are for: "validation", "training" or "candidate".
         example: a few public records of the same form, on which a score is tried first. It is refused, before anything is charged, where
@@ -100,7 +101,7 @@ class Curator(Opaque):
         adjacency: Adjacency | str,
         budget: Budget,
         dataset: str | None = None,
-        ledger: str | None = None,
+        ledger: str | pathlib.Path | None = None,
         accounting: Accounting | None = None,
         role: str = "validation",
         example: Any = None,
@@ -120,8 +121,8 @@ class Curator(Opaque):
 
         def read_records() -> tuple[Birth, PrivateView]:
             if ledger is not None and not dataset:
-                remedy = "Use the same name in every study on these records, for example dataset='readmissions-2026q3'."
-                raise InputError("dataset", dataset, "a name for the records, because ledger= is given", remedy)
+                allowed = "a name for the records where ledger= is given, the same in every study on them, such as 'readmissions-2026q3'"
+                raise InputError("dataset", dataset, allowed)
             birth = Birth(dataset=dataset or "", unit=PrivacyUnit.of(unit).name, grouped=labels is not None,
                           adjacency=Adjacency.of(adjacency), budget=budget, accounting=chosen, role=role,
                           row_change=row_change)  # fmt: skip
