@@ -259,8 +259,9 @@ NEIGHBOUR[0][5], NEIGHBOUR[1][5] = 1e3, 1 - NEIGHBOUR[1][5]
 
 
 def run(curator, _records, **changed):
-    search = make(budget=0.9, **changed).fit(*TRAIN, curator)
-    return search.best_params_, search.best_score_, search.best_score_std_, search.results_, search.best_estimator_
+    told: list[Any] = []
+    search = make(budget=0.9, callbacks=told.append, **changed).fit(*TRAIN, curator)
+    return search.best_params_, search.best_score_, search.best_score_std_, search.results_, search.best_estimator_, told
 
 
 @pytest.mark.parametrize(

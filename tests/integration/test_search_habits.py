@@ -18,6 +18,7 @@ from sklearn.tree import DecisionTreeClassifier
 from dpbo import Budget, Curator
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
+from dpbo.integrations.sklearn import SearchRelease
 from dpbo.integrations.sklearn.results import results_table
 from dpbo.integrations.sklearn.scorings import scoring_named
 from dpbo.testing import SeededEntropy
@@ -66,7 +67,8 @@ def test_any_number_of_workers_finds_the_same_and_protected_records_stay_in_this
     for settings in ({"strategy": "list", "param_distributions": unlucky, "error_score": "worst", "n_iter": 4}, {}, {"strategy": "grid"}):
         found, fits = [], []
         for n_jobs in (None, 2):
-            SCORED.clear(), FITTED.clear()
+            SCORED.clear()
+            FITTED.clear()
             curator = Curator(VALIDATION, **TERMS, entropy=SeededEntropy(1), allow_repeated=True)
             warned = pytest.warns(FitFailedWarning, match="counts as worst") if "error_score" in settings else contextlib.nullcontext()
             with warned:
@@ -110,7 +112,7 @@ def test_verbose_shows_released_values_and_no_times(monkeypatch, capsys):
 
 
 def test_callbacks_are_told_each_release_and_may_end_the_search(tmp_path):
-    told = []
+    told: list[SearchRelease] = []
 
     def stop(release):
         return release.number == 2

@@ -288,9 +288,14 @@ def test_values_of_other_questions_under_its_plan_are_no_part_of_its_history():
 
 
 def test_points_far_outside_the_bounds_are_refused_before_anything_is_fitted():
-    fitted = []
+    fitted: list[torch.Tensor] = []
+
+    def fit(x):
+        fitted.append(x)
+        return x
+
     bounds = torch.tensor([[0.0, 1e-4], [1.0, 1e-1]], dtype=torch.float64)
-    search = objective(make(), fit=lambda x: fitted.append(x) or x, bounds=bounds)
+    search = objective(make(), fit=fit, bounds=bounds)
     for call, given, place in (
         (search, [[0.5, 0.05], [0.5, 0.5]], r"^X\[1, 1\]=0.5 is not allowed: .* from 0.0001 to 0.1"),
         (search.evaluate, [-0.3, 0.05], r"^x\[0\]=-0.3"), (search, [[0.5, 0.05, 0.5]], "of 2 coordinates"),

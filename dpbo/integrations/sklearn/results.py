@@ -56,11 +56,11 @@ def results_table(parameters: Sequence[Mapping[str, Any]], *, score: Any = None,
         columns: what else is known.
     """
     count = len(parameters)
-    table: dict[str, Any] = {f"param_{name}": np.ma.masked_all(count, dtype=object) for name in (parameters[0] if count else ())}
+    table: dict[str, Any] = {f"param_{name}": np.ma.array(np.empty(count, dtype=object)) for name in (parameters[0] if count else ())}
     for row, given in enumerate(parameters):
         for name, value in given.items():
             table[f"param_{name}"][row] = value
-    unknown, ranks = np.full(count, np.nan), np.ma.masked_all(count, dtype=np.int32)
+    unknown, ranks = np.full(count, np.nan), np.ma.array(np.zeros(count, dtype=np.int32), mask=True)
     if score is not None:
         ranks[:] = scipy.stats.rankdata(-np.asarray(score), method="min")
     return {

@@ -29,6 +29,7 @@ from dpbo.integrations.sklearn import strategies, training
 from dpbo.integrations.sklearn.refit import Recommended
 from dpbo.integrations.sklearn.rehearsal import Rehearsal
 from dpbo.integrations.sklearn.scorings import Scoring, scoring_named
+from dpbo.integrations.sklearn.task import Task
 from dpbo.integrations.sklearn.training import Trainer
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
@@ -250,7 +251,7 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
             raise InputError("error_score", self.error_score, "'raise' to see why", "The recommended configuration cannot be fitted.")
         return self
 
-    def _search(self, task: strategies.Task, trainer: Trainer) -> None:
+    def _search(self, task: Task, trainer: Trainer) -> None:
         strategies.require_strategy_fits(task)
         begun = task.begun()
         if not begun:
@@ -294,7 +295,7 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         groups_train: Any,
         *,
         own: bool,
-    ) -> strategies.Task:
+    ) -> Task:
         kept = Fraction(0) if self.final_share is None else exact_share(self.final_share, "final_share")
         if kept == 1:
             raise InputError("final_share", self.final_share, "below 1", "The rest pays for the search.")
@@ -310,7 +311,7 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
             "one table, split by position": getattr(self.test_size, "item", lambda: self.test_size)() if split else False,
         }
         of_search, rest = parts_of(curator.accounting, whole, 1 - kept)
-        return strategies.Task(
+        return Task(
             curator, space, trainer, scoring, int(self.n_iter), initial, of_search, rest if kept else kept, self.mechanism,
             self.divisor, seed, self.name, terms, dict(self.strategy_options or {}), groups_train, split, self.n_jobs, int(self.verbose),
             self._callbacks(),

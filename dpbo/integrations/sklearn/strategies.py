@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -49,12 +49,10 @@ from dpbo.integrations.sklearn.rehearsal import (
     simulate,
     smoother,
 )
-from dpbo.integrations.sklearn.results import Callback, SearchRelease, report, results_table
-from dpbo.integrations.sklearn.scorings import Scoring
-from dpbo.integrations.sklearn.training import Trainer
+from dpbo.integrations.sklearn.results import results_table
+from dpbo.integrations.sklearn.task import Found, Task
 from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.exponential import ExponentialMechanism
-from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.mechanisms.selection import SelectionMechanism
 from dpbo.models.builders import default_gp, sparse_gp
@@ -67,67 +65,6 @@ from dpbo.queries.score_evaluation import tensor_of
 from dpbo.queries.utilities import CandidateScores
 from dpbo.space import Space
 from dpbo.validation import at_least, between, require
-
-
-@dataclass(frozen=True)
-class Task:
-    """What every strategy needs. `share` and `final_share` are shares of the curator's budget, for the search and for the last release."""
-
-    curator: Curator
-    space: Space
-    trainer: Trainer
-    scoring: Scoring
-    evaluations: int
-    initial: int
-    share: Fraction
-    final_share: Fraction
-    baseline: NoNoise | None
-    divisor: float | None
-    seed: int
-    name: str
-    terms: Mapping[str, Any]
-    options: Mapping[str, Any]
-    groups_train: Any
-    alike: bool
-    n_jobs: int | None
-    verbose: int
-    callbacks: tuple[Callback, ...]
-
-    @property
-    def strategy(self) -> str:
-        """The strategy's name."""
-        return str(self.terms["strategy"])
-
-    def begun(self) -> bool:
-        """Whether the ledger has a reservation of this search."""
-        parts = {f"{self.name}: {part}" for part in ("final", "search", "choice", "cells")}
-        return any(name in parts or name.startswith(f"{self.name}: gradients ") for name in self.curator.ledger.head().used)
-
-    def objective(self, part: str, evaluations: int, share: Fraction) -> PrivateObjective:
-        """A private objective with so many evaluations, reserved or resumed."""
-        return PrivateObjective(
-            self.curator, self.scoring, score_range=self.scoring.bounds, cells=self.scoring.cells, evaluations=evaluations,
-            fit=self.trainer, name=f"{self.name}: {part}", budget=share, divisor=self.divisor, mechanism=self.baseline, terms=self.terms,
-            progress=self.verbose > 0,
-        )  # fmt: skip
-
-    def final(self) -> PrivateObjective | None:
-        """The objective of one evaluation that `final_share` pays for; None without it."""
-        return self.objective("final", 1, self.final_share) if self.final_share else None
-
-    def report(self, part: str, number: int, planned: int, x: torch.Tensor, *score: float) -> bool:
-        """Tell of one release at point x, with its score and the noise's standard deviation if it has them. Whether to stop."""
-        release = SearchRelease(part, number, planned, self.trainer.parameters(x), *score)
-        return report(release, self.callbacks, lines=self.verbose > 1)
-
-
-class Found(NamedTuple):
-    """The recommended point, `d`, all points, `n x d`, and the search's results about them: released values and public scores."""
-
-    x: torch.Tensor
-    X: torch.Tensor
-    results: dict[str, Any]
-
 
 Strategy = Callable[..., Found]
 _SMOOTH = ("true_class_probability", "neg_brier_score")  # weighted_cv's own search adds to the gain; by accuracy it took from it
@@ -249,8 +186,9 @@ def rehearse_methods(task: Task) -> Rehearsed:
     """Score the public candidates out of fold, and simulate the methods that `task.strategy` allows. Nothing is reserved."""
     candidates = torch.cat([task.trainer.default().unsqueeze(0), public_candidates(task.space, task.evaluations, task.seed)])
     features = default_features(task.trainer, task.trainer.table()[1])
-    folded = {"n_jobs": task.n_jobs, "progress": task.verbose > 0}
-    matrix = out_of_fold(task.trainer, task.scoring, candidates, features, task.seed, task.groups_train, **folded)
+    matrix = out_of_fold(
+        task.trainer, task.scoring, candidates, features, task.seed, task.groups_train, n_jobs=task.n_jobs, progress=task.verbose > 0
+    )
     units = task.curator.units or task.divisor
     if units is None:
         raise InputError("divisor", None, "a public number of units, where adjacency keeps their number private")
