@@ -181,6 +181,7 @@ def read_only(records: Any) -> Any:
 
     Memory can be reached around it, so it is part of the assumption `score-per-record` that the score writes nowhere.
     """
+    _use_up_warning()
     return _map(records, _read_only)
 
 
@@ -286,7 +287,6 @@ def _map(records: Any, change: Callable[[Any], Any]) -> Any:
 
 def _read_only(part: Any) -> Any:
     if isinstance(part, np.ndarray):
-        _use_up_warning()
         view = part.view()
         view.flags.writeable = False
         return view

@@ -74,7 +74,8 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         n_iter: number of configurations to fit.
         scoring: "accuracy", "true_class_probability", "neg_brier_score", "neg_log_loss" (clipped at -3 unless `score_range` says
             otherwise), "neg_mean_squared_error", or `scoring(model, X, y)` that returns one number a record, each record scored by
-            itself; with the strategies "bo", "turbo" and "saas" also "balanced_accuracy", "f1" and "roc_auc".
+            itself; with the strategies "bo", "turbo" and "saas" also "balanced_accuracy", "f1" and "roc_auc" (by `predict_proba`, or
+            else by `decision_function`).
         score_range: public (lower, upper) of one record's score; scores outside are clipped.
         strategy: "auto" cross-validates `n_iter` candidates on the training records, rehearses the next three on them (see `rehearsal_`),
             and takes what is expected to win under its assumption of a shift, or the free choice, the best cross-validated candidate.
