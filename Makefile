@@ -12,7 +12,7 @@ export MKL_NUM_THREADS := 1
 # What BoTorch compiles at first use; beside the clone's other output, so that no lock of another, killed process is waited for.
 export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 
-.PHONY: demo quick test tests matrix coverage audit mutants lint types docs pictures clean
+.PHONY: demo quick test tests matrix coverage audit mutants lint types docs notebooks pictures clean
 
 demo: $(STAMP)
 	$(BIN)/python -m dpbo
@@ -54,13 +54,18 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-# Into docs/_build; a warning fails.
+# Into docs/_build/html; a warning fails.
 docs: $(STAMP)
-	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d docs/_build/trees docs docs/_build/html
+
+# notebooks/*.ipynb from the .py beside them, with outputs and pictures; SOME="quickstart": of these alone. Three minutes in all.
+notebooks: $(STAMP)
+	$(BIN)/python -m tools.notebooks $(SOME)
 
 pictures: $(STAMP)
 	$(BIN)/python -m dpbo --plot docs/pictures/main_job.png
 	$(BIN)/python -m dpbo plan --units 5000 --epsilons 1 --plot docs/pictures/plan.png
+	$(BIN)/python -m tools.pictures
 
 # The stamp is written last, so a failed install is tried again. torch goes first: a range would take the newest build with CUDA.
 $(STAMP): pyproject.toml $(CONSTRAINTS)
@@ -71,4 +76,4 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) build dist docs/_build docs/api docs/quickstart.md docs/form.md *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build docs/api docs/tutorials docs/form.md *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

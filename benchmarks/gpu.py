@@ -3,11 +3,17 @@
     python -m benchmarks.gpu [--smoke] [--json FILE] [--device cuda]
 
 Roofs are measured in the same run: bytes read by a sum, products of matrices, multiply-adds in registers. Each row says how long reading
-its input once takes and how long its arithmetic takes if nothing overlaps; the greater of the two is the bound. Without a GPU the sizes
-are tiny and the figures mean nothing: it then shows that it runs.
+its input once takes and how long its arithmetic takes if nothing overlaps; the greater of the two is the bound. Peers are compiled for each
+shape alone (`dynamic=False`). A part is printed and stored as soon as it ends, and one that fails does not stop the next. Without a GPU the
+sizes are tiny and the figures mean nothing: it then shows that it runs.
 """
 
 from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -24,27 +30,39 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit("There is no GPU here; --smoke shows on a CPU that it runs.")
     large, compiled = not chosen.smoke, device.type == "cuda" and not chosen.smoke
     ceilings = Ceilings.of(device, 1 << 30 if large else 1 << 20, 8192 if large else 256)
-    print(table([name, "ceiling"], ceilings.rows()), "\n")
+    figures: dict[str, Any] = {"device": name, "ceilings": vars(ceilings)}
+    failed = []
+
+    def part(what: str, header: list[str], measure: Callable[[], Any]) -> None:
+        try:
+            found = measure()
+        except Exception:  # also of a compiler or a driver: the other parts are still wanted
+            traceback.print_exc()
+            failed.append(what)
+        else:
+            print(table(header, [*found.items()] if isinstance(found, dict) else found), "\n", flush=True)
+            figures[what] = found if isinstance(found, dict) else dict(zip(header[2:], found[0][2:], strict=True))
+            record("gpu", figures, chosen)
+
+    print(table([name, "ceiling"], ceilings.rows()), "\n", flush=True)
     units, sizes = (4_000_000, gpu_sums.SIZES) if large else (5_000, [(8, 3)])
-    speed = gpu_sums.speed(units, sizes, ceilings, device, compiled=compiled)
     peers = ["torch, ms", "torch in tf32, ms", *(["compiled in tf32, ms"] if compiled else [])]
-    print(table([f"m, {units:,} units", "d", "ms", "share of reading once", "reading, ms", "arithmetic alone, ms", *peers], speed), "\n")
+    header = [f"m, {units:,} units", "d", "ms", "share of reading once", "reading, ms", "arithmetic alone, ms", *peers]
+    for size in sizes:  # each by itself, so that a shape that does not compile loses its own row alone
+        measure = functools.partial(gpu_sums.speed, units, [size], ceilings, device, compiled=compiled)
+        part("clipped sum, m = {}, d = {}".format(*size), header, measure)
     runs, count, steps = (50, 40_000, 50) if large else (3, 500, 5)
-    ucb = gpu_runs.ucb(runs, count, steps, device)
-    print(table([f"GP-UCB, {runs} runs, {count:,} candidates, T = {steps}", "seconds"], [*ucb.items()]), "\n")
+    header = [f"GP-UCB, {runs} runs, {count:,} candidates, T = {steps}", "seconds"]
+    part("ucb", header, lambda: gpu_runs.ucb(runs, count, steps, device))
     users, d, history = (1_000_000, 33, 400) if large else (500, 3, 4)
-    gibo = gpu_runs.iteration(users, d, history, device)
-    print(table([f"DP-GIBO, d = {d}, b = {d + 1}, {history} points before, {users:,} users", "seconds"], [*gibo.items()]), "\n")
+    header = [f"DP-GIBO, d = {d}, b = {d + 1}, {history} points before, {users:,} users", "seconds"]
+    part("gibo", header, lambda: gpu_runs.iteration(users, d, history, device))
     many = 10**8 if large else 10**5
-    choice = gpu_runs.choice(many, ceilings, device)
-    print(table([f"private choice among {many:,}", ""], [*choice.items()]), "\n")
-    mixture = gpu_runs.mixture(many, ceilings, device, compiled=compiled)
-    print(table([f"moments of {many:,} x 2 records, K = 5", "seconds"], [*mixture.items()]))
-    figures = {
-        "device": name, "ceilings": vars(ceilings), "clipped_sum": speed,
-        "ucb": ucb, "gibo": gibo, "choice": choice, "mixture": mixture,
-    }  # fmt: skip
-    record("gpu", figures, chosen)
+    part("choice", [f"private choice among {many:,}", ""], lambda: gpu_runs.choice(many, ceilings, device))
+    header = [f"moments of {many:,} x 2 records, K = 5", "seconds"]
+    part("mixture", header, lambda: gpu_runs.mixture(many, ceilings, device, compiled=compiled))
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def mixture(count: int, ceilings: Ceilings, device: torch.device, *, compiled: b
     X = torch.randn(count, 2, device=device)
     curator = Curator(X, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0))
     query, small = MixtureMoments(2, ball=Ball(1.0), natural=theta), theta.to(device, torch.float32)
-    fast = torch.compile(plain_moments) if compiled else plain_moments
+    fast = torch.compile(plain_moments, dynamic=False) if compiled else plain_moments
     own, plain, quick = seconds(
         device, lambda: curator.evaluate(query), lambda: plain_moments(X, small), lambda: fast(X, small), repetitions=5
     )

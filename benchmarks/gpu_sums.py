@@ -144,7 +144,8 @@ def _timed(units: int, points: int, dimension: int, ceilings: Ceilings, device: 
     L, small = torch.stack(columns, dim=1), W.float()
     works = [lambda: ours(columns, W), *(with_precision(lambda: plain(L, small), name) for name in ("highest", "high"))]
     if compiled:
-        fast = torch.compile(plain)
+        torch.compiler.reset()  # or the second shape's code would be for shapes of all sizes, and slower
+        fast = torch.compile(plain, dynamic=False)
         works.append(with_precision(lambda: fast(L, small), "high"))
     own, *peers = seconds(device, *works)
     read, computing = bounds_of(units, points, dimension, ceilings)

@@ -13,7 +13,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -171,6 +171,13 @@ def as_lines(value: Any, indent: str = "") -> str:
     return f"{first}\n{lines}\n{indent}{last}"
 
 
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # dpbo run from its folder
+        return "not installed"
+
+
 def record(name: str, figures: Mapping[str, Any], chosen: argparse.Namespace) -> None:
     """Write the summary of the figures where --json asks for it."""
     if chosen.json is None:
@@ -181,7 +188,7 @@ def record(name: str, figures: Mapping[str, Any], chosen: argparse.Namespace) ->
         "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
         "versions": {
             "python": platform.python_version(),
-            **{p: version(p) for p in ("dpbo", "torch", "gpytorch", "botorch", "numpy", "scipy")},
+            **{p: _version(p) for p in ("dpbo", "torch", "gpytorch", "botorch", "numpy", "scipy")},
         },
         "seed": chosen.seed,
         "smoke": chosen.smoke,

@@ -1,18 +1,31 @@
-"""Sphinx builds the pages beside this file, and the reference from the docstrings: `make docs`."""
+"""Sphinx builds the pages beside this file, the notebooks, and the reference from the docstrings: `make docs`."""
 
 import importlib
 import inspect
 import pathlib
 import re
+import shutil
 from typing import Any
 
 from dpbo.statement import form
 
 project, author, release = "dpbo", "the dpbo authors", "0.1"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
-html_theme = "alabaster"
-html_theme_options = {"description": "differentially private Bayesian optimisation", "page_width": "1100px"}
+nb_execution_mode = "off"  # the notebooks hold their outputs
+html_theme = "pydata_sphinx_theme"
+html_title = "dpbo"
+html_theme_options = {
+    "navigation_with_keys": False,
+    "show_toc_level": 2,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+html_show_sourcelink = False
+copyright = author
 autodoc_typehints = "none"  # signatures have them
 autodoc_preserve_defaults = True
 autodoc_default_options = {  # not ours, or told as an attribute
@@ -27,10 +40,9 @@ PACKAGES = (
     "dpbo.integrations.http", "dpbo.papers.kusner.bounds", "dpbo.papers.dpgibo.bounds", "dpbo.papers.po_gp_ucb.bounds",
     "dpbo.testing", "dpbo.run_counts", "dpbo.events", "dpbo.errors", "dpbo.plots", "dpbo",
 )  # fmt: skip
-_PAGES = {"docs/measured.md": "measured.md", "docs/recipes.md": "recipes.md", "docs/choosing.md": "choosing.md",
-          "docs/machines.md": "machines.md", "docs/papers/index.md": "papers/index.md",
-          "docs/glossary.md": "glossary.md", "docs/decisions/index.md": "decisions/index.md", "notebooks/quickstart.py": "quickstart.md",
-          "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}  # fmt: skip
+# Where the site has what a link in a file at the repository's root leads to.
+_PAGES = {"](docs/": "](", "](notebooks/": "](tutorials/", "](CHANGELOG.md": "](changes.md", "](CONTRIBUTING.md": "](contributing.md",
+          "](SECURITY.md": "](security.md"}  # fmt: skip
 
 
 def _public(package: str) -> dict[str, Any]:
@@ -60,14 +72,6 @@ def _write_reference(folder: pathlib.Path) -> None:
         (folder / f"{package}.rst").write_text("\n".join(lines) + "\n")
 
 
-def _write_notebook(source: pathlib.Path, page: pathlib.Path) -> None:
-    """A notebook's cells as text and code."""
-    cells = source.read_text().split("# %%")[1:]
-    texts = [re.sub(r"^# ?", "", cell.removeprefix(" [markdown]\n"), flags=re.MULTILINE) if "[markdown]" in cell[:12]
-             else f"```python\n{cell.strip()}\n```\n" for cell in cells]  # fmt: skip
-    page.write_text("\n".join(texts))
-
-
 def _plain(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:  # noqa: ARG001 (Sphinx passes them)
     """Our docstrings are plain text: bars and final underscores mean themselves."""
     for i, line in enumerate(lines):
@@ -78,9 +82,13 @@ def _plain(app: Any, what: str, name: str, value: Any, options: Any, lines: list
 
 def _linked(app: Any, path: pathlib.Path, name: str, content: list[str]) -> None:  # noqa: ARG001 (Sphinx passes them)
     """Links between files of the repository lead to the pages that hold them."""
-    for file, page in _PAGES.items():
-        content[0] = content[0].replace(f"]({file})", f"]({page})")
-    content[0] = content[0].replace("](docs/pictures/", "](pictures/")
+    for there, here in _PAGES.items():
+        content[0] = content[0].replace(there, here)
+
+
+def _notebooks_linked(app: Any, name: str, content: list[str]) -> None:  # noqa: ARG001 (Sphinx passes them)
+    """Links to the repository's notebooks lead to their copies in tutorials/."""
+    content[0] = content[0].replace("../notebooks/", "tutorials/")
 
 
 def setup(app: Any) -> None:
@@ -88,6 +96,9 @@ def setup(app: Any) -> None:
     folder = pathlib.Path(app.srcdir)
     _write_reference(folder / "api")
     (folder / "form.md").write_text(form())
-    _write_notebook(folder.parent / "notebooks" / "quickstart.py", folder / "quickstart.md")
+    (folder / "tutorials").mkdir(exist_ok=True)
+    for notebook in (folder.parent / "notebooks").glob("*.ipynb"):
+        shutil.copy(notebook, folder / "tutorials")
     app.connect("autodoc-process-docstring", _plain, priority=400)  # before napoleon
     app.connect("include-read", _linked)
+    app.connect("source-read", _notebooks_linked)

@@ -26,5 +26,6 @@ from .privacy import Budget as Budget
 from .privacy import PrivacyUnit as PrivacyUnit
 from .privacy import RowChange as RowChange
 from .release import Release as Release
+from .report_page import report as report
 from .space import Space as Space
 from .statement import Statement as Statement

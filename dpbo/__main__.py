@@ -3,13 +3,19 @@
 import argparse
 import json
 import os
+import pathlib
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from dpbo.accounting.calibration import exact_share
 from dpbo.errors import InputError, PrivacyError
 from dpbo.integrations.http.commands import curate_options, model_options
 from dpbo.privacy import Budget
+
+_LISTED = 8  # numbers of a release, or of its point, that `ledger show` prints
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ledger", metavar="FILE_OR_URL", help="keep the ledger in this file or database, and resume from it")
     parser.add_argument("--plot", metavar="FILE", help="draw the accuracies (needs dpbo[plots])")
     parser.add_argument("--json", metavar="FILE", help="write the result and the statement to this file")
-    commands = parser.add_subparsers(metavar="{plan,ledger,curate,model}")
+    commands = parser.add_subparsers(metavar="{plan,ledger,report,curate,model}")
     plan = commands.add_parser("plan", help="show the noise of an evaluation for numbers of units and budgets")
     named = {"epsilon": "--epsilons", "delta": "--at-delta", "evaluations": "--points", "score_range": "--range", "file": "--plot"}
     plan.set_defaults(run=_plan, typed=named)
@@ -68,6 +74,13 @@ def _parser() -> argparse.ArgumentParser:
     ledger.add_argument("action", choices=["show", "verify", "export", "form"])
     ledger.add_argument("ledger", metavar="FILE_OR_URL")
     ledger.add_argument("--expect", metavar="HEAD", help="a head hash that was kept elsewhere; fails if the ledger does not contain it")
+    report = commands.add_parser("report", help="write what a ledger promises, spent and released as one HTML page")
+    report.set_defaults(run=_report)
+    report.add_argument("ledger", metavar="FILE_OR_URL")
+    report.add_argument("--output", metavar="FILE", default="report.html", help="the page to write (default report.html)")
+    report.add_argument("--title", default="", help="title of the page (default: the name of the data set)")
+    report.add_argument("--at-delta", type=float, help="where to read epsilon, for a budget given as mu")
+    report.add_argument("--expect", metavar="HEAD", help="a head hash that was kept elsewhere; fails if the ledger does not contain it")
     curate_options(commands.add_parser("curate", help="release the rows of a table and serve private outcomes to a modeler"))
     model_options(commands.add_parser("model", help="search a released table by the answers of a curator"))
     return parser
@@ -103,13 +116,14 @@ def _plan(options: argparse.Namespace) -> None:
         from dpbo.plots import plot_plan
 
         budget = Budget(options.epsilons[0], options.at_delta)
-        plot_plan(options.units[0], budget, evaluations=options.points, score_range=score_range, file=options.plot)
+        picture = plot_plan(options.units[0], budget, evaluations=options.points, score_range=score_range)
+        picture.figure.savefig(options.plot, dpi=150)
 
 
 def _ledger(options: argparse.Namespace) -> None:
     from dpbo.curator.ledger import Ledger
-    from dpbo.curator.reporting import compose_statement
-    from dpbo.statement import form
+    from dpbo.curator.reporting import BudgetUse, compose_statement
+    from dpbo.statement import form, format_down
 
     ledger = Ledger.open(options.ledger)
     head = ledger.verify(expect=options.expect)
@@ -122,9 +136,41 @@ def _ledger(options: argparse.Namespace) -> None:
     elif options.action == "form":
         print(form(compose_statement(ledger)))
     else:
-        for record in ledger.records():
+        records = ledger.records()
+        for record in records:
             print(f"{record.seq:5d}  {record.kind:8s} {record.name:20s} {record.hash[:16]}")
+            for value in record.body["values"] if record.kind == "value" else ():
+                print(f"       {_shown(value)}")
+        use = BudgetUse.of(ledger, records, ledger.budget.delta)
+        left = "" if use.epsilon_left is None else f"; epsilon {format_down(use.epsilon_left)} is left"
+        print(f"\nBudget: {use.budget}. Spent {float(use.spent_share):.1%}, with reservations {float(use.reserved_share):.1%}{left}.\n")
         print(compose_statement(ledger))
+
+
+def _shown(value: dict[str, Any]) -> str:
+    """A released value with the standard deviation of its noise, and its point where it has one; long ones are cut."""
+
+    def numbers(held: Any) -> str:
+        values = np.ravel(held)
+        return ", ".join(f"{number:.4g}" for number in values[:_LISTED]) + (", ..." if len(values) > _LISTED else "")
+
+    noise = f"   noise {numbers(np.sqrt(value['variance']))}" if np.any(value["variance"]) else ""
+    point = f"   at {numbers(value['details']['x'])}" if "x" in value["details"] else ""
+    return f"{numbers(value['value'])}{noise}{point}"
+
+
+def _report(options: argparse.Namespace) -> None:
+    from dpbo.curator.ledger import Ledger
+    from dpbo.report_page import report
+
+    ledger = Ledger.open(options.ledger)
+    ledger.verify(expect=options.expect)
+    page = report(ledger, title=options.title, delta=options.at_delta)
+    try:
+        pathlib.Path(options.output).write_text(page, encoding="ascii")
+    except (OSError, ValueError) as error:
+        raise InputError("output", options.output, f"a file that can be written ({type(error).__name__})") from None
+    print(f"Wrote {options.output}.")
 
 
 if __name__ == "__main__":

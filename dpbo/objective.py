@@ -32,6 +32,7 @@ from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.models.builders import ModelBuilder, default_gp
+from dpbo.notebook import facts_table
 from dpbo.privacy import Budget
 from dpbo.progress import progress_bar
 from dpbo.queries.cells import CellMeans
@@ -262,6 +263,16 @@ class PrivateObjective:
             raise InputError("objective", "without values", "one that has released a value", "Evaluate some points first.")
         numbers = {f"x{i}": scipy.stats.uniform(0, 1) for i in range(X.shape[1])}
         return builder(Space(**numbers) if space is None else space, X, Y, Yvar)
+
+    def _repr_html_(self) -> str:
+        noise = ", ".join(f"{std:.3g}" for std in self.noise_std.tolist())
+        facts = {
+            "Evaluations": f"{self.evaluations - self.remaining} of {self.evaluations} charged",
+            "Noise of each": f"standard deviation {noise}, in the score's units",
+            "Score range": ", ".join(f"{lower:g} to {upper:g}" for lower, upper in self._mean(None).ranges),
+            "Records": repr(self.curator),
+        }
+        return facts_table(facts, title=f"PrivateObjective {self.name!r}")
 
     def __repr__(self) -> str:
         return f"<PrivateObjective {self.name!r}: {self.evaluations} evaluations, noise {self.noise_std.tolist()} each>"

@@ -11,10 +11,11 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 from dpbo.errors import InputError
+from dpbo.notebook import facts_table
 from dpbo.privacy import Adjacency
 from dpbo.validation import checked
 
@@ -141,10 +142,12 @@ class Statement:
         return "\n".join(self.opening() + [section.replace("\n", "\n  ") for section in sections])
 
     def _repr_html_(self) -> str:
-        sections = [(html.escape(title), html.escape(text).replace("\n", "<br>")) for title, text in self.sections()]
-        rows = "".join(f"<tr><th>{title}</th><td>{text}</td></tr>" for title, text in sections)
         opening = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in self.opening())
-        return f"{opening}<table>{rows}</table>"
+        return opening + facts_table(dict(self.sections()))
+
+    def facts(self) -> dict[str, str | None]:
+        """The shortest account of it, for a notebook: what must be read first, whom it protects, and how well."""
+        return {"Read first": "\n".join(self.opening()) or None, "Protected": self.protected(), "Guarantee": str(self.guarantee)}
 
     def opening(self) -> list[str]:
         """What must be read first: why nothing is guaranteed, and that a ledger in memory does not count other studies."""
@@ -164,7 +167,7 @@ class Statement:
         if self.conditions:
             condition = f"unconditionally {NOT_BOUNDED}; under {conditional(self.conditions, self.failure_probability)}: "
         texts = {
-            "protected": self._protected(),
+            "protected": self.protected(),
             "guarantee": f"{condition}{self.guarantee}",
             "meaning": " ".join(self.meaning),
             "not_protected": "; ".join(self.not_protected),
@@ -179,7 +182,7 @@ class Statement:
         texts["public_inputs"] = "\n".join(_line(f"{name}: {_short(terms)}") for name, terms in self.public_inputs.items()) or "nothing"
         return [(title, texts[name]) for name, title in _SECTIONS.items() if name in texts]
 
-    def _protected(self) -> str:
+    def protected(self) -> str:
         """What a unit is, how many there are, and with which other data the guarantee compares these."""
         single = "" if self.unit == "record" else f"every record counts as its own {self.unit}"
         count = ""
@@ -203,10 +206,19 @@ def conditional(names: Iterable[str], failure_probability: float) -> str:
 
 def format_up(value: float, digits: int = 4) -> str:
     """`value` with `digits` significant digits, rounded up: 4.37718 gives 4.378."""
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def format_down(value: float, digits: int = 4) -> str:
+    """`value` with `digits` significant digits, rounded down: 4.37788 gives 4.377."""
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def _rounded(value: float, digits: int, rounding: str) -> str:
     exact = Decimal(value)
     if not exact.is_finite() or exact == 0:
         return str(value)
-    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(exact)
+    rounded = Context(prec=digits, rounding=rounding).create_decimal(exact)
     rounded = rounded.quantize(Decimal(1).scaleb(rounded.adjusted() - digits + 1))
     return f"{rounded:f}" if -4 <= rounded.adjusted() < 12 else f"{rounded:e}"
 

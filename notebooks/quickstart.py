@@ -13,6 +13,7 @@ import pathlib
 import tempfile
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from scipy.stats import loguniform
@@ -147,6 +148,16 @@ free = max(space.sample(EVALUATIONS, seed=0), key=lambda x: cross_val_score(mode
 others = [float(right(model, census.test).mean()) for model in (census.model().fit(*published), train(free), train(best))]
 print(f"true accuracy on customers {truth:.3f}")
 print("on other graduates: default {:.3f}, free choice {:.3f}, ours {:.3f}".format(*others))
+
+figure, axis = plt.subplots(figsize=(7, 3.5))
+axis.errorbar(range(1, EVALUATIONS + 1), Y.squeeze(1), 1.96 * Yvar.squeeze(1).sqrt(), fmt="o", capsize=3, label="released scores")
+axis.errorbar([EVALUATIONS + 1], [estimate.item()], 1.96 * variance.sqrt().item(), fmt="s", capsize=3, label="the last release")
+axis.axhline(truth, color="0.4", linestyle="--", label="true accuracy of the chosen model")
+axis.set(xlabel="evaluation", ylabel="accuracy on customers", title="Released scores, with the noise's 95 % intervals")
+axis.legend(loc="lower right")
+figure.tight_layout()
+
+# %%
 assert others[2] > max(others[:2]) + 0.01
 assert abs(estimate.item() - truth) < 6 * variance.sqrt().item(), "six standard deviations, with two applications a customer averaged"
 assert str(curator.statement().guarantee).startswith("(3.000, 1e-06)-DP")

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A private density of what worked before, and how it warms up the next tuning run
 #
-# Some 2,000 clinics each tuned the same kind of model on their own patients. Their best settings would help the next clinic, but a setting
+# Some 5,000 clinics each tuned the same kind of model on their own patients. Their best settings would help the next clinic, but a setting
 # can tell about the patients it was tuned on, and about the clinic. Below, a mixture of Gaussians is released on those settings, each
 # clinic protected at (1, 1e-5), and then used: as a density to look at, to sample from, and to guide Bayesian optimisation.
 # There is no free choice: no clinic's setting is public. All records are made up here, which is why the notebook may look at them.
@@ -24,7 +24,7 @@ from dpbo.acquisition import prior_guided
 from dpbo.papers.em import DPGaussianMixture
 
 SMALL = bool(os.environ.get("DPBO_SMALL"))
-CLINICS, TASKS, EVALUATIONS = 2000, (10 if SMALL else 40), 9
+CLINICS, TASKS, EVALUATIONS = 5000, (10 if SMALL else 40), 9
 
 # %% [markdown]
 # ## The records

@@ -1,17 +1,22 @@
 """From a budget to noise: the smallest multiplier with which `releases` equal releases fit; from one neighbouring relation to another."""
 
+import contextlib
 import dataclasses
+import math
 from fractions import Fraction
 from typing import TypeVar
 
 from dpbo.accounting.filters import Accounting, Cost, EventKind, GDPFilter, PureFilter
+from dpbo.accounting.gdp import epsilon_at
 from dpbo.accounting.planned import Planned
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, RolesEvent, SelectionEvent
 from dpbo.privacy import Adjacency, Budget
+from dpbo.statement import format_up
 from dpbo.validation import Count, checked
 
 E = TypeVar("E", bound=Event)
+_ROUNDING = Fraction(1, 10**12)  # share of a cap that rounding leaves where all of it was reserved
 
 
 @checked
@@ -91,6 +96,34 @@ def budget_cost(budget: Budget | float | Fraction, accounting: Accounting, cap: 
         InputError: a share outside (0, 1], or a Budget that this accounting cannot serve.
     """
     return accounting.cap(budget) if isinstance(budget, Budget) else cap * exact_share(budget)
+
+
+def epsilon_left(total: Cost, cap: Cost, budget: Budget, accounting: Accounting) -> float | None:
+    """Epsilon of the largest `Budget(epsilon, delta)` that the cap still pays for beside `total`, at the delta of `budget`; rounded down.
+
+    None where the budget names no delta, and under `Planned`, which counts slots.
+    """
+    if budget.delta is None or isinstance(accounting, Planned):
+        return None
+    left = Cost(tuple(max(whole - used, Fraction(0)) for used, whole in zip(total.parts, cap.parts, strict=True)))
+    if left <= cap * _ROUNDING:
+        return 0.0
+    bound = accounting.guarantee(left, budget.delta).epsilon or 0.0  # rounded up
+    epsilon = bound if budget.epsilon is None else min(bound, budget.epsilon)
+    for lower in (epsilon, math.nextafter(epsilon, 0.0), *(epsilon * (1 - 2.0**power) for power in range(-51, 0))):
+        with contextlib.suppress(InputError):  # too small for a budget of this accounting
+            if accounting.cap(Budget(lower, budget.delta)) <= left:
+                return lower
+    return 0.0
+
+
+def budget_in_words(budget: Budget) -> str:
+    """A budget for a reader."""
+    if budget.epsilon is not None:
+        return f"epsilon {budget.epsilon:g}, delta {budget.delta:g}"
+    if budget.mu is not None and budget.delta is not None:
+        return f"mu {budget.mu:g}, which is epsilon {format_up(epsilon_at(budget.mu, budget.delta))}, delta {budget.delta:g}"
+    return f"mu {budget.mu:g}"
 
 
 def describe_budget(budget: Budget | float | Fraction) -> str:

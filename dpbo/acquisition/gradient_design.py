@@ -17,7 +17,7 @@ from torch import Tensor
 from dpbo.acquisition import designs
 from dpbo.errors import InputError
 from dpbo.models.builders import require_constant
-from dpbo.models.gradient_posterior import GradientPosterior, cholesky
+from dpbo.models.gradient_posterior import GradientPosterior, require_positive_definite
 from dpbo.models.kernels import KernelDerivatives, Pull, Radial, Scaled, require_finite, require_float64
 from dpbo.validation import Count, Positive, checked
 
@@ -153,18 +153,26 @@ class GradientTrace:
         self.prior = before - self.A.square().sum((-2, -1))
 
     def value(self, Z: Tensor) -> Tensor:
-        """alpha(Z) for Z `... x b x d`."""
-        return self._parts(Z)[0]
+        """alpha(Z) for Z `... x b x d`. Raises InputError where Z needs more noise or jitter."""
+        alpha, info, *_ = self._parts(Z)
+        require_positive_definite(bool(info.any()))
+        return alpha
 
     def value_and_gradient(self, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """alpha(Z) and d alpha / dZ for Z `... x b x d`."""
-        alpha, V, P, pull_values, pull_gradient = self._parts(Z)
+        """alpha(Z) and d alpha / dZ for Z `... x b x d`. Raises InputError where Z needs more noise or jitter."""
+        alpha, slope, info = self.unchecked(Z)
+        require_positive_definite(bool(info.any()))
+        return alpha, slope
+
+    def unchecked(self, Z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, and LAPACK's info, `...`: where it is not 0 the others mean nothing. A GPU is not waited for."""
+        alpha, info, V, P, pull_values, pull_gradient = self._parts(Z)
         Q = P @ P.mT
         C = torch.linalg.solve_triangular(self.L.mT, (self.A - V @ P) @ P.mT, upper=True)
         Q.diagonal(dim1=-2, dim2=-1).mul_(1.0 + self.posterior.jitter)  # D moves with k(z, z)
-        return alpha, 2.0 * (pull_values(torch.cat([C, Q], dim=-2)) - pull_gradient(P.mT))
+        return alpha, 2.0 * (pull_values(torch.cat([C, Q], dim=-2)) - pull_gradient(P.mT)), info
 
-    def _parts(self, Z: Tensor) -> tuple[Tensor, Tensor, Tensor, Pull, Pull]:
+    def _parts(self, Z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Pull, Pull]:
         kernel, N = self.posterior.derivatives, self.X.shape[-2]
         # k(X, Z) and k(Z, Z) in one go: k is symmetric, so moving both points of the second does twice what the pull says
         rows = torch.cat([self.X.expand(*Z.shape[:-2], -1, -1), Z], dim=-2)
@@ -172,8 +180,9 @@ class GradientTrace:
         G, pull_gradient = kernel.gradients(self.theta, Z)
         V = torch.linalg.solve_triangular(self.L, K[..., :N, :], upper=False)
         R = G.mT - V.mT @ self.A
-        P = torch.cholesky_solve(R, cholesky(self.posterior.noisy(Z, K[..., N:, :]) - V.mT @ V))
-        return self.prior - (P * R).sum((-2, -1)), V, P, pull_values, pull_gradient
+        factor, info = torch.linalg.cholesky_ex(self.posterior.noisy(Z, K[..., N:, :]) - V.mT @ V)
+        P = torch.cholesky_solve(R, factor)
+        return self.prior - (P * R).sum((-2, -1)), info, V, P, pull_values, pull_gradient
 
 
 def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | None) -> Tensor:
@@ -227,8 +236,10 @@ def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: fl
 
     @torch.inference_mode()  # the search's many small operations cost a tenth less without autograd's records
     def objective(u: Vector) -> tuple[float, Vector]:
-        alpha, slope = trace.value_and_gradient(place(u))
-        return float(alpha) / unit, (slope * per_unit).cpu().numpy().ravel()
+        alpha, slope, info = trace.unchecked(place(u))
+        found = torch.cat([alpha.view(1), info.view(1), (slope * per_unit).flatten()]).cpu().numpy()  # a GPU is waited for once
+        require_positive_definite(bool(found[1]))
+        return float(found[0]) / unit, found[2:]
 
     lower, upper = ((end - theta) / lengths for end in box)
     u, lower, upper = (part.expand_as(Z).cpu().numpy().ravel() for part in ((Z - theta) / lengths, lower, upper))

@@ -22,6 +22,7 @@ In paired simulations neither was a sure gain, so neither is a default.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -87,7 +88,8 @@ class DPGIBO:
     Args:
         curator: owner of the records.
         loss: `loss(x, records)`, one number a record, minimised; x is a float64 tensor of shape `d`. Each record by itself.
-        bounds: `2 x d`, float64: lower ends, upper ends. Iterates and points stay inside.
+        bounds: `2 x d`, float64: lower ends, upper ends. Iterates and points stay inside. Points are chosen, and results lie, on its
+            device, whatever the device of the records.
         budget: what the run may spend: a `Budget`, or a share in (0, 1] of the curator's.
         mechanism: `NoNoise(allow_not_private=True)` for the non-private algorithm; omitted, Gaussian noise.
         iterations: T.
@@ -146,7 +148,7 @@ class DPGIBO:
         self._frame = Frame(bounds, self.settings.unit_box)
         self._theta = torch.nn.Parameter(self._frame.inward(self._frame.start(start)))
         self._iterates, self._gradients = [self._theta.detach().clone()], list[torch.Tensor]()
-        kernel = kernel if kernel is not None else _unit_rbf()
+        kernel = (copy.deepcopy(kernel) if kernel is not None else _unit_rbf()).to(bounds.device)
         self._posterior = GradientPosterior(kernel, noise, mean=mean, jitter=self.settings.jitter)
         self._design = GIBODesign(self._frame.box, batch_size, tolerance, seed, self.settings)
         self._Z: torch.Tensor | None = None  # the points of this iteration
@@ -304,12 +306,13 @@ class DPGIBO:
 
     def _advance(self, gradient: torch.Tensor, handle: Handle | None) -> None:
         """One step of the optimizer, projected into the box."""
+        gradient = gradient.to(self._theta.device, copy=True)
         self._theta.grad = gradient.clone()
         self._optimizer.step()
         with torch.no_grad():
             self._theta.clamp_(*self._frame.box)
         self._iterates.append(self._theta.detach().clone())
-        self._gradients.append(gradient.clone())
+        self._gradients.append(gradient)
         if handle is not None and self.settings.history:
             self._earlier.append(handle)
             self._posterior.append(self._points())

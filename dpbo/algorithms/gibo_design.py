@@ -111,9 +111,10 @@ class Frame:
             return self.bounds.mean(0)
         if start.shape != self.bounds[0].shape or start.dtype != torch.float64:
             raise InputError("start", tuple(start.shape), f"a float64 tensor of shape ({self.bounds.shape[1]},)")
+        start = start.detach().to(self.bounds.device, copy=True)
         if not bool(((self.bounds[0] <= start) & (start <= self.bounds[1])).all()):
             raise InputError("start", "outside the bounds", "inside the bounds")
-        return start.detach().clone()
+        return start
 
 
 class GIBODesign:
@@ -141,7 +142,7 @@ class GIBODesign:
             Z = Z if len(Z) else theta.unsqueeze(0)  # nothing is uncertain: one point keeps the loop going
         elif radius is not None and not len(posterior) and posterior.noise == 0:
             unit = directions(self._batch_size, len(theta))
-            unit = unit if generator is None else unit @ rotation(len(theta), generator)
+            unit = (unit if generator is None else unit @ rotation(len(theta), generator)).to(theta.device)
             centre = torch.maximum(torch.minimum(theta, self._box[1] - radius), self._box[0] + radius)  # shifted into the box as a whole
             Z = (centre + radius * unit).clamp(*self._box)
         else:

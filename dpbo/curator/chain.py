@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from dpbo.accounting.calibration import budget_in_words
 from dpbo.accounting.filters import Cost
-from dpbo.accounting.gdp import epsilon_at
 from dpbo.curator.birth import Birth
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch, PrivacyError
 from dpbo.events import Event, event_from_json
-from dpbo.statement import format_up
 
 _ORIGIN = "0" * 64
 _FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -226,14 +225,8 @@ class Chain:
 
     def account(self) -> str:
         """The budget in epsilon and delta, and what was spent or reserved for what, for BudgetExceeded."""
-        budget, total = self.birth.budget, self.state.total
-        if budget.epsilon is not None:
-            limits = f"epsilon {budget.epsilon:g}, delta {budget.delta:g}"
-        elif budget.mu is not None and budget.delta is not None:
-            limits = f"mu {budget.mu:g}, which is epsilon {format_up(epsilon_at(budget.mu, budget.delta))}, delta {budget.delta:g}"
-        else:
-            limits = f"mu {budget.mu:g}"
-        whose = f"({limits}) of {f'data set {self.birth.dataset!r}' if self.birth.dataset else 'these records'}"
+        total = self.state.total
+        whose = f"({budget_in_words(self.birth.budget)}) of {f'data set {self.birth.dataset!r}' if self.birth.dataset else 'these records'}"
         costs = {name: float(sum(cost.parts)) for name, cost in self.paid.items()}
         by_cost = sorted((name for name, cost in costs.items() if cost), key=lambda name: -costs[name])
         shown = list[str]()

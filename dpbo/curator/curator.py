@@ -29,17 +29,18 @@ from dpbo.curator.ledger import Ledger
 from dpbo.curator.pending import PendingReleases
 from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, Sketch, is_protected, remember, require_same
 from dpbo.curator.records import PrivateView, count_records
-from dpbo.curator.reporting import compose_statement
+from dpbo.curator.reporting import BudgetUse, compose_statement
 from dpbo.errors import InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
+from dpbo.notebook import facts_table
 from dpbo.privacy import Adjacency, Budget, DeltaWarning, PrivacyUnit, RowChange, warn_of_delta
 from dpbo.queries.cells import OneCell
 from dpbo.queries.clipped import PairedScore
 from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
-from dpbo.statement import Statement
+from dpbo.statement import Guarantee, Statement, format_down
 from dpbo.validation import Count, Index, Name, checked, require_json, warn
 
 _COLLECTIVE = frozenset({"__init__", "assume", "bind", "evaluate", "release", "release_all", "reserve"})  # every rank calls them
@@ -180,6 +181,20 @@ class Curator(Opaque):
     def device(self) -> torch.device:
         """The device of the first tensor among the records; the CPU without tensors."""
         return self.__view.device
+
+    @property
+    def spent(self) -> Guarantee:
+        """What all releases so far cost together: bookkeeping. The guarantee is that of the whole budget, in `statement()`."""
+        return self._budget_use().spent
+
+    @property
+    def remaining_epsilon(self) -> float | None:
+        """Epsilon of the largest `Budget(epsilon, delta)` that is neither charged nor reserved, at the budget's delta; rounded down.
+
+        `budget=Budget(curator.remaining_epsilon, delta)` takes it. Under most filters epsilons do not add up: after a release that costs
+        epsilon 2 of 3, more than 1 is left. None where the budget names no delta, and under `Planned`, which counts slots.
+        """
+        return self._budget_use().epsilon_left
 
     @property
     def entropy(self) -> Entropy:
@@ -529,6 +544,21 @@ class Curator(Opaque):
             return self.__answers[handle]
         except (KeyError, TypeError):
             raise InputError("handle", handle, "one that this curator made") from None
+
+    def _budget_use(self) -> BudgetUse:
+        return BudgetUse.of(self.ledger, self.ledger.records(), self.budget.delta)
+
+    def _repr_html_(self) -> str:
+        use, statement = self._budget_use(), compose_statement(self.ledger, units=self.units)
+        left = f"{100 * statement.remaining:g} %"
+        facts = {
+            **statement.facts(),
+            "Budget": use.budget,
+            "Used by releases": f"{100 * float(use.spent_share):.4g} %: {use.spent}",
+            "Reserved, including those": f"{100 * float(use.reserved_share):.4g} %: {use.reserved}",
+            "Left": left if use.epsilon_left is None else f"{left}: epsilon {format_down(use.epsilon_left)} at delta {self.budget.delta:g}",
+        }
+        return facts_table(facts, title=f"Curator of {self.ledger.birth.dataset or 'unnamed'} records: opaque")
 
     def __repr__(self) -> str:
         return f"<Curator of {self.ledger.birth.dataset or 'unnamed'} records, {self.adjacency.value}: opaque>"

@@ -4,10 +4,12 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, Self
 
+from dpbo.accounting.calibration import budget_in_words, epsilon_left
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.gdp import true_positive_rate
 from dpbo.curator.birth import EVALUATIONS, IN_ALL, OF_EACH_ROW, ROLES
@@ -56,6 +58,43 @@ _DELTAS = (1e-4, 1e-3, 3e-3, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)  # wh
 _LISTED = 5  # kinds of question that are listed under one plan, where they declare what its terms do not say
 
 
+@dataclass(frozen=True)
+class BudgetUse:
+    """What is used of a ledger's budget: bookkeeping, not a guarantee.
+
+    Attributes:
+        budget: the budget in words, and the accounting.
+        spent: what the charges so far cost.
+        reserved: what the charges and everything reserved cost together.
+        spent_share, reserved_share: the same as shares of the cap, in [0, 1]; under `Planned` those of the event that is used most.
+        epsilon_left: epsilon of the largest `Budget(epsilon, delta)` that is neither charged nor reserved, rounded down; None where the
+            budget names no delta, or under `Planned`.
+    """
+
+    budget: str
+    spent: Guarantee
+    reserved: Guarantee
+    spent_share: Fraction
+    reserved_share: Fraction
+    epsilon_left: float | None
+
+    @classmethod
+    def of(cls, ledger: Ledger, chain: Sequence[Record], delta: float | None) -> Self:
+        """From the ledger's records, with guarantees at this delta."""
+        charges, plans = _charges_and_plans(chain)
+        total, exact = chain[-1].total, any(map(_is_exact, charges))
+        paid = _spent(ledger, charges, plans, chain[-1].used)
+        accounting = ledger.accounting
+        return cls(
+            budget=f"{budget_in_words(ledger.budget)}, by {type(accounting).__name__ if accounting.events else accounting.name}",
+            spent=Guarantee.none() if exact else _guarantee(ledger, paid, delta),
+            reserved=_guarantee(ledger, total, delta),
+            spent_share=largest_share(paid, ledger.cap),
+            reserved_share=largest_share(total, ledger.cap),
+            epsilon_left=epsilon_left(total, ledger.cap, ledger.budget, accounting),
+        )
+
+
 def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int | None = None) -> Statement:
     """The statement of everything this ledger may ever release.
 
@@ -69,8 +108,7 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
     """
     at = _delta(ledger, delta)
     chain, birth = ledger.verified(), ledger.birth
-    charges = [record for record in chain if record.kind == "charge"]
-    plans = {record.name: record for record in chain if record.kind == "reserve"}
+    charges, plans = _charges_and_plans(chain)
     slots = [slot for record in charges for slot in record.body.get("slots", [])]
     conditions = _conditions([record.body["terms"] for record in plans.values()], slots)
     noted = [record.name for record in chain if record.kind == "assume" and not (conditions and record.name == "conditional-allowed")]
@@ -80,14 +118,13 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
     exact = any(map(_is_exact, (*charges, *plans.values())))
     protected = _guarantee(ledger, ledger.cap, at)
     guarantee = Guarantee.none() if exact or failing >= 1.0 else protected
-    spent = Guarantee.none() if any(map(_is_exact, charges)) else _guarantee(ledger, _spent(ledger, charges, plans, chain[-1].used), at)
+    use = BudgetUse.of(ledger, chain, at)
     named_roles = [record.body["terms"]["role"] for record in plans.values() if "role" in record.body["terms"]]
     roles = list(dict.fromkeys([birth.role, *(role for role in named_roles if role in ROLES)]))
     unknown = dict.fromkeys(repr(role) for role in named_roles if role not in ROLES)
     if units is None:  # a charge of DP-SGD steps need not name them
         units = next((count for record in reversed(charges) if (count := record.body.get("units")) is not None), None)
     counted = roles[0] if len(roles) > 1 else ""  # the curator's own
-    left = [1 - used / whole for used, whole in zip(chain[-1].total.parts, ledger.cap.parts, strict=True) if whole]
     void = [record.name or "no reason was given" for record in chain if record.kind == "void"]
     return Statement(
         void="; ".join(void + ["answers without any guarantee were or will be published"] * exact),
@@ -104,8 +141,8 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         ),
         guarantee=guarantee,
         lines=_lines(guarantee, protected, assumed, conditions, failing),
-        spent=spent,
-        reserved=_guarantee(ledger, chain[-1].total, at),
+        spent=use.spent,
+        reserved=use.reserved,
         assumptions={**assumed, **conditions},
         public_inputs=_public_inputs(charges, plans),
         entries=len(chain),
@@ -115,8 +152,18 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         counted=counted,
         conditions=tuple(conditions),
         failure_probability=failing,
-        remaining=math.floor(min(left, default=Fraction(0)) * 10_000) / 10_000,
+        remaining=math.floor((1 - use.reserved_share) * 10_000) / 10_000,
     )
+
+
+def _charges_and_plans(chain: Sequence[Record]) -> tuple[list[Record], dict[str, Record]]:
+    """The charges, and the reservations by name."""
+    return [record for record in chain if record.kind == "charge"], {record.name: record for record in chain if record.kind == "reserve"}
+
+
+def largest_share(cost: Cost, cap: Cost) -> Fraction:
+    """The largest share that the cost takes of a part of the cap."""
+    return max((used / whole for used, whole in zip(cost.parts, cap.parts, strict=True) if whole), default=Fraction(1))
 
 
 def _not_protected(roles: Sequence[str]) -> tuple[str, ...]:

@@ -260,6 +260,11 @@ def cholesky(A: Tensor, blamed: str = "jitter", remedy: str = "Raise the noise o
         InputError: A is not positive definite, so what was added to its diagonal (`blamed`) is below float64's rounding of A.
     """
     L, info = torch.linalg.cholesky_ex(A)
-    if bool(info.any()):
-        raise InputError(blamed, "too small", "large enough for a positive definite matrix", remedy)
+    require_positive_definite(bool(info.any()), blamed, remedy)
     return torch.as_tensor(L)
+
+
+def require_positive_definite(failed: bool, blamed: str = "jitter", remedy: str = "Raise the noise or the jitter (1e-6 or more).") -> None:
+    """Raises InputError if a factorisation failed: what was added to the diagonal (`blamed`) is below float64's rounding."""
+    if failed:
+        raise InputError(blamed, "too small", "large enough for a positive definite matrix", remedy)

@@ -15,7 +15,7 @@ from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.ball import FLOAT64
 from dpbo.queries.clipped import Divisor
-from dpbo.queries.gpu.gradient import can_sum_in_one_pass, one_pass_sum
+from dpbo.queries.gpu.gradient import can_sum_in_one_pass, empty_slab, one_pass_sum
 from dpbo.queries.integers import ROUND_UP, Lattice, deterministic_matmul, unit_means
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 from dpbo.validation import Finite, ScoreRange, Within, between, checked
@@ -124,17 +124,24 @@ class ClippedGradient(Query):
             if isinstance(column, Failure):
                 return column
             fresh.append(column)
-        columns = [*(column for losses in view.earlier for column in losses), *fresh]
-        if len(columns) != self.weights.shape[1]:
-            raise InputError("weights", tuple(self.weights.shape), f"of shape d x N with N = {len(columns)} points in all")
-        total = clipped_sum(columns, self.weights, self.clip, self.quanta()[0], self.center)
-        return IntegerSum(total.cpu(), self.quanta(), tuple(fresh) if self.keep else None)
+        if can_sum_in_one_pass(view.device, len(self.weights)):
+            fresh = [torch.stack(fresh, out=empty_slab(len(fresh), len(fresh[0]), fresh[0].device))]
+        off, losses = self._center_taken_off(view.device), list[torch.Tensor]()
+        for off_earlier, *earlier in view.earlier:
+            more = off - off_earlier
+            losses += [(part.to(torch.float64) - more).to(fresh[0].dtype) if more else part for part in earlier]
+        losses += fresh
+        if (points := sum(len(part) if part.ndim == 2 else 1 for part in losses)) != self.weights.shape[1]:
+            raise InputError("weights", tuple(self.weights.shape), f"of shape d x N with N = {points} points in all")
+        total = clipped_sum(losses, self.weights, self.clip, self.quanta()[0], self.center - off)
+        return IntegerSum(total.cpu(), self.quanta(), (off, *fresh) if self.keep else None)
 
     def _unit_losses(self, pieces: Iterable[torch.Tensor], view: View, own: frozenset[int]) -> torch.Tensor:
-        """Each unit's loss at one point; NaN where one of its records has none."""
+        """Each unit's loss at one point, less `_center_taken_off`; NaN where one of its records has none."""
         # the dtype is public, as every unit's numbers are rounded to it: float32 where the GPU's kernel reads them
         dtype = torch.float32 if can_sum_in_one_pass(view.device, len(self.weights)) else torch.float64
-        losses = loss_column(pieces, view.device, own, dtype)
+        off = self._center_taken_off(view.device)
+        losses = loss_column(pieces, view.device, own, dtype, off if self.loss_range is None else 0.0)
         if self.loss_range is None:
             return losses
         grid = Lattice.over(*self.loss_range, origin=0.0, worst="upper", units=view.public_units)
@@ -142,11 +149,17 @@ class ClippedGradient(Query):
         means = unit_means([losses.unsqueeze(1)], grid, view.groups, view.rows).to(torch.float64) * grid.quantum
         broken = ~losses.isfinite()
         means[broken if view.groups is None else view.groups[broken]] = torch.nan
-        return means.to(dtype)
+        return means.sub_(off).to(dtype)
+
+    def _center_taken_off(self, device: torch.device) -> float:
+        """What is taken off losses before they are kept: the center where they are rounded to float32, which it could drown."""
+        return self.center if can_sum_in_one_pass(device, len(self.weights)) else 0.0
 
 
-def loss_column(pieces: Iterable[torch.Tensor], device: torch.device, own: frozenset[int], dtype: torch.dtype) -> torch.Tensor:
-    """The losses of all records, shape `n`, on the records' device.
+def loss_column(
+    pieces: Iterable[torch.Tensor], device: torch.device, own: frozenset[int], dtype: torch.dtype, center: float = 0.0
+) -> torch.Tensor:
+    """The losses of all records less `center`, shape `n`, on the records' device.
 
     They are copied, because a loss may use its buffer again; only a view of the records (storages in `own`) is taken as it is. Every
     number is converted to float64 first: if the loss fails on one record, all are scored on the CPU in float64, and the bits of the
@@ -154,8 +167,9 @@ def loss_column(pieces: Iterable[torch.Tensor], device: torch.device, own: froze
     """
     parts = []
     for piece in pieces:
-        lent = device == piece.device and piece.untyped_storage().data_ptr() in own and dtype in (torch.float64, piece.dtype)
-        parts.append(piece[:, 0] if lent else piece[:, 0].to(device, torch.float64, copy=True).to(dtype))
+        lent = not center and device == piece.device and piece.untyped_storage().data_ptr() in own and dtype in (torch.float64, piece.dtype)
+        losses = piece[:, 0] if lent else piece[:, 0].to(device, torch.float64, copy=True)
+        parts.append(losses if lent else (losses.sub_(center) if center else losses).to(dtype))
     if not parts:
         return torch.zeros(0, dtype=dtype, device=device)
     return parts[0] if len(parts) == 1 else torch.cat([part.to(dtype) for part in parts])
@@ -167,7 +181,7 @@ def quantum_of(clip: float, dimension: int) -> float:
     return math.ldexp(1.0, math.frexp(clip)[1] - bits)
 
 
-def clipped_sum(columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float, center: float = 0.0) -> torch.Tensor:
+def clipped_sum(losses: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float, center: float = 0.0) -> torch.Tensor:
     """Sum over units of clip(W (y - center), B) in multiples of the quantum q: int64 of shape `d`.
 
     Units are taken in chunks of one fixed shape, padded with zeros, so that the bits of a unit's vector g = W (y - center) depend on its
@@ -184,13 +198,15 @@ def clipped_sum(columns: Sequence[torch.Tensor], weights: torch.Tensor, clip: fl
     Cost: 2 n N d flops in the product; every other pass is over n d numbers, chunk by chunk in cache. Extra memory: a few chunks.
 
     Args:
-        columns: N tensors of shape `units`, y_j of every unit.
+        losses: tensors of shape `units` or `points x units`, N points in all: y_j of every unit.
         weights: W, `d x N`, float64.
         clip, quantum: B and q.
         center: subtracted from every number.
     """
-    if can_sum_in_one_pass(columns[0].device, len(weights)):
-        return one_pass_sum(columns, weights, clip, quantum, center, aim=aim_of(math.floor(clip / quantum), len(weights)))
+    if can_sum_in_one_pass(losses[0].device, len(weights)):
+        centered = [part.to(torch.float64) - center for part in losses] if center else losses
+        return one_pass_sum(centered, weights, clip, quantum, aim=aim_of(math.floor(clip / quantum), len(weights)))
+    columns = [column for part in losses for column in (part if part.ndim == 2 else [part])]
     total = torch.zeros(len(weights), dtype=torch.int64, device=columns[0].device)
     for vectors, count in _products(columns, weights, center):
         total += _clipped(vectors, clip, quantum)[:, :count].sum(1)

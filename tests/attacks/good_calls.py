@@ -189,6 +189,7 @@ _GROUPED: dict[str, Any] = {
     "PrivateObjective.release": lambda: of(handles=[objective().evaluate(X) for _ in range(2)]),
     "DPSearch": of(estimator=DecisionTreeClassifier(), budget=BUDGET, n_iter=2, allow_repeated=True),
     "rehearse": of(estimator=DecisionTreeClassifier(), X=ROWS[:60], y=ROWS[:60, 0] > 0, groups=None, n_iter=2),
+    "report": lambda: of(source=objective(), title="x"),
     "DPSearch.fit": of(y_train=ROWS[:60, 0] > 0, X_val=ROWS[60:], y_val=ROWS[60:, 0] > 0),
     "integrations.opacus.LedgerAccountant": lambda: of(curator=curator(), noise_multiplier=40.0, steps=3, name="sgd"),
     "run_counts.run_count_from_json": of(body=LAW.to_json()),

@@ -117,7 +117,7 @@ def altered(held):
 def told(query):
     """All that a question declares, and its exact answer."""
     view = PrivateView.of(RECORDS.clone(), PrivacyUnit("record"), units_are_public=True)
-    view = dataclasses.replace(view, earlier=tuple((RECORDS[:, 0].clone(),) for _ in query.handles()))
+    view = dataclasses.replace(view, earlier=tuple((0.0, RECORDS[:, 0].clone()) for _ in query.handles()))
     answer = query._evaluate(view, query.prepare())
     assert isinstance(answer, IntegerSum)
     declared = query.sensitivity(Adjacency.REPLACE_ONE), query.scale(Adjacency.REPLACE_ONE), query.affine(12), query.sampling_variance(12)

@@ -64,6 +64,11 @@ def test_the_ledger_can_be_shown_verified_and_exported(job):
     status, _, err = printed("ledger", "verify", file, "--expect", "0" * 64)
     assert status == 1
     assert "LedgerCorrupt" in err
+    released = [value["value"][0] for record in records if record["kind"] == "value" for value in record["body"]["values"]]
+    _, out, _ = printed("ledger", "show", file)
+    assert all(f"       {value:.4g}" in out for value in released)
+    assert "Budget: epsilon 1" in out
+    assert "with reservations 100.0%; epsilon 0.0 is left." in out
     for action in ("show", "form"):
         status, out, _ = printed("ledger", action, file)
         assert status == 0

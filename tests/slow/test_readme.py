@@ -1,4 +1,4 @@
-"""What the README and the recipes print runs as it is printed; the loop twice: from the start, and again from its ledger."""
+"""What the README and the how-to pages print runs as it is printed; the loop twice: from the start, and again from its ledger."""
 
 import math
 import pathlib
@@ -43,15 +43,27 @@ def blocks(page):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_whole_loop(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    loop = next(block for block in blocks("docs/recipes.md") if "objective.history()" in block).replace("evaluations=30", "evaluations=10")
+    loop = "".join(blocks("docs/how-to/index.md") + blocks("docs/how-to/loop.md")).replace("evaluations=30", "evaluations=10")
     outputs = []
     for _ in range(2):
-        exec(compile(PREAMBLE + loop, "recipes.md", "exec"), {})
+        exec(compile(loop, "loop.md", "exec"), {})
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == outputs[1], "the second run finds everything done"
     assert "(3.000, 1e-06)-DP" in outputs[0]
     accuracy = float(outputs[0].split("} ")[1].split()[0])
     assert 0.7 < accuracy < 1.1
+
+
+@pytest.mark.usefixtures("seeded_noise")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.deep)])
+def test_each_how_to_page_runs_after_the_lines_of_the_first(long, tmp_path, monkeypatch):
+    for page in sorted((ROOT / "docs" / "how-to").glob("*.md")):
+        if page.stem not in ("index", "loop") and (page.stem == "tune-dp-sgd") == long:
+            (folder := tmp_path / page.stem).mkdir()
+            monkeypatch.chdir(folder)
+            code = "".join(blocks("docs/how-to/index.md") + blocks(page)).replace("n_iter=8,\n", "n_iter=8, allow_repeated=True,\n")
+            exec(compile(code, page.name, "exec"), {})
 
 
 def test_the_search_in_scikit_learns_words(capsys):
@@ -96,6 +108,9 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
     done = subprocess.run([*command, "-d", str(tmp_path / "trees")], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "Curator" in (tmp_path / "html" / "api" / "dpbo.curator.html").read_text()
+    assert "<img" in (tmp_path / "html" / "tutorials" / "quickstart.html").read_text()
+    found = (tmp_path / "html" / "searchindex.js").read_text()
+    assert all(f'"{page}"' in found for page in ("how-to/resume", "errors", "glossary", "tutorials/quickstart"))
 
 
 def test_every_link_of_the_repository_leads_somewhere():

@@ -32,6 +32,7 @@ from dpbo.integrations.sklearn.scorings import Scoring, scoring_named
 from dpbo.integrations.sklearn.task import Task
 from dpbo.integrations.sklearn.training import Trainer
 from dpbo.mechanisms.no_noise import NoNoise
+from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.space import Space
 from dpbo.statement import Statement
@@ -63,7 +64,7 @@ _REPEATED = (
 )
 
 
-class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations that mypy follows here
+class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations that mypy follows here
     """Search hyper-parameters on private validation records.
 
     Args:
@@ -381,6 +382,17 @@ class DPSearch(Recommended, MetaEstimatorMixin, BaseEstimator):  # type: ignore[
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         """What a notebook shows."""
         return {kind: self._without_password(text) for kind, text in super()._repr_mimebundle_(**kwargs).items()}
+
+    def _facts(self) -> dict[str, Any]:
+        if not hasattr(self, "statement_"):
+            return {}
+        score, std = self.best_score_, self.best_score_std_
+        found = {name: str(value) for name, value in self.best_params_.items()}
+        return {
+            "Recommended": "\n".join(f"{name} = {value}" for name, value in found.items()),
+            "Its released score": None if score is None else f"{score:.4g}, standard deviation of the noise {std:.2g}",
+            **self.statement_.facts(),
+        }
 
     def _without_password(self, text: str) -> str:
         password = urlsplit(self.ledger).password if isinstance(self.ledger, str) else None

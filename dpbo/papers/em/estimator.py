@@ -39,6 +39,7 @@ from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.no_noise import NoNoise
+from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.progress import progress_bar
 from dpbo.queries.ball import Ball
@@ -167,7 +168,7 @@ def _public_text(value: Any) -> Iterator[str]:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations that mypy follows here
+class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations that mypy follows here
     """Makes a curator over the records, or takes one; keeps the statement. The constructor stores its arguments, and `fit` checks them."""
 
     budget: BudgetOrShare = None
@@ -186,6 +187,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn car
         """The guarantee, as it stood when `fit` ended."""
         check_is_fitted(self)
         return self.statement_
+
+    def _facts(self) -> dict[str, Any]:
+        return self.statement_.facts() if hasattr(self, "statement_") else {}
 
     def _open(self, X: Any) -> tuple[Curator, int]:
         """Checks the settings; the curator, and the public dimension of the records."""

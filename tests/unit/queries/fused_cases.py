@@ -10,10 +10,14 @@ import ctypes
 import json
 import math
 import mmap
+import unittest.mock
 from typing import Any
 
 import torch
 
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.mechanisms import NoNoise
+from dpbo.queries import ClippedGradient
 from dpbo.queries import gradient as clipped
 from dpbo.queries.ball import Ball
 from dpbo.queries.gpu import gradient, moments
@@ -82,8 +86,8 @@ def both_sums(case, aim, device="cpu", changed=lambda column: column):
         goal = clipped.aim_of(math.floor(clip / quantum), dimension)
     finally:
         clipped._SHORTER = before
-    columns_there = [changed(y) for y in Y.to(device)]
-    return gradient.one_pass_sum(columns_there, W.to(device), clip, quantum, CENTER, aim=goal).tolist(), own.tolist()
+    columns_there = [changed(y) for y in (Y - CENTER).to(device)]
+    return gradient.one_pass_sum(columns_there, W.to(device), clip, quantum, aim=goal).tolist(), own.tolist()
 
 
 def moments_of(records, dimension, components, covariance, turned, *, dtype=torch.float64):
@@ -116,10 +120,38 @@ def moments_apart(case, device="cpu", dtype=torch.float64, together=None, change
     return [int((found.sum(0) - own.sum(0)).abs().max()), float(((found - own).abs() / most).max())]
 
 
+def mean_gradient(center, level):
+    """A gradient by the one-pass path, half of whose losses were kept from a query with another center, and the true one.
+
+    Losses lie around a center, each record's around a level of its own, and differ little from point to point, as in a small design.
+    """
+    random = torch.Generator().manual_seed(0)
+    X = 0.1 * torch.randn(12, 4, generator=random, dtype=torch.float64)
+    X, W = X - X.mean(0), torch.linalg.pinv(X - X.mean(0))
+    records = torch.randn(300, 5, generator=random, dtype=torch.float64)
+    owner = Curator(records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(1.0, 1e-6))
+
+    def gradient_of(weights, points, **terms):
+        return ClippedGradient(lambda x, rows: center + level * rows[:, 4] + rows[:, :4] @ x, points, weights=weights, clip=100.0, **terms)
+
+    with unittest.mock.patch("dpbo.queries.gradient.can_sum_in_one_pass", return_value=True):
+        kept = owner.evaluate(gradient_of(W[:, :6], X[:6], center=center - 1.5, keep=True))
+        handle = owner.evaluate(gradient_of(W, X[6:], center=center, earlier=[kept]))
+        (release,) = owner.release_all([handle], NoNoise(allow_not_private=True))
+    return release.value, records[:, :4].mean(0)
+
+
+def center_errors():
+    """Relative errors: of a gradient, what a large center changes in it, and what levels far above the losses' differences change."""
+    (plain, truth), (moved, _), (raised, _) = mean_gradient(0.0, 0.0), mean_gradient(1e4, 0.0), mean_gradient(0.0, 10.0)
+    return [float(error.norm() / truth.norm()) for error in (plain - truth, moved - plain, raised - plain)]
+
+
 if __name__ == "__main__":
     cpu = torch.device("cpu")
     pairs = [both_sums(case, aim) for case in SUMS for aim in AIMS] + [both_sums(AT_AN_EDGE, AIMS[0], changed=at_the_edge)]
-    same = [fused_sum == own for fused_sum, own in pairs] + [gradient._works(cpu), not gradient.can_sum_in_one_pass(cpu, 2)]
+    same = [fused_sum == own for fused_sum, own in pairs]
+    same += [all(gradient._works(cpu, width) for width in gradient.LAUNCHES), not gradient.can_sum_in_one_pass(cpu, 2)]
     apart = [moments_apart(case) for case in MOMENTS] + [moments_apart(**{"case": MOMENTS[0], **other}) for other in OTHERS]
     launched = [moments._works(cpu), not moments.can_sum_in_one_pass(cpu, 5, 2, "full")]
-    print(json.dumps([same, apart, launched]))
+    print(json.dumps([same, apart, launched, center_errors()]))

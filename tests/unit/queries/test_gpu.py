@@ -30,31 +30,48 @@ def test_interpreted_they_give_the_cpus_integers():
     command = [sys.executable, "-m", "tests.unit.queries.fused_cases"]  # in a process of its own, whose kernels are interpreted
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
-    same, apart, launched = json.loads(done.stdout)
+    same, apart, launched, (error, of_center, of_levels) = json.loads(done.stdout)
     assert same == [True] * (len(SUMS) * len(AIMS) + 3)
     assert len(apart) == len(MOMENTS) + len(OTHERS)
     assert all(together == 0 and each < CLOSE for together, each in apart)
     assert launched == [True, True]
+    assert error < 2e-5, "of three products of bfloat16"
+    assert of_center < 1e-6
+    assert of_levels < 1e-5, "of losses rounded to float32"
 
 
 def test_a_trial_launch_that_finds_no_memory_says_nothing_of_the_next(monkeypatch):
     def full(*arguments, **options):
         raise torch.OutOfMemoryError
 
-    for host, launch in ((gradient, "one_pass_sum"), (moments, "one_pass_moments")):
+    for host, launch, width in ((gradient, "one_pass_sum", [16]), (moments, "one_pass_moments", [])):
         monkeypatch.setattr(host, launch, full)
         with pytest.raises(torch.OutOfMemoryError):
-            host._works(torch.device("cpu", 0))
+            host._works(torch.device("cpu", 0), *width)
+
+
+def test_a_kernel_that_does_not_run_is_warned_of_once_and_its_width_goes_another_way():
+    host = torch.device("cpu")
+    gradient._works.cache_clear()
+    with pytest.warns(RuntimeWarning, match="up to 64 dimensions does not run on cpu .*Sums are right but slower"):
+        assert not gradient._works(host, 64), "without Triton's interpreter there is no kernel for the CPU"
+    assert not gradient._works(host, 64)
+    gradient._works.cache_clear()
 
 
 def test_a_column_is_copied_where_the_kernel_could_not_read_it_and_only_there():
     memory = torch.arange(64.0)  # torch's own memory begins at a multiple of 64 bytes
     assert _ready(memory[4:]).data_ptr() == memory[4:].data_ptr()
-    for column in (memory[1:], memory[::2], memory.double(), sign_kept_apart(memory)):
-        ready = _ready(column)
+    slab = memory[4:].view(5, 12)
+    assert _ready(slab).data_ptr() == slab.data_ptr()
+    rows = memory[4:58].view(6, 9)
+    for losses in (memory[1:], memory[::2], memory.double(), sign_kept_apart(memory), rows, rows.double(), slab.T):
+        ready = _ready(losses)
         assert ready.data_ptr() % 16 == 0
+        assert ready.stride(1) == 1
+        assert len(ready) == 1 or ready.stride(0) % 4 == 0
         assert not ready.is_neg()
-        assert ready.tolist() == column.tolist()
+        assert ready.tolist() == losses.reshape(-1, losses.shape[-1]).tolist()
 
 
 @on_a_gpu
@@ -107,6 +124,7 @@ def test_a_record_that_the_loss_fails_on_changes_no_others_path(device):
         assert exact_sum(query, failing).numerators.tolist() == exact_sum(query, absent).numerators.tolist()
 
 
+@pytest.mark.filterwarnings("ignore:the one-pass gradient kernel:RuntimeWarning")  # where there is no GPU
 def test_the_path_is_chosen_by_public_things_alone():
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert not gradient.can_sum_in_one_pass(cpu, 2)

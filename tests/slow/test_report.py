@@ -1,0 +1,222 @@
+"""The report as a reader sees it: a real browser reads the page and prints it."""
+
+import html.parser
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import matplotlib.pyplot
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from sklearn.svm import SVC
+
+import dpbo
+from dpbo.__main__ import main
+from dpbo.errors import InputError, LedgerUnavailable
+from dpbo.mechanisms import GaussianMechanism, PermuteAndFlipMechanism
+from dpbo.queries import CandidateScores, ClippedMean
+from dpbo.report_charts import ticks, with_noise
+from dpbo.statement import format_down
+
+HOSTILE = '<script>document.title="owned"</script>"\'&<img src=x onerror=alert(1)>'
+SPACE = dpbo.Space(**{"rate<b>": scipy.stats.loguniform(1e-3, 1.0), "kernel": ["rbf", HOSTILE]})
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium's program. Skips where it is not installed, and fails there in CI."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        reason = "Chromium is not installed: apt-get install chromium"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    return [found, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+
+
+def score(x, records):
+    return (0.8 - (x[0] - 0.4) ** 2 + 0.1 * (records - 0.5)).clamp(0, 1)
+
+
+def study(folder, name=HOSTILE):
+    records = torch.linspace(0, 1, 400, dtype=torch.float64)
+    curator = dpbo.Curator(records, unit=HOSTILE, adjacency="replace-one", budget=dpbo.Budget(3.0, 1e-6), dataset=name,
+                           ledger=str(folder / "l.db"))  # fmt: skip
+    terms = {"noted": HOSTILE}
+    objective = dpbo.PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=12, name=name, budget=0.6, terms=terms)
+    return curator, objective
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory):
+    """A ledger with a search, a single score, a choice, a loose release and hostile names: its curator and objective."""
+    folder = tmp_path_factory.mktemp("report")
+    curator, objective = study(folder)
+    objective(SPACE.sample(9, seed=0))
+    single = dpbo.PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=1, name="final", budget=0.1)
+    single(objective.history()[0][:1])
+    curator.release(CandidateScores(score, list(SPACE.sample(4, seed=1)), score_range=(0.0, 1.0)), PermuteAndFlipMechanism(20.0))
+    curator.release(ClippedMean(score, torch.tensor([0.5]), score_range=(0.0, 1.0)), GaussianMechanism(40.0))
+    return curator, objective, folder
+
+
+class Page(html.parser.HTMLParser):
+    """Tags with their attributes, and the text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.parts = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.parts.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.parts).split())
+
+    def named(self, kind):
+        return [attributes for tag, attributes in self.tags if attributes.get("class") == kind or tag == kind]
+
+
+def require_alone(page):
+    """No script, no other file, no handler of an event."""
+    assert page.isascii()
+    seen = Page(page)
+    assert not [tag for tag, _ in seen.tags if tag in ("script", "img", "link", "iframe", "object", "a", "image", "use", "base", "form")]
+    for tag, attributes in seen.tags:
+        outside = [name for name in attributes if name in ("src", "href", "xlink:href", "action") or name.startswith("on")]
+        assert not outside, (tag, attributes)
+    assert not re.search(r"https?://|url\(|@import", page)
+    return seen
+
+
+def test_a_browser_shows_the_whole_story_and_runs_nothing(ledger, browser, tmp_path):
+    curator, objective, _ = ledger
+    (tmp_path / "r.html").write_text(dpbo.report(objective, space={HOSTILE: SPACE, "final": SPACE}))
+    done = subprocess.run([*browser, "--dump-dom", f"file://{tmp_path}/r.html"], capture_output=True, text=True, check=True, timeout=120)
+    seen = Page(done.stdout)
+    assert not seen.named("script")
+    assert not seen.named("img")
+    assert "<title>owned" not in done.stdout, "no script ran"
+    _, Y, Yvar = objective.history()
+    left, first, hash = format_down(curator.remaining_epsilon), with_noise(float(Y[0]), float(Yvar[0].sqrt())), curator.statement().head
+    summary = ["Privacy report", "of at most 20.1", "0.6478-GDP means", left, "9 of 12", "Reserved beside it", "score-per-record", hash]
+    for part in (*summary, "Recommended is evaluation", "was chosen", "without a reservation", "noted", first, " ".join(HOSTILE.split())):
+        assert part in seen.text, part
+    values, bars = seen.named("value"), [seen.named(kind)[0] for kind in ("used", "reserved", "left")]
+    assert len(values) == 9 + 1, "a circle for each value, and one in the legend"
+    height = [float(circle["cy"]) for circle in values[:9]]
+    assert np.corrcoef(height, Y[:, 0])[0, 1] < -0.9999, "higher values are drawn higher"
+    assert sum(float(bar["width"]) for bar in bars) == pytest.approx(1000, abs=0.05)
+    assert float(bars[2]["width"]) == pytest.approx(1000 * curator.statement().remaining, abs=0.2)
+
+
+def test_it_prints_and_has_a_dark_form(ledger, browser, tmp_path):
+    (tmp_path / "r.html").write_text(dpbo.report(ledger[0]))
+    printed = [*browser, f"--print-to-pdf={tmp_path}/r.pdf", "--no-pdf-header-footer", f"file://{tmp_path}/r.html"]
+    subprocess.run(printed, capture_output=True, check=True, timeout=120)
+    assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
+    shots = []
+    for scheme in (0, 1):  # dark, light
+        shot = [f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={tmp_path}/{scheme}.png", "--window-size=60,60"]
+        subprocess.run([*browser, *shot, f"file://{tmp_path}/r.html"], capture_output=True, check=True, timeout=120)
+        shots.append(brightness(tmp_path / f"{scheme}.png"))
+    assert shots[0] < 0.3 < 0.8 < shots[1], "brightness of the page"
+
+
+def brightness(file):
+    """Mean of a picture's pixels, in [0, 1]."""
+    return float(matplotlib.pyplot.imread(file)[..., :3].mean())
+
+
+def test_the_page_stands_alone_whatever_it_is_made_of(ledger, tmp_path):
+    curator, objective, folder = ledger
+    file = folder / "l.db"
+    search = type("Search", (), {"objective": objective, "space": SPACE})()
+    spaces = {HOSTILE: SPACE}
+    pages = [dpbo.report(source, title=HOSTILE) for source in (curator, objective, search, str(file), file)]
+    for page in (*pages, dpbo.report(curator, space=spaces), dpbo.report(curator, space=SPACE)):
+        require_alone(page)
+    assert pages[0] == pages[1] == pages[3] == pages[4]
+    assert "keeps no names of parameters" in pages[0]
+    assert "rate&lt;b&gt;" in pages[2], "a search has its space"
+    fresh = dpbo.report(dpbo.Curator(torch.zeros(9), unit="x", adjacency="replace-one", budget=dpbo.Budget.gdp(1.0)))
+    assert "Nothing was released yet." in fresh
+    assert 'role="alert">This process only' in fresh
+    assert "&#956; &#8804; 1.000" in fresh
+    void = dpbo.report(dpbo.Curator.rehearsal(torch.zeros(9), unit="x", adjacency="replace-one", budget=dpbo.Budget(1.0, 1e-6)))
+    assert "VOID: rehearsal" in void
+    assert "<strong>none</strong><span>void</span>" in void
+    assert "&#8804;" not in void, "no epsilon is shown large"
+    for source in (3, None, object(), str(tmp_path / "no.db"), SPACE, dpbo.DPSearch(SVC(), {"C": [1.0, 2.0]})):
+        with pytest.raises((InputError, LedgerUnavailable)):
+            dpbo.report(source)
+
+
+def test_a_fitted_search_reports_what_it_recommends(tmp_path):
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    y, space = X[:, 0] > 0, {"C": scipy.stats.loguniform(1e-2, 1e2), "kernel": ["rbf", "linear"]}
+    for strategy in ("bo", "list"):
+        places: list[Any] = [{}, {"ledger": str(tmp_path / f"{strategy}.db"), "dataset": "customers"}]
+        for place in places:
+            search: Any = dpbo.DPSearch(SVC(random_state=0), space, strategy=strategy, budget=dpbo.Budget(8.0, 1e-6), n_iter=5, n_initial=4,
+                                   allow_repeated=True, unit="customer", **place)  # fmt: skip
+            page = dpbo.report(search.fit(X[:100], y[:100], X[100:], y[100:]))
+            seen = require_alone(page)
+            text = seen.text
+            assert f"C {search.best_params_['C']:.4g} kernel {search.best_params_['kernel']}" in text
+            assert f"released separately: {with_noise(search.best_score_, search.best_score_std_)}" in text
+            assert bool(seen.named("value")) is (strategy == "bo")
+            assert ("5 of 5" in text) is (strategy == "bo" and bool(place))
+            assert ("cross-validated score on public records" in text) is (strategy == "list")
+            assert ("Releases so far" in text) is bool(place)
+            assert "Protected is each customer" in text
+
+
+def test_the_command_writes_the_page(ledger, tmp_path, capsys):
+    curator, _, folder = ledger
+    file, head = folder / "l.db", curator.statement().head
+    assert main(["report", str(file), "--output", str(tmp_path / "r.html"), "--title", "An & other", "--expect", head]) == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "<h1>An &amp; other</h1>" in page
+    assert page == dpbo.report(file, title="An & other")
+    for arguments, said in (
+        ({"--expect": "0" * 64}, "LedgerCorrupt"),
+        ({"--output": str(tmp_path)}, "output"),
+        ({"--at-delta": "0.5"}, "delta"),
+    ):
+        given = {"--output": str(tmp_path / "s.html"), **arguments}
+        assert main(["report", str(file), *(part for pair in given.items() for part in pair)]) == 1
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "s.html").exists()
+
+
+def test_the_how_to_page_runs_as_it_is_printed(ledger, tmp_path, monkeypatch):
+    curator, objective, _ = ledger
+    monkeypatch.chdir(tmp_path)
+    page = (pathlib.Path(__file__).parents[2] / "docs/how-to/pictures-and-report.md").read_text()
+    names = {"dpbo": dpbo, "curator": curator, "objective": objective, "space": SPACE}
+    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
+        exec(compile(block, "pictures-and-report.md", "exec"), names)
+    require_alone((tmp_path / "report.html").read_text())
+    matplotlib.pyplot.close("all")
+
+
+def test_numbers_are_shown_to_the_digits_of_their_noise_and_axes_have_round_marks():
+    for (value, std), text in {
+        (0.81234, 0.0123): "0.812 \u00b1 0.012", (12.3, 4.0): "12.3 \u00b1 4.0", (5234.0, 310.0): "5234 \u00b1 310", (0.5, 0.0): "0.5",
+        (1.0, 1e-12): "1 \u00b1 1e-12",
+    }.items():  # fmt: skip
+        assert with_noise(value, std) == text
+    for (low, high, most), marks in {
+        (0.0, 1.0, 5): [0.0, 0.2, 0.4, 0.6, 0.8, 1.0], (-0.13, 0.41, 6): [-0.1, 0.0, 0.1, 0.2, 0.3, 0.4],
+        (1, 30, 10): [5, 10, 15, 20, 25, 30], (2.0, 2.0, 5): [2.0],
+    }.items():  # fmt: skip
+        assert list(ticks(low, high, most)) == pytest.approx(marks)

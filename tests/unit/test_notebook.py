@@ -1,0 +1,82 @@
+"""What a notebook shows of a curator, an objective and fitted estimators, and the budget that a curator says is left."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn import config_context
+from sklearn.tree import DecisionTreeClassifier
+
+from dpbo import Budget, Curator, DPSearch, PrivateObjective
+from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter
+from dpbo.errors import BudgetExceeded
+from dpbo.events import GaussianEvent
+from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def make(**changes):
+    settings = {"unit": "patient", "adjacency": "replace-one", "budget": Budget(3.0, 1e-6), "allow_repeated": True}
+    return Curator(torch.rand(2000, dtype=torch.float64), **{**settings, **changes})
+
+
+def score(_x, records):
+    return records
+
+
+def objective(curator, name, budget):
+    return PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, name=name, budget=budget)
+
+
+def test_the_epsilon_that_is_left_can_be_taken_and_is_all_that_is_left():
+    for accounting in (GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(12.0)):
+        curator = make(accounting=accounting)
+        assert curator.remaining_epsilon == pytest.approx(3.0, rel=1e-9)
+        objective(curator, "first", 0.5)(torch.rand(2, 2, dtype=torch.float64))
+        left = curator.remaining_epsilon
+        assert 0.0 < curator.spent.epsilon < 3.0
+        with pytest.raises(BudgetExceeded):
+            objective(curator, "too much", Budget(1.0001 * left, 1e-6))
+        objective(curator, "rest", Budget(left, 1e-6))
+        assert curator.remaining_epsilon == 0.0, accounting
+    assert make(accounting=PureFilter(), budget=Budget(3.0, 0.0)).remaining_epsilon == 3.0
+    assert make(budget=Budget.gdp(1.0, delta=1e-5)).remaining_epsilon == pytest.approx(4.377178, rel=1e-6)
+    assert make(budget=Budget.gdp(1.0)).remaining_epsilon is None, "no delta is named"
+    assert make(accounting=Planned([GaussianEvent(20.0, 4)])).remaining_epsilon is None, "slots are counted"
+
+
+def test_a_curator_and_an_objective_show_public_facts_escaped(tmp_path):
+    curator = make(unit=HOSTILE, dataset=HOSTILE, ledger=str(tmp_path / "l.db"))
+    search = objective(curator, HOSTILE, 0.5)
+    search(torch.rand(1, 2, dtype=torch.float64))
+    for shown in (curator._repr_html_(), search._repr_html_()):
+        assert "<script" not in shown
+        assert "&lt;script&gt;" in shown
+    assert "<th" in curator._repr_html_()
+    assert "50 %: epsilon 2.047 at delta 1e-06" in curator._repr_html_()
+    assert "12.5 %: (" in curator._repr_html_()
+    assert "1 of 4 charged" in search._repr_html_()
+
+
+def test_fitted_estimators_show_their_guarantee_under_scikit_learns_diagram():
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    y, budget = X[:, 0] > 0, Budget(8.0, 1e-6)
+    tree = DPSearch(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2]}, budget=budget, n_iter=2, unit=HOSTILE, strategy="grid",
+                    allow_repeated=True)  # fmt: skip
+    em: dict[str, Any] = {"budget": budget, "radius": 3.0, "random_state": 0}
+    models = [DPGaussianMixture(2, max_iter=2, **em), DPKMeans(2, max_iter=2, **em), DPFactorAnalysis(1, max_iter=2, **em)]
+    estimators: list[Any] = [tree, *models]
+    for estimator in estimators:
+        name = type(estimator).__name__
+        assert f"{name} after fit" not in estimator._repr_html_()
+        estimator.fit(X[:100], y[:100], X[100:], y[100:]) if estimator is tree else estimator.fit(X[100:])
+        for shown in (estimator._repr_html_(), estimator._repr_mimebundle_()["text/html"]):
+            facts = shown[shown.index(f"{name} after fit") :]
+            assert "(8.000, " in facts
+            assert "<script" not in facts
+        with config_context(display="text"):
+            assert not hasattr(estimator, "_repr_html_")
+            assert "text/html" not in estimator._repr_mimebundle_()
+    assert "max_depth = " in tree._repr_html_()
