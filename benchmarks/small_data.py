@@ -135,10 +135,10 @@ def one_split(name: str, seed: int, smoke: bool) -> list[dict[str, Any]]:
     model, candidates = Boosting(max_iter=5 if smoke else 30), 4 if smoke else CANDIDATES
     once: dict[bytes, Any] = {}
 
-    def public_scores(*arguments: Any) -> Any:  # the same for all methods and cells of a split
+    def public_scores(*arguments: Any, **how: Any) -> Any:  # the same for all methods and cells of a split
         key = arguments[2].numpy().tobytes()
         if key not in once:
-            once[key] = out_of_fold(*arguments)
+            once[key] = out_of_fold(*arguments, **how)
         return once[key]
 
     def brier(parameters: Any, rows: Any = test) -> float:

@@ -29,15 +29,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return 1
     except PrivacyError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        text = _in_typed_words(error, options) if isinstance(error, InputError) else str(error)
+        print(f"{type(error).__name__}: {text}", file=sys.stderr)
         return 1
+
+
+def _in_typed_words(error: InputError, options: argparse.Namespace) -> str:
+    """The error with the flag, or the place, in which its value was typed, in place of the parameter's name in Python."""
+    name = error.parameter.replace("-", "_")
+    typed = options.typed.get(name, f"--{name.replace('_', '-')}" if name in vars(options) else None)
+    if typed is None:
+        return str(error)
+    return f"{typed} {error.value} is not allowed: {typed} must be {error.allowed}. {error.remedy}".rstrip()
 
 
 def _parser() -> argparse.ArgumentParser:
     demo = "a demo that tunes a model of incomes, trained on public records of people without a degree, for protected records of graduates"
     about = f"Differentially private Bayesian optimisation. Without a command: {demo}."
     parser = argparse.ArgumentParser(prog="python -m dpbo", description=about)
-    parser.set_defaults(run=_demo)
+    parser.set_defaults(run=_demo, typed={"n_iter": "--candidates", "random_state": "--seed", "file": "--plot"})  # typed: see main
     parser.add_argument("--epsilon", type=float, default=1.0, help="epsilon of the demo's budget (default 1)")
     parser.add_argument("--delta", type=float, default=1e-6, help="delta of the demo's budget (default 1e-6)")
     parser.add_argument("--candidates", type=int, default=24, help="number of configurations to choose from (default 24)")
@@ -47,18 +57,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", metavar="FILE", help="write the result and the statement to this file")
     commands = parser.add_subparsers(metavar="{plan,ledger,report,curate,model}")
     plan = commands.add_parser("plan", help="show the noise of an evaluation for numbers of units and budgets")
-    plan.set_defaults(run=_plan)
+    named = {"epsilon": "--epsilons", "delta": "--at-delta", "evaluations": "--points", "score_range": "--range", "file": "--plot"}
+    plan.set_defaults(run=_plan, typed=named)
     plan.add_argument("--units", type=int, nargs="+", default=[500, 1000, 2000, 5000, 10000, 20000, 50000], help="numbers of units")
     plan.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0, 3.0, 5.0, 8.0], help="epsilons of the budgets")
     plan.add_argument("--at-delta", type=float, default=1e-6, help="delta of the budgets (default 1e-6)")
     plan.add_argument("--points", type=int, default=30, help="number of evaluations (default 30)")
     plan.add_argument("--share", type=float, default=0.9, help="share of the budget that they take (default 0.9)")
     plan.add_argument("--dimension", type=int, help="number of hyper-parameters; adds the recommended strategy for each size and budget")
-    plan.add_argument("--range", type=float, nargs=2, default=[0.0, 1.0], metavar=("LOWER", "UPPER"), help="range of a record's score")
+    scale = "range of a record's score, in whose units all tables then are (default: 0 1, and noise in percentage points)"
+    plan.add_argument("--range", type=float, nargs=2, metavar=("LOWER", "UPPER"), help=scale)
     plan.add_argument("--plot", metavar="FILE", help="draw the detectable difference by the number of evaluations (needs dpbo[plots])")
 
     ledger = commands.add_parser("ledger", help="show, verify or export a ledger, or print a form to sign")
-    ledger.set_defaults(run=_ledger)
+    ledger.set_defaults(run=_ledger, typed={"ledger": "FILE_OR_URL"})
     ledger.add_argument("action", choices=["show", "verify", "export", "form"])
     ledger.add_argument("ledger", metavar="FILE_OR_URL")
     ledger.add_argument("--expect", metavar="HEAD", help="a head hash that was kept elsewhere; fails if the ledger does not contain it")
@@ -83,11 +95,16 @@ def _demo(options: argparse.Namespace) -> None:
 def _plan(options: argparse.Namespace) -> None:
     from dpbo.planning import noise_table, plan, plans_table
 
-    print("Standard deviation of the noise of one evaluation, in percentage points of a score in [0, 1]:")
-    print(f"{options.points} evaluations, {options.share:.0%} of the budget (mu^2), delta {options.at_delta:g}, replace-one.\n")
-    print(noise_table(options.units, options.epsilons, delta=options.at_delta, evaluations=options.points, share=options.share))
+    given = None if options.range is None else tuple(options.range)
+    table = noise_table(
+        options.units, options.epsilons, delta=options.at_delta, evaluations=options.points, share=options.share, score_range=given
+    )
+    units = "percentage points of a score in [0, 1]" if given is None else f"the units of a score in [{given[0]:g}, {given[1]:g}]"
+    print(f"Standard deviation of the noise of one evaluation, in {units}:")
+    print(f"{options.points} evaluations, {options.share:.0%} of the budget (mu^2), delta {options.at_delta:g}, replace-one.\n\n{table}")
+    score_range = given or (0.0, 1.0)
     if options.dimension is not None:
-        terms = {"evaluations": options.points, "dimension": options.dimension, "score_range": tuple(options.range)}
+        terms = {"evaluations": options.points, "dimension": options.dimension, "score_range": score_range}
         final = None if options.share == 1 else float(1 - exact_share(options.share, "share"))
         plans = [[plan(n, Budget(e, options.at_delta), final_share=final, **terms) for e in options.epsilons] for n in options.units]
         if len(plans) * len(plans[0]) == 1:
@@ -98,7 +115,8 @@ def _plan(options: argparse.Namespace) -> None:
     if options.plot:
         from dpbo.plots import plot_plan
 
-        picture = plot_plan(options.units[0], Budget(options.epsilons[0], options.at_delta), evaluations=options.points)
+        budget = Budget(options.epsilons[0], options.at_delta)
+        picture = plot_plan(options.units[0], budget, evaluations=options.points, score_range=score_range)
         picture.figure.savefig(options.plot, dpi=150)
 
 

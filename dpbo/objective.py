@@ -24,7 +24,7 @@ from dpbo.accounting.calibration import budget_cost, describe_budget
 from dpbo.curator.birth import plan_terms
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
-from dpbo.errors import BudgetExceeded, InputError
+from dpbo.errors import BudgetExceeded, InputError, PrivateFailure, ScoreError
 from dpbo.events import Event
 from dpbo.fingerprint import fingerprint
 from dpbo.mechanisms.additive import AdditiveMechanism
@@ -52,6 +52,14 @@ _POINT = Within(
     lambda x: x.ndim == 1 and x.dtype == torch.float64 and bool(x.isfinite().all()),
     "Use torch.as_tensor(x, dtype=torch.float64).",
 )
+_BOUNDS = Within(
+    "a finite float64 tensor of shape 2 x d, lower ends in the first row",
+    lambda ends: (
+        ends.ndim == 2 and len(ends) == 2 and ends.dtype == torch.float64 and bool(ends.isfinite().all() and (ends[0] <= ends[1]).all())
+    ),
+    "For example Space(...).bounds.",
+)
+_FAR = 0.01  # of the width of the bounds; an optimiser may end that far outside by rounding or by its constraints' tolerance
 _made_by: weakref.WeakKeyDictionary[Query, tuple[str, dict[str, Any]]] = weakref.WeakKeyDictionary()  # the plan's name and x of a query
 
 
@@ -90,6 +98,9 @@ class PrivateObjective:
         reference, largest_difference: a public model (what `fit` returns) and c: each evaluation then releases the mean difference of a
             record's scores to those of the reference, clipped to [-c, c], with 2c / (width of score_range) times the noise. In a search
             keep c at a quarter of the width or more: the optimiser finds models that a smaller c flatters.
+        bounds: where points are expected, `2 x d` as for `optimize_acqf`. A point further outside than 1 % of the width is refused before
+            anything is fitted or charged: a point in other units than `fit` expects is a paid mistake.
+        progress: whether to show a bar that counts evaluations; it appears on a terminal only, and shows no times.
         terms: further public facts about the plan, as JSON values, for the ledger and the statement. A resumed plan needs the same.
 
     Attributes:
@@ -124,6 +135,8 @@ class PrivateObjective:
         cells: int | None = None,
         reference: Any = None,
         largest_difference: float | None = None,
+        bounds: Annotated[torch.Tensor, _BOUNDS] | None = None,
+        progress: bool = True,
         terms: Mapping[str, Any] | None = None,
     ) -> None:
         score_range, weights = copy_mutable((score_range, weights))  # copies: the caller may change its lists
@@ -131,6 +144,7 @@ class PrivateObjective:
                           "max_records_per_unit": max_records_per_unit, "role": role, "reference": reference,
                           "largest_difference": largest_difference}  # fmt: skip
         self._score, self._sample_rate, self._cells = score, sample_rate, cells
+        self._progress, self._bounds = progress, None if bounds is None else bounds.detach().cpu().clone()
         if cells is not None and sample_rate is not None:
             raise InputError("sample_rate", sample_rate, "omitted with cells", "The variance of sampled cells is not bounded here.")
         mean = self._mean(None)
@@ -170,19 +184,26 @@ class PrivateObjective:
             Y: `q x m`, Yvar: `q x m`, the known variance of the noise.
 
         Raises:
-            InputError: a wrong shape or dtype.
+            InputError: a wrong shape or dtype, or a row far outside `bounds`; nothing was evaluated or charged.
             BudgetExceeded: q is more than `remaining`; nothing was evaluated or charged.
         """
         if len(X) > (left := self.remaining):
             advice = f"Pass at most {left} of the rows. " if left else ""
             what, account = f"X of shape {tuple(X.shape)}, for {self.name!r},", self.curator.ledger.account()
             raise BudgetExceeded(len(X), left, self.evaluations, "evaluations", what, advice + account)
+        self._require_within_bounds("X", X)
         return self._released([self.evaluate(x) for x in X.detach()], X.device)
 
     def evaluate(self, x: Annotated[torch.Tensor, _POINT]) -> Handle:
         """Fit and score at one point (`d`), for a later release. Free; may be repeated."""
         query, details = self._question(x)
-        return self.curator.evaluate(query, **details)
+        try:
+            return self.curator.evaluate(query, **details)
+        except (ScoreError, PrivateFailure) as error:
+            if x.device == self.curator.device:
+                raise
+            where = f"x is on {x.device} and the records are on {self.curator.device}: pass X.to({str(self.curator.device)!r})."
+            raise type(error)(f"{error} {where}") from error
 
     def submit(self, x: Annotated[torch.Tensor, _POINT], executor: Executor) -> Future[Handle]:
         """`evaluate` on an executor. Release the future's handle when it is done, in any order.
@@ -268,9 +289,25 @@ class PrivateObjective:
     def _question(self, x: torch.Tensor) -> tuple[Query, dict[str, Any]]:
         """The query at x and the details that the ledger stores with its value."""
         query, details = self._query(x.detach()), {"x": x.tolist()}
+        self._require_within_bounds("x", x.unsqueeze(0))
         self._require_dimension([details["x"]])
         _made_by[query] = self.name, details
         return query, details
+
+    def _require_within_bounds(self, name: str, X: torch.Tensor) -> None:
+        """Raises InputError for a row of X (`q x d`) that is far outside the bounds."""
+        if self._bounds is None:
+            return
+        (lower, upper), points = self._bounds, X.detach().cpu()
+        if points.shape[1] != len(lower):
+            raise InputError(name, f"with {points.shape[1]} coordinates", f"of {len(lower)} coordinates, as bounds= has")
+        slack = _FAR * (upper - lower)
+        outside = ((points < lower - slack) | (points > upper + slack)).nonzero()
+        if len(outside):
+            row, i = outside[0].tolist()
+            remedy = "Convert the point to the units of bounds=, for example by botorch.utils.transforms.unnormalize. Nothing was charged."
+            place = f"{name}[{i}]" if name == "x" else f"{name}[{row}, {i}]"
+            raise InputError(place, points[row, i].item(), f"from {lower[i]:g} to {upper[i]:g}, the bounds= of this objective", remedy)
 
     def _own_values(self) -> list[dict[str, Any]]:
         own = [v for v in self.curator.ledger.values(self.name) if "x" in v["details"] and len(v["value"]) == self.metrics]
@@ -339,7 +376,7 @@ class PrivateObjective:
                 fate = f"{lost} lost: charged, but never delivered" if lost else "0 lost"
                 level = logging.WARNING if lost else logging.INFO
                 _LOG.log(level, "%r: resumed %d of %d evaluations, %s", self.name, done, self.evaluations, fate)
-        self._bar = progress_bar(self.name, self.evaluations, done=done, rank=self.curator.rank)
+        self._bar = progress_bar(self.name, self.evaluations, done=done, rank=self.curator.rank, hidden=not self._progress)
         for std, (lower, upper) in zip(self.noise_std.tolist(), mean.ranges, strict=True):
             if std > (upper - lower) / 10:
                 text = (f"each evaluation has noise of standard deviation {std:.3g}, more than a tenth of the score range "

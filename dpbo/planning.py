@@ -21,7 +21,7 @@ from dpbo.accounting.filters import GDPFilter
 from dpbo.errors import InputError
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.papers.dpgibo import bounds
-from dpbo.privacy import Budget
+from dpbo.privacy import Budget, warn_of_delta
 from dpbo.validation import Count, ScoreRange, checked
 
 BO, GIBO, GRID, NONE = "bo", "gibo", "grid", "none"
@@ -119,6 +119,7 @@ def plan(
     """
     share = 1 - (exact_share(final_share, "final_share") if final_share is not None else Fraction(0))
     exact_share(share, "1 - final_share")
+    warn_of_delta(budget, units)
     mu = math.sqrt(float(GDPFilter().cap(budget).parts[0] * share))
     strategies = (
         _bo(units, budget, evaluations, score_range, share),
@@ -145,11 +146,24 @@ def noise_per_evaluation(
 
 
 @checked
-def noise_table(units: Sequence[int], epsilons: Sequence[float], *, delta: float, evaluations: int, share: float | Fraction = 1) -> str:
-    """A Markdown table of `noise_per_evaluation` for scores in [0, 1], in percentage points: one row a size, one column an epsilon."""
+def noise_table(
+    units: Sequence[int],
+    epsilons: Sequence[float],
+    *,
+    delta: float,
+    evaluations: int,
+    share: float | Fraction = 1,
+    score_range: ScoreRange | None = None,
+) -> str:
+    """A Markdown table of `noise_per_evaluation`: one row a size, one column an epsilon.
+
+    In the units of a score in `score_range`; omitted, for scores in [0, 1], in percentage points.
+    """
+    ends = (0.0, 100.0) if score_range is None else score_range
 
     def cell(n: int, epsilon: float) -> str:
-        return f"{100 * noise_per_evaluation(n, Budget(epsilon, delta), evaluations=evaluations, share=share):.2g}"
+        budget = Budget(epsilon, delta)
+        return f"{noise_per_evaluation(n, budget, evaluations=evaluations, score_range=ends, share=share):.2g}"
 
     return _table(units, epsilons, [[cell(n, epsilon) for epsilon in epsilons] for n in units])
 

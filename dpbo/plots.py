@@ -218,13 +218,14 @@ def plot_noise(
 
 
 @checked
-def plot_plan(units: Count, budget: Budget, *, evaluations: Count = 30, ax: Any = None) -> Any:
+def plot_plan(units: Count, budget: Budget, *, evaluations: Count = 30, score_range: ScoreRange = (0.0, 1.0), ax: Any = None) -> Any:
     """Draw the detectable difference of private evaluations and of one private choice against the number of evaluations.
 
     Args:
         units: number of protected units.
         budget: (epsilon, delta) or mu.
         evaluations: planned number of evaluations, which is marked.
+        score_range: public (lower, upper) of one record's score, in whose units the differences are.
         ax: as in `plot_convergence`.
 
     Returns:
@@ -232,7 +233,7 @@ def plot_plan(units: Count, budget: Budget, *, evaluations: Count = 30, ax: Any 
     """
     axes = _axes(ax)
     counts = sorted({*(round(2 ** (i / 2)) for i in range(2, 19)), evaluations})
-    plans = [plan(units, budget, evaluations=count) for count in counts]
+    plans = [plan(units, budget, evaluations=count, score_range=score_range) for count in counts]
     labels = {"bo": "two private evaluations", "grid": "two candidates of one private choice"}
     for name, label in labels.items():
         differences = [next(s.detectable_difference for s in each.strategies if s.name == name) for each in plans]

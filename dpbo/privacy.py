@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from dpbo.errors import InputError
-from dpbo.validation import Positive, Probability, Within, between, checked, require
+from dpbo.validation import Positive, Probability, Within, between, checked, require, warn
 
 
 class Adjacency(enum.Enum):
@@ -123,6 +123,20 @@ class Budget:
         if body["mu"] is not None:
             return cls.gdp(body["mu"], delta=body["delta"])
         return cls(body["epsilon"], body["delta"])
+
+
+class DeltaWarning(UserWarning):
+    """The delta of a budget is larger than one over the public number of units."""
+
+
+def warn_of_delta(budget: Budget, units: int | None, unit: str = "unit") -> None:
+    """Warns of a delta above 1/units, where the number of units is public; None stands for a private number, of which nothing is said."""
+    if units and budget.epsilon is not None and budget.delta and budget.delta > 1 / units:
+        text = (
+            f"delta={budget.delta:g} is above 1/{units}, one over the number of units: (epsilon, delta) alone would allow publishing all "
+            f"records of one {unit}. Choose a delta well below it, such as {min(1e-6, 0.1 / units):.0e}."
+        )
+        warn(text, DeltaWarning)
 
 
 @checked

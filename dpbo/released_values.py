@@ -73,13 +73,13 @@ class ReleasedValues:
     @classmethod
     def _of_search(cls, search: DPSearch) -> Self:
         columns = getattr(search, "results_", {})
-        if "released_score" not in columns:
+        if "posterior_mean" not in columns:
             remedy = "`results_` holds what the others know of each configuration."
             allowed = "a fitted search whose strategy releases scores: 'bo', 'turbo' or 'saas'"
             raise InputError("source", f"a DPSearch of strategy {search.strategy!r} without released scores", allowed, remedy)
         space = Space(**search.param_distributions)
         X = torch.stack([space.encode(parameters) for parameters in columns["params"]])
-        Y, std = (torch.as_tensor(columns[name], dtype=torch.float64).unsqueeze(1) for name in ("released_score", "noise_std"))
+        Y, std = (torch.as_tensor(columns[name], dtype=torch.float64).unsqueeze(1) for name in ("mean_test_score", "std_test_score"))
         return cls(search.name, space, X, Y, std**2, sparse_gp if search.strategy == "saas" else default_gp)
 
     @classmethod

@@ -138,7 +138,7 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
         budget = {"bars": bars, "spent": str(statement.spent), "reserved": str(statement.reserved), "left": None, "unit": "", "words": ""}
         facts = {**_promise(statement), "budget": budget, "reservations": [], "searches": [], "single": [], "configurations": None,
                  "releases": None, "more": 0, "count": None}  # fmt: skip
-        if "released_score" in search.results_:
+        if "posterior_mean" in search.results_:
             facts["searches"] = [Search.of(ReleasedValues.of(search))]
     if not facts["searches"]:
         facts["configurations"] = _configurations(search)

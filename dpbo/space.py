@@ -64,6 +64,8 @@ class _Listed:
 class Space:
     """Named parameters, each a frozen scipy.stats distribution, a list or a 1-d array, as RandomizedSearchCV takes them.
 
+    A tuple is refused: elsewhere `(1e-4, 1e-1)` is a range, and in scikit-learn two values.
+
     Attributes:
         names: parameter of each coordinate.
         specs: each parameter as it was given.
@@ -157,6 +159,12 @@ def _axis(name: str, spec: Any) -> _Continuous | _Listed:
         if not steps:
             raise InputError(name, spec, "a discrete distribution of whole numbers", "Give a list of the values instead.")
         return _Listed(steps, categories=False)
+    if isinstance(spec, tuple):
+        remedy = (
+            "A tuple may mean a range or its values. For the range use scipy.stats.uniform(low, high - low), "
+            "scipy.stats.loguniform(low, high), or scipy.stats.randint(low, high + 1) for whole numbers; for the values use a list, [a, b]."
+        )
+        raise InputError(name, spec, "a frozen scipy.stats distribution, or a list or 1-d array of one value or more", remedy)
     listed = spec.tolist() if hasattr(spec, "tolist") and getattr(spec, "ndim", 1) == 1 else spec
     if isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) > 0:
         values = tuple(value.item() if isinstance(value, (np.number, np.bool_)) else value for value in listed)

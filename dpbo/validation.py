@@ -85,7 +85,7 @@ ScoreRange = Annotated[
 
 _TO_TENSOR = "Use torch.as_tensor(X, dtype=torch.float64)"
 POINTS = Within(
-    "a float64 tensor, finite, of shape q x d",
+    "a float64 tensor, finite, of shape q x d, with one row and one column or more",
     lambda X: X.ndim == 2 and 0 not in X.shape and str(X.dtype) == "torch.float64" and bool(X.isfinite().all()),
     f"{_TO_TENSOR}, and X.unsqueeze(0) for one point.",
 )

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import pathlib
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.accounting.filters import Accounting, GDPFilter
+from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.curator.birth import Birth, require_plan_terms
 from dpbo.curator.distributed import Ranks, SharedLedger, SingleProcess
 from dpbo.curator.entropy import system_entropy
@@ -31,9 +32,10 @@ from dpbo.curator.records import PrivateView, count_records
 from dpbo.curator.reporting import BudgetUse, compose_statement
 from dpbo.errors import InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
 from dpbo.events import Event, RolesEvent, SelectionEvent
+from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
 from dpbo.notebook import facts_table
-from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
+from dpbo.privacy import Adjacency, Budget, DeltaWarning, PrivacyUnit, RowChange, warn_of_delta
 from dpbo.queries.cells import OneCell
 from dpbo.queries.clipped import PairedScore
 from dpbo.queries.query import Failure, IntegerSum, Query
@@ -68,9 +70,10 @@ class Curator(Opaque):
         unit: who is protected; with `PrivacyUnit(name, groups=labels)` all records of one label together. A name alone protects one record.
         adjacency: REPLACE_ONE (the number of units is public), ADD_OR_REMOVE_ONE, or BOUNDED_ROW_CHANGE with its `row_change`; also by
             name, such as "replace-one".
-        budget: the cap on everything that this ledger ever releases.
+        budget: the cap on everything that this ledger ever releases. A delta above 1/units warns (`DeltaWarning`) where their number is
+            public.
         dataset: name of what is protected; required with `ledger`. Two studies on one data set share one ledger and add up.
-        ledger: file name or SQLAlchemy URL. Omitted: in memory, and the statement begins "this process only".
+        ledger: file name, path or SQLAlchemy URL. Omitted: in memory, and the statement begins "this process only".
         accounting: the filter that guards the cap, or `Planned` with every event there will be; omitted, `GDPFilter()`.
         role: what the records are for: "validation", "training" or "candidate".
         example: a few public records of the same form, on which a score is tried first. It is refused, before anything is charged, where
@@ -99,7 +102,7 @@ class Curator(Opaque):
         adjacency: Adjacency | str,
         budget: Budget,
         dataset: str | None = None,
-        ledger: str | None = None,
+        ledger: str | pathlib.Path | None = None,
         accounting: Accounting | None = None,
         role: str = "validation",
         example: Any = None,
@@ -119,8 +122,8 @@ class Curator(Opaque):
 
         def read_records() -> tuple[Birth, PrivateView]:
             if ledger is not None and not dataset:
-                remedy = "Use the same name in every study on these records, for example dataset='readmissions-2026q3'."
-                raise InputError("dataset", dataset, "a name for the records, because ledger= is given", remedy)
+                allowed = "a name for the records where ledger= is given, the same in every study on them, such as 'readmissions-2026q3'"
+                raise InputError("dataset", dataset, allowed)
             birth = Birth(dataset=dataset or "", unit=PrivacyUnit.of(unit).name, grouped=labels is not None,
                           adjacency=Adjacency.of(adjacency), budget=budget, accounting=chosen, role=role,
                           row_change=row_change)  # fmt: skip
@@ -146,6 +149,8 @@ class Curator(Opaque):
             self.assume("shards-are-disjoint")
         if self._ranks.run_on_rank_0("choose entropy", (), lambda: entropy is not system_entropy):
             self._ledger.note("void", "noise came from a source that can be repeated")
+        if not (self.rank or isinstance(chosen, PureFilter)):  # whose guarantee has no delta
+            warn_of_delta(budget, self.units, birth.unit)
 
     @property
     def adjacency(self) -> Adjacency:
@@ -171,6 +176,11 @@ class Curator(Opaque):
     def units(self) -> int | None:
         """Number of units where it is public, else None."""
         return self.__view.public_units
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first tensor among the records; the CPU without tensors."""
+        return self.__view.device
 
     @property
     def spent(self) -> Guarantee:
@@ -204,7 +214,8 @@ class Curator(Opaque):
     @classmethod
     def rehearsal(cls, records: Any, **settings: Any) -> Curator:
         """A curator over public stand-in records: the same steps and errors, in memory, nothing spent, statement void."""
-        curator = cls(records, **{**settings, "ledger": None})
+        with mute_warnings(DeltaWarning):  # the number of stand-in records means nothing
+            curator = cls(records, **{**settings, "ledger": None})
         curator._ledger.note("void", "rehearsal on public stand-in records: nothing was protected and nothing was spent")
         return curator
 

@@ -18,6 +18,7 @@ on. All ranks and the network between them are trusted: sums are private and not
 import contextlib
 import dataclasses
 import datetime
+import pathlib
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -283,7 +284,7 @@ class SharedLedger:
 
     Args:
         ranks: the processes that share it.
-        url: file name or SQLAlchemy URL; None for a ledger in memory.
+        url: file name, path or SQLAlchemy URL; None for a ledger in memory.
         birth: what it is made for.
 
     Attributes:
@@ -291,7 +292,7 @@ class SharedLedger:
         readable: what every rank may read: the ledger itself, or with several ranks its copy.
     """
 
-    def __init__(self, ranks: Ranks | SingleProcess, url: str | None, birth: Birth) -> None:
+    def __init__(self, ranks: Ranks | SingleProcess, url: str | pathlib.Path | None, birth: Birth) -> None:
         self._ranks = ranks
         self._copy: LedgerCopy | None = None
         if ranks.world_size == 1:

@@ -12,6 +12,7 @@ A charge stands whatever happens next. A charge without a value is a lost releas
 import contextlib
 import json
 import logging
+import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
 
@@ -37,7 +38,7 @@ class Ledger:
     """The chain of records at a place.
 
     Args:
-        url: file name or SQLAlchemy URL; None for the memory of this process.
+        url: file name, path or SQLAlchemy URL; None for the memory of this process.
         birth: what the ledger is made for. One that exists must have been made for the same.
 
     Attributes:
@@ -49,7 +50,7 @@ class Ledger:
         LedgerUnavailable, LedgerCorrupt: it cannot be reached, or was damaged.
     """
 
-    def __init__(self, url: str | None, birth: Birth) -> None:
+    def __init__(self, url: str | pathlib.Path | None, birth: Birth) -> None:
         body = {"schema": SCHEMA, "cap": str(birth.cap()), **birth.to_json()}  # refuses before anything is written
         self.storage = Storage(url)
         try:
@@ -67,7 +68,7 @@ class Ledger:
                 raise LedgerMismatch(name, made_for[name], value, remedy)
 
     @classmethod
-    def open(cls, url: str) -> Self:
+    def open(cls, url: str | pathlib.Path) -> Self:
         """Open a ledger to look at it: nothing is created."""
         ledger = cls.__new__(cls)
         ledger.storage = Storage(url, create=False)

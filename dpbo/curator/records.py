@@ -8,6 +8,7 @@ on other machines can load their own.
 from __future__ import annotations
 
 import copy
+import functools
 import uuid
 from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import torch
 from dpbo.curator.entropy import bernoulli
 from dpbo.curator.labels import as_values, folded, is_missing, kind_of
 from dpbo.errors import InputError
+from dpbo.isolation import mute_warnings
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
 from dpbo.validation import checked
@@ -179,6 +181,7 @@ def read_only(records: Any) -> Any:
 
     Memory can be reached around it, so it is part of the assumption `score-per-record` that the score writes nowhere.
     """
+    _use_up_warning()
     return _map(records, _read_only)
 
 
@@ -290,6 +293,15 @@ def _read_only(part: Any) -> Any:
     if hasattr(part, "iloc"):
         return part.copy(deep=False)
     return [_read_only(sample) for sample in part] if isinstance(part, list) else part
+
+
+@functools.cache
+def _use_up_warning() -> None:
+    """Torch warns, once a process, when it makes a tensor of a read-only array. A score that does so would show it, or fail by it."""
+    array = np.zeros(1)
+    array.flags.writeable = False
+    with mute_warnings(UserWarning):
+        torch.from_numpy(array)
 
 
 def _device(records: Any) -> torch.device:

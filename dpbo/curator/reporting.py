@@ -12,7 +12,7 @@ from typing import Any, Self
 from dpbo.accounting.calibration import budget_in_words, epsilon_left
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.gdp import true_positive_rate
-from dpbo.curator.birth import EVALUATIONS, IN_ALL, OF_EACH_ROW, ROLES, Birth
+from dpbo.curator.birth import EVALUATIONS, IN_ALL, OF_EACH_ROW, ROLES
 from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError
@@ -53,6 +53,8 @@ _NOT_PROTECTED = {
     "candidate": (_MODELS, _INPUTS),
 }
 
+_FALSE_POSITIVES = 0.01  # rate of the membership test in the statement
+_DELTAS = (1e-4, 1e-3, 3e-3, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)  # where that test's power is read, beside the budget's own
 _LISTED = 5  # kinds of question that are listed under one plan, where they declare what its terms do not say
 
 
@@ -145,7 +147,7 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         public_inputs=_public_inputs(charges, plans),
         entries=len(chain),
         head=chain[-1].hash,
-        meaning=_meaning(guarantee, birth, units, counted, conditions, failing),
+        meaning=_meaning(ledger, guarantee, units, counted, conditions, failing),
         radius=_radius(birth.row_change),
         counted=counted,
         conditions=tuple(conditions),
@@ -274,17 +276,33 @@ def _counts(reservation: Record) -> dict[str, Any]:
     return {OF_EACH_ROW: reservation.body["slots"], IN_ALL: reservation.body.get("limit") or "all rows"}
 
 
+def _true_positive_rate(ledger: Ledger, guarantee: Guarantee) -> float:
+    """Highest true-positive rate of a membership test on everything that the ledger may release.
+
+    Without a mu it is read at several deltas, because the cap is (epsilon, delta)-DP at each of them: what epsilon and the budget's delta
+    say alone is close to 100 % from epsilon 5 on. Every bound holds, and so does the least.
+    """
+    rates = [true_positive_rate(guarantee, _FALSE_POSITIVES)]
+    if guarantee.mu is None:
+        bounds = (ledger.accounting.guarantee(ledger.cap, delta) for delta in _DELTAS)
+        rates += [true_positive_rate(bound, _FALSE_POSITIVES) for bound in bounds]
+    return min(rates)
+
+
 def _meaning(
-    guarantee: Guarantee, birth: Birth, units: int | None, counted: str, conditions: dict[str, str], failing: float
+    ledger: Ledger, guarantee: Guarantee, units: int | None, counted: str, conditions: dict[str, str], failing: float
 ) -> tuple[str, ...]:
     """What a membership test can find out, what mu-GDP means, and warnings of a delta that is too large.
 
     With records of other roles there are more units than `units`, so a delta above 1 / `units` still is too large.
     """
-    rate, change = format_up(100 * true_positive_rate(guarantee, 0.01), 2), birth.row_change
+    birth, rate = ledger.birth, _true_positive_rate(ledger, guarantee)
+    change, shown = birth.row_change, format_up(100 * rate, 4 if 0.99 <= rate < 1.0 else 2)  # 99.4 % is not 100 %
     test = f"membership test of one {birth.unit}" if change is None else f"test of where a {birth.unit}'s row lies within its reach"
-    power = f"{test} with a 1 % false-positive rate has a true-positive rate of at most {rate} %."
+    power = f"{test} with a 1 % false-positive rate has a true-positive rate of at most {shown} %."
     sentences = [f"only under {conditional(conditions, failing)}: a {power}" if conditions else f"A {power}"]
+    if rate > 0.9 and guarantee.epsilon != math.inf:
+        sentences.append("That is next to no limit on such a test: choose epsilon 1 or less.")
     if change is not None:
         times = change.diameter / change.norm
         sentences.append(f"For a row that moves k times as far, pure epsilon or mu is up to k times as large, up to k = {times:g}.")

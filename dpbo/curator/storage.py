@@ -63,7 +63,8 @@ class Storage:
         InputError: no such URL. LedgerUnavailable: it cannot be reached. LedgerCorrupt: its file is damaged.
     """
 
-    def __init__(self, url: str | None, *, create: bool = True) -> None:
+    def __init__(self, url: str | pathlib.Path | None, *, create: bool = True) -> None:
+        url = str(url) if isinstance(url, pathlib.Path) else url
         self.url = None if url is None else url if "://" in url else f"sqlite:///{url}"
         self._lock = threading.RLock()
         self._home = os.getpid()

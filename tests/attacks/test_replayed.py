@@ -70,6 +70,7 @@ PUBLIC = {
     "gradient_information": "a strategy over released values", "plan_tuning": "public numbers", "DPSGDConfig": "public numbers",
     "Session": "Opacus trains within it; attested", "strip_opacus": "what DP-SGD trained", "StudyEnded": "an error",
     "grid_of_box": "public candidates", "rehearse": "public training records", "Rehearsal": "data",
+    "SearchRelease": "data",
 }  # fmt: skip
 
 

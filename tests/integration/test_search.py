@@ -63,9 +63,14 @@ def test_it_finds_a_good_tree_in_a_mixed_space():
     assert search.best_params_["max_depth"] >= 3
     assert search.best_estimator_.score(*VALIDATION) > 0.8
     assert search.best_score_ == pytest.approx(search.best_estimator_.score(*VALIDATION), abs=6 * search.best_score_std_)
-    assert len(search.results_["params"]) == len(search.results_["released_score"]) == 7
-    columns = {f"param_{name}" for name in MIXED}
-    assert set(search.results_) == {"params", "released_score", "noise_std", "posterior_mean", *columns}
+    released = {"mean_test_score", "std_test_score", "rank_test_score"}
+    assert set(search.results_) == {"params", "posterior_mean", *released, *(f"param_{name}" for name in MIXED)}
+    assert {len(column) for column in search.results_.values()} == {7}
+    assert search.cv_results_ is search.results_
+    assert search.results_["params"][search.best_index_] == search.best_params_
+    assert search.best_index_ == search.results_["posterior_mean"].argmax()
+    assert search.results_["rank_test_score"][search.results_["mean_test_score"].argmax()] == 1
+    assert (search.results_["param_max_depth"] == [parameters["max_depth"] for parameters in search.results_["params"]]).all()
     assert search.predict_proba(X[:3]).shape == (3, 2)
     assert search.classes_.tolist() == [0, 1]
     assert str(search.statement().guarantee).startswith("(3.000, 1e-06)-DP")
@@ -88,13 +93,16 @@ def test_other_ways_to_look_are_resumed_like_the_first(strategy, tmp_path):
 def test_private_gradients_and_a_private_choice_among_public_candidates():
     search = fitted(estimator=LOGISTIC, param_distributions=SMOOTH, strategy="gibo", scoring="neg_log_loss", n_iter=12)
     assert search.results_["released_gradient"].shape == (6, 1)
+    assert np.isnan(search.results_["mean_test_score"]).all(), "gradients alone are released"
     assert search.best_params_["logisticregression__C"] > 1e-3
     assert -1.0 < search.best_score_ < 0.0
     search = fitted(strategy="grid", param_distributions=MIXED, n_iter=12)
     assert search.results_["chosen"].sum() == 1
     assert search.best_params_ == search.results_["params"][int(search.results_["chosen"].argmax())]
     assert search.best_estimator_.score(*VALIDATION) > 0.8
-    assert "released_score" not in search.results_
+    assert np.isnan(search.results_["mean_test_score"]).all()
+    assert search.results_["rank_test_score"].mask.all()
+    assert search.results_["chosen"].argmax() == search.best_index_
     small = public_candidates(Space(a=[1, 2, 3], b=["x", "y"]), 10, 0)
     assert small.shape == (6, 2)
     assert len({tuple(x) for x in small.tolist()}) == 6
@@ -173,7 +181,7 @@ def test_a_fit_that_fails_is_raised_or_counts_as_worst():
     with pytest.warns(FitFailedWarning, match="counts as worst"):
         search = fitted(param_distributions=unlucky, error_score="worst", n_iter=8)
     assert search.best_params_["min_samples_split"] == 2
-    results = zip(search.results_["params"], search.results_["released_score"], strict=True)
+    results = zip(search.results_["params"], search.results_["mean_test_score"], strict=True)
     worst = [score for parameters, score in results if parameters["min_samples_split"] < 0]
     assert worst == pytest.approx([0.0] * len(worst), abs=0.1)
     with pytest.raises(ValueError, match="Invalid parameter"):
@@ -225,7 +233,7 @@ def test_a_search_and_its_last_score_take_what_a_plan_lists_for_each():
     curator = Curator(VALIDATION, **TERMS, accounting=Planned([GaussianEvent(12.0, 3), GaussianEvent(9.0)]))
     search = make(budget=1.0, n_iter=3).fit(*TRAIN, curator)
     assert search.best_score_std_ == pytest.approx(9.0 / 1200)
-    assert search.results_["noise_std"] == pytest.approx(12.0 / 1200)
+    assert search.results_["std_test_score"] == pytest.approx(12.0 / 1200)
     assert str(curator.ledger.verify().total) == str(curator.ledger.cap)
     with pytest.raises(InputError, match="1 with accounting=Planned"):
         make(budget=0.5, n_iter=3, name="other").fit(*TRAIN, curator)
@@ -251,8 +259,9 @@ NEIGHBOUR[0][5], NEIGHBOUR[1][5] = 1e3, 1 - NEIGHBOUR[1][5]
 
 
 def run(curator, _records, **changed):
-    search = make(budget=0.9, **changed).fit(*TRAIN, curator)
-    return search.best_params_, search.best_score_, search.best_score_std_, search.results_, search.best_estimator_
+    told: list[Any] = []
+    search = make(budget=0.9, callbacks=told.append, **changed).fit(*TRAIN, curator)
+    return search.best_params_, search.best_score_, search.best_score_std_, search.results_, search.best_estimator_, told
 
 
 @pytest.mark.parametrize(
@@ -285,7 +294,7 @@ def test_the_public_side_never_gets_a_validation_record():
     held = {id(part) for part in VALIDATION}
     assert not any(id(value) in held for value in vars(search).values())
     exact = [np.mean(clone(TREE).set_params(**p).fit(*TRAIN).predict(VALIDATION[0]) == VALIDATION[1]) for p in search.results_["params"]]
-    assert not np.isclose(search.results_["released_score"], exact, rtol=0, atol=1e-12).any(), "only noised scores are kept"
+    assert not np.isclose(search.results_["mean_test_score"], exact, rtol=0, atol=1e-12).any(), "only noised scores are kept"
 
 
 def power(model, X, y, p=1):

@@ -1,4 +1,4 @@
-"""What loads what: the ledger without torch, opacus without touching the application's logging."""
+"""What loads what, without a warning: the ledger without torch, opacus without touching the application's logging."""
 
 import importlib
 import subprocess
@@ -29,6 +29,9 @@ for package in (dpbo, *(importlib.import_module("dpbo." + name) for name in name
 dir(dpbo.integrations)
 print([m for m in ('ax', 'optuna') if m in sys.modules])
 print(sorted(n for n in dir(dpbo) if n[0].isupper()))
+import numpy as np, torch
+curator = dpbo.Curator(np.zeros((999, 1)), unit="row", adjacency="replace-one", budget=budget)
+curator.evaluate(dpbo.queries.ClippedMean(lambda _, rows: torch.from_numpy(rows)[:, 0], score_range=(0.0, 1.0)))  # read-only records
 warnings.simplefilter("ignore")
 from dpbo._opacus import load_opacus
 assert load_opacus().PrivacyEngine and load_opacus("opacus.accountants").RDPAccountant

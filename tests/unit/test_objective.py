@@ -15,7 +15,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source, Space
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.curator.ledger import Ledger
-from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable
+from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, ScoreError
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.objective import NoiseWarning
 from dpbo.queries import ClippedMean
@@ -285,3 +285,35 @@ def test_values_of_other_questions_under_its_plan_are_no_part_of_its_history():
     assert torch.equal(kept, X[:2])
     assert Y.shape == Yvar.shape == (2, 1)
     assert search.remaining == 0, "they took their slots"
+
+
+def test_points_far_outside_the_bounds_are_refused_before_anything_is_fitted():
+    fitted: list[torch.Tensor] = []
+
+    def fit(x):
+        fitted.append(x)
+        return x
+
+    bounds = torch.tensor([[0.0, 1e-4], [1.0, 1e-1]], dtype=torch.float64)
+    search = objective(make(), fit=fit, bounds=bounds)
+    for call, given, place in (
+        (search, [[0.5, 0.05], [0.5, 0.5]], r"^X\[1, 1\]=0.5 is not allowed: .* from 0.0001 to 0.1"),
+        (search.evaluate, [-0.3, 0.05], r"^x\[0\]=-0.3"), (search, [[0.5, 0.05, 0.5]], "of 2 coordinates"),
+        (search, torch.zeros(0, 2), "with one row and one column or more"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=place):
+            call(torch.as_tensor(given, dtype=torch.float64))
+    assert not fitted
+    assert search.remaining == 30
+    search(torch.tensor([[1.005, 0.1 + 1e-9]], dtype=torch.float64))
+    fixed = torch.tensor([[0.0, 3.0], [1.0, 3.0]], dtype=torch.float64)
+    objective(make(), bounds=fixed, evaluations=1)(torch.tensor([[0.5, 3.0]], dtype=torch.float64))
+    for wrong in (bounds.flip(0), bounds.T[:1], bounds.float()):
+        with pytest.raises(InputError, match=r"^bounds=.*2 x d"):
+            objective(make(), bounds=wrong)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_point_on_another_device_than_the_records_is_said_so():
+    with pytest.raises(ScoreError, match=r"x is on cuda:0 and the records are on cpu: pass X.to\('cpu'\)"):
+        objective(make())(X.cuda())

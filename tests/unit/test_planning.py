@@ -74,8 +74,30 @@ def test_the_command_recommends_and_draws(capsys, tmp_path):
     assert main(["plan", "--units", "1000", "--epsilons", "1", "--dimension", "4", "--share", "1"]) == 0
     assert "| strategy | releases |" in capsys.readouterr().out
     assert main(["plan", "--dimension", "0"]) == 1
+    assert main(["plan", "--units", "1000", "--epsilons", "1", "3", "--dimension", "2", "--range", "0", "50"]) == 0
+    table, _, plans = capsys.readouterr().out.partition("Recommended")
+    wide = strategies(dpbo.plan(1000, Budget(3.0, 1e-6), score_range=(0.0, 50.0)))["bo"]
+    assert f" {wide.noise:.2g} |" in table, "in the units of the range"
+    assert "in the units of a score in [0, 50]" in table
+    assert f"bo {wide.detectable_difference:.2g}" in plans
     pytest.importorskip("matplotlib")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert main(["plan", "--units", "5000", "--epsilons", "1", "--plot", str(tmp_path / "plan.png")]) == 0
     assert (tmp_path / "plan.png").stat().st_size > 10_000
+
+
+def test_errors_of_the_command_line_name_what_was_typed(capsys, tmp_path):
+    curate = ["curate", "t.csv", "--columns", "a", "--radius", "1", "--epsilon", "1", "--outcome", "y", "--outcome-range", "0", "1"]
+    curate += ["--dataset", "d", "--ledger", str(tmp_path / "l.db"), "--out", str(tmp_path)]
+    for arguments, flag in (
+        (["plan", "--epsilons", "-1"], "--epsilons -1.0 is not allowed: --epsilons must"), (["plan", "--at-delta", "2"], "--at-delta 2.0"),
+        (["plan", "--points", "0"], "--points 0"), (["plan", "--range", "1", "0"], "--range (1.0, 0.0)"),
+        (["plan", "--units", "0"], "--units 0"), (["plan", "--share", "2"], "--share 2.0"), (["--candidates", "0"], "--candidates 0"),
+        (["plan", "--dimension", "0"], "--dimension 0"), (["--epsilon", "-1"], "--epsilon -1.0"), (["--seed", "-1"], "--seed -1"),
+        (["ledger", "show", "a\0b"], "FILE_OR_URL <str>"), ([*curate, "--serve", "1"], "--token-file None"), (curate, "DATA='t.csv'"),
+    ):  # fmt: skip
+        assert main(arguments) == 1
+        told = capsys.readouterr()
+        assert told.err.startswith(f"InputError: {flag}"), told.err
+        assert "deviation" not in told.out or "| 500 |" in told.out, "no header without its table"

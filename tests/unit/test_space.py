@@ -115,3 +115,10 @@ def test_numbers_of_every_library_are_steps_and_pythons_own_and_words_and_boolea
         assert Space(a=spec).cat_dims == {0: [0.0, 1.0]}
     space = Space(k=scipy.stats.rv_discrete(values=([1, 5, 50], [0.3, 0.3, 0.4])))
     assert {space.decode(x)["k"] for x in space.sample(32, seed=0)} == {1, 5, 50}
+
+
+def test_a_tuple_is_refused_because_it_may_be_a_range_or_its_values():
+    for spec in ((1e-4, 1e-1), (1, 10), ("a", "b"), ()):
+        with pytest.raises(InputError, match=r"^lr=.*scipy.stats.loguniform\(low, high\).* for the values use a list"):
+            Space(lr=spec)
+    assert Space(sizes=[(10,), (20, 20)]).decode(torch.zeros(1).double()) == {"sizes": (10,)}, "tuples in a list are values"

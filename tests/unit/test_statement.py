@@ -1,18 +1,24 @@
 """The statement: every field, rounded up, the cap and not what was spent."""
 
 import json
+import math
+import re
 
 import pytest
+import scipy.stats
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
-from dpbo.accounting import RDPFilter
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, plan
+from dpbo.accounting import Planned, PureFilter, RDPFilter, ZCDPFilter
+from dpbo.accounting.gdp import true_positive_rate
 from dpbo.curator.chain import Record
 from dpbo.curator.ledger import Ledger, insert
 from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError
+from dpbo.events import GaussianEvent, PoissonGaussianEvent
 from dpbo.integrations.opacus import LedgerAccountant
 from dpbo.mechanisms import GaussianMechanism
+from dpbo.privacy import DeltaWarning
 from dpbo.queries import ClippedMean
 from dpbo.statement import form, format_up
 
@@ -78,7 +84,14 @@ def test_delta_can_be_chosen_only_for_a_budget_of_mu_and_one_above_one_over_unit
         make(budget=Budget(3.0, 1e-5)).statement(delta=1e-3)
     with pytest.raises(InputError, match="delta"):
         make().statement(delta=2.0)
-    assert "WARNING" in str(make(budget=Budget(3.0, 0.01)).statement())
+    with pytest.warns(DeltaWarning, match=r"delta=0.01 is above 1/200, .* all records of one patient"):
+        curator = make(budget=Budget(3.0, 0.01))
+    assert "WARNING" in str(curator.statement())
+    for silent in ({"adjacency": "add-or-remove-one"}, {"accounting": PureFilter()}):  # a private number, and a guarantee without a delta
+        make(budget=Budget(3.0, 0.01), **silent)
+    Curator.rehearsal([0.0], unit="patient", adjacency="replace-one", budget=Budget(3.0, 1e-6))
+    with pytest.warns(DeltaWarning, match="such as 1e-06"):
+        plan(100, Budget(3.0, 0.1))
     assert "WARNING" not in str(make(budget=Budget(3.0, 1e-5)).statement())
 
 
@@ -156,6 +169,7 @@ def test_an_assumption_that_no_part_of_dpbo_makes_stands_in_the_statement_as_the
     assert statement.lines[0].endswith("consent-was-given, runs-hidden")
 
 
+@pytest.mark.filterwarnings("ignore::dpbo.privacy.DeltaWarning")
 def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_steps_of_dp_sgd(tmp_path):
     url = str(tmp_path / "l.db")
     budget = Budget(20.0, 1e-2)
@@ -170,6 +184,7 @@ def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_
     assert "WARNING: delta exceeds 1/200" in str(read)
 
 
+@pytest.mark.filterwarnings("ignore::dpbo.privacy.DeltaWarning")
 @pytest.mark.parametrize(("delta", "told"), [(1e-2, "WARNING: delta exceeds 1/200"), (2e-3, "the number of validation ones is 200")])
 def test_of_two_roles_the_statement_says_whose_number_it_knows(delta, told):
     curator = make(budget=Budget(6.0, delta), role="validation")
@@ -196,3 +211,21 @@ def test_a_plan_named_as_a_release_keeps_what_it_declared():
     loose = ["release 1 (of no plan) (of no plan)", "release 2 (of no plan)"]
     assert [told[name]["score_range"] for name in loose] == [[[0.0, 2.0]]] * 2
     assert len(told) == 5
+
+
+def test_a_membership_test_is_bounded_by_all_that_the_cap_says_and_not_by_one_delta():
+    """At epsilon 6 the one pair (epsilon, delta) says 99.8 %. A Gaussian that fits the cap has a rate of its own."""
+    budget = Budget(6.0, 1e-5)
+    sampled = PoissonGaussianEvent(2.0, 100, rate=0.1, relation="replace-one")
+    for accounting in (ZCDPFilter(), RDPFilter(5.0), Planned([sampled])):
+        curator = make(budget=budget, accounting=accounting)
+        shown = re.search(r"of at most ([0-9.]+) %", " ".join(curator.statement().meaning))
+        assert shown is not None
+        told = float(shown[1]) / 100
+        assert told < true_positive_rate(curator.statement().guarantee, 0.01) - 0.2, accounting.name
+        multiplier = accounting.multiplier(GaussianEvent, 1, curator.ledger.cap)
+        if multiplier is not None:
+            assert told >= scipy.stats.norm.cdf(scipy.stats.norm.ppf(0.01) + 1 / multiplier), accounting.name
+    pure = make(budget=Budget(6.0, 0.0), accounting=PureFilter()).statement()
+    assert "at most 99.76 %. That is next to no limit" in str(pure), "what pure epsilon allows, not rounded to 100 %"
+    assert 0.9975 < 1 - math.exp(-6.0) * 0.99 < 0.9976

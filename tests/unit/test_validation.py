@@ -175,7 +175,9 @@ def test_of_an_array_the_dtype_and_dimensions_are_told_and_never_how_many_rows()
         "<int64>": np.int64(3),
         "<object>": object(),
     }.items():
-        with pytest.raises(InputError, match=r"float64 tensor, finite, of shape q x d. Use torch.as_tensor\(X") as caught:
+        with pytest.raises(
+            InputError, match=r"float64 tensor, finite, of shape q x d, with one row and one column or more. Use torch.as_tensor\(X"
+        ) as caught:
             objective(cast(Any, given))
         assert caught.value.value == told
 

@@ -4,11 +4,14 @@ import argparse
 import importlib
 
 _CLI = "dpbo.integrations.http.cli"
+_CURATE = {"norm": "--row-change", "diameter": "--radius", "value_range": "--outcome-range", "declassified": "--declassify",
+           "budget": "--outcome-share", "lengthscale": "--length-scale", "folder": "--out", "data": "DATA"}  # fmt: skip
+_MODEL = {"folder": "FOLDER", "url": "--curator", "lengthscale": "--length-scale"}
 
 
 def curate_options(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m dpbo curate`."""
-    parser.set_defaults(run=lambda options: importlib.import_module(_CLI).curate(options))
+    parser.set_defaults(run=lambda options: importlib.import_module(_CLI).curate(options), typed=_CURATE)
     add = parser.add_argument
     add("data", metavar="DATA", help="private table (csv, csv.gz, npz or parquet); it stays on this machine")
     add("--columns", nargs="+", required=True, help="columns of the rows that are released")
@@ -39,7 +42,7 @@ def curate_options(parser: argparse.ArgumentParser) -> None:
 
 def model_options(parser: argparse.ArgumentParser) -> None:
     """Options of `python -m dpbo model`."""
-    parser.set_defaults(run=lambda options: importlib.import_module(_CLI).model(options))
+    parser.set_defaults(run=lambda options: importlib.import_module(_CLI).model(options), typed=_MODEL)
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="folder that the curator released")
     add("--curator", required=True, metavar="URL", help="address of the curator's server")

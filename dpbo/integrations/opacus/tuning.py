@@ -87,7 +87,7 @@ def tune(
     seed: int = 0,
     folder: str | pathlib.Path | None = None,
     dataset: str | None = None,
-    ledger: str | None = None,
+    ledger: str | pathlib.Path | None = None,
 ) -> TunedModel:
     """Tune by a plan of `plan_tuning`. A search shows its progress; a selection shows none, because its runs are hidden.
 

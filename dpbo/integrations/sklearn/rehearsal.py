@@ -44,9 +44,10 @@ from sklearn.tree import DecisionTreeRegressor
 
 from dpbo.errors import InputError
 from dpbo.integrations.sklearn.scorings import Scoring, label_array
-from dpbo.integrations.sklearn.training import Trainer
+from dpbo.integrations.sklearn.training import Trainer, in_parallel
 from dpbo.isolation import mute_warnings
 from dpbo.models.builders import default_gp, mute_optimizer_warnings
+from dpbo.progress import progress_bar
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.space import Space
 
@@ -181,12 +182,22 @@ class Shares:
 
 
 def out_of_fold(
-    trainer: Trainer, scoring: Scoring, candidates: torch.Tensor, features: Features | None, seed: int, groups: Any = None
+    trainer: Trainer,
+    scoring: Scoring,
+    candidates: torch.Tensor,
+    features: Features | None,
+    seed: int,
+    groups: Any = None,
+    *,
+    n_jobs: int | None = None,
+    progress: bool = False,
 ) -> Matrix:
     """Scores of every candidate (`n x d`) on training records that it was not fitted to.
 
     Args:
         features: to be computed from the first candidate, the default configuration; None leaves them out.
+        n_jobs: number of joblib's workers; the scores are the same for any.
+        progress: whether to show a bar.
 
     Raises:
         InputError: the default configuration cannot be fitted.
@@ -194,24 +205,37 @@ def out_of_fold(
     X, y = trainer.table()
     count, classes = len(label_array(y)), default_features(trainer, y)
     scores, described = np.empty((len(candidates), count)), np.zeros((count, 0))
-    for train, held in _folds(classes, y, count, seed, groups):
-        part, records = trainer.on(_rows(X, train), _rows(y, train)), (_rows(X, held), _rows(y, held))
-        for i, x in enumerate(candidates):
-            model = part.unscored(x)
-            row = tensor_of(scoring(model, records)).double().reshape(-1).numpy()
-            scores[i, held] = np.clip(np.where(np.isfinite(row), row, scoring.bounds[0]), *scoring.bounds)
-            if i == 0 and features is not None:
-                if model is None:
-                    raise InputError(
-                        "estimator",
-                        type(trainer.estimator).__name__,
-                        "one that can be fitted as it is given",
-                        "Others are compared with it.",
-                    )
-                found = features(model, *records)
+    folds = list(_folds(classes, y, count, seed, groups))
+
+    def tasks() -> Iterator[tuple[Any, ...]]:
+        with progress_bar("cross-validation", len(folds) * len(candidates), hidden=not progress) as bar:
+            for train, held in folds:
+                part, records = trainer.on(_rows(X, train), _rows(y, train)), (_rows(X, held), _rows(y, held))
+                for i, x in enumerate(candidates):
+                    yield part, scoring, x, records, None if i else features
+                    bar.update()
+
+    rows = iter(in_parallel(n_jobs, _held_out, tasks()))
+    for _, held in folds:
+        for i in range(len(candidates)):
+            scores[i, held], found = next(rows)
+            if found is not None:
                 described = described if described.size else np.zeros((count, found.shape[1]))
                 described[held] = found
     return Matrix(scores, described, classes.codes(y))
+
+
+def _held_out(trainer: Trainer, scoring: Scoring, x: torch.Tensor, records: Any, features: Features | None) -> tuple[Array, Array | None]:
+    """Scores of the candidate x on the records, and the features that its model gives them."""
+    model = trainer.unscored(x)
+    row = tensor_of(scoring(model, records)).double().reshape(-1).numpy()
+    row = np.clip(np.where(np.isfinite(row), row, scoring.bounds[0]), *scoring.bounds)
+    if features is None:
+        return row, None
+    if model is None:
+        allowed = "one that can be fitted as it is given"
+        raise InputError("estimator", type(trainer.estimator).__name__, allowed, "Others are compared with it.")
+    return row, features(model, *records)
 
 
 def _folds(features: Features, y: Any, count: int, seed: int, groups: Any) -> Iterator[tuple[Any, Any]]:

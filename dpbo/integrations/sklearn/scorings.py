@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from dpbo.errors import InputError
 from dpbo.isolation import mute_warnings
@@ -176,7 +177,12 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Equal bins of the predicted probability of the positive class: first for positive records, then for the others."""
+    """Equal bins of the predicted probability of the positive class: first for positive records, then for the others.
+
+    A model without probabilities is scored by the logistic function of its decision function: fixed, public and increasing, so it keeps
+    the order that ROC AUC is about. Each record still falls into one bin, whatever its decision value, so the sensitivity is the same. The
+    bins are finest at decision values around 0; values beyond about +-2.7 share the outermost ones.
+    """
 
     positive: Any
 
@@ -185,7 +191,12 @@ class Histogram:
         if model is None:
             likely = ~true
         else:
-            likely = np.asarray(model.predict_proba(features))[:, np.asarray(model.classes_).tolist().index(self.positive)]
+            place_of_positive = np.asarray(model.classes_).tolist().index(self.positive)
+            if hasattr(model, "predict_proba"):
+                likely = np.asarray(model.predict_proba(features))[:, place_of_positive]
+            else:
+                decision = np.asarray(model.decision_function(features), dtype=np.float64)
+                likely = expit(decision if place_of_positive == 1 else -decision)
         place = np.clip(np.floor(np.where(np.isnan(likely), ~true, likely) * BINS), 0, BINS - 1)
         return np.where(true, place, place + BINS)
 

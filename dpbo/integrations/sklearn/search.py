@@ -8,7 +8,8 @@ are held by a curator and influence the search through releases only; `results_`
 """
 
 import dataclasses
-from collections.abc import Mapping
+import pathlib
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
@@ -28,13 +29,14 @@ from dpbo.integrations.sklearn import strategies, training
 from dpbo.integrations.sklearn.refit import Recommended
 from dpbo.integrations.sklearn.rehearsal import Rehearsal
 from dpbo.integrations.sklearn.scorings import Scoring, scoring_named
+from dpbo.integrations.sklearn.task import Task
 from dpbo.integrations.sklearn.training import Trainer
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.space import Space
 from dpbo.statement import Statement
-from dpbo.validation import Count, Seed, between, checked, require_settings
+from dpbo.validation import Count, Seed, at_least, between, checked, require_settings
 
 _STRATEGIES: dict[str, strategies.Strategy] = {
     "free": strategies.by_free_choice,
@@ -45,6 +47,15 @@ _STRATEGIES: dict[str, strategies.Strategy] = {
     "gibo": strategies.by_gibo,
 }
 STRATEGIES = ("auto", *(name for name in _STRATEGIES if name != "free"))
+_WEIGHTS = (
+    "A protected record's weight would scale what it adds to the score beyond what the noise covers. For training, let the estimator weigh "
+    "records itself (class_weight=, or a fit that computes weights); for scores, give a scoring of your own that multiplies each record's "
+    "score by a public function of that record, within score_range=."
+)
+_REFIT = (
+    "A model trained on protected records reveals them: best_estimator_ is always trained on the training records, and predict uses it. A "
+    "metric's name, which picks one of several in scikit-learn, goes to scoring=."
+)
 _FEW_RELEASES = (*strategies.REHEARSED, "grid")
 _REPEATED = (
     "This process has already queried some of them under another ledger, and two budgets in memory add up to more than either states. "
@@ -64,7 +75,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         n_iter: number of configurations to fit.
         scoring: "accuracy", "true_class_probability", "neg_brier_score", "neg_log_loss" (clipped at -3 unless `score_range` says
             otherwise), "neg_mean_squared_error", or `scoring(model, X, y)` that returns one number a record, each record scored by
-            itself; with the strategies "bo", "turbo" and "saas" also "balanced_accuracy", "f1" and "roc_auc".
+            itself; with the strategies "bo", "turbo" and "saas" also "balanced_accuracy", "f1" and "roc_auc" (by `predict_proba`, or
+            else by `decision_function`).
         score_range: public (lower, upper) of one record's score; scores outside are clipped.
         strategy: "auto" cross-validates `n_iter` candidates on the training records, rehearses the next three on them (see `rehearsal_`),
             and takes what is expected to win under its assumption of a shift, or the free choice, the best cross-validated candidate.
@@ -84,22 +96,36 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         adjacency: "replace-one", or "add-or-remove-one" with a public `divisor`.
         divisor: public number of units that sums are divided by.
         error_score: "raise" an exception from a fit before anything is charged for it, or count that configuration as "worst" (and pay).
-        dataset, ledger: as in `Curator`: the name of what is protected, and where its ledger is kept. The same `name`, terms, records,
-            estimator and scoring resume a search.
+        dataset, ledger: as in `Curator`: the name of what is protected, and where its ledger is kept (a path or a URL). The same `name`,
+            terms, records, estimator and scoring resume a search.
         accounting: how releases add up, where no Curator is given. Omitted: `PureFilter` for "auto", "weighted_cv", "list" and "grid",
             which release once or twice, if the budget has an epsilon; else `GDPFilter`. Searches that share a ledger need the same.
         allow_repeated: allow validation records that this process has queried under another ledger in memory, as cross_val_score and
             GridSearchCV do; the statement then says that the other budgets add to this one.
         random_state: a whole number; seeds the public split, Sobol points and proposals, never noise.
+        n_jobs: number of joblib's workers for fits to public training records that are known ahead: cross-validation, the candidates of a
+            list or a grid, Sobol points, the fits of a gradient. None: as joblib's context says, else 1; -1: all processors. Results are
+            the same for any number, given a random_state. Protected records are scored in this process alone.
+        verbose: 0 shows nothing; 1 bars on a terminal, without times; 2 also a line for each release, with its value and its noise.
+        callbacks: functions that are called with a `SearchRelease` after each release: its parameters, and the score and its noise where
+            one is released. If one returns True, the search ends there; what was planned stays reserved, and the search can be resumed.
         cv: must stay None: one private row takes part in several fits, and no bound is known on how far it moves a cross-validated score.
             Use test_size.
         refit: must stay False: a model trained on validation records reveals them. `best_estimator_` is trained on the training records.
+            So is `sample_weight` in `fit` refused.
 
     Attributes:
         best_params_, best_estimator_: the recommended configuration, and the estimator fitted with it on the training records.
         best_score_, best_score_std_: its separately released score, the mean over units of each one's mean, and the standard deviation of
             that noise alone (an estimate for F1 and the like, see scorings.py); None without `final_share`, or where the release was lost.
-        results_: the configurations with released values and their noise, or which one was chosen ("grid").
+        results_: the configurations, as a dict of columns like `cv_results_` (`pandas.DataFrame(search.results_)` is a table). `params`;
+            `param_NAME`, masked arrays; `mean_test_score`, the released score, with noise; `std_test_score`, the standard deviation of
+            that noise (not a spread over folds); `rank_test_score`, by the released scores. The last three are NaN, or masked, where a
+            strategy releases no score of each configuration: all but "bo", "turbo" and "saas". Further columns: `posterior_mean`, by which
+            these recommend, so that the recommended one need not have rank 1; `cv_score` and `weighted_cv_score`, cross-validated on
+            public records; `chosen`; `released_gradient` and `gradient_noise_std`. No times: those of scores may tell of records.
+        cv_results_: the same dict, where scikit-learn's users look; nothing in it was cross-validated on protected records.
+        best_index_: the recommended configuration's place in `results_`; None if it is none of these ("gibo").
         free_params_, rehearsal_: with "auto", "weighted_cv" and "list": the best cross-validated configuration, which costs no privacy, and
             the `Rehearsal`.
         statement_: the guarantee when `fit` ended.
@@ -125,13 +151,16 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         divisor: float | None = None,
         error_score: str = "raise",
         dataset: str | None = None,
-        ledger: str | None = None,
+        ledger: str | pathlib.Path | None = None,
         accounting: Any = None,
         allow_repeated: bool = False,
         name: str = "search",
         random_state: Seed = 0,
+        n_jobs: int | None = None,
+        verbose: Annotated[int, at_least(0, 2)] = 1,
+        callbacks: Any = None,
         cv: Any = None,
-        refit: bool = False,
+        refit: Any = False,
     ) -> None:
         self.estimator = estimator
         self.param_distributions = param_distributions
@@ -155,11 +184,22 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         self.allow_repeated = allow_repeated
         self.name = name
         self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+        self.callbacks = callbacks
         self.cv = cv
         self.refit = refit
 
     def fit(
-        self, X_train: Any, y_train: Any = None, X_val: Any = None, y_val: Any = None, *, groups: Any = None, groups_train: Any = None
+        self,
+        X_train: Any,
+        y_train: Any = None,
+        X_val: Any = None,
+        y_val: Any = None,
+        *,
+        groups: Any = None,
+        groups_train: Any = None,
+        **fit_params: Any,
     ) -> Self:
         """Search, recommend a configuration, and release its score.
 
@@ -169,12 +209,16 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             X_val, y_val: the private validation records; X_val may be a Curator over (X, y), without y_val.
             groups: one label a validation record; all records with one label are protected together. Private.
             groups_train: labels of the training records, where they are known: none may be among `groups`.
+            fit_params: refused, `sample_weight` with the reason: every record, or unit, counts alike.
 
         Raises:
             InputError: an argument outside its range, or records that another ledger in memory protects. BudgetExceeded: the budget is not
             left. LedgerMismatch: the name belongs to another search.
         """
         self._require_arguments()
+        for name, value in fit_params.items():
+            remedy = _WEIGHTS if name == "sample_weight" else "Give the estimator its parameters when you make it."
+            raise InputError(name, type(value).__name__, "left out of fit", remedy)
         X_train, X_val = map(training.sliced, (X_train, X_val))
         split = X_val is None
         if split and groups is not None:
@@ -209,7 +253,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             raise InputError("error_score", self.error_score, "'raise' to see why", "The recommended configuration cannot be fitted.")
         return self
 
-    def _search(self, task: strategies.Task, trainer: Trainer) -> None:
+    def _search(self, task: Task, trainer: Trainer) -> None:
         strategies.require_strategy_fits(task)
         begun = task.begun()
         if not begun:
@@ -227,7 +271,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         task.curator.bind(f"{self.name}: whole", things, tables={"training records": trainer.table()}, begun=begun)
         final = task.final()  # reserved first, so that the search cannot spend its share
         found = _STRATEGIES[task.strategy](task) if public is None else _STRATEGIES[task.strategy](task, public)
-        if final is not None and final.remaining:
+        fresh = final is not None and final.remaining > 0
+        if final is not None and fresh:
             final(found.x.unsqueeze(0))
         x, self.best_score_, self.best_score_std_ = found.x, None, None
         if final is not None and len(released := final.history()[0]):
@@ -235,7 +280,10 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             score, variance = task.scoring.observed(*final.history()[1:])
             lower, upper = task.scoring.bounds
             self.best_score_, self.best_score_std_ = min(max(score.item(), lower), upper), variance.sqrt().item()
+            if fresh:
+                task.report("final", 1, 1, x, self.best_score_, self.best_score_std_)
         self.results_, self.best_params_ = found.results, trainer.parameters(x)
+        self.best_index_ = next((row for row, point in enumerate(found.X) if torch.equal(point, x)), None)
         self.best_estimator_ = trainer.unscored(x)
 
     def _task(
@@ -249,7 +297,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         groups_train: Any,
         *,
         own: bool,
-    ) -> strategies.Task:
+    ) -> Task:
         kept = Fraction(0) if self.final_share is None else exact_share(self.final_share, "final_share")
         if kept == 1:
             raise InputError("final_share", self.final_share, "below 1", "The rest pays for the search.")
@@ -265,9 +313,10 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             "one table, split by position": getattr(self.test_size, "item", lambda: self.test_size)() if split else False,
         }
         of_search, rest = parts_of(curator.accounting, whole, 1 - kept)
-        return strategies.Task(
+        return Task(
             curator, space, trainer, scoring, int(self.n_iter), initial, of_search, rest if kept else kept, self.mechanism,
-            self.divisor, seed, self.name, terms, dict(self.strategy_options or {}), groups_train, split,
+            self.divisor, seed, self.name, terms, dict(self.strategy_options or {}), groups_train, split, self.n_jobs, int(self.verbose),
+            self._callbacks(),
         )  # fmt: skip
 
     def _curator(self, X: Any, y: Any, groups: Any, adjacency: Adjacency, example: Any, strategy: str) -> Curator:
@@ -275,7 +324,11 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             raise InputError("y_val", None, "the labels of X_val")
         budget = Budget.gdp(1.0) if self.mechanism is not None else self.budget
         if not isinstance(budget, Budget):
-            raise InputError("budget", budget, "a Budget, when X_val is a table", "For example Budget(epsilon=1.0, delta=1e-6).")
+            allowed = (
+                "a Budget such as Budget(epsilon=1.0, delta=1e-6) where X_val is a table, because a share needs a whole: for a share "
+                "give X_val=Curator((X_val, y_val), unit=..., adjacency=..., budget=Budget(...))"
+            )
+            raise InputError("budget", budget, allowed)
         accounting = _accounting(strategy, budget) if self.accounting is None else self.accounting
         curator = Curator(
             (X, y), unit=PrivacyUnit(self.unit, groups=groups), adjacency=adjacency, budget=budget, dataset=self.dataset,
@@ -293,15 +346,30 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                 "Give X_val and y_val, or test_size to split once."
             )
             raise InputError("cv", self.cv, "None", remedy)
-        if self.refit:
-            remedy = "A model trained on protected rows reveals them. best_estimator_ is trained on the training records."
-            raise InputError("refit", self.refit, "False", remedy)
+        if self.refit is not False:
+            raise InputError("refit", self.refit, "False", _REFIT)
+        if self.n_jobs == 0:
+            raise InputError("n_jobs", 0, "None, a number of workers, or -1 for all processors")
+        self._callbacks()
         if not isinstance(self.name, str) or not 0 < len(self.name) <= 150:
             raise InputError("name", self.name, "a word of at most 150 letters")
         if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "get_params"):
             raise InputError("estimator", type(self.estimator).__name__, "a scikit-learn estimator")
         if self.strategy not in STRATEGIES:
             raise InputError("strategy", self.strategy, f"one of {STRATEGIES}")
+
+    def _callbacks(self) -> tuple[Callable[..., Any], ...]:
+        given = self.callbacks if isinstance(self.callbacks, (list, tuple)) else () if self.callbacks is None else (self.callbacks,)
+        if not all(map(callable, given)):
+            raise InputError("callbacks", type(self.callbacks).__name__, "a function of one SearchRelease, or a list of them")
+        return tuple(given)
+
+    @property
+    def cv_results_(self) -> dict[str, Any]:
+        """`results_`, under the name in which scikit-learn's tools look. Raises AttributeError before `fit`."""
+        if "results_" not in vars(self):
+            raise AttributeError("the search is not fitted yet")
+        return self.results_
 
     def statement(self) -> Statement:
         """The guarantee when `fit` ended: for whom, and under which assumptions."""
@@ -363,7 +431,8 @@ def rehearse(
         shift: largest simulated difference of the protected population from the public one, in standard deviations; 0: drawn alike.
         groups: one label a training record, where records of one label belong together.
         accounting: as in `DPSearch`.
-        settings: `n_iter`, `scoring`, `score_range`, `final_share`, `adjacency`, `error_score` and `random_state` of `DPSearch`.
+        settings: `n_iter`, `scoring`, `score_range`, `final_share`, `adjacency`, `error_score`, `random_state`, `n_jobs` and `verbose` of
+            `DPSearch`.
 
     Returns:
         The methods in the order of their simulated gain; `print` shows a table.

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -49,73 +49,22 @@ from dpbo.integrations.sklearn.rehearsal import (
     simulate,
     smoother,
 )
-from dpbo.integrations.sklearn.scorings import Scoring
-from dpbo.integrations.sklearn.training import Trainer
+from dpbo.integrations.sklearn.results import results_table
+from dpbo.integrations.sklearn.task import Found, Task
 from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.exponential import ExponentialMechanism
-from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.mechanisms.selection import SelectionMechanism
 from dpbo.models.builders import default_gp, sparse_gp
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import Adjacency, PrivacyUnit
+from dpbo.progress import progress_bar
 from dpbo.queries.cells import CellMeans
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.queries.utilities import CandidateScores
 from dpbo.space import Space
 from dpbo.validation import at_least, between, require
-
-
-@dataclass(frozen=True)
-class Task:
-    """What every strategy needs. `share` and `final_share` are shares of the curator's budget, for the search and for the last release."""
-
-    curator: Curator
-    space: Space
-    trainer: Trainer
-    scoring: Scoring
-    evaluations: int
-    initial: int
-    share: Fraction
-    final_share: Fraction
-    baseline: NoNoise | None
-    divisor: float | None
-    seed: int
-    name: str
-    terms: Mapping[str, Any]
-    options: Mapping[str, Any]
-    groups_train: Any
-    alike: bool
-
-    @property
-    def strategy(self) -> str:
-        """The strategy's name."""
-        return str(self.terms["strategy"])
-
-    def begun(self) -> bool:
-        """Whether the ledger has a reservation of this search."""
-        parts = {f"{self.name}: {part}" for part in ("final", "search", "choice", "cells")}
-        return any(name in parts or name.startswith(f"{self.name}: gradients ") for name in self.curator.ledger.head().used)
-
-    def objective(self, part: str, evaluations: int, share: Fraction) -> PrivateObjective:
-        """A private objective with so many evaluations, reserved or resumed."""
-        return PrivateObjective(
-            self.curator, self.scoring, score_range=self.scoring.bounds, cells=self.scoring.cells, evaluations=evaluations,
-            fit=self.trainer, name=f"{self.name}: {part}", budget=share, divisor=self.divisor, mechanism=self.baseline, terms=self.terms,
-        )  # fmt: skip
-
-    def final(self) -> PrivateObjective | None:
-        """The objective of one evaluation that `final_share` pays for; None without it."""
-        return self.objective("final", 1, self.final_share) if self.final_share else None
-
-
-class Found(NamedTuple):
-    """The recommended point, `d`, and the search's results: released values and public points."""
-
-    x: torch.Tensor
-    results: dict[str, Any]
-
 
 Strategy = Callable[..., Found]
 _SMOOTH = ("true_class_probability", "neg_brier_score")  # weighted_cv's own search adds to the gain; by accuracy it took from it
@@ -202,13 +151,17 @@ def by_search(task: Task) -> Found:
     initial = min(max(task.initial, 2), task.evaluations)  # two points make a model
     design, model = task.space.sample(initial, seed=task.seed), sparse_gp if task.strategy == "saas" else default_gp
     X, y, yvar = _observations(task, objective)
+    task.trainer.fit_ahead(design[len(X) :], task.n_jobs)
     while objective.remaining:
         t = len(X)
         objective(design[t : t + 1] if t < initial else _propose(task, X, y, yvar, initial))
         X, y, yvar = _observations(task, objective)
+        number = task.evaluations - objective.remaining
+        if task.report("search", number, task.evaluations, X[-1], y[-1].item(), yvar[-1].sqrt().item()):
+            break
     mean = posterior_mean(task.space, X, y, yvar, model=model)
-    released = {"released_score": y[:, 0].numpy(), "noise_std": yvar[:, 0].sqrt().numpy(), "posterior_mean": mean.numpy()}
-    return Found(X[mean.argmax()], _results(task, X) | released)
+    score, noise_std = y[:, 0].numpy(), yvar[:, 0].sqrt().numpy()
+    return Found(X[mean.argmax()], X, _results(task, X, score=score, noise_std=noise_std, posterior_mean=mean.numpy()))
 
 
 def _propose(task: Task, X: torch.Tensor, y: torch.Tensor, yvar: torch.Tensor, initial: int) -> torch.Tensor:
@@ -233,7 +186,9 @@ def rehearse_methods(task: Task) -> Rehearsed:
     """Score the public candidates out of fold, and simulate the methods that `task.strategy` allows. Nothing is reserved."""
     candidates = torch.cat([task.trainer.default().unsqueeze(0), public_candidates(task.space, task.evaluations, task.seed)])
     features = default_features(task.trainer, task.trainer.table()[1])
-    matrix = out_of_fold(task.trainer, task.scoring, candidates, features, task.seed, task.groups_train)
+    matrix = out_of_fold(
+        task.trainer, task.scoring, candidates, features, task.seed, task.groups_train, n_jobs=task.n_jobs, progress=task.verbose > 0
+    )
     units = task.curator.units or task.divisor
     if units is None:
         raise InputError("divisor", None, "a public number of units, where adjacency keeps their number private")
@@ -329,19 +284,21 @@ def by_weighted_cv(task: Task, public: Rehearsed) -> Found:
     cells, shares = public.cells[number], Shares.of(public.matrix, public.cells[number])
     objective = PrivateObjective(
         task.curator, cells, score_range=(0.0, 1.0), cells=len(cells.leaves), evaluations=1, fit=task.trainer,
-        name=f"{task.name}: cells", budget=task.share, divisor=task.divisor, terms=task.terms,
+        name=f"{task.name}: cells", budget=task.share, divisor=task.divisor, terms=task.terms, progress=False,
     )  # fmt: skip
+    stopped = False
     if objective.remaining:
         objective(public.candidates[:1])
+        stopped = task.report("cells", 1, 1, public.candidates[0])
     _, released, variance = objective.history()
     if not len(released):
         raise ReleaseLost(f"the shares {task.name!r} were charged but never delivered. Search under another name.")
     units = float(task.curator.units or task.divisor or 1.0)
     share = shares.shrunk(released[0].numpy(), float(variance[0, 0]) ** 0.5, units)
-    return _search_weighted(task, public, shares, share)
+    return _search_weighted(task, public, shares, share, 0 if stopped else task.evaluations // 2)
 
 
-def _search_weighted(task: Task, public: Rehearsed, shares: Shares, share: NDArray[np.float64]) -> Found:
+def _search_weighted(task: Task, public: Rehearsed, shares: Shares, share: NDArray[np.float64], more: int) -> Found:
     """Search on the weighted cross-validated score, which is public: Bayesian optimisation from the candidates that are scored already."""
     candidates, scores = public.candidates, public.matrix.scores
     default = scores[0]
@@ -351,10 +308,10 @@ def _search_weighted(task: Task, public: Rehearsed, shares: Shares, share: NDArr
         values = shares.means(gains) @ share if mean else shares.variance(gains, share)
         return torch.as_tensor(values, dtype=torch.float64).reshape(-1, 1)
 
-    for _ in range(task.evaluations // 2):
+    for _ in range(more):
         try:  # the shares are paid for
             x = suggest(task.space, candidates[1:], weighted(True), weighted(False), seed=1000 * task.seed + len(candidates))
-            row = out_of_fold(task.trainer, task.scoring, x, None, task.seed, task.groups_train).scores
+            row = out_of_fold(task.trainer, task.scoring, x, None, task.seed, task.groups_train, n_jobs=task.n_jobs).scores
         except Exception as error:
             warnings.warn(f"the search on the weighted score ended early: {error!r}", FitFailedWarning, stacklevel=2)
             break
@@ -372,8 +329,19 @@ def by_list(task: Task, public: Rehearsed) -> Found:
     pair = {} if largest is None else {"reference": task.trainer(public.candidates[0]), "largest_difference": largest}
     query = CandidateScores(task.scoring, list(public.candidates[rows]), score_range=task.scoring.bounds, fit=task.trainer, **pair)
     law = private_choice.reserve(task.curator, _choice(task.curator, task.share), name, {**task.terms, "rows": rows})
-    chosen = rows[int(private_choice.make(task.curator, query, law, name)["value"][0])]
+    chosen = rows[_make_choice(task, query, law, name)]
     return _found(task, public, chosen, chosen=np.arange(len(public.candidates)) == chosen)
+
+
+def _make_choice(task: Task, query: CandidateScores, law: SelectionMechanism, name: str) -> int:
+    """Index of the chosen candidate: chosen now, or read from the ledger."""
+    fresh = task.curator.ledger.head().used[name] == 0
+    if fresh:
+        task.trainer.fit_ahead(query.candidates, task.n_jobs)
+    index = int(private_choice.make(task.curator, query, law, name)["value"][0])
+    if fresh:
+        task.report("choice", 1, 1, query.candidates[index])
+    return index
 
 
 def by_free_choice(task: Task, public: Rehearsed) -> Found:
@@ -383,7 +351,7 @@ def by_free_choice(task: Task, public: Rehearsed) -> Found:
 
 def _found(task: Task, public: Rehearsed, row: int, **columns: Any) -> Found:
     columns = {"cv_score": public.matrix.scores.mean(1), **columns}
-    return Found(public.candidates[row], _results(task, public.candidates) | columns)
+    return Found(public.candidates[row], public.candidates, _results(task, public.candidates, **columns))
 
 
 def by_grid(task: Task) -> Found:
@@ -392,8 +360,8 @@ def by_grid(task: Task) -> Found:
     law = private_choice.affordable(task.curator, PermuteAndFlipMechanism, task.share)
     choice = private_choice.reserve(task.curator, law, name, {**task.terms, "candidates": len(candidates)})
     query = CandidateScores(task.scoring, list(candidates), score_range=task.scoring.bounds, fit=task.trainer)
-    index = int(private_choice.make(task.curator, query, choice, name)["value"][0])
-    return Found(candidates[index], _results(task, candidates) | {"chosen": np.arange(len(candidates)) == index})
+    index = _make_choice(task, query, choice, name)
+    return Found(candidates[index], candidates, _results(task, candidates, chosen=np.arange(len(candidates)) == index))
 
 
 def by_gibo(task: Task) -> Found:
@@ -404,14 +372,21 @@ def by_gibo(task: Task) -> Found:
         return -tensor_of(task.scoring(fitted[tuple(x.tolist())], records)).double().reshape(-1)
 
     gibo = _gibo(task, task.curator, loss)
-    while gibo.remaining:
-        X = gibo.ask()
-        fitted.clear()
-        fitted.update((tuple(x.tolist()), task.trainer(x)) for x in X)  # fits see public records only
-        gibo.tell(X, gibo.evaluate(X))
+    planned = gibo.iterations
+    with progress_bar(f"{task.name}: gradients", planned, done=planned - gibo.remaining, hidden=task.verbose < 1) as bar:
+        while gibo.remaining:
+            X, theta = gibo.ask(), gibo.theta
+            task.trainer.fit_ahead(X, task.n_jobs)
+            fitted.clear()
+            fitted.update((tuple(x.tolist()), task.trainer(x)) for x in X)  # fits see public records only
+            gibo.tell(X, gibo.evaluate(X))
+            bar.update()
+            if task.report("gradients", planned - gibo.remaining, planned, theta):
+                break
     result = gibo.result()
-    gradients = {"released_gradient": result.gradients.numpy(), "noise_std": np.full(len(result.gradients), gibo.noise_std)}
-    return Found(result.x, _results(task, result.iterates[: len(result.gradients)]) | gradients)
+    steps = len(result.gradients)
+    gradients = {"released_gradient": result.gradients.numpy(), "gradient_noise_std": np.full(steps, gibo.noise_std)}
+    return Found(result.x, result.iterates[:steps], _results(task, result.iterates[:steps], **gradients))
 
 
 def _gibo(task: Task, curator: Curator, loss: Callable[[torch.Tensor, Any], Any]) -> DPGIBO:
@@ -452,8 +427,5 @@ def _observations(task: Task, objective: PrivateObjective) -> tuple[torch.Tensor
     return (X.reshape(len(Y), len(task.space.names)), *(task.scoring.observed(Y, Yvar) if len(Y) else (Y[:, :1], Yvar[:, :1])))
 
 
-def _results(task: Task, X: torch.Tensor) -> dict[str, Any]:
-    """The configurations, with the columns of scikit-learn's `cv_results_`."""
-    parameters = [task.trainer.parameters(x) for x in X]
-    columns = {f"param_{name}": np.array([p[name] for p in parameters], dtype=object) for name in task.space.names}
-    return {"params": parameters, **columns}
+def _results(task: Task, X: torch.Tensor, **columns: Any) -> dict[str, Any]:
+    return results_table([task.trainer.parameters(x) for x in X], **columns)

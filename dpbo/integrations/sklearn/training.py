@@ -8,13 +8,16 @@ A model may keep what it predicted on, so private records are scored with a copy
 import contextlib
 import copy
 import warnings
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
+import joblib
 import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning
 from sklearn.model_selection import train_test_split
+from sklearn.utils.parallel import Parallel, delayed
 
 from dpbo.curator.curator import Curator
 from dpbo.curator.records import count_records, require_disjoint
@@ -22,6 +25,7 @@ from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
 from dpbo.space import Space
 
+T = TypeVar("T")
 _DEFAULT = -1.0  # no coordinate of a space is negative
 
 
@@ -102,6 +106,28 @@ def first_rows(X: Any, y: Any, most: int = 5) -> tuple[Any, Any]:
     return (X.iloc[:count] if hasattr(X, "iloc") else X[:count]), (y.iloc[:count] if hasattr(y, "iloc") else y[:count])
 
 
+def in_parallel(n_jobs: int | None, work: Callable[..., T], tasks: Iterable[tuple[Any, ...]]) -> list[T]:
+    """`work(*task)` for each task, in their order, whatever the number of joblib's workers. Tasks hold public things only.
+
+    What a worker warns of is warned of here, once its results are in: its own standard error may be shown nowhere.
+    """
+    if joblib.effective_n_jobs(n_jobs) == 1:
+        return [work(*task) for task in tasks]
+    results = []
+    for result, caught in Parallel(n_jobs=n_jobs)(delayed(_with_warnings)(work, task) for task in tasks):
+        for message, category in caught:
+            warnings.warn(message, category, stacklevel=2)
+        results.append(result)
+    return results
+
+
+def _with_warnings(work: Callable[..., T], task: tuple[Any, ...]) -> tuple[T, list[tuple[str, type[Warning]]]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = work(*task)
+    return result, [(str(one.message), one.category) for one in caught]
+
+
 class Trainer:
     """Fits the estimator to the training records. `trainer(x)` is a copy of the model at point x, to score private records with; None if
     the fit failed and `error_score` is "worst"."""
@@ -113,6 +139,7 @@ class Trainer:
         self._error_score = error_score
         self._tolerant = error_score == "worst"
         self._newest: tuple[list[float], Any] = ([], None)
+        self._ahead: dict[tuple[float, ...], Any] = {}  # models by point, each until it is asked for
 
     def __call__(self, x: torch.Tensor) -> Any:
         model = twin = self.unscored(x)
@@ -126,8 +153,17 @@ class Trainer:
         """A model at x that has seen the training records only. The newest one is kept."""
         key = x.tolist()
         if self._newest[0] != key:
-            self._newest = (key, self._fit(self.configured(x)))
+            ahead = tuple(key) in self._ahead
+            self._newest = (key, self._ahead.pop(tuple(key)) if ahead else self._fit(self.configured(x)))
         return self._newest[1]
+
+    def fit_ahead(self, points: Iterable[torch.Tensor], n_jobs: int | None) -> None:
+        """Fit at several points at once, where there are several workers; `trainer(x)` at each of them then takes the model."""
+        self._ahead.clear()
+        if joblib.effective_n_jobs(n_jobs) > 1:
+            tasks = [(x,) for x in points]
+            models = in_parallel(n_jobs, self.on(self._X, self._y).unscored, tasks)
+            self._ahead.update((tuple(x.tolist()), model) for (x,), model in zip(tasks, models, strict=True))
 
     def on(self, X: Any, y: Any) -> "Trainer":
         """The same for other training records."""

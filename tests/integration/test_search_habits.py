@@ -1,0 +1,180 @@
+"""What scikit-learn's users expect of a search: its columns, workers, progress, callbacks, and clear refusals of what cannot be had."""
+
+import contextlib
+import io
+import re
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+from sklearn.exceptions import FitFailedWarning
+from sklearn.linear_model import RidgeClassifier
+from sklearn.metrics import roc_auc_score
+from sklearn.tree import DecisionTreeClassifier
+
+from dpbo import Budget, Curator
+from dpbo.curator import Ledger
+from dpbo.errors import InputError
+from dpbo.integrations.sklearn import SearchRelease
+from dpbo.integrations.sklearn.results import results_table
+from dpbo.integrations.sklearn.scorings import scoring_named
+from dpbo.testing import SeededEntropy
+from tests.integration.test_search import TERMS, TRAIN, VALIDATION, make
+
+DEPTHS = {"max_depth": scipy.stats.randint(1, 9)}
+
+
+SCORED: list[int] = []  # in this process; a worker has lists of its own
+FITTED: list[int] = []
+
+
+class Watched(DecisionTreeClassifier):  # type: ignore[misc]
+    def fit(self, X, y):
+        FITTED.append(self.max_depth)
+        return super().fit(X, y)
+
+    def predict(self, X):
+        if len(X) == len(VALIDATION[0]):
+            SCORED.append(self.max_depth)
+        return super().predict(X)
+
+
+class Slow(DecisionTreeClassifier):  # type: ignore[misc]
+    def fit(self, X, y):
+        time.sleep(0.01)  # bars are drawn after 0.1 s
+        return super().fit(X, y)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def made(**changed):
+    return make(**{"param_distributions": DEPTHS, "n_iter": 3, "n_initial": 2, "verbose": 0, **changed})
+
+
+def fitted(**changed):
+    return made(**changed).fit(*TRAIN, *VALIDATION)
+
+
+@pytest.mark.attack("A21")
+def test_any_number_of_workers_finds_the_same_and_protected_records_stay_in_this_process():
+    unlucky = {"max_depth": [2, 4], "min_samples_split": [2, -7]}  # -7 is refused by the tree
+    for settings in ({"strategy": "list", "param_distributions": unlucky, "error_score": "worst", "n_iter": 4}, {}, {"strategy": "grid"}):
+        found, fits = [], []
+        for n_jobs in (None, 2):
+            SCORED.clear()
+            FITTED.clear()
+            curator = Curator(VALIDATION, **TERMS, entropy=SeededEntropy(1), allow_repeated=True)
+            warned = pytest.warns(FitFailedWarning, match="counts as worst") if "error_score" in settings else contextlib.nullcontext()
+            with warned:
+                search = made(estimator=Watched(random_state=0), budget=1.0, n_jobs=n_jobs, **settings).fit(*TRAIN, curator)
+            found.append(repr((SCORED, search.results_, search.best_score_, search.best_params_)))
+            fits.append(len(FITTED))
+        assert SCORED, settings
+        assert fits[1] < fits[0], "the others are fitted by the workers"
+        assert found[0] == found[1], settings
+
+
+def test_a_table_of_results_has_scikit_learns_columns():
+    frame = pd.DataFrame(fitted(n_iter=5).cv_results_)
+    assert [*frame.columns[:5]] == ["param_max_depth", "params", "mean_test_score", "std_test_score", "rank_test_score"]
+    assert (frame.sort_values("rank_test_score").mean_test_score.diff().dropna() <= 0).all()
+    assert (frame.std_test_score > 0).all(), "the noise's"
+    listed = fitted(strategy="list")
+    assert np.isnan(listed.results_["mean_test_score"]).all(), "no score of each is released"
+    assert listed.results_["cv_score"].shape == listed.results_["chosen"].shape == (4,)
+    table = results_table([{"sizes": (1, 2)}, {"sizes": (3, 4)}, {"sizes": None}], score=[0.1, 0.3, 0.1], noise_std=[0.1] * 3)
+    assert [*table["param_sizes"]] == [(1, 2), (3, 4), None]
+    assert [*table["rank_test_score"]] == [2, 1, 2]
+    with pytest.raises(AttributeError, match="not fitted"):
+        _ = make().cv_results_
+
+
+@pytest.mark.attack("A21")
+def test_verbose_shows_released_values_and_no_times(monkeypatch, capsys):
+    for verbose, lines in ((0, 0), (1, 0), (2, 4)):
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "stderr", terminal := Terminal())
+            search = fitted(verbose=verbose)
+            fitted(verbose=verbose, strategy="list", estimator=Slow())
+        told = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("search", "final"))]
+        assert len(told) == lines + (verbose == 2), "the list's final score, too"
+        assert ("cross-validation: " in terminal.getvalue()) is (verbose > 0)
+        assert not re.search(r"\d:\d\d|it/s|s/it", terminal.getvalue())
+        for line, score, depth in zip(told, search.results_["mean_test_score"], search.results_["param_max_depth"], strict=False):
+            assert f"/3: score {score:.4g}, noise " in line
+            assert line.endswith(f"max_depth={depth}")
+
+
+def test_callbacks_are_told_each_release_and_may_end_the_search(tmp_path):
+    told: list[SearchRelease] = []
+
+    def stop(release):
+        return release.number == 2
+
+    kept = {"ledger": tmp_path / "l.db", "dataset": "trees", "allow_repeated": False, "n_iter": 5}
+    search = fitted(callbacks=[told.append, stop], **kept)
+    assert [release.part for release in told] == ["search", "search", "final"]
+    assert [(release.number, release.planned) for release in told] == [(1, 5), (2, 5), (1, 1)]
+    assert [release.score for release in told[:2]] == search.results_["mean_test_score"].tolist()
+    assert [release.noise_std for release in told[:2]] == search.results_["std_test_score"].tolist()
+    assert [release.parameters for release in told[:2]] == search.results_["params"]
+    assert (told[2].score, told[2].noise_std) == (search.best_score_, search.best_score_std_)
+    assert told[2].parameters == search.best_params_
+    told.clear()
+    again = fitted(callbacks=told.append, **kept)
+    assert [release.number for release in told] == [3, 4, 5], "what was planned is resumed; the final score was released"
+    assert len(again.results_["params"]) == 5
+    for strategy, parts in (("list", ["choice"]), ("grid", ["choice"]), ("weighted_cv", ["cells"])):
+        told.clear()
+        fitted(strategy=strategy, callbacks=told.append, final_share=None)
+        assert [release.part for release in told] == parts
+        assert told[0].score is None
+
+
+def test_a_model_without_probabilities_is_scored_by_the_order_of_its_decisions():
+    search = fitted(
+        estimator=RidgeClassifier(), param_distributions={"alpha": scipy.stats.loguniform(1e-2, 1e4)}, scoring="roc_auc",
+        budget=Budget.gdp(100.0),
+    )  # fmt: skip
+    exact = roc_auc_score(VALIDATION[1], search.decision_function(VALIDATION[0]))
+    assert search.best_score_ == pytest.approx(exact, abs=0.03 + 6 * search.best_score_std_)
+    model, scored = search.best_estimator_, scoring_named("roc_auc", None, TRAIN[1])
+    X, y = VALIDATION[0][:50].copy(), VALIDATION[1][:50]
+    before = scored(model, (X, y))
+    for extreme in (1e300, -1e300):
+        X[0] = extreme
+        after = scored(model, (X, y))
+        assert 0 <= after.min() <= after.max() < 32, "one of the cells, whatever the decision value"
+        assert np.array_equal(after[1:], before[1:])
+
+
+def test_what_cannot_be_had_is_refused_with_the_way():
+    for changed, told in (
+        ({"refit": True}, r"^refit=True .* best_estimator_ is always trained on the training records"),
+        ({"refit": "accuracy"}, r"^refit='accuracy' .* goes to scoring="), ({"n_jobs": 0}, r"^n_jobs=0 .* -1 for all processors"),
+        ({"callbacks": 3}, "^callbacks=.*a function of one SearchRelease"), ({"verbose": 3}, "^verbose=3"),
+        ({"budget": 0.5}, r"^budget=0.5 .* such as Budget\(epsilon=1.0, delta=1e-6\).* for a share give X_val=Curator\("),
+        ({"ledger": "l.db"}, r"^dataset=None is not allowed: dataset must be [^.]*, such as 'readmissions-2026q3'\.$"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=told):
+            fitted(**changed)
+    for name, told in (("sample_weight", "class_weight=.*scoring of your own"), ("check_input", "when you make it")):
+        with pytest.raises(InputError, match=f"^{name}=.*{told}"):
+            make().fit(*TRAIN, *VALIDATION, **{name: np.ones(400)})
+    with pytest.raises(TypeError, match="bounds"):
+        make(bounds=(0, 1))
+
+
+def test_a_ledger_may_be_given_as_a_path(tmp_path):
+    file = tmp_path / "l.db"
+    terms = {**TERMS, "dataset": "trees"}
+    head = Curator(VALIDATION, **terms, ledger=file).ledger.head()
+    assert Curator(VALIDATION, **terms, ledger=str(file)).ledger.head() == head
+    assert Ledger.open(file).head() == head
+    assert "hunter2" not in repr(make(ledger=file))
