@@ -21,7 +21,7 @@ from scipy.stats import loguniform, randint
 from sklearn.datasets import make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from benchmarks.harness import mean_and_error, options, record, rows_of, table
+from benchmarks.harness import mean_and_error, options, record, rows_of, table, with_bar
 from dpbo import Budget, DPSearch
 from dpbo.mechanisms import NoNoise
 
@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
     if chosen.smoke:
         sizes, evaluations, seeds, space = (100, 200), 9, 1, {**SPACE, "max_iter": [2, 5]}
     runs = []
-    for seed in range(chosen.seed, chosen.seed + seeds):
+    for seed in with_bar(range(chosen.seed, chosen.seed + seeds)):
         runs.append(one_seed(data, categorical, space, sizes, evaluations, seed))
         print(json.dumps({"seed": seed, **{name: round(value, 3) for name, value in runs[-1].items()}}), flush=True)
     others = ("private", "private choice", AUTO, FREE, "default")

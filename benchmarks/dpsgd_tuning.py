@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import band, difference, options, picture, record, table
+from benchmarks.harness import band, difference, options, picture, record, table, with_bar
 from dpbo.integrations.opacus import plan_tuning
 from examples.tuning_dpsgd import BUDGET, RELATION, TERMS, VALIDATION, parts, right, tuned
 
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(plans, flush=True)
     seeds = range(chosen.seed, chosen.seed + (1 if chosen.smoke else chosen.seeds))
     results = []
-    for seed in seeds:
+    for seed in with_bar(seeds):
         results.append(one_seed(seed, runs, terms))
         print(json.dumps({"seed": seed, **{name: round(value, 2) for name, value in results[-1].items()}}), flush=True)
     losses = {name: [100 - run[name] for run in results] for name in ARMS}

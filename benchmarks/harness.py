@@ -12,12 +12,13 @@ import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
+from tqdm import tqdm
 
 from dpbo.curator.record_fingerprints import RepeatedRecordsWarning
 
@@ -33,6 +34,11 @@ def options(description: str | None, arguments: Sequence[str] | None, **own: Any
     for name, default in own.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help="default: %(default)s")
     return parser.parse_args(arguments)
+
+
+def with_bar(parts: Collection[Any]) -> Iterable[Any]:
+    """The same in turn, with a progress bar on a terminal."""
+    return tqdm(parts, disable=None, leave=False)
 
 
 def interleaved(*works: Callable[[], Any], repetitions: int, wait: Callable[[], Any] = lambda: None) -> list[list[float]]:

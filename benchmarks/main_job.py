@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import cross_val_predict
 
-from benchmarks.harness import mean_and_error, options, record, table
+from benchmarks.harness import mean_and_error, options, record, table, with_bar
 from dpbo import Budget
 from dpbo.demo import CANDIDATES, Census, compare, search, split
 
@@ -53,7 +53,7 @@ def weighted_choice(census: Census, configurations: list[dict[str, Any]]) -> dic
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, seeds=10)
     runs = []
-    for seed in range(chosen.seed, chosen.seed + (1 if chosen.smoke else chosen.seeds)):
+    for seed in with_bar(range(chosen.seed, chosen.seed + (1 if chosen.smoke else chosen.seeds))):
         runs.append(one_seed(few(split(seed)) if chosen.smoke else split(seed), 4 if chosen.smoke else CANDIDATES, seed))
         print(json.dumps({"seed": seed, **{k: round(v, 3) if isinstance(v, float) else v for k, v in runs[-1].items()}}), flush=True)
     gain = mean_and_error([run[PRIVATE] - run[FREE] for run in runs])

@@ -24,7 +24,7 @@ from botorch.models import MultiTaskGP
 from numpy.typing import NDArray
 from sklearn.model_selection import KFold
 
-from benchmarks.harness import difference, mean_and_error, named, options, record, table
+from benchmarks.harness import difference, mean_and_error, named, options, record, table, with_bar
 from benchmarks.small_data import SPACE, TEST, TRAIN, Boosting, tasks
 from dpbo import Budget, Curator, DPSearch, Space
 from dpbo.accounting import calibrate
@@ -201,7 +201,7 @@ def main(arguments: list[str] | None = None) -> None:
     jobs = [(*jobs[0][:4], INITIAL + 4)] if chosen.smoke else jobs
     found = []
     with concurrent.futures.ProcessPoolExecutor(chosen.workers) as workers:
-        for job in [workers.submit(one_split, *job) for job in jobs]:
+        for job in with_bar([workers.submit(one_split, *job) for job in jobs]):
             found.append(job.result())
             print(json.dumps(found[-1]), flush=True)
     rows = []

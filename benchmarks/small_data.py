@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.stats import loguniform
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from benchmarks.harness import mean_and_error, named, options, record, rows_of, table
+from benchmarks.harness import mean_and_error, named, options, record, rows_of, table, with_bar
 from dpbo import Budget, DPSearch, Space, demo
 from dpbo.acquisition import suggest
 from dpbo.acquisition.expected_improvement import posterior_mean
@@ -222,7 +222,7 @@ def main(arguments: list[str] | None = None) -> None:
         found += one_split(*jobs[0])
     else:
         with concurrent.futures.ProcessPoolExecutor(chosen.workers) as workers:
-            for job in [workers.submit(one_split, *job) for job in jobs]:
+            for job in with_bar([workers.submit(one_split, *job) for job in jobs]):
                 found += (cells := job.result())
                 print(json.dumps(cells), flush=True)
     record("small_data", summary(found), chosen)

@@ -37,7 +37,7 @@ from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder
 
 from benchmarks import digits as digits_job
 from benchmarks.dpsearch import adult
-from benchmarks.harness import band, difference, options, picture, record, table
+from benchmarks.harness import band, difference, options, picture, record, table, with_bar
 from benchmarks.papers import dpgibo_problems
 from dpbo import DPGIBO, Budget, Curator, PrivateObjective, Space
 from dpbo.acquisition import suggest, suggest_in_trust_region, suggest_pareto
@@ -259,7 +259,7 @@ def main(arguments: list[str] | None = None) -> None:
     figures: dict[str, Any] = {}
     for title, (make, evaluations) in makers.items():
         runs = []
-        for seed in seeds:
+        for seed in with_bar(seeds):
             runs.append(compared(make(seed), chosen.mu, INITIAL + 1 if chosen.smoke else evaluations, seed))
             print(json.dumps({title: {name: round(r["loss"], 3) for name, r in runs[-1].items()}, "seed": seed}), flush=True)
         losses = {name: [run[name]["loss"] for run in runs] for name in runs[0]}

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from benchmarks.harness import Difference, band, difference, options, record, table
+from benchmarks.harness import Difference, band, difference, options, record, table, with_bar
 from benchmarks.papers import dpgibo_experiments as experiments
 from benchmarks.papers import dpgibo_problems as problems
 from benchmarks.papers.curves import Panel, draw, of
@@ -191,7 +191,7 @@ def run(name: str, sizes: Sizes, seeds: range, smoke: bool, plot: pathlib.Path |
 
 def _replicate(name: str, one: Callable[[int, Sizes], Replication], sizes: Sizes, seeds: range) -> list[Replication]:
     runs, begun = [], time.perf_counter()
-    for seed in seeds:
+    for seed in with_bar(seeds):
         runs.append(one(seed, sizes))
         print(f"{name}: seed {seed}, {time.perf_counter() - begun:.0f} s", flush=True)
     return runs
