@@ -460,8 +460,8 @@ SABOTAGES = (
     Sabotage(
         "epsilon printed to the nearest digit",
         "statement.py",
-        old="rounding=ROUND_CEILING",
-        new='rounding="ROUND_HALF_EVEN"',
+        old="_rounded(value, digits, ROUND_CEILING)",
+        new='_rounded(value, digits, "ROUND_HALF_EVEN")',
         test="tests/unit/test_statement.py::test_twenty_five_gaussian_releases_of_total_mu_one_print_4_378",
     ),
     # algorithms
