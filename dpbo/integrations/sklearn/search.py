@@ -342,7 +342,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         require_settings(self)
         if self.cv is not None:
             remedy = (
-                "Remove it. DPSearch cross-validates the public training records by itself. One private row would take part in several fits "
+                "Remove it. DPSearch cross-validates the public training records by itself. A private row would take part in several fits "
                 "and folds, and no bound is known on how far it moves the score: give private rows as X_val and y_val, or test_size."
             )
             raise InputError("cv", self.cv, "None", remedy)
