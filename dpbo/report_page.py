@@ -21,7 +21,6 @@ from typing import Any
 import jinja2
 import torch
 
-from dpbo.accounting.gdp import true_positive_rate
 from dpbo.curator.chain import Record, Reservation, replay
 from dpbo.curator.curator import Curator
 from dpbo.curator.ledger import Ledger
@@ -158,7 +157,6 @@ def _promise(statement: Statement) -> dict[str, Any]:
         "guarantee": dict(statement.sections())["Guarantee"],
         "epsilon": None if guarantee.epsilon in (None, math.inf) else format_up(guarantee.epsilon),
         "mu": None if guarantee.mu in (None, math.inf) else format_up(guarantee.mu),
-        "power": None if str(guarantee) == str(Guarantee.none()) else f"{format_up(100 * true_positive_rate(guarantee, 0.01), 2)} %",
         "factor": _factor(guarantee),
         "several_lines": len(set(statement.lines)) > 1,
         "declared": {

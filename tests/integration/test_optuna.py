@@ -364,3 +364,12 @@ def test_an_empty_study_gets_the_released_trials_and_spends_no_evaluation_on_it(
     assert [trial.state for trial in queued.trials] == [TrialState.COMPLETE] * 4
     assert told(queued) == released(private)
     assert private.objective.remaining == 2
+
+
+def test_a_released_point_outside_the_space_becomes_no_trial():
+    """As where the space was narrowed: its value would stand at another point."""
+    private = TrialObjective(objective(curator(), evaluations=4), SPACE)
+    private.objective(torch.cat([SPACE.sample(1, seed=5), SPACE.bounds[1:] + 2.0]))
+    study = a_study()
+    assert private.resume(study) == 1
+    assert len(told(study)) == 1

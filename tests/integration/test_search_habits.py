@@ -15,7 +15,7 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.metrics import roc_auc_score
 from sklearn.tree import DecisionTreeClassifier
 
-from dpbo import Budget, Curator
+from dpbo import Budget, Curator, DPSearch
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
 from dpbo.integrations.sklearn import SearchRelease
@@ -178,3 +178,12 @@ def test_a_ledger_may_be_given_as_a_path(tmp_path):
     assert Curator(VALIDATION, **terms, ledger=str(file)).ledger.head() == head
     assert Ledger.open(file).head() == head
     assert "hunter2" not in repr(make(ledger=file))
+
+
+def test_no_notebook_shows_a_databases_password():
+    space = {"alpha": scipy.stats.loguniform(0.1, 10)}
+    search = DPSearch(RidgeClassifier(), space, budget=Budget(1.0, 1e-6), ledger="postgresql://u:p&w<q@h/db")
+    shown = search._repr_mimebundle_()["text/html"]
+    assert ":***@h/db" in shown
+    assert "p&amp;w" not in shown
+    assert "p&w" not in shown

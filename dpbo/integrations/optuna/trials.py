@@ -149,6 +149,8 @@ class TrialObjective:
     def resume(self, study: optuna.Study) -> int:
         """Add to the study every released value that none of its complete trials has; returns how many. Calling it twice is harmless.
 
+        Values at points outside the space are left out.
+
         After a kill the ledger may hold values that were charged and never reached Optuna. Call it before the study's workers start, in
         each of them if you like: it runs under the ledger's lock. Do not call it while workers run: a value that one of them is about to
         return would be in the study twice (`NoiseAwareSampler` and `recommended_trial` count it once).
@@ -167,13 +169,18 @@ class TrialObjective:
         values = ledger.values(self.objective.name)
         with ledger.storage.writing():  # nothing is written: this is a lock between processes
             known = {trial.user_attrs.get(ENTRY) for trial in study.get_trials(deepcopy=False, states=but)}
-            missing = [value for value in values if value["handle"] not in known]
+            missing = [value for value in values if value["handle"] not in known and self._holds(value["details"]["x"])]
             for value in missing:
                 shown = self.suggestions.shown(torch.tensor(value["details"]["x"], dtype=torch.float64))
                 marks = {ENTRY: value["handle"], YVAR: value["variance"][0]}
                 distributions = self.suggestions.distributions
                 study.add_trial(create_trial(params=shown, distributions=distributions, value=value["value"][0], user_attrs=marks))
         return len(missing)
+
+    def _holds(self, x: list[float]) -> bool:
+        """Whether a released point lies in the space: shown as a trial, another one would be a different point."""
+        lower, upper = self.space.bounds.tolist()
+        return len(x) == len(lower) and all(low - 1e-9 <= part <= high + 1e-9 for low, part, high in zip(lower, x, upper, strict=True))
 
     def _refuse(self, study: optuna.Study) -> NoReturn:
         _stop(study)

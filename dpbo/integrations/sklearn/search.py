@@ -8,6 +8,7 @@ are held by a curator and influence the search through releases only; `results_`
 """
 
 import dataclasses
+import html
 import pathlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -108,7 +109,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             the same for any number, given a random_state. Protected records are scored in this process alone.
         verbose: 0 shows nothing; 1 bars on a terminal, without times; 2 also a line for each release, with its value and its noise.
         callbacks: functions that are called with a `SearchRelease` after each release: its parameters, and the score and its noise where
-            one is released. If one returns True, the search ends there; what was planned stays reserved, and the search can be resumed.
+            one is released. If one returns True, the search ends there and the recommended score is released. What was planned stays
+            reserved: a later `fit` on the same ledger is charged for the rest, and keeps the recommendation.
         cv: must stay None: one private row takes part in several fits, and no bound is known on how far it moves a cross-validated score.
             Use test_size.
         refit: must stay False: a model trained on validation records reveals them. `best_estimator_` is trained on the training records.
@@ -396,7 +398,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
 
     def _without_password(self, text: str) -> str:
         password = urlsplit(self.ledger).password if isinstance(self.ledger, str) else None
-        return text.replace(f":{password}@", ":***@") if password else text
+        for shown in (password, html.escape(password)) if password else ():
+            text = text.replace(f":{shown}@", ":***@")
+        return text
 
     def __sklearn_tags__(self) -> Any:
         tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
