@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     ledger.add_argument("ledger", metavar="FILE_OR_URL")
     ledger.add_argument("--expect", metavar="HEAD", help="a head hash that was kept elsewhere; fails if the ledger does not contain it")
     report = commands.add_parser("report", help="write what a ledger promises, spent and released as one HTML page")
-    report.set_defaults(run=_report)
+    report.set_defaults(run=_report, typed={"ledger": "FILE_OR_URL", "delta": "--at-delta"})
     report.add_argument("ledger", metavar="FILE_OR_URL")
     report.add_argument("--output", metavar="FILE", default="report.html", help="the page to write (default report.html)")
     report.add_argument("--title", default="", help="title of the page (default: the name of the data set)")

@@ -189,8 +189,8 @@ def test_the_command_writes_the_page(ledger, tmp_path, capsys):
     assert page == dpbo.report(file, title="An & other")
     for arguments, said in (
         ({"--expect": "0" * 64}, "LedgerCorrupt"),
-        ({"--output": str(tmp_path)}, "output"),
-        ({"--at-delta": "0.5"}, "delta"),
+        ({"--output": str(tmp_path)}, "--output"),
+        ({"--at-delta": "0.5"}, "--at-delta 0.5 is not allowed"),
     ):
         given = {"--output": str(tmp_path / "s.html"), **arguments}
         assert main(["report", str(file), *(part for pair in given.items() for part in pair)]) == 1
