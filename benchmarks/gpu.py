@@ -33,24 +33,23 @@ def main(arguments: list[str] | None = None) -> None:
     figures: dict[str, Any] = {"device": name, "ceilings": vars(ceilings)}
     failed = []
 
-    def part(what: str, header: list[str], measure: Callable[[], Any]) -> None:
+    def part(what: str, header: list[str], measure: Callable[[], dict[str, float]]) -> None:
         try:
             found = measure()
         except Exception:  # also of a compiler or a driver: the other parts are still wanted
             traceback.print_exc()
             failed.append(what)
         else:
-            print(table(header, [*found.items()] if isinstance(found, dict) else found), "\n", flush=True)
-            figures[what] = found if isinstance(found, dict) else dict(zip(header[2:], found[0][2:], strict=True))
+            print(table(header, [*found.items()]), "\n", flush=True)
+            figures[what] = found
             record("gpu", figures, chosen)
 
     print(table([name, "ceiling"], ceilings.rows()), "\n", flush=True)
     units, sizes = (4_000_000, gpu_sums.SIZES) if large else (5_000, [(8, 3)])
-    peers = ["torch, ms", "torch in tf32, ms", *(["compiled in tf32, ms"] if compiled else [])]
-    header = [f"m, {units:,} units", "d", "ms", "share of reading once", "reading, ms", "arithmetic alone, ms", *peers]
     for size in sizes:  # each by itself, so that a shape that does not compile loses its own row alone
-        measure = functools.partial(gpu_sums.speed, units, [size], ceilings, device, compiled=compiled)
-        part("clipped sum, m = {}, d = {}".format(*size), header, measure)
+        measure = functools.partial(gpu_sums.speed, units, *size, ceilings, device, compiled=compiled)
+        shape = "clipped sum, m = {}, d = {}".format(*size)
+        part(shape, [f"{shape}, {units:,} units", ""], measure)
     runs, count, steps = (50, 40_000, 50) if large else (3, 500, 5)
     header = [f"GP-UCB, {runs} runs, {count:,} candidates, T = {steps}", "seconds"]
     part("ucb", header, lambda: gpu_runs.ucb(runs, count, steps, device))

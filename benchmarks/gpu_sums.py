@@ -131,12 +131,8 @@ def bounds_of(units: int, points: int, dimension: int, ceilings: Ceilings) -> tu
     return 4.0 * units * points / ceilings.read, units * computing
 
 
-def speed(units: int, sizes: Sizes, ceilings: Ceilings, device: torch.device, *, compiled: bool) -> list[list[Any]]:
-    """A row for each (points, dimensions): milliseconds, share of the roof, bounds, and the peers' milliseconds."""
-    return [[*size, *_timed(units, *size, ceilings, device, compiled)] for size in sizes]
-
-
-def _timed(units: int, points: int, dimension: int, ceilings: Ceilings, device: torch.device, compiled: bool) -> list[float]:
+def speed(units: int, points: int, dimension: int, ceilings: Ceilings, device: torch.device, *, compiled: bool) -> dict[str, float]:
+    """Milliseconds, share of the roof, bounds, and the peers' milliseconds."""
     here, draw = torch.Generator().manual_seed(dimension), torch.Generator(device).manual_seed(points)
     columns = [torch.randn(units, generator=draw, device=device) for _ in range(points)]
     W = torch.randn(dimension, points, generator=here, dtype=torch.float64).to(device)
@@ -149,4 +145,6 @@ def _timed(units: int, points: int, dimension: int, ceilings: Ceilings, device: 
         works.append(with_precision(lambda: fast(L, small), "high"))
     own, *peers = seconds(device, *works)
     read, computing = bounds_of(units, points, dimension, ceilings)
-    return [1e3 * own, read / own, 1e3 * read, 1e3 * computing, *(1e3 * time for time in peers)]
+    names = ("torch, ms", "torch in tf32, ms", "compiled in tf32, ms")
+    bounds = {"ms": 1e3 * own, "share of reading once": read / own, "reading, ms": 1e3 * read, "arithmetic alone, ms": 1e3 * computing}
+    return bounds | {name: 1e3 * time for name, time in zip(names, peers, strict=False)}

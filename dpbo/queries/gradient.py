@@ -169,7 +169,9 @@ def loss_column(
     for piece in pieces:
         lent = not center and device == piece.device and piece.untyped_storage().data_ptr() in own and dtype in (torch.float64, piece.dtype)
         losses = piece[:, 0] if lent else piece[:, 0].to(device, torch.float64, copy=True)
-        parts.append(losses if lent else (losses.sub_(center) if center else losses).to(dtype))
+        if center:  # never of a lent view
+            losses.sub_(center)
+        parts.append(losses if lent else losses.to(dtype))
     if not parts:
         return torch.zeros(0, dtype=dtype, device=device)
     return parts[0] if len(parts) == 1 else torch.cat([part.to(dtype) for part in parts])

@@ -7,7 +7,7 @@ whole, so the exact sensitivities would not hold. Reduce each unit to one record
 
 import abc
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -109,14 +109,12 @@ class PointSums(Query):
         def reduce(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
             # on the records' own device, wherever a piece comes from: if the score fails on one record, all pieces come from the CPU
             # in parts that fit there; what lies there already is handed on whole, for one launch of a kernel that takes all records
-            def parts() -> Iterator[torch.Tensor]:
-                for piece in pieces:
-                    if piece.device == view.device:
-                        yield piece
-                    else:
-                        yield from (part.to(view.device) for part in torch.split(piece, LARGEST_CHUNK))
-
-            return self._total(parts(), view.public_units).cpu()
+            parts = (
+                part.to(view.device)
+                for piece in pieces
+                for part in ([piece] if piece.device == view.device else torch.split(piece, LARGEST_CHUNK))
+            )
+            return self._total(parts, view.public_units).cpu()
 
         total = score_evaluation.score_records(self._points, None, view, self.dimension, reduce)
         return total if isinstance(total, Failure) else IntegerSum(total, self.quanta(view.public_units))

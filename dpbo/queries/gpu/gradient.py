@@ -19,7 +19,7 @@ six in float64 and about fifteen on integers. A program adds TOGETHER blocks in 
 import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -39,19 +39,25 @@ def can_sum_in_one_pass(device: torch.device, dimension: int) -> bool:
 def _works(device: torch.device, width: int) -> bool:
     """Whether the kernels of this width compile and give right sums, tried once; if not, a warning says why."""
     units = LAUNCHES[width][0] + 1  # a whole block, and a ragged one
-    try:
+
+    def is_right() -> bool:
         losses, weights = torch.ones(2, units, device=device), torch.zeros(width, 2, dtype=torch.float64)
         losses[1], weights[0] = 2.0, 1.0
-        right = one_pass_sum([losses], weights, 4.0, 0.5, aim=7.0).tolist() == [6 * units, *[0] * (width - 1)]
-    except torch.OutOfMemoryError:  # not cached: there may be memory the next time
+        return one_pass_sum([losses], weights, 4.0, 0.5, aim=7.0).tolist() == [6 * units, *[0] * (width - 1)]
+
+    return passes_trial(f"gradient kernel for up to {width} dimensions", device, is_right)
+
+
+def passes_trial(kernel: str, device: torch.device, is_right: Callable[[], bool]) -> bool:
+    """Whether a trial of the kernel runs and is right; if not, a warning says why it is not used."""
+    reason = "its sums were wrong"
+    try:
+        if is_right():
+            return True
+    except torch.OutOfMemoryError:  # says nothing of the next trial: there may be memory then
         raise
     except Exception as error:
-        return warn_of_slower_path(f"gradient kernel for up to {width} dimensions", device, f"{type(error).__name__}: {error}")
-    return right or warn_of_slower_path(f"gradient kernel for up to {width} dimensions", device, "its sums were wrong")
-
-
-def warn_of_slower_path(kernel: str, device: torch.device, reason: str) -> bool:
-    """False, after a warning that this kernel is not used."""
+        reason = f"{type(error).__name__}: {error}"
     text = f"the one-pass {kernel} does not run on {device} ({reason}). Sums are right but slower."
     warnings.warn(text, RuntimeWarning, stacklevel=3)
     return False

@@ -17,7 +17,7 @@ import math
 import torch
 
 from dpbo.queries.ball import Ball, Resolution
-from dpbo.queries.gpu.gradient import multiprocessors, warn_of_slower_path
+from dpbo.queries.gpu.gradient import multiprocessors, passes_trial
 from dpbo.queries.moment_features import width_of
 
 _MOST_SUMS = 64  # each takes two registers in every thread
@@ -37,15 +37,13 @@ def _works(device: torch.device, components: int, dimension: int, covariance: st
     """Whether the kernel of these sizes compiles and gives right counts, tried once; if not, a warning says why."""
     kernel, steps = f"moments kernel of {components} components in {dimension} dimensions", Resolution(2, 2, 2)
     natural = torch.zeros(components, width_of(covariance, dimension), dtype=torch.float64)
-    try:
+
+    def is_right() -> bool:
         X = torch.tensor([0.5, math.nan, 2.0], dtype=torch.float64, device=device).unsqueeze(1).repeat(1, dimension)
         found = one_pass_moments(X, natural, Ball(1.0), steps, covariance)
-        right = int(found.view(components, -1)[:, 0].sum()) == 2 << steps.weight_bits
-    except torch.OutOfMemoryError:  # not cached: there may be memory the next time
-        raise
-    except Exception as error:
-        return warn_of_slower_path(kernel, device, f"{type(error).__name__}: {error}")
-    return right or warn_of_slower_path(kernel, device, "its counts were wrong")
+        return int(found.view(components, -1)[:, 0].sum()) == 2 << steps.weight_bits
+
+    return passes_trial(kernel, device, is_right)
 
 
 def one_pass_moments(X: torch.Tensor, natural: torch.Tensor, ball: Ball, steps: Resolution, covariance: str) -> torch.Tensor:
