@@ -165,7 +165,11 @@ class Shares:
         return np.asarray(scores @ self.inside) / np.maximum(self.inside.sum(0), 1.0)
 
     def shrunk(self, released: Array, noise_std: float, units: float) -> Array:
-        """Released shares (`... x cells`), scaled to sum 1 and shrunk toward the public ones."""
+        """Released shares (`... x cells`), scaled to sum 1 and shrunk toward the public ones.
+
+        The less the populations typically differ, beside the noise, the more is shrunk. How much they differ is not known: each of
+        TYPICAL_SHIFTS, as a share of the public share, is weighted by the likelihood of the released shares.
+        """
         released = released / released.sum(-1, keepdims=True).clip(0.1)
         shift, error = released - self.share, noise_std**2 + self.share * (1 - self.share) / units + 1e-12
         typical = (TYPICAL_SHIFTS[:, None] * self.share) ** 2

@@ -41,7 +41,8 @@ def gradient_bias(*, norm: NotNegative, trace: NotNegative) -> float:
 
     Each unit's estimate errs by at most C sqrt(trace) (Wu et al. 2024, Lemma 1), and projecting it onto the ball of radius B, which holds
     the true gradient, brings it no farther from that. The error in direction u is the inner product of the loss and a function of squared
-    norm u^T Cov u, so the largest eigenvalue of the gradient's covariance does for the trace, and is attained [derived].
+    norm u^T Cov u. So the largest eigenvalue of the gradient's covariance may take the place of the trace, and that bound is attained
+    [derived].
     """
     return norm * math.sqrt(trace)
 
