@@ -6,31 +6,21 @@ gradient's posterior covariance, and L-BFGS improves it by the analytic gradient
 passes through autograd. A step costs one value and gradient, 15 MFLOP at N = 400, b = 34, d = 33, on some 1.5 MB that stay in cache.
 """
 
-from collections import deque
-from collections.abc import Callable
-
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dpbo.acquisition import designs
+from dpbo.acquisition.lbfgs import DeviceSearch, Vector, minimise
 from dpbo.errors import InputError
 from dpbo.models.builders import require_constant
 from dpbo.models.gradient_posterior import GradientPosterior, require_positive_definite
 from dpbo.models.kernels import KernelDerivatives, Pull, Radial, Scaled, require_finite, require_float64
 from dpbo.validation import Count, Positive, checked
 
-Vector = NDArray[np.float64]
-Objective = Callable[[Vector], tuple[float, Vector]]
-
 _STEPS = 60
 _CLOSE = 1e-4  # costs about 0.5 % of the trace and saves up to half of the time against 1e-6
 _STRETCH = 0.25  # power of the covariance's eigenvalues; 0, 1/4 and 1/2 were tried, 1/4 needs the fewest steps
 _LEAST_SHARE = 1e-8  # of an eigenvalue: points stay distinct even where everything is known
-_MEMORY = 8
-_DECREASE = 1e-4  # required share of the decrease that the slope predicts
-_FIRST_STEP = 0.1  # its length, relative to x
 
 
 @checked
@@ -142,15 +132,17 @@ class GradientTrace:
         theta: `d`, or `batch_shape x d`.
 
     Attributes:
-        prior: alpha of an empty design, the trace that the history leaves, `batch_shape`.
+        covariance: of the gradient, as the history leaves it, `batch_shape x d x d`.
+        prior: its trace, alpha of an empty design, `batch_shape`.
     """
 
     def __init__(self, posterior: GradientPosterior, theta: Tensor) -> None:
         self.posterior, self.theta = posterior, theta
         self.X, self.L = posterior.points(theta).contiguous(), posterior.factor(theta).contiguous()
         self.A = posterior.whitened_cross(theta)
-        before = posterior.derivatives.prior(theta).diagonal(dim1=-2, dim2=-1).sum(-1)
-        self.prior = before - self.A.square().sum((-2, -1))
+        before = posterior.derivatives.prior(theta)
+        self.covariance = before - self.A.mT @ self.A
+        self.prior = before.diagonal(dim1=-2, dim2=-1).sum(-1) - self.A.square().sum((-2, -1))
 
     def value(self, Z: Tensor) -> Tensor:
         """alpha(Z) for Z `... x b x d`. Raises InputError where Z needs more noise or jitter."""
@@ -192,12 +184,13 @@ def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | N
     eigenvalues. The radius is the closed form's; for a kernel without one, the best of a grid.
     """
     theta, posterior, d = trace.theta, trace.posterior, len(trace.theta)
-    unit = designs.directions(b, d).to(theta.device)
+    unit = designs.directions(b, d)
     if generator is not None:
-        unit = unit @ designs.rotation(d, generator).to(theta.device)
+        unit = unit @ designs.rotation(d, generator)
+    unit = unit.to(theta.device)
     lengths = lengths_at(posterior.derivatives, theta)
     if len(posterior):
-        eigenvalues, vectors = torch.linalg.eigh(lengths.unsqueeze(-1) * posterior.covariance(theta) * lengths)
+        eigenvalues, vectors = torch.linalg.eigh(lengths.unsqueeze(-1) * trace.covariance * lengths)
         shares = (eigenvalues / eigenvalues[-1].clamp_min(1e-300)).clamp(_LEAST_SHARE, 1.0)
         unit = unit @ (shares.pow(_STRETCH).unsqueeze(-1) * vectors.mT)
     radial = _radial(posterior.derivatives)
@@ -226,27 +219,36 @@ def _radial(kernel: KernelDerivatives) -> tuple[Radial, float] | None:
 
 
 def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: float) -> Tensor:
-    """L-BFGS from Z within the box, `b x d`."""
+    """L-BFGS from Z within the box, `b x d`; on theta's device."""
     theta, lengths = trace.theta, lengths_at(trace.posterior.derivatives, trace.theta)
-    unit = max(abs(float(trace.value(Z))), 1e-300)  # makes `close` relative; where all is known, rounding may leave 0 or less
-    per_unit = lengths / unit
+    start, lower, upper = (((part - theta) / lengths).expand_as(Z).flatten() for part in (Z, *box))
+    with torch.inference_mode():  # the search's many small operations cost a tenth less without autograd's records
+        unit = trace.unchecked(Z)[0].abs().clamp_min(1e-300)  # makes `close` relative; where all is known, rounding may leave 0 or less
+        per_unit = lengths / unit
 
-    def place(u: Vector) -> Tensor:
-        return torch.addcmul(theta, torch.from_numpy(u).to(theta.device).view_as(Z), lengths)
+        def place(u: Tensor) -> Tensor:
+            return torch.addcmul(theta, u.view_as(Z), lengths)
 
-    @torch.inference_mode()  # the search's many small operations cost a tenth less without autograd's records
-    def objective(u: Vector) -> tuple[float, Vector]:
-        alpha, slope, info = trace.unchecked(place(u))
-        found = torch.cat([alpha.view(1), info.view(1), (slope * per_unit).flatten()]).cpu().numpy()  # a GPU is waited for once
-        require_positive_definite(bool(found[1]))
-        return float(found[0]) / unit, found[2:]
+        def on_device(u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            alpha, slope, info = trace.unchecked(place(u))
+            return alpha / unit, (slope * per_unit).flatten(), info
 
-    lower, upper = ((end - theta) / lengths for end in box)
-    u, lower, upper = (part.expand_as(Z).cpu().numpy().ravel() for part in ((Z - theta) / lengths, lower, upper))
-    return place(minimise(objective, u, lower, upper, steps=steps, close=close)).clamp(box[0], box[1])
+        def on_cpu(u: Vector) -> tuple[float, Vector]:
+            value, slope, info = on_device(torch.from_numpy(u))
+            require_positive_definite(bool(info))
+            return float(value), slope.numpy()
+
+        if theta.is_cuda:
+            found, failed = DeviceSearch(on_device, start, lower, upper, steps=steps, close=close).run()
+            require_positive_definite(failed)
+        else:
+            found = torch.from_numpy(minimise(on_cpu, start.numpy(), lower.numpy(), upper.numpy(), steps=steps, close=close))
+    return place(found.clone()).clamp(box[0], box[1])
 
 
 def _best(trace: GradientTrace, candidates: list[Tensor]) -> Tensor:
+    if len(candidates) == 1:
+        return candidates[0]
     return min(candidates, key=lambda Z: float(trace.value(Z)))
 
 
@@ -254,67 +256,6 @@ def _reflect(Z: Tensor, box: Tensor) -> Tensor:
     """Z mirrored at the ends it crosses: clamping alone would lay points upon each other in a corner."""
     Z = torch.where(box[0] > Z, 2.0 * box[0] - Z, torch.where(box[1] < Z, 2.0 * box[1] - Z, Z))
     return Z.clamp(box[0], box[1])
-
-
-def minimise(objective: Objective, x: Vector, lower: Vector, upper: Vector, *, steps: int, close: float) -> Vector:
-    """A local minimiser in [lower, upper] from x by L-BFGS, after at most `steps` steps, or when one gains less than `close`.
-
-    At an end of the box whose descent points outward, a coordinate is held; the rest moves along the two-loop direction (Nocedal &
-    Wright, Algorithm 7.4), is projected, and shortened until it decreases enough (Armijo). A step without positive curvature is left out
-    of the memory. A step costs one value and gradient and some 20 passes over x: with values in half a millisecond, a general optimiser
-    would take a fifth of the time.
-    """
-    value, slope = objective(x)
-    pairs: deque[tuple[Vector, Vector, float]] = deque(maxlen=_MEMORY)
-    for _ in range(steps):
-        free = ~(((x <= lower) & (slope > 0.0)) | ((x >= upper) & (slope < 0.0)))
-        direction = -_two_loops(slope * free, pairs) * free
-        if not pairs:
-            direction *= _FIRST_STEP * max(float(np.linalg.norm(x)), 1e-3) / max(float(np.linalg.norm(direction)), 1e-300)
-        found = _line_search(objective, x, value, slope, direction, lower, upper)
-        if found is None:
-            return x
-        x_new, value_new, slope_new = found
-        s, y = x_new - x, slope_new - slope
-        curvature = float(s @ y)
-        if curvature > 1e-10 * float(y @ y):
-            pairs.append((s, y, 1.0 / curvature))
-        gain, x, value, slope = value - value_new, x_new, value_new, slope_new
-        if gain < close:
-            break
-    return x
-
-
-def _two_loops(slope: Vector, pairs: deque[tuple[Vector, Vector, float]]) -> Vector:
-    """The inverse Hessian that the pairs (s, y, 1/(s.y)) imply, times the slope."""
-    direction, shares = slope.copy(), []
-    for s, y, rho in reversed(pairs):
-        shares.append(rho * float(s @ direction))
-        direction -= shares[-1] * y
-    if pairs:
-        _, y, rho = pairs[-1]
-        direction /= rho * float(y @ y)
-    for (s, y, rho), share in zip(pairs, reversed(shares), strict=True):
-        direction += (share - rho * float(y @ direction)) * s
-    return direction
-
-
-def _line_search(
-    objective: Objective, x: Vector, value: float, slope: Vector, direction: Vector, lower: Vector, upper: Vector
-) -> tuple[Vector, float, Vector] | None:
-    """The first of ever shorter steps that decreases enough, with its value and slope; None if none does."""
-    length = 1.0
-    for _ in range(20):
-        x_new = np.clip(x + length * direction, lower, upper)
-        predicted = float(slope @ (x_new - x))
-        if predicted >= 0.0:
-            return None
-        value_new, slope_new = objective(x_new)
-        if value_new <= value + _DECREASE * predicted:
-            return x_new, value_new, slope_new
-        # the minimum of the parabola through both values, within reason
-        length *= min(max(-0.5 * predicted / (value_new - value - predicted), 0.1), 0.5)
-    return None
 
 
 def _require(posterior: GradientPosterior, theta: Tensor, b: int, bounds: Tensor | None, start: Tensor | None) -> None:

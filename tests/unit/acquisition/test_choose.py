@@ -8,7 +8,8 @@ import torch
 from scipy.optimize import minimize, rosen, rosen_der
 
 from dpbo.acquisition import designs, suggest_gradient_points
-from dpbo.acquisition.gradient_design import GradientTrace, fewest_gradient_points, minimise
+from dpbo.acquisition.gradient_design import GradientTrace, fewest_gradient_points
+from dpbo.acquisition.lbfgs import DeviceSearch, minimise
 from dpbo.models import GradientPosterior
 from dpbo.models.kernels import RBF, Matern52
 from tests.unit.models.kernels import DOUBLE, KERNELS
@@ -175,3 +176,28 @@ def test_the_box_holds_at_every_call_and_at_the_minimum():
         found = minimise(objective, np.full(6, 0.3), np.full(6, lower), np.full(6, upper), steps=100, close=0.0)
         np.testing.assert_allclose(found, np.clip(centre, lower, upper), atol=1e-7)
         assert all(((x >= lower) & (x <= upper)).all() for x in calls)
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(-np.inf, np.inf), (-0.5, 0.7), (0.1, np.inf)])
+def test_the_search_without_branches_takes_the_same_steps(lower, upper):
+    start, ends = np.full(6, 0.3), []
+    box = [torch.full((6,), end, dtype=DOUBLE) for end in (lower, upper)]
+
+    def on_tensors(x):
+        return torch.tensor(rosen(x.numpy())), torch.from_numpy(rosen_der(x.numpy())), torch.zeros((), dtype=torch.int32)
+
+    for steps in (1, 2, 9, 40):
+        theirs = minimise(counted(rosen, rosen_der, []), start, np.full(6, lower), np.full(6, upper), steps=steps, close=1e-12)
+        ours, failed = DeviceSearch(on_tensors, torch.from_numpy(start), *box, steps=steps, close=1e-12).run()
+        assert not failed
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+        ends.append(theirs)
+    assert rosen(ends[-1]) < rosen(ends[0])
+
+
+def test_the_search_without_branches_says_that_a_factorisation_failed():
+    def broken(x):
+        return x.sum(), torch.ones_like(x), torch.ones((), dtype=torch.int32) * (x[0] < 0.25)
+
+    start, infinite = torch.full((6,), 0.3, dtype=DOUBLE), torch.full((6,), np.inf, dtype=DOUBLE)
+    assert DeviceSearch(broken, start, -infinite, infinite, steps=20, close=1e-12).run()[1]
