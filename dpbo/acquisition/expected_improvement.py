@@ -1,4 +1,4 @@
-"""Where to evaluate next in a `Space`, from released values alone: qLogNEI for one objective, qLogNEHVI for several.
+"""Where to evaluate next in a `Space`, from released values alone: log NEI for one objective, qLogNEHVI for several.
 
     x = suggest(space, X, Y, Yvar, seed=7)                                  # 1 x d
     x = suggest(space, X, Y, Yvar, seed=7, pending=P)                       # P, `k x d`, is being evaluated by others
@@ -11,8 +11,7 @@ Public objectives must come from public things: the model and public records, ne
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Annotated, Any, Protocol
 
 import torch
@@ -28,10 +27,12 @@ from botorch.utils.multi_objective.pareto import is_non_dominated
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from linear_operator.utils.errors import NanError, NotPSDError
 
+from dpbo.acquisition.noisy_improvement import NoisyImprovement, most_improving
 from dpbo.errors import InputError
 from dpbo.isolation import seed_torch
 from dpbo.models.builders import (
     FARTHEST,
+    FIT,
     ModelBuilder,
     default_gp,
     mute_optimizer_warnings,
@@ -40,12 +41,9 @@ from dpbo.models.builders import (
     unfitted_gp,
 )
 from dpbo.space import Space
-from dpbo.validation import POINTS, Count, between, checked
+from dpbo.validation import POINTS, between, checked
 
 _PublicValues = Annotated[torch.Tensor, POINTS]
-_FIT = {"maxiter": 50, "ftol": 1e-6}  # of the likelihood: lengths to about a per cent
-_MIXED = {"initialization_strategy": "random", "maxiter_alternating": 1}  # a third of the time, and the same acquisition values
-_SEARCH = {"maxls": 5}  # where hardly anything is left to gain, line searches stall
 
 
 @checked
@@ -59,13 +57,15 @@ def suggest(
     pending: torch.Tensor | None = None,
     model: ModelBuilder = default_gp,
 ) -> torch.Tensor:
-    """The next point, `1 x d`, by qLogNEI: the same values give the same point.
+    """The next point, `1 x d`, by noisy expected improvement: the same values give the same point.
+
+    Where the model is a SingleTaskGP or MixedSingleTaskGP the improvement is computed in closed form (`NoisyImprovement`), else by qLogNEI.
 
     Args:
         X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2; Y is maximised.
 
     Keyword args:
-        seed: of the search's starts and of qLogNEI's samples.
+        seed: of the search's starts and of the samples of the values at the points.
         pending: points that are being evaluated, `k x d`; the new point is the one that gains most beside them. None or `0 x d`: none.
         model: what is fitted to the values, e.g. `sparse_gp` where few of many coordinates matter.
 
@@ -148,38 +148,17 @@ class Proposer:
         x = propose(X, Y, Yvar, pending, seed=7)           # 1 x d
 
     Between two fits the new values are conditioned on, under the lengths of the last fit. When to fit follows from the number of values
-    alone, which is public. A proposal must cost little beside an evaluation. Of `suggest`'s time at 60 values fitting is a third (in mixed
-    spaces, two thirds); the rest is L-BFGS over qLogNEI, 2 to 3 ms a call in continuous spaces and some 25 to 60 calls, most of them in
-    line searches where little is left to gain. Hence few fits, two starts, short line searches, and in mixed spaces one round between the
-    discrete and the continuous coordinates.
+    alone, which is public. Of `suggest`'s time fitting is more than half.
 
     Keyword args:
         growth: fit anew when there are by this share more values than at the last fit, or fewer than then; 0 fits each time.
-        restarts, raw_samples, steps: L-BFGS runs over qLogNEI, Sobol points to start them from (at least `restarts`), most steps of each.
 
     Raises:
         InputError: an argument outside its range.
     """
 
-    def __init__(
-        self,
-        space: Space,
-        *,
-        growth: Annotated[float, between(0.0, 10.0)] = 0.2,
-        restarts: Count = 2,
-        raw_samples: Count = 64,
-        steps: Count = 15,
-    ) -> None:
-        if raw_samples < restarts:
-            raise InputError("raw_samples", raw_samples, f"a whole number of at least {restarts}, the restarts")
+    def __init__(self, space: Space, *, growth: Annotated[float, between(0.0, 10.0)] = 0.2) -> None:
         self._space, self._growth = space, growth
-        self._effort = Effort(
-            restarts=restarts,
-            raw_samples=raw_samples,
-            continuous={"maxiter": steps, **_SEARCH},
-            mixed={"maxiter_continuous": steps, **_MIXED},
-            retry=False,
-        )
         self._lengths: dict[str, Any] | None = None
         self._fitted_on = 0
 
@@ -188,39 +167,19 @@ class Proposer:
         require_history(self._space, X, Y, Yvar, least=2)
         require_pending(self._space, pending)
         with mute_optimizer_warnings():
-            return best_point(self._space, self._model(X, Y, Yvar), X, pending, seed=seed, effort=self._effort)
+            return best_point(self._space, self._model(X, Y, Yvar), X, pending, seed=seed)
 
     def _model(self, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
         gp = unfitted_gp(self._space, X, Y, Yvar)
         if self._lengths is None or not self._fitted_on <= len(X) < (1.0 + self._growth) * self._fitted_on:
             # from the prior's lengths; where the fit fails, they stay
             with torch.enable_grad(), contextlib.suppress(ModelFittingError, NanError, NotPSDError):
-                fit_gpytorch_mll_scipy(ExactMarginalLogLikelihood(gp.likelihood, gp), options=_FIT)
+                fit_gpytorch_mll_scipy(ExactMarginalLogLikelihood(gp.likelihood, gp), options=FIT)
             # of the kernel and the mean: neither the noise nor the scale of the values, which come with the values
             kept = (part for part in gp.named_parameters() if part[0].startswith(("covar_module", "mean_module")))
             self._lengths, self._fitted_on = {name: value.detach().clone() for name, value in kept}, len(X)
         gp.load_state_dict({**gp.state_dict(), **self._lengths})
         return gp.eval()
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How hard to look for the largest acquisition value.
-
-    Attributes:
-        restarts, raw_samples: number of L-BFGS runs, started at the best of so many Sobol points.
-        continuous, mixed: options of `optimize_acqf`, of `optimize_acqf_mixed_alternating`.
-        retry: whether BoTorch starts anew after a line search that stalled; in continuous spaces.
-    """
-
-    restarts: int = 4
-    raw_samples: int = 64
-    continuous: Mapping[str, Any] = field(default_factory=lambda: {"maxiter": 50})
-    mixed: Mapping[str, Any] = field(default_factory=lambda: {"maxiter_continuous": 50})
-    retry: bool = True
-
-
-_DEFAULT = Effort()
 
 
 def best_point(
@@ -230,18 +189,19 @@ def best_point(
     pending: torch.Tensor | None,
     *,
     seed: int,
-    effort: Effort = _DEFAULT,
     bounds: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Where qLogNEI over this model is largest within bounds (`2 x d`; the space's own if None), `1 x d`."""
-    sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
+    """Where the noisy expected improvement by this model is largest within bounds (`2 x d`; the space's own if None), `1 x d`."""
     expected = pending if pending is not None and len(pending) else None
+    bounds = space.bounds if bounds is None else bounds
+    if NoisyImprovement.takes(gp):
+        return most_improving(NoisyImprovement(gp, X, expected, seed=seed), space, bounds, seed=seed)
+    sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
     with seed_torch(seed):
-        acquisition = qLogNoisyExpectedImprovement(gp, X, sampler=sampler, X_pending=expected)
-        return maximize(acquisition, space, space.bounds if bounds is None else bounds, effort)
+        return maximize(qLogNoisyExpectedImprovement(gp, X, sampler=sampler, X_pending=expected), space, bounds)
 
 
-def maximize(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tensor, effort: Effort = _DEFAULT) -> torch.Tensor:
+def maximize(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tensor) -> torch.Tensor:
     """The acquisition's best point, `1 x d`, within bounds (`2 x d`); steps and categories keep to the space's own.
 
     A coordinate with one value left is fixed: BoTorch looks for neighbours of each category, and fails where there is none.
@@ -253,11 +213,11 @@ def maximize(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tenso
         steps[i] = [step for step in grid if lower - 1e-9 <= step <= upper + 1e-9]
         bounds[:, i] = torch.tensor([steps[i][0], steps[i][-1]], dtype=torch.float64)  # BoTorch wants these to end on steps
     fixed = {i: lower for i, (lower, upper) in enumerate(bounds.T.tolist()) if lower == upper}
-    settings: dict[str, Any] = {"q": 1, "num_restarts": effort.restarts, "raw_samples": effort.raw_samples, "fixed_features": fixed or None}
+    settings: dict[str, Any] = {"q": 1, "num_restarts": 4, "raw_samples": 64, "fixed_features": fixed or None}
     if {*steps, *space.cat_dims} <= fixed.keys():
-        x, _ = optimize_acqf(acquisition, bounds, **settings, options={**effort.continuous}, retry_on_optimization_warning=effort.retry)
+        x, _ = optimize_acqf(acquisition, bounds, **settings, options={"maxiter": 50})
     else:
-        x, _ = optimize_acqf_mixed_alternating(acquisition, bounds, steps, space.cat_dims, **settings, options={**effort.mixed})
+        x, _ = optimize_acqf_mixed_alternating(acquisition, bounds, steps, space.cat_dims, **settings, options={"maxiter_continuous": 50})
     return x.detach()
 
 

@@ -1,0 +1,69 @@
+"""Noisy expected improvement in closed form against BoTorch's samples, and the search for its maximum against many restarts."""
+
+import pytest
+import scipy.stats
+import torch
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize
+from botorch.sampling import SobolQMCNormalSampler
+
+from dpbo import Space
+from dpbo.acquisition import suggest
+from dpbo.acquisition.noisy_improvement import NoisyImprovement, most_improving
+from dpbo.models.builders import default_gp, mute_optimizer_warnings, sparse_gp
+
+PAIR = Space(a=scipy.stats.uniform(), b=scipy.stats.loguniform(1e-3, 1.0))
+MIXED = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(1, 6), kind=["x", "y", "z"])
+
+
+def observed(space, count=10):
+    X = space.sample(count, seed=0)
+    noise = 0.1 * torch.randn(count, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return X, noise - (X - 0.4).square().sum(1, keepdim=True), torch.full_like(noise, 0.01)
+
+
+def by_samples(gp, X, pending, Z):
+    """BoTorch's estimate of what a pending set and each of Z gain together."""
+    sampler = SobolQMCNormalSampler(torch.Size([2048]), seed=1)
+    with torch.no_grad():
+        gain = qLogNoisyExpectedImprovement(gp, X, sampler=sampler, incremental=False, tau_relu=1e-9, tau_max=1e-6)
+        return gain(torch.cat([pending.expand(len(Z), -1, -1), Z.unsqueeze(1)], dim=1)).exp()
+
+
+@pytest.mark.parametrize("space", [PAIR, MIXED], ids=["continuous", "mixed"])
+def test_the_closed_form_is_what_botorch_samples(space):
+    X, Y, Yvar = observed(space)
+    gp, Z, pending = default_gp(space, X, Y, Yvar), space.sample(12, seed=5), space.sample(2, seed=6)
+    assert NoisyImprovement.takes(gp)
+    scale = float(Y.std())  # BoTorch's values are in the units of Y, the model's in its own
+    for waiting in (X[:0], pending):
+        theirs = by_samples(gp, X, waiting, Z)
+        if len(waiting):  # together, less what those pending gain alone
+            theirs = theirs - by_samples(gp, X, waiting[:1], waiting[1:])
+        with torch.no_grad():
+            ours = NoisyImprovement(gp, X, waiting, seed=0, samples=2048)(Z).exp() * scale
+        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.03 * float(theirs.max()))
+
+
+@pytest.mark.parametrize("space", [PAIR, MIXED], ids=["continuous", "mixed"])
+def test_the_search_finds_what_a_dense_grid_finds(space):
+    X, Y, Yvar = observed(space)
+    gain = NoisyImprovement(default_gp(space, X, Y, Yvar), X, None, seed=0)
+    x, dense = most_improving(gain, space, space.bounds, seed=0), space.sample(2**11, seed=1)
+    with torch.no_grad():
+        assert float(gain(x)) >= float(gain(dense).max()) - 0.02
+
+
+def test_models_of_other_kinds_keep_botorchs_acquisition():
+    X, Y, Yvar = observed(PAIR)
+    with mute_optimizer_warnings():
+        for gp in (sparse_gp(PAIR, X, Y, Yvar), SingleTaskGP(X, Y, Yvar, input_transform=Normalize(2)), SingleTaskGP(X, Y.repeat(1, 2))):
+            assert not NoisyImprovement.takes(gp)
+
+
+def test_a_suggestion_without_gradients_is_the_same():
+    told = observed(PAIR)
+    with torch.no_grad():
+        quiet = suggest(PAIR, *told, seed=3)
+    assert torch.equal(quiet, suggest(PAIR, *told, seed=3))
