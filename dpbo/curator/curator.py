@@ -28,7 +28,7 @@ from dpbo.curator.handle import Handle, Job, Opaque, public_error, submit_job
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.pending import PendingReleases
 from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, Sketch, is_protected, remember, require_same
-from dpbo.curator.records import PrivateView, count_records
+from dpbo.curator.records import PrivateView, count_records, map_leaves
 from dpbo.curator.reporting import BudgetUse, compose_statement
 from dpbo.errors import InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
 from dpbo.events import Event, RolesEvent, SelectionEvent
@@ -89,6 +89,10 @@ class Curator(Opaque):
         entropy: source of noise. Anything but the default voids the statement; for tests.
         ranks: `Ranks()`, where the records are this process's shard of what several hold together. Then every rank calls the same methods
             in the same order; `ledger` and `entropy` are the first rank's.
+        device: where records are scored, such as "cuda", if they do not lie there: every question copies them there block by block, so
+            they may be larger than the device. They must be tensors, or a tuple or dict of these; copies are fast and overlap with the
+            score where these are contiguous and in pinned memory (`records.pin_memory()`). The score gets a block at a time, on the
+            device. A block must not be changed in place. Not for groups of records. "cpu" takes the same steps on any machine.
 
     Raises:
         InputError: an argument outside its range. LedgerMismatch: the ledger was made for something else. RanksError: see `Ranks`.
@@ -111,6 +115,7 @@ class Curator(Opaque):
         allow_repeated: bool = False,
         entropy: Entropy = system_entropy,
         ranks: Ranks | None = None,
+        device: torch.device | str | None = None,
     ) -> None:
         self._ranks = ranks if ranks is not None else SingleProcess()
         self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = weakref.WeakKeyDictionary()
@@ -130,7 +135,8 @@ class Curator(Opaque):
             if example is not None:
                 count_records(example)
             public, shard = birth.adjacency.replaces, self._ranks.world_size > 1
-            return birth, PrivateView.of(records, PrivacyUnit.of(unit), units_are_public=public, shard=shard)
+            view = PrivateView.of(records, PrivacyUnit.of(unit), units_are_public=public, shard=shard, streamed_to=device)
+            return birth, view
 
         relation = getattr(adjacency, "value", adjacency)
         question = (name, labels is not None, relation, budget, dataset, chosen.name, role, row_change, allow_conditional, allow_repeated)
@@ -139,6 +145,8 @@ class Curator(Opaque):
         self._ledger = SharedLedger(self._ranks, ledger, dataclasses.replace(birth, units=self.units))
         self._pending = PendingReleases(self._ledger.writable)
         self._example = example if example is not None else self.__view.zeros()
+        if device is not None:
+            self._example = map_leaves(self._example, lambda part: part.to(self.device) if isinstance(part, torch.Tensor) else part)
         self._probed: set[Any] = set()
         self._probed_all = example is None or any(self.ledger.head().used.values())  # a run that is resumed may begin at a bad point
         if allow_conditional:
@@ -179,7 +187,7 @@ class Curator(Opaque):
 
     @property
     def device(self) -> torch.device:
-        """The device of the first tensor among the records; the CPU without tensors."""
+        """Where records are scored: `device`, or the device of the first tensor among them; the CPU without tensors."""
         return self.__view.device
 
     @property
@@ -510,9 +518,9 @@ class Curator(Opaque):
         query.require_public(self.adjacency)
         birth = self.ledger.birth
         birth.require_role(getattr(query, "role", None))
-        if self._ranks.world_size > 1 and not query.sums_over_units():
+        if (self._ranks.world_size > 1 or self.__view.streamed_to is not None) and not query.sums_over_units():
             allowed = "one whose answer is a sum over units, such as ClippedMean"
-            raise InputError("query", type(query).__name__, allowed, "Ask it of one process with all records.")
+            raise InputError("query", type(query).__name__, allowed, "Ask it of one process with all records, without device=.")
         if query.needs_row_change() not in (None, birth.row_change):
             allowed = f"the curator's own, {birth.row_change}"
             raise InputError("row_change", query.needs_row_change(), allowed, "One ledger has one relation.")

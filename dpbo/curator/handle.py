@@ -13,6 +13,7 @@ import torch
 
 from dpbo.curator.examples import examine
 from dpbo.curator.records import PrivateView, count_records, read_only, versions
+from dpbo.curator.streaming import sum_over_blocks
 from dpbo.errors import OpacityError, PrivacyError, PrivateFailure, ScoreError
 from dpbo.isolation import ctrl_c_pressed, watch_ctrl_c
 from dpbo.queries.query import Failure, IntegerSum, Query
@@ -68,7 +69,10 @@ class Job:
             before = self.view.versions()
         except BaseException:  # a Source may name records in what it raises
             return Failure("source")
-        outcome = self.query._evaluate(self.view, subject)
+        if self.view.streamed_to is None:
+            outcome = self.query._evaluate(self.view, subject)
+        else:
+            outcome = sum_over_blocks(self.query, self.view, subject)
         return outcome if self.view.versions() == before else Failure("mutated")
 
     def _probe(self, subject: Any) -> None:

@@ -63,7 +63,8 @@ class PrivateView:
         rows: number of records of each unit, or None.
         public_units: number of units where it is public, else None.
         earlier: what earlier answers left for this one.
-        shard: whether other processes, or other samples, hold further units.
+        shard: whether other processes, other samples or other blocks hold further units.
+        streamed_to: the device that the records come to block by block (streaming.py); None where they are scored where they lie.
     """
 
     container: Any = field(repr=False)
@@ -73,9 +74,18 @@ class PrivateView:
     public_units: int | None
     earlier: tuple[Any, ...] = field(default=(), repr=False)
     shard: bool = False
+    streamed_to: torch.device | None = None
 
     @classmethod
-    def of(cls, records: Any, unit: PrivacyUnit, *, units_are_public: bool, shard: bool = False) -> PrivateView:
+    def of(
+        cls,
+        records: Any,
+        unit: PrivacyUnit,
+        *,
+        units_are_public: bool,
+        shard: bool = False,
+        streamed_to: torch.device | str | None = None,
+    ) -> PrivateView:
         """A view of these records. A shard may be empty. Raises InputError on parts or labels that do not fit."""
         count = count_records(_load(records))
         if count == 0 and units_are_public and not shard:
@@ -89,7 +99,16 @@ class PrivateView:
             raise InputError("records", "on the meta device", "tensors that hold numbers")
         if groups is not None and rows is not None:
             groups, rows = groups.to(device), rows.to(device)
-        return cls(records, count, groups, rows, units if units_are_public else None, shard=shard)
+        if streamed_to is not None:
+            if groups is not None:
+                raise InputError(
+                    "device", str(streamed_to), "left out where units are groups of records", "Their rows may be in two blocks."
+                )
+            if not all(isinstance(part, torch.Tensor) and part.layout is torch.strided for part in leaves(_load(records))):
+                remedy = "Convert arrays with torch.from_numpy."
+                raise InputError("records", type(records).__name__, "a dense tensor, or a tuple or dict of these, with device=", remedy)
+            streamed_to = torch.empty(0, device=streamed_to).device  # with its index
+        return cls(records, count, groups, rows, units if units_are_public else None, shard=shard, streamed_to=streamed_to)
 
     @property
     def records(self) -> Any:
@@ -108,13 +127,13 @@ class PrivateView:
 
     def __getstate__(self) -> dict[str, Any]:
         """For workers: tensors are sent as bytes, never as shared memory that a worker could write to."""
-        container = self.container if isinstance(self.container, Source) else _map(self.container, _PackedTensor.pack)
-        return {**vars(self), "container": container, "earlier": _map(self.earlier, _PackedTensor.pack)}
+        container = self.container if isinstance(self.container, Source) else map_leaves(self.container, _PackedTensor.pack)
+        return {**vars(self), "container": container, "earlier": map_leaves(self.earlier, _PackedTensor.pack)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             packed = name in ("container", "earlier") and not isinstance(value, Source)
-            object.__setattr__(self, name, _map(value, _PackedTensor.unpack) if packed else value)
+            object.__setattr__(self, name, map_leaves(value, _PackedTensor.unpack) if packed else value)
 
     @property
     def units(self) -> int:
@@ -123,8 +142,8 @@ class PrivateView:
 
     @property
     def device(self) -> torch.device:
-        """The device of the first tensor among the records; the CPU without tensors."""
-        return _device(self._loaded())
+        """The device that records are scored on: `streamed_to`, or that of the first tensor among them; the CPU without tensors."""
+        return _device(self._loaded()) if self.streamed_to is None else self.streamed_to
 
     @property
     def can_take(self) -> bool:
@@ -133,7 +152,7 @@ class PrivateView:
 
     def take(self, positions: torch.Tensor) -> Any:
         """The records at these positions, in the same container."""
-        return _map(self.records, lambda part: _rows(part, positions))
+        return map_leaves(self.records, lambda part: _rows(part, positions))
 
     def storages(self) -> frozenset[int]:
         """Where the records' tensors lie in memory."""
@@ -163,9 +182,9 @@ class PrivateView:
 
         def zeros(part: Any) -> Any:
             shape = (_EXAMPLES, *part.shape[1:])
-            return part.new_zeros(shape) if isinstance(part, torch.Tensor) else np.zeros(shape, part.dtype)
+            return part.new_zeros(shape, device=self.streamed_to) if isinstance(part, torch.Tensor) else np.zeros(shape, part.dtype)
 
-        return _map(records, zeros)
+        return map_leaves(records, zeros)
 
 
 def count_records(records: Any) -> int:
@@ -182,7 +201,7 @@ def read_only(records: Any) -> Any:
     Memory can be reached around it, so it is part of the assumption `score-per-record` that the score writes nowhere.
     """
     _use_up_warning()
-    return _map(records, _read_only)
+    return map_leaves(records, _read_only)
 
 
 def versions(records: Any) -> tuple[int, ...]:
@@ -270,14 +289,14 @@ def _load(records: Any) -> Any:
     return loaded
 
 
-def _map(records: Any, change: Callable[[Any], Any]) -> Any:
+def map_leaves(records: Any, change: Callable[[Any], Any]) -> Any:
     """The container with every leaf changed; a mapping stays of its kind where it can be copied and filled."""
     if isinstance(records, tuple):
-        parts = [_map(part, change) for part in records]
+        parts = [map_leaves(part, change) for part in records]
         return type(records)(*parts) if hasattr(records, "_fields") else tuple(parts)
     if not isinstance(records, Mapping):
         return change(records)
-    changed = {key: _map(part, change) for key, part in records.items()}
+    changed = {key: map_leaves(part, change) for key, part in records.items()}
     if type(records) is dict or not isinstance(records, MutableMapping):
         return changed
     filled = copy.copy(records)

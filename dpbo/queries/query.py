@@ -33,7 +33,7 @@ class View(Protocol):
         public_units: number of units where the adjacency makes it public, else None.
         shard: whether these are only some of the units, because other processes hold the rest or because they are a sample.
         earlier: the `per_unit` values of the answers that the query names in `handles()`, in that order.
-        device: device of the records' tensors, else the CPU; public.
+        device: the device that records are scored on; public.
         can_take: whether `take` can select single records.
 
     Methods:

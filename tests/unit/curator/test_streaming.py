@@ -1,0 +1,147 @@
+"""Records that come to a device block by block give the bits of records that lie there."""
+
+import math
+
+import pytest
+import torch
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Source
+from dpbo.curator import streaming
+from dpbo.errors import InputError, PrivateFailure
+from dpbo.mechanisms import NoNoise
+from dpbo.queries import CellMeans, ClippedGradient, ClippedMean, PoissonSampled, QuantileUtilities
+from dpbo.queries.ball import Ball
+from dpbo.queries.mixture_moments import MixtureMoments
+from dpbo.queries.point_sums import ClusterSums, SecondMoment
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+EXACT = NoNoise(allow_not_private=True)
+D, ROWS = 3, 64
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(streaming, "_ROWS", ROWS)
+
+
+def records_of(n):
+    X = torch.randn(n, D, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    X[n // 3], X[n // 2, 0] = math.nan, math.inf
+    return X.pin_memory() if torch.cuda.is_available() else X
+
+
+def opened(records, *, adjacency=Adjacency.REPLACE_ONE, **more):
+    return Curator(records, unit=more.pop("unit", PrivacyUnit("record")), adjacency=adjacency, budget=Budget.gdp(1.0), **more)
+
+
+def loss(x, users):
+    return (users[:, 0] - x[0]).abs() + (users[:, 1] - x[1]) * (users[:, 2] - x[2])
+
+
+def fragile(x, users):
+    if bool((users == math.inf).any()):
+        raise ValueError
+    return loss(x, users)
+
+
+def answers(curator):
+    """Values of every kind of sum, some of them with losses that were kept from the question before."""
+    ball, draw = Ball(2.0), torch.Generator().manual_seed(0)
+    X, W = (torch.randn(shape, generator=draw, dtype=torch.float64) for shape in ((5, D), (4, 11)))
+    mean = ClippedMean(lambda _, r: torch.stack([r[:, 0], r[:, 1] * r[:, 2]], 1), score_range=[(-1.0, 1.0), (0.0, 3.0)], divisor=200.0)
+    kept = curator.evaluate(ClippedGradient(fragile, X, weights=W[:, :5], clip=0.7, divisor=200.0, center=0.3, keep=True))
+    more = curator.evaluate(ClippedGradient(loss, X[1:], weights=W[:, :9], earlier=[kept], clip=0.7, divisor=200.0, center=0.1, keep=True))
+    last = curator.evaluate(ClippedGradient(loss, X[:2], weights=W, earlier=[more, kept][::-1], clip=0.7, divisor=200.0))
+    queries = [
+        mean,
+        CellMeans(lambda _, r: (r[:, 0] > 0).long(), cells=2, divisor=200.0),
+        ClusterSums(D, ball=ball, centers=X),
+        SecondMoment(D, ball=ball),
+        MixtureMoments(D, ball=ball, natural=torch.randn(3, 10, generator=draw, dtype=torch.float64)),
+        MixtureMoments(D, ball=ball, natural=torch.ones(2, 5, dtype=torch.float64), covariance="spherical", vectors=lambda r: r.abs()),
+    ]
+    handles = [kept, more, last, *map(curator.evaluate, queries)]
+    return [curator.release(handle, EXACT).value.tolist() for handle in handles]
+
+
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("n", [2, ROWS, ROWS + 1, 4 * ROWS, 5 * ROWS - 7])
+def test_blocks_give_the_bits_of_resident_records(device, n):
+    records = records_of(n)
+    streamed = opened(records, device=device)
+    assert streamed.device.type == device
+    assert answers(streamed) == answers(opened(records.to(device)))
+
+
+@pytest.mark.attack("A4")
+def test_a_record_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks():
+    records = records_of(2 * ROWS + 1)
+    settings = {"adjacency": Adjacency.ADD_OR_REMOVE_ONE, "device": "cpu"}
+    query = ClippedGradient(loss, torch.eye(D).double(), weights=torch.randn(5, D, dtype=torch.float64), clip=0.5, divisor=1.0)
+
+    def total(rows):
+        return opened(rows, **settings).release(query, EXACT).value
+
+    whole = total(records)
+    for i in (0, ROWS - 1, ROWS, 2 * ROWS):
+        assert torch.equal(whole, total(torch.cat([records[:i], records[i + 1 :]])) + total(records[i : i + 1]))
+    assert total(records[:0]).tolist() == [0.0] * 5
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_score_sees_blocks_in_two_buffers_in_the_records_order(device):
+    x, seen, places = torch.arange(3.0 * ROWS + 5), list[torch.Tensor](), list[int]()
+
+    def score(_, batch):
+        seen.append(batch["x"].clone())
+        places.append(batch["x"].data_ptr())
+        assert batch["x"].device.type == batch["y"][0].device.type == device
+        return batch["x"] + batch["y"][0][:, 1]
+
+    held = Source(lambda: {"x": x, "y": (torch.zeros(len(x), 2),)})
+    opened(held, device=device).evaluate(ClippedMean(score, score_range=(0.0, 1.0)))
+    assert [len(part) for part in seen] == [ROWS] * 3 + [5]
+    assert torch.cat(seen).cpu().tolist() == x.tolist()
+    assert len({*places}) == 2
+    assert places[:2] == places[2:]
+
+
+def test_a_sample_is_taken_of_all_blocks():
+    curator = opened(torch.ones(50 * ROWS), device="cpu")
+    mean = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
+    share = float(curator.release(PoissonSampled(mean, rate=0.5), EXACT).value)
+    assert 0.85 < share < 1.15, "ten standard deviations"
+
+
+def test_a_block_that_is_changed_in_place_is_refused():
+    records = torch.ones(ROWS + 1)
+    curator = opened(records, device="cpu", example=torch.zeros(3))
+    with pytest.raises(PrivateFailure, match="in place"):
+        curator.evaluate(ClippedMean(lambda _, r: r.mul_(2.0) if len(r) == ROWS else r, score_range=(0.0, 1.0)))
+    assert records.eq(1.0).all()
+
+
+def test_a_score_that_fails_on_all_records_is_a_failure_however_large_they_are(monkeypatch):
+    monkeypatch.undo()  # blocks of their true size
+
+    def fails(_, r):
+        if r.any():  # not on the zeros that it is tried on
+            raise ValueError
+        return r[:, 0]
+
+    monkeypatch.setattr(streaming, "_BYTES", 1 << 10)
+    records = torch.ones(300, 1 << 8)
+    with pytest.raises(PrivateFailure, match="failed on private records"):
+        opened(records, device="cpu").evaluate(ClippedMean(fails, score_range=(0.0, 1.0)))
+
+
+def test_what_cannot_be_divided_into_blocks_is_refused():
+    ones = torch.ones(4)
+    for records in (ones.numpy(), [1.0, 2.0], (ones, ones.numpy()), torch.eye(3).to_sparse()):
+        with pytest.raises(InputError, match="a dense tensor, or a tuple or dict of these"):
+            opened(records, device="cpu")
+    with pytest.raises(InputError, match="Their rows may be in two blocks"):
+        opened(ones, unit=PrivacyUnit("patient", groups=[0, 0, 1, 1]), device="cpu")
+    with pytest.raises(InputError, match="without device="):
+        opened(ones, device="cpu").evaluate(QuantileUtilities(lambda _, r: r, candidates=[0.1, 0.2], quantile=0.5))
