@@ -12,8 +12,8 @@ from typing import Any, NoReturn, Self
 import torch
 
 from dpbo.curator.examples import examine
-from dpbo.curator.records import PrivateView, count_records, read_only, versions
-from dpbo.curator.streaming import sum_over_blocks
+from dpbo.curator.records import PrivateView, count_records, map_leaves, read_only, versions
+from dpbo.curator.streaming import blocks, to_host
 from dpbo.errors import OpacityError, PrivacyError, PrivateFailure, ScoreError
 from dpbo.isolation import ctrl_c_pressed, watch_ctrl_c
 from dpbo.queries.query import Failure, IntegerSum, Query
@@ -58,22 +58,29 @@ class Job:
             self._probe(subject)
         with watch_ctrl_c():
             try:
-                outcome = self._score(subject)
+                outcome = self._score(subject, self.view)
             except BaseException:
                 if not ctrl_c_pressed():  # between two calls of the score, with private numbers in its frames
                     raise
             return Failure("interrupted") if ctrl_c_pressed() else outcome
 
-    def _score(self, subject: Any) -> IntegerSum | Failure:
+    def _score(self, subject: Any, view: PrivateView) -> IntegerSum | Failure:
         try:
-            before = self.view.versions()
+            before = view.versions()
         except BaseException:  # a Source may name records in what it raises
             return Failure("source")
-        if self.view.streamed_to is None:
-            outcome = self.query._evaluate(self.view, subject)
-        else:
-            outcome = sum_over_blocks(self.query, self.view, subject)
-        return outcome if self.view.versions() == before else Failure("mutated")
+        outcome = self.query._evaluate(view, subject) if view.streamed_to is None else self._sum_over_blocks(subject, view)
+        return outcome if view.versions() == before else Failure("mutated")
+
+    def _sum_over_blocks(self, subject: Any, view: PrivateView) -> IntegerSum | Failure:
+        total, quanta, kept = torch.tensor(0), tuple[float, ...](), []
+        for block in blocks(view):
+            answer = self._score(subject, block)
+            if isinstance(answer, Failure):
+                return answer
+            total, quanta = total + answer.numerators, answer.quanta
+            kept.append(map_leaves(answer.per_unit, to_host))
+        return IntegerSum(total, quanta, None if kept[0] is None else tuple(kept))
 
     def _probe(self, subject: Any) -> None:
         before = versions(self.example)

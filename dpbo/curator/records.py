@@ -107,7 +107,12 @@ class PrivateView:
             if not all(isinstance(part, torch.Tensor) and part.layout is torch.strided for part in leaves(_load(records))):
                 remedy = "Convert arrays with torch.from_numpy."
                 raise InputError("records", type(records).__name__, "a dense tensor, or a tuple or dict of these, with device=", remedy)
-            streamed_to = torch.empty(0, device=streamed_to).device  # with its index
+            try:
+                streamed_to = torch.empty(0, device=streamed_to).device  # with its index
+            except (RuntimeError, AssertionError) as cause:  # torch raises the second where it has no CUDA
+                raise InputError("device", str(streamed_to), "'cpu' or a CUDA device that torch finds here") from cause
+            if streamed_to.type not in ("cpu", "cuda"):
+                raise InputError("device", str(streamed_to), "'cpu' or a CUDA device that torch finds here")
         return cls(records, count, groups, rows, units if units_are_public else None, shard=shard, streamed_to=streamed_to)
 
     @property

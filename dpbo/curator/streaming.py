@@ -5,7 +5,8 @@
 A block is a shard of the records (distributed.py): a query is answered on each, and the exact int64 sums are added. Quanta and bounds
 follow from the number of all units, and dpbo's own arithmetic gives a unit the same whole numbers at every row and in every block. So the
 answer has the bits of one on records that lie on the device, where the score gives each record the same number in a block as among all.
-Losses that a query keeps for later ones go back to the host, and come again with their block.
+Losses that a query keeps for later ones go back to pinned memory of the host, where torch rounds sizes up to powers of two, and come again
+with their block.
 
 Blocks pass through two buffers on the device. A stream of its own copies the next block while the present one is worked on; it waits until
 the work on the block before, which lay in that buffer, is done. Without pinned memory copy and work take turns.
@@ -24,28 +25,27 @@ from typing import Any
 import torch
 
 from dpbo.curator.records import PrivateView, leaves, map_leaves
-from dpbo.queries.query import Failure, IntegerSum, Query
 
 _BYTES, _ROWS = 1 << 28, 1 << 22  # of a block's records, at most
-_LEAST_ROWS = (
-    1 << 8
-)  # whatever their bytes: a score that fails on all records of a smaller block would count as worst (score_evaluation.py)
+_LEAST_ROWS = 1 << 8  # or a score that fails on all of a block's records would count as worst (score_evaluation.py)
 
 
-def sum_over_blocks(query: Query, view: PrivateView, subject: Any) -> IntegerSum | Failure:
-    """`query._evaluate` on records that come to `view.streamed_to` block by block."""
-    kept, total = [], None
-    for block in _blocks(view):
-        before = block.versions()
-        found = query._evaluate(block, subject)
-        if isinstance(found, Failure):
-            return found
-        if block.versions() != before:
-            return Failure("mutated")
-        kept.append(map_leaves(found.per_unit, _to_host))
-        total = found if total is None else dataclasses.replace(total, numerators=total.numerators + found.numerators)
-    assert total is not None, "there is at least one block"
-    return dataclasses.replace(total, per_unit=None if total.per_unit is None else tuple(kept))
+def blocks(view: PrivateView) -> Iterator[PrivateView]:
+    """Views of the blocks, one after the other; there is one even without records. Their size is public."""
+    assert view.streamed_to is not None
+    records = view.records
+    row = sum(part.element_size() * part.shape[1:].numel() for part in leaves(records))  # bytes
+    size = min(_ROWS, max(_LEAST_ROWS, 1 << max(0, (_BYTES // max(row, 1)).bit_length() - 1)))
+    starts = range(0, max(view.count, 1), size)
+
+    def container(number: int, start: int) -> tuple[Any, tuple[Any, ...]]:
+        return map_leaves(records, lambda part: part[start : start + size]), tuple(answer[number] for answer in view.earlier)
+
+    containers = [container(number, start) for number, start in enumerate(starts)]
+    shard = view.shard or len(starts) > 1
+    for start, (block, earlier) in zip(starts, on_device(containers, view.streamed_to), strict=True):
+        count = min(size, view.count - start)
+        yield dataclasses.replace(view, container=block, count=count, earlier=earlier, shard=shard, streamed_to=None)
 
 
 def on_device(containers: Sequence[Any], device: torch.device) -> Iterator[Any]:
@@ -88,26 +88,8 @@ def on_device(containers: Sequence[Any], device: torch.device) -> Iterator[Any]:
             working.wait_stream(copying)  # the buffers' memory may be used again by what comes after it there
 
 
-def _blocks(view: PrivateView) -> Iterator[PrivateView]:
-    """Views of the blocks, one after the other; there is one even without records. Their size is public."""
-    assert view.streamed_to is not None
-    records = view.records
-    row = sum(part.element_size() * part.shape[1:].numel() for part in leaves(records))  # bytes
-    size = min(_ROWS, max(_LEAST_ROWS, 1 << max(0, (_BYTES // max(row, 1)).bit_length() - 1)))
-    starts = range(0, max(view.count, 1), size)
-
-    def container(number: int, start: int) -> tuple[Any, tuple[Any, ...]]:
-        return map_leaves(records, lambda part: part[start : start + size]), tuple(answer[number] for answer in view.earlier)
-
-    containers = [container(number, start) for number, start in enumerate(starts)]
-    shard = view.shard or len(starts) > 1
-    for start, (block, earlier) in zip(starts, on_device(containers, view.streamed_to), strict=True):
-        count = min(size, view.count - start)
-        yield dataclasses.replace(view, container=block, count=count, earlier=earlier, shard=shard, streamed_to=None)
-
-
-def _to_host(part: Any) -> Any:
-    """A copy that stays when the block's buffer is used again."""
+def to_host(part: Any) -> Any:
+    """A copy of a tensor that stays when the block's buffer is used again."""
     if not isinstance(part, torch.Tensor):
         return part
     return torch.empty(part.shape, dtype=part.dtype, device="cpu", pin_memory=part.is_cuda).copy_(part)

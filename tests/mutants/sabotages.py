@@ -405,6 +405,20 @@ SABOTAGES = (
         test="tests/unit/queries/test_sampled.py::test_all_rows_of_a_unit_come_together",
     ),
     Sabotage(
+        "a block is copied over the one that is worked on",
+        "curator/streaming.py",
+        old="iter(buffers[number % 2])",
+        new="iter(buffers[0])",
+        test="tests/unit/curator/test_streaming.py::test_blocks_give_the_bits_of_resident_records[65-cpu]",
+    ),
+    Sabotage(
+        "losses that are kept stay in a buffer that is used again",
+        "curator/streaming.py",
+        old="    if not isinstance(part, torch.Tensor):\n        return part\n    return",
+        new="    if not isinstance(part, torch.Tensor) or not part.is_cuda:\n        return part\n    return",
+        test="tests/unit/curator/test_streaming.py::test_blocks_give_the_bits_of_resident_records[313-cpu]",
+    ),
+    Sabotage(
         "seeded noise leaves the statement standing",
         "curator/curator.py",
         old="lambda: entropy is not system_entropy):",

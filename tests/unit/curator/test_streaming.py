@@ -50,7 +50,9 @@ def answers(curator):
     X, W = (torch.randn(shape, generator=draw, dtype=torch.float64) for shape in ((5, D), (4, 11)))
     mean = ClippedMean(lambda _, r: torch.stack([r[:, 0], r[:, 1] * r[:, 2]], 1), score_range=[(-1.0, 1.0), (0.0, 3.0)], divisor=200.0)
     kept = curator.evaluate(ClippedGradient(fragile, X, weights=W[:, :5], clip=0.7, divisor=200.0, center=0.3, keep=True))
-    more = curator.evaluate(ClippedGradient(loss, X[1:], weights=W[:, :9], earlier=[kept], clip=0.7, divisor=200.0, center=0.1, keep=True))
+    more = curator.evaluate(
+        ClippedGradient(lambda _, r: r[:, 1], X[1:], weights=W[:, :9], earlier=[kept], clip=0.7, divisor=200.0, center=0.1, keep=True)
+    )
     last = curator.evaluate(ClippedGradient(loss, X[:2], weights=W, earlier=[more, kept][::-1], clip=0.7, divisor=200.0))
     queries = [
         mean,
@@ -141,6 +143,9 @@ def test_what_cannot_be_divided_into_blocks_is_refused():
     for records in (ones.numpy(), [1.0, 2.0], (ones, ones.numpy()), torch.eye(3).to_sparse()):
         with pytest.raises(InputError, match="a dense tensor, or a tuple or dict of these"):
             opened(records, device="cpu")
+    for device in ("meta", "elsewhere", f"cuda:{torch.cuda.device_count()}"):
+        with pytest.raises(InputError, match="a CUDA device that torch finds here"):
+            opened(ones, device=device)
     with pytest.raises(InputError, match="Their rows may be in two blocks"):
         opened(ones, unit=PrivacyUnit("patient", groups=[0, 0, 1, 1]), device="cpu")
     with pytest.raises(InputError, match="without device="):
