@@ -56,6 +56,11 @@ def main(arguments: list[str] | None = None) -> None:
     users, d, history = (1_000_000, 33, 400) if large else (500, 3, 4)
     header = [f"DP-GIBO, d = {d}, b = {d + 1}, {history} points before, {users:,} users", "seconds"]
     part("gibo", header, lambda: gpu_runs.iteration(users, d, history, device))
+    for users in (1_000_000, 4_000_000) if large else (500,):
+        points = 256 if large else 4
+        what = f"streamed, {users:,} users"
+        measure = functools.partial(gpu_runs.streamed, users, d, points, device)
+        part(what, [f"{what}, d = {d}, losses kept at {points} points, from pinned memory", "seconds"], measure)
     many = 10**8 if large else 10**5
     part("choice", [f"private choice among {many:,}", ""], lambda: gpu_runs.choice(many, ceilings, device))
     header = [f"moments of {many:,} x 2 records, K = 5", "seconds"]

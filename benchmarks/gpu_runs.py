@@ -9,6 +9,7 @@ from benchmarks.gibo_step import walked
 from benchmarks.gpu_sums import Ceilings, seconds
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.acquisition import SrinivasFinite, suggest_gradient_points
+from dpbo.curator.handle import Handle
 from dpbo.mechanisms import PermuteAndFlipMechanism
 from dpbo.models.datasets import squared_exponential
 from dpbo.privacy import Sensitivity
@@ -72,6 +73,26 @@ def iteration(units: int, d: int, history: int, device: torch.device) -> dict[st
     Z = choose()
     whole, choosing, asking = seconds(device, lambda: ask(choose()), choose, lambda: ask(Z), repetitions=5)
     return {"whole": whole, "choosing": choosing, "asking": asking}
+
+
+def streamed(users: int, d: int, points: int, device: torch.device) -> dict[str, float]:
+    """Seconds of a question about one more point, on pinned records with losses kept at so many; and of copying as many bytes."""
+    records, landing = torch.rand(users, d), torch.empty(users, d + points, device=device)
+    bytes_alone = torch.zeros_like(landing, device="cpu")
+    if device.type == "cuda":
+        records, bytes_alone = records.pin_memory(), bytes_alone.pin_memory()
+    curator = Curator(records, unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), device=device)
+
+    def gradient(X: torch.Tensor, **more: Any) -> Handle:
+        W = torch.randn(d, len(X) + points * ("earlier" in more), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        return curator.evaluate(ClippedGradient(lambda x, part: part[:, 0] * x[0].to(part), X, weights=W, clip=1.0, **more))
+
+    X = torch.linspace(0.0, 1.0, points + 1, dtype=torch.float64).unsqueeze(1)
+    kept = gradient(X[:-1], keep=True)
+    asking, copying = seconds(
+        device, lambda: gradient(X[-1:], earlier=[kept]), lambda: landing.copy_(bytes_alone, non_blocking=True), repetitions=9
+    )
+    return {"streamed": asking, "copies alone": copying, "ratio": asking / copying, "GB/s": 4e-9 * landing.numel() / copying}
 
 
 def choice(count: int, ceilings: Ceilings, device: torch.device) -> dict[str, float]:
