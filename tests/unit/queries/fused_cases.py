@@ -3,7 +3,7 @@
 The sums of clipped vectors are of few bits, so that products are exact in tf32 and float32 and the kernel must give the CPU's own integers.
 `python -m tests.unit.queries.fused_cases` runs both kernels in Triton's interpreter, where there is no GPU (TRITON_INTERPRET=1), and
 prints, case by case, whether the sums are the same, and how far the moments are from those of the torch path; then whether the
-trial launches succeed, and whether the CPU is sent another way all the same.
+trial launches succeed, whether the CPU is sent another way all the same, and where a removed unit changes what others add.
 """
 
 import ctypes
@@ -90,6 +90,31 @@ def both_sums(case, aim, device="cpu", changed=lambda column: column):
     return gradient.one_pass_sum(columns_there, W.to(device), clip, quantum, aim=goal).tolist(), own.tolist()
 
 
+def removals_apart(dimension, rows, *, device="cpu", one_pass=True, columns=37):
+    """Removals of a unit, as (units, place), that changed the sum of clipped gradients by anything but what this unit adds alone.
+
+    The other units move to other rows, and from a whole block of so many rows to a ragged one.
+    """
+    apart, clip = [], math.sqrt(columns * dimension)  # about half of the vectors are clipped
+    quantum = clipped.quantum_of(clip, dimension)
+    goal = clipped.aim_of(math.floor(clip / quantum), dimension)
+
+    def total(Y):
+        if not one_pass:
+            return clipped.clipped_sum([*Y.to(device)], W, clip, quantum).cpu()
+        return gradient.one_pass_sum([Y.to(device)], W, clip, quantum, aim=goal).cpu()
+
+    for units in (rows + 1, 2 * rows):
+        draw = torch.Generator().manual_seed(units)
+        Y, W = (torch.randn(*shape, generator=draw, dtype=torch.float64) for shape in ((columns, units), (dimension, columns)))
+        whole = total(Y)
+        for i in (0, rows // 2, rows - 1, rows, units - 1):
+            left, alone = total(torch.cat([Y[:, :i], Y[:, i + 1 :]], 1)), total(Y[:, i : i + 1])
+            if not alone.any() or not torch.equal(whole - left, alone):
+                apart.append((units, i))
+    return apart
+
+
 def moments_of(records, dimension, components, covariance, turned, *, dtype=torch.float64):
     """(X with records that count as nothing, and one far out; the question)."""
     draw = torch.Generator().manual_seed(records)
@@ -154,4 +179,5 @@ if __name__ == "__main__":
     same += [all(gradient._works(cpu, width) for width in gradient.LAUNCHES), not gradient.can_sum_in_one_pass(cpu, 2)]
     apart = [moments_apart(case) for case in MOMENTS] + [moments_apart(**{"case": MOMENTS[0], **other}) for other in OTHERS]
     launched = [moments._works(cpu, 5, 2, "full") and moments._works(cpu, 3, 9, "diag"), not moments.can_sum_in_one_pass(cpu, 5, 2, "full")]
-    print(json.dumps([same, apart, launched, center_errors()]))
+    removed = [removals_apart(width, rows) for width, (rows, *_) in gradient.LAUNCHES.items()]
+    print(json.dumps([same, apart, launched, center_errors(), removed]))

@@ -12,10 +12,20 @@ import torch
 from dpbo.queries import ClippedGradient
 from dpbo.queries.gpu import gradient, moments
 from dpbo.queries.gpu.gradient import _ready
-from dpbo.queries.gradient import loss_column
+from dpbo.queries.gradient import _ROWS, loss_column
 from dpbo.queries.mixture_moments import MixtureMoments
 from tests.contracts.bases import exact_sum
-from tests.unit.queries.fused_cases import AIMS, MOMENTS, OTHERS, SUMS, both_sums, moments_apart, moments_of, sign_kept_apart
+from tests.unit.queries.fused_cases import (
+    AIMS,
+    MOMENTS,
+    OTHERS,
+    SUMS,
+    both_sums,
+    moments_apart,
+    moments_of,
+    removals_apart,
+    sign_kept_apart,
+)
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=on_a_gpu)]
@@ -30,11 +40,12 @@ def test_interpreted_they_give_the_cpus_integers():
     command = [sys.executable, "-m", "tests.unit.queries.fused_cases"]  # in a process of its own, whose kernels are interpreted
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
-    same, apart, launched, (error, of_center, of_levels) = json.loads(done.stdout)
+    same, apart, launched, (error, of_center, of_levels), removed = json.loads(done.stdout)
     assert same == [True] * (len(SUMS) * len(AIMS) + 3)
     assert len(apart) == len(MOMENTS) + len(OTHERS)
     assert all(together == 0 and each < CLOSE for together, each in apart)
     assert launched == [True, True]
+    assert removed == [[]] * len(gradient.LAUNCHES), "a unit adds the same at every row and in whole and ragged blocks"
     assert error < 2e-5, "of three products of bfloat16"
     assert of_center < 1e-6
     assert of_levels < 1e-5, "of losses rounded to float32"
@@ -86,6 +97,15 @@ def test_on_a_gpu_they_give_the_cpus_integers():
             together, each = moments_apart(of_points, device="cuda", dtype=dtype)
             assert together == 0, (of_points, dtype)
             assert each < CLOSE, (moments, dtype)
+
+
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_unit_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks(device):
+    """So a removed unit takes away what it adds alone, on which the sensitivity of ADD_OR_REMOVE_ONE rests."""
+    widths = {width: rows for width, (rows, *_) in gradient.LAUNCHES.items()} if device == "cuda" else dict.fromkeys((1, 33), _ROWS["cpu"])
+    for width, rows in widths.items():
+        assert removals_apart(width, rows, device=device, one_pass=device == "cuda") == [], width
 
 
 @pytest.mark.attack("A4")
