@@ -1,11 +1,12 @@
 """Users over many processes or machines: each reads its own shard, all get the same released values.
 There is no free choice: no user's record is public.
 
-torchrun --standalone --nproc-per-node 4 -m examples.many_machines                                             # on this machine
-torchrun --nnodes 8 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29400 -m examples.many_machines   # on each of eight
+torchrun --standalone --nproc-per-node 4 -m examples.many_machines                # on this machine; with GPUs one process for each
+torchrun --nnodes 8 --node-rank I --master-addr HOST --master-port 29400 --nproc-per-node 4 -m examples.many_machines  # I-th of eight
 """
 
 import argparse
+import os
 
 import torch
 import torch.distributed as dist
@@ -24,14 +25,22 @@ def shard(ranks: Ranks, records: int) -> torch.Tensor:
 
 def loss(x: torch.Tensor, users: torch.Tensor) -> torch.Tensor:
     """How far x is from what each user would like."""
-    return (users - x).abs().mean(1)
+    return (users - x.to(users)).abs().mean(1)
 
 
 def main(records: int) -> None:
-    dist.init_process_group("gloo")  # "cpu:gloo,cuda:nccl" for shards on GPUs
+    gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # one for each process of this machine
+    if gpu:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
     ranks = Ranks()
+    users = shard(ranks, records)
     curator = Curator(
-        shard(ranks, records), unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(1.0, 1e-6), ranks=ranks
+        users.cuda() if gpu else users,
+        unit=PrivacyUnit("user"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget(1.0, 1e-6),
+        ranks=ranks,
     )
     box = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
     found = DPGIBO(curator, loss, bounds=box, budget=0.5, iterations=20, batch_size=D + 1, clip=1.0).run()
@@ -43,7 +52,7 @@ def main(records: int) -> None:
     if ranks.rank == 0:
         print("x:", found.x.tolist())
         print("means:", mixture.means_.tolist())
-        print("all four ranks agree:", all(torch.equal(mine, other) for other in everyone))
+        print("all ranks agree:", all(torch.equal(mine, other) for other in everyone))
         print(curator.statement())
     dist.destroy_process_group()
 

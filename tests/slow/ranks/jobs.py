@@ -25,6 +25,7 @@ from dpbo.accounting.filters import RDPFilter
 from dpbo.algorithms.gibo import choose_start
 from dpbo.algorithms.gibo_design import GIBOSettings
 from dpbo.algorithms.selection import NoisedScore, private_selection
+from dpbo.curator import streaming
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import PrivacyError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
@@ -59,8 +60,8 @@ def loss(x, r):
     return (r[:, 0] - x[0]).abs() + (r[:, 1] - x[1]).abs() * 0.5 + (r[:, 2] - x[2]) * (r[:, 2] - x[2])
 
 
-def opened(ranks, *, adjacency=Adjacency.REPLACE_ONE, groups=False, device="cpu", **more):
-    records = rows().to(device)
+def opened(ranks, *, adjacency=Adjacency.REPLACE_ONE, groups=False, where="cpu", **more):
+    records = rows().to(where)
     patients = torch.arange(N) // 2
     mine = dealt(N, ranks) if not groups else ((patients * 7) % (1 if ranks is None else ranks.world_size) == (ranks.rank if ranks else 0))
     unit = PrivacyUnit("patient", groups=patients[mine]) if groups else PrivacyUnit("record")
@@ -295,9 +296,16 @@ def others_take_turns(ranks, folder):
 
 
 def on_devices(ranks, folder):
-    """Partial sums by NCCL from records on CUDA, against one process with all records on CUDA."""
-    torch.cuda.set_device(ranks.rank)
-    return [gibo(opened(which, device="cuda"), EXACT) for which in (ranks, None)]
+    """Sums from records on this rank's device, and from records that come to it block by block; one process with all records on a device.
+
+    By NCCL where the group has it.
+    """
+    on_gpus = "nccl" in dist.get_backend()
+    if on_gpus:
+        torch.cuda.set_device(ranks.rank)
+    device = "cuda" if on_gpus else "cpu"
+    streaming._ROWS = 16
+    return [gibo(opened(ranks, where=device), EXACT), gibo(opened(ranks, device=device), EXACT), gibo(opened(None, where=device), EXACT)]
 
 
 def _mean():
@@ -325,7 +333,8 @@ def many_machines(rank, folder):
     """The example, with the variables that torchrun sets."""
     from examples import many_machines
 
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(SIZE), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": (folder / "port").read_text()}
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(SIZE), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(SIZE)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": (folder / "port").read_text()}
     with (folder / f"{rank}.out").open("w") as file, contextlib.redirect_stdout(file):
         many_machines.main(2000)
 
@@ -352,6 +361,7 @@ JOBS: dict[str, tuple[int, Any]] = {
     "refused before it is asked": (2, refused_before_it_is_asked),
     "others take turns": (2, others_take_turns),
     "on devices": (min(SIZE, torch.cuda.device_count()), on_devices),
+    "on two CPUs": (2, on_devices),
 }
 
 

@@ -159,12 +159,16 @@ def test_equal_labels_have_one_name_and_others_another():
         names([object()])
 
 
-@pytest.mark.skipif(not (torch.cuda.is_available() and dist.is_nccl_available()), reason="needs CUDA with NCCL")
-def test_partial_sums_add_up_on_devices(met):
-    for rank in met("on devices").values():
+NCCL = pytest.mark.skipif(torch.cuda.device_count() < 2 or not dist.is_nccl_available(), reason="needs two GPUs and NCCL")
+
+
+@pytest.mark.parametrize("name", ["on two CPUs", pytest.param("on devices", marks=NCCL)])
+def test_partial_sums_add_up_on_devices_also_from_blocks(met, name):
+    assert len(met(name)) >= 2
+    for rank in met(name).values():
         assert rank["error"] is None
-        shared, alone = rank["value"]
-        assert shared == alone
+        resident, streamed, alone = rank["value"]
+        assert resident == streamed == alone
 
 
 def test_ranks_need_a_group_and_a_timeout():
