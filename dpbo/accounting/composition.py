@@ -106,11 +106,11 @@ def _rdp(events: tuple[Event, ...], delta: float) -> float:
 
 def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:
     """The larger over the two directions of add or remove; infinite where an event has no pair."""
+    if len(events) == 1 and isinstance(events[0], SelectionEvent) and events[0].slots == 1:
+        return selection_epsilon(events[0], delta)
     choices = tuple(event for event in events if isinstance(event, ExponentialEvent))
     mu = _mu(choices)  # as Gaussians or as randomised responses, whichever costs less; both dominate the exponential mechanism
     as_gaussian = mu is not None and gdp.epsilon_at(mu, delta) < _pure(choices)
     directions = {False} | {True for event in events if event.relations()}
     sides = [pairs_of(events, as_gaussian, reverse) for reverse in directions]
-    if len(events) == 1 and isinstance(events[0], SelectionEvent) and events[0].slots == 1:
-        return selection_epsilon(events[0], delta)
     return max(math.inf if side is None else pld.epsilon(side, delta, inflation=inflation) for side in sides)

@@ -201,13 +201,7 @@ def envelope_bound(
     run_count: StoppingRule, runs: RunProfiles, epsilons: Array, *, cells: int = CELLS, spread: tuple[float, float] = _PLAIN
 ) -> Array:
     """The envelope bound. `cells`: number of cells of levels; any number gives a bound."""
-    w1, w2 = _weights(run_count, runs, cells, spread)
-    # the lines w1 - z w2 that are the largest for some z >= 0: the upper hull of the points (w2, w1), both falling along the cells
-    kept = np.flatnonzero(np.diff(np.minimum.accumulate(w2), prepend=np.inf) < 0)  # of others neither weight is better
-    w1, w2 = w1[kept], w2[kept]
-    hull = _below(-w2, -w1)
-    w1, w2 = w1[hull], w2[hull]
-    breaks = np.diff(w1) / np.diff(w2)  # where one line replaces the last
+    w1, w2, breaks = _lines(run_count, runs, cells, spread)
     profile = runs.forward
     rows = max(_BLOCK // max(len(profile.losses), 1), 1)
     parts = []
@@ -269,6 +263,19 @@ def pure(run_count: StoppingRule, epsilon: float) -> float:
 def reach(run_count: RunCountLaw, quality: float) -> float:
     """Probability that some run lands in the best share `quality` of all proposals."""
     return float(1.0 - run_count.generating(np.array([1.0 - quality]))[0])
+
+
+@functools.lru_cache(maxsize=8)
+def _lines(run_count: StoppingRule, runs: RunProfiles, cells: int, spread: tuple[float, float]) -> tuple[Array, Array, Array]:
+    """(w1, w2) of the lines w1 - z w2 that are the largest for some z >= 0, and the z at which one replaces the last.
+
+    They are the upper hull of the points (w2, w1), both falling along the cells."""
+    w1, w2 = _weights(run_count, runs, cells, spread)
+    kept = np.flatnonzero(np.diff(np.minimum.accumulate(w2), prepend=np.inf) < 0)  # of others neither weight is better
+    w1, w2 = w1[kept], w2[kept]
+    hull = _below(-w2, -w1)
+    w1, w2 = w1[hull], w2[hull]
+    return w1, w2, np.diff(w1) / np.diff(w2)
 
 
 def _weights(run_count: StoppingRule, runs: RunProfiles, cells: int, spread: tuple[float, float]) -> tuple[Array, Array]:

@@ -5,6 +5,7 @@ Gaussians, in both directions and at steps of a sixty-fourth of its standard dev
 the convex hull of that bound is a pair like any other.
 """
 
+import bisect
 import collections
 import functools
 import math
@@ -198,7 +199,7 @@ def _epsilon(event: SelectionEvent, runs: RunProfiles, delta: float) -> float:
             return math.inf
     while high - low > 1e-6 * high:
         grid = np.linspace(low, high, 33)
-        below = int(np.flatnonzero(winner(grid) <= delta)[0])
+        below = bisect.bisect_left(grid, True, key=lambda epsilon: bool(winner(np.array([epsilon]))[0] <= delta))
         if below == 0:
             return low
         low, high = float(grid[below - 1]), float(grid[below])
