@@ -90,7 +90,7 @@ def _selection(event: SelectionEvent, orders: Array) -> Array | None:
     def run_curve(at: Array) -> Any:
         return total([curve(one, at) for one in run], at)
 
-    if run_curve(orders) is None:
+    if run_curve(orders[:1]) is None:
         return None
     found = selection_bounds.renyi(event.run_count, run_curve, orders, lambda: run_profiles(run))
     if best is not None:
@@ -145,8 +145,10 @@ def _quadrature(sigma: float, rate: float, relation: str, order: float) -> float
     x = step * np.arange(-reach, reach + 1, dtype=np.float64)
     normal = -(x**2) / (2 * sigma**2) - math.log(sigma * math.sqrt(2 * math.pi))
     up = log_mixture(x, sigma, rate, 1.0)
-    other = np.zeros_like(x) if relation == "add-or-remove-one" else log_mixture(x, sigma, rate, -1.0)
-    pairs = ((up, other), (other, up))
+    if relation == "add-or-remove-one":
+        pairs = [(up, np.zeros_like(x)), (np.zeros_like(x), up)]
+    else:
+        pairs = [(up, log_mixture(x, sigma, rate, -1.0))]  # the other direction is its mirror image
     excess = max(float(logsumexp(normal + q + _log_gain(p - q, order))) for p, q in pairs) + math.log(step)
     return float(np.logaddexp(0.0, excess)) / (order - 1)
 

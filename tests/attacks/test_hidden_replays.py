@@ -124,7 +124,7 @@ def close(model, records):
         return 1 - (model(records[:, :1])[:, 0] - 0.4).abs()
 
 
-@pytest.mark.deep  # its plans are calibrated for a quarter of a minute
+@pytest.mark.deep  # its plans are calibrated for seconds
 @pytest.mark.parametrize("strategy", ["search", "selection", "hypo"])
 def test_tuning_follows_from_noised_scores_alone(strategy, monkeypatch):
     """The whole of `tune`, its curator replaced by one that notes and freezes; training is frozen too, being another role's."""

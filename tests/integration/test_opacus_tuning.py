@@ -18,7 +18,7 @@ from dpbo.accounting import compose
 from dpbo.curator import Ledger
 from dpbo.errors import InputError, LedgerMismatch, ReleaseLost
 from dpbo.events import RolesEvent, SelectionEvent
-from dpbo.integrations.opacus import DPSGDConfig, Session, plan_tuning, planning, tune
+from dpbo.integrations.opacus import DPSGDConfig, Session, plan_tuning, tune
 from dpbo.privacy import Adjacency
 from dpbo.run_counts import FixedRuns
 from examples.tuning_dpsgd import roles
@@ -96,10 +96,8 @@ def charges(where):
 
 @pytest.fixture(scope="module")
 def four():
-    """Every strategy's plan, to a tenth of the least noise and not to 4 digits, which asks the accountant a third as often."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(planning, "_PRECISION", 0.1)
-        return plans()
+    """Every strategy's plan."""
+    return plans()
 
 
 @pytest.fixture
@@ -169,7 +167,7 @@ class TestPlans:
                 assert least < compose(events, delta=1e-5).epsilon <= 4.0, (plan.strategy, role)
 
     def test_each_role_keeps_the_budget_and_a_selection_needs_less_noise_than_paying_for_each_run(self, four):
-        self.require_spent(four, 3.2)
+        self.require_spent(four, 3.99)
         noise = {name: plan.config.noise_multiplier for name, plan in four.items()}
         assert noise["once"] < noise["selection"] < noise["hypo"]
         assert noise["selection"] < noise["search"]
@@ -178,11 +176,11 @@ class TestPlans:
         assert str(four).count("\n") == 5
 
     @pytest.mark.attack("A15")
-    @pytest.mark.deep  # each plan takes the accountant a quarter of a minute
+    @pytest.mark.deep  # three plans and their check take the accountant seconds
     def test_plans_spend_the_whole_budget_under_either_relation_and_another_law_of_runs(self):
         added, replaced, fixed = plans(), plans(adjacency=Adjacency.REPLACE_ONE), plans(run_count=FixedRuns(3))
         for found in (added, replaced, fixed):
-            self.require_spent(found, 3.9)
+            self.require_spent(found, 3.99)
         assert replaced["once"].config.noise_multiplier > 1.1 * added["once"].config.noise_multiplier
         assert replaced["once"].score_std == pytest.approx(2 * added["once"].score_std, rel=1e-3), "of a range, not of half"
         plan = fixed["selection"]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo.integrations.opacus import DPSGDConfig, plan_tuning
 from dpbo.papers.em import DPKMeans
 
 TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}
@@ -38,8 +39,9 @@ def test_bars_count_on_a_terminal_and_show_no_times(tmp_path, monkeypatch):
     objective(tmp_path, records)
     points = torch.rand(300_000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(72))
     DPKMeans(4, budget=Budget(1.0, 1e-6), radius=2.0, max_iter=9, random_state=0).fit(points)
+    plan_tuning(Budget(4.0, 1e-5), DPSGDConfig(noise_multiplier=1.0, epochs=2, batches=1, batch_size=60), runs=4, validation=200)
     shown = terminal.getvalue()
-    for counted in ("objective: 4/4", "k-means: 9/9"):
+    for counted in ("objective: 4/4", "k-means: 9/9", "plan_tuning: 4/4"):
         assert counted in shown, (counted, shown)
     assert not re.search(r"\d:\d\d|it/s|s/it|\?", shown), shown
 

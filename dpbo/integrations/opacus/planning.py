@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
+from scipy.optimize import brentq
+
 from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.composition import compose
 from dpbo.errors import InputError
@@ -30,7 +32,7 @@ from dpbo.validation import Count, Positive, ScoreRange, between, checked
 
 SHAPE = 3.0
 """Shape of the negative binomial number of runs; the cheapest in runs and epsilon on the public table of DP-SGD runs."""
-_PRECISION = 1e-4
+_OCTAVE = 8192  # multipliers are searched among so many steps between a number and its double
 
 
 @checked
@@ -165,11 +167,11 @@ class _Strategy(NamedTuple):
 
 def _plan(name: str, strategy: _Strategy, budget: Budget, config: DPSGDConfig, adjacency: Adjacency, unit: float) -> TuningPlan:
     """`unit`: how far one validation record moves the mean score."""
-    epsilon, delta = budget.epsilon or 0.0, budget.delta or 0.0
+    delta = budget.delta or 0.0
     runs, usually, cost, run_count, spread = strategy
 
     def least_noise(event: Callable[[float], Event]) -> float:
-        return _least(lambda multiplier: compose([cost(event(multiplier))], delta=delta).epsilon <= epsilon, budget, name)
+        return _least(lambda multiplier: compose([cost(event(multiplier))], delta=delta).epsilon, budget, name)
 
     def with_noise(multiplier: float) -> DPSGDConfig:
         return dataclasses.replace(config, noise_multiplier=multiplier)
@@ -188,21 +190,28 @@ def _plan(name: str, strategy: _Strategy, budget: Budget, config: DPSGDConfig, a
     return TuningPlan(name, fitted, multiplier, multiplier * unit, runs, usually, run_epsilon, tuple(events), run_count, spread)
 
 
-def _least(fits: Callable[[float], bool], budget: Budget, strategy: str) -> float:
-    """The least noise multiplier that fits, rounded up in the fifth digit."""
-    given = f"epsilon={budget.epsilon:g}, delta={budget.delta:g}"
-    high = 1.0
-    while not fits(high):
-        high *= 2.0
-        if high > 1e6:
+def _least(spent: Callable[[float], float], budget: Budget, strategy: str) -> float:
+    """The least noise multiplier whose epsilon, `spent`, is within the budget, rounded up to a power of 2^(1/8192).
+
+    A root finder only says where to look. The multiplier that is returned was itself composed and fits.
+    """
+    given, epsilon = f"epsilon={budget.epsilon:g}, delta={budget.delta:g}", budget.epsilon or 0.0
+
+    def excess(octaves: float) -> float:
+        return math.log(min(max(spent(2.0**octaves) / epsilon, 1e-9), 1e9))
+
+    high = 0.0
+    while spent(2.0**high) > epsilon:
+        high += 1.0
+        if high == 20.0:
             remedy = f"No noise multiplier up to 1e6 meets {given} with the strategy {strategy!r}. Raise epsilon or lower `runs`."
             raise InputError("budget", given, "enough for these runs", remedy)
-    low = high / 2.0
-    while fits(low):
-        low, high = low / 2.0, low
-        if high < 1e-3:
+    low = high - 1.0
+    while spent(2.0**low) <= epsilon:
+        low, high = low - 1.0, low
+        if high == -10.0:
             raise InputError("budget", given, "one that needs noise", f"A noise multiplier of 0.001 already meets {given}. Lower epsilon.")
-    while high / low > 1 + _PRECISION:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+    place = math.ceil(brentq(excess, low, high, xtol=0.05 / _OCTAVE) * _OCTAVE)
+    while spent(2.0 ** (place / _OCTAVE)) > epsilon:
+        place += 1
+    return 2.0 ** (place / _OCTAVE)
