@@ -30,6 +30,7 @@ _FURTHEST = 600.0  # for larger losses only the other bounds are used
 _MOST_POINTS = 1 << 22
 _LARGEST_EXPONENT = 600.0  # beyond it float64 cannot represent the tail's mass under the tilt
 _ROUNDING = 2.0**-51
+_DEAD = 80.0  # powers below e^-80 are left out of a transform
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def _tilted(pairs: Mapping[Pair, int], delta: float, inflation: float) -> _Tilte
     step = max(math.sqrt(6 * inflation * variance / total), max(high - low for low, high in spans) / _MOST_POINTS)
     while True:
         tilted = _Tilted([_discretised(pair, count, step, tail) for pair, count in pairs.items()], step, delta)
-        if tilted.points() <= _MOST_POINTS:
+        if tilted.points <= _MOST_POINTS:
             return tilted
         step *= 2.0
 
@@ -144,6 +145,8 @@ class _Tilted:
         self.tilt = math.exp(minimize_scalar(chernoff, bounds=ends, method="bounded", options={"xatol": 0.05}).x)
         self.level, self.mean, variance = self.moments(self.tilt)
         self.deviation = math.sqrt(max(variance, step**2))
+        self.least = self.mean - 8 * self.deviation - 8 / self.tilt  # smaller losses are of no use at this delta
+        self.first, self.points = self._window()
 
     def moments(self, tilt: float) -> tuple[float, float, float]:
         """log M, mean and variance of the composed loss under the tilt."""
@@ -158,24 +161,31 @@ class _Tilted:
         weights, level = self._weights(tilt)
         return float(self.counts @ (np.log(np.add.reduceat(weights, self._starts)) + level))
 
-    def points(self) -> int:
-        """Number of grid points of the window, outside which less than e^-_CUT of the tilted mass lies, on either side, by Chernoff."""
-        widths = []
-        for sign in (1.0, -1.0):
+    def _window(self) -> tuple[int, int]:
+        """First grid point and number of points. Less than e^-_CUT of the tilted mass lies outside, on either side, by Chernoff."""
+        reach = []
+        for sign in (-1.0, 1.0):
             tried = [(self.log_moment(self.tilt + sign * t) - self.level - sign * t * self.mean + _CUT) / t
-                     for t in np.array([2.0, 4.0, 8.0, 16.0]) / self.deviation]  # fmt: skip
-            widths.append(min(tried))
-        return next_fast_len(2 * math.ceil(max(widths) / self.step) + 2, real=True)
+                     for t in np.array([2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]) / self.deviation]  # fmt: skip
+            reach.append(min(tried))
+        low, high = min(self.mean - reach[0], self.least), self.mean + reach[1]
+        first = math.floor(low / self.step)
+        return first, next_fast_len(math.ceil(high / self.step) - first + 2, real=True)
 
-    def spectrum(self, points: int) -> NDArray[np.complex128]:
-        """The composition's transform, on a circle of so many grid points."""
-        product = np.ones(points // 2 + 1, dtype=np.complex128)
+    def spectrum(self) -> NDArray[np.complex128]:
+        """The composition's transform, on a circle of the window's length."""
+        product, points = np.ones(self.points // 2 + 1, dtype=np.complex128), self.points
         weights, _ = self._weights(self.tilt)
         for part, start, length in zip(self.parts, self._starts, self._lengths, strict=True):
             tilted = weights[start : start + length]
             places = (part.first + np.arange(length)) % points
             one = rfft(np.bincount(places, tilted / tilted.sum(), points))
-            product *= one if part.count == 1 else one**part.count
+            if part.count > 1:
+                live = one.real**2 + one.imag**2 > math.exp(-2 * _DEAD / part.count)  # few frequencies of a smooth composition are
+                powers = np.zeros_like(one)
+                powers[live] = one[live] ** part.count
+                one = powers
+            product *= one
         return product
 
     def _weights(self, tilt: float) -> tuple[Array, Array]:
@@ -188,27 +198,26 @@ def _curve(tilted: _Tilted, delta: float) -> tuple[Array, Array] | None:
     """(losses, deltas) of the composed curve around delta, errors included; it is linear in e^epsilon between grid points.
 
     None where floats cannot represent that part of the tail."""
-    step, points = tilted.step, tilted.points()
-    spectrum = tilted.spectrum(points)
-    first = round(tilted.mean / step) - points // 2
-    places = first + np.arange(points)
-    composed = np.maximum(irfft(spectrum, points)[places % points], 0.0)
-    rounding = _ROUNDING * math.log2(points) * float(np.abs(spectrum).mean()) * (2 + float(tilted.counts.sum()))
-    losses = step * places.astype(np.float64)
-    wanted = losses >= tilted.mean - 8 * tilted.deviation - 8 / tilted.tilt
-    losses, composed = losses[wanted], composed[wanted] + rounding
+    step, first, points, spectrum = tilted.step, tilted.first, tilted.points, tilted.spectrum()
+    losses = step * np.arange(first, first + points, dtype=np.float64)
+    wanted = int(np.searchsorted(losses, tilted.least))
+    composed = irfft(spectrum, points)
+    start = (first + wanted) % points
+    composed = np.concatenate([composed[start:], composed[:start]])[: points - wanted]
+    rounding = _ROUNDING * math.log2(points) * float(np.abs(spectrum).mean()) * (2 + float(tilted.counts.sum())) + math.exp(-_DEAD)
+    losses, composed = losses[wanted:], np.maximum(composed, 0.0) + rounding
     exponent = tilted.level - tilted.tilt * float(losses[0])
     if exponent - math.log(delta) > _LARGEST_EXPONENT:
         return None
     scale = math.exp(exponent)
-    untilted = composed * np.exp(-tilted.tilt * (losses - losses[0]))
+    decay = np.exp(-tilted.tilt * (losses - losses[0]))
+    untilted = composed * decay
     after = np.concatenate([np.cumsum(untilted[::-1])[::-1][1:], [0.0]])  # the mass beyond each place
     # the same with mass k steps beyond discounted by e^(-k step), by T_j = e^-step (T_{j+1} + v_{j+1}), so that nothing overflows
     discounted = lfilter([0.0, math.exp(-step)], [1.0, -math.exp(-step)], untilted[::-1])[::-1]
     above = np.maximum(after - discounted, 0.0)
-    cut = math.exp(-_CUT) * np.exp(-tilted.tilt * (losses - losses[0]))
     infinite = sum(part.infinite * part.count for part in tilted.parts)
-    return losses, scale * (above * (1 + 1e-9) + cut) + infinite
+    return losses, scale * (above * (1 + 1e-9) + math.exp(-_CUT) * decay) + infinite
 
 
 def _crossing(losses: Array, curve: Array, delta: float) -> float:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from scipy.special import logsumexp
 
 from dpbo.accounting import event_costs, selection_bounds
 from dpbo.accounting.dominating_pairs import log_mixture
@@ -149,8 +148,15 @@ def _quadrature(sigma: float, rate: float, relation: str, order: float) -> float
         pairs = [(up, np.zeros_like(x)), (np.zeros_like(x), up)]
     else:
         pairs = [(up, log_mixture(x, sigma, rate, -1.0))]  # the other direction is its mirror image
-    excess = max(float(logsumexp(normal + q + _log_gain(p - q, order))) for p, q in pairs) + math.log(step)
+    excess = max(_log_sum(normal + q + _log_gain(p - q, order)) for p, q in pairs) + math.log(step)
     return float(np.logaddexp(0.0, excess)) / (order - 1)
+
+
+def _log_sum(logs: Array) -> float:
+    """The logarithm of a sum, from the logarithms of its terms."""
+    top = max(float(logs.max()), -1e300)  # finite where all terms are 0
+    with np.errstate(divide="ignore"):
+        return top + float(np.log(np.exp(logs - top).sum()))
 
 
 def _log_gain(loss: Array, order: float) -> Array:
