@@ -8,12 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from dpbo.accounting.calibration import exact_share
 from dpbo.errors import InputError, PrivacyError
 from dpbo.integrations.http.commands import curate_options, model_options
-from dpbo.privacy import Budget
 
 _LISTED = 8  # numbers of a release, or of its point, that `ledger show` prints
 
@@ -93,7 +89,9 @@ def _demo(options: argparse.Namespace) -> None:
 
 
 def _plan(options: argparse.Namespace) -> None:
+    from dpbo.accounting.calibration import exact_share
     from dpbo.planning import noise_table, plan, plans_table
+    from dpbo.privacy import Budget
 
     given = None if options.range is None else tuple(options.range)
     table = noise_table(
@@ -149,6 +147,7 @@ def _ledger(options: argparse.Namespace) -> None:
 
 def _shown(value: dict[str, Any]) -> str:
     """A released value with the standard deviation of its noise, and its point where it has one; long ones are cut."""
+    import numpy as np
 
     def numbers(held: Any) -> str:
         values = np.ravel(held)

@@ -16,7 +16,6 @@ from concurrent.futures import Executor, Future
 from fractions import Fraction
 from typing import Annotated, Any
 
-import scipy.stats
 import torch
 from botorch.models import SingleTaskGP
 
@@ -261,6 +260,8 @@ class PrivateObjective:
         X, Y, Yvar = self.history()
         if not len(X):
             raise InputError("objective", "without values", "one that has released a value", "Evaluate some points first.")
+        import scipy.stats  # takes long, and few need it
+
         numbers = {f"x{i}": scipy.stats.uniform(0, 1) for i in range(X.shape[1])}
         return builder(Space(**numbers) if space is None else space, X, Y, Yvar)
 

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import minimize_scalar
-from scipy.signal import lfilter
 
 from dpbo.accounting.dominating_pairs import Pair
 
@@ -198,6 +197,8 @@ def _curve(tilted: _Tilted, delta: float) -> tuple[Array, Array] | None:
     """(losses, deltas) of the composed curve around delta, errors included; it is linear in e^epsilon between grid points.
 
     None where floats cannot represent that part of the tail."""
+    from scipy.signal import lfilter  # imports scipy.stats, which most users do not need
+
     step, first, points, spectrum = tilted.step, tilted.first, tilted.points, tilted.spectrum()
     losses = step * np.arange(first, first + points, dtype=np.float64)
     wanted = int(np.searchsorted(losses, tilted.least))
