@@ -201,6 +201,7 @@ def best_point(
         return maximize(qLogNoisyExpectedImprovement(gp, X, sampler=sampler, X_pending=expected), space, bounds)
 
 
+@torch.enable_grad()  # BoTorch's L-BFGS needs gradients, also where the caller has turned them off
 def maximize(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tensor) -> torch.Tensor:
     """The acquisition's best point, `1 x d`, within bounds (`2 x d`); steps and categories keep to the space's own.
 

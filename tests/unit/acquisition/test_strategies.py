@@ -66,7 +66,8 @@ def test_a_proposal_is_in_the_space_and_follows_from_the_values_alone(name):
         torch.rand(3)  # whatever else draws in between
         assert x.shape == (1, 3)
         assert _allowed(space, x[0])
-        assert torch.equal(x, PROPOSERS[name](space, *told, seed=1))
+        with torch.no_grad():  # as a caller may have it: the search turns gradients on by itself
+            assert torch.equal(x, PROPOSERS[name](space, *told, seed=1))
 
 
 def test_values_that_carry_a_gradient_are_refused_by_name():
