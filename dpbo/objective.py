@@ -1,4 +1,4 @@
-"""A private objective: the one changed line of a BoTorch loop.
+"""A private objective, for a BoTorch loop in place of the function that it optimises.
 
     objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=40, fit=train)
     Y, Yvar = objective(X)                        # straight into SingleTaskGP(X, Y, train_Yvar=Yvar)

@@ -43,7 +43,7 @@ def blocks(page):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_whole_loop(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    loop = "".join(blocks("docs/how-to/index.md") + blocks("docs/how-to/loop.md")).replace("evaluations=30", "evaluations=10")
+    loop = "".join(blocks("docs/how-to/index.md") + blocks("docs/how-to/loop.md")).replace("evaluations=30", "evaluations=11")
     outputs = []
     for _ in range(2):
         exec(compile(loop, "loop.md", "exec"), {})
@@ -77,7 +77,7 @@ def test_the_search_in_scikit_learns_words(capsys):
 def test_the_loops_block(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     given = """
-records = X_val, y_val
+records, public_records = (X_val, y_val), (X_train, y_train)
 X = torch.rand(3, 1, dtype=torch.float64)
 train = lambda x: SVC(C=10 ** float(x[0])).fit(X_train, y_train)
 score = lambda model, records: model.predict(records[0]) == records[1]

@@ -1,4 +1,4 @@
-"""PrivateObjective: the one changed line of a BoTorch loop."""
+"""PrivateObjective, in the place of the function that a BoTorch loop optimises."""
 
 import functools
 import warnings
