@@ -74,8 +74,9 @@ class BudgetExceeded(PrivacyError):
         self.requested, self.remaining, self.budget, self.unit = requested, left, budget, unit
         counted = isinstance(budget, int) or unit == "slots" or not budget  # a share of a count is no share of the privacy budget
         share, rest = ("", "") if counted else (f" ({100 * part / budget:.4g} % of the budget)" for part in (requested, left))
+        needed = f"{requested:.6g} {unit.removesuffix('s') if requested == 1 else unit}{share}"
         super().__init__(
-            f"{what} needs {requested:.6g} {unit}{share}; {left:.6g} of {budget:.6g} {unit} are left{rest}. Nothing was charged. {account} "
+            f"{what} needs {needed}; {left:.6g} of {budget:.6g} {unit} are left{rest}. Nothing was charged. {account} "
             "Beyond this budget nothing more may be released about these records, with this ledger or another."
         )
 

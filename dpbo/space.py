@@ -9,6 +9,7 @@ logarithm; whole-number distributions and lists or arrays of numbers are evenly 
 
 import math
 import numbers
+import reprlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -44,13 +45,15 @@ class _Continuous:
 class _Listed:
     """A parameter that is one of a list of values: evenly spaced steps in [0, 1], or categories 0, 1, ..."""
 
-    allowed = "one of the values of this space"
-
     def __init__(self, values: tuple[Any, ...], *, categories: bool) -> None:
         self.values, self.categories = values, categories
         spacing = 1 if categories else max(len(values) - 1, 1)
         self.grid = [i / spacing for i in range(len(values))]  # the values' coordinates
         self.lower, self.upper = 0.0, self.grid[-1]
+
+    @property
+    def allowed(self) -> str:
+        return f"one of {reprlib.repr(list(self.values))}"
 
     def decode(self, u: float) -> Any:
         place = round(u) if self.categories else round(u * (len(self.values) - 1))
@@ -69,7 +72,7 @@ class Space:
     Attributes:
         names: parameter of each coordinate.
         specs: each parameter as it was given.
-        bounds: `2 x d` float64, for `optimize_acqf`.
+        bounds: `2 x d` float64, for `optimize_acqf`: the ends of each coordinate, not of the parameter's values.
         discrete_dims, cat_dims: coordinate -> allowed values, for `optimize_acqf_mixed_alternating`; `list(cat_dims)` for
             `MixedSingleTaskGP`.
 
@@ -88,6 +91,9 @@ class Space:
         listed = {i: axis for i, axis in enumerate(axes) if isinstance(axis, _Listed)}
         self.discrete_dims = {i: axis.grid for i, axis in listed.items() if not axis.categories}
         self.cat_dims = {i: axis.grid for i, axis in listed.items() if axis.categories}
+
+    def __repr__(self) -> str:
+        return f"Space({', '.join(f'{name}: {axis.allowed}' for name, axis in self._axes.items())})"
 
     def decode(self, x: Annotated[torch.Tensor, FINITE]) -> dict[str, Any]:
         """The parameters, by name, at a point of shape `d`; coordinates between two steps go to the nearer one."""

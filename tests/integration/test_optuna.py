@@ -49,7 +49,7 @@ def test_a_study_stops_when_the_plan_is_used_up(sampler):
         assert SPACE.decode(x) == pytest.approx(trial.params, rel=1e-9)
     study.optimize(private, n_trials=50)
     assert [trial.state for trial in study.trials[6:]] == [TrialState.PRUNED], "one trial finds nothing left, and ends without a value"
-    with pytest.raises(BudgetExceeded, match="0 of 6 slots are left") as caught:
+    with pytest.raises(BudgetExceeded, match="needs 1 evaluation; 0 of 6 evaluations are left") as caught:
         private(study.ask())
     assert isinstance(caught.value, BudgetSpent)
 

@@ -33,6 +33,13 @@ def test_log_uniform_is_linear_in_the_logarithm_and_an_end_that_is_off_by_roundi
     assert space.encode({"a": 0.8, "C": 1e-2 * (1 - 1e-15)}).tolist() == pytest.approx([1.0, 0.0], abs=1e-12)
 
 
+def test_its_repr_and_its_errors_say_what_each_parameter_may_be():
+    shown = "C: a number from 0.01 to 1000, depth: one of [2, 3, 4, 5, 6, 7, ...], kernel: one of ['rbf', 'poly', 'linear']"
+    assert repr(SPACE).startswith(f"Space({shown}, k: one of [10, 30, 100], z: a number from -3.09")
+    with pytest.raises(InputError, match=r"must be one of \['rbf', 'poly', 'linear'\]"):
+        SPACE.encode({"C": 1.0, "depth": 2, "kernel": "sigmoid", "k": 10, "z": 0.0})
+
+
 def test_every_sample_round_trips_and_is_allowed():
     X = SPACE.sample(64, seed=1)
     for x in X:

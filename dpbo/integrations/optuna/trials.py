@@ -2,10 +2,10 @@
 
     private = TrialObjective(objective, space)
     study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner(), sampler=NoiseAwareSampler(space))
-    study.optimize(private, n_trials=40)     # stops by itself when the reservation is used up
+    private.resume(study)                    # adds values that the ledger has and the study lacks, because a worker was killed
+    study.optimize(private)                  # ends when all evaluations are released
 
-The first trial of an empty study adds the values that the ledger already has. A study that was kept and may lack some, because a worker
-was killed, gets them by `private.resume(study)`.
+Without `resume` the first trial of an empty study adds the values that the ledger already has, and a study that was kept gets none.
 
 A study and its storage hold released values, public points and the noise's variance, so samplers, plots, importances and dashboards may use
 them freely. Fit and score never get the trial, so no raw score can be reported or pruned on.
@@ -154,7 +154,7 @@ class TrialObjective:
         After a kill the ledger may hold values that were charged and never reached Optuna. Call it before the study's workers start, in
         each of them if you like: it runs under the ledger's lock. Do not call it while workers run: a value that one of them is about to
         return would be in the study twice (`NoiseAwareSampler` and `recommended_trial` count it once).
-        A killed worker's own trial stays RUNNING; an RDBStorage with a heartbeat lets it fail.
+        A killed worker's own trial stays RUNNING, until `study.tell(number, state=TrialState.FAIL)` or an RDBStorage with a heartbeat ends it.
 
         Raises:
             InputError: an unsuitable study, or one whose trials are kept in the ledger's own SQLite file.
@@ -186,7 +186,7 @@ class TrialObjective:
         _stop(study)
         objective = self.objective
         account = objective.curator.ledger.account()
-        raise BudgetSpent(1, objective.remaining, objective.evaluations, "slots", f"the trial for {objective.name!r}", account)
+        raise BudgetSpent(1, objective.remaining, objective.evaluations, "evaluations", f"the trial for {objective.name!r}", account)
 
 
 def require_suitable(study: optuna.Study) -> None:
