@@ -138,12 +138,16 @@ class PlanChanged(LedgerMismatch):
 
     def __init__(self, plan: str, field: str) -> None:
         self.plan, self.field = plan, field
-        PrivacyError.__init__(
-            self,
-            f"the reservation {plan!r} began with another value of {field}, and what it has released belongs to that one. Nothing was "
-            "charged. Resume it with the same value, or choose another name. A score is the same only if the numbers, text and functions "
-            "that it refers to are. If the question is the same nevertheless, delete the file of fingerprints beside the ledger.",
+        records = field.endswith("records")
+        remedy = (
+            "Give the records that it began with, in any order, or choose another name for these."
+            if records
+            else "Give the same one, or choose another name. It is the same only if the numbers, text and functions that it refers to are. "
+            "If only its code was rewritten and the question is the same, delete the file of fingerprints beside the ledger."
         )
+        article, those = ("other", "those") if records else ("another", "that one")
+        began = f"the reservation {plan!r} began with {article} {field}, and its released values belong to {those}. Nothing was charged."
+        PrivacyError.__init__(self, f"{began} {remedy}")
 
 
 class LedgerCorrupt(LedgerError):

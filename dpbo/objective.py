@@ -78,10 +78,9 @@ class PrivateObjective:
         evaluations: number of points that may be released.
         fit: `fit(x) -> model`, from public records only. If it raises an exception, nothing is charged.
         name: name of the plan in the ledger. The same name and terms resume the plan, which needs the records, score and fit that it began
-            with. The log says how many evaluations were resumed, and how many were charged but not delivered because the process was
-            killed.
+            with. The log says how many values were resumed, and how many were charged but not delivered because the process was killed.
         budget: what all evaluations together may spend: a `Budget`, or a share in (0, 1] of the curator's. 1 leaves nothing for another
-            release. Under `Planned`, which lists what each release takes: 1.
+            release, such as the final score. Under `Planned`, which lists what each release takes: 1.
         weights: one number a metric, for several metrics: a metric of twice the weight gets half the noise relative to its range.
         max_records_per_unit: a unit with r records counts as min(r, this) records, each with the mean of its scores; 1: all units count
             alike.
@@ -374,9 +373,9 @@ class PrivateObjective:
             self.curator.deliver()  # a value may wait here
             lost = done - len(self.curator.ledger.values(self.name))
             if not self.curator.rank:
-                fate = f"{lost} lost: charged, but never delivered" if lost else "0 lost"
-                level = logging.WARNING if lost else logging.INFO
-                _LOG.log(level, "%r: resumed %d of %d evaluations, %s", self.name, done, self.evaluations, fate)
+                fate = f"{lost} (charged, but never delivered)" if lost else "0"
+                level, left = logging.WARNING if lost else logging.INFO, self.evaluations - done
+                _LOG.log(level, "%r: values resumed: %d, lost: %s, evaluations left: %d", self.name, done - lost, fate, left)
         self._bar = progress_bar(self.name, self.evaluations, done=done, rank=self.curator.rank, hidden=not self._progress)
         for std, (lower, upper) in zip(self.noise_std.tolist(), mean.ranges, strict=True):
             if std > (upper - lower) / 10:

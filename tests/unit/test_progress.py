@@ -57,6 +57,7 @@ def test_the_log_says_what_was_reserved_released_resumed_and_lost_and_no_value(t
     ledger.charge("objective", ledger.reservation("objective").event, lost, "objective")  # a process killed here leaves this
     objective(tmp_path, records)
     assert caplog.records[-1].levelname == "WARNING"
-    for line in ("'objective': reserved 4 releases", "'objective': released 1 of 4", "'objective': resumed 2 of 4 evaluations, 1 lost"):
+    resumed = "values resumed: 1, lost: 1 (charged, but never delivered), evaluations left: 2"
+    for line in ("'objective': reserved 4 releases", "'objective': released 1 of 4", f"'objective': {resumed}"):
         assert line in caplog.text
     assert f"{Y.item():.3g}" not in caplog.text

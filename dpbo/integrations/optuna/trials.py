@@ -154,7 +154,7 @@ class TrialObjective:
         After a kill the ledger may hold values that were charged and never reached Optuna. Call it before the study's workers start, in
         each of them if you like: it runs under the ledger's lock. Do not call it while workers run: a value that one of them is about to
         return would be in the study twice (`NoiseAwareSampler` and `recommended_trial` count it once).
-        A killed worker's own trial stays RUNNING, until `study.tell(number, state=TrialState.FAIL)` or an RDBStorage with a heartbeat ends it.
+        A killed worker's own trial stays RUNNING, until `study.tell(number, state=TrialState.FAIL)` or a heartbeat ends it.
 
         Raises:
             InputError: an unsuitable study, or one whose trials are kept in the ledger's own SQLite file.

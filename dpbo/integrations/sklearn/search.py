@@ -37,7 +37,7 @@ from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.space import Space
 from dpbo.statement import Statement
-from dpbo.validation import Count, Seed, at_least, between, checked, require_settings
+from dpbo.validation import Count, Seed, at_least, between, checked, require_settings, warn
 
 _STRATEGIES: dict[str, strategies.Strategy] = {
     "free": strategies.by_free_choice,
@@ -56,6 +56,10 @@ _WEIGHTS = (
 _REFIT = (
     "A model trained on protected records reveals them: best_estimator_ is always trained on the training records, and predict uses it. A "
     "metric's name, which picks one of several in scikit-learn, goes to scoring=."
+)
+_NOT_REHEARSED = (
+    "strategy='auto' cannot rehearse scoring={!r}, which is not a mean of one number per record: it searches on noised scores, as "
+    "strategy='bo' does, and rehearsal_ and free_params_ are None. Pass strategy='bo', or a scoring such as 'neg_brier_score'."
 )
 _FEW_RELEASES = (*strategies.REHEARSED, "grid")
 _REPEATED = (
@@ -129,7 +133,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         cv_results_: the same dict, where scikit-learn's users look; nothing in it was cross-validated on protected records.
         best_index_: the recommended configuration's place in `results_`; None if it is none of these ("gibo").
         free_params_, rehearsal_: with "auto", "weighted_cv" and "list": the best cross-validated configuration, which costs no privacy, and
-            the `Rehearsal`.
+            the `Rehearsal`; else None.
         statement_: the guarantee when `fit` ended.
     """
 
@@ -238,6 +242,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         strategy, curator = self.strategy, X_val
         if strategy == "auto" and (scoring.cells is not None or self.mechanism is not None or y_train is None):
             strategy = "bo"  # no scores of single records to rehearse with, or nothing to protect
+            if scoring.cells is not None:
+                warn(_NOT_REHEARSED.format(self.scoring), UserWarning)
         if not isinstance(X_val, Curator):
             example = None if y_train is None else training.first_rows(X_train, y_train)
             curator = self._curator(X_val, y_val, groups, adjacency, example, strategy)
@@ -257,6 +263,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
 
     def _search(self, task: Task, trainer: Trainer) -> None:
         strategies.require_strategy_fits(task)
+        self.rehearsal_: Any = None
+        self.free_params_: Any = None
         begun = task.begun()
         if not begun:
             if task.baseline is None:

@@ -56,7 +56,7 @@ from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.mechanisms.selection import SelectionMechanism
 from dpbo.models.builders import default_gp, sparse_gp
-from dpbo.objective import PrivateObjective
+from dpbo.objective import NoiseWarning, PrivateObjective
 from dpbo.privacy import Adjacency, PrivacyUnit
 from dpbo.progress import progress_bar
 from dpbo.queries.cells import CellMeans
@@ -64,7 +64,7 @@ from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.queries.utilities import CandidateScores
 from dpbo.space import Space
-from dpbo.validation import at_least, between, require
+from dpbo.validation import at_least, between, require, warn
 
 Strategy = Callable[..., Found]
 _SMOOTH = ("true_class_probability", "neg_brier_score")  # weighted_cv's own search adds to the gain; by accuracy it took from it
@@ -152,6 +152,8 @@ def by_search(task: Task) -> Found:
     design, model = task.space.sample(initial, seed=task.seed), sparse_gp if task.strategy == "saas" else default_gp
     X, y, yvar = _observations(task, objective)
     task.trainer.fit_ahead(design[len(X) :], task.n_jobs)
+    if objective.remaining == task.evaluations and task.scoring.cells is not None and task.baseline is None:
+        _warn_of_noise(task, objective, task.trainer(design[0]))
     while objective.remaining:
         t = len(X)
         objective(design[t : t + 1] if t < initial else _propose(task, X, y, yvar, initial))
@@ -162,6 +164,22 @@ def by_search(task: Task) -> Found:
     mean = posterior_mean(task.space, X, y, yvar, model=model)
     score, noise_std = y[:, 0].numpy(), yvar[:, 0].sqrt().numpy()
     return Found(X[mean.argmax()], X, _results(task, X, score=score, noise_std=noise_std, posterior_mean=mean.numpy()))
+
+
+def _warn_of_noise(task: Task, objective: PrivateObjective, model: Any) -> None:
+    """Warn where the score made from cells will have large noise, though the cells' shares have little: as on the training records."""
+    if model is None or task.trainer.example() is None:
+        return
+    X, y = task.trainer.table()
+    places = tensor_of(task.scoring(model, (X, y))).long()
+    shares = torch.bincount(places[places >= 0], minlength=objective.metrics).double() / len(places)
+    _, variance = task.scoring.observed(shares.unsqueeze(0), objective.noise_std.unsqueeze(0) ** 2)
+    (std,), (lower, upper) = variance.sqrt()[0].tolist(), task.scoring.bounds
+    if std > (upper - lower) / 20:  # half of the share at which PrivateObjective warns: ROC AUC uses half of its range
+        text = (f"each score by scoring={task.terms['scoring']!r} will have noise of standard deviation about {std:.2g}, more than a "
+                f"twentieth of its range ({lower:g}, {upper:g}): plan fewer evaluations, a larger budget or more units, or tune a score of "
+                "single records, such as 'neg_brier_score'.")  # fmt: skip
+        warn(text, NoiseWarning)
 
 
 def _propose(task: Task, X: torch.Tensor, y: torch.Tensor, yvar: torch.Tensor, initial: int) -> torch.Tensor:
