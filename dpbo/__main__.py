@@ -135,13 +135,19 @@ def _ledger(options: argparse.Namespace) -> None:
         print(form(compose_statement(ledger)))
     else:
         records = ledger.records()
+        answered = {record.body["entry"] for record in records if record.kind == "value"}
+        lost = {record.seq for record in records if record.kind == "charge" and "slots" in record.body} - answered
         for record in records:
-            print(f"{record.seq:5d}  {record.kind:8s} {record.name:20s} {record.hash[:16]}")
+            print(f"{record.seq:5d}  {record.kind:8s} {record.name:20s} {record.hash[:16]}{'  value lost' if record.seq in lost else ''}")
             for value in record.body["values"] if record.kind == "value" else ():
                 print(f"       {_shown(value)}")
         use = BudgetUse.of(ledger, records, ledger.budget.delta)
-        left = "" if use.epsilon_left is None else f"; epsilon {format_down(use.epsilon_left)} is left"
-        print(f"\nBudget: {use.budget}. Spent {float(use.spent_share):.1%}, with reservations {float(use.reserved_share):.1%}{left}.\n")
+        left = "" if use.epsilon_left is None else f"; a further budget of epsilon {format_down(use.epsilon_left)} is left"
+        unit = ledger.accounting.unit.removeprefix("of ")
+        shares = f"Spent {float(use.spent_share):.1%}, with reservations {float(use.reserved_share):.1%} (shares of {unit})"
+        if lost:
+            print(f"\nCharges without a value: {len(lost)}. It is lost and is never drawn again, unless a process is releasing it now.")
+        print(f"\nBudget: {use.budget}. {shares}{left}.\n")
         print(compose_statement(ledger))
 
 

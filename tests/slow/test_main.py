@@ -68,7 +68,7 @@ def test_the_ledger_can_be_shown_verified_and_exported(job):
     _, out, _ = printed("ledger", "show", file)
     assert all(f"       {value:.4g}" in out for value in released)
     assert "Budget: epsilon 1" in out
-    assert "with reservations 100.0%; epsilon 0.0 is left." in out
+    assert "with reservations 100.0% (shares of epsilon); a further budget of epsilon 0.0 is left." in out
     for action in ("show", "form"):
         status, out, _ = printed("ledger", action, file)
         assert status == 0

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo.__main__ import main
 from dpbo.integrations.opacus import DPSGDConfig, plan_tuning
 from dpbo.papers.em import DPKMeans
 
@@ -46,7 +47,7 @@ def test_bars_count_on_a_terminal_and_show_no_times(tmp_path, monkeypatch):
     assert not re.search(r"\d:\d\d|it/s|s/it|\?", shown), shown
 
 
-def test_the_log_says_what_was_reserved_released_resumed_and_lost_and_no_value(tmp_path, caplog):
+def test_the_log_says_what_was_reserved_released_resumed_and_lost_and_no_value(tmp_path, caplog, capsys):
     records = torch.rand(2000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(73))
     caplog.set_level(logging.INFO, "dpbo")
     first = objective(tmp_path, records)
@@ -61,3 +62,7 @@ def test_the_log_says_what_was_reserved_released_resumed_and_lost_and_no_value(t
     for line in ("'objective': reserved 4 releases", "'objective': released 1 of 4", f"'objective': {resumed}"):
         assert line in caplog.text
     assert f"{Y.item():.3g}" not in caplog.text
+    assert main(["ledger", "show", str(tmp_path / "l.db")]) == 0
+    shown = capsys.readouterr().out
+    assert [line.endswith("  value lost") for line in shown.splitlines() if " charge " in line] == [False, True]
+    assert "Charges without a value: 1." in shown
