@@ -7,7 +7,7 @@ with probability 2^-64. A table counts as its rows' fingerprints in sorted order
 Fingerprints of records are private: a reader who could try keys or compare them over time would learn of records. None enters a ledger.
 They stay in memory, or in the file `<ledger>.fingerprints` beside the ledger, which only the operator may read (mode 0600). It holds the
 key and, for each plan, the fingerprints of the records and of what else the plan was given. Back it up with the records, not with the
-ledger. Where it is missing, a plan is taken to go on with what it began with. Plans of a ledger in memory or on a server are compared
+ledger. Where it is missing, the log warns, and a plan is taken to go on with what it began with. Plans of a ledger in memory or on a server are compared
 within this process alone.
 """
 
@@ -18,6 +18,7 @@ import contextlib
 import datetime
 import hashlib
 import json
+import logging
 import numbers
 import pathlib
 import sys
@@ -38,6 +39,7 @@ from dpbo.errors import InputError, LedgerUnavailable, PlanChanged
 from dpbo.fingerprint import fingerprint
 from dpbo.privacy import PrivacyUnit
 
+_LOG = logging.getLogger(__name__)
 Digests = NDArray[np.uint64]
 MOST_ROWS, _CHUNK_WORDS, _TABLES = 1 << 16, 1 << 21, 64
 _CELLS = (str, bytes, numbers.Number, datetime.date, datetime.time, datetime.timedelta, tuple, list, Mapping, np.ndarray, torch.Tensor)
@@ -211,6 +213,8 @@ def require_same(
         views[f"{ledger.birth.role} records"] = view
     current |= {name: digest for name, table_view in views.items() if (digest := table_digest(table_view, key)) is not None}
     plans = stored.setdefault("plans", {})
+    if begun and file is not None and plan not in plans:
+        _LOG.warning("%r: resumed unchecked, because %s does not tell which records, score and fit it began with", plan, file.name)
     first = plans.get(plan, {}) if begun else {}
     for name in current:
         if first.get(name, current[name]) != current[name]:

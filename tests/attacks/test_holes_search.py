@@ -161,6 +161,10 @@ def test_an_objective_and_a_gradient_run_resume_their_own_question_alone(tmp_pat
             objective(owner, **changed)
     assert len(objective(curator()).history()[1]) == 1
     assert "values resumed: 1, lost: 1 (charged, but never delivered), evaluations left: 2" in caplog.text
+    assert "unchecked" not in caplog.text
+    (tmp_path / "l.db.fingerprints").unlink()
+    objective(curator())
+    assert "'objective': resumed unchecked, because l.db.fingerprints does not tell" in caplog.text
     objective(curator(), score=shortened, name="another", budget=0.1, evaluations=1)
     terms: dict[str, Any] = {"bounds": box, "budget": 0.2, "iterations": 2, "batch_size": 3, "clip": 1.0}
     DPGIBO(curator(), shortened, **terms)
