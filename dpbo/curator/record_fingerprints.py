@@ -7,8 +7,8 @@ with probability 2^-64. A table counts as its rows' fingerprints in sorted order
 Fingerprints of records are private: a reader who could try keys or compare them over time would learn of records. None enters a ledger.
 They stay in memory, or in the file `<ledger>.fingerprints` beside the ledger, which only the operator may read (mode 0600). It holds the
 key and, for each plan, the fingerprints of the records and of what else the plan was given. Back it up with the records, not with the
-ledger. Where it is missing, the log warns, and a plan is taken to go on with what it began with. Plans of a ledger in memory or on a server are compared
-within this process alone.
+ledger. Where it is missing, the log warns, and a plan is taken to go on with what it began with. Plans of a ledger in memory or on a
+server are compared within this process alone.
 """
 
 from __future__ import annotations
