@@ -247,6 +247,20 @@ def test_a_model_that_cannot_be_copied_is_never_a_reference():
     assert all(method.options.get("largest_difference") is None for method in search.rehearsal_.methods)
 
 
+def test_a_score_that_cannot_be_rehearsed_and_one_that_has_large_noise_are_warned_of():
+    """And what an earlier fit of the same search found is gone."""
+    search = make(n_iter=4).fit(*TRAIN, *PROTECTED)
+    assert search.rehearsal_ is not None
+    with (
+        pytest.warns(UserWarning, match="strategy='auto' cannot rehearse scoring='roc_auc'") as told,
+        pytest.warns(NoiseWarning, match="each score by scoring='roc_auc' will have noise of standard deviation about"),
+    ):
+        search.set_params(scoring="roc_auc").fit(*TRAIN, *PROTECTED)
+    assert {warning.filename for warning in told} == {__file__}
+    assert search.rehearsal_ is search.free_params_ is None
+    make(n_iter=4, strategy="bo", scoring="roc_auc", budget=Budget.gdp(100.0)).fit(*TRAIN, *PROTECTED)  # little noise: no warning
+
+
 def test_a_resumed_search_keeps_its_method_and_refuses_other_cells(tmp_path):
     kept = {"dataset": "few", "ledger": str(tmp_path / "l.db"), "allow_repeated": False}
     first = make(**kept, **WEIGHTED).fit(*TRAIN, *PROTECTED)
@@ -281,17 +295,3 @@ def test_what_it_cannot_do_is_refused_before_anything_is_reserved():
         with pytest.raises(InputError, match=f"^{name}="):
             make(**{**settings, "budget": 1.0}).fit(*TRAIN, curator)
         assert not curator.ledger.head().used, name
-
-
-def test_a_score_that_cannot_be_rehearsed_and_one_that_has_large_noise_are_warned_of():
-    """And what an earlier fit of the same search found is gone."""
-    search = make(n_iter=4).fit(*TRAIN, *PROTECTED)
-    assert search.rehearsal_ is not None
-    with (
-        pytest.warns(UserWarning, match="strategy='auto' cannot rehearse scoring='roc_auc'") as told,
-        pytest.warns(NoiseWarning, match="each score by scoring='roc_auc' will have noise of standard deviation about"),
-    ):
-        search.set_params(scoring="roc_auc").fit(*TRAIN, *PROTECTED)
-    assert {warning.filename for warning in told} == {__file__}
-    assert search.rehearsal_ is search.free_params_ is None
-    make(n_iter=4, strategy="bo", scoring="roc_auc", budget=Budget.gdp(100.0)).fit(*TRAIN, *PROTECTED)  # little noise: no warning
