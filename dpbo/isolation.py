@@ -1,7 +1,7 @@
 """Five tools that keep private work from being seen or disturbed, in a process that several threads share.
 
 - `mute_warnings`: no warning is shown, in any thread: `warnings.catch_warnings` of two threads would undo each other
-- `seed_torch`: torch's CPU generator, seeded for a while by one thread at a time, as BoTorch's searches need it
+- `seed_torch`: torch's generators, seeded for a while by one thread at a time, as BoTorch's searches need it
 - `isolate_generators`: fresh generators of torch, its GPUs, numpy and Python, and the old ones back afterwards
 - `silence_descriptors`: standard output and error closed to C code and subprocesses, too
 - `watch_ctrl_c`: tells the signal Ctrl-C from a KeyboardInterrupt that a score raises on a record
@@ -57,19 +57,24 @@ def mute_warnings(*categories: type[Warning]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def seed_torch(seed: int) -> Iterator[None]:
-    """Seeds torch's CPU generator and restores its state afterwards. Threads wait for each other.
+    """Seeds torch's generators, of the CPU and of GPUs in use, and restores their states afterwards. Threads wait for each other.
 
-    `botorch.utils.manual_seed` would also seed every GPU, for good. And of two threads that use it at once, the last one to end would
+    `botorch.utils.manual_seed` would seed every GPU for good. And of two threads that use it at once, the last one to end would
     restore the seeded state of the other, so that whatever the process draws later follows from a public seed. Threads that draw meanwhile
     without seeding still get seeded numbers, so nothing private is ever drawn from torch's generator.
     """
     with _generator:
-        before = torch.random.get_rng_state()
+        gpus: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        before = torch.random.get_rng_state(), torch.cuda.get_rng_state_all() if gpus else []
         try:
             torch.default_generator.manual_seed(seed)
+            if gpus:
+                torch.cuda.manual_seed_all(seed)
             yield
         finally:
-            torch.random.set_rng_state(before)
+            torch.random.set_rng_state(before[0])
+            if gpus:
+                torch.cuda.set_rng_state_all(before[1])
 
 
 @contextlib.contextmanager

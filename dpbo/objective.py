@@ -179,7 +179,7 @@ class PrivateObjective:
             X: `q x d`, float64.
 
         Returns:
-            Y: `q x m`, Yvar: `q x m`, the known variance of the noise.
+            Y: `q x m`, Yvar: `q x m`, the known variance of the noise; on the device of X.
 
         Raises:
             InputError: a wrong shape or dtype, or a row far outside `bounds`; nothing was evaluated or charged.
@@ -189,12 +189,17 @@ class PrivateObjective:
             advice = f"Pass at most {left} of the rows. " if left else ""
             what, account = f"X of shape {tuple(X.shape)}, for {self.name!r},", self.curator.ledger.account()
             raise BudgetExceeded(len(X), left, self.evaluations, "evaluations", what, advice + account)
-        self._require_within_bounds("X", X)
-        return self._released([self.evaluate(x) for x in X.detach()], X.device)
+        points = X.detach().cpu()  # once for all rows: a GPU is waited for
+        self._require_within_bounds("X", points)
+        return self._released([self._evaluated(*pair) for pair in zip(X.detach(), points, strict=True)], X.device)
 
     def evaluate(self, x: Annotated[torch.Tensor, _POINT]) -> Handle:
         """Fit and score at one point (`d`), for a later release. Free; may be repeated."""
-        query, details = self._question(x)
+        return self._evaluated(x.detach(), x.detach().cpu())
+
+    def _evaluated(self, x: torch.Tensor, point: torch.Tensor) -> Handle:
+        """`evaluate` at x, whose copy on the CPU is `point`."""
+        query, details = self._question(x, point)
         try:
             return self.curator.evaluate(query, **details)
         except (ScoreError, PrivateFailure) as error:
@@ -209,7 +214,7 @@ class PrivateObjective:
         The order of release is public. If jobs are released as they finish, it depends on how long they take, which then must not depend on
         the records. `dpbo.algorithms.AsynchronousBO` releases in the order of submission by default.
         """
-        query, details = self._question(x)
+        query, details = self._question(x.detach(), x.detach().cpu())
         return self.curator.submit(query, executor, **details)
 
     def release(self, handles: Handle | Sequence[Handle]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -286,19 +291,19 @@ class PrivateObjective:
     def _query(self, x: torch.Tensor | None) -> Query:
         return self._mean(x) if self._sample_rate is None else PoissonSampled(self._mean(x), rate=self._sample_rate)
 
-    def _question(self, x: torch.Tensor) -> tuple[Query, dict[str, Any]]:
-        """The query at x and the details that the ledger stores with its value."""
-        query, details = self._query(x.detach()), {"x": x.tolist()}
-        self._require_within_bounds("x", x.unsqueeze(0))
+    def _question(self, x: torch.Tensor, point: torch.Tensor) -> tuple[Query, dict[str, Any]]:
+        """The query at x and the details that the ledger stores with its value; `point` is x on the CPU."""
+        query, details = self._query(x), {"x": point.tolist()}
+        self._require_within_bounds("x", point.unsqueeze(0))
         self._require_dimension([details["x"]])
         _made_by[query] = self.name, details
         return query, details
 
-    def _require_within_bounds(self, name: str, X: torch.Tensor) -> None:
-        """Raises InputError for a row of X (`q x d`) that is far outside the bounds."""
+    def _require_within_bounds(self, name: str, points: torch.Tensor) -> None:
+        """Raises InputError for a point (of `q x d`, on the CPU) that is far outside the bounds."""
         if self._bounds is None:
             return
-        (lower, upper), points = self._bounds, X.detach().cpu()
+        lower, upper = self._bounds
         if points.shape[1] != len(lower):
             raise InputError(name, f"with {points.shape[1]} coordinates", f"of {len(lower)} coordinates, as bounds= has")
         slack = _FAR * (upper - lower)

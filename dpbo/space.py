@@ -129,7 +129,8 @@ class Space:
         """`q x d` points of the space from points of the unit cube, such that uniform ones are uniform on the space."""
         if unit.shape[1] != len(self.names):
             raise InputError("unit", tuple(unit.shape), f"of shape q x {len(self.names)}, a column for each of {self.names}")
-        X = self.bounds[0] + unit * (self.bounds[1] - self.bounds[0])
+        lower, upper = self.bounds.to(unit.device)
+        X = lower + unit * (upper - lower)
         for i, grid in self.discrete_dims.items():
             X[:, i] = (unit[:, i] * len(grid)).floor().clamp(max=len(grid) - 1) / max(len(grid) - 1, 1)
         for i, categories in self.cat_dims.items():

@@ -62,7 +62,7 @@ def suggest(
     Where the model is a SingleTaskGP or MixedSingleTaskGP the improvement is computed in closed form (`NoisyImprovement`), else by qLogNEI.
 
     Args:
-        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2; Y is maximised.
+        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2, all on one device, where the point will lie, too; Y is maximised.
 
     Keyword args:
         seed: of the search's starts and of the samples of the values at the points.
@@ -101,7 +101,7 @@ def suggest_pareto(
         model = ModelListGP(default_gp(space, X, Y, Yvar), *public_models)
         sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
         acquisition = qLogNoisyExpectedHypervolumeImprovement(model, list(reference), X, sampler=sampler, prune_baseline=True)
-        return maximize(acquisition, space, space.bounds)
+        return maximize(acquisition, space, space.bounds.to(X.device))
 
 
 @checked
@@ -192,8 +192,8 @@ def best_point(
     bounds: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Where the noisy expected improvement by this model is largest within bounds (`2 x d`; the space's own if None), `1 x d`."""
-    expected = pending if pending is not None and len(pending) else None
-    bounds = space.bounds if bounds is None else bounds
+    expected = pending.to(X.device) if pending is not None and len(pending) else None
+    bounds = space.bounds.to(X.device) if bounds is None else bounds
     if NoisyImprovement.takes(gp):
         return most_improving(NoisyImprovement(gp, X, expected, seed=seed), space, bounds, seed=seed)
     sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
@@ -208,12 +208,13 @@ def maximize(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tenso
     A coordinate with one value left is fixed: BoTorch looks for neighbours of each category, and fails where there is none.
     """
     steps: dict[int, list[float]] = {}
-    bounds = bounds.clone()
+    device, bounds = bounds.device, bounds.cpu().clone()
     for i, grid in space.discrete_dims.items():
         lower, upper = bounds[:, i].tolist()
         steps[i] = [step for step in grid if lower - 1e-9 <= step <= upper + 1e-9]
         bounds[:, i] = torch.tensor([steps[i][0], steps[i][-1]], dtype=torch.float64)  # BoTorch wants these to end on steps
     fixed = {i: lower for i, (lower, upper) in enumerate(bounds.T.tolist()) if lower == upper}
+    bounds = bounds.to(device)
     settings: dict[str, Any] = {"q": 1, "num_restarts": 4, "raw_samples": 64, "fixed_features": fixed or None}
     if {*steps, *space.cat_dims} <= fixed.keys():
         x, _ = optimize_acqf(acquisition, bounds, **settings, options={"maxiter": 50})

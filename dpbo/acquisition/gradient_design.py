@@ -54,6 +54,7 @@ def suggest_gradient_points(
     Raises:
         InputError: an argument out of range, of another shape, not float64, or theta or start not finite.
     """
+    bounds, start = (None if part is None else part.to(theta.device) for part in (bounds, start))
     _require(posterior, theta, b, bounds, start)
     if restarts > 1 and generator is None:
         raise InputError("generator", None, "a torch.Generator when restarts > 1", "For example torch.Generator().manual_seed(0).")
@@ -96,6 +97,7 @@ def fewest_gradient_points(
     Raises:
         InputError: as in `suggest_gradient_points`.
     """
+    bounds = None if bounds is None else bounds.to(theta.device)
     _require(posterior, theta, 1, bounds, None)
     most = len(theta) + 1 if most is None else most
     trace = GradientTrace(posterior, theta)
@@ -238,7 +240,7 @@ def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: fl
             require_positive_definite(bool(info))
             return float(value), slope.numpy()
 
-        if theta.is_cuda:
+        if theta.device.type != "cpu":
             found, failed = DeviceSearch(on_device, start, lower, upper, steps=steps, close=close).run()
             require_positive_definite(failed)
         else:
@@ -262,8 +264,11 @@ def _require(posterior: GradientPosterior, theta: Tensor, b: int, bounds: Tensor
     for name, value in (("theta", theta), ("bounds", bounds), ("start", start)):
         if value is not None:
             require_constant(name, value)
-    if posterior.batch_shape or require_finite("theta", theta).dim() != 1:
-        raise InputError("theta", tuple(theta.shape), "of shape d, with the posterior of one run", "Choose for one run after the other.")
+    if posterior.batch_shape:
+        runs = f"of {posterior.batch_shape.numel()} runs"
+        raise InputError("posterior", runs, "of one run", "Keep a GradientPosterior for each run, and choose for one after the other.")
+    if require_finite("theta", theta).dim() != 1:
+        raise InputError("theta", tuple(theta.shape), "of shape d", "Choose for one point after the other.")
     if theta.shape != posterior.points(theta).shape[-1:] or len(theta) == 0:
         raise InputError("theta", tuple(theta.shape), "of the observed points' dimension, 1 or more")
     if start is not None and require_finite("start", start).shape != (b, len(theta)):

@@ -31,7 +31,7 @@ def suggest_in_trust_region(
     """The next point, `1 x d`, inside the trust region: the same values give the same point. Categories are searched whole.
 
     Args:
-        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2; Y is maximised.
+        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2, all on one device, where the point will lie, too; Y is maximised.
         initial: design points at the start of the search and of each new region; 2 or more, because a model needs two.
 
     Raises:
@@ -43,9 +43,9 @@ def suggest_in_trust_region(
         region = region_after(means.tolist(), dimension=X.shape[1], initial=initial)
         X, Y, Yvar = X[region.start :], Y[region.start :], Yvar[region.start :]
         if len(X) < initial:
-            return space.sample(initial, seed=region.start)[len(X) : len(X) + 1]
+            return space.sample(initial, seed=region.start)[len(X) : len(X) + 1].to(X.device)
         gp = default_gp(space, X, Y, Yvar)
-        stretch = torch.ones(len(space.names), dtype=torch.float64)
+        stretch = torch.ones_like(X[0])
         if not space.cat_dims:  # else categories share a kernel with the rest
             scales = gp.covar_module.lengthscale.detach().reshape(-1)
             stretch = scales / scales.log().mean().exp()
@@ -98,11 +98,11 @@ def region_bounds(space: Space, centre: torch.Tensor, length: float, stretch: to
 
     A coordinate of steps reaches its centre's two neighbours at least. A centre beyond the box counts as its nearest point.
     """
-    lower, upper = space.bounds
+    lower, upper = space.bounds.to(centre.device)
     centre = centre.clamp(lower, upper)
     half = length / 2 * stretch * (upper - lower)
     for i, grid in space.discrete_dims.items():
-        half[i] = max(float(half[i]), 1.0 / max(len(grid) - 1, 1))
+        half[i] = half[i].clamp_min(1.0 / max(len(grid) - 1, 1))
     for i in space.cat_dims:
         half[i] = upper[i] - lower[i]
     return torch.stack([torch.maximum(lower, centre - half), torch.minimum(upper, centre + half)])

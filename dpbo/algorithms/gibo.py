@@ -148,7 +148,7 @@ class DPGIBO:
         self._frame = Frame(bounds, self.settings.unit_box)
         self._theta = torch.nn.Parameter(self._frame.inward(self._frame.start(start)))
         self._iterates, self._gradients = [self._theta.detach().clone()], list[torch.Tensor]()
-        kernel = (copy.deepcopy(kernel) if kernel is not None else _unit_rbf()).to(bounds.device)
+        kernel = _kernel_on(bounds.device, kernel)
         self._posterior = GradientPosterior(kernel, noise, mean=mean, jitter=self.settings.jitter)
         self._design = GIBODesign(self._frame.box, batch_size, tolerance, seed, self.settings)
         self._Z: torch.Tensor | None = None  # the points of this iteration
@@ -320,10 +320,12 @@ class DPGIBO:
         self._queries.clear()
 
 
-def _unit_rbf() -> Kernel:
-    kernel = RBFKernel().double()
-    kernel.lengthscale = 1.0  # GPyTorch begins at log 2
-    return kernel
+def _kernel_on(device: torch.device, kernel: Kernel | None) -> Kernel:
+    """A copy of the kernel, or an RBF of length scale 1, on this device."""
+    if kernel is None:
+        kernel = RBFKernel().double()
+        kernel.lengthscale = 1.0  # GPyTorch begins at log 2
+    return copy.deepcopy(kernel).to(device)
 
 
 def describe_kernel(kernel: Any) -> str:
@@ -409,7 +411,7 @@ def choose_clip(
         LedgerMismatch: the name belongs to another choice.
     """
     settings = GIBOSettings.recommended() if settings is None else settings
-    frame, smooth = Frame(bounds, settings.unit_box), kernel if kernel is not None else _unit_rbf()
+    frame, smooth = Frame(bounds, settings.unit_box), _kernel_on(bounds.device, kernel)
     theta = frame.start(start)
     posterior = GradientPosterior(smooth, 0.0, jitter=settings.jitter)
     Z = GIBODesign(frame.box, bounds.shape[1] + 1, None, seed, settings).points(posterior, frame.inward(theta), 0)

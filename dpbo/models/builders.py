@@ -58,7 +58,7 @@ def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor
     if space.cat_dims:
         raise InputError("space", [space.names[i] for i in space.cat_dims], "without categories for SAAS", "Use default_gp.")
     shrinkage = 0.1 * torch.tan(math.pi / 2 * torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64))  # quantiles of its prior
-    return _fitted(EnsembleMapSaasSingleTaskGP(X, Y, _noise(Y, Yvar), taus=shrinkage))
+    return _fitted(EnsembleMapSaasSingleTaskGP(X, Y, _noise(Y, Yvar), taus=shrinkage.to(X.device)))
 
 
 def unfitted_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
@@ -84,10 +84,12 @@ def mute_optimizer_warnings() -> contextlib.AbstractContextManager[None]:
 
 
 def require_values(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> None:
-    """Raises InputError unless X is `t x d`, Y and Yvar `t x m`, all float64 and finite, d the space's and no variance below 0."""
+    """Raises InputError unless X is `t x d`, Y and Yvar `t x m`, float64, finite and on one device, d the space's, no variance below 0."""
     for name, value in (("X", X), ("Y", Y), ("Yvar", Yvar)):
         require(name, value, Annotated[torch.Tensor, POINTS])
         require_constant(name, value)
+        if value.device != X.device:
+            raise InputError(name, f"on {value.device}", f"on the device of X, {X.device}", f"Give {name}.to(X.device).")
     if X.shape[1] != len(space.names) or float(X.abs().max()) > FARTHEST:
         raise InputError("X", tuple(X.shape), f"of shape t x {len(space.names)}, points of the space")
     for name, value in (("Y", Y), ("Yvar", Yvar)):

@@ -285,7 +285,7 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
             if isinstance(argument, Tensor) and not _broadcasts(argument.shape, self._batch_shape):
                 raise InputError(name, tuple(argument.shape), f"one number, or of shape {tuple(self._batch_shape)}")
         index, value = torch.as_tensor(index), torch.as_tensor(value, dtype=like.dtype)
-        if not like.is_cuda:
+        if like.device.type == "cpu":
             index, value = index.to(like.device), value.to(like.device)
         if index.is_floating_point() or (index.device.type == "cpu" and bool(((index < 0) | (index >= n)).any())):
             raise InputError("index", "out of range", f"whole numbers from 0 to {n - 1}")
@@ -308,7 +308,7 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
 
 def _subtract(row: Tensor, past: Tensor, index: Tensor) -> None:
     """row -= V^T V_index: rows `b x n`, V `b x t x n`, one index (`b`) a run."""
-    if len(row) == 1:  # three times as fast as a product of matrices at t = 10
+    if len(row) == 1 and row.device.type == "cpu":  # three times as fast as a product of matrices at t = 10; a GPU would wait for the index
         row[0].addmv_(past[0].mT, past[0, :, index[0]], alpha=-1.0)
         return
     weights = past.gather(-1, index[:, None, None].expand(-1, past.shape[1], 1)).mT

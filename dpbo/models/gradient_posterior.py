@@ -92,8 +92,7 @@ class GradientPosterior:
         old = self.points(X)
         cross, block = self.derivatives.value(old, X), self.noisy(X, self.derivatives.value(X, X))
         try:
-            self._factor.append(cross, block)
-            sound = self._factor.drift() < _DRIFT
+            sound = self._factor.append(cross, block) < _DRIFT
         except InputError:  # the factor has drifted, or X is hopeless, which the fresh factorisation below reports
             sound = False
         if not sound:
@@ -117,12 +116,12 @@ class GradientPosterior:
 
     def weights(self, theta: Tensor) -> Tensor:
         """W, `batch_shape x d x N`: the posterior mean of the gradient at theta (`batch_shape x d`) is W @ (y - mean)."""
-        self._require_dimension(theta)
+        self._require_theta(theta)
         return torch.linalg.solve_triangular(self.factor(theta).mT, self.whitened_cross(theta), upper=True).mT
 
     def covariance(self, theta: Tensor) -> Tensor:
         """Posterior covariance of the gradient at theta (`batch_shape x d`), `batch_shape x d x d`."""
-        self._require_dimension(theta)
+        self._require_theta(theta)
         A = self.whitened_cross(theta)
         return self.derivatives.prior(theta) - A.mT @ A
 
@@ -183,8 +182,8 @@ class GradientPosterior:
         """
         return curator.release(self.gradient_query(theta, X, loss, clip=clip, **options), mechanism)
 
-    def _require_dimension(self, theta: Tensor) -> None:
-        if theta.dim() < 1 or (self._X is not None and theta.shape[-1] != self._X.shape[-1]):
+    def _require_theta(self, theta: Tensor) -> None:
+        if require_finite("theta", theta).dim() < 1 or (self._X is not None and theta.shape[-1] != self._X.shape[-1]):
             raise InputError("theta", tuple(theta.shape), "of shape batch_shape x d, d that of the observed points")
 
     def noisy(self, X: Tensor, K: Tensor) -> Tensor:
@@ -194,8 +193,7 @@ class GradientPosterior:
         return noisy
 
     def whitened_cross(self, theta: Tensor) -> Tensor:
-        """L^-1 (dk(theta, X)/dtheta)^T, `batch_shape x N x d`; its Gram matrix is the variance the points explain."""
-        require_finite("theta", theta)
+        """L^-1 (dk(theta, X)/dtheta)^T, `batch_shape x N x d`, for a finite theta; its Gram matrix is the variance the points explain."""
         cross = self.derivatives.gradient(theta, self.points(theta)).mT
         return torch.linalg.solve_triangular(self.factor(theta), cross, upper=False)
 
@@ -217,11 +215,14 @@ class GrowingFactor:
         """L, `... x N x N`: a view of the storage."""
         return self._L[..., : self.size, : self.size]
 
-    def append(self, cross: Tensor, block: Tensor) -> None:
+    def append(self, cross: Tensor, block: Tensor) -> float:
         """Grow A by the columns `cross` (`... x N x b`) and the corner `block` (`... x b x b`).
 
+        Returns:
+            the largest relative error of L L^T against A along the probe; about 1e-15 when sound.
+
         Raises:
-            InputError: the grown matrix is not positive definite in float64.
+            InputError: the grown matrix is not positive definite in float64; nothing was appended.
         """
         old, new = self.size, self.size + block.shape[-1]
         if new > self._L.shape[-1]:
@@ -233,17 +234,17 @@ class GrowingFactor:
             self._L, self._product = L, product
             self._probe = torch.cos(torch.arange(1.0, capacity + 1.0, dtype=block.dtype, device=block.device).square()).unsqueeze(-1)
         V = torch.linalg.solve_triangular(self.matrix, cross, upper=False)
-        corner = cholesky(block - V.mT @ V)
+        corner, info = torch.linalg.cholesky_ex(block - V.mT @ V)
         self._L[..., old:new, :old] = V.mT
         self._L[..., old:new, old:new] = corner
-        self._product[..., :old, :] += cross @ self._probe[old:new]
-        self._product[..., old:new, :] = cross.mT @ self._probe[:old] + block @ self._probe[old:new]
-        self.size = new
-
-    def drift(self) -> float:
-        """Largest relative error of L L^T against A along the probe; about 1e-15 when sound."""
-        L, v, Av = self.matrix.detach(), self._probe[: self.size], self._product[..., : self.size, :].detach()
-        return float((L @ (L.mT @ v) - Av).abs().max() / Av.abs().max())
+        v, w = self._probe[:old], self._probe[old:new]
+        product = torch.cat([self._product[..., :old, :] + cross @ w, cross.mT @ v + block @ w], dim=-2)
+        L, Av = self._L[..., :new, :new].detach(), product.detach()
+        drift = (L @ (L.mT @ self._probe[:new]) - Av).abs().max() / Av.abs().max()
+        drift, failed = torch.stack([drift, info.any().to(drift.dtype)]).tolist()  # a GPU is waited for once
+        require_positive_definite(bool(failed))
+        self.size, self._product[..., :new, :] = new, product
+        return float(drift)
 
     def copy(self) -> GrowingFactor:
         """An independent copy."""

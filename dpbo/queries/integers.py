@@ -69,7 +69,7 @@ def quantise(scores: torch.Tensor, grid: Lattice, out: torch.Tensor) -> torch.Te
     """
     steps = out[: len(scores)]
     steps.copy_(scores)
-    all_finite = not scores.is_cuda and math.isfinite(float(steps.sum()))  # a finite sum has finite terms only
+    all_finite = scores.device.type == "cpu" and math.isfinite(float(steps.sum()))  # a finite sum has finite terms only
     torch.add(steps.new_tensor(-grid.origin / grid.quantum), steps, alpha=1.0 / grid.quantum, out=steps)
     steps.trunc_().clamp_(grid.low, grid.high)
     return steps if all_finite else steps.masked_fill_(~scores.isfinite(), grid.worst)

@@ -52,9 +52,8 @@ class Gaussians:
 
     def log_joint(self, Z: torch.Tensor) -> torch.Tensor:
         """log(weight_k N(z; k)) at each point: `n x K`."""
-        d = self.means.shape[1]
-        columns = []
-        for weight, mean, factor in zip(self.weights, self.means, self.factors(), strict=True):
+        d, columns = self.means.shape[1], []
+        for weight, mean, factor in zip(*(part.to(Z.device) for part in (self.weights, self.means, self.factors())), strict=True):
             white = torch.linalg.solve_triangular(factor, (Z - mean).T, upper=False)
             constant = weight.log() - factor.diagonal().log().sum() - 0.5 * d * math.log(2 * math.pi)
             columns.append(constant - 0.5 * white.square().sum(0))
