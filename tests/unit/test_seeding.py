@@ -1,4 +1,4 @@
-"""torch's global generator is lent to one thread at a time, comes back as it was, and no GPU's is touched."""
+"""torch's global generator is lent to one thread at a time, and comes back as it was, as do those of GPUs."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -50,3 +50,14 @@ def test_generators_apart_never_go_back_to_a_state_that_another_thread_had_seede
     for thread in threads:
         thread.join()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_a_gpu_in_use_is_seeded_for_a_while():
+    torch.rand(1, device="cuda")
+    before, drawn = _gpu_seeds(), []
+    for _ in range(2):
+        with seed_torch(7):
+            drawn.append(torch.rand(3, device="cuda").tolist())
+    assert drawn[0] == drawn[1]
+    assert _gpu_seeds() == before

@@ -1,0 +1,348 @@
+"""Everything runs where its inputs lie, with the numbers of the CPU, and seldom waits: on a GPU, else on a device that is not there."""
+
+import copy
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+import scipy.stats
+import torch
+from botorch.acquisition.analytic import LogExpectedImprovement
+from botorch.optim import optimize_acqf
+from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
+
+from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
+from dpbo.accounting import PureFilter
+from dpbo.acquisition import (
+    GPUCB,
+    GradientInformation,
+    SrinivasFinite,
+    prior_guided,
+    suggest,
+    suggest_gradient_points,
+    suggest_in_trust_region,
+    suggest_pareto,
+)  # fmt: skip
+from dpbo.acquisition.expected_improvement import Proposer, best_point, pareto_front, posterior_mean
+from dpbo.acquisition.gradient_design import fewest_gradient_points
+from dpbo.algorithms import AsynchronousBO, GIBOSettings, choose_clip, choose_start, search_then_choose
+from dpbo.errors import InputError
+from dpbo.mechanisms import ExponentialMechanism, NoNoise, PermuteAndFlipMechanism
+from dpbo.models import FiniteGP, GradientGP, GradientPosterior, default_gp, noisy_inputs, sparse_gp
+from dpbo.models.builders import unfitted_gp
+from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, embedding
+from dpbo.papers.kusner import KusnerSearch
+from dpbo.papers.po_gp_ucb import Modeler
+from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, PoissonSampled, QuantileUtilities, RowTable
+from dpbo.queries.ball import Ball
+from dpbo.queries.mixture_moments import MixtureMoments
+from dpbo.queries.point_sums import ClusterSums, SecondMoment
+from dpbo.testing import SeededEntropy
+from tests.shadow import MixedDevices, Shadow
+
+DOUBLE, EXACT = torch.float64, NoNoise(allow_not_private=True)
+LINE = Space(a=scipy.stats.uniform())
+MIXED = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(1, 4), kind=["x", "y"])
+
+
+class Cpu:
+    """Where the same case runs for comparison."""
+
+    def put(self, part):
+        return part
+
+
+class Gpu:
+    name = "cuda:0"
+
+    def put(self, part):
+        return copy.deepcopy(part).to(self.name)
+
+
+class AtOnce(Executor):
+    """The shadow has one thread."""
+
+    def submit(self, work, /, *args, **kwargs):
+        done: Future[Any] = Future()
+        done.set_result(work(*args, **kwargs))
+        return done
+
+
+def draw(*shape):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=DOUBLE)
+
+
+THETA, BOX = torch.full((3,), 0.5, dtype=DOUBLE), torch.tensor([[0.0] * 3, [1.0] * 3], dtype=DOUBLE)
+X, WEIGHTS, BALL = draw(4, 3), draw(3, 4) - 0.5, Ball(1.0)
+OFF_BALL = {"center": THETA, "matrix": torch.eye(3, dtype=DOUBLE)}
+
+
+def rbf():
+    return RBFKernel().double()
+
+
+def score(x, records):
+    return (records * x.to(records.device)).sum(1).clamp(0.0, 1.0)
+
+
+def loss(x, records):
+    return (records - x.to(records.device)).square().sum(1)
+
+
+def cell(x, records):
+    return (3 * records[:, 0]).long()
+
+
+def curator(at, adjacency=Adjacency.REPLACE_ONE, **more):
+    groups = {} if "groups" not in more else {"groups": more.pop("groups")}
+    terms = {"budget": Budget.gdp(1.0), "allow_repeated": True, "entropy": SeededEntropy(0), **more}
+    return Curator(at.put(draw(300, 3)), unit=PrivacyUnit("person", **groups), adjacency=adjacency, **terms)
+
+
+def ask(at, query):
+    return curator(at).release(query, EXACT).value
+
+
+def choose(at, query):
+    return curator(at).release(query, ExponentialMechanism(4.0)).value
+
+
+def objective(at, points, owner=None, **more):
+    return PrivateObjective(owner or curator(at), score, score_range=(0.0, 1.0), evaluations=6, **more)(points)[0]
+
+
+def gibo(at, bounds, **more):
+    return DPGIBO(curator(at), loss, bounds=bounds, budget=1.0, iterations=2, batch_size=4, clip=1.0, **more).run().x
+
+
+def posterior(at, kernel=None, runs=()):
+    found = GradientPosterior(at.put(rbf() if kernel is None else kernel.double()), 1e-4)
+    found.append(at.put(draw(*runs, 6, 3)))
+    return found
+
+
+def points(at, kernel=None, **more):
+    return suggest_gradient_points(posterior(at, kernel), at.put(THETA), 3, **more)
+
+
+def finite(at, kernel, runs=()):
+    model = FiniteGP(at.put(draw(50, 3)), at.put(kernel), 1e-2, batch_shape=runs, capacity=2)
+    for _ in range(3):
+        model.observe(model.argmax_upper(2.0), 0.1)
+    return torch.cat([model.mean, model.posterior(at.put(draw(5, 3))).mean.squeeze(-1)], dim=-1)
+
+
+def released(at, space=LINE, count=4):
+    points = space.sample(count, seed=0)
+    Y = torch.exp(-8.0 * (points[:, :1] - 0.3).square().sum(1, keepdim=True))
+    return [at.put(part) for part in (points, Y, torch.full_like(Y, 4e-4))]
+
+
+def gradient_gp(at):
+    return at.put(GradientGP(draw(6, 3), draw(6, 1), torch.full((6, 1), 1e-3, dtype=DOUBLE)))
+
+
+def asynchronous(at):
+    asked = PrivateObjective(curator(at), score, score_range=(0.0, 1.0), evaluations=3)
+    return AsynchronousBO(asked, Space(a=[0, 1], b=[0, 1], c=[0, 1]), workers=1).run(AtOnce()).Y
+
+
+def kusner(at):
+    terms = {"kernel": at.put(rbf()), "noise": 1e-3, "evaluations": 3, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0)}
+    search = KusnerSearch(lambda x, records: float(score(x, records).mean()), at.put(draw(9, 3)), **terms)
+    owner = curator(at, budget=Budget(1000.0, 0.0), accounting=PureFilter(), allow_conditional=True)
+    return torch.cat([owner.release(query, EXACT).value for query in (search.best(), search.last(amplitude=0.1, tau=1.0))])
+
+
+def modeler(at, acquisition=None):
+    model = Modeler(at.put(draw(9, 3)), kernel=at.put(noisy_inputs(rbf(), 0.01, dimension=3)), noise=1e-3, acquisition=acquisition)
+    for _ in range(3):
+        model.tell(model.ask(), 0.1)
+    return model.model.mean
+
+
+def em(at, kind, **more):
+    return kind(n_components=2, radius=2.0, dimension=3, random_state=0, mechanism=EXACT, **more).fit(curator(at))
+
+
+def mixture(at):
+    return em(at, DPGaussianMixture, frame_iter=0, init_iter=1, max_iter=1)
+
+
+def density(at):
+    points = at.put(X).requires_grad_()
+    mixture(Cpu()).log_density(points).sum().backward()
+    return points.grad
+
+
+def information(at):
+    points = at.put(draw(5, 2, 3)).requires_grad_()
+    GradientInformation(posterior(at), at.put(THETA)).forward(points).sum().backward()
+    return points.grad
+
+
+def guided(at):
+    X, Y, Yvar = released(at)
+    bounds, improvement = at.put(LINE.bounds), LogExpectedImprovement(default_gp(LINE, X, Y, Yvar), Y.max())
+    acquisition = prior_guided(improvement, lambda x: -x.square().sum(-1), t=2, bounds=bounds)
+    return optimize_acqf(acquisition, bounds, q=1, num_restarts=1, raw_samples=4)[0]
+
+
+def proposed(at):
+    X, Y, Yvar = released(at)
+    return Proposer(LINE)(X, Y, Yvar, draw(1, 1), seed=0)
+
+
+def mixed(at):
+    X, Y, Yvar = released(at, MIXED)
+    return best_point(MIXED, unfitted_gp(MIXED, X, Y, Yvar).eval(), X, None, seed=0)
+
+
+def pareto(at):
+    X, Y, Yvar = released(at, LINE)
+    with torch.compiler.set_stance("force_eager"):
+        return suggest_pareto(LINE, X, Y, Yvar, -X[:, :1], reference=(0.0, -1.0), seed=0)
+
+
+def permute_and_flip(at):
+    mechanism, utilities = PermuteAndFlipMechanism.of(1.0), at.put((torch.arange(5000) * 7919 % 5000) << 20)
+    law = mechanism.law(ClippedMean(score, score_range=(0.0, 1.0)).sensitivity(Adjacency.REPLACE_ONE), [2.0**-20])
+    return torch.from_numpy(mechanism._sample(utilities, [2.0**-20], law, SeededEntropy(0)))
+
+
+THERE = {  # results lie where the inputs do
+    "objective": lambda at: objective(at, at.put(X), bounds=at.put(BOX), reference=at.put(THETA), largest_difference=0.5),
+    "objective of groups": lambda at: objective(at, at.put(X), curator(at, groups=at.put(torch.arange(300) % 50))),
+    "objective, add or remove": lambda at: objective(at, at.put(X), curator(at, Adjacency.ADD_OR_REMOVE_ONE), divisor=300.0),
+    "DPGIBO": lambda at: gibo(at, at.put(BOX), start=at.put(THETA)),
+    "DPGIBO of the paper": lambda at: gibo(at, at.put(BOX), kernel=rbf(), settings=GIBOSettings.paper()),
+    "DPGIBO with a tolerance": lambda at: gibo(at, at.put(BOX), tolerance=2.1),
+    "choose_start": lambda at: choose_start(curator(at), loss, at.put(X), loss_range=(0.0, 3.0), budget=0.1),
+    "gradient points": lambda at: points(at, bounds=at.put(BOX), start=at.put(X[:3])),
+    "gradient points in a box on the CPU": lambda at: points(at, bounds=BOX, start=X[:3]),
+    "gradient points, turned": lambda at: points(at, ScaleKernel(MaternKernel(nu=2.5)), generator=torch.Generator().manual_seed(0)),
+    "gradient points, any kernel": lambda at: points(at, RQKernel(), steps=3),
+    "fewest gradient points": lambda at: fewest_gradient_points(posterior(at), at.put(THETA), 0.5, bounds=BOX),
+    "gradient information": information,
+    "finite, RBF": lambda at: finite(at, rbf()),
+    "finite, Matern": lambda at: finite(at, ScaleKernel(MaternKernel(nu=2.5)).double()),
+    "finite, any kernel": lambda at: finite(at, RQKernel().double()),
+    "finite, runs": lambda at: finite(at, rbf(), (2,)),
+    "modeler": modeler,
+    "modeler by an acquisition": lambda at: modeler(at, lambda model: LogExpectedImprovement(model, model.mean.max())),
+    "GradientGP": lambda at: gradient_gp(at).gradient_posterior(at.put(X)).mean,
+    "GPUCB": lambda at: GPUCB(gradient_gp(at), SrinivasFinite(count=9, delta=0.1)).best_of(at.put(draw(9, 3)), 3),
+    "suggest": lambda at: suggest(LINE, *released(at), seed=0, pending=at.put(draw(1, 1))),
+    "suggest beside points on the CPU": proposed,
+    "suggest, steps and categories": mixed,
+    "trust region": lambda at: suggest_in_trust_region(LINE, *released(at), initial=2, seed=0),
+    "trust region's design": lambda at: suggest_in_trust_region(LINE, *released(at), seed=0),
+    "Pareto": pareto,
+    "Pareto front": lambda at: (lambda X, Y, Yvar: pareto_front(LINE, X, Y, Yvar, -X[:, :1]))(*released(at)),
+    "posterior mean": lambda at: posterior_mean(LINE, *released(at)),
+    "suggest by a sparse model": lambda at: suggest(LINE, *released(at), seed=0, model=sparse_gp),
+    "guided by a prior": guided,
+    "placed": lambda at: MIXED.placed(at.put(X)),
+    "search_then_choose": lambda at: search_then_choose(
+        curator(at), score, at.put(draw(9, 3)), score_range=(0.0, 1.0), evaluations=3, initial=2, finalists=3
+    ).x,
+    "density of a private mixture": density,
+    "embedding": lambda at: at.put(embedding(em(at, DPFactorAnalysis)))(at.put(X)),
+}  # fmt: skip
+HERE = {  # released values, and results of public inputs on the CPU, lie on the CPU
+    "objective at points on the CPU": lambda at: objective(at, X),
+    "DPGIBO in a box on the CPU": lambda at: gibo(at, BOX),
+    "choose_clip": lambda at: torch.tensor(choose_clip(curator(at), loss, bounds=at.put(BOX), candidates=[0.1, 1.0], budget=0.1)),
+    "clipped gradient": lambda at: ask(at, ClippedGradient(loss, at.put(X), weights=at.put(WEIGHTS), clip=1.0)),
+    "clipped gradient of points on the CPU": lambda at: ask(at, ClippedGradient(loss, X, weights=WEIGHTS, clip=1.0)),
+    "a model's gradient": lambda at: ask(at, gradient_gp(at).gradient_query(at.put(THETA), at.put(X), loss, clip=1.0)),
+    "moments": lambda at: ask(at, MixtureMoments(3, ball=BALL, natural=draw(3, 10))),
+    "moments in a ball of its own": lambda at: ask(
+        at, MixtureMoments(3, ball=Ball(1.0, **{name: at.put(part) for name, part in OFF_BALL.items()}), natural=at.put(draw(3, 10)))
+    ),
+    "cluster sums": lambda at: ask(at, ClusterSums(3, ball=BALL, centers=at.put(X))),
+    "second moment": lambda at: ask(at, SecondMoment(3, ball=BALL)),
+    "a sample": lambda at: ask(at, PoissonSampled(ClippedMean(score, at.put(THETA), score_range=(0.0, 1.0)), rate=1.0 - 1e-15)),
+    "cells": lambda at: ask(at, CellMeans(cell, at.put(THETA), cells=3, score_range=(0.0, 1.0))),
+    "a table's rows": lambda at: ask(at, RowTable([0.0] * 3, radius=1.0)),
+    "candidates": lambda at: choose(at, CandidateScores(score, list(at.put(X)), score_range=(0.0, 1.0))),
+    "quantile": lambda at: choose(at, QuantileUtilities(lambda _, records: records[:, 0], candidates=[0.1, 0.5, 0.9], quantile=0.5)),
+    "permute and flip": permute_and_flip,
+    "asynchronous": asynchronous,
+    "Kusner": kusner,
+    "private mixture": lambda at: torch.from_numpy(mixture(at).means_),
+}  # fmt: skip
+
+
+PARETO = pytest.param("Pareto", marks=pytest.mark.deep)  # BoTorch compiles a kernel at its first use, which takes half a minute
+
+
+@pytest.fixture
+def device():
+    if torch.cuda.is_available():
+        pytest.skip("one device a process: there is a GPU")
+    with Shadow() as shadow:
+        yield shadow
+
+
+@pytest.mark.parametrize("name", [PARETO if name == "Pareto" else name for name in (*THERE, *HERE)])
+def test_results_are_the_cpus_and_lie_where_the_inputs_do(name, request):
+    case, there = (THERE | HERE)[name], Gpu() if torch.cuda.is_available() else request.getfixturevalue("device")
+    found, expected = case(there), case(Cpu())
+    assert (str(found.device), found.shape) == (there.name if name in THERE else "cpu", expected.shape)
+    if not isinstance(there, Gpu):  # whose last digits may lead a search elsewhere
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-9)
+
+
+def test_a_device_refuses_tensors_of_two_devices_and_lists_what_happens(device):
+    there, here = device.put(draw(2, 3)), draw(2, 3)
+    with pytest.raises(MixedDevices, match=r"^add at"):
+        there + here
+    assert (device.launches, device.syncs, device.uploads) == ([], [], [])
+    assert float((there * torch.tensor(2.0)).sum()) == 2.0 * float(here.sum()), "of no dimension, as CUDA takes it"
+    assert torch.equal(there[torch.tensor([1])].cpu(), here[[1]])
+    assert there[there > 2.0].shape == (0,)
+    assert [len(part) for part in (device.launches, device.syncs, device.uploads)] == [5, 3, 1]
+    assert torch.zeros(2, device=device.name).device == there.device
+
+
+def test_an_evaluation_waits_for_a_device_three_times_at_most(device):
+    asked = PrivateObjective(curator(device), score, score_range=(0.0, 1.0), evaluations=6, bounds=BOX)
+    asked(device.put(X[:1]))  # takes the records' fingerprints, once
+    for X_there in (device.put(X[:1]), device.put(X[:3])):
+        device.forget()
+        asked(X_there)
+        assert len(device.syncs) <= 2 + len(X_there), device.syncs
+    device.forget()
+    asked.evaluate(device.put(X[0]))
+    assert len(device.syncs) <= 3, device.syncs
+
+
+def test_a_gradient_posterior_waits_for_a_device_twice_at_most(device):
+    found, X_there, theta = posterior(device), device.put(X), device.put(THETA)
+    for step in (
+        lambda: found.append(X_there), lambda: found.conditioned_on(X_there), lambda: found.weights(theta), lambda: found.covariance(theta),
+        lambda: fewest_gradient_points(found, theta, 50.0),
+    ):  # fmt: skip
+        device.forget()
+        step()
+        assert len(device.syncs) <= 2, device.syncs
+
+
+@pytest.mark.parametrize("runs", [(), (2,)])
+def test_a_step_of_gp_ucb_never_waits_for_a_device(device, runs):
+    model = FiniteGP(device.put(draw(50, 3)), device.put(rbf()), 1e-2, batch_shape=runs)
+    device.forget()
+    for _ in range(3):
+        model.observe(model.argmax_upper(2.0), 0.1)
+    assert not device.syncs
+
+
+def test_what_does_not_fit_is_said(device):
+    X, Y, Yvar = released(Cpu())
+    with pytest.raises(InputError, match=r"^Y='on cpu' .* the device of X, shadow:0. Give Y.to\(X.device\)"):
+        suggest(LINE, device.put(X), Y, Yvar, seed=0)
+    runs = GradientPosterior(rbf(), 1e-4)
+    runs.append(draw(2, 6, 3))
+    with pytest.raises(InputError, match=r"^posterior='of 2 runs' .* of one run. Keep a GradientPosterior for each run"):
+        suggest_gradient_points(runs, THETA, 3)
