@@ -54,6 +54,9 @@ class Within:
     test: Callable[[Any], bool]
     remedy: str = ""
 
+    def __repr__(self) -> str:
+        return self.allowed  # in the signatures that `help` shows
+
 
 def at_least(least: int, most: int = 2**31) -> Within:
     """The whole numbers from `least` to `most`."""

@@ -21,7 +21,7 @@ from dpbo.integrations.opacus.tuning import TunedModel
 
 RELATION, VALIDATION = dpbo.Adjacency.ADD_OR_REMOVE_ONE, 350  # a public number, about that of the records
 BUDGET = dpbo.Budget(epsilon=6.0, delta=1e-5)
-TERMS = DPSGDConfig(noise_multiplier=1.0, epochs=10, batches=10, batch_size=110)
+TERMS = DPSGDConfig(epochs=10, batches=10, batch_size=110)
 SPACE = dpbo.Space(lr=loguniform(1e-2, 1e1), clip=loguniform(1e-1, 1e1))
 DEFAULTS = {"lr": 0.1, "clip": 1.0}  # of Opacus' own example
 
@@ -71,8 +71,8 @@ def tuned(strategy: str, *, seed: int = 0, runs: int = 30, terms: DPSGDConfig = 
     plan = plan_tuning(BUDGET, terms, runs=runs, validation=VALIDATION, adjacency=RELATION)[strategy]
     if strategy == "once":
         settings = {"parameters": DEFAULTS, **settings}
-    return tune(fit, right, training=TensorDataset(*training), validation=validation, space=SPACE, budget=BUDGET, plan=plan,
-                adjacency=RELATION, divisor=VALIDATION, seed=seed, **settings)  # fmt: skip
+    return tune(fit, right, training=TensorDataset(*training), validation=validation, space=SPACE, plan=plan, seed=seed,
+                **settings)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -579,8 +579,8 @@ SABOTAGES = (
     Sabotage(
         "a tuned model is handed out, and kept, with what Opacus left on it",
         "integrations/opacus/tuning.py",
-        old="strip_opacus(fit(given, Session(training, plan.config)))",
-        new="fit(given, Session(training, plan.config))",
+        old="strip_opacus(fit(given, session or Session(training, plan.config)))",
+        new="fit(given, session or Session(training, plan.config))",
         test="tests/integration/test_opacus_tuning.py::TestTuning::test_the_model_and_its_files_hold_numbers_alone[once]",
     ),
     Sabotage(

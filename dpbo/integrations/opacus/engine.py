@@ -44,7 +44,7 @@ from dpbo.errors import InputError
 from dpbo.integrations.opacus.accountant import LedgerAccountant
 from dpbo.integrations.opacus.noise import LEAST_NORM, MOST_NORM, NoisedOptimizer, PoissonSamples
 from dpbo.integrations.opacus.planning import DPSGDConfig
-from dpbo.validation import between, checked, require
+from dpbo.validation import Count, between, checked, require
 
 _loaders: Any = load_opacus("opacus.data_loader")
 _OWN = frozenset({"noise_multiplier", "poisson_sampling", "noise_generator", "clipping", "rand_on_empty"})
@@ -56,14 +56,15 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
     Args:
         config: the run's settings.
         charge: charges one step of the optimizer that it gets, or raises.
-        once: whether the loader gives the samples of all epochs in one pass, and none afterwards.
+        samples: the loader gives so many samples of the configured ones, in one pass, and none afterwards; omitted, an epoch's a pass,
+            without end.
     """
 
-    def __init__(self, config: DPSGDConfig, charge: Callable[[Any], None], *, once: bool = False) -> None:
+    def __init__(self, config: DPSGDConfig, charge: Callable[[Any], None], *, samples: int | None = None) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about Opacus' own generators, which are not used
             super().__init__(accountant="rdp")
-        self.config, self._charge, self._once = config, charge, once
+        self.config, self._charge, self._most = config, charge, samples
 
     def make_private(
         self, *, module: nn.Module, optimizer: torch.optim.Optimizer, data_loader: DataLoader[Any], max_grad_norm: float, **opacus: Any
@@ -103,8 +104,8 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         if distributed:
             raise InputError("module", "distributed", "in one process")
         records, first = data_loader.dataset, data_loader.dataset[0]
-        most = self.config.steps if self._once else None
-        self._samples = PoissonSamples(len(records), self.config.rate, most or self.config.batches, most)
+        length = self.config.batches if self._most is None else self.config.steps
+        self._samples = PoissonSamples(len(records), self.config.rate, length, self._most)
         collate = _loaders.wrap_collate_with_empty(
             collate_fn=data_loader.collate_fn, batch_first=batch_first,
             sample_empty_shapes=[(0, *_loaders.shape_safe(x)) for x in first], dtypes=[_loaders.dtype_safe(x) for x in first],
@@ -158,12 +159,15 @@ class Session:
 
     A second step on one sample raises before its noise is drawn.
 
-    Attributes:
+    Args:
+        records: the training records.
         config: the run's settings.
+        samples: end the loader after so many of the configured steps; omitted, after all. `tune` tries `fit` in this way.
     """
 
-    def __init__(self, records: Dataset[Any], config: DPSGDConfig) -> None:
+    def __init__(self, records: Dataset[Any], config: DPSGDConfig, *, samples: Count | None = None) -> None:
         self._records, self.config, self._begun = records, config, False
+        self._most = min(config.steps, samples or config.steps)
 
     def make_private(
         self, module: nn.Module, optimizer: torch.optim.Optimizer, *, max_grad_norm: float, **opacus: Any
@@ -181,7 +185,7 @@ class Session:
             raise InputError("module", type(module).__name__, "the first of this run", "Each model costs a run of its own.")
         if "data_loader" in opacus:
             raise InputError("opacus", "data_loader", "without data_loader", "Remove data_loader from the call: the session makes it.")
-        prepared = NoisedEngine(self.config, self._require_noise, once=True).make_private(
+        prepared = NoisedEngine(self.config, self._require_noise, samples=self._most).make_private(
             module=module, optimizer=optimizer, data_loader=DataLoader(self._records), max_grad_norm=max_grad_norm, **opacus
         )
         self._begun = True

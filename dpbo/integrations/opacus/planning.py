@@ -1,13 +1,14 @@
 """What tuning DP-SGD costs, for training and validation records alike, before any record is touched.
 
-    config = DPSGDConfig(noise_multiplier=1.0, epochs=10, batches=10, batch_size=110)
+    config = DPSGDConfig(epochs=10, batches=10, batch_size=110)
     plans = plan_tuning(Budget(6.0, 1e-5), config, runs=10, validation=350)
     print(plans)
 
 Training records pay for DP-SGD steps, validation records for the noise on scores, and no record pays for both. Each role is composed by
 itself, the guarantee is that of the worse role, and each role gets the least noise that the whole budget allows.
-    "selection"   the best of a random number of runs, the others hidden: costs little more than one run
-    "hypo"        the same, where later runs may look at earlier ones within bounds (DP-HyPO); costs more than a selection
+    "selection"   the best of a random number of runs, the others hidden: costs the epsilon of two to three runs, however many there are
+    "hypo"        the same, where later runs prefer parameters near those of good earlier runs (DP-HyPO), within the bounds `spread`; costs
+                  more than a selection, and gains over it only where bounds are wide and scores have little noise
     "search"      Bayesian optimisation on released scores: every run is paid for, and every score and model may be published
     "once"        one run with parameters that were fixed beforehand
 """
@@ -15,8 +16,8 @@ itself, the guarantee is that of the worse role, and each role gets the least no
 import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, NamedTuple
 
 from scipy.optimize import brentq
 
@@ -42,12 +43,14 @@ class DPSGDConfig:
 
     Attributes:
         noise_multiplier: noise standard deviation over the norm bound of one record's gradient, as in Opacus; from 0.01 to 2^20.
+            `plan_tuning` replaces it.
         epochs: expected number of passes over the records.
         batches: number of Poisson samples an epoch; each takes every record with probability 1 / batches.
-        batch_size: public number that the sum of clipped gradients is divided by; about records / batches.
+        batch_size: public number that the sum of a sample's clipped gradients is divided by. Choose records / batches, the expected size of
+            a sample; it does not set the size of a sample, which `batches` does.
     """
 
-    noise_multiplier: Annotated[float, between(LEAST, MOST)]
+    noise_multiplier: Annotated[float, between(LEAST, MOST)] = 1.0
     epochs: Count
     batches: Count
     batch_size: Count
@@ -81,10 +84,12 @@ class TuningPlan:
         runs: expected number of runs; `usually` is exceeded with probability at most 0.05.
         run_epsilon: what one run costs a training record, at the budget's delta.
         events: everything that will be charged.
+        budget, adjacency, validation, score_range: what the plan was made for.
         run_count: distribution of the number of hidden runs; None where runs are not hidden.
         spread: between which multiples of the uniform density hidden runs' proposals may lie.
     """
 
+    _remedy: ClassVar[str] = "Choose one of the plans by its strategy, such as plans['selection']."
     strategy: str
     config: DPSGDConfig
     score_multiplier: float
@@ -92,8 +97,12 @@ class TuningPlan:
     runs: float
     usually: int
     run_epsilon: float
-    events: tuple[Event, ...]
-    run_count: RunCountLaw | None = None
+    events: tuple[Event, ...] = field(repr=False)
+    budget: Budget
+    adjacency: Adjacency
+    validation: float
+    score_range: tuple[float, float]
+    run_count: RunCountLaw | None = field(default=None, repr=False)
     spread: tuple[float, float] = (1.0, 1.0)
 
 
@@ -101,11 +110,14 @@ class TuningPlans(dict[str, TuningPlan]):
     """Plans by strategy; `str()` is a Markdown table."""
 
     def __str__(self) -> str:
+        one = next(iter(self.values()))
+        budget = f"epsilon {one.budget.epsilon:g}, delta {one.budget.delta:g}"
+        given = f"{budget}, {one.adjacency.value}; {one.validation:g} validation records, scores in {one.score_range}"
         titles = ("strategy", "runs", "at most, 19 times in 20", "noise multiplier of a step", "epsilon of one run", "noise of a score")
         head = f"| {' | '.join(titles)} |\n|---|{'---:|' * (len(titles) - 1)}"
         rows = [f"| {p.strategy} | {p.runs:.4g} | {p.usually} | {p.config.noise_multiplier:.3g} | {p.run_epsilon:.3g} | {p.score_std:.2g} |"
                 for p in self.values()]  # fmt: skip
-        return "\n".join([head, *rows])
+        return "\n".join([given, "", head, *rows])
 
 
 @checked
@@ -126,10 +138,13 @@ def plan_tuning(
         budget: epsilon and a delta above 0.
         config: of each run; its noise multiplier is replaced by the least that fits.
         runs: number of runs: expected for a selection, exact for a search.
-        validation: public number that sums of scores are divided by.
+        validation: number of validation records, which sums of scores are divided by. Under ADD_OR_REMOVE_ONE a public number near theirs.
         score_range: public (lower, upper) of a record's score.
+        adjacency: REPLACE_ONE protects against the replacement of a record by any other. ADD_OR_REMOVE_ONE, in which Opacus counts, is the
+            weaker promise: a replacement is one removal and one addition. It needs about six tenths of the noise.
         run_count: distribution of the number of hidden runs; omitted, a truncated negative binomial of mean `runs`.
-        spread: for "hypo", between which multiples of the uniform density a proposal's density may lie.
+        spread: for "hypo", (c, C): a proposal's density lies between c and C times the uniform one. (1, 1) is a selection; a larger C / c
+            lets later runs look more where earlier ones scored well, and costs more.
 
     Raises:
         InputError: an argument outside its range, or a budget that no noise meets.
@@ -137,7 +152,6 @@ def plan_tuning(
     if budget.epsilon is None or not budget.delta:
         raise InputError("budget", budget.mu, "given as epsilon and a delta above 0")
     adjacency = Adjacency.of(adjacency)
-    width = (score_range[1] - score_range[0]) / (1.0 if adjacency.replaces else 2.0)  # a mean is summed from the middle of its range
     of_runs = run_count if run_count is not None else TruncatedNegativeBinomial.of_mean(float(max(runs, 2)), shape=SHAPE)
     hidden = _Strategy(of_runs.mean, of_runs.quantile(0.95), lambda event: SelectionEvent(base=(event,), run_count=of_runs), of_runs)
     adaptive = hidden._replace(cost=lambda event: SelectionEvent(base=(event,), run_count=of_runs, spread=spread), spread=spread)
@@ -150,7 +164,7 @@ def plan_tuning(
     plans = {}
     with progress_bar("plan_tuning", len(strategies)) as bar:
         for name, strategy in strategies.items():
-            plans[name] = _plan(name, strategy, budget, config, adjacency, width / validation)
+            plans[name] = _plan(name, strategy, budget, config, adjacency, validation, score_range)
             bar.update()
     return TuningPlans(plans)
 
@@ -165,8 +179,10 @@ class _Strategy(NamedTuple):
     spread: tuple[float, float] = (1.0, 1.0)
 
 
-def _plan(name: str, strategy: _Strategy, budget: Budget, config: DPSGDConfig, adjacency: Adjacency, unit: float) -> TuningPlan:
-    """`unit`: how far one validation record moves the mean score."""
+def _plan(
+    name: str, strategy: _Strategy, budget: Budget, config: DPSGDConfig, adjacency: Adjacency, validation: float,
+    score_range: tuple[float, float],
+) -> TuningPlan:  # fmt: skip
     delta = budget.delta or 0.0
     runs, usually, cost, run_count, spread = strategy
 
@@ -187,7 +203,11 @@ def _plan(name: str, strategy: _Strategy, budget: Budget, config: DPSGDConfig, a
             RolesEvent(multiplier, usually, costs=(("validation", (GaussianEvent(1.0),)),)),
         ]
     run_epsilon = compose([steps], delta=delta).epsilon
-    return TuningPlan(name, fitted, multiplier, multiplier * unit, runs, usually, run_epsilon, tuple(events), run_count, spread)
+    width = (score_range[1] - score_range[0]) / (1.0 if adjacency.replaces else 2.0)  # a mean is summed from the middle of its range
+    return TuningPlan(
+        name, fitted, multiplier, multiplier * (width / validation), runs, usually, run_epsilon, tuple(events),
+        budget, adjacency, validation, score_range, run_count, spread,
+    )  # fmt: skip
 
 
 def _least(spent: Callable[[float], float], budget: Budget, strategy: str) -> float:

@@ -1,27 +1,33 @@
 """Tune a model that is trained with DP-SGD: training and validation records in one guarantee, one ledger, one call.
 
     plans = plan_tuning(Budget(6.0, 1e-5), config, runs=10, validation=350)
-    found = tune(fit, right, training=train_set, validation=(X_val, y_val), space=space, budget=Budget(6.0, 1e-5), plan=plans["selection"])
+    found = tune(fit, right, training=train_set, validation=(X_val, y_val), space=space, plan=plans["selection"], folder="models")
     found.parameters, found.model, found.score, found.statement
 
 The strategies are those of `plan_tuning`. The models of a "search" are paid for, so the recommended one is returned without another run.
 
-A search is resumed from its ledger. A run that was killed has been charged, and is not run again; its model is kept in `folder`, or lives
-as long as the process. A selection that was killed is charged and lost, because what it drew must stay hidden and must not be drawn twice.
+Before anything is charged, `fit` and `score` are tried on stand-in records, because a failure on the true ones is hidden: whether a run
+fails may depend on the records. The trial reads the shapes and dtypes of the records, never their values.
+
+A search is resumed from its ledger. A run that was killed has been charged, and is not run again. A selection that was killed is charged
+and lost, because what it drew must stay hidden and must not be drawn twice. Models are kept in `folder`; else they live as long as the
+process, and a paid model that is lost is not trained again.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import io
 import math
 import os
 import pathlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import Dataset
@@ -31,21 +37,30 @@ from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.algorithms.hidden_runs import DensityRatioProposals
 from dpbo.algorithms.selection import NoisedScore, private_selection
 from dpbo.curator.curator import Curator
-from dpbo.curator.records import count_records
+from dpbo.curator.entropy import system_entropy
+from dpbo.curator.records import PrivateView, count_records
 from dpbo.errors import InputError
-from dpbo.fingerprint import describe_space
+from dpbo.fingerprint import describe_space, fingerprint
 from dpbo.integrations.opacus.engine import Fit, Session
 from dpbo.integrations.opacus.planning import TuningPlan
 from dpbo.integrations.opacus.strip import strip_opacus
+from dpbo.isolation import isolate_generators
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.objective import PrivateObjective
-from dpbo.privacy import Adjacency, Budget, PrivacyUnit
+from dpbo.privacy import PrivacyUnit
 from dpbo.queries.score_evaluation import Score
 from dpbo.space import Space
 from dpbo.statement import Statement
-from dpbo.validation import checked
+from dpbo.validation import Within, checked, warn
 
 _TRAINING, _SCORES, _SELECTION = "training", "scores", "selection"
+_TRIED_POINTS, _TRIED_STEPS = 4, 2
+_RECORD = PrivacyUnit("record")
+_DATASET = Within(
+    "a torch Dataset with a length, because records are sampled by position",
+    lambda records: hasattr(records, "__getitem__") and hasattr(records, "__len__"),
+    "For tensors: TensorDataset(*training).",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +69,11 @@ class TunedModel:
 
     Attributes:
         parameters: of the recommended run; None if a selection released nothing.
-        model: the model that `fit` returned, without Opacus (`strip_opacus`), protected by DP-SGD; None if another process trained it
-            and no folder kept it.
+        model: the model that `fit` returned, without Opacus (`strip_opacus`), protected by DP-SGD. None, with a warning, if its run failed
+            on the private records, or another process trained it and no folder kept it.
         score: the model's noised validation score. A search gives its posterior mean, which is a little too high: the best of several.
+            None if all runs of a selection failed.
+        score_std: standard deviation of the noise of one run's score. A search's posterior mean averages over runs and has less.
         statement: the guarantee for both roles.
         X, Y: all runs of a search, points `t x d` and noised scores `t x 1`; else empty.
     """
@@ -64,6 +81,7 @@ class TunedModel:
     parameters: dict[str, Any] | None
     model: nn.Module | None = field(repr=False)
     score: float | None
+    score_std: float
     statement: Statement = field(repr=False)
     X: torch.Tensor = field(repr=False)
     Y: torch.Tensor = field(repr=False)
@@ -74,20 +92,19 @@ def tune(
     fit: Fit,
     score: Score,
     *,
-    training: Dataset[Any],
+    training: Annotated[Dataset[Any], _DATASET],
     validation: Any,
     space: Space,
-    budget: Budget,
     plan: TuningPlan,
-    divisor: float | None = None,
-    score_range: tuple[float, float] = (0.0, 1.0),
-    adjacency: Adjacency | str = Adjacency.REPLACE_ONE,
     parameters: dict[str, Any] | None = None,
     initial: int = 4,
     seed: int = 0,
     folder: str | pathlib.Path | None = None,
     dataset: str | None = None,
     ledger: str | pathlib.Path | None = None,
+    example: tuple[Any, Any] | None = None,
+    try_first: bool = True,
+    allow_repeated: bool = False,
 ) -> TunedModel:
     """Tune by a plan of `plan_tuning`. A search shows its progress; a selection shows none, because its runs are hidden.
 
@@ -98,54 +115,74 @@ def tune(
         training, validation: disjoint records. Under REPLACE_ONE any split that does not look at the records, such as one by position.
             Under ADD_OR_REMOVE_ONE a record's role must follow from the record itself, such as a keyed hash of its id: in a split by
             position, removing one record changes the role of others. The statement lists that as the assumption `roles-by-record`.
-        divisor: the `validation` of the plan, under ADD_OR_REMOVE_ONE.
-        budget, adjacency, score_range: as in `plan_tuning`.
+        plan: one plan of `plan_tuning`, which also says the budget, the adjacency, the score range and the number of validation records.
         parameters: for "once", inside the space.
         initial: number of Sobol points before a search's model proposes; at least 2.
         seed: of the search's points; never of noise, samples, or a selection's proposals.
-        folder: where a search keeps its models, which are released.
-        dataset, ledger: as in `Curator`.
+        folder: where released models are kept, a file each: those of a search, or the best one of a selection.
+        dataset, ledger, allow_repeated: as in `Curator`.
+        example: (training, validation), a few public records of the same form for the trial. Omitted, zeros take the place of the numbers,
+            tensors and arrays of the first training record and of the validation records.
+        try_first: before anything is reserved, call `fit` at four points of the space (for "once", at `parameters`), each time with
+            stand-in records for two steps, and `score` on the model. What they raise is raised as it is. False omits the trial, for a `fit`
+            that takes very long to begin. Then a `fit` that always fails spends the whole budget.
 
     Raises:
-        InputError: an argument outside its range, or a plan that the budget does not hold. BudgetExceeded, LedgerMismatch, ReleaseLost: as
-        in private_selection and PrivateObjective. A run in which `fit` fails, or returns what `strip_opacus` refuses, is paid for and has
-        the worst score.
+        InputError: an argument outside its range, or records that zeros cannot stand in for. ScoreError, or what `fit` raises: in the
+        trial; nothing was charged. BudgetExceeded, LedgerMismatch, ReleaseLost: as in private_selection and PrivateObjective. A run in
+        which `fit` fails on private records, or returns what `strip_opacus` refuses, is paid for and has the worst score, without a word.
     """
-    if not hasattr(training, "__getitem__") or not hasattr(training, "__len__"):
-        raise InputError("training", type(training).__name__, "a torch Dataset with a length", "Records are sampled by position.")
     if (plan.strategy == "once") != (parameters is not None):
         raise InputError("parameters", parameters, "given for the plan 'once', and only there")
-    adjacency = Adjacency.of(adjacency)
-    fixed = None if parameters is None else space.encode(parameters)
+    fixed = None if parameters is None else space.encode(parameters).unsqueeze(0)
+    replaces, view = plan.adjacency.replaces, PrivateView.of(validation, _RECORD, units_are_public=False)
+    if replaces and view.count != plan.validation:
+        remedy = f"Plan again: plan_tuning(..., validation={view.count})."
+        raise InputError("validation", f"{view.count} records", f"of {plan.validation:g} records, as the plan was made for", remedy)
+    divisor = None if replaces else plan.validation
+    settings = {} if divisor is None else {"divisor": divisor}
+    noised = NoisedScore(_CopyScore(score), plan.score_range, GaussianMechanism(plan.score_multiplier), settings)
+
+    def train(given: dict[str, Any], session: Session | None = None) -> nn.Module:
+        return strip_opacus(fit(given, session or Session(training, plan.config)))
+
+    if try_first:
+        points = space.sample(_TRIED_POINTS, seed=seed) if fixed is None else fixed
+        _try(train, noised, training, view, space, points, plan, example, saves=folder is not None)
+    keep = None if folder is None else pathlib.Path(folder)
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
     curator = Curator(
-        validation, unit=PrivacyUnit("record"), adjacency=adjacency, budget=budget, accounting=Planned(plan.events), dataset=dataset,
-        ledger=ledger,
+        validation, unit=_RECORD, adjacency=plan.adjacency, budget=plan.budget, accounting=Planned(plan.events), dataset=dataset,
+        ledger=ledger, example=None if example is None else example[1], allow_repeated=allow_repeated,
     )  # fmt: skip
+    curator.mark_probed(noised.query(None))  # else a score's range is examined on `example` in runs that are paid for
     curator.ledger.note("assume", "dpsgd-attested")
-    if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
+    if not replaces:
         curator.ledger.note("assume", "roles-by-record")
-
-    def train(given: dict[str, Any]) -> nn.Module:
-        return strip_opacus(fit(given, Session(training, plan.config)))
-
+    empty = torch.empty(0, len(space.names), dtype=torch.float64)
     if plan.run_count is not None:
-        settings = {} if divisor is None else {"divisor": divisor}
-        noised = NoisedScore(_CopyScore(score), score_range, GaussianMechanism(plan.score_multiplier), settings)
         proposals = None if plan.spread == (1.0, 1.0) else DensityRatioProposals(space, spread=plan.spread, noise_std=plan.score_std)
         best = private_selection(
             curator, train, space=space, run_count=plan.run_count,
-            base={_TRAINING: [plan.config.event(adjacency)]}, score=noised, adaptive=proposals, name=_SELECTION,
+            base={_TRAINING: [plan.config.event(plan.adjacency)]}, score=noised, adaptive=proposals, name=_SELECTION,
         )  # fmt: skip
-        empty = torch.empty(0, len(space.names), dtype=torch.float64)
-        return TunedModel(best.parameters, best.output, best.score, curator.statement(), empty, empty[:, :0])
-    models = _Models(curator, train, space, plan, folder)
+        model = best.output
+        if keep is not None and best.score is not None and best.x is not None:
+            file = keep / f"{fingerprint((best.x, best.score), size=16).hex()}.pt"  # released numbers, which no other study has
+            if model is not None:
+                _save(model, file)
+            elif file.exists():
+                model = _load(file)
+        return _result(TunedModel(best.parameters, model, best.score, plan.score_std, curator.statement(), empty, empty[:, :0]))
+    models = _Models(curator, train, space, plan, keep)
     objective = PrivateObjective(
-        curator, _CopyScore(score), score_range=score_range, evaluations=plan.usually, fit=models.fit, name=_SCORES, divisor=divisor,
+        curator, noised.score, score_range=plan.score_range, evaluations=plan.usually, fit=models.fit, name=_SCORES, divisor=divisor,
         role="validation", terms={"space": describe_space(space.specs)},
     )  # fmt: skip
     for x in models.unscored(objective.history()[0])[: objective.remaining]:
         objective(x.unsqueeze(0))
-    design = space.sample(max(initial, 2), seed=seed) if fixed is None else fixed.unsqueeze(0)
+    design = space.sample(max(initial, 2), seed=seed) if fixed is None else fixed
     while objective.remaining and models.remaining:
         begun = objective.evaluations - models.remaining  # includes runs that were killed: their points are not tried again
         X, Y, Yvar = objective.history()
@@ -154,16 +191,110 @@ def tune(
     X, Y, Yvar = objective.history()
     means = posterior_mean(space, X, Y, Yvar)
     best_run = int(means.argmax())
-    return TunedModel(space.decode(X[best_run]), models.kept(X[best_run]), float(means[best_run]), curator.statement(), X, Y)
+    model, mean = models.kept(X[best_run]), float(means[best_run])
+    return _result(TunedModel(space.decode(X[best_run]), model, mean, plan.score_std, curator.statement(), X, Y))
+
+
+def _try(
+    train: Callable[..., nn.Module], noised: NoisedScore, training: Any, validation: PrivateView, space: Space,
+    points: torch.Tensor, plan: TuningPlan, example: tuple[Any, Any] | None, *, saves: bool,
+) -> None:  # fmt: skip
+    """Train for a few steps on stand-in records, save and score, at each of the points. Raises what `fit` and `score` raise."""
+    if example is None:
+        stand_ins, scored = [_zeros(_first(training))], validation.zeros()
+        if scored is None:
+            raise _without_zeros(type(validation.container).__name__)
+    else:
+        stand_ins, scored = [example[0][i] for i in range(len(example[0]))], example[1]
+    records = _Repeated(stand_ins, plan.config.batches * plan.config.batch_size)  # samples of the expected size: memory is tried, too
+    terms = {"adjacency": plan.adjacency, "budget": plan.budget, "example": None if example is None else scored}
+    curator = Curator.rehearsal(scored, unit=_RECORD, **terms)
+    with isolate_generators(system_entropy):  # an initial model that the caller seeded stays the same
+        for x in points:
+            given = space.decode(x)
+            try:
+                model = train(given, Session(records, plan.config, samples=_TRIED_STEPS))
+                if saves:
+                    torch.save(model, io.BytesIO())
+                curator.evaluate(noised.query(model))
+            except Exception as error:
+                error.add_note(
+                    f"`fit` and `score` were tried with {given} on stand-in records (zeros, or `example`). Nothing was charged. If zeros "
+                    "are no valid records, pass a few public ones: example=(training, validation). try_first=False omits this trial."
+                )
+                raise
+
+
+class _Repeated(Dataset[Any]):
+    """So many records, which repeat a few."""
+
+    def __init__(self, records: list[Any], count: int) -> None:
+        self._records, self._count = records, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: int) -> Any:
+        return self._records[place % len(self._records)]
+
+
+def _first(training: Any) -> Any:
+    try:
+        return training[0]
+    except Exception:  # which may show the record
+        pass
+    raise InputError("training", type(training).__name__, "a Dataset whose first record can be read", "Call training[0] to see why not.")
+
+
+def _zeros(part: Any) -> Any:
+    """Zeros in place of every number of a training record. Raises InputError where it holds anything else."""
+    if isinstance(part, Mapping):
+        return {name: _zeros(value) for name, value in part.items()}
+    if isinstance(part, (tuple, list)):
+        zeros = [_zeros(value) for value in part]
+        return type(part)(*zeros) if hasattr(part, "_fields") else type(part)(zeros)
+    if isinstance(part, (bool, int, float, np.number, np.bool_)):
+        return type(part)(0)
+    if isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
+        return np.zeros(part.shape, part.dtype)
+    if isinstance(part, torch.Tensor):
+        return torch.zeros_like(part)
+    raise _without_zeros(type(part).__name__)
+
+
+def _without_zeros(kind: str) -> InputError:
+    remedy = f"Zeros cannot stand in for a {kind}. Or omit the trial: try_first=False."
+    return InputError("example", None, "(training, validation), a few public records of the same form", remedy)
+
+
+def _result(found: TunedModel) -> TunedModel:
+    if found.model is None:  # from what is released, no more
+        text = (
+            "tune returns no model: the run failed on the private records, or another process trained the model and no folder= kept it. "
+            "What was charged stays charged. Try fit on public records of the same form and number; pass folder= to the next study."
+        )
+        warn(text, UserWarning)
+    return found
+
+
+def _save(model: nn.Module, file: pathlib.Path) -> None:
+    unfinished = file.with_suffix(f".{os.getpid()}")
+    torch.save(model, unfinished)
+    unfinished.replace(file)  # whole or not at all
+
+
+def _load(file: pathlib.Path) -> nn.Module:
+    return strip_opacus(torch.load(file, weights_only=False))  # the caller's own folder, perhaps an old one
 
 
 class _Models:
     """Trains the runs of a search: charges each run before it trains, and keeps its model."""
 
-    def __init__(self, curator: Curator, train: Callable[[dict[str, Any]], nn.Module], space: Space, plan: TuningPlan, folder: Any) -> None:
-        self._curator, self._train, self._space = curator, train, space
+    def __init__(
+        self, curator: Curator, train: Callable[..., nn.Module], space: Space, plan: TuningPlan, folder: pathlib.Path | None
+    ) -> None:
+        self._curator, self._train, self._space, self._folder = curator, train, space, folder
         self._event, self._runs = plan.events[0].repeated(1), plan.usually
-        self._folder = None if folder is None else pathlib.Path(folder)
         self._in_memory: dict[tuple[float, ...], nn.Module] = {}
         settings = {name: value for name, value in dataclasses.asdict(plan.config).items() if name != "noise_multiplier"}
         terms = {"role": _TRAINING, "attested": "Poisson", "space": describe_space(space.specs), **settings}
@@ -186,11 +317,7 @@ class _Models:
             return None
         self._in_memory[_key(x)] = model
         if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            file = self._files(x)[-1]
-            unfinished = file.with_suffix(f".{os.getpid()}")
-            torch.save(model, unfinished)
-            unfinished.replace(file)  # whole or not at all
+            _save(model, self._files(x)[-1])
         return model
 
     def unscored(self, X: torch.Tensor) -> list[torch.Tensor]:
@@ -204,7 +331,7 @@ class _Models:
         if _key(x) in self._in_memory or self._folder is None:
             return self._in_memory.get(_key(x))
         files = [path for path in self._files(x) if path.exists()]
-        return strip_opacus(torch.load(files[-1], weights_only=False)) if files else None  # the caller's own folder, perhaps an old one
+        return _load(files[-1]) if files else None
 
     def _files(self, x: torch.Tensor) -> list[pathlib.Path]:
         """Files of the runs at x that this ledger has charged. Names are random, because a folder may hold other studies' models."""
