@@ -1,24 +1,28 @@
 """Tuning DP-SGD: sessions that cannot overspend, plans that keep each role's budget, searches that resume, selections that stay hidden."""
 
+import collections
 import dataclasses
 import inspect
 import math
+import pathlib
 import zipfile
 from typing import Any
 
+import numpy as np
 import pytest
 import scipy.stats
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import StackDataset, TensorDataset
 
 from dpbo import Budget, Space
 from dpbo.accounting import compose
 from dpbo.curator import Ledger
-from dpbo.errors import InputError, LedgerMismatch, ReleaseLost
+from dpbo.curator.curator import RepeatedRecordsWarning
+from dpbo.errors import InputError, LedgerMismatch, ReleaseLost, ScoreError
 from dpbo.events import RolesEvent, SelectionEvent
-from dpbo.integrations.opacus import DPSGDConfig, Session, plan_tuning, tune
+from dpbo.integrations.opacus import DPSGDConfig, Session, plan_tuning, tune, tuning
 from dpbo.privacy import Adjacency
 from dpbo.run_counts import FixedRuns
 from examples.tuning_dpsgd import roles
@@ -211,6 +215,10 @@ class TestTuning:
         epsilon = math.ceil(1000 * compose(four[strategy].events, delta=1e-5).epsilon) / 1000
         for word in ("validation and training records", f"({epsilon:.3f}, 1e-05)-DP", "dpsgd-attested", "runs-hidden", "roles-by-record"):
             assert word in str(found.statement)
+        if strategy == "selection":
+            again = tuned(four[strategy], **where)
+            assert torch.equal(again.model.weight, found.model.weight), "kept in the folder"
+            assert (again.score, again.score_std) == (found.score, four[strategy].score_std)
 
     def test_a_search_pays_for_each_run_and_hands_out_a_paid_model(self, four):
         FITS.clear()
@@ -331,3 +339,102 @@ class TestTuning:
         with pytest.raises(LedgerMismatch):
             tuned(four["once"], parameters=GIVEN, **where)
         assert len(Ledger.open(where["ledger"]).records()) == before
+
+
+class Readable(TensorDataset):
+    """Training records of which only the first may be read."""
+
+    def __getitem__(self, place):
+        assert place == 0
+        return super().__getitem__(place)
+
+
+class TestTrial:
+    """`fit` and `score` are tried on stand-in records; where they fail there is no ledger yet."""
+
+    def refused(self, plan, where, error, match, **changed):
+        with pytest.raises(error, match=match) as raised:
+            tuned(plan, try_first=True, **where, **changed)
+        assert not pathlib.Path(where["ledger"]).exists()
+        return "".join(getattr(raised.value, "__notes__", []))
+
+    @pytest.mark.parametrize("strategy", ["selection", "hypo", "search", "once"])
+    def test_a_failing_fit_or_score_is_raised_as_it_is_and_costs_nothing(self, four, where, strategy):
+        given = {"parameters": GIVEN} if strategy == "once" else {}
+
+        def fails(parameters, session):
+            fit(parameters, session)
+            raise ValueError("boom")
+
+        note = self.refused(four[strategy], where, ValueError, "boom", fit=fails, training=Readable(X[:300], Y[:300]), **given)
+        assert "Nothing was charged" in note
+        assert "example=(training, validation)" in note
+        assert len(FITS) == 1
+        self.refused(four[strategy], where, ScoreError, "one real number a record", score=lambda net, records: 0.5, **given)
+        self.refused(four[strategy], where, InputError, "module must be", fit=lambda parameters, session: None, **given)
+
+    def test_it_takes_two_steps_on_zeros_at_four_points_and_moves_no_generator(self, four, where):
+        seen = []
+
+        def notes(parameters, session):
+            net, optimizer, loader = private(session, nn.Linear(4, 2), **parameters)
+            assert len(loader) == session.config.steps
+            for inputs, labels in loader:
+                seen.append(torch.cat([inputs.flatten(), labels.double()]))
+                train(net, optimizer, [(inputs, labels)])
+            if len(seen) == 8:
+                raise LookupError("eighth")
+            return net
+
+        torch.manual_seed(5)
+        first = torch.rand(1)
+        torch.manual_seed(5)
+        self.refused(four["selection"], where, LookupError, "eighth", fit=notes)
+        assert torch.equal(torch.rand(1), first)
+        assert len(seen) == 8
+        assert not torch.cat(seen).any()
+        assert 0.5 * 60 < len(torch.cat(seen)) / 8 / 5 < 2 * 60, "samples of the configured size"
+
+    def test_records_without_zeros_need_an_example_or_no_trial(self, four, where):
+        words = StackDataset(["a"] * 300, [1] * 300)
+        self.refused(four["once"], where, InputError, "zeros|Zeros", training=words, parameters=GIVEN)
+        self.refused(four["once"], where, InputError, "zeros|Zeros", validation=["a"] * 200, parameters=GIVEN)
+
+        def nowhere_zero(parameters, session):
+            net, optimizer, loader = private(session, nn.Linear(4, 2), **parameters)
+            for inputs, labels in loader:
+                assert inputs.all(), "zeros"
+                train(net, optimizer, [(inputs, labels)])
+            return net
+
+        self.refused(four["once"], where, AssertionError, "zeros", fit=nowhere_zero, parameters=GIVEN)
+        public = TensorDataset(X[500:510], Y[500:510]), (X[500:520], Y[500:520])
+        assert tuned(four["once"], fit=nowhere_zero, example=public, try_first=True, parameters=GIVEN).model is not None
+
+    def test_records_of_every_common_kind_have_zeros(self):
+        Pair = collections.namedtuple("Pair", "a b")
+        record = {"x": [torch.ones(2), np.ones(2, np.uint8)], "y": Pair(3, np.float32(2.0)), "z": (True, 0.5)}
+        zeros = tuning._zeros(record)
+        assert not any(np.any(np.asarray(leaf)) for leaf in (*zeros["x"], *zeros["y"], *zeros["z"]))
+        for a, b in zip([record["x"][0], *record["y"], *record["z"]], [zeros["x"][0], *zeros["y"], *zeros["z"]], strict=True):
+            assert type(a) is type(b)
+        assert zeros["x"][1].dtype == np.uint8
+
+
+class TestArguments:
+    def test_what_does_not_fit_the_plan_is_refused_with_what_to_do(self, four):
+        plan = dataclasses.replace(four["once"], adjacency=Adjacency.REPLACE_ONE, validation=350)
+        for changed, match in (
+            ({"plan": four}, r"plans\['selection'\]"),
+            ({"training": (X[:300], Y[:300])}, r"TensorDataset\(\*training\)"),
+            ({"plan": plan}, r"plan_tuning\(..., validation=200\)"),
+        ):
+            with pytest.raises(InputError, match=match):
+                tuned(**{"plan": four["once"], "parameters": GIVEN, **changed})
+
+    def test_repeated_records_are_warned_of_and_may_be_allowed(self, four):
+        again = {"validation": (X[300:500] + 1, Y[300:500]), "parameters": GIVEN}
+        tuned(four["once"], **again)
+        with pytest.warns(RepeatedRecordsWarning, match="allow_repeated=True"):
+            tuned(four["once"], **again)
+        assert "repeated-records" in str(tuned(four["once"], allow_repeated=True, **again).statement)
