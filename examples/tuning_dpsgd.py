@@ -6,7 +6,6 @@ them instead, which is free; cross-validating on protected training records is n
 """
 
 import hashlib
-import warnings
 from typing import Any
 
 import torch
@@ -49,12 +48,10 @@ def fit(parameters: dict[str, Any], session: Session) -> nn.Module:
     network: nn.Module = nn.Sequential(*features, nn.Flatten(), nn.Linear(64, 10))
     optimizer: torch.optim.Optimizer = torch.optim.SGD(network.parameters(), lr=parameters["lr"])
     network, optimizer, loader = session.make_private(network, optimizer, max_grad_norm=parameters["clip"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of hooks where inputs need no gradients
-        for images, labels in loader:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+    for images, labels in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
     return network
 
 

@@ -443,9 +443,10 @@ class Curator(Opaque):
         sketch = Sketch.of(self.__view)
         if not (self.ledger.storage.persistent or self._allow_repeated) and is_protected(sketch):
             text = (
-                "this process has already released results about some of these records under another Curator. The total privacy loss is "
-                "larger than either statement says, because a ledger in memory does not know of the other. Pass the same dataset= and "
-                "ledger= to both. To accept the larger loss, pass allow_repeated=True; the statement will mention it."
+                "this process has already released results about some of these records under another Curator, such as each search and each "
+                "`tune` makes. The total privacy loss is larger than either statement says, because a ledger in memory does not know of "
+                "the other. Pass the same dataset= and ledger= to both. To accept the larger loss, pass allow_repeated=True; the statement "
+                "will mention it."
             )
             warn(text, RepeatedRecordsWarning)
         return sketch

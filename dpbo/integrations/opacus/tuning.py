@@ -23,6 +23,7 @@ import math
 import os
 import pathlib
 import uuid
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -144,7 +145,9 @@ def tune(
     noised = NoisedScore(_CopyScore(score), plan.score_range, GaussianMechanism(plan.score_multiplier), settings)
 
     def train(given: dict[str, Any], session: Session | None = None) -> nn.Module:
-        return strip_opacus(fit(given, session or Session(training, plan.config)))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Full backward hook is firing")  # Opacus' hooks, where inputs need no gradients
+            return strip_opacus(fit(given, session or Session(training, plan.config)))
 
     if try_first:
         points = space.sample(_TRIED_POINTS, seed=seed) if fixed is None else fixed
