@@ -584,6 +584,13 @@ SABOTAGES = (
         test="tests/integration/test_opacus_tuning.py::TestTuning::test_the_model_and_its_files_hold_numbers_alone[once]",
     ),
     Sabotage(
+        "the trial before a tuning trains on private records, which nothing pays for",
+        "integrations/opacus/tuning.py",
+        old="train(given, Session(records, plan.config, samples=_TRIED_STEPS))",
+        new="train(given)",
+        test="tests/integration/test_opacus_tuning.py::TestTrial::test_it_takes_two_steps_on_zeros_at_four_points_and_moves_no_generator",
+    ),
+    Sabotage(
         "DP-SGD divides by the private number of records",
         "integrations/opacus/engine.py",
         old="expected_batch_size=self.config.batch_size,",

@@ -151,7 +151,8 @@ def tune(
 
     if try_first:
         points = space.sample(_TRIED_POINTS, seed=seed) if fixed is None else fixed
-        _try(train, noised, training, view, space, points, plan, example, saves=folder is not None)
+        with isolate_generators(system_entropy):  # an initial model that the caller seeded stays the same
+            _try(train, noised, training, view, space, points, plan, example, saves=folder is not None)
     keep = None if folder is None else pathlib.Path(folder)
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
@@ -212,20 +213,19 @@ def _try(
     records = _Repeated(stand_ins, plan.config.batches * plan.config.batch_size)  # samples of the expected size: memory is tried, too
     terms = {"adjacency": plan.adjacency, "budget": plan.budget, "example": None if example is None else scored}
     curator = Curator.rehearsal(scored, unit=_RECORD, **terms)
-    with isolate_generators(system_entropy):  # an initial model that the caller seeded stays the same
-        for x in points:
-            given = space.decode(x)
-            try:
-                model = train(given, Session(records, plan.config, samples=_TRIED_STEPS))
-                if saves:
-                    torch.save(model, io.BytesIO())
-                curator.evaluate(noised.query(model))
-            except Exception as error:
-                error.add_note(
-                    f"`fit` and `score` were tried with {given} on stand-in records (zeros, or `example`). Nothing was charged. If zeros "
-                    "are no valid records, pass a few public ones: example=(training, validation). try_first=False omits this trial."
-                )
-                raise
+    for x in points:
+        given = space.decode(x)
+        try:
+            model = train(given, Session(records, plan.config, samples=_TRIED_STEPS))
+            if saves:
+                torch.save(model, io.BytesIO())
+            curator.evaluate(noised.query(model))
+        except Exception as error:
+            error.add_note(
+                f"`fit` and `score` were tried with {given} on stand-in records (zeros, or `example`). Nothing was charged. If zeros "
+                "are no valid records, pass a few public ones: example=(training, validation). try_first=False omits this trial."
+            )
+            raise
 
 
 class _Repeated(Dataset[Any]):
