@@ -14,12 +14,12 @@ import scipy.stats
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import StackDataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from dpbo import Budget, Space
 from dpbo.accounting import compose
 from dpbo.curator import Ledger
-from dpbo.curator.curator import RepeatedRecordsWarning
+from dpbo.curator.record_fingerprints import RepeatedRecordsWarning
 from dpbo.errors import InputError, LedgerMismatch, ReleaseLost, ScoreError
 from dpbo.events import RolesEvent, SelectionEvent
 from dpbo.integrations.opacus import DPSGDConfig, Session, plan_tuning, tune, tuning
@@ -349,6 +349,13 @@ class Readable(TensorDataset):
         return super().__getitem__(place)
 
 
+class Words(TensorDataset):
+    """Training records without zeros."""
+
+    def __getitem__(self, place):
+        return "a", 1
+
+
 class TestTrial:
     """`fit` and `score` are tried on stand-in records; where they fail there is no ledger yet."""
 
@@ -396,8 +403,7 @@ class TestTrial:
         assert 0.5 * 60 < len(torch.cat(seen)) / 8 / 5 < 2 * 60, "samples of the configured size"
 
     def test_records_without_zeros_need_an_example_or_no_trial(self, four, where):
-        words = StackDataset(["a"] * 300, [1] * 300)
-        self.refused(four["once"], where, InputError, "zeros|Zeros", training=words, parameters=GIVEN)
+        self.refused(four["once"], where, InputError, "zeros|Zeros", training=Words(X[:300], Y[:300]), parameters=GIVEN)
         self.refused(four["once"], where, InputError, "zeros|Zeros", validation=["a"] * 200, parameters=GIVEN)
 
         def nowhere_zero(parameters, session):
