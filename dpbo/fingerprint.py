@@ -14,6 +14,7 @@ looks at functions and at objects of other kinds:
 A class may define `fingerprint_parts()`, which returns what is compared instead of its fields. It is not used for "content".
 """
 
+import ast
 import dataclasses
 import datetime
 import dis
@@ -31,6 +32,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
+import scipy.stats
 import torch
 
 Detail = Literal["names", "code", "references", "content"]
@@ -55,6 +57,14 @@ def describe_space(distributions: Mapping[str, Any]) -> dict[str, str]:
     return {name: _describe_axis(axis) for name, axis in distributions.items()}
 
 
+def described_space(names: Any, texts: Any) -> dict[str, Any] | None:
+    """The distributions and lists that `describe_space` wrote, in the order of `names`; None where a text does not say all of one."""
+    try:
+        return {name: _described_axis(ast.parse(texts[name], mode="eval").body) for name in names}
+    except (SyntaxError, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError):
+        return None
+
+
 def describe_estimator(estimator: Any) -> str:
     """Class of an estimator and a digest of its parameters, as text for the ledger."""
     return f"{type(estimator).__name__} {_code_digest(estimator)}"
@@ -74,6 +84,15 @@ def _describe_axis(axis: Any) -> str:
     if hasattr(axis, "ppf"):
         return f"{type(axis).__name__}{[f'{axis.ppf(q):.6g}' for q in (0.1, 0.3, 0.5, 0.7, 0.9)]}"
     return _describe(list(axis))
+
+
+def _described_axis(text: ast.expr) -> Any:
+    if not isinstance(text, ast.Call):
+        return ast.literal_eval(text)
+    distribution = getattr(scipy.stats, ast.unparse(text.func))
+    if not isinstance(distribution, (scipy.stats.rv_continuous, scipy.stats.rv_discrete)):
+        raise TypeError("not a distribution")
+    return distribution(*map(ast.literal_eval, text.args), **{str(one.arg): ast.literal_eval(one.value) for one in text.keywords})
 
 
 def _describe(value: Any) -> str:

@@ -95,8 +95,8 @@ class Bar:
 
 def budget_bars(spent: float | None, reserved: float) -> tuple[Bar, ...]:
     """Used, reserved and left, as shares of the budget; what is used is None where it is not known apart from what is reserved."""
-    used = min(max(spent or 0.0, 0.0), 1.0)
-    held = min(max(reserved, used), 1.0)
+    used, held = (1.0 if share > 1.0 - 1e-9 else max(share, 0.0) for share in (spent or 0.0, reserved))  # what rounding leaves is nothing
+    held = max(held, used)
     parts = [("used", 0.0, used), ("reserved", used, held), ("left", held, 1.0)]
     return tuple(Bar(kind, 100 * start, 100 * (end - start), percent(end - start)) for kind, start, end in parts)
 

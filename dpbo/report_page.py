@@ -3,10 +3,11 @@
     pathlib.Path("report.html").write_text(dpbo.report(curator))            # or: python -m dpbo report tuning.db
 
 It is for a privacy officer and for a paper's appendix. Everything in it is public: it follows from the ledger, which keeps points, released
-values and the law of their noise, and from models of these. Where the names of parameters are not given (`space=`), points are shown by
-their coordinates, because a ledger keeps no search space. The page holds no script and asks for no other file.
+values and the law of their noise, and from models of these. Points are shown by their parameters where the ledger or the caller (`space=`)
+names these, else by their coordinates. The page holds no script and asks for no other file.
 """
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.resources
@@ -14,22 +15,26 @@ import itertools
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import jinja2
 import torch
 
+from dpbo.accounting import Planned, PureFilter
+from dpbo.accounting.calibration import budget_in_words
 from dpbo.curator.chain import Record, Reservation, replay
 from dpbo.curator.curator import Curator
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.reporting import BudgetUse, compose_statement, largest_share
 from dpbo.errors import InputError, Unshown
+from dpbo.fingerprint import described_space
 from dpbo.integrations.sklearn import DPSearch
 from dpbo.objective import PrivateObjective
 from dpbo.released_values import PUBLIC_SCORES, ReleasedValues
 from dpbo.report_charts import HEIGHT, WIDTH, ConvergenceChart, budget_bars, percent, with_noise
+from dpbo.report_words import accounting_in_words, mechanism_in_words, question_in_words, rarity, terms_in_words
 from dpbo.space import Space
 from dpbo.statement import Guarantee, Statement, format_down, format_up
 from dpbo.validation import checked
@@ -37,6 +42,7 @@ from dpbo.validation import checked
 _ALLOWED = "a Curator, a PrivateObjective, a search that has one, a fitted DPSearch, or the file name or URL of a ledger"
 _MOST_ROWS = 1000  # of the table of releases
 _FEW = 4  # numbers of one release that are shown one by one
+_SELECTION = "PrivateSelection"  # the query of a charge of `private_selection`
 _LONGEST, _LONGEST_TERM = 160, 4000  # letters of a text in a table, and of what was declared public
 
 Spaces = Space | Mapping[str, Space]
@@ -49,8 +55,9 @@ def report(source: Any, *, space: Spaces | None = None, title: str = "", delta: 
     Args:
         source: a `Curator`, a `PrivateObjective` or a search that has one, a fitted `DPSearch`, or the file name or URL of a ledger. The
             report is about the whole ledger. A `DPSearch` without `ledger=` has its statement and results alone.
-        space: names the parameters of the points; a search and a `DPSearch` have their own. Where the ledger's searches have several
-            spaces, a mapping from the name of a search to its space.
+        space: names the parameters of the points, where the ledger does not; a search and a `DPSearch` have their own, and the ledgers of
+            `DPSearch`, `tune` and `private_selection` hold theirs. Where the ledger's searches have several spaces, a mapping from the name
+            of a search to its space.
         title: of the page; omitted, the name of the data set.
         delta: where to read epsilon, for a budget given as mu.
 
@@ -90,9 +97,10 @@ def _facts_of_ledger(ledger: Ledger, space: Spaces | None, delta: float | None, 
     statement, records = compose_statement(ledger, delta=delta, units=units), ledger.records()
     use = BudgetUse.of(ledger, records, statement.guarantee.delta if delta is None else delta)
     chain = replay(records)
-    searches = [*_searches(records, chain.reservations, space)]
-    names = {search.name: search.at for search in searches}
-    releases, counts = [*_releases(records, names)], Counter[str | None]()
+    answers = _answers(records)
+    spaces = {name: _space_of(chain.reservations.get(name), answers[name], space) for name in answers}
+    searches = [*_searches(answers, spaces)]
+    releases, counts = [*_releases(records, spaces)], Counter[str | None]()
     for record in records:
         if record.kind == "charge":
             counts[record.body["plan"]] += record.event.slots
@@ -102,16 +110,18 @@ def _facts_of_ledger(ledger: Ledger, space: Spaces | None, delta: float | None, 
         rows.append({
             "name": name,
             "releases": "without a reservation" if reserved is None else f"{counts[name]:,} of {_most(reserved)}",
-            "mechanism": "" if reserved is None else reserved.event.mechanism,
+            "mechanism": "" if reserved is None else mechanism_in_words(reserved.event),
             "share": percent(float(largest_share(cost, chain.cap))),
             "noise": next((found.noise for found in searches if found.name == name), ""),
         })  # fmt: skip
     return {
         **_promise(statement),
+        "unused_delta": ledger.budget.delta if statement.guarantee.delta == 0.0 else None,
         "budget": _budget(use, ledger),
         "reservations": rows,
         "searches": [search for search in searches if search.chart is not None],
         "single": [search for search in searches if search.chart is None],
+        "selected": [*_selected(records, chain.reservations, spaces)],
         "recommended": None,
         "configurations": None,
         "releases": releases[:_MOST_ROWS],
@@ -134,9 +144,9 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
         facts["single"] = [one for one in facts["single"] if one.name != f"{search.name}: final"]  # the recommended point's own
     else:
         bars = budget_bars(None, 1 - statement.remaining)
-        budget = {"bars": bars, "spent": str(statement.spent), "reserved": str(statement.reserved), "left": None, "unit": "", "words": ""}
-        facts = {**_promise(statement), "budget": budget, "reservations": [], "searches": [], "single": [], "configurations": None,
-                 "releases": None, "more": 0, "count": None}  # fmt: skip
+        budget = {"bars": bars, "spent": str(statement.spent), "reserved": str(statement.reserved), "left": None, "words": "", "shares": ""}
+        facts = {**_promise(statement), "unused_delta": None, "budget": budget, "reservations": [], "searches": [], "single": [],
+                 "selected": [], "configurations": None, "releases": None, "more": 0, "count": None}  # fmt: skip
         if "posterior_mean" in search.results_:
             facts["searches"] = [Search.of(ReleasedValues.of(search))]
     if not facts["searches"]:
@@ -151,6 +161,7 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
 def _promise(statement: Statement) -> dict[str, Any]:
     """What the page says of the guarantee."""
     guarantee = Guarantee.none() if statement.void else statement.guarantee
+    technical = [sentence for sentence in statement.meaning if "-GDP means: " in sentence]
     return {
         "statement": statement,
         "opening": statement.opening(),
@@ -158,9 +169,12 @@ def _promise(statement: Statement) -> dict[str, Any]:
         "epsilon": None if guarantee.epsilon in (None, math.inf) else format_up(guarantee.epsilon),
         "mu": None if guarantee.mu in (None, math.inf) else format_up(guarantee.mu),
         "factor": _factor(guarantee),
+        "rarity": rarity(guarantee.delta) if guarantee.delta else None,
+        "meaning": [sentence for sentence in statement.meaning if sentence not in technical],
+        "technical": technical,
         "several_lines": len(set(statement.lines)) > 1,
         "declared": {
-            name: {term: _cut(str(value), _LONGEST_TERM) for term, value in terms.items() if value is not None}
+            name: {term: _cut(value, _LONGEST_TERM) for term, value in terms_in_words(terms).items()}
             for name, terms in statement.public_inputs.items()
         },
     }
@@ -175,13 +189,21 @@ def _factor(guarantee: Guarantee) -> str | None:
 
 def _budget(use: BudgetUse, ledger: Ledger) -> dict[str, Any]:
     left = None if not use.epsilon_left else f"epsilon {format_down(use.epsilon_left)} at delta {ledger.budget.delta:g}"
+    bars, accounting = budget_bars(float(use.spent_share), float(use.reserved_share)), ledger.accounting
+    if isinstance(accounting, Planned):
+        shares = "Shares are of the releases that were planned; where several kinds were planned, of the kind that is used most."
+    elif isinstance(accounting, PureFilter):
+        shares = "Shares are of epsilon."
+    else:
+        shares = f"Shares are of {accounting.unit.removeprefix('of ')}, in which the costs of releases add up. Epsilons do not add up"
+        shares += f": the {bars[2].text} that is left is worth {left}." if left else "."
     return {
-        "bars": budget_bars(float(use.spent_share), float(use.reserved_share)),
+        "bars": bars,
         "spent": str(use.spent),
         "reserved": str(use.reserved),
         "left": left,
-        "unit": ledger.accounting.unit,
-        "words": use.budget,
+        "words": f"{budget_in_words(ledger.budget)}. {accounting_in_words(accounting)}",
+        "shares": shares,
     }
 
 
@@ -193,8 +215,7 @@ class Search:
         chart: None for a single value.
         parameters: the recommended point's, by name. mean: its posterior mean. best: its evaluation, from 1.
         noise: standard deviation of one release.
-        at: a point in words.
-        named: whether the names are those of a given space.
+        named: whether the names are those of a space.
     """
 
     name: str
@@ -203,7 +224,6 @@ class Search:
     mean: str
     best: int
     noise: str
-    at: Callable[[Sequence[float]], str]
     named: bool
 
     @classmethod
@@ -211,43 +231,96 @@ class Search:
         """From released values; `points` as the ledger has them, where their space is not known."""
         best, stds = released.best, released.Yvar[:, 0].sqrt()
         x = released.X if points is None else points
-
-        def at(point: Sequence[float]) -> str:
-            if not named:
-                return ", ".join(f"{u:.4g}" for u in point)
-            decoded = released.space.decode(torch.tensor(point, dtype=torch.float64))
-            return ", ".join(f"{name} = {text}" for name, text in _texts(decoded).items())
-
-        parameters = dict(released.parameters(best)) if named else dict(zip(released.space.names, x[best].tolist(), strict=True))
+        parameters = _parameters(x[best].tolist(), released.space if named else None)
         single = len(released.X) == 1
         mean = with_noise(float(released.mean[best]), float(stds[best])) if single else f"{float(released.mean[best]):.4g}"
         chart = None if single else ConvergenceChart.of(released)
-        return cls(released.name, chart, _texts(parameters), mean, best + 1, f"{float(stds.max()):.2g}", at, named)
+        return cls(released.name, chart, parameters, mean, best + 1, f"{float(stds.max()):.2g}", named)
 
 
-def _searches(records: Sequence[Record], reservations: Mapping[str, Reservation], space: Spaces | None) -> Iterator[Search]:
-    """Each reservation whose values are single numbers at points x of one dimension."""
+def _answers(records: Sequence[Record]) -> dict[str, list[Mapping[str, Any]]]:
+    """The released values of each reservation."""
     plans = {record.seq: record.body["plan"] for record in records if record.kind == "charge"}
-    values = [(plans[record.body["entry"]], value) for record in records if record.kind == "value" for value in record.body["values"]]
-    for name in reservations:
-        own = [value for plan, value in values if plan == name]
-        points = [value["details"].get("x") if isinstance(value.get("details"), dict) else None for value in own]
+    found: dict[str, list[Mapping[str, Any]]] = {name: [] for name in plans.values() if name is not None}
+    for record in records:
+        if record.kind == "value" and (name := plans[record.body["entry"]]) is not None:
+            found[name] += record.body["values"]
+    return found
+
+
+def _point(value: Mapping[str, Any]) -> Any:
+    """The point at which a value was released, if it has one."""
+    return value["details"].get("x") if isinstance(value.get("details"), dict) else None
+
+
+def _space_of(reserved: Reservation | None, values: Sequence[Mapping[str, Any]], given: Spaces | None) -> Space | None:
+    """The space of a reservation's points: the caller's, else the one that its terms describe. None unless all points lie in it."""
+    points = [point for point in map(_point, values) if point is not None]
+    if not points or not all(_is_point(point, points[0]) for point in points):
+        return None
+    terms = {} if reserved is None else reserved.terms
+    spaces = [given.get(reserved.name if reserved else "") if isinstance(given, Mapping) else given]
+    with contextlib.suppress(InputError, TypeError):  # no space, or one that another program described
+        spaces.append(Space(**described_space(terms.get("parameters"), terms.get("space")) or {}))
+    return next((space for space in spaces if space is not None and _holds(space, points)), None)
+
+
+def _holds(space: Space, points: Sequence[Sequence[float]]) -> bool:
+    """Whether all points, of one dimension, lie in a space."""
+    X = torch.tensor(points, dtype=torch.float64)
+    return X.shape[1] == len(space.names) and bool(((X >= space.bounds[0]) & (X <= space.bounds[1])).all())
+
+
+def _parameters(point: Sequence[float], space: Space | None) -> dict[str, str]:
+    """A point's parameters by name; its coordinates where no space is known."""
+    if space is None:
+        return {f"x{i}": f"{u:.4g}" for i, u in enumerate(point)}
+    return _texts(space.decode(torch.tensor(point, dtype=torch.float64)))
+
+
+def _searches(answers: Mapping[str, Sequence[Mapping[str, Any]]], spaces: Mapping[str, Space | None]) -> Iterator[Search]:
+    """Each reservation whose values are single numbers at points x of one dimension."""
+    for name, own in answers.items():
+        points = [_point(value) for value in own]
         if not own or not all(_is_point(x, points[0]) and len(value["variance"]) == 1 for x, value in zip(points, own, strict=True)):
             continue
         X, Y, Yvar = (torch.tensor(column, dtype=torch.float64) for column in
                       (points, [value["value"] for value in own], [value["variance"] for value in own]))  # fmt: skip
-        given = space.get(name) if isinstance(space, Mapping) else space
-        inside = given is not None and X.shape[1] == len(given.names) and bool(((X >= given.bounds[0]) & (X <= given.bounds[1])).all())
-        released = ReleasedValues.at(X, Y, Yvar, name, given if inside else None)
-        yield Search.of(released, named=inside, points=X)
+        yield Search.of(ReleasedValues.at(X, Y, Yvar, name, spaces[name]), named=spaces[name] is not None, points=X)
 
 
-def _is_point(x: Any, first: Any) -> bool:
+def _is_point(x: Any, first: Any) -> TypeGuard[list[float]]:
     """Whether this is a point of numbers, as long as the first one."""
     return isinstance(x, list) and isinstance(first, list) and 0 < len(x) == len(first) and all(isinstance(u, (int, float)) for u in x)
 
 
-def _releases(records: Sequence[Record], names: Mapping[str, Callable[[Sequence[float]], str]]) -> Iterator[dict[str, str]]:
+def _selected(
+    records: Sequence[Record], reservations: Mapping[str, Reservation], spaces: Mapping[str, Space | None]
+) -> Iterator[dict[str, Any]]:
+    """The winner of each private selection."""
+    values = {record.body["entry"]: record.body["values"] for record in records if record.kind == "value"}
+    for record in records:
+        slots = record.body.get("slots", []) if record.kind == "charge" and record.seq in values else []
+        if [slot.get("query") for slot in slots] == [_SELECTION]:
+            name, (value,) = record.body["plan"], values[record.seq]
+            noise, point = reservations[name].terms.get("noise_std"), _point(value)
+            yield {
+                "name": name,
+                "parameters": None if point is None else _parameters(point, spaces[name]),
+                "named": spaces[name] is not None,
+                "score": _score(value, noise),
+                "noised": noise is not None,
+            }
+
+
+def _score(value: Mapping[str, Any], noise: float | None) -> str | None:
+    """A winner's score with the noise of one run's score, where it has one."""
+    if not value["value"]:
+        return None
+    return f"{value['value'][0]:.4g}" if noise is None else with_noise(value["value"][0], noise)
+
+
+def _releases(records: Sequence[Record], spaces: Mapping[str, Space | None]) -> Iterator[dict[str, str]]:
     """A row for each release; successive charges that keep no slots, such as the steps of DP-SGD, are one row."""
     values = {record.body["entry"]: record.body["values"] for record in records if record.kind == "value"}
     charges = [record for record in records if record.kind == "charge"]
@@ -257,29 +330,37 @@ def _releases(records: Sequence[Record], names: Mapping[str, Callable[[Sequence[
         if own is None:
             count = sum(record.event.slots for record in charged)
             entry = f"{first.seq}" if first is last else f"{first.seq} to {last.seq}"
-            yield {"entry": entry, "name": str(key[1] or key[0]), "what": f"{count:,} times {first.event.mechanism}", "at": "",
-                   "value": "not in the ledger"}  # fmt: skip
+            yield {"entry": entry, "name": str(key[1] or key[0]), "what": (f"{count:,} times: " if count > 1 else "") + mechanism_in_words(first.event),
+                   "at": "", "value": "the ledger holds the cost alone"}  # fmt: skip
             continue
         for record in charged:
             drawn = values.get(record.seq, [])
             for place, slot in enumerate(record.body["slots"]):
                 details, plan = dict(slot.get("details", {})), record.body["plan"] or record.name
-                x = details.pop("x", None)
-                point = [names[plan](x)] if plan in names and x is not None else [] if x is None else [_short(x)]
+                value = drawn[place] if place < len(drawn) else None
+                x, space = details.pop("x", None) or (None if value is None else _point(value)), spaces.get(record.body["plan"])
+                point = [] if x is None else [_short(x)]
+                if space is not None and _is_point(x, x) and _holds(space, [x]):
+                    point = [f"{name} = {text}" for name, text in _parameters(x, space).items()]
                 yield {
                     "entry": str(record.seq),
                     "name": plan,
-                    "what": str(slot.get("query", "")),
+                    "what": question_in_words(str(slot.get("query", ""))),
                     "at": ", ".join(point + [f"{name}: {text}" for name, text in _texts(details).items()]),
-                    "value": _value(drawn[place]) if place < len(drawn) else "lost: charged, never delivered",
+                    "value": "lost: charged, never delivered" if value is None else _value(value, slot),
                 }
 
 
-def _value(drawn: Mapping[str, Any]) -> str:
+def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
     """One released answer in a cell of a table."""
     value, variance = drawn["value"], drawn["variance"]
+    if slot.get("query") == _SELECTION:
+        score = _score(drawn, None)
+        return "the best run" + ("" if score is None else f", score {score}") if _point(drawn) is not None else "no run was released"
     if not variance:
-        return f"number {_short(value[0] if len(value) == 1 else value)} was chosen"
+        chosen = f"{value[0] + 1:,.0f}" if len(value) == 1 else _short(value)
+        candidates = slot.get("public", {}).get("candidates")
+        return f"candidate {chosen}{f' of {candidates:,}' if isinstance(candidates, int) else ''} was chosen"
     rows = torch.tensor(value, dtype=torch.float64)
     if rows.ndim == 1 and len(rows) <= _FEW:
         return ", ".join(with_noise(v, math.sqrt(s)) for v, s in zip(value, variance, strict=True))

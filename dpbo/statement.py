@@ -171,8 +171,7 @@ class Statement:
             "guarantee": f"{condition}{self.guarantee}",
             "meaning": " ".join(self.meaning),
             "not_protected": "; ".join(self.not_protected),
-            "budget": f"used by releases so far: {self.spent}; reserved, including those: {self.reserved}; "
-            f"left: {100 * self.remaining:g} %",
+            "budget": f"releases so far cost {self.spent}; with all that is reserved: {self.reserved}; left: {100 * self.remaining:g} %",
             "ledger": f"{self.entries} entries; the last one's hash is {self.head}: note it elsewhere, to detect later changes",
         }
         if len(set(self.lines)) > 1:
@@ -184,6 +183,14 @@ class Statement:
 
     def protected(self) -> str:
         """What a unit is, how many there are, and with which other data the guarantee compares these."""
+        return f"{self.whose()}, under {self.adjacency}, which compares these data with data in which {self.change()}"
+
+    def change(self) -> str:
+        """In what the data differ with which the guarantee compares these."""
+        return _CHANGES[Adjacency(self.adjacency)][self.grouped].format(unit=self.unit, radius=self.radius)
+
+    def whose(self) -> str:
+        """What a unit is, how many there are, and of which records."""
         single = "" if self.unit == "record" else f"every record counts as its own {self.unit}"
         count = ""
         if self.units is not None:
@@ -192,9 +199,7 @@ class Statement:
             count = "their number is private"
         facts = "; ".join(filter(None, ("all records with one label together" if self.grouped else single, count)))
         name = f" {self.dataset!r}" if self.dataset else ""
-        change = _CHANGES[Adjacency(self.adjacency)][self.grouped].format(unit=self.unit, radius=self.radius)
-        whose = f"each {self.unit}{f' ({facts})' if facts else ''} of the {self.role} records{name}"
-        return f"{whose}, under {self.adjacency}, which compares these data with data in which {change}"
+        return f"each {self.unit}{f' ({facts})' if facts else ''} of the {self.role} records{name}"
 
 
 def conditional(names: Iterable[str], failure_probability: float) -> str:

@@ -205,7 +205,12 @@ def _terms(
     others = sorted(set(base) - {curator.ledger.birth.role}) if isinstance(base, Mapping) else []
     if len(others) > 1 or not set(others) <= set(ROLES):
         raise InputError("base", others, f"of one further role, among {ROLES}")
-    scored = {"score": "attested"} if score is None else {"score": "noised by the curator", **score.query(None).public_inputs()}
+    scored: dict[str, Any] = {"score": "attested"}
+    if score is not None:
+        query = score.query(None)
+        law = score.mechanism.law(query.scale(curator.adjacency), [grid.quantum for grid in query.lattices(curator.units)])
+        noise = float(f"{law.std[0] * query.affine(curator.units)[1]:.3g}")  # few digits: another machine computes the same
+        scored = {"score": "noised by the curator", **query.public_inputs(), "noise_std": noise}
     optional = {"threshold": threshold, "pad_to": pad_to, "role": others[0] if others else None}
     return {
         "runs": run_count.to_json(),

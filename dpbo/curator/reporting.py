@@ -17,14 +17,13 @@ from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError
 from dpbo.events import DeclassifiedEvent
-from dpbo.privacy import RowChange
+from dpbo.privacy import Adjacency, RowChange
 from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, conditional, format_up
 
 _ASSUMPTIONS = {
-    "score-per-record": "a record's score depends on no other unit's records, and the score modifies no record; "
-    "dpbo.testing.check_per_record tests it",
+    "score-per-record": "a record's score depends on no other unit's records, and the score modifies no record",
     "score-total": "the score never fails on the private records as a whole; if it does, the person who runs the program learns that, and "
-    "the budget does not cover it; let the score return NaN for a record that it cannot score",
+    "the budget does not cover it",
     "timing-not-observed": "only people who may see the records can measure how long evaluations and releases take",
     "durations-tell-nothing": "how long a score takes does not depend on the records: values were released in the order in which workers "
     "finished, and every reader sees that order",
@@ -44,11 +43,14 @@ _ASSUMPTIONS = {
     "shards-are-disjoint": "no record was given to two processes",
 }
 _NOTED = "noted by the caller, in these words: dpbo neither makes nor checks this assumption"
-_INPUTS = "search inputs (the points x and their range)"
-_MODELS = "records that models were trained on, and the models: you are responsible for protecting them, if they need it"
+_INPUTS = "search inputs: the configurations (points x) that were tried, and the ranges that they come from"
+_MODELS = (
+    "records that models were trained on, and the models: nothing here bounds what a model reveals of them. Where they are not public, the "
+    "person who runs the study has to protect them in another way"
+)
 _OTHERS = "records of other roles"
 _NOT_PROTECTED = {
-    "training": (_OTHERS, "models, unless every step of their training is charged here", _INPUTS),
+    "training": (_OTHERS, _INPUTS),
     "validation": (_MODELS, _INPUTS),
     "candidate": (_MODELS, _INPUTS),
 }
@@ -136,7 +138,7 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         adjacency=birth.adjacency.value,
         role=" and ".join(roles),
         not_protected=(
-            *_not_protected(roles),
+            *_not_protected(roles, _trained(birth.role, charges, plans)),
             *(f"records of the role {name}, which a reservation names and dpbo does not know" for name in unknown),
         ),
         guarantee=guarantee,
@@ -166,12 +168,23 @@ def largest_share(cost: Cost, cap: Cost) -> Fraction:
     return max((used / whole for used, whole in zip(cost.parts, cap.parts, strict=True) if whole), default=Fraction(1))
 
 
-def _not_protected(roles: Sequence[str]) -> tuple[str, ...]:
-    """What none of the roles protects."""
+def _not_protected(roles: Sequence[str], trained: Sequence[str]) -> tuple[str, ...]:
+    """What none of the roles protects. `trained` are the names under which training records are charged."""
     protected = {_MODELS} if "training" in roles else set()
     if len(roles) > 1:
         protected.add(_OTHERS)
-    return tuple(dict.fromkeys(item for role in roles for item in _NOT_PROTECTED[role] if item not in protected))
+    found = tuple(dict.fromkeys(item for role in roles for item in _NOT_PROTECTED[role] if item not in protected))
+    if "training" not in roles:
+        return found
+    charged = ", ".join(map(repr, trained)) or "nothing so far"
+    return *found, f"models, unless their training is charged in this ledger, which charges training records for {charged}"
+
+
+def _trained(role: str, charges: Iterable[Record], plans: Mapping[str, Record]) -> list[str]:
+    """Names of the reservations for training records, and of releases of these without one, where the curator's own role is `role`."""
+    names = [name for name, record in plans.items() if record.body["terms"].get("role", role) == "training"]
+    loose = [record.name for record in charges if record.body["plan"] is None and role == "training"]
+    return list(dict.fromkeys([*names, *loose]))
 
 
 def _radius(change: RowChange | None) -> str:
@@ -311,8 +324,16 @@ def _meaning(
         sentences.append(f"{mu}-GDP means: suppose somebody sees everything released and wants to find out which of the two data sets was "
                          "used. That is at least as hard as to find out from one number whether it was drawn from a normal distribution "
                          f"with mean 0 or with mean {mu}, both of standard deviation 1.")  # fmt: skip
+    if guarantee.epsilon != math.inf:
+        compared = {
+            Adjacency.REPLACE_ONE: f"whether one {birth.unit} had these records or others",
+            Adjacency.ADD_OR_REMOVE_ONE: f"whether the records of one {birth.unit} were among these",
+            Adjacency.BOUNDED_ROW_CHANGE: "at which of two places the row lies",
+        }[birth.adjacency]
+        sentences.append(f"Such a test asks {compared}; guessing has a true-positive rate of 1 %.")
     if units and guarantee.delta and guarantee.delta > 1 / units:
         sentences.append(f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record.")
     elif units and guarantee.delta and counted:
-        sentences.append(f"Delta must lie below 1 / number of all records; the number of {counted} ones is {units}.")
+        sentences.append(f"Delta should be no more than one over the number of all protected records. It is for the {units} {counted} records "
+                         "alone; the ledger does not know how many others there are, so the person who runs the study has to check.")  # fmt: skip
     return tuple(sentences)

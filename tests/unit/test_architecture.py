@@ -31,7 +31,7 @@ LAYERS = [  # a folder or file may import from its own line and the lines above 
     {"planning"},
     {"integrations", "testing"},
     {"released_values"},
-    {"report_charts", "plots", "report_page"},
+    {"report_charts", "report_words", "plots", "report_page"},
     {"demo"},
     {"__main__"},
 ]

@@ -182,7 +182,7 @@ def tune(
     models = _Models(curator, train, space, plan, keep)
     objective = PrivateObjective(
         curator, noised.score, score_range=plan.score_range, evaluations=plan.usually, fit=models.fit, name=_SCORES, divisor=divisor,
-        role="validation", terms={"space": describe_space(space.specs)},
+        role="validation", terms={"parameters": list(space.names), "space": describe_space(space.specs)},
     )  # fmt: skip
     for x in models.unscored(objective.history()[0])[: objective.remaining]:
         objective(x.unsqueeze(0))
@@ -300,7 +300,8 @@ class _Models:
         self._event, self._runs = plan.events[0].repeated(1), plan.usually
         self._in_memory: dict[tuple[float, ...], nn.Module] = {}
         settings = {name: value for name, value in dataclasses.asdict(plan.config).items() if name != "noise_multiplier"}
-        terms = {"role": _TRAINING, "attested": "Poisson", "space": describe_space(space.specs), **settings}
+        named = {"parameters": list(space.names), "space": describe_space(space.specs)}
+        terms = {"role": _TRAINING, "attested": "Poisson", **named, **settings}
         curator.reserve(_TRAINING, self._event, slots=plan.usually, terms=terms)
 
     @property

@@ -317,6 +317,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             "strategy": strategy,
             "scoring": describe_scoring(self.scoring),
             "estimator": describe_estimator(self.estimator),
+            "parameters": list(space.names),
             "space": describe_space(self.param_distributions),
             "seed": seed,
             "initial": initial,
