@@ -101,7 +101,9 @@ def _describe(value: Any) -> str:
         return repr(value)
     if type(value) in (list, tuple):
         text = ", ".join(map(_describe, value))
-        return f"[{text}]" if type(value) is list else f"({text})"
+        return f"[{text}]" if type(value) is list else f"({text}{',' * (len(value) == 1)})"
+    if type(value) is dict:
+        return f"{{{', '.join(sorted(f'{_describe(key)}: {_describe(held)}' for key, held in value.items()))}}}"
     return f"{getattr(value, '__qualname__', type(value).__qualname__)} {_code_digest(value)}"
 
 

@@ -330,8 +330,8 @@ def _releases(records: Sequence[Record], spaces: Mapping[str, Space | None]) -> 
         if own is None:
             count = sum(record.event.slots for record in charged)
             entry = f"{first.seq}" if first is last else f"{first.seq} to {last.seq}"
-            yield {"entry": entry, "name": str(key[1] or key[0]), "what": (f"{count:,} times: " if count > 1 else "") + mechanism_in_words(first.event),
-                   "at": "", "value": "the ledger holds the cost alone"}  # fmt: skip
+            what = (f"{count:,} times: " if count > 1 else "") + mechanism_in_words(first.event)
+            yield {"entry": entry, "name": str(key[1] or key[0]), "what": what, "at": "", "value": "the ledger holds the cost alone"}
             continue
         for record in charged:
             drawn = values.get(record.seq, [])

@@ -334,6 +334,8 @@ def _meaning(
     if units and guarantee.delta and guarantee.delta > 1 / units:
         sentences.append(f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record.")
     elif units and guarantee.delta and counted:
-        sentences.append(f"Delta should be no more than one over the number of all protected records. It is for the {units} {counted} records "
-                         "alone; the ledger does not know how many others there are, so the person who runs the study has to check.")  # fmt: skip
+        sentences.append(
+            f"Delta should be no more than one over the number of all protected records. It is for the {units} {counted} records alone; "
+            "the ledger does not know how many others there are, so the person who runs the study has to check."
+        )
     return tuple(sentences)

@@ -17,10 +17,13 @@ from sklearn.svm import SVC
 
 import dpbo
 from dpbo.__main__ import main
+from dpbo.accounting import PureFilter
+from dpbo.algorithms.selection import NoisedScore, private_selection
 from dpbo.errors import InputError, LedgerUnavailable
-from dpbo.mechanisms import GaussianMechanism, PermuteAndFlipMechanism
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.queries import CandidateScores, ClippedMean
 from dpbo.report_charts import ticks, with_noise
+from dpbo.run_counts import FixedRuns
 from dpbo.statement import format_down
 
 HOSTILE = '<script>document.title="owned"</script>"\'&<img src=x onerror=alert(1)>'
@@ -107,8 +110,27 @@ def test_a_browser_shows_the_whole_story_and_runs_nothing(ledger, browser, tmp_p
     assert "<title>owned" not in done.stdout, "no script ran"
     _, Y, Yvar = objective.history()
     left, first, hash = format_down(curator.remaining_epsilon), with_noise(float(Y[0]), float(Yvar[0].sqrt())), curator.statement().head
-    summary = ["Privacy report", "of at most 20.1", "0.6478-GDP means", left, "9 of 12", "Reserved beside it", "score-per-record", hash]
-    for part in (*summary, "Recommended is evaluation", "was chosen", "without a reservation", "noted", first, " ".join(HOSTILE.split())):
+    summary = [
+        "Privacy report",
+        "at most 20.1 times",
+        "0.6478-GDP means",
+        left,
+        "9 of 12",
+        "Reserved for later releases",
+        "score-per-record",
+        hash,
+    ]
+    for part in (
+        *summary,
+        "Recommended is evaluation",
+        "candidate",
+        "of 4 was chosen",
+        "plus at most one in 1,000,000",
+        "without a reservation",
+        "noted",
+        first,
+        " ".join(HOSTILE.split()),
+    ):
         assert part in seen.text, part
     values, bars = seen.named("value"), [seen.named(kind)[0] for kind in ("used", "reserved", "left")]
     assert len(values) == 9 + 1, "a circle for each value, and one in the legend"
@@ -145,7 +167,7 @@ def test_the_page_stands_alone_whatever_it_is_made_of(ledger, tmp_path):
     for page in (*pages, dpbo.report(curator, space=spaces), dpbo.report(curator, space=SPACE)):
         require_alone(page)
     assert pages[0] == pages[1] == pages[3] == pages[4]
-    assert "keeps no names of parameters" in pages[0]
+    assert "does not say which parameters they stand for" in pages[0]
     assert "rate&lt;b&gt;" in pages[2], "a search has its space"
     fresh = dpbo.report(dpbo.Curator(torch.zeros(9), unit="x", adjacency="replace-one", budget=dpbo.Budget.gdp(1.0)))
     assert "Nothing was released yet." in fresh
@@ -169,6 +191,12 @@ def test_a_fitted_search_reports_what_it_recommends(tmp_path):
             search: Any = dpbo.DPSearch(SVC(random_state=0), space, strategy=strategy, budget=dpbo.Budget(8.0, 1e-6), n_iter=5, n_initial=4,
                                    allow_repeated=True, unit="customer", **place)  # fmt: skip
             page = dpbo.report(search.fit(X[:100], y[:100], X[100:], y[100:]))
+            if place:
+                alone = require_alone(dpbo.report(place["ledger"])).text
+                parameters = f"C {search.best_params_['C']:.4g} kernel {search.best_params_['kernel']}"
+                assert parameters in alone, "the ledger names the parameters"
+                assert not re.search(r"Filter|ClippedMean|CandidateScores|x0|number \d+ was|dpbo\.testing", alone)
+                assert ("the 1e-06 that the budget allows is not used" in alone) is (strategy == "list")
             seen = require_alone(page)
             text = seen.text
             assert f"C {search.best_params_['C']:.4g} kernel {search.best_params_['kernel']}" in text
@@ -178,6 +206,21 @@ def test_a_fitted_search_reports_what_it_recommends(tmp_path):
             assert ("cross-validated score on public records" in text) is (strategy == "list")
             assert ("Releases so far" in text) is bool(place)
             assert "Protected is each customer" in text
+
+
+def test_the_winner_of_hidden_runs_is_shown_with_its_parameters_and_the_noise_of_its_score(tmp_path):
+    space = dpbo.Space(lr=scipy.stats.loguniform(1e-2, 1.0), clip=scipy.stats.loguniform(1e-1, 1e1))  # the ledger sorts names, not these
+    curator = dpbo.Curator(torch.rand(500, dtype=torch.float64), unit="customer", adjacency="replace-one", budget=dpbo.Budget(30.0, 0.0),
+                           accounting=PureFilter(), dataset="d", ledger=str(tmp_path / "l.db"))  # fmt: skip
+    noised = NoisedScore(lambda output, records: records * output, (0.0, 1.0), LaplaceMechanism(0.5))
+    settings: dict[str, Any] = {"space": space, "run_count": FixedRuns(3), "base": [], "score": noised}
+    best = private_selection(curator, lambda parameters: parameters["lr"], name="runs", **settings)
+    text = require_alone(dpbo.report(tmp_path / "l.db")).text
+    assert best.parameters is not None
+    assert best.score is not None
+    assert f"lr {best.parameters['lr']:.4g} clip {best.parameters['clip']:.4g}" in text
+    assert f"Its score is {with_noise(best.score, 0.5 * 2**0.5 / 500)}" in text
+    assert "was chosen" not in text
 
 
 def test_the_command_writes_the_page(ledger, tmp_path, capsys):

@@ -60,8 +60,8 @@ def test_every_field_is_there_in_text_json_and_html(tmp_path):
     text = str(statement)
     for part in ("patient", "validation", "readmissions", "under replace-one, which compares", "own patient; 200, a public",
                  "Not protected", "trained on", "search inputs", "score-per-record", "timing-not-observed", "svm: evaluations 4",
-                 "score range [0.0, 1.0]", "NaN counts as lower", "1 % false-positive rate", "2 entries", statement.head, "left: 50 %",
-                 "1.000-GDP means: suppose somebody sees everything released"):  # fmt: skip
+                 "score range [0.0, 1.0]", "NaN counts as lower", "1 % false-positive rate", "had these records or others", "2 entries",
+                 statement.head, "left: 50 %", "1.000-GDP means: suppose somebody sees everything released"):  # fmt: skip
         assert part in text, part
     assert "this process only" not in text.lower()
     assert "unconditionally" not in text, "the three lines are one"
@@ -185,18 +185,19 @@ def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_
 
 
 @pytest.mark.filterwarnings("ignore::dpbo.privacy.DeltaWarning")
-@pytest.mark.parametrize(("delta", "told"), [(1e-2, "WARNING: delta exceeds 1/200"), (2e-3, "the number of validation ones is 200")])
+@pytest.mark.parametrize(("delta", "told"), [(1e-2, "WARNING: delta exceeds 1/200"), (2e-3, "It is for the 200 validation records alone")])
 def test_of_two_roles_the_statement_says_whose_number_it_knows(delta, told):
     curator = make(budget=Budget(6.0, delta), role="validation")
     PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, budget=0.5)
     assert "own patient; 200, a public number)" in str(curator.statement())
-    assert "number of validation ones" not in str(curator.statement())
+    assert "validation records alone" not in str(curator.statement())
     curator.reserve("training", GaussianMechanism(30.0).event(), slots=1, terms={"role": "training"})
     statement = curator.statement()
     assert "; 200 in the validation records, a public number) of the validation and training records" in str(statement)
     assert told in " ".join(statement.meaning)
     assert (statement.units, statement.counted) == (200, "validation")
-    assert "WARNING" not in str(statement) or "number of validation ones" not in str(statement)
+    assert "WARNING" not in str(statement) or "validation records alone" not in str(statement)
+    assert "charges training records for 'training'" in str(statement)
 
 
 def test_a_plan_named_as_a_release_keeps_what_it_declared():

@@ -226,7 +226,7 @@ def test_distinct_rows_compose_in_parallel_and_repeats_do_not():
     ask(private, 4)
     private.ledger.verify()
     assert "evaluations of each row 2" in str(private.statement())
-    assert "used by releases so far: (2.000, 0.0)-DP" in str(private.statement())
+    assert "releases so far cost (2.000, 0.0)-DP" in str(private.statement())
 
 
 def test_a_parallel_plan_refuses_questions_about_everybody():
