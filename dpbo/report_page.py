@@ -144,7 +144,14 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
         facts["single"] = [one for one in facts["single"] if one.name != f"{search.name}: final"]  # the recommended point's own
     else:
         bars = budget_bars(None, 1 - statement.remaining)
-        budget = {"bars": bars, "spent": str(statement.spent), "reserved": str(statement.reserved), "left": None, "words": "", "shares": ""}
+        budget = {
+            "bars": bars,
+            "spent": _cost(statement.spent),
+            "reserved": _cost(statement.reserved),
+            "left": None,
+            "words": "",
+            "shares": "",
+        }
         facts = {**_promise(statement), "unused_delta": None, "budget": budget, "reservations": [], "searches": [], "single": [],
                  "selected": [], "configurations": None, "releases": None, "more": 0, "count": None}  # fmt: skip
         if "posterior_mean" in search.results_:
@@ -187,6 +194,13 @@ def _factor(guarantee: Guarantee) -> str | None:
     return format_up(math.exp(guarantee.epsilon), 3)
 
 
+def _cost(cost: Guarantee) -> str:
+    """What releases cost together, in epsilon where there is one."""
+    if cost.epsilon in (None, math.inf):
+        return str(cost)
+    return f"epsilon {format_up(cost.epsilon)} at delta {cost.delta:g}"
+
+
 def _budget(use: BudgetUse, ledger: Ledger) -> dict[str, Any]:
     left = None if not use.epsilon_left else f"epsilon {format_down(use.epsilon_left)} at delta {ledger.budget.delta:g}"
     bars, accounting = budget_bars(float(use.spent_share), float(use.reserved_share)), ledger.accounting
@@ -199,8 +213,8 @@ def _budget(use: BudgetUse, ledger: Ledger) -> dict[str, Any]:
         shares += f": the {bars[2].text} that is left is worth {left}." if left else "."
     return {
         "bars": bars,
-        "spent": str(use.spent),
-        "reserved": str(use.reserved),
+        "spent": _cost(use.spent),
+        "reserved": _cost(use.reserved),
         "left": left,
         "words": f"{budget_in_words(ledger.budget)}. {accounting_in_words(accounting)}",
         "shares": shares,

@@ -16,7 +16,8 @@ from dpbo.report_words import accounting_in_words, mechanism_in_words, question_
 def test_a_space_is_read_back_from_the_ledgers_text_or_not_at_all():
     specs = {
         "rate": scipy.stats.loguniform(1e-2, 1e3), "shifted": scipy.stats.loguniform(1, 10, loc=3), "lag": scipy.stats.norm(3, 1),
-        "depth": scipy.stats.randint(2, 10), "kernel": ["rbf", "poly"], "sizes": [(10,), (20, 20), None], "weight": [{0: 1.0, 1: 0.25}, None], "C": np.logspace(-3, 0, 4),
+        "depth": scipy.stats.randint(2, 10), "kernel": ["rbf", "poly"], "sizes": [(10,), (20, 20), None], "C": np.logspace(-3, 0, 4),
+        "weight": [{0: 1.0, 1: 0.25}, {0: 1.0, 1: 4.0}],
     }  # fmt: skip
     space = Space(**specs)
     held = json.loads(json.dumps({"parameters": list(specs), "space": describe_space(specs)}, sort_keys=True))
