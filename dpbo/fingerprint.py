@@ -32,7 +32,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
-import scipy.stats
 import torch
 
 Detail = Literal["names", "code", "references", "content"]
@@ -87,6 +86,8 @@ def _describe_axis(axis: Any) -> str:
 
 
 def _described_axis(text: ast.expr) -> Any:
+    import scipy.stats  # slow, and only a report needs it
+
     if not isinstance(text, ast.Call):
         return ast.literal_eval(text)
     distribution = getattr(scipy.stats, ast.unparse(text.func))
