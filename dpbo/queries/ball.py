@@ -20,7 +20,7 @@ from typing import Annotated
 import torch
 
 from dpbo.errors import InputError
-from dpbo.queries.integers import MOST_UNITS, deterministic_matmul
+from dpbo.queries.integers import MOST_UNITS, deterministic_matmul, truncate
 from dpbo.validation import Within, between, checked
 
 LARGEST_CHUNK = 1 << 20  # rows, on a GPU
@@ -104,23 +104,24 @@ class Resolution:
         return cls(weights, min((room - weights) // degree, _MOST_BITS), lattice)
 
 
-def chunk_rows(width: int, device: str = "cpu") -> int:
-    """Public number of rows of a chunk: `width` numbers a row fit the CPU's cache, or keep a GPU busy.
+def chunk_rows(width: int, device: str = "cpu", most: int = _MOST_ROWS) -> int:
+    """Public number of rows of a chunk, on a CPU at most `most`: `width` numbers a row fit the CPU's cache, or keep a GPU busy.
 
     It is a multiple of 12, 16 and 24, the widths of a matrix product's tiles: rows left over beside whole tiles would be added in another
     order, so a record's bits would depend on its position, and its position on the other records.
     """
     bits = math.ceil(math.log2(width))
     if device == "cpu":
-        return 15 * min(_MOST_ROWS >> 4, max(16, (1 << 13) >> bits))
+        return 15 * min(most >> 4, max(16, (1 << 13) >> bits))
     return min(LARGEST_CHUNK, max(_MOST_ROWS, (1 << 27) >> bits))
 
 
-def product(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
-    """A B' for whole numbers `a x rows` and `b x rows` whose products are below 2^41: `a x b`, int64, exact."""
-    if A.shape[1] <= _MOST_ROWS:
+def product(A: torch.Tensor, B: torch.Tensor, bits: int = _CHUNK_BITS) -> torch.Tensor:
+    """A B' for whole numbers `a x rows` and `b x rows` whose products are at most 2^bits: `a x b`, int64, exact."""
+    most = 1 << (53 - bits)
+    if A.shape[1] <= most:
         return (A @ B.T).to(torch.int64)
-    first, second = (part.reshape(len(part), -1, _MOST_ROWS).transpose(0, 1) for part in (A, B))
+    first, second = (part.reshape(len(part), -1, most).transpose(0, 1) for part in (A, B))
     return (first @ second.mT).to(torch.int64).sum(0)
 
 
@@ -129,29 +130,48 @@ def lattice_chunks(X: torch.Tensor, ball: Ball, bits: int, rows: int) -> Iterato
 
     Columns that pad the last chunk, and records that count as nothing, are zero and not valid.
     """
-    d, device = X.shape[1], X.device
-    buffer = torch.zeros(d, rows, dtype=torch.float64, device=device)
+    d, device, steps = X.shape[1], X.device, float(1 << bits)
+    Z = torch.zeros(d, rows, dtype=torch.float64, device=device)
     center = None if ball.center is None else ball.center.to(device).unsqueeze(1)
     matrix = None
     if ball.matrix is not None:
         matrix = torch.zeros(max(d, 2), d, dtype=torch.float64, device=device)  # a product with one row runs another kernel
         matrix[:d] = ball.matrix.to(device) / ball.radius
     for start in range(0, len(X), rows):
-        count = min(rows, len(X) - start)
-        buffer[:, :count].copy_(X[start : start + count].T)
-        buffer[:, count:] = math.nan
-        moved = buffer if center is None else buffer - center
-        yield _whole(moved / ball.radius if matrix is None else deterministic_matmul(matrix, moved)[:d], ball.norm, bits)
+        chunk = X[start : start + rows].to(torch.float64).T
+        moved = Z[:, : chunk.shape[1]]
+        Z[:, chunk.shape[1] :] = math.nan
+        if center is not None:
+            chunk = torch.sub(chunk, center, out=moved)
+        if matrix is None:
+            torch.div(chunk, ball.radius / steps, out=moved)  # steps is a power of two
+            yield _whole(Z, ball.norm, steps)
+        else:
+            moved.copy_(chunk)
+            yield _whole(deterministic_matmul(matrix, Z)[:d].mul_(steps), ball.norm, steps)
 
 
-def _whole(Z: torch.Tensor, norm: str, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Columns rounded to whole multiples of 2^-bits inside the unit ball or cube, and which of them are valid records."""
-    size, steps = (Z.abs().amax(0) if norm == "linf" else Z.square().sum(0).sqrt_()), float(1 << bits)
+def _whole(Z: torch.Tensor, norm: str, steps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Columns in multiples of 1/steps, rounded to whole ones inside the unit ball or cube, and which of them are valid records.
+
+    On a CPU a chunk is done once it is rounded if all its columns k lie well inside: |k| < steps - d means that before rounding they were
+    shorter than steps - d/2, a relative distance of d 2^-21 or more from the ball's surface, where a float length errs by less than d 2^-51.
+    So what follows would change nothing. A column with NaN is not inside.
+    """
+    k = Z.round()
+    if k.device.type == "cpu":
+        reach = k.abs().amax() if norm == "linf" else k.square().sum(0).amax()
+        limit = steps if norm == "linf" else max(steps - len(k), 0.0) ** 2
+        if float(reach) < limit:
+            return k, torch.ones(k.shape[1], dtype=torch.bool)
+    size = (Z.abs().amax(0) if norm == "linf" else Z.square().sum(0).sqrt_()) / steps
     valid = size < _FARTHEST  # False for NaN
-    scale = steps if norm == "linf" else (1.0 / size).clamp_(max=1.0).mul_(steps)
-    k = torch.where(valid, Z * scale, 0.0).round_().clamp_(-steps, steps)
     if norm == "linf":
-        return k, valid
+        return torch.where(valid, k, 0.0).clamp_(-steps, steps), valid
+    k = Z * (1.0 / size).clamp_(max=1.0)
+    if Z.is_cuda or not bool(valid.all()):
+        k = torch.where(valid, k, 0.0)
+    k.round_().clamp_(-steps, steps)
     squares = k.square().sum(0)  # exact: whole numbers below 2^53
     root = squares.sqrt().floor_() + 2.0  # above the true root by at least one, which is more than the quotient's rounding error
-    return torch.where(squares > steps * steps, (k * (steps / root)).trunc_(), k), valid
+    return truncate(k.mul_(torch.where(squares > steps * steps, steps / root, 1.0))), valid

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
 import torch
 
 from dpbo.errors import InputError
@@ -71,8 +72,16 @@ def quantise(scores: torch.Tensor, grid: Lattice, out: torch.Tensor) -> torch.Te
     steps.copy_(scores)
     all_finite = scores.device.type == "cpu" and math.isfinite(float(steps.sum()))  # a finite sum has finite terms only
     torch.add(steps.new_tensor(-grid.origin / grid.quantum), steps, alpha=1.0 / grid.quantum, out=steps)
-    steps.trunc_().clamp_(grid.low, grid.high)
+    truncate(steps).clamp_(grid.low, grid.high)
     return steps if all_finite else steps.masked_fill_(~scores.isfinite(), grid.worst)
+
+
+def truncate(numbers: torch.Tensor) -> torch.Tensor:
+    """Truncates toward zero in place: on a CPU by numpy, whose loop is vectorised for float64 where torch's is not."""
+    if numbers.device.type != "cpu":
+        return numbers.trunc_()
+    np.trunc(numbers.numpy(), out=numbers.numpy())
+    return numbers
 
 
 def sum_records(pieces: Iterable[torch.Tensor], grids: Sequence[Lattice]) -> torch.Tensor:

@@ -24,6 +24,7 @@ from dpbo.validation import at_least, between, checked
 
 BlockWeight = Annotated[float, between(1e-3, 1e3)]
 _FARTHEST = 1e100  # a centre this far away is nearest to no record, and far from overflow
+_MOST_TOGETHER = 1 << 14  # rows whose coordinates of 20 bits are added in float64, where 2^33 would still be exact
 _PRODUCT_BITS = 33  # bits of a centre's coordinate plus log2 d: 53 minus the 20 of a record's coordinate
 
 
@@ -68,7 +69,7 @@ class PointSums(Query):
     def sum_points(self, X: torch.Tensor, resolution: Resolution) -> torch.Tensor:
         """The sum over points `n x d` in whole numbers, int64."""
         total = torch.zeros(len(self.coordinate_scale()), dtype=torch.int64, device=X.device)
-        for Z, valid in lattice_chunks(X, self.ball, resolution.bits, chunk_rows(max(self.width(), self.components), X.device.type)):
+        for Z, valid in lattice_chunks(X, self.ball, resolution.bits, self.rows_together(X.device.type)):
             total += self.sum_chunk(Z, valid, resolution)
         return total
 
@@ -90,6 +91,10 @@ class PointSums(Query):
     def width(self) -> int:
         """Numbers per record that the sum over a chunk works on."""
         return len(self.coordinate_scale()) // self.components
+
+    def rows_together(self, device: str) -> int:
+        """Public number of records in a chunk."""
+        return chunk_rows(max(self.width(), self.components), device)
 
     def resolution(self, units: int | None) -> Resolution:
         """The public steps for this public number of units (None: private)."""
@@ -199,16 +204,23 @@ class ClusterSums(PointSums):
     def degrees(self) -> torch.Tensor:
         return torch.tensor([0] + [1] * self.dimension).repeat(len(self.centers))
 
+    def rows_together(self, device: str) -> int:
+        return chunk_rows(max(self.dimension, len(self.centers)), device, _MOST_TOGETHER)
+
     def public_inputs(self) -> dict[str, Any]:
         return {**super().public_inputs(), "components": len(self.centers), "weights": list(self.weights)}
 
     def sum_chunk(self, Z: torch.Tensor, valid: torch.Tensor, resolution: Resolution) -> torch.Tensor:
         offset = math.ldexp(0.5, resolution.bits) * self.centers.square().sum(1, keepdim=True)
         centers = self.centers.to(Z.device, non_blocking=True)
-        nearest = (centers @ Z).sub_(offset.to(Z.device, non_blocking=True)).argmax(0)
-        chosen = torch.zeros(len(centers), Z.shape[1], dtype=torch.float64, device=Z.device)
-        chosen.scatter_(0, nearest.unsqueeze(0), valid.to(torch.float64).unsqueeze(0))
-        return product(chosen, torch.cat([torch.ones_like(Z[:1]), Z])).flatten()
+        closeness = (centers @ Z).sub_(offset.to(Z.device, non_blocking=True))
+        nearest = closeness.ge_(closeness.amax(0))  # 1 where a centre is nearest, else 0: torch's argmax(0) takes forty times as long
+        ones = valid.to(torch.float64).unsqueeze(0)
+        counts = product(nearest, ones, resolution.bits)
+        if Z.is_cuda or int(counts.sum()) != int(ones.sum()):  # of several centres that are nearest the first counts
+            nearest = torch.zeros_like(nearest).scatter_(0, nearest.argmax(0, keepdim=True), 1.0)
+            counts = product(nearest, ones, resolution.bits)
+        return torch.cat([counts, product(nearest, Z, resolution.bits)], 1).flatten()
 
     def _scaled_weights(self) -> tuple[float, float]:
         least = min(self.weights)

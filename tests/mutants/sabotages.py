@@ -28,8 +28,8 @@ SABOTAGES = (
     Sabotage(
         "scores are not clipped",
         "queries/integers.py",
-        old="steps.trunc_().clamp_(grid.low, grid.high)",
-        new="steps.trunc_()",
+        old="truncate(steps).clamp_(grid.low, grid.high)",
+        new="truncate(steps)",
         test="tests/contracts/test_clipped_contract.py::TestClippedMean::test_neighbours_stay_within_the_declared_sensitivity",
     ),
     Sabotage(
@@ -140,7 +140,7 @@ SABOTAGES = (
     Sabotage(
         "records are not clipped once more after they were rounded",
         "queries/ball.py",
-        old="    return torch.where(squares > steps * steps, (k * (steps / root)).trunc_(), k), valid",
+        old="    return truncate(k.mul_(torch.where(squares > steps * steps, steps / root, 1.0))), valid",
         new="    return k, valid",
         test="tests/unit/queries/test_mixture_moments.py::test_no_record_is_longer_than_one_and_weights_sum_to_one_exactly",
     ),
