@@ -15,6 +15,7 @@ from dpbo.queries.moment_features import Covariance, distance_squared, features,
 from dpbo.queries.point_sums import BlockWeight, PointSums
 from dpbo.validation import checked
 
+_SMALLEST = -700.0  # of a logit below the largest: e^-700 rounds to no weight, and exp_ takes ten times as long where its result underflows
 _MOST_COMPONENTS = 1 << 10  # more would leave too few bits for weights and records
 
 
@@ -106,7 +107,7 @@ class MixtureMoments(PointSums):
 def responsibilities(logits: torch.Tensor, valid: torch.Tensor, bits: int) -> torch.Tensor:
     """softmax over components in whole multiples of 2^-bits: each column sums to 2^bits exactly, or is zero. `K x rows`."""
     top, largest = logits.max(0)
-    gamma = (logits - top).exp_()
+    gamma = (logits - top).clamp_(min=_SMALLEST).exp_()
     whole = float(1 << bits)
     gamma.mul_(whole / gamma.sum(0)).round_()
     gamma.scatter_add_(0, largest.unsqueeze(0), (whole - gamma.sum(0)).unsqueeze(0))

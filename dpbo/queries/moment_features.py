@@ -30,10 +30,8 @@ def features(Z: torch.Tensor, covariance: str) -> torch.Tensor:
     phi[1 : 1 + d] = Z
     match covariance:
         case "full":
-            start = 1 + d
-            for i in range(d):
-                torch.mul(Z[i:], Z[i], out=phi[start : start + d - i])
-                start += d - i
+            for i, block in enumerate(phi[1 + d :].split(list(range(d, 0, -1)))):
+                torch.mul(Z[i:], Z[i], out=block)
         case "diag":
             torch.square(Z, out=phi[1 + d :])
         case _:
