@@ -28,7 +28,7 @@ from dpbo.validation import between, checked
 
 LEVELS = 1 << 16
 _FINENESS = 64
-_CHUNK = {"cpu": 1 << 20}
+_CHUNK = {"cpu": 1 << 18}
 _DEVICE_CHUNK = 1 << 22
 _DEPTH = 65.0  # noise scales between the best and the farthest level, less what `moves` is rounded up
 _ROUND_UP = 1 + Fraction(1, 2**40)  # `linf` is a float
@@ -107,14 +107,19 @@ def uniform(count: int, entropy: Entropy) -> int:
 
 
 def _chunks(utilities: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """The start and the utilities of each chunk. No query's sum is larger than the clamp, which keeps distances in int64."""
+    """The start of each chunk and a copy of its utilities. No query's sum is larger than the clamp, which keeps distances in int64."""
     size = _CHUNK.get(utilities.device.type, _DEVICE_CHUNK)
     for start in range(0, len(utilities), size):
         yield start, utilities[start : start + size].clamp(-_LARGEST, _LARGEST)
 
 
 def _distances(chunk: torch.Tensor, best: int, width: int) -> torch.Tensor:
-    return (best - chunk.div(width, rounding_mode="floor")).clamp_(max=LEVELS - 1)
+    """How many levels each utility lies below the best one, in the chunk's own memory."""
+    if chunk.device.type == "cpu":  # torch divides whole numbers one at a time
+        np.floor_divide(chunk.numpy(), width, out=chunk.numpy())
+    else:
+        chunk.div_(width, rounding_mode="floor")
+    return chunk.neg_().add_(best).clamp_(max=LEVELS - 1)
 
 
 def _nth(utilities: torch.Tensor, best: int, width: int, distance: int, nth: int) -> int:
