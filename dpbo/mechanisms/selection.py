@@ -76,7 +76,8 @@ class SelectionMechanism(Mechanism):
         """Draws the distance d below the best level, given the number of candidates at each distance."""
 
     def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> SelectionLaw:
-        if set(sensitivity.scale) != {1.0} or len(set(quanta)) != 1:
+        scale = sensitivity.scale
+        if scale[0] != 1.0 or any(each.count(each[0]) < len(each) for each in (scale, quanta)):  # a set of millions would take long
             raise InputError("question", "utilities of several units", "one with a single unit and range for all candidates")
         most = math.ceil(Fraction(sensitivity.linf) * _ROUND_UP / Fraction(quanta[0]))
         reach = _DEPTH * self.noise_multiplier / LEVELS
