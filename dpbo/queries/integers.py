@@ -26,7 +26,7 @@ MOST_ROWS_PER_UNIT = 1 << 22
 MOST_UNITS = 1 << 32
 _BITS = 39
 _EXACT_BLOCK = 1 << 13  # the sum of this many lattice numbers of 2^39 stays below 2^53
-_CHUNK = {"cpu": 1 << 16}  # rows, by type of device
+_CHUNK = {"cpu": 1 << 18}  # rows, by type of device
 _DEVICE_CHUNK = 1 << 22
 
 
