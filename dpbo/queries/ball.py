@@ -155,8 +155,8 @@ def _whole(Z: torch.Tensor, norm: str, steps: float) -> tuple[torch.Tensor, torc
     """Columns in multiples of 1/steps, rounded to whole ones inside the unit ball or cube, and which of them are valid records.
 
     On a CPU a chunk is done once it is rounded if all its columns k lie well inside: |k| < steps - d means that before rounding they were
-    shorter than steps - d/2, a relative distance of d 2^-21 or more from the ball's surface, where a float length errs by less than d 2^-51.
-    So what follows would change nothing. A column with NaN is not inside.
+    shorter than steps - d/2, so by d 2^-21 or more of their ball's radius inside it, where float lengths err by less than d 2^-51. So what
+    follows would change nothing. A column with NaN is not inside.
     """
     k = Z.round()
     if k.device.type == "cpu":
