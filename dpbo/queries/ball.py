@@ -112,7 +112,7 @@ def chunk_rows(width: int, device: str = "cpu", most: int = _MOST_ROWS) -> int:
     """
     bits = math.ceil(math.log2(width))
     if device == "cpu":
-        return 15 * min(most >> 4, max(16, (1 << 14) >> bits))
+        return 15 * min(most >> 4, max(16, (1 << 15) >> bits))
     return min(LARGEST_CHUNK, max(_MOST_ROWS, (1 << 27) >> bits))
 
 

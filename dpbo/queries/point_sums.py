@@ -205,7 +205,7 @@ class ClusterSums(PointSums):
         return torch.tensor([0] + [1] * self.dimension).repeat(len(self.centers))
 
     def rows_together(self, device: str) -> int:
-        return chunk_rows(max(self.dimension, len(self.centers)), device, _MOST_TOGETHER)
+        return chunk_rows(2 * (self.dimension + len(self.centers)), device, _MOST_TOGETHER)
 
     def public_inputs(self) -> dict[str, Any]:
         return {**super().public_inputs(), "components": len(self.centers), "weights": list(self.weights)}
