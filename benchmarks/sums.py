@@ -12,7 +12,7 @@ import warnings
 import torch
 from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from benchmarks.harness import interleaved, options, ratio, record, table
 from dpbo.papers.em.gaussians import Gaussians

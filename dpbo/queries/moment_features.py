@@ -30,7 +30,7 @@ def features(Z: torch.Tensor, covariance: str) -> torch.Tensor:
     phi[1 : 1 + d] = Z
     match covariance:
         case "full":
-            for i, block in enumerate(phi[1 + d :].split(list(range(d, 0, -1)))):
+            for i, block in enumerate(torch.split(phi[1 + d :], list(range(d, 0, -1)))):
                 torch.mul(Z[i:], Z[i], out=block)
         case "diag":
             torch.square(Z, out=phi[1 + d :])
