@@ -23,23 +23,21 @@ from dpbo.queries.point_sums import ClusterSums
 STEPS, CLUSTERS, COMPONENTS = 7, 8, 10
 
 
-def main(arguments: list[str] | None = None) -> None:
-    chosen = options(__doc__, arguments, threads=1)
-    torch.set_num_threads(chosen.threads)
-    threadpool_limits(chosen.threads)
+def compared(smoke: bool, seed: int) -> list[tuple[str, float, float, float]]:
+    """What was summed, seconds, scikit-learn's, and the median of their ratios."""
     warnings.simplefilter("ignore")  # scikit-learn's, of steps that have not converged
-    repetitions, generator = 2 if chosen.smoke else 7, torch.Generator().manual_seed(chosen.seed)
+    repetitions, generator = 2 if smoke else 7, torch.Generator().manual_seed(seed)
     rows = []
     for n, d, clipped in ((10**6, 2, False), (10**5, 16, False), (10**5, 16, True)):
-        X, centers = _clusters(n // (1000 if chosen.smoke else 1), d, CLUSTERS, generator)
+        X, centers = _clusters(n // (1000 if smoke else 1), d, CLUSTERS, generator)
         ball = Ball(float(X.norm(dim=1).max()) * (0.8 if clipped else 1.01))
         query = ClusterSums(d, ball=ball, centers=ball.inward(centers))
-        lloyd = KMeans(CLUSTERS, init="random", n_init=1, max_iter=STEPS, tol=0.0, algorithm="lloyd", random_state=chosen.seed)
+        lloyd = KMeans(CLUSTERS, init="random", n_init=1, max_iter=STEPS, tol=0.0, algorithm="lloyd", random_state=seed)
         work = functools.partial(_steps, query, X, lloyd.fit(X.numpy()).n_iter_)
         ours, theirs = interleaved(work, functools.partial(lloyd.fit, X.numpy()), repetitions=repetitions)
         name = f"k-means, {n} x {d}" + ", far records clipped" * clipped
         rows.append((name, statistics.median(ours), statistics.median(theirs), ratio(ours, theirs)))
-    n, d = (1000 if chosen.smoke else 10**5), 16
+    n, d = (1000 if smoke else 10**5), 16
     X, means = _clusters(n, d, COMPONENTS, generator)
     ball = Ball(float(X.norm(dim=1).max()) * 1.01)
     spread = torch.eye(d, dtype=torch.float64).repeat(COMPONENTS, 1, 1) / (2.0 * ball.radius) ** 2
@@ -52,6 +50,14 @@ def main(arguments: list[str] | None = None) -> None:
 
     ours, theirs = interleaved(lambda: moments._total([X], n), iteration, repetitions=repetitions)
     rows.append((f"one iteration of EM, {n} x {d}", statistics.median(ours), statistics.median(theirs), ratio(ours, theirs)))
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> None:
+    chosen = options(__doc__, arguments, threads=1)
+    torch.set_num_threads(chosen.threads)
+    threadpool_limits(chosen.threads)
+    rows = compared(chosen.smoke, chosen.seed)
     print(table(("what", "seconds", "scikit-learn's", "ratio"), rows))
     record("sums", {name: {"seconds": own, "scikit-learn": other, "ratio": quotient} for name, own, other, quotient in rows}, chosen)
 

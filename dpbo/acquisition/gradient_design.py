@@ -197,7 +197,7 @@ def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | N
         unit = unit @ (shares.pow(_STRETCH).unsqueeze(-1) * vectors.mT)
     radial = _radial(posterior.derivatives)
     if radial is not None:
-        radius = designs.radius(radial[0], b, d, posterior.noise / radial[1] + posterior.jitter)
+        radius = designs.radius(radial[0], b, d, posterior.noise / float(radial[1]) + posterior.jitter)
     else:
         radii = torch.logspace(-3.0, 0.0, 25, dtype=unit.dtype, device=unit.device)
         radius = float(radii[trace.value(theta + radii[:, None, None] * (unit * lengths)).argmin()])
@@ -213,10 +213,10 @@ def lengths_at(kernel: KernelDerivatives, theta: Tensor) -> Tensor:
     return (kernel.variances(theta.unsqueeze(0)) / slopes.clamp_min(1e-12 * slopes.max())).sqrt()
 
 
-def _radial(kernel: KernelDerivatives) -> tuple[Radial, float] | None:
+def _radial(kernel: KernelDerivatives) -> tuple[Radial, Tensor | float] | None:
     """The radial kernel and its variance, if it is one."""
     if isinstance(kernel, Scaled) and isinstance(kernel.base, Radial):
-        return kernel.base, float(kernel.scale)
+        return kernel.base, kernel.scale
     return (kernel, 1.0) if isinstance(kernel, Radial) else None
 
 

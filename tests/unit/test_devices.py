@@ -25,6 +25,7 @@ from dpbo.acquisition import (
 )  # fmt: skip
 from dpbo.acquisition.expected_improvement import Proposer, best_point, pareto_front, posterior_mean
 from dpbo.acquisition.gradient_design import fewest_gradient_points
+from dpbo.acquisition.lbfgs import DeviceSearch
 from dpbo.algorithms import AsynchronousBO, GIBOSettings, choose_clip, choose_start, search_then_choose
 from dpbo.errors import InputError
 from dpbo.mechanisms import ExponentialMechanism, NoNoise, PermuteAndFlipMechanism
@@ -327,6 +328,26 @@ def test_a_gradient_posterior_waits_for_a_device_twice_at_most(device):
         device.forget()
         step()
         assert len(device.syncs) <= 2, device.syncs
+
+
+def test_a_search_for_gradient_points_waits_seldom_and_a_trial_never(device, monkeypatch):
+    trial, inside = DeviceSearch.trial, []
+
+    def counted(search):
+        before = len(device.launches), len(device.syncs) + len(device.uploads)
+        trial(search)
+        inside.append(len(device.launches) - before[0])
+        assert len(device.syncs) + len(device.uploads) == before[1], "so it can be captured as a CUDA graph"
+
+    monkeypatch.setattr(DeviceSearch, "trial", counted)
+    history, theta, bounds = posterior(device), device.put(THETA), device.put(BOX)
+    device.forget()
+    suggest_gradient_points(history, theta, 3, bounds=bounds)
+    assert inside
+    assert inside[0] < 200
+    assert len(device.launches) - sum(inside) <= 300
+    assert len(device.syncs) <= 5, device.syncs
+    assert len(device.uploads) <= 3, device.uploads
 
 
 @pytest.mark.parametrize("runs", [(), (2,)])

@@ -1,0 +1,251 @@
+"""Speed beside peers: what dpbo does often, at a small size, beside what a user would call otherwise, in one table and under five minutes.
+
+Each row is the median of paired ratios of runs in turn, one thread. "Wanted" is the largest ratio that the project allows itself, or a
+time where there is no peer. `--write FILE` puts the table between the two marks of a page, such as docs/measured.md.
+
+    python -m benchmarks [--smoke] [--json FILE] [--write docs/measured.md] [--only TEXT]
+"""
+
+import datetime
+import itertools
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import uniform
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks import composition, finite_gp, gibo_step
+from benchmarks.harness import interleaved, named, options, ratio, record, table, with_bar
+from benchmarks.overhead import curator_of
+from benchmarks.sums import compared
+from dpbo import Adjacency, Budget, Curator, PrivateObjective, Space
+from dpbo._opacus import load_opacus
+from dpbo.accounting import Planned, compose
+from dpbo.acquisition import suggest, suggest_gradient_points
+from dpbo.events import PoissonGaussianEvent
+from dpbo.integrations.opacus import DPSGDConfig, LedgerAccountant, plan_tuning
+from dpbo.mechanisms import ExponentialMechanism
+from dpbo.mechanisms.gaussian import NORMAL
+from dpbo.mechanisms.rounding import rounded
+from dpbo.models.datasets import squared_exponential
+from dpbo.privacy import Sensitivity
+from dpbo.queries import ClippedMean
+
+HEADER = ("work", "peer", "ms", "ms of the peer", "ratio", "wanted")
+MARKS = ("<!-- speed: begin -->", "<!-- speed: end -->")
+Work = Callable[[], Any]
+
+
+def of_records(_: Any, records: torch.Tensor) -> torch.Tensor:
+    """A score that is one of the record's own numbers."""
+    return records
+
+
+def row(work: str, peer: str, ours: Work, theirs: Work | None, wanted: str, repetitions: int = 7) -> list[Any]:
+    """One line of the table."""
+    if theirs is None:
+        (times,) = interleaved(ours, repetitions=repetitions)
+        return [work, peer, 1e3 * statistics.median(times), "", "", wanted]
+    mine, other = interleaved(ours, theirs, repetitions=repetitions)
+    return [work, peer, 1e3 * statistics.median(mine), 1e3 * statistics.median(other), ratio(mine, other), wanted]
+
+
+def sums(smoke: bool) -> list[list[Any]]:
+    """Sums over records: scores, steps of k-means and of EM."""
+    n = 10**5 if smoke else 10**7
+    scores = torch.rand(n)
+    evaluate = partial(curator_of(scores).evaluate, ClippedMean(of_records, score_range=(0.0, 1.0)))
+    first = row(f"clip and sum {n:,} scores", "clamp and mean", evaluate, lambda: scores.clamp(0, 1).mean(), "1")
+    steps = [
+        [work, "scikit-learn", 1e3 * ours, 1e3 * theirs, share, "0.5" if "EM" in work else "1"]
+        for work, ours, theirs, share in compared(smoke, 0)
+    ]
+    return [first, *steps]
+
+
+def releases(smoke: bool) -> list[list[Any]]:
+    """An objective's call, in memory and in a file."""
+    n, calls = 10**4 if smoke else 10**5, 20 if smoke else 200
+    scores, rows = torch.rand(n), []
+    X = torch.rand(1, 2, dtype=torch.float64)
+    with tempfile.TemporaryDirectory() as folder:
+        files = {"in memory": {}, "SQLite": {"ledger": f"{folder}/ledger.db", "dataset": "scores"}}
+        for (where, place), wanted in zip(files.items(), ("1.5 ms", "5 ms"), strict=True):
+            terms: dict[str, Any] = {"adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(10.0), **place}
+            curator = Curator(scores, unit="record", **terms)
+            objective = PrivateObjective(curator, of_records, fit=torch.Tensor.clone, score_range=(0.0, 1.0), evaluations=10 * calls)
+            rows.append(row(f"objective of {n:,} records, {where}", "mean", partial(objective, X), scores.mean, wanted, calls))
+    return rows
+
+
+def draws(smoke: bool) -> list[list[Any]]:
+    """Exact noise and exact choices."""
+    n = 10**4 if smoke else 10**6
+    quantum, rng, mechanism = 2.0**-20, np.random.default_rng(0), ExponentialMechanism(10.0)
+    utilities = torch.from_numpy(rng.integers(0, 1 << 20, n))
+    law, floats = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [quantum]), quantum * utilities.numpy()
+    zeros, ones = np.zeros(100_000), np.full(100_000, 2.0**20)
+
+    def inexact() -> Any:
+        totals = np.cumsum(np.exp(floats / 10.0))
+        return np.searchsorted(totals, rng.random() * totals[-1])
+
+    def choose() -> Any:
+        return mechanism._sample(utilities, [quantum], law, os.urandom)
+
+    return [
+        row(
+            "100,000 Gaussians", "numpy, not exact", lambda: rounded(NORMAL, zeros, ones, os.urandom), lambda: rng.normal(size=100_000), "4"
+        ),
+        row(f"exponential choice of {n:,}", "numpy, not exact", choose, inexact, "2"),
+    ]
+
+
+def accounting(smoke: bool) -> list[list[Any]]:
+    """Composition, sampled steps, plans."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    events, sampled = (
+        composition.plan(20, 100 if smoke else 1000, 0),
+        PoissonGaussianEvent(1.0, 1000, rate=0.01, relation="add-or-remove-one"),
+    )
+
+    def fresh(*what: Any) -> Any:
+        from dpbo.accounting import composition as ours
+
+        ours._composed.cache_clear()
+        return compose([*what], delta=1e-5)
+
+    def peer() -> Any:
+        one = pld.from_gaussian_mechanism(1.0, sampling_prob=0.01, value_discretization_interval=1e-3)
+        return one.self_compose(1000).get_epsilon_for_delta(1e-5)
+
+    rows = [
+        row("compose 20 kinds of release", "dp_accounting", lambda: fresh(*events), lambda: composition.by_peer(events), "0.1", 2),
+        row("1,000 sampled steps", "dp_accounting, grid 1e-3", lambda: fresh(sampled), peer, "1"),
+    ]
+    if not smoke:
+        config = DPSGDConfig(noise_multiplier=1.0, epochs=10, batches=10, batch_size=240)
+        rows.append(row("plan_tuning", "", lambda: plan_tuning(Budget(3.0, 1e-5), config, runs=20, validation=600), None, "3 s", 1))
+    return rows
+
+
+def training(smoke: bool) -> list[list[Any]]:
+    """A step of DP-SGD by Opacus, with dpbo's accountant in place of its own."""
+    warnings.simplefilter("ignore")  # of Opacus' generators and hooks
+    steps, rows = 20 if smoke else 200, []
+    records = TensorDataset(torch.rand(6400, 20), torch.arange(6400) % 2)
+
+    def stepping(accountant: LedgerAccountant | None) -> Work:
+        module: Any = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 2))
+        optimizer: Any = torch.optim.SGD(module.parameters(), 0.01)
+        engine = load_opacus().PrivacyEngine(accountant="rdp" if accountant is None else "dpbo")
+        engine.accountant = accountant or engine.accountant
+        given: Any = {"module": module, "optimizer": optimizer, "data_loader": DataLoader(records, batch_size=64)}
+        module, optimizer, loader = engine.make_private(**given, noise_multiplier=5.0, max_grad_norm=1.0)
+        samples = itertools.chain.from_iterable(itertools.repeat(loader))
+
+        def step() -> None:
+            X, y = next(samples)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(module(X), y).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+        return step
+
+    with tempfile.TemporaryDirectory() as folder:
+        for where, place in (("in memory", {}), ("SQLite", {"ledger": f"{folder}/ledger.db", "dataset": "steps"})):
+            plan = Planned([PoissonGaussianEvent(5.0, 4 * steps, rate=0.01, relation="add-or-remove-one")])
+            terms: dict[str, Any] = {"adjacency": Adjacency.ADD_OR_REMOVE_ONE, "budget": Budget(8.0, 1e-5), "accounting": plan, **place}
+            curator = Curator(records.tensors, unit="record", role="training", **terms)
+            accountant = LedgerAccountant(curator, noise_multiplier=5.0, steps=4 * steps)
+            accountant.reserve(0.01)
+            rows.append(
+                row(f"a step of DP-SGD, charged {where}", "Opacus' RDPAccountant", stepping(accountant), stepping(None), "1.3", steps)
+            )
+    return rows
+
+
+def proposals(smoke: bool) -> list[list[Any]]:
+    """Where to evaluate next."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore")
+    t, space = 10 if smoke else 30, Space(a=uniform(), b=uniform(), c=uniform())
+    X = space.sample(t, seed=0)
+    Y = -(X - 0.4).square().sum(1, keepdim=True) + 0.05 * torch.randn(t, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.GPSampler(seed=0))
+    floats = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in "abc"}
+    for x, y in zip(X.tolist(), Y.flatten().tolist(), strict=True):
+        study.add_trial(optuna.trial.create_trial(params=dict(zip("abc", x, strict=True)), distributions=floats, value=y))
+    d, N = (4, 20) if smoke else (33, 400)
+    posterior, theta = gibo_step.walked(d, d + 1, N, 0)
+    n, steps, runs = (2_000, 8, 4) if smoke else (40_000, 50, 10)
+    candidates = torch.rand(n, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    kernel, values = squared_exponential(finite_gp.LENGTH), finite_gp.values_of(candidates, 1, 0)
+
+    def one_run() -> Any:
+        return finite_gp.by_finite_gp(finite_gp.model_of(candidates, kernel, 1, steps), values, steps)
+
+    share = finite_gp.batch_against_singles(candidates, kernel, runs, steps, 1)[1]
+    return [
+        row(f"suggest after {t} values", "Optuna's GPSampler", lambda: suggest(space, X, Y, torch.full_like(Y, 0.0025), seed=0),
+            lambda: study.ask(floats), "0.75", 5),
+        row(f"DP-GIBO's points, d = {d}, N = {N}", "", lambda: suggest_gradient_points(posterior, theta, d + 1), None, "40 ms"),
+        row(f"GP-UCB, {n:,} candidates, {steps} steps", "BoTorch", one_run,
+            lambda: finite_gp.by_botorch(candidates, kernel, values, steps), "0.02", 1),
+        [f"... {runs} runs in one batch", "one after the other", "", "", share, "0.5"],
+    ]  # fmt: skip
+
+
+def imports(smoke: bool) -> list[list[Any]]:
+    """First use in a new process."""
+
+    def fresh(code: str) -> Work:
+        return lambda: subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+    rows, times = [], 1 if smoke else 3
+    for names in ("Curator, PrivateObjective", "DPSearch, DPGIBO"):
+        rows.append(row(f"import {names}", "import botorch", fresh(f"from dpbo import {names}"), fresh("import botorch"), "1.1", times))
+    helped = fresh("import sys, runpy; sys.argv = ['dpbo', '--help']; runpy.run_module('dpbo')")
+    return [*rows, row("python -m dpbo --help", "", helped, None, "300 ms")]
+
+
+PARTS: tuple[Callable[[bool], list[list[Any]]], ...] = (sums, releases, draws, accounting, training, proposals, imports)
+
+
+def written(page: pathlib.Path, text: str) -> None:
+    """Replace what stands between the page's marks."""
+    begin, end = MARKS
+    old = page.read_text()
+    page.write_text(re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n{text}\n{end}", old, flags=re.DOTALL))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    chosen = options(__doc__, arguments, only="", write="")
+    torch.set_num_threads(1)
+    rows = []
+    for part in with_bar([part for part in PARTS if chosen.only in part.__name__]):
+        rows += part(chosen.smoke)
+    print(table(HEADER, rows))
+    if chosen.write:
+        day = datetime.datetime.now(datetime.UTC).date().isoformat()
+        written(pathlib.Path(chosen.write), f"`python -m benchmarks`, {day}, one thread:\n\n{table(HEADER, rows)}")
+    record("speed", {"rows": named(HEADER, rows)}, chosen)
+
+
+if __name__ == "__main__":
+    main()
