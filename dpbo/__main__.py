@@ -124,15 +124,16 @@ def _ledger(options: argparse.Namespace) -> None:
     from dpbo.statement import form, format_down
 
     ledger = Ledger.open(options.ledger)
-    head = ledger.verify(expect=options.expect)
+    chain = ledger.verified(expect=options.expect)
     if options.action == "verify":
+        head = ledger.head()
         print(f"The hash chain of {head.seq + 1} records is intact. Head: {head.hash}")
         print("It contains the expected head." if options.expect else "Use --expect HEAD to detect tampering or a rollback.")
     elif options.action == "export":
         for record in ledger.records():
             print(json.dumps(vars(record), sort_keys=True))
     elif options.action == "form":
-        print(form(compose_statement(ledger)))
+        print(form(compose_statement(ledger, verified=chain)))
     else:
         records = ledger.records()
         answered = {record.body["entry"] for record in records if record.kind == "value"}
@@ -141,14 +142,14 @@ def _ledger(options: argparse.Namespace) -> None:
             print(f"{record.seq:5d}  {record.kind:8s} {record.name:20s} {record.hash[:16]}{'  value lost' if record.seq in lost else ''}")
             for value in record.body["values"] if record.kind == "value" else ():
                 print(f"       {_shown(value)}")
-        use = BudgetUse.of(ledger, records, ledger.budget.delta)
+        use = BudgetUse.of(ledger, chain, ledger.budget.delta)
         left = "" if use.epsilon_left is None else f"; a further budget of epsilon {format_down(use.epsilon_left)} is left"
         unit = ledger.accounting.unit.removeprefix("of ")
         shares = f"Spent {float(use.spent_share):.1%}, with reservations {float(use.reserved_share):.1%} (shares of {unit})"
         if lost:
             print(f"\nCharges without a value: {len(lost)}. It is lost and is never drawn again, unless a process is releasing it now.")
         print(f"\nBudget: {use.budget}. {shares}{left}.\n")
-        print(compose_statement(ledger))
+        print(compose_statement(ledger, verified=chain))
 
 
 def _shown(value: dict[str, Any]) -> str:
@@ -169,7 +170,8 @@ def _report(options: argparse.Namespace) -> None:
     from dpbo.report_page import report
 
     ledger = Ledger.open(options.ledger)
-    ledger.verify(expect=options.expect)
+    if options.expect is not None:
+        ledger.verify(expect=options.expect)
     page = report(ledger, title=options.title, delta=options.at_delta)
     try:
         pathlib.Path(options.output).write_text(page, encoding="ascii")

@@ -154,7 +154,7 @@ class PrivateObjective:
         self.curator, self.name, self.evaluations, self.metrics = curator, name, evaluations, mean.metrics
         planned = mechanism if isinstance(mechanism, NoNoise) else self._affordable(mechanism, query, budget)
         self._noise_std(planned)  # raises if this noise cannot be drawn, before anything is reserved
-        begun = name in curator.ledger.head().used
+        begun = name in curator.ledger.used()
         spending = describe_budget(budget)
         stated = plan_terms({"budget": spending, **query.public_inputs()}, terms or {}, also=_STATED)
         paired = {} if reference is None else {"reference": fingerprint(reference, detail="content").hex()}
@@ -170,7 +170,7 @@ class PrivateObjective:
     @property
     def remaining(self) -> int:
         """Number of evaluations not yet charged."""
-        return self.evaluations - self.curator.ledger.head().used.get(self.name, 0)
+        return self.evaluations - self.curator.ledger.used().get(self.name, 0)
 
     def __call__(self, X: Annotated[torch.Tensor, POINTS]) -> tuple[torch.Tensor, torch.Tensor]:
         """Evaluate and release every row of X. Each call is a new, charged release, also at a point seen before.

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpbo.curator.curator import Curator
+from dpbo.curator.chain import Chain
 from dpbo.curator.reporting import BudgetUse
 from dpbo.errors import InputError
 from dpbo.integrations.sklearn import DPSearch
@@ -168,13 +169,18 @@ def plot_budget(curator: Curator, *, ax: Any = None) -> Any:
     Raises:
         InputError: nothing was released yet, or matplotlib is not installed.
     """
-    chain, delta = curator.ledger.records(), curator.budget.delta
-    ends = [place for place, record in enumerate(chain, 1) if record.kind == "charge"]
-    if not ends:
+    records, delta = curator.ledger.records(), curator.budget.delta
+    counts = np.cumsum([record.event.slots for record in records if record.kind == "charge"])
+    if not len(counts):
         raise InputError("curator", "without releases", "one that has released a value")
-    counts = np.cumsum([chain[end - 1].event.slots for end in ends])
-    steps = sorted({*np.linspace(0, len(ends) - 1, min(len(ends), _MOST_STEPS)).round().astype(int).tolist()})
-    uses = [BudgetUse.of(curator.ledger, chain[: ends[step]], delta) for step in steps]
+    steps = sorted({*np.linspace(0, len(counts) - 1, min(len(counts), _MOST_STEPS)).round().astype(int).tolist()})
+    chain, uses, charges = Chain(), list[BudgetUse](), 0
+    for record in records:
+        chain.follow(record)
+        if record.kind == "charge":
+            if charges == steps[len(uses)]:
+                uses.append(BudgetUse.of(curator.ledger, chain, delta))
+            charges += 1
     cap = curator.ledger.accounting.guarantee(curator.ledger.cap, delta)
     unit = "mu" if cap.epsilon is None else "epsilon"
     axes = _axes(ax)

@@ -24,7 +24,7 @@ import torch
 
 from dpbo.accounting import Planned, PureFilter
 from dpbo.accounting.calibration import budget_in_words
-from dpbo.curator.chain import Record, Reservation, replay
+from dpbo.curator.chain import Record, Reservation
 from dpbo.curator.curator import Curator
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.reporting import BudgetUse, compose_statement, largest_share
@@ -94,9 +94,9 @@ def _facts_of(source: Any, space: Spaces | None, delta: float | None) -> dict[st
 
 
 def _facts_of_ledger(ledger: Ledger, space: Spaces | None, delta: float | None, units: int | None = None) -> dict[str, Any]:
-    statement, records = compose_statement(ledger, delta=delta, units=units), ledger.records()
-    use = BudgetUse.of(ledger, records, statement.guarantee.delta if delta is None else delta)
-    chain = replay(records)
+    chain, records = ledger.verified(), ledger.records()
+    statement = compose_statement(ledger, delta=delta, units=units, verified=chain)
+    use = BudgetUse.of(ledger, chain, statement.guarantee.delta if delta is None else delta)
     answers = _answers(records)
     spaces = {name: _space_of(chain.reservations.get(name), answers[name], space) for name in answers}
     searches = [*_searches(answers, spaces)]

@@ -197,7 +197,7 @@ statement = curator.statement()
 assert worst < 1e-9, "the published transform hides nothing"
 assert str(statement.guarantee) == "(6.000, 0.0)-DP"
 assert "2.00 % of the diameter 50" in str(statement)
-assert curator.ledger.head().used == {"rows": 1, "outcomes": 1}, "hundreds of patients, each asked once"
+assert curator.ledger.used() == {"rows": 1, "outcomes": 1}, "hundreds of patients, each asked once"
 assert conditional.statement().lines[0] == "not bounded", "unconditionally: exact responses were published"
 assert "register" in str(conditional.statement())
 assert float(without[:, -1].mean()) < 0.05

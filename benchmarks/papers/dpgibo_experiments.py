@@ -250,7 +250,7 @@ def _peers(
     for mu in levels:
         found, curator = peers.privately(problem, peers.turbo, evaluations, q, seed, mu)
         done.losses[f"PrivateObjective + TuRBO, mu {mu:g}"] = (truth or problem).value(found)
-        done.extra[f"TuRBO's releases, mu {mu:g}"] = float(curator.ledger.head().used["objective"])
+        done.extra[f"TuRBO's releases, mu {mu:g}"] = float(curator.ledger.used()["objective"])
 
 
 def _clip(problem: Problem) -> float:

@@ -164,7 +164,7 @@ class DPGIBO:
         planned = private_choice.affordable(curator, GaussianMechanism, budget, iterations) if mechanism is None else mechanism
         planned.law(query.scale(curator.adjacency), query.quanta())  # raises if this noise cannot be drawn, before anything is reserved
         stated = {"budget": describe_budget(budget) if mechanism is None else str(mechanism), **query.public_inputs(), **terms}
-        curator.bind(name, {"loss": loss}, begun=name in curator.ledger.head().used)
+        curator.bind(name, {"loss": loss}, begun=name in curator.ledger.used())
         event = curator.reserve(name, planned.event(), slots=iterations, terms=stated)
         self._mechanism = GaussianMechanism(event.noise_multiplier) if mechanism is None else mechanism
         law = self._mechanism.law(query.scale(curator.adjacency), query.quanta())
@@ -175,7 +175,7 @@ class DPGIBO:
                     "plan fewer iterations, a larger budget, fewer dimensions or more units.")  # fmt: skip
             warn(text, NoiseWarning)
         self._optimizer = self.settings.optimizer([self._theta], lr=self.settings.step_size(self.rho))
-        self._used = curator.ledger.head().used[name]
+        self._used = curator.ledger.used()[name]
         curator.deliver()
         for value in curator.ledger.values(name):  # the steps that the ledger already holds; history computes their losses again, free
             if value["details"]["theta"] != self.theta.tolist():
@@ -192,7 +192,7 @@ class DPGIBO:
     @property
     def remaining(self) -> int:
         """Iterations not yet charged."""
-        return self.iterations - self.curator.ledger.head().used.get(self.name, 0)
+        return self.iterations - self.curator.ledger.used().get(self.name, 0)
 
     def run(self) -> GIBOResult:
         """Run all iterations that are left, first one whose value could not be stored earlier."""

@@ -51,7 +51,7 @@ def require_left(curator: Curator, budget: Budget | float | Fraction, what: str)
 
 def reserve(curator: Curator, mechanism: Kind, name: str, terms: Mapping[str, Any]) -> Kind:
     """Reserve the choice, or find its reservation in the ledger; returns the mechanism with the noise multiplier that the ledger holds."""
-    curator.bind(name, {}, begun=name in curator.ledger.head().used)
+    curator.bind(name, {}, begun=name in curator.ledger.used())
     return type(mechanism)(curator.reserve(name, mechanism.event(), slots=1, terms=terms).noise_multiplier)
 
 
@@ -60,7 +60,7 @@ def make(curator: Curator, query: Query, mechanism: SelectionMechanism, name: st
 
     Raises ReleaseLost if the choice was charged earlier, but its value was never stored.
     """
-    if curator.ledger.head().used[name] == 0:
+    if curator.ledger.used()[name] == 0:
         curator.release_all([curator.evaluate(query, **details)], mechanism, name=name, plan=name)
     curator.deliver()
     values = curator.ledger.values(name)

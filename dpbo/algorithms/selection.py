@@ -146,9 +146,9 @@ def private_selection(
         raise InputError("threshold", threshold, "a finite number with ThresholdStop, and omitted otherwise")
     event = selection_event(curator, run_count=run_count, base=base, score=score, spread=_PRIOR if adaptive is None else adaptive.spread)
     terms = _terms(curator, run_count, space, base, score, threshold, pad_to)
-    curator.bind(name, {}, begun=name in curator.ledger.head().used)
+    curator.bind(name, {}, begun=name in curator.ledger.used())
     charged = curator.reserve(name, event, slots=1, terms=terms)  # as the ledger has it
-    if curator.ledger.head().used[name] == 0:
+    if curator.ledger.used()[name] == 0:
         for assumed in ("runs-hidden", *(["runs-attested"] if base else [])):
             curator.ledger.note("assume", assumed)
         slot = {"query": "PrivateSelection", "public": {}, "details": {}}

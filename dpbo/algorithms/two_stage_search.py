@@ -104,7 +104,7 @@ def search_then_choose(
         raise InputError("search_share", search_share, "below 1", "The rest pays for the choice.")
     of_search, of_choice = parts_of(curator.accounting, whole, share)
     mechanism = private_choice.affordable(curator, PermuteAndFlipMechanism, of_choice)
-    used = curator.ledger.head().used
+    used = curator.ledger.used()
     if f"{name}: choice" not in used:
         private_choice.require_left(curator, of_choice if f"{name}: search" in used else whole, f"the plan {name!r}")
     objective = PrivateObjective(

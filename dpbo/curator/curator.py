@@ -148,7 +148,7 @@ class Curator(Opaque):
         if device is not None:
             self._example = map_leaves(self._example, lambda part: part.to(self.device) if isinstance(part, torch.Tensor) else part)
         self._probed: set[Any] = set()
-        self._probed_all = example is None or any(self.ledger.head().used.values())  # a run that is resumed may begin at a bad point
+        self._probed_all = example is None or any(self.ledger.used().values())  # a run that is resumed may begin at a bad point
         if allow_conditional:
             self.assume("conditional-allowed")
         if allow_repeated and not self.ledger.storage.persistent:
@@ -397,7 +397,7 @@ class Curator(Opaque):
             raise InputError("curator", "on several ranks", "of one process", "Each rank would noise its own shard, for one charge.")
         reserved = self.ledger.reservation(plan)
         selects = reserved is not None and isinstance(reserved.event, (SelectionEvent, RolesEvent))
-        if not selects or not self.ledger.head().used.get(plan) or self.ledger.values(plan):
+        if not selects or not self.ledger.used().get(plan) or self.ledger.values(plan):
             raise InputError(
                 "plan", plan, "the reservation of a selection that was charged and has no value yet", "Use release() for others."
             )
@@ -555,7 +555,7 @@ class Curator(Opaque):
             raise InputError("handle", handle, "one that this curator made") from None
 
     def _budget_use(self) -> BudgetUse:
-        return BudgetUse.of(self.ledger, self.ledger.records(), self.budget.delta)
+        return BudgetUse.of(self.ledger, self.ledger.chain(), self.budget.delta)
 
     def _repr_html_(self) -> str:
         use, statement = self._budget_use(), compose_statement(self.ledger, units=self.units)

@@ -2,8 +2,9 @@
 
 Kinds of record: `birth` (data set, unit, adjacency, budget, accounting), `reserve` (a reservation's slots), `charge` (before any noise is
 drawn), `value` (what a charge released), `assume` and `void` (what later statements must say). Every record carries the running state
-(total cost, slots used of each) and the hash of its predecessor, so every change, gap and reordering is detected. The whole chain is
-verified when the ledger is opened, and for each statement; every other call verifies the records that are new, and counts all. The loss of
+(the total cost, and the slots used of the reservation that it changed) and the hash of its predecessor, so every change, gap and reordering
+is detected. The whole chain is verified when the ledger is opened, and for each statement; every other call verifies the records that are
+new, and counts all where another connection wrote. The loss of
 the last records, and a chain rewritten as a whole, are detected against a head hash kept elsewhere; while a ledger is open, against the
 newest record that this process wrote, read as the head or verified: whatever is read or written to afterwards must hold it.
 A charge stands whatever happens next. A charge without a value is a lost release and never drawn again.
@@ -13,22 +14,29 @@ import contextlib
 import json
 import logging
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import sqlalchemy as sa
 
 from dpbo.accounting.planned import Planned
 from dpbo.curator.birth import Birth
-from dpbo.curator.chain import Chain, Record, Reservation, dump, names_same_handles, replay
+from dpbo.curator.chain import Chain, Record, Reservation, State, dump, names_same_handles
 from dpbo.curator.storage import Storage, Taken, table
 from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch
 from dpbo.events import Event
 from dpbo.validation import Count, Within, checked, require_json
 
 _LOG = logging.getLogger(__name__)
-SCHEMA = 1
+SCHEMA = 2
+_SCHEMAS = (1, SCHEMA)  # that are read, and continued in their own form
+_AT_ONCE = 500  # records of given numbers that one statement reads
 NOTES = ("assume", "void")
+_ALL = sa.select(table).order_by(table.c.seq)
+_NEWER = _ALL.where(table.c.seq >= sa.bindparam("head"))
+_NUMBERED = _ALL.where(table.c.seq.in_(sa.bindparam("numbers", expanding=True)))
+_COUNTED = sa.select(sa.func.count()).select_from(table)
+_INSERTED = table.insert()
 Text = Annotated[str, Within("text of 1 to 200 characters, without NUL", lambda value: 0 < len(value) <= 200 and "\0" not in value)]
 """What every database keeps whole and finds again: servers refuse or cut other names."""
 
@@ -84,10 +92,13 @@ class Ledger:
             first = _read_one(connection, 0)
             if first is None and isinstance(birth.accounting, Planned):
                 birth.accounting.require_kept(birth.budget)  # exactly: only a ledger of another machine has room for its rounding
-            return first or _write(connection, Chain(), "birth", "", body)
+            if first is None:
+                first, _ = _next(Chain(), "birth", "", body)
+                insert(connection, first)
+            return first
 
     def _bind(self, first: Record) -> None:
-        if (schema := first.body.get("schema")) != SCHEMA:
+        if (schema := first.body.get("schema")) not in _SCHEMAS:
             raise LedgerMismatch("schema", schema, SCHEMA, "Open it with the dpbo version that wrote it, or upgrade dpbo.")
         self._chain, self._seen = Chain(), (first.seq, first.hash)
         self.head()  # verifies the chain
@@ -108,8 +119,7 @@ class Ledger:
             if (known := self._chain.reservations.get(name)) is not None:
                 known.require_same(wanted)
                 return known.event
-            record = _write(connection, self._chain, "reserve", name, wanted.to_json())
-        self._saw(record)
+            self._write(connection, "reserve", name, wanted.to_json())
         _LOG.info("%r: reserved %d releases", name, slots)
         return event
 
@@ -121,28 +131,26 @@ class Ledger:
         """
         require_json("details", details)
         with self._transaction(self.storage.writing()) as connection:
-            if used is not None and self._chain.state.used.get(str(plan)) != used:
+            if used is not None and self._chain.used.get(str(plan)) != used:
                 what = f"another process released from the reservation {plan!r}; nothing was charged."
                 raise LedgerError(f"{what} Open the run again to go on.")
-            record = _write(connection, self._chain, "charge", name, {**details, "event": event.to_json(), "plan": plan})
-        self._saw(record)  # durable now: a store that loses it is detected before the value of this charge goes out
-        return record.seq
+            return self._write(connection, "charge", name, {**details, "event": event.to_json(), "plan": plan}).seq
 
     def store(self, entry: int, name: str, values: Sequence[Mapping[str, Any]]) -> None:
         """Keep what was drawn for a charge, one value a slot. Called again, it keeps it once: the first commit may have gone unanswered."""
         with self._transaction(self.storage.writing()) as connection:
-            charge = _read_one(connection, entry)
+            charge = self._chain.unanswered.get(entry) or _read_one(connection, entry)
             if charge is None or charge.kind != "charge" or not names_same_handles(charge, values):
                 raise LedgerCorrupt(f"record {entry} is not the charge of these values: another copy was put in its place.")
             if entry not in self._chain.unanswered:
                 return
-            record = _write(connection, self._chain, "value", name, {"entry": entry, "values": list(values)})
+            self._write(connection, "value", name, {"entry": entry, "values": list(values)})
             plan = self._chain.reservations.get(charge.body["plan"] or "")
-        self._saw(record)
+            used = 0 if plan is None else self._chain.used[plan.name]
         if plan is None:
             _LOG.info("%r: released", name)
         else:
-            _LOG.info("%r: released %d of %d", plan.name, record.used[plan.name], plan.slots)
+            _LOG.info("%r: released %d of %d", plan.name, used, plan.slots)
 
     def note(self, kind: str, text: Text) -> None:
         """Note once, for every later statement: an assumption ("assume"), or why there is no guarantee ("void").
@@ -154,22 +162,28 @@ class Ledger:
         with self._transaction(self.storage.writing()) as connection:
             if (kind, text) in self._chain.notes:
                 return
-            record = _write(connection, self._chain, kind, text, {})
-        self._saw(record)
+            self._write(connection, kind, text, {})
 
     def charged(self, handle: str) -> bool:
         """Whether a charge names this handle; waits for a commit that is still under way."""
         with self._transaction(self.storage.reading_after_writers()) as connection:
             return any(handle in dump(record.body) for record in _read(connection, table.c.kind == "charge"))
 
-    def values(self, plan: str) -> list[dict[str, Any]]:
-        """Every value released from a reservation, a slot each, in the order of release."""
+    def values(self, plan: str, *, skip: int = 0) -> list[dict[str, Any]]:
+        """Every value released from a reservation, a slot each, in the order of release; but for the first `skip`, as many as an earlier
+        call returned."""
         with self._transaction(self.storage.reading()) as connection:
-            charges = _charges(connection, plan)
-            named = table.c.name.in_({record.name for record in charges})
-            stored = _read(connection, (table.c.kind == "value") & named)
-        entries = {record.seq for record in charges}
-        return [value for record in stored if record.body["entry"] in entries for value in record.body["values"]]
+            new = self._chain.values.get(plan, [])[skip:]
+            return [value for record in _numbered(connection, dict.fromkeys(new)) for value in record.body["values"]]
+
+    def used(self, *, newest: bool = True) -> dict[str, int]:
+        """Slots charged so far, by reservation; for a parallel one, those of the part that was charged most often.
+
+        Args:
+            newest: whether to look for what other processes have charged since this one last read or wrote.
+        """
+        with self._transaction(self.storage.reading()) if newest else self.storage.lock:
+            return dict(self._chain.used)
 
     def reservation(self, name: str) -> Reservation | None:
         """The reservation of this name; None where there is none."""
@@ -179,7 +193,7 @@ class Ledger:
     def charges(self, plan: str) -> list[Record]:
         """Every charge to a reservation, oldest first."""
         with self._transaction(self.storage.reading()) as connection:
-            return _charges(connection, plan)
+            return _numbered(connection, self._chain.charges.get(plan, []))
 
     def head(self) -> Record:
         """The newest record."""
@@ -192,16 +206,30 @@ class Ledger:
         with self._transaction(self.storage.reading()) as connection:
             return _read(connection, sa.true() if after is None else table.c.seq > after)
 
-    def verified(self) -> list[Record]:
-        """The whole chain, every hash and total recomputed.
+    def chain(self) -> Chain:
+        """The chain as verified so far, with what is new; read it, change nothing."""
+        with self._transaction(self.storage.reading()):
+            return self._chain
+
+    def verified(self, *, expect: str | None = None) -> Chain:
+        """The whole chain, read again, every hash and total recomputed.
 
         Raises LedgerCorrupt where a record does not follow from the last, or the newest one that this process saw is not among them.
+
+        Args:
+            expect: a head hash kept elsewhere; it must occur in the chain, or the ledger was rolled back or rewritten.
         """
+        if expect is not None and len(expect) != 64:
+            raise InputError("expect", expect, "a whole head hash of 64 characters")
         self.storage.require_whole()
-        records = self.records()
-        replay(records)
-        self._saw(records[-1])
-        return records
+        chain, found = Chain(), expect is None
+        with self._transaction(self.storage.reading()) as connection:
+            for row in connection.execute(_ALL):
+                chain.follow(record := Record.stored(*row))
+                found |= record.hash == expect
+        if not found:
+            raise LedgerCorrupt("the expected head is not in the chain: it was rolled back or rewritten since that head was noted.")
+        return chain
 
     def verify(self, *, expect: str | None = None) -> Record:
         """The newest record of a chain that holds. Raises LedgerCorrupt otherwise.
@@ -209,12 +237,9 @@ class Ledger:
         Args:
             expect: a head hash kept elsewhere; it must occur in the chain, or the ledger was rolled back or rewritten.
         """
-        if expect is not None and len(expect) != 64:
-            raise InputError("expect", expect, "a whole head hash of 64 characters")
-        records = self.verified()
-        if expect is not None and expect not in {record.hash for record in records}:
-            raise LedgerCorrupt("the expected head is not in the chain: it was rolled back or rewritten since that head was noted.")
-        return records[-1]
+        head = self.verified(expect=expect).head
+        assert head is not None
+        return head
 
     def account(self) -> str:
         """The budget in epsilon and delta, and what was spent or reserved for what as this process last saw it, for BudgetExceeded."""
@@ -227,55 +252,69 @@ class Ledger:
 
     def _saw(self, record: Record) -> None:
         """A durable record: from here on a ledger without it is another one."""
-        self._seen = max(self._seen, (record.seq, record.hash))  # threads may come here in another order than they wrote
+        self._seen = max(self._seen, (record.seq, record.hash))
 
     @contextlib.contextmanager
     def _transaction(self, opened: contextlib.AbstractContextManager[sa.Connection]) -> Iterator[sa.Connection]:
         """A transaction on a chain that holds, with the newest record that this process saw in it. Raises LedgerCorrupt."""
-        seen = self._seen  # before the transaction's snapshot is taken: a later one may hold more, never less
-        with opened as connection:
-            try:
-                self._follow(connection, seen)
-            except BaseException:  # also an interrupt: what is half followed must not be followed twice
-                self._chain = Chain()
-                raise
-            yield connection
+        with self.storage.lock:
+            self._written = []
+            with opened as connection:
+                try:
+                    self._follow(connection)
+                except BaseException:  # also an interrupt: what is half followed must not be followed twice
+                    self._chain = Chain()
+                    raise
+                yield connection
+            for record, state in self._written:  # durable now: a store that loses it is detected before the value of a charge goes out
+                self._saw(record)
+                try:
+                    self._chain.follow(record, state)
+                except BaseException:
+                    self._chain = Chain()
+                    raise
 
-    def _follow(self, connection: sa.Connection, seen: tuple[int, str]) -> None:
+    def _follow(self, connection: sa.Connection) -> None:
         """Verify what is new since the last transaction, and that nothing is missing from what was verified before."""
         head = self._chain.head
-        required = [seen] if head is None else [max(seen, (head.seq, head.hash)), (head.seq, head.hash)]
-        new = sa.true() if head is None else table.c.seq >= head.seq
-        counted = sa.select(sa.func.count()).select_from(table).scalar_subquery()
-        rows = connection.execute(sa.select(table, counted).where(new).order_by(table.c.seq)).all()
+        required = [self._seen] if head is None else [max(self._seen, (head.seq, head.hash)), (head.seq, head.hash)]
+        rows = connection.execute(_NEWER, {"head": 0 if head is None else head.seq}).all()
         found = {row.seq: row.hash for row in rows}
         for seq, hash in required:
             if found.get(seq) != hash:
                 raise LedgerCorrupt(f"record {seq} is not the one that this process saw: another copy was put in its place.")
-        for *row, _ in rows if head is None else rows[1:]:
+        for row in rows if head is None else rows[1:]:
             self._chain.follow(Record.stored(*row))
         newest = self._chain.head
         assert newest is not None
-        if (count := rows[-1][-1]) != newest.seq + 1:
+        if (count := connection.execute(_COUNTED).scalar()) != newest.seq + 1:
             raise LedgerCorrupt(f"the ledger holds {count} records where {newest.seq + 1} were written: one was removed or put in.")
         self._saw(newest)
 
+    def _write(self, connection: sa.Connection, kind: str, name: str, body: Mapping[str, Any]) -> Record:
+        """The next record of the chain, which follows once it is durable. Raises what `Chain.next_state` does before anything is written."""
+        record, state = _next(self._chain, kind, name, body)
+        insert(connection, record)
+        self._written.append((record, state))
+        return record
 
-def _write(connection: sa.Connection, chain: Chain, kind: str, name: str, body: Mapping[str, Any]) -> Record:
-    """The next record of the chain, with the state after it. Raises what `Chain.next_state` does, before anything is written."""
+
+def _next(chain: Chain, kind: str, name: str, body: Mapping[str, Any]) -> tuple[Record, State]:
+    """The next record of a chain, with the state after it."""
     state = chain.next_state(kind, name, body)
-    record = Record.following(chain.head, kind, name, {**body, "state": state.to_json()})
-    insert(connection, record)
-    return record
+    return Record.following(chain.head, kind, name, {**body, "state": chain.carried(state, body)}), state
 
 
 def insert(connection: sa.Connection, record: Record) -> None:
     """Write one link, as it is."""
-    connection.execute(table.insert().values({**vars(record), "body": dump(record.body)}))
+    connection.execute(_INSERTED, {**vars(record), "body": dump(record.body)})
 
 
-def _charges(connection: sa.Connection, plan: str) -> list[Record]:
-    return [record for record in _read(connection, table.c.kind == "charge") if record.body["plan"] == plan]
+def _numbered(connection: sa.Connection, numbers: Collection[int]) -> list[Record]:
+    """The records of these numbers, which are in order."""
+    wanted = list(numbers)
+    parts = (wanted[start : start + _AT_ONCE] for start in range(0, len(wanted), _AT_ONCE))
+    return [Record.stored(*row) for part in parts for row in connection.execute(_NUMBERED, {"numbers": part})]
 
 
 def _read(connection: sa.Connection, where: sa.ColumnElement[bool]) -> list[Record]:

@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -12,11 +11,10 @@ from typing import Any, Self
 from dpbo.accounting.calibration import budget_in_words, epsilon_left
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.gdp import true_positive_rate
-from dpbo.curator.birth import EVALUATIONS, IN_ALL, OF_EACH_ROW, ROLES
-from dpbo.curator.chain import Record, dump
+from dpbo.curator.birth import ROLES
+from dpbo.curator.chain import Chain, Tally
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError
-from dpbo.events import DeclassifiedEvent
 from dpbo.privacy import Adjacency, RowChange
 from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, conditional, format_up
 
@@ -81,15 +79,12 @@ class BudgetUse:
     epsilon_left: float | None
 
     @classmethod
-    def of(cls, ledger: Ledger, chain: Sequence[Record], delta: float | None) -> Self:
-        """From the ledger's records, with guarantees at this delta."""
-        charges, plans = _charges_and_plans(chain)
-        total, exact = chain[-1].total, any(map(_is_exact, charges))
-        paid = _spent(ledger, charges, plans, chain[-1].used)
-        accounting = ledger.accounting
+    def of(cls, ledger: Ledger, chain: Chain, delta: float | None) -> Self:
+        """From the ledger's chain, with guarantees at this delta."""
+        total, paid, accounting = chain.total, _spent(chain), ledger.accounting
         return cls(
             budget=f"{budget_in_words(ledger.budget)}, by {type(accounting).__name__ if accounting.events else accounting.name}",
-            spent=Guarantee.none() if exact else _guarantee(ledger, paid, delta),
+            spent=Guarantee.none() if chain.tally.exact_charges else _guarantee(ledger, paid, delta),
             reserved=_guarantee(ledger, total, delta),
             spent_share=largest_share(paid, ledger.cap),
             reserved_share=largest_share(total, ledger.cap),
@@ -97,39 +92,40 @@ class BudgetUse:
         )
 
 
-def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int | None = None) -> Statement:
+def compose_statement(
+    ledger: Ledger, *, delta: float | None = None, units: int | None = None, verified: Chain | None = None
+) -> Statement:
     """The statement of everything this ledger may ever release.
 
     Args:
-        ledger: its chain is verified first.
+        ledger: its chain is verified first, unless it is given.
         delta: where to read epsilon, for a budget given as mu.
         units: public number of units; omitted, the newest one that a charge names.
+        verified: the chain, as `Ledger.verified` has just returned it.
 
     Raises:
         InputError: a delta that is not the budget's. LedgerCorrupt: the chain does not hold.
     """
     at = _delta(ledger, delta)
-    chain, birth = ledger.verified(), ledger.birth
-    charges, plans = _charges_and_plans(chain)
-    slots = [slot for record in charges for slot in record.body.get("slots", [])]
-    conditions = _conditions([record.body["terms"] for record in plans.values()], slots)
-    noted = [record.name for record in chain if record.kind == "assume" and not (conditions and record.name == "conditional-allowed")]
+    chain, birth = verified if verified is not None else ledger.verified(), ledger.birth
+    head, tally = chain.head, chain.tally
+    assert head is not None
+    conditions = _conditions(tally)
+    noted = [name for kind, name in chain.notes if kind == "assume" and not (conditions and name == "conditional-allowed")]
     assumed = {name: _ASSUMPTIONS.get(name, _NOTED) for name in ("score-per-record", "score-total", "timing-not-observed", *noted)}
-    # added as decimals, as they were given, so that 0.1 and 0.2 are 0.3
-    failing = float(min(sum((Decimal(repr(slot.get("failure_probability", 0.0))) for slot in slots), Decimal(0)), Decimal(1)))
-    exact = any(map(_is_exact, (*charges, *plans.values())))
+    failing = float(min(tally.failing, Decimal(1)))
     protected = _guarantee(ledger, ledger.cap, at)
-    guarantee = Guarantee.none() if exact or failing >= 1.0 else protected
+    guarantee = Guarantee.none() if tally.exact or failing >= 1.0 else protected
     use = BudgetUse.of(ledger, chain, at)
-    named_roles = [record.body["terms"]["role"] for record in plans.values() if "role" in record.body["terms"]]
+    named_roles = [plan.terms["role"] for plan in chain.reservations.values() if "role" in plan.terms]
     roles = list(dict.fromkeys([birth.role, *(role for role in named_roles if role in ROLES)]))
     unknown = dict.fromkeys(repr(role) for role in named_roles if role not in ROLES)
     if units is None:  # a charge of DP-SGD steps need not name them
-        units = next((count for record in reversed(charges) if (count := record.body.get("units")) is not None), None)
+        units = tally.units
     counted = roles[0] if len(roles) > 1 else ""  # the curator's own
-    void = [record.name or "no reason was given" for record in chain if record.kind == "void"]
+    void = [reason or "no reason was given" for kind, reason in chain.notes if kind == "void"]
     return Statement(
-        void="; ".join(void + ["answers without any guarantee were or will be published"] * exact),
+        void="; ".join(void + ["answers without any guarantee were or will be published"] * tally.exact),
         scope="" if ledger.storage.persistent else "this process only",
         dataset=birth.dataset,
         unit=birth.unit,
@@ -146,9 +142,9 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         spent=use.spent,
         reserved=use.reserved,
         assumptions={**assumed, **conditions},
-        public_inputs=_public_inputs(charges, plans),
-        entries=len(chain),
-        head=chain[-1].hash,
+        public_inputs=_public_inputs(chain),
+        entries=head.seq + 1,
+        head=head.hash,
         meaning=_meaning(ledger, guarantee, units, counted, conditions, failing),
         radius=_radius(birth.row_change),
         counted=counted,
@@ -156,11 +152,6 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         failure_probability=failing,
         remaining=math.floor((1 - use.reserved_share) * 10_000) / 10_000,
     )
-
-
-def _charges_and_plans(chain: Sequence[Record]) -> tuple[list[Record], dict[str, Record]]:
-    """The charges, and the reservations by name."""
-    return [record for record in chain if record.kind == "charge"], {record.name: record for record in chain if record.kind == "reserve"}
 
 
 def largest_share(cost: Cost, cap: Cost) -> Fraction:
@@ -211,20 +202,12 @@ def _lines(
     return NOT_BOUNDED, alone, f"{guarantee}, {code}, {conditional(conditions, failing)}" if conditions else str(guarantee)
 
 
-def _conditions(plans: Iterable[Mapping[str, Any]], slots: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def _conditions(tally: Tally) -> dict[str, str]:
     """The data assumptions of everything reserved or charged, with all texts that were given for one name."""
-    found: dict[str, list[str]] = {}
-    for name, text in (pair for holder in (*plans, *slots) for pair in (holder.get("assumptions") or {}).items()):
-        found.setdefault(name, []).append(text)
-    return {name: "; also: ".join(dict.fromkeys(texts)) for name, texts in found.items()}
-
-
-def _is_exact(record: Record) -> bool:
-    """Whether a charge or reservation publishes exact answers, and no named assumption declassifies them."""
-    event = record.event
-    holders = [record.body["terms"]] if record.kind == "reserve" else record.body.get("slots", [])
-    declassified = isinstance(event, DeclassifiedEvent) and holders and all(holder.get("assumptions") for holder in holders)
-    return event.free and not declassified
+    found: dict[str, dict[str, None]] = {}
+    for name, texts in (pair for whose in tally.conditions for pair in whose.items()):
+        found[name] = {**found.get(name, {}), **texts}
+    return {name: "; also: ".join(texts) for name, texts in found.items()}
 
 
 def _delta(ledger: Ledger, delta: float | None) -> float | None:
@@ -246,33 +229,22 @@ def _guarantee(ledger: Ledger, cost: Cost, delta: float | None) -> Guarantee:
     return dataclasses.replace(bound, epsilon=min(bound.epsilon, stated))
 
 
-def _spent(ledger: Ledger, charges: Sequence[Record], plans: Mapping[str, Record], used: Mapping[str, int]) -> Cost:
-    """What the charges cost; under a parallel plan, what those of the most often used part did."""
-    parallel = {name: record for name, record in plans.items() if record.parallel}
-    events = [record.event for record in charges if record.body["plan"] not in parallel]
-    events += [parallel[name].event.repeated(slots) for name, slots in used.items() if name in parallel and slots]
-    return sum(map(ledger.accounting.cost, events), ledger.cap.zero)
+def _spent(chain: Chain) -> Cost:
+    """What the charges cost; under a parallel reservation, what those of the most often used part did."""
+    parallel = [plan.event.repeated(slots) for plan in [*chain.reservations.values()] if plan.parallel and (slots := chain.used[plan.name])]
+    return sum(map(chain.birth.accounting.cost, parallel), chain.tally.spent)
 
 
-def _public_inputs(charges: Sequence[Record], plans: Mapping[str, Record]) -> dict[str, dict[str, Any]]:
+def _public_inputs(chain: Chain) -> dict[str, dict[str, Any]]:
     """By reservation: its terms; what queries under it declared otherwise than its terms say (each kind of question once, the first few of
     them); and what releases without one declared."""
-    inputs = {name: {**_counts(record), **record.body["terms"], **_counts(record)} for name, record in plans.items()}
-    slots = defaultdict[str | None, list[dict[str, Any]]](list)
-    for record in charges:
-        slots[record.body["plan"]] += record.body.get("slots", [])
-    unplanned = slots.pop(None, [])
-    for plan, asked in slots.items():
-        terms, found = inputs[str(plan)], dict[str, dict[str, Any]]()
-        for slot in asked:
-            if other := {name: value for name, value in slot["public"].items() if name not in terms or terms[name] != value}:
-                other = {"query": slot["query"], **other}
-                found.setdefault(dump(other), other)
+    inputs = {name: plan.public_inputs() for name, plan in chain.reservations.items()}
+    for plan, found in chain.tally.declared.items():
         more = {"of other kinds": len(found) - _LISTED, "listed": "in the ledger alone"}
         for number, other in enumerate([*found.values()][:_LISTED] + [more] * (len(found) > _LISTED), 1):
             inputs[_free_name(inputs, f"{plan}, question {number}", "not a plan")] = other
-    loose = [{"query": slot["query"], **slot["public"]} for slot in unplanned]
-    return inputs | {_free_name(inputs, f"release {number}", "of no plan"): each for number, each in enumerate(loose, 1)}
+    loose = enumerate(chain.tally.unplanned, 1)
+    return inputs | {_free_name(inputs, f"release {number}", "of no plan"): dict(each) for number, each in loose}
 
 
 def _free_name(plans: Mapping[str, Any], name: str, mark: str) -> str:
@@ -280,13 +252,6 @@ def _free_name(plans: Mapping[str, Any], name: str, mark: str) -> str:
     while name in plans:
         name += f" ({mark})"
     return name
-
-
-def _counts(reservation: Record) -> dict[str, Any]:
-    """How many releases a reservation has."""
-    if not reservation.parallel:
-        return {EVALUATIONS: reservation.body["slots"]}
-    return {OF_EACH_ROW: reservation.body["slots"], IN_ALL: reservation.body.get("limit") or "all rows"}
 
 
 def _true_positive_rate(ledger: Ledger, guarantee: Guarantee) -> float:

@@ -66,7 +66,7 @@ class Storage:
     def __init__(self, url: str | pathlib.Path | None, *, create: bool = True) -> None:
         url = str(url) if isinstance(url, pathlib.Path) else url
         self.url = None if url is None else url if "://" in url else f"sqlite:///{url}"
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._home = os.getpid()
         self._engine = _engine(self.url)
         self.persistent = self.url is not None and not _is_in_memory(self._engine.url)
@@ -82,7 +82,7 @@ class Storage:
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
         """One durable transaction that no other writer interleaves with."""
-        with self._lock, self._errors_translated(), self._write_connection() as connection:
+        with self.lock, self._errors_translated(), self._write_connection() as connection:
             transaction = connection.begin()
             try:
                 if self._engine.dialect.name != "sqlite":
@@ -97,7 +97,7 @@ class Storage:
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A consistent view."""
-        with self._lock, self._errors_translated(), self._engine.connect() as connection, connection.begin():
+        with self.lock, self._errors_translated(), self._engine.connect() as connection, connection.begin():
             yield connection
 
     @contextlib.contextmanager
@@ -118,7 +118,7 @@ class Storage:
         return self._engine.connect().execution_options(**{_WRITE: True})
 
     def _create(self) -> None:
-        with self._lock, self._errors_translated(creating=True), self._write_connection() as connection, connection.begin():
+        with self.lock, self._errors_translated(creating=True), self._write_connection() as connection, connection.begin():
             if self._engine.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATORS)))
             connection.execute(sa.schema.CreateTable(table, if_not_exists=True))

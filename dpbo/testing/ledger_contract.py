@@ -101,11 +101,11 @@ class LedgerContract(abc.ABC):
         ledger = Ledger(url, BIRTH)
         ledger.reserve("plan", _TENTH, 3, {"records": 5}, parallel=True)
         ledger.charge("plan", _TENTH.repeated(2), {"units": 5, "slots": [{"part": 1}, {"part": 1}]}, "plan")
-        assert ledger.head().used == {"plan": 2}
+        assert ledger.used() == {"plan": 2}
         with pytest.raises(BudgetExceeded):
             ledger.charge("plan", _TENTH.repeated(2), {"units": 5, "slots": [{"part": 1}, {"part": 1}]}, "plan")
         ledger.charge("plan", _TENTH.repeated(3), {"units": 5, "slots": [{"part": 1}, {"part": 2}, {"part": 2}]}, "plan")
-        assert ledger.verify().used == {"plan": 3}
+        assert ledger.verified().used == {"plan": 3}
 
     def test_what_is_counted_under_another_relation_is_not_charged(self, url: str) -> None:
         ledger = Ledger(url, BIRTH)

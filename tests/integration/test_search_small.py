@@ -105,7 +105,7 @@ def test_few_records_drawn_alike_are_told_to_cross_validate():
     search = make(budget=1.0, strategy_options={"shift": 0.0}, final_share=None).fit(*TRAIN, curator)
     if search.rehearsal_.best.strategy == "free":
         assert search.best_params_ == search.free_params_
-        assert not curator.ledger.head().used, "nothing is released"
+        assert not curator.ledger.used(), "nothing is released"
 
 
 def test_weighted_cv_is_taken_where_it_is_close_to_a_list_but_never_for_the_free_choice():
@@ -294,4 +294,4 @@ def test_what_it_cannot_do_is_refused_before_anything_is_reserved():
         )
         with pytest.raises(InputError, match=f"^{name}="):
             make(**{**settings, "budget": 1.0}).fit(*TRAIN, curator)
-        assert not curator.ledger.head().used, name
+        assert not curator.ledger.used(), name

@@ -136,7 +136,7 @@ def _require_accounts(place, kills, steps):
     lost = len(charges) - len(drawn)
     assert lost <= kills, "at most what was under way when the curator died"
     assert len(ledger.charges("rows")) == 1
-    assert ledger.head().used == {"rows": 1, "outcomes": 1}
+    assert ledger.used() == {"rows": 1, "outcomes": 1}
 
 
 @pytest.mark.attack("A21")

@@ -139,7 +139,7 @@ def test_an_optuna_study_stops_by_itself_and_recommends_by_the_mean():
     assert 0.6 < accuracy < 1.1
     assert isinstance(study.pruner, optuna.pruners.NopPruner)
     assert "(3.000, 1e-06)-DP" in str(curator.statement())
-    assert curator.ledger.head().used == {"search": 12, "final": 1}
+    assert curator.ledger.used() == {"search": 12, "final": 1}
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search, which BoTorch tries again

@@ -307,7 +307,7 @@ class _Models:
     @property
     def remaining(self) -> int:
         """Number of runs not yet begun."""
-        return self._runs - self._curator.ledger.head().used.get(_TRAINING, 0)
+        return self._runs - self._curator.ledger.used().get(_TRAINING, 0)
 
     def fit(self, x: torch.Tensor) -> nn.Module | None:
         """The model at x: a kept one, else a new run. None if training fails: whether it fails may depend on the records."""

@@ -353,7 +353,7 @@ def by_list(task: Task, public: Rehearsed) -> Found:
 
 def _make_choice(task: Task, query: CandidateScores, law: SelectionMechanism, name: str) -> int:
     """Index of the chosen candidate: chosen now, or read from the ledger."""
-    fresh = task.curator.ledger.head().used[name] == 0
+    fresh = task.curator.ledger.used()[name] == 0
     if fresh:
         task.trainer.fit_ahead(query.candidates, task.n_jobs)
     index = int(private_choice.make(task.curator, query, law, name)["value"][0])

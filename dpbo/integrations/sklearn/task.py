@@ -48,7 +48,7 @@ class Task:
     def begun(self) -> bool:
         """Whether the ledger has a reservation of this search."""
         parts = {f"{self.name}: {part}" for part in ("final", "search", "choice", "cells")}
-        return any(name in parts or name.startswith(f"{self.name}: gradients ") for name in self.curator.ledger.head().used)
+        return any(name in parts or name.startswith(f"{self.name}: gradients ") for name in self.curator.ledger.used())
 
     def objective(self, part: str, evaluations: int, share: Fraction) -> PrivateObjective:
         """A private objective with so many evaluations, reserved or resumed."""

@@ -110,12 +110,12 @@ class EMSchedule:
             raise InputError("budget", None, "a Budget, or a share in (0, 1] of the curator's", remedy)
         spent = describe_budget(budget) if mechanism is None and budget is not None else str(mechanism)
         stated = {"budget": spent, "records": curator.units, "role": "training", **terms}
-        curator.bind(name, {}, begun=name in curator.ledger.head().used)
+        curator.bind(name, {}, begun=name in curator.ledger.used())
         event = curator.reserve(name, planned.event(), slots=slots, terms=json.loads(json.dumps(stated, default=plain)))
         self.mechanism = planned if isinstance(planned, NoNoise) else noise(event.noise_multiplier)
         curator.deliver()
         self._known = curator.ledger.values(name)
-        charged = curator.ledger.head().used[name]
+        charged = curator.ledger.used()[name]
         if charged != len(self._known):
             remedy = (f"{charged} releases were charged but only {len(self._known)} values were stored (the process was killed). "
                       "Start again under another name; the charge stays.")  # fmt: skip

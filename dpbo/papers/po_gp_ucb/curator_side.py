@@ -140,7 +140,7 @@ def release_rows(
     """
     held = plan_terms({**table.public_inputs(), "records": curator.units}, terms or {}, also=("projection", "table"))
     event = curator.reserve(name, mechanism.event(), slots=1, terms=held)
-    if curator.ledger.head().used[name] == 0:
+    if curator.ledger.used()[name] == 0:
         same = type(mechanism)(event.noise_multiplier)
         curator.release_all([curator.evaluate(table)], same, name=name, plan=name, used=0)
     curator.deliver()

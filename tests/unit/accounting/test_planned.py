@@ -112,7 +112,7 @@ def test_a_search_and_its_choice_take_what_the_plan_lists_for_each():
     candidates = torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(1)
     terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 5, "finalists": 3, "initial": 3}
     search_then_choose(curator, lambda x, r: 1 - (r - x[0]).abs(), candidates, **terms)
-    assert curator.ledger.head().used == {"search then choose: search": 5, "search then choose: choice": 1}
+    assert curator.ledger.used() == {"search then choose: search": 5, "search then choose: choice": 1}
     assert "4/5" not in str(curator.statement())
 
 

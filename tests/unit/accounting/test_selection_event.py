@@ -70,7 +70,7 @@ def test_the_ledger_keeps_and_replays_it(tmp_path, accounting):
     ledger.charge("after", GaussianEvent(20.0, 3), {"slots": [{}] * 3})
     again = Ledger.open(path)
     again.verify()
-    charged = next(record for record in again.verified() if record.kind == "charge")
+    charged = next(record for record in again.records() if record.kind == "charge")
     assert event_from_json(charged.body["event"]) == MIXED
     assert accounting_named(accounting.name) == accounting
     with pytest.raises(BudgetExceeded):

@@ -497,7 +497,7 @@ def test_details_are_those_of_the_submission_and_as_the_ledger_gives_them_back()
     handle = curator.evaluate(mean(), x=x, of={2: "a", 10: "b"})
     x[0][0] = handle.details["x"][0][0] = 7.0
     curator.release(handle, NOISE)
-    charge, value = curator.ledger.verified()[1:]
+    charge, value = curator.ledger.records()[1:]
     assert charge.body["slots"][0]["details"] == value.body["values"][0]["details"] == {"x": [[0.25]], "of": {"2": "a", "10": "b"}}
     curator, y, busy = make(), [0.25], threading.Event()
 

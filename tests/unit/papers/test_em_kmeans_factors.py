@@ -97,7 +97,7 @@ def test_with_a_public_centre_one_release_is_enough():
     with pytest.raises(InputError, match="divisor"):
         DPFactorAnalysis(1, **settings).fit(curator)
     DPFactorAnalysis(1, divisor=3000.0, **settings).fit(curator)
-    assert curator.ledger.head().used["factor analysis"] == 1
+    assert curator.ledger.used()["factor analysis"] == 1
 
 
 def test_the_embedding_is_a_linear_map_that_botorch_can_differentiate():

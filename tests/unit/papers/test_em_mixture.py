@@ -116,7 +116,7 @@ def test_the_whole_plan_is_spent_and_is_what_the_budget_buys():
     assert private.noise_multiplier_ == pytest.approx(math.sqrt(slots / 0.5) / 2.0)
     assert private.statement().role == "validation and training"
     assert not any("records that models were trained on" in text for text in private.statement().not_protected)
-    assert curator.ledger.head().used["dp-em"] == slots
+    assert curator.ledger.used()["dp-em"] == slots
     with pytest.raises(BudgetExceeded):
         mixture(budget=0.6, dimension=2, name="more").fit(curator)
     for accounting in (ZCDPFilter(), Planned([GaussianEvent(12.0, 15)])):
@@ -216,7 +216,7 @@ def test_bad_input_is_refused_and_reserves_nothing():
     grouped = make(blobs(99), unit=PrivacyUnit("patient", groups=np.arange(99) // 2))
     with pytest.raises(InputError, match="single records"):
         mixture(budget=0.5, dimension=2).fit(grouped)
-    assert grouped.ledger.head().used == {}, "nothing was reserved"
+    assert grouped.ledger.used() == {}, "nothing was reserved"
     with pytest.raises(NotFittedError):
         mixture().predict(blobs(10))
 
