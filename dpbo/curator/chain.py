@@ -15,7 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Self
+from fractions import Fraction
+from typing import Any, NamedTuple, Self
 
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.accounting.filters import Cost
@@ -24,13 +25,14 @@ from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatc
 from dpbo.events import DeclassifiedEvent, Event, event_from_json
 
 _ORIGIN = "0" * 64
-_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "reserve": {"event": dict, "slots": int, "terms": dict},
-    "charge": {"event": dict, "plan": (str, type(None))},
-    "value": {"entry": int, "values": list},
+_FIELDS: dict[str, tuple[tuple[str, type | tuple[type, ...]], ...]] = {
+    "reserve": (("event", dict), ("slots", int), ("terms", dict)),
+    "charge": (("event", dict), ("plan", (str, type(None)))),
+    "value": (("entry", int), ("values", list)),
 }
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 _LISTED = 8  # names that BudgetExceeded shows
+_scan = json.JSONDecoder().scan_once
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 _quoted = json.encoder.encode_basestring_ascii
 
@@ -57,14 +59,15 @@ class Record:
     def stored(cls, seq: int, kind: str, name: str, body: str, previous: str, hash: str) -> Record:
         """A link as it was stored. Raises LedgerCorrupt where its hash does not match its content."""
         try:
-            content = json.loads(body)
-            holds = isinstance(content, dict) and hash == _digest(seq, kind, name, body, previous)
-        except (ValueError, TypeError, RecursionError):
+            content, end = _scan(body, 0)
+            holds = isinstance(content, dict) and end == len(body) and hash == _digest(seq, kind, name, body, previous)
+        except (ValueError, TypeError, RecursionError, StopIteration):
             holds = False
         if not holds:
             raise LedgerCorrupt(f"record {seq} does not match its hash: it was changed or cut off.")
-        if any(key not in content or not isinstance(content[key], form) for key, form in _FIELDS.get(kind, {}).items()):
-            raise LedgerCorrupt(f"record {seq} lacks the fields of its kind, {kind!r}, though its hash holds: dpbo did not write it.")
+        for key, form in _FIELDS.get(kind, ()):
+            if key not in content or not isinstance(content[key], form):
+                raise LedgerCorrupt(f"record {seq} lacks the fields of its kind, {kind!r}, though its hash holds: dpbo did not write it.")
         return cls(seq, kind, name, content, previous, hash)
 
     @property
@@ -149,19 +152,27 @@ class Reservation:
                 raise LedgerMismatch(term, old, new, remedy)
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """The state after a record: the total cost of everything reserved or charged, and the slots used of the reservation that it changed."""
 
     total: Cost
     used: Mapping[str, int]
 
 
+class _Charged:
+    """An event, its price once it was asked for, and how many charges of it count towards what is spent."""
+
+    __slots__ = ("cost", "event", "times")
+
+    def __init__(self, event: Event) -> None:
+        self.event, self.times = event, 0
+        self.cost: Cost | None = None
+
+
 class Tally:
     """Running totals of charges and reservations, for the statement.
 
     Attributes:
-        spent: what the charges cost, but for those under parallel reservations.
         exact, exact_charges: whether anything reserved or charged, or a charge, publishes exact answers that no named assumption
             declassifies.
         conditions: the texts of each data assumption, each once: of reservations, and of charges.
@@ -171,8 +182,8 @@ class Tally:
         unplanned: what each release without a reservation declared.
     """
 
-    def __init__(self, spent: Cost) -> None:
-        self.spent, self.exact, self.exact_charges, self.failing = spent, False, False, Decimal(0)
+    def __init__(self) -> None:
+        self.exact, self.exact_charges, self.failing = False, False, Decimal(0)
         self.conditions = dict[str, dict[str, None]](), dict[str, dict[str, None]]()
         self.units: int | None = None
         self.declared, self.unplanned = dict[str, dict[str, dict[str, Any]]](), list[dict[str, Any]]()
@@ -184,11 +195,9 @@ class Tally:
         self._assume(0, assumptions)
         self.exact |= reserved.event.free and not (isinstance(reserved.event, DeclassifiedEvent) and assumptions)
 
-    def charge(self, body: Mapping[str, Any], event: Event, cost: Cost | None, reserved: Reservation | None) -> None:
-        """Count a charge; its cost is None under a parallel reservation, whose parts are counted elsewhere."""
+    def charge(self, body: Mapping[str, Any], event: Event, reserved: Reservation | None) -> None:
+        """Count a charge."""
         slots = body.get("slots", [])
-        if cost is not None:
-            self.spent += cost
         if event.free and not (isinstance(event, DeclassifiedEvent) and slots and all(slot.get("assumptions") for slot in slots)):
             self.exact = self.exact_charges = True
         if (units := body.get("units")) is not None:
@@ -248,7 +257,8 @@ class Chain:
         self.paid, self.parts, self._asked = dict[str, Cost](), dict[str, Counter[int]](), Counter[str]()
         self.unanswered, self.notes = dict[int, Record](), dict[tuple[str, str], None]()
         self.charges, self.values = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
-        self._events, self._costs, self._own = dict[Any, Event](), dict[Event, Cost](), dict[str, Event]()
+        self._events, self._own = dict[Any, _Charged](), dict[str, Event]()
+        self._newest: tuple[Any, _Charged | None] = None, None  # body and event of the newest charge
 
     def next_state(self, kind: str, name: str, body: Mapping[str, Any]) -> State:
         """The state after a record of this content; nothing is changed. What is charged and what is verified follow from this alone.
@@ -265,21 +275,22 @@ class Chain:
                 return State(self.total, {})
             case "value":
                 charge, values = self.unanswered.get(body["entry"]), body["values"]
-                if charge is None or len(values) != self._event(charge.body["event"]).slots or not names_same_handles(charge, values):
+                if charge is None or len(values) != self._charged(charge.body["event"]).event.slots or not names_same_handles(charge, values):
                     raise InputError("entry", body["entry"], "the number of a charge of these values that has none")
                 return State(self.total, {})
             case "reserve":
                 if name in self.reservations:
                     raise InputError("name", name, "a name that no reservation has yet")
-                event, slots = self._event(body["event"]), body["slots"]
-                total = self._total_with(event.repeated(slots), f"the reservation {name!r} of {slots} slots")
+                reserved = _Charged(event_from_json(body["event"]).repeated(body["slots"]))
+                total = self._total_with(reserved, f"the reservation {name!r} of {body['slots']} slots")
                 return State(total, {name: 0})
             case "charge":
-                event, plan = self._event(body["event"]), body["plan"]
-                if len(body.get("slots", range(event.slots))) != event.slots:
+                charged, plan = self._charged(body["event"]), body["plan"]
+                event = charged.event
+                if "slots" in body and len(body["slots"]) != event.slots:
                     raise InputError("slots", len(body["slots"]), f"{event.slots}, one for each release that is charged")
                 if plan is None:
-                    return State(self._total_with(event, f"the release {name!r}"), {})
+                    return State(self._total_with(charged, f"the release {name!r}"), {})
                 return State(self.total, {plan: self._slots_with(event, plan, body)})
         raise InputError("kind", kind, f"one of {('birth', 'reserve', 'charge', 'value', 'assume', 'void')}")
 
@@ -335,25 +346,26 @@ class Chain:
                 self.birth, self.cap, self._schema = Birth.from_json(body), Cost.read(body["cap"]), body["schema"]
                 if not self.birth.accounting.may_hold(self.cap, self.birth.budget):
                     raise ValueError("a cap above the budget")
-                self.tally = Tally(self.cap.zero)
+                self.tally = Tally()
             case "reserve":
                 self.reservations[record.name] = reserved = Reservation.of(record)
                 self.parts[record.name] = Counter()
-                self._pay(record.name, reserved.event.repeated(reserved.slots))
+                self._pay(record.name, _Charged(reserved.event.repeated(reserved.slots)))
                 self.tally.reserve(reserved)
             case "charge":
                 self.unanswered[record.seq] = record
-                event, plan = self._event(body["event"]), body["plan"]
+                charged, plan = self._charged(body["event"]), body["plan"]
                 if plan is None:
-                    self._pay(record.name, event)
-                    self.tally.charge(body, event, self._cost(event), None)
+                    self._pay(record.name, charged)
+                    self.tally.charge(body, charged.event, None)
                 else:
-                    reserved = self.reservations[plan]
                     self.charges[plan].append(record.seq)
-                    if reserved.parallel:
-                        self.parts[plan].update(slot["part"] for slot in body["slots"])
-                        self._asked[plan] += event.slots
-                    self.tally.charge(body, event, None if reserved.parallel else self._cost(event), reserved)
+                    self.tally.charge(body, charged.event, self.reservations[plan])
+                if plan is not None and self.reservations[plan].parallel:
+                    self.parts[plan].update(slot["part"] for slot in body["slots"])
+                    self._asked[plan] += charged.event.slots
+                else:
+                    charged.times += 1
             case "value":
                 if (plan := self.unanswered.pop(body["entry"]).body["plan"]) is not None:
                     self.values[plan].extend([record.seq] * len(body["values"]))
@@ -364,19 +376,28 @@ class Chain:
         if record.kind == "birth" or state.total is not self.total:
             self.total, self._total_text = state.total, str(state.total)
 
-    def _pay(self, name: str, event: Event) -> None:
-        cost = self._cost(event)
+    @property
+    def spent(self) -> Cost:
+        """What the charges cost; under a parallel reservation, what those of the most often used part did."""
+        plans = [*self.reservations.values()]
+        parallel = [plan.event.repeated(slots) for plan in plans if plan.parallel and (slots := self.used[plan.name])]
+        single = [self._cost(charged) * Fraction(charged.times) for charged in [*self._events.values()] if charged.times]
+        return sum([*single, *map(self.birth.accounting.cost, parallel)], self.cap.zero)
+
+    def _pay(self, name: str, charged: _Charged) -> None:
+        cost = self._cost(charged)
         self.paid[name] = self.paid[name] + cost if name in self.paid else cost
 
-    def _cost(self, event: Event) -> Cost:
-        if event not in self._costs:
-            self._costs[event] = self.birth.accounting.cost(event)
-        return self._costs[event]
+    def _cost(self, charged: _Charged) -> Cost:
+        if charged.cost is None:
+            charged.cost = self.birth.accounting.cost(charged.event)
+        return charged.cost
 
-    def _total_with(self, event: Event, what: str) -> Cost:
+    def _total_with(self, charged: _Charged, what: str) -> Cost:
         """The total once this event is added, or BudgetExceeded."""
-        self.birth.require_relation(event)
-        cost, before, accounting = self._cost(event), self.total, self.birth.accounting
+        if charged.cost is None:
+            self.birth.require_relation(charged.event)
+        cost, before, accounting = self._cost(charged), self.total, self.birth.accounting
         total = before + cost
         if not total <= self.cap:
             part = total.first_beyond(self.cap)
@@ -417,23 +438,27 @@ class Chain:
             raise BudgetExceeded(after - before, left, reserved.slots, "slots", what, self.account())
         return max(used, after)
 
-    def _event(self, body: Mapping[str, Any]) -> Event:
+    def _charged(self, body: Mapping[str, Any]) -> _Charged:
         """Most records of a chain hold the same event: each is read once."""
+        newest, known = self._newest
+        if newest is body and known is not None:
+            return known
         try:
             key: Any = tuple(sorted(body.items()))
             known = self._events.get(key)
-        except TypeError:  # a value that is a list
+        except TypeError:  # a list in it
             key = dump(body)
             known = self._events.get(key)
         if known is None:
-            known = self._events[key] = event_from_json(body)
+            known = self._events[key] = _Charged(event_from_json(body))
+        self._newest = body, known
         return known
 
 
 def names_same_handles(charge: Record, values: Sequence[Mapping[str, Any]]) -> bool:
     """Whether these are the values of that charge's handles, as far as both name them."""
     charged, given = [slot.get("handle") for slot in charge.body.get("slots", [])], [value.get("handle") for value in values]
-    return not charged or None in (*charged, *given) or charged == given
+    return charged == given or not charged or None in (*charged, *given)
 
 
 def dump(value: Any) -> str:

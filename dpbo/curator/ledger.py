@@ -279,9 +279,8 @@ class Ledger:
         head = self._chain.head
         required = [self._seen] if head is None else [max(self._seen, (head.seq, head.hash)), (head.seq, head.hash)]
         rows = connection.execute(_NEWER, {"head": 0 if head is None else head.seq}).all()
-        found = {row.seq: row.hash for row in rows}
         for seq, hash in required:
-            if found.get(seq) != hash:
+            if (place := seq - rows[0][0] if rows else 0) not in range(len(rows)) or (rows[place][0], rows[place][-1]) != (seq, hash):
                 raise LedgerCorrupt(f"record {seq} is not the one that this process saw: another copy was put in its place.")
         for row in rows if head is None else rows[1:]:
             self._chain.follow(Record.stored(*row))

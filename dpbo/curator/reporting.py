@@ -81,7 +81,7 @@ class BudgetUse:
     @classmethod
     def of(cls, ledger: Ledger, chain: Chain, delta: float | None) -> Self:
         """From the ledger's chain, with guarantees at this delta."""
-        total, paid, accounting = chain.total, _spent(chain), ledger.accounting
+        total, paid, accounting = chain.total, chain.spent, ledger.accounting
         return cls(
             budget=f"{budget_in_words(ledger.budget)}, by {type(accounting).__name__ if accounting.events else accounting.name}",
             spent=Guarantee.none() if chain.tally.exact_charges else _guarantee(ledger, paid, delta),
@@ -227,12 +227,6 @@ def _guarantee(ledger: Ledger, cost: Cost, delta: float | None) -> Guarantee:
     if bound.epsilon is None or stated is None or not ledger.accounting.cap_is_budget:
         return bound
     return dataclasses.replace(bound, epsilon=min(bound.epsilon, stated))
-
-
-def _spent(chain: Chain) -> Cost:
-    """What the charges cost; under a parallel reservation, what those of the most often used part did."""
-    parallel = [plan.event.repeated(slots) for plan in [*chain.reservations.values()] if plan.parallel and (slots := chain.used[plan.name])]
-    return sum(map(chain.birth.accounting.cost, parallel), chain.tally.spent)
 
 
 def _public_inputs(chain: Chain) -> dict[str, dict[str, Any]]:

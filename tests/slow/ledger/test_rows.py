@@ -183,7 +183,7 @@ def test_text_that_is_no_text_and_nesting_without_end(tmp_path):
 
 
 def test_a_schema_of_a_later_version_is_refused(ledger, url):
-    rewrite(ledger, [row_of(Record.following(None, "birth", "", {"schema": 2, "what": "ever"}))])
+    rewrite(ledger, [row_of(Record.following(None, "birth", "", {"schema": 3, "what": "ever"}))])
     for call in (lambda: Ledger.open(url), lambda: Ledger(url, BIRTH)):
-        with pytest.raises(LedgerMismatch, match="schema=2"):
+        with pytest.raises(LedgerMismatch, match="schema=3"):
             call()
