@@ -170,7 +170,10 @@ class PrivateObjective:
     @property
     def remaining(self) -> int:
         """Number of evaluations not yet charged."""
-        return self.evaluations - self.curator.ledger.used().get(self.name, 0)
+        return self._remaining()
+
+    def _remaining(self, *, newest: bool = True) -> int:
+        return self.evaluations - self.curator.ledger.used(newest=newest).get(self.name, 0)
 
     def __call__(self, X: Annotated[torch.Tensor, POINTS]) -> tuple[torch.Tensor, torch.Tensor]:
         """Evaluate and release every row of X. Each call is a new, charged release, also at a point seen before.
@@ -336,7 +339,7 @@ class PrivateObjective:
             self.curator.assume("durations-tell-nothing")
         self._left = None
         releases = self.curator.release_all(handles, self._mechanism, name=self.name, plan=self.name)
-        self._left = self.remaining
+        self._left = self._remaining(newest=False)  # as of the charge and the store just made
         if not self._bar.disable:
             self._bar.update(self.evaluations - self._left - self._bar.n)
             if self._bar.n >= self.evaluations:

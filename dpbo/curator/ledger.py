@@ -33,9 +33,8 @@ _SCHEMAS = (1, SCHEMA)  # that are read, and continued in their own form
 _AT_ONCE = 500  # records of given numbers that one statement reads
 NOTES = ("assume", "void")
 _ALL = sa.select(table).order_by(table.c.seq)
-_NEWER = _ALL.where(table.c.seq >= sa.bindparam("head"))
+_NEWER = _ALL.add_columns(sa.select(sa.func.count()).select_from(table).scalar_subquery()).where(table.c.seq >= sa.bindparam("head"))
 _NUMBERED = _ALL.where(table.c.seq.in_(sa.bindparam("numbers", expanding=True)))
-_COUNTED = sa.select(sa.func.count()).select_from(table)
 _INSERTED = table.insert()
 Text = Annotated[str, Within("text of 1 to 200 characters, without NUL", lambda value: 0 < len(value) <= 200 and "\0" not in value)]
 """What every database keeps whole and finds again: servers refuse or cut other names."""
@@ -101,6 +100,7 @@ class Ledger:
         if (schema := first.body.get("schema")) not in _SCHEMAS:
             raise LedgerMismatch("schema", schema, SCHEMA, "Open it with the dpbo version that wrote it, or upgrade dpbo.")
         self._chain, self._seen = Chain(), (first.seq, first.hash)
+        self._version: tuple[object, int, int] | None = None  # of the storage that holds the chain's records and no others
         self.head()  # verifies the chain
         self.birth, self.cap = self._chain.birth, self._chain.cap
         self.budget, self.accounting = self.birth.budget, self.birth.accounting
@@ -266,6 +266,8 @@ class Ledger:
                     self._chain = Chain()
                     raise
                 yield connection
+            if self._version is not None:
+                self._version = (*self._version[:2], self.storage.written)
             for record, state in self._written:  # durable now: a store that loses it is detected before the value of a charge goes out
                 self._saw(record)
                 try:
@@ -276,19 +278,23 @@ class Ledger:
 
     def _follow(self, connection: sa.Connection) -> None:
         """Verify what is new since the last transaction, and that nothing is missing from what was verified before."""
-        head = self._chain.head
+        head, version = self._chain.head, self.storage.version(connection)
+        if head is not None and version is not None and version == self._version:
+            return
         required = [self._seen] if head is None else [max(self._seen, (head.seq, head.hash)), (head.seq, head.hash)]
         rows = connection.execute(_NEWER, {"head": 0 if head is None else head.seq}).all()
+        found = {row[0]: row[-2] for row in rows}
         for seq, hash in required:
-            if (place := seq - rows[0][0] if rows else 0) not in range(len(rows)) or (rows[place][0], rows[place][-1]) != (seq, hash):
+            if found.get(seq) != hash:
                 raise LedgerCorrupt(f"record {seq} is not the one that this process saw: another copy was put in its place.")
-        for row in rows if head is None else rows[1:]:
+        for *row, _ in rows if head is None else rows[1:]:
             self._chain.follow(Record.stored(*row))
         newest = self._chain.head
         assert newest is not None
-        if (count := connection.execute(_COUNTED).scalar()) != newest.seq + 1:
+        if (count := rows[-1][-1]) != newest.seq + 1:
             raise LedgerCorrupt(f"the ledger holds {count} records where {newest.seq + 1} were written: one was removed or put in.")
         self._saw(newest)
+        self._version = version
 
     def _write(self, connection: sa.Connection, kind: str, name: str, body: Mapping[str, Any]) -> Record:
         """The next record of the chain, which follows once it is durable. Raises what `Chain.next_state` does before anything is written."""

@@ -1,7 +1,8 @@
 """Where the ledger's records live: one append-only table in SQLite (a file, or memory) or any database that SQLAlchemy supports.
 
-One durable transaction an append, on a connection of its own: a file that was moved, or replaced by a copy, is detected, a server that was
-restarted is found again, and nothing stays open. Writers queue, and wait equally long on every database.
+One durable transaction an append. A server gets a connection for each, so one that was restarted is found again. A file stays open as long
+as it is as the last transaction left it: one that was moved, replaced by a copy or written to by others is opened anew. Writers queue, and
+wait equally long on every database.
 SQLite: synchronous=EXTRA, because FULL may roll the last charge back after a power cut: it does not sync the folder. BEGIN IMMEDIATE
 queues the writers.
 PostgreSQL: a server, role or URL with synchronous_commit=off answers before a charge is on disk, so it is switched on for each write.
@@ -14,6 +15,7 @@ import contextlib
 import os
 import pathlib
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,6 +59,7 @@ class Storage:
 
     Attributes:
         persistent: whether the records outlive this process.
+        written: number of transactions of `writing`.
         file: SQLite's file, by its whole path; None where it is not named as a path.
 
     Raises:
@@ -71,6 +74,9 @@ class Storage:
         self._engine = _engine(self.url)
         self.persistent = self.url is not None and not _is_in_memory(self._engine.url)
         self.file = _file_of(self._engine.url)
+        self._left: tuple[int, ...] | None = None  # the file as the last transaction left it
+        self.written = 0
+        weakref.finalize(self, self._engine.dispose)
         self._committing = False  # whether the transaction under way was sent its commit, which may go unanswered
         if self._exists():
             self.require_whole()
@@ -91,6 +97,7 @@ class Storage:
             except BaseException:
                 transaction.rollback()
                 raise
+            self.written += 1
             self._committing = True
             transaction.commit()
 
@@ -105,6 +112,13 @@ class Storage:
         """A view that includes what a server is still committing, though its answer was lost."""
         with self.reading() if self._engine.dialect.name == "sqlite" else self.writing() as connection:
             yield connection
+
+    def version(self, connection: sa.Connection) -> tuple[object, int, int] | None:
+        """What changes when anybody writes, `written` last; None where that is not known."""
+        if self._engine.dialect.name != "sqlite":
+            return None
+        opened = connection.info.setdefault("opened", object())  # one for each connection to the file
+        return opened, int(connection.exec_driver_sql("PRAGMA data_version").scalar_one()), self.written
 
     def require_whole(self) -> None:
         """Raises LedgerCorrupt where SQLite finds its file's pages or indexes damaged, which no hash covers."""
@@ -140,6 +154,14 @@ class Storage:
         except OSError:  # no name that a file could have
             return True
 
+    def _found(self) -> tuple[int, ...] | None:
+        """Which file stands at the place, and when it was last changed."""
+        try:
+            found = os.stat(self.file) if self.file is not None else None
+        except OSError:
+            found = None
+        return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
     def _place(self) -> str:
         place = self._engine.url.render_as_string(hide_password=True)
         return place if len(place) <= _LONGEST else f"{place[:_LONGEST]}..."
@@ -151,9 +173,14 @@ class Storage:
             raise LedgerUnavailable("this ledger was opened by another process, from which this one was forked. Open it again here.")
         if not creating and self._file_is_missing():
             raise LedgerUnavailable(f"the file of the ledger at {self._place()} is gone. Put it back: a new one forgets what was spent.")
-        self._committing = False
+        self._committing, left, found = False, self._left, self._found()
+        if self.file is not None and (left is None or left != found):
+            self._engine.dispose()  # its cached pages may be of another file
+        self._left = None
         try:
             yield
+            if found is not None and (now := self._found()) is not None and now[:2] == found[:2]:
+                self._left = now
         except sa.exc.IntegrityError:
             raise Taken(f"another process wrote to the ledger at {self._place()} first. Nothing was kept; try again.") from None
         except UnicodeDecodeError:  # SQLite quotes the damaged bytes in its message, which Python cannot read
@@ -193,10 +220,10 @@ def _engine(url: str | None) -> sa.Engine:
         if (file := _file_of(parsed)) is not None:
             parsed = parsed.set(database=str(file.absolute()))  # every transaction opens it anew, wherever the process has moved meanwhile
         arguments: dict[str, Any] = {"poolclass": NullPool}
-        if _is_in_memory(parsed):
+        if file is not None or _is_in_memory(parsed):
             arguments = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
-        elif parsed.get_backend_name() == "sqlite" and "timeout" not in parsed.query:
-            arguments |= {"connect_args": {"timeout": _BUSY_SECONDS}}
+        if parsed.get_backend_name() == "sqlite" and "timeout" not in parsed.query:
+            arguments.setdefault("connect_args", {})["timeout"] = _BUSY_SECONDS
         engine = sa.create_engine(parsed, hide_parameters=True, **arguments)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ImportError):
         place = f"{str(url).partition('://')[0]}://..."

@@ -124,6 +124,7 @@ def test_a_database_that_may_not_grow(tmp_path, drawn, room):
     sa.event.listen(engine, "connect", limited)
     curator.release(curator.evaluate(MEAN), NOISE)
     limit["pages"] = pathlib.Path(url).stat().st_size // 4096 + room
+    engine.dispose()
     handle, told = release_until_refused(curator)
     assert "full" in str(told)
     assert not told.uncertain, "SQLite asks for the page before it commits"
