@@ -16,8 +16,10 @@ from concurrent.futures import Executor, Future
 from fractions import Fraction
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from botorch.models import SingleTaskGP
+from numpy.typing import NDArray
 
 from dpbo.accounting.calibration import budget_cost, describe_budget
 from dpbo.curator.birth import plan_terms
@@ -164,6 +166,7 @@ class PrivateObjective:
         self._mechanism = planned if isinstance(planned, NoNoise) else type(planned)(event.noise_multiplier)
         self.noise_std = self._noise_std(self._mechanism)
         self._left: int | None = self.remaining  # at this object's last release; None after one that failed
+        self._known = 0, np.empty((0, 0)), np.empty((0, self.metrics)), np.empty((0, self.metrics))  # values read, and their columns
         self._dimension: int | None = None  # of x; fixed by the first release
         self._report(mean, evaluations - self._left)
 
@@ -245,10 +248,8 @@ class PrivateObjective:
         an x of another length than the first one's, or another number of metrics. They took evaluations of the plan, and the statement
         lists what they declared.
         """
-        values = self._own_values()
-        columns = [value["details"]["x"] for value in values], [v["value"] for v in values], [v["variance"] for v in values]
-        X, Y, Yvar = (torch.tensor(column, dtype=torch.float64) for column in columns)
-        return (X, Y, Yvar) if values else (X.reshape(0, 0), Y.reshape(0, self.metrics), Yvar.reshape(0, self.metrics))
+        X, Y, Yvar = (torch.tensor(column, dtype=torch.float64) for column in self._columns())
+        return X, Y, Yvar
 
     def model(self, space: Space | None = None, *, builder: ModelBuilder = default_gp) -> SingleTaskGP:
         """A fitted Gaussian process of `history()`, with the known noise variances. It sees released values only, so it costs nothing.
@@ -317,14 +318,25 @@ class PrivateObjective:
             place = f"{name}[{i}]" if name == "x" else f"{name}[{row}, {i}]"
             raise InputError(place, points[row, i].item(), f"from {lower[i]:g} to {upper[i]:g}, the bounds= of this objective", remedy)
 
-    def _own_values(self) -> list[dict[str, Any]]:
-        own = [v for v in self.curator.ledger.values(self.name) if "x" in v["details"] and len(v["value"]) == self.metrics]
-        return [v for v in own if len(v["details"]["x"]) == len(own[0]["details"]["x"])]
+    def _columns(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """X, Y and Yvar as arrays; of the ledger, only what is new is read."""
+        read, *known = self._known
+        values = self.curator.ledger.values(self.name, skip=read)
+        own = [v for v in values if "x" in v["details"] and len(v["value"]) == self.metrics]
+        if own and not len(known[0]):
+            known[0] = np.empty((0, len(own[0]["details"]["x"])))
+        own = [v for v in own if len(v["details"]["x"]) == known[0].shape[1]]
+        if own:
+            new = [v["details"]["x"] for v in own], [v["value"] for v in own], [v["variance"] for v in own]
+            known = [np.concatenate([old, np.array(column, dtype=np.float64)]) for old, column in zip(known, new, strict=True)]
+        X, Y, Yvar = known
+        self._known = read + len(values), X, Y, Yvar
+        return X, Y, Yvar
 
     def _require_dimension(self, points: Sequence[Sequence[float]]) -> None:
         """Raises InputError unless all points have as many coordinates as the first that was released, also by an earlier process."""
-        if self._dimension is None and self.remaining < self.evaluations and (own := self._own_values()):
-            self._dimension = len(own[0]["details"]["x"])
+        if self._dimension is None and self.remaining < self.evaluations and len(X := self._columns()[0]):
+            self._dimension = X.shape[1]
         d = self._dimension or len(points[0])
         for x in points:
             if len(x) != d:

@@ -3,8 +3,9 @@
     engine.accountant = LedgerAccountant()       # in Opacus' engine: counts what Opacus counts, and other releases beside it
     engine = PrivateEngine(curator, config)      # dpbo's engine: its accountant charges the curator's ledger
 
-With a curator, the planned steps are reserved in its ledger before the first one; each step then takes a slot before its noise is drawn,
-and a step beyond the plan raises. Opacus' noise multiplier is the noise standard deviation over the norm bound of one record's gradient, as
+With a curator, the planned steps are reserved in its ledger before the first one. They are charged in blocks of a hundredth of the plan, of
+16 steps at most: the first step of a block charges the whole block before its noise is drawn. The steps that a process did not take of its
+last block stay charged, and are lost to a later process. A step beyond the plan raises. Opacus' noise multiplier is the noise standard deviation over the norm bound of one record's gradient, as
 in a PoissonGaussianEvent, so no conversion is needed under either relation.
 
 What dpbo cannot check is attested by the caller, and the statement lists it as the assumption `dpsgd-attested`: that the loader holds each
@@ -19,7 +20,7 @@ import collections
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dpbo._opacus import load_opacus
@@ -33,6 +34,7 @@ from dpbo.statement import NOT_BOUNDED
 from dpbo.validation import Count, Positive, checked, require
 
 IAccountant: Any = load_opacus("opacus.accountants").IAccountant
+_BLOCK = 16  # steps at most that one entry of the ledger charges
 _COUNTING: weakref.WeakSet[LedgerAccountant] = weakref.WeakSet()
 
 Step = tuple[float, float, int]  # noise multiplier, sample rate, how often: Opacus' own entry
@@ -95,7 +97,8 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
             if (float(noise_multiplier), float(sample_rate)) != self._planned[:2]:
                 raise InputError("noise_multiplier, sample_rate", (noise_multiplier, sample_rate), f"as reserved, {self._planned[:2]}",
                                  "Give make_private what the accountant was planned for.")  # fmt: skip
-            self._charge(self._event(noise_multiplier, sample_rate), self._id, self._name)
+            if next(self._paid, None) is None:
+                self._paid = iter(range(self._charge_block(self._event(noise_multiplier, sample_rate)) - 1))
         _append(self._runs[self._id], (float(noise_multiplier), float(sample_rate), 1))
 
     def add(self, event: Event) -> None:
@@ -159,6 +162,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         if any(self._releases.get(key, event) != event for key, event in releases.items()):
             raise LedgerError("the checkpoint contradicts a release that is known here; nothing was loaded.")
         self._counting = True
+        self._paid = iter(())  # the checkpoint may hold steps of this run: none of them is paid for twice, and none left out
         if self._curator is not None:
             records = self._curator.ledger.records()
             for run, steps in loaded.items():
@@ -182,6 +186,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         """Count under a new id from now on: one for each object, and for its copy in a forked process."""
         self._id = uuid.uuid4().hex
         self._runs[self._id] = []
+        self._paid: Iterator[int] = iter(())  # one item for each step that is charged and not yet taken
         _COUNTING.add(self)
 
     def _event(self, noise_multiplier: float, sample_rate: float) -> Event:
@@ -190,6 +195,14 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         if sample_rate >= 1.0:
             return convert_adjacency(GaussianEvent(float(noise_multiplier)), Adjacency.ADD_OR_REMOVE_ONE, relation)
         return PoissonGaussianEvent(float(noise_multiplier), rate=float(sample_rate), relation=relation.value)
+
+    def _charge_block(self, step: Event) -> int:
+        """Charge a block of the planned steps, or what is left of them; returns how many, one at least."""
+        assert self._curator is not None
+        steps = self._planned[2]
+        count = max(min(steps // 100, _BLOCK, steps - self._curator.ledger.used().get(self._name, 0)), 1)
+        self._charge(step.repeated(count), self._id, self._name)
+        return count
 
     def _charge(self, event: Event, run: str, plan: str | None) -> None:
         assert self._curator is not None

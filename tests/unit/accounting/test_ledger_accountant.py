@@ -149,6 +149,32 @@ def test_steps_of_another_run_are_charged_once_and_beside_those_of_this_one():
         bound.add(GaussianEvent(10.0))
 
 
+@pytest.mark.attack("A16")
+def test_steps_are_charged_in_blocks_before_they_are_taken_and_never_left_out():
+    """What is charged is never less than what was taken: also after a checkpoint, in a forked process and at the end of the plan."""
+    curator = make(steps=405, budget=Budget(60.0, 1e-5))
+    bound = LedgerAccountant(curator, noise_multiplier=SIGMA, steps=405)
+    bound.reserve(RATE)
+
+    def charged():
+        return curator.ledger.used()["dp-sgd"]
+
+    for taken in range(1, 7):
+        counted(steps=1, accountant=bound)
+        assert charged() == 4 * -(-taken // 4)
+    state = bound.state_dict()
+    bound.load_state_dict(state)
+    counted(steps=1, accountant=bound)
+    assert charged() == 12, "what a checkpoint may tell of twice is charged anew"
+    bound._begin_run()  # as in a forked process
+    counted(steps=1, accountant=bound)
+    assert charged() == 16
+    counted(steps=3 + 384 + 5, accountant=bound)
+    assert charged() == 405
+    with pytest.raises(BudgetExceeded):
+        counted(steps=1, accountant=bound)
+
+
 def test_what_one_history_adds_to_another():
     for known, told, rest in (
         ([], [("a", 3)], [("a", 3)]),
