@@ -1,4 +1,4 @@
-"""What a ledger costs as it grows: a call of an objective, `remaining`, an answer of a parallel reservation, `history`, `statement`, opening.
+"""What a ledger costs as it grows: an objective's call, `remaining`, `history`, a parallel answer, `statement`, opening.
 
 In milliseconds, medians: by number of releases under one reservation, then by number of reservations. A file's charge and value each wait
 for the disk; `--memory 1` leaves the disk out. `--full 1` goes to 100,000 releases and 10,000 reservations.
@@ -6,6 +6,7 @@ for the disk; `--memory 1` leaves the disk out. `--full 1` goes to 100,000 relea
 
 import pathlib
 import tempfile
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from dpbo import Adjacency, Budget, Curator, PrivateObjective
 from dpbo.curator.ledger import Ledger
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import LaplaceMechanism
-from dpbo.queries import RowOutcome
+from dpbo.queries.rows import RowOutcome
 
 HEADER = ("call", "remaining", "parallel answer", "history", "statement", "open")
 
@@ -28,10 +29,10 @@ class Study:
     """One ledger with an objective and a parallel reservation."""
 
     def __init__(self, url: str | None) -> None:
-        place = {} if url is None else {"dataset": "growth", "ledger": url}
+        place: dict[str, Any] = {} if url is None else {"dataset": "growth", "ledger": url}
         self.url = url
         self.curator = Curator(torch.linspace(0, 1, 1000, dtype=torch.float64), unit="record", adjacency=Adjacency.REPLACE_ONE,
-                               budget=Budget.gdp(10.0, delta=1e-6), **place)  # fmt: skip
+                               budget=Budget.gdp(10**4, delta=1e-6), **place)  # fmt: skip
         self.objective = PrivateObjective(self.curator, score, score_range=(0.0, 1.0), evaluations=10**6, budget=0.5, progress=False)
         self.mechanism = LaplaceMechanism(1000.0)
         event = self.mechanism.event()
@@ -70,11 +71,8 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, full=0, memory=0)
     torch.set_num_threads(1)
     torch.manual_seed(chosen.seed)
-    releases, plans = (10, 100, 1000), (1, 10, 100)
-    if chosen.full:
-        releases, plans = (*releases, 10**4, 10**5), (*plans, 1000, 10**4)
-    if chosen.smoke:
-        releases, plans = (10,), (10,)
+    most = 1 if chosen.smoke else 5 if chosen.full else 3
+    releases, plans = [10**k for k in range(1, most + 1)], [10**k for k in range(most)]
     found: dict[str, list[list[float]]] = {"releases": [], "reservations": []}
     with tempfile.TemporaryDirectory() as folder:
         for name, sizes in (("releases", releases), ("reservations", plans)):

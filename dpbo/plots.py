@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpbo.curator.curator import Curator
 from dpbo.curator.chain import Chain
+from dpbo.curator.curator import Curator
 from dpbo.curator.reporting import BudgetUse
 from dpbo.errors import InputError
 from dpbo.integrations.sklearn import DPSearch

@@ -6,8 +6,8 @@ slots of all reservations in every record; such a ledger is read, and continued,
 
 from __future__ import annotations
 
-import dataclasses
 import contextlib
+import dataclasses
 import hashlib
 import json
 import math
@@ -32,7 +32,7 @@ _FIELDS: dict[str, tuple[tuple[str, type | tuple[type, ...]], ...]] = {
 }
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 _LISTED = 8  # names that BudgetExceeded shows
-_scan = json.JSONDecoder().scan_once
+_read = json.JSONDecoder().raw_decode
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 _quoted = json.encoder.encode_basestring_ascii
 
@@ -52,16 +52,16 @@ class Record:
     def following(cls, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:
         """The next link after `head`."""
         seq, previous = (0, _ORIGIN) if head is None else (head.seq + 1, head.hash)
-        body = json.loads(dump(body))  # as it will be read: the caller may change its own
-        return cls(seq, kind, name, body, previous, _digest(seq, kind, name, dump(body), previous))
+        own: dict[str, Any] = json.loads(dump(body))  # as it will be read: the caller may change its own
+        return cls(seq, kind, name, own, previous, _digest(seq, kind, name, dump(own), previous))
 
     @classmethod
     def stored(cls, seq: int, kind: str, name: str, body: str, previous: str, hash: str) -> Record:
         """A link as it was stored. Raises LedgerCorrupt where its hash does not match its content."""
         try:
-            content, end = _scan(body, 0)
+            content, end = _read(body)
             holds = isinstance(content, dict) and end == len(body) and hash == _digest(seq, kind, name, body, previous)
-        except (ValueError, TypeError, RecursionError, StopIteration):
+        except (ValueError, TypeError, RecursionError):
             holds = False
         if not holds:
             raise LedgerCorrupt(f"record {seq} does not match its hash: it was changed or cut off.")
@@ -275,7 +275,11 @@ class Chain:
                 return State(self.total, {})
             case "value":
                 charge, values = self.unanswered.get(body["entry"]), body["values"]
-                if charge is None or len(values) != self._charged(charge.body["event"]).event.slots or not names_same_handles(charge, values):
+                if (
+                    charge is None
+                    or len(values) != self._charged(charge.body["event"]).event.slots
+                    or not names_same_handles(charge, values)
+                ):
                     raise InputError("entry", body["entry"], "the number of a charge of these values that has none")
                 return State(self.total, {})
             case "reserve":

@@ -258,7 +258,7 @@ class Ledger:
     def _transaction(self, opened: contextlib.AbstractContextManager[sa.Connection]) -> Iterator[sa.Connection]:
         """A transaction on a chain that holds, with the newest record that this process saw in it. Raises LedgerCorrupt."""
         with self.storage.lock:
-            self._written = []
+            self._written = list[tuple[Record, State]]()
             with opened as connection:
                 try:
                     self._follow(connection)
@@ -297,7 +297,7 @@ class Ledger:
         self._version = version
 
     def _write(self, connection: sa.Connection, kind: str, name: str, body: Mapping[str, Any]) -> Record:
-        """The next record of the chain, which follows once it is durable. Raises what `Chain.next_state` does before anything is written."""
+        """The next record of the chain, which follows once it is durable. Raises what `Chain.next_state` does, with nothing written."""
         record, state = _next(self._chain, kind, name, body)
         insert(connection, record)
         self._written.append((record, state))

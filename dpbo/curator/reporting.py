@@ -92,9 +92,7 @@ class BudgetUse:
         )
 
 
-def compose_statement(
-    ledger: Ledger, *, delta: float | None = None, units: int | None = None, verified: Chain | None = None
-) -> Statement:
+def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int | None = None, verified: Chain | None = None) -> Statement:
     """The statement of everything this ledger may ever release.
 
     Args:

@@ -157,7 +157,7 @@ class Storage:
     def _found(self) -> tuple[int, ...] | None:
         """Which file stands at the place, and when it was last changed."""
         try:
-            found = os.stat(self.file) if self.file is not None else None
+            found = self.file.stat() if self.file is not None else None
         except OSError:
             found = None
         return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

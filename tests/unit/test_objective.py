@@ -112,6 +112,11 @@ def test_history_and_resume_under_a_name(on_disk):
     assert again.remaining == 2
     for told, kept in zip((X, Y, Yvar), again.history(), strict=True):
         assert torch.equal(told, kept)
+        kept.zero_()
+    more = again(X[1:2])
+    for search in (first, again):
+        for told, new, kept in zip((X, Y, Yvar), (X[1:2], *more), search.history(), strict=True):
+            assert torch.equal(torch.cat([told, new]), kept)
     for change in ({"evaluations": 6}, {"score_range": (0.0, 2.0)}, {"worst": "upper"}, {"budget": 0.5}):
         with pytest.raises(LedgerMismatch):
             objective(make(**on_disk), **{"name": "svm", "evaluations": 5, **change})

@@ -5,8 +5,8 @@
 
 With a curator, the planned steps are reserved in its ledger before the first one. They are charged in blocks of a hundredth of the plan, of
 16 steps at most: the first step of a block charges the whole block before its noise is drawn. The steps that a process did not take of its
-last block stay charged, and are lost to a later process. A step beyond the plan raises. Opacus' noise multiplier is the noise standard deviation over the norm bound of one record's gradient, as
-in a PoissonGaussianEvent, so no conversion is needed under either relation.
+last block stay charged, and are lost to a later process. A step beyond the plan raises. Opacus' noise multiplier is the noise standard
+deviation over the norm bound of one record's gradient, as in a PoissonGaussianEvent, so no conversion is needed under either relation.
 
 What dpbo cannot check is attested by the caller, and the statement lists it as the assumption `dpsgd-attested`: that the loader holds each
 protected record once, that training takes records from the loader only, and that a record's gradient depends on no other record.
@@ -54,6 +54,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     """
 
     _planned: Step  # with a curator only
+    _paid: Iterator[int]  # one item for each step that is charged and not yet taken
 
     def __init__(
         self, curator: Curator | None = None, *, noise_multiplier: float | None = None, steps: int | None = None, name: str = "dp-sgd"
@@ -186,7 +187,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         """Count under a new id from now on: one for each object, and for its copy in a forked process."""
         self._id = uuid.uuid4().hex
         self._runs[self._id] = []
-        self._paid: Iterator[int] = iter(())  # one item for each step that is charged and not yet taken
+        self._paid = iter(())  # what this one has paid for, a copy may not take
         _COUNTING.add(self)
 
     def _event(self, noise_multiplier: float, sample_rate: float) -> Event:

@@ -7,8 +7,8 @@ A `PrivateEngine` trains on a curator's records and charges its ledger:
     module, optimizer, loader = engine.make_private(module=module, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0)
 
 `make_private` reserves the configured steps. Each is charged before its noise is drawn, in blocks of a hundredth of the steps (16 at most);
-a step beyond the last raises. The sampling rate and the number that sums are divided by come from the configuration, never from the number of records, which is
-private under ADD_OR_REMOVE_ONE.
+a step beyond the last raises. The sampling rate and the number that sums are divided by come from the configuration, never from the number
+of records, which is private under ADD_OR_REMOVE_ONE.
 
 A `Session` is one run inside `tune`, whose cost is the same whatever its hyper-parameters:
 
