@@ -241,6 +241,7 @@ class Chain:
         paid: what each reservation, and the releases of each name without one, took from the budget.
         parts: how often each part of the records was charged, by parallel reservation.
         unanswered: charges without a value, by number.
+        unplanned: names of releases without a reservation.
         charges: numbers of the charges to each reservation.
         values: number of the record of each value released from a reservation, in the order of release.
         notes: (kind, text) of every note, oldest first.
@@ -255,6 +256,7 @@ class Chain:
         self.head: Record | None = None
         self.used, self.reservations = dict[str, int](), dict[str, Reservation]()
         self.paid, self.parts, self._asked = dict[str, Cost](), dict[str, Counter[int]](), Counter[str]()
+        self.unplanned = dict[str, None]()
         self.unanswered, self.notes = dict[int, Record](), dict[tuple[str, str], None]()
         self.charges, self.values = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
         self._events, self._own = dict[Any, _Charged](), dict[str, Event]()
@@ -360,6 +362,7 @@ class Chain:
                 self.unanswered[record.seq] = record
                 charged, plan = self._charged(body["event"]), body["plan"]
                 if plan is None:
+                    self.unplanned[record.name] = None
                     self._pay(record.name, charged)
                     self.tally.charge(body, charged.event, None)
                 else:

@@ -132,7 +132,7 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         adjacency=birth.adjacency.value,
         role=" and ".join(roles),
         not_protected=(
-            *_not_protected(roles, _trained(birth.role, charges, plans)),
+            *_not_protected(roles, _trained(chain)),
             *(f"records of the role {name}, which a reservation names and dpbo does not know" for name in unknown),
         ),
         guarantee=guarantee,
@@ -169,11 +169,11 @@ def _not_protected(roles: Sequence[str], trained: Sequence[str]) -> tuple[str, .
     return *found, f"models, unless their training is charged in this ledger, which charges training records for {charged}"
 
 
-def _trained(role: str, charges: Iterable[Record], plans: Mapping[str, Record]) -> list[str]:
-    """Names of the reservations for training records, and of releases of these without one, where the curator's own role is `role`."""
-    names = [name for name, record in plans.items() if record.body["terms"].get("role", role) == "training"]
-    loose = [record.name for record in charges if record.body["plan"] is None and role == "training"]
-    return list(dict.fromkeys([*names, *loose]))
+def _trained(chain: Chain) -> list[str]:
+    """Names of the reservations for training records, and of releases of these without one."""
+    role = chain.birth.role
+    names = [name for name, plan in chain.reservations.items() if plan.terms.get("role", role) == "training"]
+    return list(dict.fromkeys([*names, *(chain.unplanned if role == "training" else ())]))
 
 
 def _radius(change: RowChange | None) -> str:
