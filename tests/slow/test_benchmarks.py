@@ -12,6 +12,7 @@ FILES = [file for file in sorted(FOLDER.rglob("*.py")) if "def main(arguments" i
 NAMES = [".".join(file.relative_to(FOLDER).with_suffix("").parts) for file in FILES]
 # They take 4 to 20 s.
 DEEP = [
+    "__main__",
     "asynchronous",
     "dpsearch",
     "dpsgd_tuning",
