@@ -114,11 +114,21 @@ def draws(smoke: bool) -> list[list[Any]]:
     def choose() -> Any:
         return mechanism._sample(utilities, [quantum], law, os.urandom)
 
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    domain = dp.vector_domain(dp.atom_domain(T=int))
+    few = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=2.0**20)
     return [
         row(
-            "100,000 Gaussians", "numpy, not exact", lambda: rounded(NORMAL, zeros, ones, os.urandom), lambda: rng.normal(size=100_000), "4"
+            "2,000 exact Gaussians",
+            "OpenDP",
+            partial(rounded, NORMAL, zeros[:2000], ones[:2000], os.urandom),
+            partial(few, [0] * 2000),
+            "0.1",
         ),
-        row(f"exponential choice of {n:,}", "numpy, not exact", choose, inexact, "2"),
+        row("100,000 exact Gaussians", "numpy's", partial(rounded, NORMAL, zeros, ones, os.urandom), partial(rng.normal, size=100_000), ""),
+        row(f"exact exponential choice of {n:,}", "numpy's, not exact", choose, inexact, "2"),
     ]
 
 
