@@ -59,7 +59,8 @@ def suggest(
 ) -> torch.Tensor:
     """The next point, `1 x d`, by noisy expected improvement: the same values give the same point.
 
-    Where the model is a SingleTaskGP or MixedSingleTaskGP the improvement is computed in closed form (`NoisyImprovement`), else by qLogNEI.
+    Where the model is a SingleTaskGP or MixedSingleTaskGP of these values, row by row, the improvement is computed in closed form
+    (`NoisyImprovement`), else by qLogNEI.
 
     Args:
         X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2, all on one device, where the point will lie, too; Y is maximised.
@@ -194,7 +195,7 @@ def best_point(
     """Where the noisy expected improvement by this model is largest within bounds (`2 x d`; the space's own if None), `1 x d`."""
     expected = pending.to(X.device) if pending is not None and len(pending) else None
     bounds = space.bounds.to(X.device) if bounds is None else bounds
-    if NoisyImprovement.takes(gp):
+    if NoisyImprovement.takes(gp, X):
         return most_improving(NoisyImprovement(gp, X, expected, seed=seed), space, bounds, seed=seed)
     sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
     with seed_torch(seed):

@@ -8,12 +8,14 @@ normal, so its expected improvement is known: a batch is two matrix products, an
 """
 
 import math
+import types
 from collections.abc import Callable
 
 import torch
 from botorch.acquisition.analytic import _log_ei_helper
 from botorch.models import MixedSingleTaskGP, SingleTaskGP
 from botorch.models.gpytorch import GPyTorchModel
+from botorch.models.transforms import Standardize
 from botorch.utils.sampling import draw_sobol_normal_samples
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -38,7 +40,7 @@ class NoisyImprovement:
     Letham et al. 2019 (arXiv 1706.07094), equation 6, and Ament et al. 2023 for the logarithm.
 
     Args:
-        gp: fitted to X, of one output, without an input transform, its noise known.
+        gp: one that `takes` is true for.
         X: the points of the released values, `t x d`.
         pending: points being evaluated, `k x d`, or None.
 
@@ -65,10 +67,12 @@ class NoisyImprovement:
             self._best = f.amax(0)
 
     @staticmethod
-    def takes(gp: GPyTorchModel) -> bool:
-        """Whether the closed form holds for this model: a Gaussian process of one output on the points themselves."""
-        plain = type(gp) in (SingleTaskGP, MixedSingleTaskGP) and getattr(gp, "input_transform", None) is None
-        return plain and gp.num_outputs == 1 and not gp.batch_shape
+    def takes(gp: GPyTorchModel, X: Tensor) -> bool:
+        """Whether the closed form holds for this model: a Gaussian process of one output on the rows of X themselves, in their order."""
+        if type(gp) not in (SingleTaskGP, MixedSingleTaskGP) or gp.num_outputs != 1 or gp.batch_shape:
+            return False
+        linear = isinstance(getattr(gp, "outcome_transform", None), (Standardize, types.NoneType))
+        return linear and getattr(gp, "input_transform", None) is None and torch.equal(gp.train_inputs[0], X)
 
     def __call__(self, Z: Tensor) -> Tensor:
         """The values at Z, `m x d`: `m`."""

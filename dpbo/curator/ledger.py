@@ -266,8 +266,6 @@ class Ledger:
                     self._chain = Chain()
                     raise
                 yield connection
-            if self._version is not None:
-                self._version = (*self._version[:2], self.storage.written)
             for record, state in self._written:  # durable now: a store that loses it is detected before the value of a charge goes out
                 self._saw(record)
                 try:
@@ -275,6 +273,8 @@ class Ledger:
                 except BaseException:
                     self._chain = Chain()
                     raise
+            if self._version is not None:  # last: interrupted before, the next transaction reads the records
+                self._version = (*self._version[:2], self.storage.written)
 
     def _follow(self, connection: sa.Connection) -> None:
         """Verify what is new since the last transaction, and that nothing is missing from what was verified before."""

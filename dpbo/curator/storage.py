@@ -76,7 +76,7 @@ class Storage:
         self.file = _file_of(self._engine.url)
         self._left: tuple[int, ...] | None = None  # the file as the last transaction left it
         self.written = 0
-        weakref.finalize(self, self._engine.dispose)
+        self._closing = weakref.finalize(self, _dispose, self._engine, self._home)
         self._committing = False  # whether the transaction under way was sent its commit, which may go unanswered
         if self._exists():
             self.require_whole()
@@ -209,6 +209,12 @@ def _is_damage(error: BaseException | None) -> bool:
     code, state = getattr(error, "sqlite_errorcode", None), getattr(error, "sqlstate", None)
     undecodable = "Could not decode to UTF-8" in str(error)
     return undecodable or (code is not None and code & 0xFF in _SQLITE_BROKEN) or state in _POSTGRES_BROKEN
+
+
+def _dispose(engine: sa.Engine, home: int) -> None:
+    """Close the connections. Not in a forked child: SQLite would there undo what the parent is writing, and remove its journal."""
+    if os.getpid() == home:
+        engine.dispose()
 
 
 def _engine(url: str | None) -> sa.Engine:

@@ -5,6 +5,7 @@
 A block is a shard of the records (distributed.py): a query is answered on each, and the exact int64 sums are added. Quanta and bounds
 follow from the number of all units, and dpbo's own arithmetic gives a unit the same whole numbers at every row and in every block. So the
 answer has the bits of one on records that lie on the device, where the score gives each record the same number in a block as among all.
+But a score that fails on nearly all records of one block fails the question (assumption `score-total`), where it might not among all.
 Losses that a query keeps for later ones go back to pinned memory of the host, where torch rounds sizes up to powers of two, and come again
 with their block.
 

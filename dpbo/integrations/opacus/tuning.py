@@ -7,7 +7,8 @@
 The strategies are those of `plan_tuning`. The models of a "search" are paid for, so the recommended one is returned without another run.
 
 Before anything is charged, `fit` and `score` are tried on stand-in records, because a failure on the true ones is hidden: whether a run
-fails may depend on the records. The trial reads the shapes and dtypes of the records, never their values.
+fails may depend on the records. The trial reads the shapes and dtypes of the records, of a dataset's first one, and its keys if it is a
+mapping; never their values. Where these differ from record to record they tell of that record in the trial's errors: give `example=`.
 
 A search is resumed from its ledger. A run that was killed has been charged, and is not run again. A selection that was killed is charged
 and lost, because what it drew must stay hidden and must not be drawn twice. Models are kept in `folder`; else they live as long as the

@@ -1,6 +1,7 @@
 """Eight processes on one ledger: the budget and each plan are used up exactly, no charge is lost, and no number is given twice."""
 
 import multiprocessing
+import os
 import random
 from collections import Counter
 from typing import Any
@@ -68,3 +69,17 @@ def test_eight_processes_share_one_budget(url, measured):
     assert (kinds.count("reserve"), kinds.count("value"), kinds.count("assume")) == (2, 64, 2), "plans and notes once, every value"
     assert sum(1 for part in told if part) >= 2, "not one alone"
     measured(len(charged), float(ledger.head().total.parts[0]), 1.0, least=1.0)
+
+
+def test_a_child_that_ends_leaves_what_its_parent_is_writing(tmp_path):
+    file = tmp_path / "ledger.db"
+    ledger, journal = Ledger(str(file), BIRTH), tmp_path / "ledger.db-journal"
+    with ledger._transaction(ledger.storage.writing()) as connection:
+        ledger._write(connection, "charge", "release", {"event": SINGLE.to_json(), "plan": None})
+        assert journal.exists()
+        if (child := os.fork()) == 0:
+            ledger.storage._closing()  # as at a normal end
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert journal.exists(), "with which a killed transaction is undone"
+    assert Ledger.open(str(file)).head().kind == "charge"

@@ -5,7 +5,7 @@ import scipy.stats
 import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import Normalize
+from botorch.models.transforms import Log, Normalize
 from botorch.sampling import SobolQMCNormalSampler
 
 from dpbo import Space
@@ -35,7 +35,7 @@ def by_samples(gp, X, pending, Z):
 def test_the_closed_form_is_what_botorch_samples(space):
     X, Y, Yvar = observed(space)
     gp, Z, pending = default_gp(space, X, Y, Yvar), space.sample(12, seed=5), space.sample(2, seed=6)
-    assert NoisyImprovement.takes(gp)
+    assert NoisyImprovement.takes(gp, X)
     scale = float(Y.std())  # BoTorch's values are in the units of Y, the model's in its own
     for waiting in (X[:0], pending):
         theirs = by_samples(gp, X, waiting, Z)
@@ -58,8 +58,12 @@ def test_the_search_finds_what_a_dense_grid_finds(space):
 def test_models_of_other_kinds_keep_botorchs_acquisition():
     X, Y, Yvar = observed(PAIR)
     with mute_optimizer_warnings():
-        for gp in (sparse_gp(PAIR, X, Y, Yvar), SingleTaskGP(X, Y, Yvar, input_transform=Normalize(2)), SingleTaskGP(X, Y.repeat(1, 2))):
-            assert not NoisyImprovement.takes(gp)
+        sorted_rows, logs = Y.argsort(0)[:, 0], Log()
+        for gp in (
+            sparse_gp(PAIR, X, Y, Yvar), SingleTaskGP(X, Y, Yvar, input_transform=Normalize(2)), SingleTaskGP(X, Y.repeat(1, 2)),
+            SingleTaskGP(X[sorted_rows], Y[sorted_rows]), SingleTaskGP(X[1:], Y[1:]), SingleTaskGP(X, Y.exp(), outcome_transform=logs),
+        ):  # fmt: skip
+            assert not NoisyImprovement.takes(gp, X)
 
 
 def test_a_suggestion_without_gradients_is_the_same():
