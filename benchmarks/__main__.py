@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.stats import uniform
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -255,6 +256,7 @@ def written(page: pathlib.Path, text: str) -> None:
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, only="", write="")
     torch.set_num_threads(1)
+    threadpool_limits(1)  # of scikit-learn and numpy, too
     rows = []
     for part in with_bar([part for part in PARTS if chosen.only in part.__name__]):
         rows += part(chosen.smoke)

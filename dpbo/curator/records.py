@@ -12,7 +12,7 @@ import functools
 import uuid
 from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -75,6 +75,7 @@ class PrivateView:
     earlier: tuple[Any, ...] = field(default=(), repr=False)
     shard: bool = False
     streamed_to: torch.device | None = None
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False)  # shared by all views of these records, see `keep`
 
     @classmethod
     def of(
@@ -130,10 +131,18 @@ class PrivateView:
         """Changes when a score changes a tensor in place."""
         return versions(self._loaded())
 
+    def keep(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` makes of these records, kept in place of what was kept before; made again for another key or changed records."""
+        key = (key, self.versions())
+        found = self._kept.get("what")
+        if found is None or found[0] is not self.container or found[1] != key:
+            found = self._kept["what"] = (self.container, key, make())
+        return cast(T, found[2])
+
     def __getstate__(self) -> dict[str, Any]:
         """For workers: tensors are sent as bytes, never as shared memory that a worker could write to."""
         container = self.container if isinstance(self.container, Source) else map_leaves(self.container, _PackedTensor.pack)
-        return {**vars(self), "container": container, "earlier": map_leaves(self.earlier, _PackedTensor.pack)}
+        return {**vars(self), "container": container, "earlier": map_leaves(self.earlier, _PackedTensor.pack), "_kept": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():

@@ -1,8 +1,8 @@
 """Records as exact whole numbers inside a public ball, so that all later products and sums are exact.
 
-A record x counts as z = matrix (x - center) / radius, clipped to the unit ball and rounded to whole multiples of 2^-b; the lattice vector
-is then clipped once more in whole numbers, so |z| <= 1 holds exactly (in l2, or in each coordinate for the cube), whatever the floats did.
-A record that is not finite, or beyond 1e100 radii, counts as nothing: it is absent from every sum.
+A record x counts as z = matrix (x - center) / radius, rounded to whole multiples of 2^-b and then clipped in whole numbers, so |z| <= 1
+holds exactly (in l2, or in each coordinate for the cube), whatever the floats did. A record with a coordinate that is not finite, or
+beyond 1e100 radii, counts as nothing: it is absent from every sum.
 
 Degrees: products of weights in whole 2^-a with up to p coordinates of z are multiples of 2^-(a + p b). With a + p b <= 41, a chunk of at
 most 2^12 rows sums to less than 2^53, so a float64 matrix product over it is exact in every order, on every device and library; chunks
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import numpy as np
 import torch
 
 from dpbo.errors import InputError
@@ -120,18 +121,27 @@ def product(A: torch.Tensor, B: torch.Tensor, bits: int = _CHUNK_BITS) -> torch.
     """A B' for whole numbers `a x rows` and `b x rows` whose products are at most 2^bits: `a x b`, int64, exact."""
     most = 1 << (53 - bits)
     if A.shape[1] <= most:
-        return (A @ B.T).to(torch.int64)
+        return matmul(A, B.T).to(torch.int64)
     first, second = (part.reshape(len(part), -1, most).transpose(0, 1) for part in (A, B))
     return (first @ second.mT).to(torch.int64).sum(0)
 
 
-def lattice_chunks(X: torch.Tensor, ball: Ball, bits: int, rows: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def matmul(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+    """A B for products that are exact in every order: on a CPU by numpy, whose library takes two thirds of torch's time for few rows."""
+    return torch.from_numpy(A.numpy() @ B.numpy()) if A.device.type == "cpu" else A @ B
+
+
+def lattice_chunks(
+    X: torch.Tensor, ball: Ball, bits: int, rows: int, *, by_record: bool = False
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The records `n x d` in chunks of one shape: (whole numbers `d x rows` as float64, which columns are valid records, `rows`).
 
-    Columns that pad the last chunk, and records that count as nothing, are zero and not valid.
+    Columns that pad the last chunk, and records that count as nothing, are zero and not valid. With `by_record` the numbers of a record
+    stand together in memory, as they do in X; else those of a coordinate. The next chunk may take the memory of the one before.
     """
     d, device, steps = X.shape[1], X.device, float(1 << bits)
-    Z = torch.zeros(d, rows, dtype=torch.float64, device=device)
+    Z = torch.zeros((rows, d) if by_record else (d, rows), dtype=torch.float64, device=device)
+    Z = Z.T if by_record else Z
     center = None if ball.center is None else ball.center.to(device).unsqueeze(1)
     matrix = None
     if ball.matrix is not None:
@@ -139,39 +149,52 @@ def lattice_chunks(X: torch.Tensor, ball: Ball, bits: int, rows: int) -> Iterato
         matrix[:d] = ball.matrix.to(device) / ball.radius
     for start in range(0, len(X), rows):
         chunk = X[start : start + rows].to(torch.float64).T
-        moved = Z[:, : chunk.shape[1]]
-        Z[:, chunk.shape[1] :] = math.nan
+        count = chunk.shape[1]
+        moved = Z if count == rows else Z[:, :count]
         if center is not None:
             chunk = torch.sub(chunk, center, out=moved)
         if matrix is None:
             torch.div(chunk, ball.radius / steps, out=moved)  # steps is a power of two
-            yield _whole(Z, ball.norm, steps)
+            k, valid = _whole(Z, ball.norm, steps)
         else:
             moved.copy_(chunk)
-            yield _whole(deterministic_matmul(matrix, Z)[:d].mul_(steps), ball.norm, steps)
+            k, valid = _whole(deterministic_matmul(matrix, Z)[:d].mul_(steps), ball.norm, steps)
+        if count < rows:
+            k[:, count:], valid[count:] = 0.0, False
+        yield k, valid
 
 
 def _whole(Z: torch.Tensor, norm: str, steps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Columns in multiples of 1/steps, rounded to whole ones inside the unit ball or cube, and which of them are valid records.
+    """Columns in multiples of 1/steps, rounded in place to whole ones inside the unit ball or cube, and which are valid records.
 
-    On a CPU a chunk is done once it is rounded if all its columns k lie well inside: |k| < steps - d means that before rounding they were
-    shorter than steps - d/2, so by d 2^-21 or more of their ball's radius inside it, where float lengths err by less than d 2^-51. So what
-    follows would change nothing. A column with NaN is not inside.
+    On a CPU only the columns that are too long once they are rounded, or hold NaN, are clipped: a clip changes no others.
     """
-    k = Z.round()
-    if k.device.type == "cpu":
-        reach = k.abs().amax() if norm == "linf" else k.square().sum(0).amax()
-        limit = steps if norm == "linf" else max(steps - len(k), 0.0) ** 2
-        if float(reach) < limit:
-            return k, torch.ones(k.shape[1], dtype=torch.bool)
-    size = (Z.abs().amax(0) if norm == "linf" else Z.square().sum(0).sqrt_()) / steps
-    valid = size < _FARTHEST  # False for NaN
+    if Z.device.type != "cpu":
+        return _clipped(Z.round_(), norm, steps)
+    k = Z.numpy()
+    np.rint(k, out=k)
+    lengths = np.abs(k).max(0) if norm == "linf" else np.einsum("ij,ij->j", k, k)
+    reach = steps if norm == "linf" else steps * steps  # the lengths up to it are exact, whatever the order of the sum
+    valid = np.ones(k.shape[1], dtype=bool)
+    if not lengths.max() <= reach:  # True for NaN, too
+        others = np.flatnonzero(~(lengths <= reach))
+        k[:, others], valid[others] = (part.numpy() for part in _clipped(Z[:, others], norm, steps))
+    return Z, torch.from_numpy(valid)
+
+
+def _clipped(k: torch.Tensor, norm: str, steps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Columns of whole numbers clipped to the ball or cube of radius `steps`, in whole numbers, and which are valid.
+
+    For the ball a column with a larger coordinate than `steps` is first scaled until it has none, and rounded again. Then its squared
+    length is an exact whole number of at most 2^53. So the result depends on the column alone, and on no order of sums.
+    """
+    largest = k.abs().amax(0)
+    valid = largest < _FARTHEST * steps  # False for NaN
     if norm == "linf":
-        return torch.where(valid, k, 0.0).clamp_(-steps, steps), valid
-    k = Z * (1.0 / size).clamp_(max=1.0)
-    if Z.is_cuda or not bool(valid.all()):
-        k = torch.where(valid, k, 0.0)
-    k.round_().clamp_(-steps, steps)
-    squares = k.square().sum(0)  # exact: whole numbers below 2^53
-    root = squares.sqrt().floor_() + 2.0  # above the true root by at least one, which is more than the quotient's rounding error
-    return truncate(k.mul_(torch.where(squares > steps * steps, steps / root, 1.0))), valid
+        k = k.clamp(-steps, steps)
+    else:
+        k = (k * (steps / largest.clamp(min=steps))).round_()
+        squares = k.square().sum(0)
+        root = squares.sqrt().floor_() + 2.0  # above the true root by at least one, which is more than the quotient's rounding error
+        k = truncate(k.mul_(torch.where(squares > steps * steps, steps / root, 1.0)))
+    return k if not k.is_cuda and bool(valid.all()) else torch.where(valid, k, 0.0), valid

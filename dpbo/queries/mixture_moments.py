@@ -1,5 +1,6 @@
 """One step of EM for a mixture of Gaussians: the responsibility-weighted moments of all components, in one joint answer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -86,12 +87,16 @@ class MixtureMoments(PointSums):
     def public_inputs(self) -> dict[str, Any]:
         return {**super().public_inputs(), "components": self.components, "covariance": self.covariance, "weights": list(self.weights)}
 
-    def sum_chunk(self, Z: torch.Tensor, valid: torch.Tensor, resolution: Resolution) -> torch.Tensor:
-        phi = features(Z, self.covariance)
-        if self.components == 1:
-            return product(valid.to(torch.float64).unsqueeze(0), phi).flatten()
-        natural = self._scaled_natural(resolution).to(Z.device, non_blocking=True)
-        return product(responsibilities(deterministic_matmul(natural, phi), valid, resolution.weight_bits), phi).flatten()
+    def chunk_sum(self, resolution: Resolution, device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        natural = self._scaled_natural(resolution).to(device, non_blocking=True)
+
+        def sum_of(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+            phi = features(Z, self.covariance)
+            if self.components == 1:
+                return product(valid.to(torch.float64).unsqueeze(0), phi).flatten()
+            return product(responsibilities(deterministic_matmul(natural, phi), valid, resolution.weight_bits), phi).flatten()
+
+        return sum_of
 
     def sum_points(self, X: torch.Tensor, resolution: Resolution) -> torch.Tensor:
         if can_sum_in_one_pass(X.device, self.components, self.dimension, self.covariance):

@@ -7,7 +7,7 @@ whole, so the exact sensitivities would not hold. Reduce each unit to one record
 
 import abc
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -63,14 +63,19 @@ class PointSums(Query):
         """Degree in z of each coordinate of the answer; one of degree p is a multiple of 2^-(weight_bits + p bits)."""
 
     @abc.abstractmethod
-    def sum_chunk(self, Z: torch.Tensor, valid: torch.Tensor, resolution: Resolution) -> torch.Tensor:
-        """The sum over one chunk, int64, from whole numbers `d x rows` and which of these columns are valid records."""
+    def chunk_sum(self, resolution: Resolution, device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """The function that sums one chunk, as int64, from whole numbers `d x rows` and which of these columns are valid records."""
+
+    def places(self, X: torch.Tensor, resolution: Resolution) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Points `n x d` as `chunk_sum` takes them, chunk by chunk."""
+        return lattice_chunks(X, self.ball, resolution.bits, self.rows_together(X.device.type))
 
     def sum_points(self, X: torch.Tensor, resolution: Resolution) -> torch.Tensor:
         """The sum over points `n x d` in whole numbers, int64."""
         total = torch.zeros(len(self.coordinate_scale()), dtype=torch.int64, device=X.device)
-        for Z, valid in lattice_chunks(X, self.ball, resolution.bits, self.rows_together(X.device.type)):
-            total += self.sum_chunk(Z, valid, resolution)
+        sum_of = self.chunk_sum(resolution, X.device)
+        for Z, valid in self.places(X, resolution):
+            total += sum_of(Z, valid)
         return total
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
@@ -119,13 +124,16 @@ class PointSums(Query):
                 for piece in pieces
                 for part in ([piece] if piece.device == view.device else torch.split(piece, LARGEST_CHUNK))
             )
-            return self._total(parts, view.public_units).cpu()
+            return self._total_of_view(view, parts).cpu()
 
         total = score_evaluation.score_records(self._points, None, view, self.dimension, reduce)
         return total if isinstance(total, Failure) else IntegerSum(total, self.quanta(view.public_units))
 
     def _points(self, _subject: Any, records: Any) -> Any:
         return records if self.vectors is None else self.vectors(records)
+
+    def _total_of_view(self, view: View, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
+        return self._total(pieces, view.public_units)
 
     def _total(self, pieces: Iterable[torch.Tensor], units: int | None) -> torch.Tensor:
         resolution = self.resolution(units)
@@ -135,7 +143,11 @@ class PointSums(Query):
             total = part if total is None else total.add_(part)
         if total is None:
             return torch.zeros(len(self.coordinate_scale()), dtype=torch.int64)
-        return total << (resolution.lattice_bits - resolution.weight_bits - resolution.bits * self.degrees()).to(total.device)
+        return total << self._shifts(resolution).to(total.device)
+
+    def _shifts(self, resolution: Resolution) -> torch.Tensor:
+        """How many bits the steps of each coordinate's sum are coarser than the answer's."""
+        return resolution.lattice_bits - resolution.weight_bits - resolution.bits * self.degrees()
 
 
 @checked
@@ -161,7 +173,8 @@ class ClusterSums(PointSums):
     The nearest centre is found with rounded centres: clamped to 1e100, each coordinate a multiple of a power of two with m bits beside the
     centre's largest, m from 20 to 33. With d 2^m 2^b <= 2^53 for a record's coordinates of b <= 20 bits, products of centres and records
     are exact in every order, on every device and library, so the centre that a record counts at depends on its own lattice vector alone.
-    DPLloyd (Blum, Dwork, McSherry & Nissim 2005) is the cube with l1 noise. Cost: 4 n K d flops.
+    DPLloyd (Blum, Dwork, McSherry & Nissim 2005) is the cube with l1 noise. Cost: 4 n K d flops. On a CPU the curator keeps the records'
+    clipped places for the next step in the same ball: 4 n d bytes, and a step reads these alone.
 
     Args:
         centers: shape `K x d`, float64, in the ball's coordinates; stored rounded, as above.
@@ -210,17 +223,52 @@ class ClusterSums(PointSums):
     def public_inputs(self) -> dict[str, Any]:
         return {**super().public_inputs(), "components": len(self.centers), "weights": list(self.weights)}
 
-    def sum_chunk(self, Z: torch.Tensor, valid: torch.Tensor, resolution: Resolution) -> torch.Tensor:
+    def places(self, X: torch.Tensor, resolution: Resolution) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return lattice_chunks(X, self.ball, resolution.bits, self.rows_together(X.device.type), by_record=True)
+
+    def _total_of_view(self, view: View, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
+        if self.vectors is not None or view.device.type != "cpu":
+            return super()._total_of_view(view, pieces)
+        resolution, rows = self.resolution(view.public_units), self.rows_together("cpu")
+
+        def places() -> list[tuple[torch.Tensor, torch.Tensor]]:
+            return [(Z.to(torch.int32), valid) for piece in pieces for Z, valid in self.places(piece, resolution)]
+
+        total, sum_of = torch.zeros(len(self.coordinate_scale()), dtype=torch.int64), self.chunk_sum(resolution, view.device)
+        Z = torch.empty(rows, self.dimension, dtype=torch.float64).T
+        for whole, valid in view.keep((self.ball, resolution.bits, rows), places):
+            total += sum_of(Z.copy_(whole), valid)
+        return total << self._shifts(resolution)
+
+    def chunk_sum(self, resolution: Resolution, device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         offset = math.ldexp(0.5, resolution.bits) * self.centers.square().sum(1, keepdim=True)
-        centers = self.centers.to(Z.device, non_blocking=True)
-        closeness = (centers @ Z).sub_(offset.to(Z.device, non_blocking=True))
-        nearest = closeness.ge_(closeness.amax(0))  # 1 where a centre is nearest, else 0: torch's argmax(0) takes forty times as long
-        ones = valid.to(torch.float64).unsqueeze(0)
-        counts = product(nearest, ones, resolution.bits)
-        if Z.is_cuda or int(counts.sum()) != int(ones.sum()):  # of several centres that are nearest the first counts
-            nearest = torch.zeros_like(nearest).scatter_(0, nearest.argmax(0, keepdim=True), 1.0)
-            counts = product(nearest, ones, resolution.bits)
-        return torch.cat([counts, product(nearest, Z, resolution.bits)], 1).flatten()
+        C, offset = (part.to(device, non_blocking=True) for part in (self.centers, offset))
+
+        rows = self.rows_together(device.type)
+        nearest, top = np.empty((len(C), rows)), np.empty(rows)
+
+        def on_cpu(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+            k, counted = Z.numpy(), valid.numpy()
+            np.matmul(C.numpy(), k, out=nearest)
+            np.subtract(nearest, offset.numpy(), out=nearest)
+            nearest.max(0, out=top)
+            np.greater_equal(nearest, top, out=nearest, casting="unsafe")  # 1 where a centre is nearest, else 0
+            count = np.count_nonzero(counted)
+            if count < rows:
+                np.multiply(nearest, counted, out=nearest)
+            counts = nearest.sum(1)
+            if counts.sum() != count:  # of several centres that are nearest the first counts
+                np.multiply(nearest, nearest.cumsum(0) == 1.0, out=nearest)
+                counts = nearest.sum(1)
+            return torch.from_numpy(np.column_stack([counts, nearest @ k.T]).astype(np.int64)).flatten()
+
+        def on_device(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+            closeness = (C @ Z).sub_(offset)
+            nearest = torch.zeros_like(closeness).scatter_(0, closeness.argmax(0, keepdim=True), valid.to(torch.float64).unsqueeze(0))
+            rows = torch.cat([torch.ones_like(Z[:1]), Z])
+            return product(nearest, rows, resolution.bits).flatten()
+
+        return on_cpu if device.type == "cpu" else on_device
 
     def _scaled_weights(self) -> tuple[float, float]:
         least = min(self.weights)
@@ -264,6 +312,6 @@ class SecondMoment(PointSums):
     def degrees(self) -> torch.Tensor:
         return torch.full((self.dimension * (self.dimension + 1) // 2,), 2)
 
-    def sum_chunk(self, Z: torch.Tensor, valid: torch.Tensor, resolution: Resolution) -> torch.Tensor:
-        i, j = torch.triu_indices(self.dimension, self.dimension, device=Z.device)
-        return product(Z, Z)[i, j]
+    def chunk_sum(self, resolution: Resolution, device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        i, j = torch.triu_indices(self.dimension, self.dimension, device=device)
+        return lambda Z, _valid: product(Z, Z)[i, j]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ import torch
 from dpbo.events import Event
 from dpbo.privacy import Adjacency, RowChange, Sensitivity
 from dpbo.validation import checked
+
+T = TypeVar("T")
 
 
 class View(Protocol):
@@ -40,6 +42,7 @@ class View(Protocol):
         take: the records at these positions, in the records' own container.
         storages: data pointers of the records' tensors, to recognise a score that is a view of the records.
         single: the view of one record.
+        keep: what a function makes of the records, kept until something else is to be kept: `keep(key, make)` makes it once for equal keys.
         poisson_sample: the view of a fresh sample that takes each unit with probability `rate`; `public_units` stays that of all units.
     """
 
@@ -65,6 +68,7 @@ class View(Protocol):
     def can_take(self) -> bool: ...
     def take(self, positions: torch.Tensor) -> Any: ...
     def storages(self) -> frozenset[int]: ...
+    def keep(self, key: Hashable, make: Callable[[], T]) -> T: ...
     def poisson_sample(self, rate: float) -> View: ...
     def single(self, row: int) -> View: ...
 
@@ -128,8 +132,8 @@ class Query(abc.ABC):
 
     # methods that only dpbo calls, with arguments of its own: `checked` leaves them as they are
     _hooks: ClassVar[frozenset[str]] = frozenset({
-        "affine", "lattices", "moves", "probe", "quanta", "release_event", "require_public", "resolution", "sampling_variance", "scale",
-        "sensitivity", "squared_l2", "sum_chunk", "sum_points",
+        "affine", "chunk_sum", "lattices", "moves", "places", "probe", "quanta", "release_event", "require_public", "resolution",
+        "sampling_variance", "scale", "sensitivity", "squared_l2", "sum_points",
     })  # fmt: skip
 
     def fingerprint_parts(self) -> tuple[Any, ...]:

@@ -138,10 +138,17 @@ SABOTAGES = (
         test="tests/unit/queries/test_mixture_moments.py::TestSplit::test_worst_case_attains_the_sensitivity",
     ),
     Sabotage(
-        "records are not clipped once more after they were rounded",
+        "kept places are taken for those of other records",
+        "curator/records.py",
+        old="if found is None or found[0] is not self.container or found[1] != key:",
+        new="if found is None:",
+        test="tests/unit/queries/test_point_sums.py::test_kept_places_are_those_of_the_same_records_and_ball",
+    ),
+    Sabotage(
+        "records are not clipped once they are rounded",
         "queries/ball.py",
-        old="    return truncate(k.mul_(torch.where(squares > steps * steps, steps / root, 1.0))), valid",
-        new="    return k, valid",
+        old="        k = truncate(k.mul_(torch.where(squares > steps * steps, steps / root, 1.0)))",
+        new="        pass",
         test="tests/unit/queries/test_mixture_moments.py::test_no_record_is_longer_than_one_and_weights_sum_to_one_exactly",
     ),
     Sabotage(

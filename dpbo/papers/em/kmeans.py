@@ -31,6 +31,8 @@ _CLOUD = 4000
 class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
     """scikit-learn's KMeans, privately; `fit` takes an array or a Curator. It keeps no labels and no inertia of the records.
 
+    On a CPU the curator keeps the clipped records as whole numbers for the next step: 4 n d bytes beside the records themselves.
+
     The guarantee holds without assumptions: it rests on the sensitivity proven in `ClusterSums`.
 
     Args:

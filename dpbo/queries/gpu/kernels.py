@@ -88,16 +88,20 @@ def placed(X, numbers, at, units, down, across, D: tl.constexpr, TURNED: tl.cons
 
 @triton.jit
 def whole_numbers(z, steps, D: tl.constexpr):
-    """The steps of `ball._whole`."""
-    squares = z[0] * z[0]
-    for j in tl.static_range(1, D):
-        squares = squares + z[j] * z[j]
-    size = tl.sqrt(squares)
-    valid = size < 1e100
-    scale = tl.minimum(1.0 / size, 1.0) * steps
+    """The steps of `ball._clipped` after rounding."""
+    rounded = ()
+    largest = z[0] * 0.0
+    valid = largest == largest
+    for j in tl.static_range(D):
+        value = z[j] * steps
+        value = tl.where(tl.abs(value) < 2251799813685248.0, nearest(value), value)  # above 2^51 it is rounded once it is scaled
+        rounded = rounded + (value,)
+        valid = valid & (tl.abs(value) < steps * 1e100)  # False for NaN
+        largest = tl.maximum(largest, tl.abs(value))
+    scale = steps / tl.maximum(largest, steps)
     k = ()
     for j in tl.static_range(D):
-        k = k + (nearest(tl.where(valid, z[j] * scale, 0.0)),)  # within -steps and steps: z / |z| exceeds 1 by some 2^-52 at most
+        k = k + (nearest(tl.where(valid, rounded[j] * scale, 0.0)),)
     squares = k[0] * k[0]
     for j in tl.static_range(1, D):
         squares = squares + k[j] * k[j]

@@ -49,7 +49,7 @@ def test_a_record_counts_as_its_clipped_place_in_whole_steps(norm, center, matri
     X[3, 0], X[4, 1], X[5] = math.nan, -math.inf, 1e102
     dead = torch.zeros(700, dtype=torch.bool)
     dead[3:6] = True
-    chunks = [chunk for part in (X[:300], X[300:]) for chunk in lattice_chunks(part, ball, 16, 256)]
+    chunks = [(k.clone(), valid) for part in (X[:300], X[300:]) for k, valid in lattice_chunks(part, ball, 16, 256)]
     assert [(k.shape, valid.shape) for k, valid in chunks] == [((2, 256), (256,))] * 4
     parts = [(k[:, :count], valid[:count], valid[count:]) for (k, valid), count in zip(chunks, (256, 44, 256, 144), strict=True)]
     k, valid, padding = (torch.cat(part, -1) for part in zip(*parts, strict=True))
@@ -67,13 +67,29 @@ def test_a_record_counts_as_its_clipped_place_in_whole_steps(norm, center, matri
 
 
 @pytest.mark.attack("A4")
-def test_a_record_counts_up_to_1e100_radii_in_the_balls_own_norm():
-    """Both coordinates at 0.9e100 are inside for the cube, and 1.27e100 from the centre."""
-    X = 1e100 * torch.tensor([[0.9, 0.9], [0.9, 0.0], [1.5, 0.0]], dtype=DOUBLE)
-    for norm, counted in (("l2", [False, True, False]), ("linf", [True, True, False])):
+def test_a_record_counts_while_no_coordinate_is_beyond_1e100_radii():
+    X = 1e100 * torch.tensor([[0.9, 0.9], [0.9, 0.0], [1.5, 0.0], [0.0, math.inf]], dtype=DOUBLE)
+    for norm in ("l2", "linf"):
         ((k, valid),) = lattice_chunks(X, Ball(1.0, norm=norm), 16, 256)
-        assert valid[:3].tolist() == counted
-        assert k[:, :3].any(0).tolist() == counted
+        assert valid[:4].tolist() == [True, True, False, False]
+        assert k[:, :4].any(0).tolist() == [True, True, False, False]
+
+
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("d", [2, 16, 300])
+def test_a_clipped_record_has_the_same_place_whoever_stands_beside_it(d):
+    """Records from deep inside to far outside, alone and among others, in both orders of memory, in floats whose sums would round."""
+    generator = torch.Generator().manual_seed(d)
+    lengths = torch.logspace(-1.0, 60.0, 300, dtype=DOUBLE)[torch.randperm(300, generator=generator), None]
+    X = lengths * torch.nn.functional.normalize(torch.randn(300, d, dtype=DOUBLE, generator=generator))
+    ((together, _),) = lattice_chunks(X, Ball(1.0), 20, 480)
+    ((by_record, _),) = lattice_chunks(X, Ball(1.0), 20, 480, by_record=True)
+    alone = torch.cat([next(lattice_chunks(x[None], Ball(1.0), 20, 48))[0][:, :1].clone() for x in X], 1)
+    assert torch.equal(alone, together[:, :300])
+    assert torch.equal(alone, by_record[:, :300])
+    assert alone.square().sum(0).max() <= 2.0**40
+    clipped = X / X.norm(dim=1, keepdim=True).clamp(min=1.0)
+    assert (alone.T / 2.0**20 - clipped).abs().max() <= 4 / 2.0**20
 
 
 @pytest.mark.attack("A4")

@@ -1,6 +1,8 @@
 """Second moments and cluster sums under the query contract."""
 
+import dataclasses
 import math
+import pickle
 from fractions import Fraction
 
 import numpy as np
@@ -8,9 +10,11 @@ import pytest
 import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.curator.records import PrivateView
 from dpbo.mechanisms import NoNoise
 from dpbo.queries.ball import Ball
 from dpbo.queries.point_sums import ClusterSums, SecondMoment
+from dpbo.queries.query import IntegerSum
 from tests.contracts.bases import PointContract, tries
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
@@ -126,3 +130,35 @@ def test_products_of_centres_and_lattice_vectors_are_exact_in_every_order():
             numbers = [int(Fraction(number) * fine) for number in row]
             common = math.gcd(*numbers)
             assert sum(map(abs, numbers)) // (common & -common) * 2**20 <= 2**53, "in steps of the largest power of two in all of them"
+
+
+def exact_sum(query, view):
+    answer = query._evaluate(view, None)
+    assert isinstance(answer, IntegerSum)
+    return answer.numerators.tolist()
+
+
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_kept_places_are_those_of_the_same_records_and_ball(norm):
+    """Steps of one search keep the records' places; another ball, changed records and other records get places of their own."""
+    X = torch.randn(20_000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    X[3], X[19_999] = math.nan, -math.inf
+    view = PrivateView.of(X, PrivacyUnit("record"), units_are_public=True)
+    first, second = Ball(1.0, norm=norm), Ball(1.5, norm=norm)
+    for ball, shift, records in ((first, 0.0, X), (first, 0.3, X), (second, 0.3, X), (first, 0.1, X), (first, 0.1, 2.0 * X)):
+        query = ClusterSums(2, ball=ball, centers=CENTERS + shift)
+        seen = view if records is X else dataclasses.replace(view, container=records)
+        expected = query._total([records], len(records))
+        assert exact_sum(query, seen) == expected.tolist()
+    X.mul_(0.5)
+    assert exact_sum(query, view) == query._total([X], len(X)).tolist()
+    assert not pickle.loads(pickle.dumps(view))._kept, "workers are sent the records alone"
+
+
+def test_of_centres_equally_near_the_first_counts_the_record():
+    X = torch.tensor([[0.0, 0.5], [0.2, 0.1], [-0.2, 0.1], [math.nan, 0.0]]).double()
+    ball = Ball(1.0)
+    for order, counts in (([0, 1], [2, 1]), ([1, 0], [2, 1])):  # the record in the middle goes to whichever stands first
+        query = ClusterSums(2, ball=ball, centers=CENTERS[order])
+        assert (query._total([X], 4).reshape(2, 3)[:, 0] >> query.resolution(4).lattice_bits).tolist() == counts
