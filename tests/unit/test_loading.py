@@ -41,7 +41,8 @@ print(before == (list(root.handlers), root.level), len(root.handlers))
 SLOW = """
 import sys
 from dpbo import Curator, PrivateObjective
-print([m for m in ('botorch', 'gpytorch', 'scipy.optimize', 'scipy.special', 'scipy.stats', 'sklearn', 'pandas') if m in sys.modules])
+heavy = ('botorch', 'gpytorch', 'scipy.optimize', 'scipy.special', 'scipy.stats', 'sklearn', 'pandas', 'sqlalchemy')
+print([m for m in heavy if m in sys.modules])
 from dpbo import DPGIBO, DPSearch
 print([m for m in ('botorch.optim.optimize', 'sklearn.model_selection', 'sklearn.tree') if m in sys.modules])
 print([m for m in ('ax', 'dp_accounting', 'matplotlib', 'opacus', 'optuna', 'torch._dynamo', 'triton') if m in sys.modules])
