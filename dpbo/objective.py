@@ -11,16 +11,17 @@ public, so whatever is computed from it costs nothing.
 import dataclasses
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import scipy
 import torch
-from botorch.models import SingleTaskGP
 from numpy.typing import NDArray
 
+from dpbo import models
 from dpbo.accounting.calibration import budget_cost, describe_budget
 from dpbo.curator.birth import plan_terms
 from dpbo.curator.curator import Curator
@@ -32,7 +33,6 @@ from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.no_noise import NoNoise
-from dpbo.models.builders import ModelBuilder, default_gp
 from dpbo.notebook import facts_table
 from dpbo.privacy import Budget
 from dpbo.progress import progress_bar
@@ -43,6 +43,9 @@ from dpbo.queries.sampled import PoissonSampled
 from dpbo.queries.score_evaluation import Score
 from dpbo.space import Space
 from dpbo.validation import POINTS, Count, Name, Within, checked, warn
+
+if TYPE_CHECKING:
+    from botorch.models import SingleTaskGP  # the private side runs without BoTorch, which `model` loads
 
 _LOG = logging.getLogger(__name__)
 _STATED = (
@@ -251,13 +254,15 @@ class PrivateObjective:
         X, Y, Yvar = (torch.tensor(column, dtype=torch.float64) for column in self._columns())
         return X, Y, Yvar
 
-    def model(self, space: Space | None = None, *, builder: ModelBuilder = default_gp) -> SingleTaskGP:
+    def model(
+        self, space: Space | None = None, *, builder: Callable[[Space, torch.Tensor, torch.Tensor, torch.Tensor], Any] | None = None
+    ) -> "SingleTaskGP":
         """A fitted Gaussian process of `history()`, with the known noise variances. It sees released values only, so it costs nothing.
 
         Args:
             space: the space of the points, which says what is a category; omitted, all coordinates are numbers.
-            builder: makes the model of (space, X, Y, Yvar). `default_gp` fits a SingleTaskGP with `train_Yvar` (MixedSingleTaskGP with
-                categories); `dpbo.models.sparse_gp`, or a function of your own.
+            builder: makes the model of (space, X, Y, Yvar): `dpbo.models.sparse_gp`, or a function of your own. Omitted,
+                `dpbo.models.default_gp`, which fits a SingleTaskGP with `train_Yvar` (MixedSingleTaskGP with categories).
 
         Returns:
             The model in eval mode, of m outputs.
@@ -268,10 +273,8 @@ class PrivateObjective:
         X, Y, Yvar = self.history()
         if not len(X):
             raise InputError("objective", "without values", "one that has released a value", "Evaluate some points first.")
-        import scipy.stats  # takes long, and few need it
-
         numbers = {f"x{i}": scipy.stats.uniform(0, 1) for i in range(X.shape[1])}
-        return builder(Space(**numbers) if space is None else space, X, Y, Yvar)
+        return (builder or models.default_gp)(Space(**numbers) if space is None else space, X, Y, Yvar)
 
     def _repr_html_(self) -> str:
         noise = ", ".join(f"{std:.3g}" for std in self.noise_std.tolist())

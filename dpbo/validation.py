@@ -151,7 +151,10 @@ def _hints(function: Any, owner: type | None) -> tuple[tuple[str, ...], dict[str
     """Names of the positional parameters, and the annotation of every parameter that has one."""
     parameters = inspect.signature(function).parameters.values()
     generated = function.__code__.co_filename == "<string>"  # a dataclass's constructor; its fields may come from several modules
-    hints = typing.get_type_hints(owner if generated else function, include_extras=True)
+    # what it returns is not checked, and may be a class of a library that is not loaded yet
+    arguments = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+    subject: Any = types.SimpleNamespace(__annotations__=arguments, __globals__=function.__globals__)
+    hints = typing.get_type_hints(owner if generated else subject, include_extras=True)
     plain = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     positional = tuple(p.name for p in plain if p.kind is not p.KEYWORD_ONLY)
     return positional, {p.name: hints[p.name] for p in plain if hints.get(p.name, Any) is not Any}

@@ -16,8 +16,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 Array = NDArray[np.float64]
 _FAR = 40.0  # 1 + e^-40 is 1 in floats
@@ -79,14 +79,14 @@ class GaussianPair(Pair):
     mu: float
 
     def span(self, tail: float) -> tuple[float, float]:
-        reach = -float(ndtri(tail)) * self.mu
+        reach = -float(scipy.special.ndtri(tail)) * self.mu
         return self.mu**2 / 2 - reach, self.mu**2 / 2 + reach
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         return _normal_mass(edges / self.mu - self.mu / 2), _normal_mass(edges / self.mu + self.mu / 2)
 
     def beyond(self, loss: float) -> float:
-        return float(ndtr(self.mu / 2 - loss / self.mu))
+        return float(scipy.special.ndtr(self.mu / 2 - loss / self.mu))
 
     def variance(self) -> float:
         return self.mu**2
@@ -147,7 +147,7 @@ class PoissonPair(Pair):
     reverse: bool
 
     def span(self, tail: float) -> tuple[float, float]:
-        far = -float(ndtri(tail)) * self.sigma + 1.0
+        far = -float(scipy.special.ndtri(tail)) * self.sigma + 1.0
         low, high = self._loss(np.array([-far, far]))
         return (-high, -low) if self.reverse else (low, high)
 
@@ -160,8 +160,8 @@ class PoissonPair(Pair):
     def beyond(self, loss: float) -> float:
         x = float(output_of(np.array([-loss if self.reverse else loss]), self.sigma, self.rate, self.relation)[0])
         if self.reverse:
-            return float(ndtr(x / self.sigma))
-        return float((1 - self.rate) * ndtr(-x / self.sigma) + self.rate * ndtr((1 - x) / self.sigma))
+            return float(scipy.special.ndtr(x / self.sigma))
+        return float((1 - self.rate) * scipy.special.ndtr(-x / self.sigma) + self.rate * scipy.special.ndtr((1 - x) / self.sigma))
 
     def variance(self) -> float:
         x = np.linspace(-8 * self.sigma, 8 * self.sigma + 1, 2000)
@@ -179,5 +179,5 @@ class PoissonPair(Pair):
 
 def _normal_mass(edges: Array) -> Array:
     """Standard normal mass between neighbouring edges, from whichever tail is nearer."""
-    below, above = np.diff(ndtr(edges)), -np.diff(ndtr(-edges))
+    below, above = np.diff(scipy.special.ndtr(edges)), -np.diff(scipy.special.ndtr(-edges))
     return np.where(edges[:-1] > 0, above, below)

@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-from scipy.special import erfinv, ndtri
+import scipy
 
 from dpbo.accounting import selection_bounds
 from dpbo.accounting.gdp import rounded_up
@@ -87,7 +87,8 @@ def mu_squared(event: Event) -> Fraction | None:
         return None
     # (2 Phi^-1(1 / (1 + e^epsilon)))^2 = 8 erfinv(tanh(epsilon / 2))^2, by the form that loses no digits; checked in mpmath
     e = float(one / 2 if isinstance(event, ExponentialEvent) else one)
-    root = math.sqrt(8.0) * float(erfinv(math.tanh(e / 2))) if e < 1.0 else 2.0 * float(ndtri(1.0 / (1.0 + math.exp(e))))
+    special = scipy.special
+    root = math.sqrt(8.0) * float(special.erfinv(math.tanh(e / 2))) if e < 1.0 else 2.0 * float(special.ndtri(1.0 / (1.0 + math.exp(e))))
     return event.slots * Fraction(root**2 * _UP)
 
 

@@ -14,10 +14,9 @@ from fractions import Fraction
 
 import mpmath
 import numpy as np
+import scipy
 from mpmath.libmp import dps_to_prec
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtri
 
 from dpbo._mpmath import precision
 from dpbo.statement import Guarantee
@@ -48,7 +47,7 @@ def rising_root(rising: Callable[[float], float]) -> float:
     floor = ceiling
     while rising(floor) > 0.0:
         floor, ceiling = floor / 2.0, floor  # a bracket of a factor of 2 ends the search soon
-    return float(brentq(rising, floor, ceiling, xtol=1e-300, rtol=1e-14))
+    return float(scipy.optimize.brentq(rising, floor, ceiling, xtol=1e-300, rtol=1e-14))
 
 
 def delta_at(mu: float, epsilon: float) -> float:
@@ -60,8 +59,8 @@ def delta_at(mu: float, epsilon: float) -> float:
 
 def curve(mu: float, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
     """Upper bounds on delta at each epsilon >= 0, in floats, rounding included."""
-    first = log_ndtr(-epsilons / mu + mu / 2)
-    second = epsilons + log_ndtr(-epsilons / mu - mu / 2)
+    first = scipy.special.log_ndtr(-epsilons / mu + mu / 2)
+    second = epsilons + scipy.special.log_ndtr(-epsilons / mu - mu / 2)
     lost = 1e-14 * (10.0 - first)  # error of the difference of two logarithms that are right to a few units in their last place
     return np.minimum(np.exp(first) * (-np.expm1(np.minimum(second - first, 0.0)) + lost), 1.0)
 
@@ -72,12 +71,16 @@ def epsilon_at(mu: float, delta: float) -> float:
         return math.inf
     if mu == 0.0 or _exact_delta(mu, 0.0) <= delta:
         return 0.0
-    ceiling = mu * mu / 2 - mu * min(float(ndtri(delta)), 0.0) + 1e-12  # delta(eps) <= Phi(-eps/mu + mu/2)
+    ceiling = mu * mu / 2 - mu * min(float(scipy.special.ndtri(delta)), 0.0) + 1e-12  # delta(eps) <= Phi(-eps/mu + mu/2)
     while _log_delta(mu, ceiling) > math.log(delta):
         ceiling *= 2.0
     answer = ceiling  # where mu is so small that the two tails are equal in floats
     if _log_delta(mu, 0.0) > math.log(delta):
-        answer = float(brentq(lambda eps: max(_log_delta(mu, eps), -1e4) - math.log(delta), 0.0, ceiling, xtol=1e-15, rtol=1e-14))
+
+        def excess(eps: float) -> float:
+            return max(_log_delta(mu, eps), -1e4) - math.log(delta)
+
+        answer = float(scipy.optimize.brentq(excess, 0.0, ceiling, xtol=1e-15, rtol=1e-14))
         answer = max(answer, 1e-300)  # the loop below multiplies it
     step = 1e-15
     while _exact_delta(mu, answer) > delta:
@@ -110,8 +113,8 @@ def _exact_delta(mu: float, epsilon: float) -> mpmath.mpf:
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
-    first = float(log_ndtr(-epsilon / mu + mu / 2))
-    second = epsilon + float(log_ndtr(-epsilon / mu - mu / 2))
+    first = float(scipy.special.log_ndtr(-epsilon / mu + mu / 2))
+    second = epsilon + float(scipy.special.log_ndtr(-epsilon / mu - mu / 2))
     if second >= first:
         return -math.inf
     return first + math.log(-math.expm1(second - first))

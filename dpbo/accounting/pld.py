@@ -16,9 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.optimize import minimize_scalar
 
 from dpbo.accounting.dominating_pairs import Pair
 
@@ -141,7 +140,7 @@ class _Tilted:
         def chernoff(log_tilt: float) -> float:
             return (self.log_moment(math.exp(log_tilt)) - math.log(delta)) * math.exp(-log_tilt)
 
-        self.tilt = math.exp(minimize_scalar(chernoff, bounds=ends, method="bounded", options={"xatol": 0.05}).x)
+        self.tilt = math.exp(scipy.optimize.minimize_scalar(chernoff, bounds=ends, method="bounded", options={"xatol": 0.05}).x)
         self.level, self.mean, variance = self.moments(self.tilt)
         self.deviation = math.sqrt(max(variance, step**2))
         self.least = self.mean - 8 * self.deviation - 8 / self.tilt  # smaller losses are of no use at this delta
@@ -169,7 +168,7 @@ class _Tilted:
             reach.append(min(tried))
         low, high = min(self.mean - reach[0], self.least), self.mean + reach[1]
         first = math.floor(low / self.step)
-        return first, next_fast_len(math.ceil(high / self.step) - first + 2, real=True)
+        return first, scipy.fft.next_fast_len(math.ceil(high / self.step) - first + 2, real=True)
 
     def spectrum(self) -> NDArray[np.complex128]:
         """The composition's transform, on a circle of the window's length."""
@@ -178,7 +177,7 @@ class _Tilted:
         for part, start, length in zip(self.parts, self._starts, self._lengths, strict=True):
             tilted = weights[start : start + length]
             places = (part.first + np.arange(length)) % points
-            one = rfft(np.bincount(places, tilted / tilted.sum(), points))
+            one = scipy.fft.rfft(np.bincount(places, tilted / tilted.sum(), points))
             if part.count > 1:
                 live = one.real**2 + one.imag**2 > math.exp(-2 * _DEAD / part.count)  # few frequencies of a smooth composition are
                 powers = np.zeros_like(one)
@@ -197,12 +196,10 @@ def _curve(tilted: _Tilted, delta: float) -> tuple[Array, Array] | None:
     """(losses, deltas) of the composed curve around delta, errors included; it is linear in e^epsilon between grid points.
 
     None where floats cannot represent that part of the tail."""
-    from scipy.signal import lfilter  # imports scipy.stats, which most users do not need
-
     step, first, points, spectrum = tilted.step, tilted.first, tilted.points, tilted.spectrum()
     losses = step * np.arange(first, first + points, dtype=np.float64)
     wanted = int(np.searchsorted(losses, tilted.least))
-    composed = irfft(spectrum, points)
+    composed = scipy.fft.irfft(spectrum, points)
     start = (first + wanted) % points
     composed = np.concatenate([composed[start:], composed[:start]])[: points - wanted]
     rounding = _ROUNDING * math.log2(points) * float(np.abs(spectrum).mean()) * (2 + float(tilted.counts.sum())) + math.exp(-_DEAD)
@@ -215,7 +212,7 @@ def _curve(tilted: _Tilted, delta: float) -> tuple[Array, Array] | None:
     untilted = composed * decay
     after = np.concatenate([np.cumsum(untilted[::-1])[::-1][1:], [0.0]])  # the mass beyond each place
     # the same with mass k steps beyond discounted by e^(-k step), by T_j = e^-step (T_{j+1} + v_{j+1}), so that nothing overflows
-    discounted = lfilter([0.0, math.exp(-step)], [1.0, -math.exp(-step)], untilted[::-1])[::-1]
+    discounted = scipy.signal.lfilter([0.0, math.exp(-step)], [1.0, -math.exp(-step)], untilted[::-1])[::-1]
     above = np.maximum(after - discounted, 0.0)
     infinite = sum(part.infinite * part.count for part in tilted.parts)
     return losses, scale * (above * (1 + 1e-9) + math.exp(-_CUT) * decay) + infinite

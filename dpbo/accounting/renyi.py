@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
 from dpbo.accounting import event_costs, selection_bounds
 from dpbo.accounting.dominating_pairs import log_mixture
@@ -195,7 +195,7 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
         order = 1.0 + math.exp(log_excess)
         return order * rho + conversion(order, delta)
 
-    best = minimize_scalar(at, bounds=(-30.0, 30.0), method="bounded", options={"xatol": 1e-12})
+    best = scipy.optimize.minimize_scalar(at, bounds=(-30.0, 30.0), method="bounded", options={"xatol": 1e-12})
     return max(min(float(best.fun), at(0.5 * math.log(math.log(1 / delta) / rho))) * _UP_READ, 0.0)
 
 

@@ -12,8 +12,8 @@ reproduces the optimum that 1000 Adam steps of DP-GIBO's acquisition (arXiv 2502
 import math
 from collections.abc import Callable
 
+import scipy
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from dpbo.models.kernels import Radial
@@ -72,6 +72,6 @@ def radius(kernel: Radial, b: int, d: int, s2: float) -> float:
     """The best radius for `directions(b, d)` in length-scales: the central design's from b = 2 d on, else the simplex's."""
     c = 2.0 if b >= 2 * d else (d + 1) / d  # d = 1: on a line the simplex is the central design
     guess = math.log((1.5 * s2) ** (1.0 / 6.0) if c == 2.0 else (s2 / (c * (1.0 - 0.5 * c))) ** 0.25)
-    share = share_left(kernel, c, s2)
-    found = minimize_scalar(lambda t: share(math.exp(t)), bounds=(guess - 4.0, guess + 4.0), method="bounded", options={"xatol": 1e-5})
+    share, ends = share_left(kernel, c, s2), (guess - 4.0, guess + 4.0)
+    found = scipy.optimize.minimize_scalar(lambda t: share(math.exp(t)), bounds=ends, method="bounded", options={"xatol": 1e-5})
     return math.exp(found.x)

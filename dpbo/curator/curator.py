@@ -15,17 +15,16 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.curator.birth import Birth, require_plan_terms
-from dpbo.curator.distributed import Ranks, SharedLedger, SingleProcess
+from dpbo.curator.distributed import Ranks, SingleProcess
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.handle import Handle, Job, Opaque, public_error, submit_job
-from dpbo.curator.ledger import Ledger
 from dpbo.curator.pending import PendingReleases
 from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, Sketch, is_protected, remember, require_same
 from dpbo.curator.records import PrivateView, count_records, map_leaves
@@ -42,6 +41,9 @@ from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
 from dpbo.statement import Guarantee, Statement, format_down
 from dpbo.validation import Count, Index, Name, checked, require_json, warn
+
+if TYPE_CHECKING:
+    from dpbo.curator.ledger import Ledger
 
 _COLLECTIVE = frozenset({"__init__", "assume", "bind", "evaluate", "release", "release_all", "reserve"})  # every rank calls them
 _FAILURES = {
@@ -142,6 +144,8 @@ class Curator(Opaque):
         question = (name, labels is not None, relation, budget, dataset, chosen.name, role, row_change, allow_conditional, allow_repeated)
         birth, view = self._ranks.run_together("make a Curator", question, read_records)
         self.__view = self._ranks.count_units(view, labels, public=birth.adjacency.replaces)
+        from dpbo.curator.shared_ledger import SharedLedger  # with SQLAlchemy, a tenth of the time that torch takes
+
         self._ledger = SharedLedger(self._ranks, ledger, dataclasses.replace(birth, units=self.units))
         self._pending = PendingReleases(self._ledger.writable)
         self._example = example if example is not None else self.__view.zeros()

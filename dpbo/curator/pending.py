@@ -3,11 +3,14 @@
 import dataclasses
 import weakref
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from dpbo.curator.handle import Handle
-from dpbo.curator.ledger import Ledger
 from dpbo.errors import ReleaseLost
 from dpbo.release import Release
+
+if TYPE_CHECKING:
+    from dpbo.curator.ledger import Ledger
 
 Drawn = Sequence[tuple[Handle, Release]]
 
@@ -19,7 +22,7 @@ class PendingReleases:
         ledger: where values are stored.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: "Ledger") -> None:
         self._ledger = ledger
         self._charged: weakref.WeakKeyDictionary[Handle, Release | None] = weakref.WeakKeyDictionary()  # None until it is stored
         self._drawn: list[tuple[int, str, Drawn]] = []

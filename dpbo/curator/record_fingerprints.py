@@ -26,18 +26,20 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from dpbo.curator.entropy import system_entropy
-from dpbo.curator.ledger import Ledger
 from dpbo.curator.records import PrivateView, leaves
 from dpbo.errors import InputError, LedgerUnavailable, PlanChanged
 from dpbo.fingerprint import fingerprint
 from dpbo.privacy import PrivacyUnit
+
+if TYPE_CHECKING:
+    from dpbo.curator.ledger import Ledger
 
 _LOG = logging.getLogger(__name__)
 Digests = NDArray[np.uint64]

@@ -1,22 +1,26 @@
 """Composes the statement of a ledger: what it guarantees, under which assumptions, and what was declared public."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from dpbo.accounting.calibration import budget_in_words, epsilon_left
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.gdp import true_positive_rate
 from dpbo.curator.birth import ROLES
 from dpbo.curator.chain import Chain, Tally
-from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, RowChange
 from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, conditional, format_up
+
+if TYPE_CHECKING:
+    from dpbo.curator.ledger import Ledger
 
 _ASSUMPTIONS = {
     "score-per-record": "a record's score depends on no other unit's records, and the score modifies no record",

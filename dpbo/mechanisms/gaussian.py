@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import mpmath
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from dpbo.events import Event, GaussianEvent
 from dpbo.mechanisms.additive import IndependentNoise
@@ -25,11 +25,11 @@ _TAIL = math.exp(-2.0)  # scipy's ndtri takes a logarithm below this, a polynomi
 def _quantile(p: NDArray[np.float64]) -> Any:
     """ndtri, with both of its branches for every element, so that the time does not depend on the draw."""
     near = p > _TAIL
-    return np.where(near, ndtri(np.where(near, p, 0.25)), ndtri(np.where(near, 0.01, p)))
+    return np.where(near, scipy.special.ndtri(np.where(near, p, 0.25)), scipy.special.ndtri(np.where(near, 0.01, p)))
 
 
 NORMAL = SymmetricLaw(_quantile, lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1))
-NORMALS = SymmetricLaw(ndtri, NORMAL.exact)
+NORMALS = SymmetricLaw(lambda p: scipy.special.ndtri(p), NORMAL.exact)
 """The same law for long vectors, a third faster. Its time depends on how many of all draws lie far from zero, on no single draw."""
 
 

@@ -1,4 +1,4 @@
-"""What loads what, without a warning: the ledger without torch, opacus without touching the application's logging."""
+"""What loads what, without a warning: the ledger without torch, an import without slow libraries, opacus without touching logging."""
 
 import importlib
 import subprocess
@@ -37,6 +37,21 @@ from dpbo._opacus import load_opacus
 assert load_opacus().PrivacyEngine and load_opacus("opacus.accountants").RDPAccountant
 print(before == (list(root.handlers), root.level), len(root.handlers))
 """
+
+SLOW = """
+import sys
+from dpbo import Curator, PrivateObjective
+heavy = ('botorch', 'gpytorch', 'scipy.optimize', 'scipy.special', 'scipy.stats', 'sklearn', 'pandas', 'sqlalchemy')
+print([m for m in heavy if m in sys.modules])
+from dpbo import DPGIBO, DPSearch
+print([m for m in ('botorch.optim.optimize', 'sklearn.model_selection', 'sklearn.tree') if m in sys.modules])
+print([m for m in ('ax', 'dp_accounting', 'matplotlib', 'opacus', 'optuna', 'torch._dynamo', 'triton') if m in sys.modules])
+"""
+
+
+def test_an_import_loads_no_slow_library_that_only_a_later_call_needs():
+    done = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout.split("\n")) == (0, ["[]", "[]", "[]", ""]), done.stdout + done.stderr
 
 
 def test_the_ledger_loads_without_torch_every_lazy_name_resolves_and_logging_is_the_applications_own(tmp_path):

@@ -12,7 +12,7 @@ import html
 import pathlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import urlsplit
 
 import torch
@@ -26,11 +26,10 @@ from dpbo.algorithms import private_choice
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.fingerprint import describe_estimator, describe_scoring, describe_space
-from dpbo.integrations.sklearn import strategies, training
+from dpbo.integrations.sklearn import training
 from dpbo.integrations.sklearn.refit import Recommended
-from dpbo.integrations.sklearn.rehearsal import Rehearsal
 from dpbo.integrations.sklearn.scorings import Scoring, scoring_named
-from dpbo.integrations.sklearn.task import Task
+from dpbo.integrations.sklearn.task import REHEARSED, SEARCHES, SHIFT, Task
 from dpbo.integrations.sklearn.training import Trainer
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
@@ -39,15 +38,10 @@ from dpbo.space import Space
 from dpbo.statement import Statement
 from dpbo.validation import Count, Seed, at_least, between, checked, require_settings, warn
 
-_STRATEGIES: dict[str, strategies.Strategy] = {
-    "free": strategies.by_free_choice,
-    "weighted_cv": strategies.by_weighted_cv,
-    "list": strategies.by_list,
-    **dict.fromkeys(strategies.SEARCHES, strategies.by_search),
-    "grid": strategies.by_grid,
-    "gibo": strategies.by_gibo,
-}
-STRATEGIES = ("auto", *(name for name in _STRATEGIES if name != "free"))
+if TYPE_CHECKING:
+    from dpbo.integrations.sklearn.rehearsal import Rehearsal
+
+STRATEGIES = ("auto", "weighted_cv", "list", *SEARCHES, "grid", "gibo")
 _WEIGHTS = (
     "A protected record's weight would scale what it adds to the score beyond what the noise covers. For training, let the estimator weigh "
     "records itself (class_weight=, or a fit that computes weights); for scores, give a scoring of your own that multiplies each record's "
@@ -61,7 +55,7 @@ _NOT_REHEARSED = (
     "strategy='auto' cannot rehearse scoring={!r}, which is not a mean of one number per record: it searches on noised scores, as "
     "strategy='bo' does, and rehearsal_ and free_params_ are None. Pass strategy='bo', or a scoring such as 'neg_brier_score'."
 )
-_FEW_RELEASES = (*strategies.REHEARSED, "grid")
+_FEW_RELEASES = (*REHEARSED, "grid")
 _REPEATED = (
     "This process has already queried some of them under another ledger, and two budgets in memory add up to more than either states. "
     "Nothing was charged. Give every search the same dataset= and ledger=, or one Curator and a share of its budget each; or set "
@@ -262,6 +256,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         return self
 
     def _search(self, task: Task, trainer: Trainer) -> None:
+        from dpbo.integrations.sklearn import strategies  # with BoTorch's optimizers and scikit-learn's models, which only a fit needs
+
         strategies.require_strategy_fits(task)
         self.rehearsal_: Any = None
         self.free_params_: Any = None
@@ -271,16 +267,17 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                 private_choice.require_left(task.curator, task.share + task.final_share, f"the search {self.name!r}")
             strategies.try_out(task)
         public = None
-        if task.strategy in strategies.REHEARSED:
+        if task.strategy in REHEARSED:
             public = strategies.rehearse_methods(task)
             task = strategies.decided(task, public)
             self.rehearsal_ = public.rehearsal
             self.free_params_ = trainer.parameters(public.candidates[public.matrix.order[0]])
-            public = None if task.strategy in strategies.SEARCHES else public
+            public = None if task.strategy in SEARCHES else public
         things = {"estimator": self.estimator, "scoring": self.scoring}
         task.curator.bind(f"{self.name}: whole", things, tables={"training records": trainer.table()}, begun=begun)
         final = task.final()  # reserved first, so that the search cannot spend its share
-        found = _STRATEGIES[task.strategy](task) if public is None else _STRATEGIES[task.strategy](task, public)
+        by_strategy = strategies.BY_NAME[task.strategy]
+        found = by_strategy(task) if public is None else by_strategy(task, public)
         fresh = final is not None and final.remaining > 0
         if final is not None and fresh:
             final(found.x.unsqueeze(0))
@@ -430,11 +427,11 @@ def rehearse(
     *,
     units: Count,
     budget: Budget,
-    shift: Annotated[float, between(0.0, 10.0)] = strategies.SHIFT,
+    shift: Annotated[float, between(0.0, 10.0)] = SHIFT,
     groups: Any = None,
     accounting: Any = None,
     **settings: Any,
-) -> Rehearsal:
+) -> "Rehearsal":
     """Simulate the methods of `DPSearch` on public records: which one is expected to win at this size and budget, or the free choice.
 
     Args:
@@ -469,6 +466,8 @@ def rehearse(
     if not curator.adjacency.replaces:
         search.divisor = float(units)
     task = search._task(curator, space, trainer, scoring, "auto", False, groups, own=True)
+    from dpbo.integrations.sklearn import strategies
+
     strategies.require_strategy_fits(task)
     return strategies.rehearse_methods(task).rehearsal
 

@@ -50,7 +50,7 @@ from dpbo.integrations.sklearn.rehearsal import (
     smoother,
 )
 from dpbo.integrations.sklearn.results import results_table
-from dpbo.integrations.sklearn.task import Found, Task
+from dpbo.integrations.sklearn.task import REHEARSED, SEARCHES, SHIFT, Found, Task
 from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
@@ -70,9 +70,6 @@ Strategy = Callable[..., Found]
 _SMOOTH = ("true_class_probability", "neg_brier_score")  # weighted_cv's own search adds to the gain; by accuracy it took from it
 _CLOSE = 0.1  # of the gain (benchmarks.small_data, main_job)
 _UNPAIRED = ("accuracy", "neg_log_loss")  # differences of 0/1 scores are -1, 0 or 1; those of log losses are skewed, so a clip misleads
-SHIFT = 1.0  # the largest simulated shift, in standard deviations
-SEARCHES = ("bo", "turbo", "saas")
-REHEARSED = {"auto": ("shift",), "list": ("shift", "candidates", "largest_difference"), "weighted_cv": ("shift", "cells")}  # and options
 
 
 def require_strategy_fits(task: Task) -> None:
@@ -447,3 +444,13 @@ def _observations(task: Task, objective: PrivateObjective) -> tuple[torch.Tensor
 
 def _results(task: Task, X: torch.Tensor, **columns: Any) -> dict[str, Any]:
     return results_table([task.trainer.parameters(x) for x in X], **columns)
+
+
+BY_NAME: dict[str, Strategy] = {
+    "free": by_free_choice,
+    "weighted_cv": by_weighted_cv,
+    "list": by_list,
+    **dict.fromkeys(SEARCHES, by_search),
+    "grid": by_grid,
+    "gibo": by_gibo,
+}

@@ -15,6 +15,10 @@ from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.objective import PrivateObjective
 from dpbo.space import Space
 
+SEARCHES = ("bo", "turbo", "saas")
+REHEARSED = {"auto": ("shift",), "list": ("shift", "candidates", "largest_difference"), "weighted_cv": ("shift", "cells")}  # and options
+SHIFT = 1.0  # the largest simulated shift, in standard deviations
+
 
 @dataclass(frozen=True)
 class Task:

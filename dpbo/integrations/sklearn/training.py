@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning
-from sklearn.model_selection import train_test_split
 from sklearn.utils.parallel import Parallel, delayed
 
 from dpbo.curator.curator import Curator
@@ -42,6 +41,8 @@ def split_once(X: Any, y: Any, test_size: Any, seed: int, adjacency: Adjacency) 
         raise InputError("adjacency", adjacency, "REPLACE_ONE to split one table", "The split would show how many rows there are.")
     if y is None:
         raise InputError("y_train", None, "the labels of the table that is split")
+    from sklearn.model_selection import train_test_split  # with all of scikit-learn's metrics
+
     train, validation, y_train, y_validation = train_test_split(X, y, test_size=test_size, random_state=seed)
     return train, y_train, validation, y_validation
 
