@@ -51,9 +51,7 @@ class Record:
     @classmethod
     def following(cls, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:
         """The next link after `head`."""
-        seq, previous = (0, _ORIGIN) if head is None else (head.seq + 1, head.hash)
-        own: dict[str, Any] = json.loads(dump(body))  # as it will be read: the caller may change its own
-        return cls(seq, kind, name, own, previous, _digest(seq, kind, name, dump(own), previous))
+        return link(head, kind, name, body)[0]
 
     @classmethod
     def stored(cls, seq: int, kind: str, name: str, body: str, previous: str, hash: str) -> Record:
@@ -460,6 +458,14 @@ class Chain:
             known = self._events[key] = _Charged(event_from_json(body))
         self._newest = body, known
         return known
+
+
+def link(head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> tuple[Record, str]:
+    """The next link after `head`, and its body as it is hashed and stored."""
+    seq, previous = (0, _ORIGIN) if head is None else (head.seq + 1, head.hash)
+    own: dict[str, Any] = json.loads(dump(body))  # as it will be read: the caller may change its own
+    text = dump(own)
+    return Record(seq, kind, name, own, previous, _digest(seq, kind, name, text, previous)), text
 
 
 def names_same_handles(charge: Record, values: Sequence[Mapping[str, Any]]) -> bool:
