@@ -11,6 +11,7 @@ A charge stands whatever happens next. A charge without a value is a lost releas
 """
 
 import contextlib
+import itertools
 import json
 import logging
 import pathlib
@@ -30,7 +31,7 @@ from dpbo.validation import Count, Within, checked, require_json
 _LOG = logging.getLogger(__name__)
 SCHEMA = 2
 _SCHEMAS = (1, SCHEMA)  # that are read, and continued in their own form
-_AT_ONCE = 500  # records of given numbers that one statement reads
+_AT_ONCE = 500  # records that are read together
 NOTES = ("assume", "void")
 _ALL = sa.select(table).order_by(table.c.seq)
 _NEWER = _ALL.add_columns(sa.select(sa.func.count()).select_from(table).scalar_subquery()).where(table.c.seq >= sa.bindparam("head"))
@@ -223,7 +224,7 @@ class Ledger:
         self.storage.require_whole()
         chain, found = Chain(), expect is None
         with self._transaction(self.storage.reading()) as connection:
-            for row in connection.execute(_ALL):
+            for row in itertools.chain.from_iterable(connection.execute(_ALL).partitions(_AT_ONCE)):
                 chain.follow(record := Record.stored(*row))
                 found |= record.hash == expect
         if not found:
@@ -289,17 +290,22 @@ class Ledger:
         head, version = self._chain.head, self.storage.version(connection)
         if head is not None and version is not None and version == self._version:
             return
-        required = [self._seen] if head is None else [max(self._seen, (head.seq, head.hash)), (head.seq, head.hash)]
-        rows = connection.execute(_NEWER, {"head": 0 if head is None else head.seq}).all()
-        found = {row[0]: row[-2] for row in rows}
-        for seq, hash in required:
-            if found.get(seq) != hash:
-                raise LedgerCorrupt(f"record {seq} is not the one that this process saw: another copy was put in its place.")
-        for *row, _ in rows if head is None else rows[1:]:
-            self._chain.follow(Record.stored(*row))
+        last = None if head is None else (head.seq, head.hash)
+        missing, count = {self._seen} if last is None else {last, max(last, self._seen)}, 0
+        rows = connection.execute(_NEWER, {"head": 0 if last is None else last[0]}).partitions(_AT_ONCE)  # all at once, they leave caches
+        for seq, kind, name, body, previous, hash, written in itertools.chain.from_iterable(rows):
+            missing.discard((seq, hash))
+            if last in missing:
+                break
+            count = written
+            if last is None or seq > last[0]:
+                self._chain.follow(Record.stored(seq, kind, name, body, previous, hash))
+        if missing:
+            text = f"record {min(missing)[0]} is not the one that this process saw: another copy was put in its place."
+            raise LedgerCorrupt(text)
         newest = self._chain.head
         assert newest is not None
-        if (count := rows[-1][-1]) != newest.seq + 1:
+        if count != newest.seq + 1:
             raise LedgerCorrupt(f"the ledger holds {count} records where {newest.seq + 1} were written: one was removed or put in.")
         self._saw(newest)
         self._version = version
