@@ -511,9 +511,9 @@ class Curator(Opaque):
         """
         with torch.device("cpu"), np.errstate(all="ignore"):
             drawn = mechanism._sample(answer.numerators, answer.quanta, law, self._entropy)
-            value, variance = map(torch.from_numpy, mechanism.publish(drawn, law, query.affine(self.units)))
-            variance = variance + torch.as_tensor(query.sampling_variance(self.units), dtype=torch.float64)
-        return drawn, value, variance
+            value, variance = mechanism.publish(drawn, law, query.affine(self.units))
+            variance = variance + np.asarray(query.sampling_variance(self.units), dtype=np.float64)
+        return drawn, torch.from_numpy(value), torch.from_numpy(variance)
 
     def _job(self, query: Query) -> Job:
         query.require_public(self.adjacency)
