@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.accounting.filters import Cost
@@ -116,12 +116,6 @@ class Reservation:
     terms: Mapping[str, Any] = field(repr=False)
     parallel: bool = False
     limit: int | None = None
-
-    @classmethod
-    def of(cls, record: Record) -> Self:
-        """The reservation that a record of kind `reserve` holds."""
-        body = record.body
-        return cls(record.name, record.event, body["slots"], body["terms"], record.parallel, body.get("limit"))
 
     def to_json(self) -> dict[str, Any]:
         """The record's body."""
@@ -288,8 +282,7 @@ class Chain:
             case "reserve":
                 if name in self.reservations:
                     raise InputError("name", name, "a name that no reservation has yet")
-                reserved = _Charged(event_from_json(body["event"]).repeated(body["slots"]))
-                total = self._total_with(reserved, f"the reservation {name!r} of {body['slots']} slots")
+                total = self._total_with(self._reserved(body), f"the reservation {name!r} of {body['slots']} slots")
                 return State(total, {name: 0})
             case "charge":
                 charged, plan = self._charged(body["event"]), body["plan"]
@@ -355,9 +348,10 @@ class Chain:
                     raise ValueError("a cap above the budget")
                 self.tally = Tally()
             case "reserve":
-                self.reservations[record.name] = reserved = Reservation.of(record)
-                self.parts[record.name] = Counter()
-                self._pay(record.name, _Charged(reserved.event.repeated(reserved.slots)))
+                event = self._charged(body["event"]).event
+                reserved = Reservation(record.name, event, body["slots"], body["terms"], record.parallel, body.get("limit"))
+                self.reservations[record.name], self.parts[record.name] = reserved, Counter()
+                self._pay(record.name, self._reserved(body))
                 self.tally.reserve(reserved)
             case "charge":
                 self.unanswered[record.seq] = record
@@ -445,6 +439,11 @@ class Chain:
             what, left = f"the release from the reservation {plan!r}", reserved.slots - before
             raise BudgetExceeded(after - before, left, reserved.slots, "slots", what, self.account())
         return max(used, after)
+
+    def _reserved(self, body: Mapping[str, Any]) -> _Charged:
+        """All slots of a reservation of this body: many plans are alike."""
+        self._charged(body["event"])  # raises where it is none
+        return self._charged({**body["event"], "slots": body["slots"]})
 
     def _charged(self, body: Mapping[str, Any]) -> _Charged:
         """Most records of a chain hold the same event: each is read once."""

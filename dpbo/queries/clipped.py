@@ -213,17 +213,17 @@ class ClippedScores(Query):
 
 
 @functools.lru_cache(maxsize=64)  # every evaluation of a search asks for the same
-def _box(ranges: Sequence[tuple[float, float]], origins: Sequence[float], weights: Sequence[float], k: int, replaces: bool) -> Sensitivity:
+def _box(ranges: Sequence[tuple[float, float]], origins: Sequence[float], weighted: Sequence[float], k: int, replaces: bool) -> Sensitivity:
     """The sensitivity of clipped scores: see the theorem above."""
-    factors, units = [Fraction(weight) for weight in weights], []
-    for (lower, upper), origin, weight in zip(ranges, origins, factors, strict=True):
+    weights, units = [Fraction(weight) for weight in weighted], []
+    for (lower, upper), origin, weight in zip(ranges, origins, weights, strict=True):
         a, b = Fraction(lower) - Fraction(origin), Fraction(upper) - Fraction(origin)
         replaced, added = k * (b - a) + (k - 1) * max(a, -b, Fraction(0)), k * max(abs(a), abs(b))
         units.append((replaced if replaces else added) / weight)
     largest = max(units)
-    l1, linf = largest * sum(factors), largest * max(factors)
+    l1, linf = largest * sum(weights), largest * max(weights)
     scale = tuple(float(unit / largest) for unit in units)
-    return Sensitivity(rounded_up(l1), root_up(largest**2 * sum(weight**2 for weight in factors)), rounded_up(linf), scale)
+    return Sensitivity(rounded_up(l1), root_up(largest**2 * sum(weight**2 for weight in weights)), rounded_up(linf), scale)
 
 
 @checked
