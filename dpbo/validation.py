@@ -135,10 +135,10 @@ def _guarded(function: Any, owner: type | None, on_refusal: OnRefusal | None) ->
         if resolved is None:
             names, known = _hints(function, owner)
             resolved = tuple((place, name, known[name]) for place, name in enumerate(names) if name in known), known
-        (places, hints), given, count = resolved, list(args), len(args)
+        (places, hints), given = resolved, list(args)
         try:
             for place, name, hint in places:
-                if place < count:
+                if place < len(args):
                     given[place] = require(name, args[place], hint)
             for name, value in kwargs.items():
                 if name in hints:

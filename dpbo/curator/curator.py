@@ -511,9 +511,10 @@ class Curator(Opaque):
         """
         with torch.device("cpu"), np.errstate(all="ignore"):
             drawn = mechanism._sample(answer.numerators, answer.quanta, law, self._entropy)
-            value, variance = mechanism.publish(drawn, law, query.affine(self.units))
-            variance = variance + np.asarray(query.sampling_variance(self.units), dtype=np.float64)
-        return drawn, torch.from_numpy(value), torch.from_numpy(variance)
+            published = mechanism.publish(drawn, law, query.affine(self.units))
+            sampled = np.asarray(query.sampling_variance(self.units), dtype=np.float64)
+        value, variance = map(torch.from_numpy, published)
+        return drawn, value, variance + torch.from_numpy(sampled)
 
     def _job(self, query: Query) -> Job:
         query.require_public(self.adjacency)
