@@ -143,16 +143,14 @@ class PrivateObjective:
         terms: Mapping[str, Any] | None = None,
     ) -> None:
         score_range, weights = copy_mutable((score_range, weights))  # copies: the caller may change its lists
-        self._settings = {"score_range": score_range, "fit": fit, "weights": weights, "divisor": divisor, "worst": worst,
-                          "max_records_per_unit": max_records_per_unit, "role": role, "reference": reference,
-                          "largest_difference": largest_difference}  # fmt: skip
-        self._score, self._sample_rate, self._cells = score, sample_rate, cells
-        self._progress, self._bounds = progress, None if bounds is None else bounds.detach().cpu().clone()
+        settings = {"score_range": score_range, "fit": fit, "weights": weights, "divisor": divisor, "worst": worst,
+                    "max_records_per_unit": max_records_per_unit, "role": role, "reference": reference,
+                    "largest_difference": largest_difference}  # fmt: skip
+        self._sample_rate, self._progress = sample_rate, progress
+        self._bounds = None if bounds is None else bounds.detach().cpu().clone()
         if cells is not None and sample_rate is not None:
             raise InputError("sample_rate", sample_rate, "omitted with cells", "The variance of sampled cells is not bounded here.")
-        mean = self._mean(None)
-        if reference is not None:
-            self._score, self._settings["reference"] = mean.score, mean.reference  # one copy of the reference for all evaluations
+        self._mean = mean = ClippedMean(score, **settings) if cells is None else CellMeans(score, cells=cells, **settings)
         query = self._query(None)
         query.require_public(curator.adjacency)
         curator.ledger.birth.require_role(role)
@@ -281,7 +279,7 @@ class PrivateObjective:
         facts = {
             "Evaluations": f"{self.evaluations - self.remaining} of {self.evaluations} charged",
             "Noise of each": f"standard deviation {noise}, in the score's units",
-            "Score range": ", ".join(f"{lower:g} to {upper:g}" for lower, upper in self._mean(None).ranges),
+            "Score range": ", ".join(f"{lower:g} to {upper:g}" for lower, upper in self._mean.ranges),
             "Records": repr(self.curator),
         }
         return facts_table(facts, title=f"PrivateObjective {self.name!r}")
@@ -289,14 +287,9 @@ class PrivateObjective:
     def __repr__(self) -> str:
         return f"<PrivateObjective {self.name!r}: {self.evaluations} evaluations, noise {self.noise_std.tolist()} each>"
 
-    def _mean(self, x: torch.Tensor | None) -> ClippedMean:
-        subject = None if x is None else x.clone()
-        if self._cells is not None:
-            return CellMeans(self._score, subject, cells=self._cells, **self._settings)
-        return ClippedMean(self._score, subject, **self._settings)
-
     def _query(self, x: torch.Tensor | None) -> Query:
-        return self._mean(x) if self._sample_rate is None else PoissonSampled(self._mean(x), rate=self._sample_rate)
+        mean = self._mean.about(x)
+        return mean if self._sample_rate is None else PoissonSampled(mean, rate=self._sample_rate)
 
     def _question(self, x: torch.Tensor, point: torch.Tensor) -> tuple[Query, dict[str, Any]]:
         """The query at x and the details that the ledger stores with its value; `point` is x on the CPU."""
@@ -386,7 +379,7 @@ class PrivateObjective:
     def _noise_std(self, mechanism: AdditiveMechanism | NoNoise) -> torch.Tensor:
         """Standard deviation of an evaluation, `m`, with that of the sampling where units are sampled."""
         query, units = self._query(None), self.curator.units
-        law = mechanism.law(query.scale(self.curator.adjacency), [grid.quantum for grid in self._mean(None).lattices(units)])
+        law = mechanism.law(query.scale(self.curator.adjacency), [grid.quantum for grid in self._mean.lattices(units)])
         variance = (torch.tensor(law.std, dtype=torch.float64) * query.affine(units)[1]) ** 2
         return (variance + torch.as_tensor(query.sampling_variance(units), dtype=torch.float64)).sqrt()
 

@@ -58,11 +58,13 @@ class Within:
         return self.allowed  # in the signatures that `help` shows
 
 
+@functools.cache  # one object for one range: what an annotation means is remembered by it
 def at_least(least: int, most: int = 2**31) -> Within:
     """The whole numbers from `least` to `most`."""
     return Within(f"a whole number from {least} to {most}", lambda value: least <= value <= most)
 
 
+@functools.cache
 def between(least: float, most: float) -> Within:
     """The numbers from `least` to `most`, both included."""
     return Within(f"a number from {least:g} to {most:g}", lambda value: least <= value <= most)
@@ -125,18 +127,22 @@ def _guarded(function: Any, owner: type | None, on_refusal: OnRefusal | None) ->
     signature = inspect.signature(function)
     if set(signature.parameters) <= {"self", "cls"}:
         return function
+    resolved: tuple[tuple[tuple[int, str, Any], ...], dict[str, Any]] | None = None  # at the first call: annotations name later classes
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        names, hints = _hints(function, owner)
-        given = list(args)
+        nonlocal resolved
+        if resolved is None:
+            names, known = _hints(function, owner)
+            resolved = tuple((place, name, known[name]) for place, name in enumerate(names) if name in known), known
+        (places, hints), given = resolved, list(args)
         try:
-            for place, (name, value) in enumerate(zip(names, args, strict=False)):
-                if (hint := hints.get(name)) is not None:
-                    given[place] = require(name, value, hint)
+            for place, name, hint in places:
+                if place < len(args):
+                    given[place] = require(name, args[place], hint)
             for name, value in kwargs.items():
-                if (hint := hints.get(name)) is not None:
-                    kwargs[name] = require(name, value, hint)
+                if name in hints:
+                    kwargs[name] = require(name, value, hints[name])
         except InputError as refused:
             if on_refusal is not None:
                 on_refusal(function.__name__, {**dict(zip(signature.parameters, args, strict=False)), **kwargs}, refused)
@@ -166,7 +172,7 @@ def require(name: str, value: Any, hint: Any) -> Any:
     Where a text is allowed the error does not show the value, which may be a password.
     """
     own = _own(value, hint)
-    if not _fits(own, hint):
+    if not _test(hint)(own):
         raise InputError(name, Unshown(value) if str in _alternatives(hint) else value, *_allowed(own, hint))
     return own
 
@@ -215,9 +221,11 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 def _own(value: Any, hint: Any) -> Any:
     """The value with numbers as Python's own and sequences as tuples, where the annotation asks for these; else the value itself."""
-    if type(value) in (float, str, bool, types.NoneType):
+    if type(value) in (float, str, bool, types.NoneType, dict):
         return value
     kinds = _alternatives(hint)
+    if type(value) is int:
+        return value if int in kinds or float not in kinds else _number(value, kinds)
     if isinstance(value, (numbers.Real, np.bool_)):
         return value if Fraction in kinds and isinstance(value, Fraction) else _number(value, kinds)
     if hasattr(value, "ndim"):
@@ -226,7 +234,7 @@ def _own(value: Any, hint: Any) -> Any:
             return value
         if value.ndim == 0:
             return _number(value.item(), kinds)
-    sequences = [kind for kind in kinds if _parts(kind)[0] in (tuple, Sequence, Collection)]
+    sequences = _sequences(hint)
     if any(map(_has_numbers, sequences)) and getattr(value, "ndim", 0) == 1 and hasattr(value, "tolist"):
         value = tuple(value.tolist())
     if not sequences or type(value) not in (tuple, list):
@@ -235,6 +243,12 @@ def _own(value: Any, hint: Any) -> Any:
     if any(_own(part, element) is not part for part in value[:_ELEMENTS]):
         value = type(value)(_own(part, element) for part in value)
     return tuple(value) if all(_parts(kind)[0] is tuple for kind in sequences) else value
+
+
+@functools.cache
+def _sequences(hint: Any) -> tuple[Any, ...]:
+    """The alternatives that are sequences of something."""
+    return tuple(kind for kind in _alternatives(hint) if _parts(kind)[0] in (tuple, Sequence, Collection))
 
 
 @functools.cache
@@ -254,30 +268,36 @@ def _number(value: Any, kinds: tuple[Any, ...]) -> Any:
         return value
 
 
-def _fits(value: Any, hint: Any) -> bool:
+@functools.cache
+def _test(hint: Any) -> Callable[[Any], bool]:
+    """A function that says whether a value has the type, and is in the range: an annotation is read once, and tested often."""
     if (test := _TESTS.get(hint)) is not None:
-        return test(value)
+        return test
     origin, parts = _parts(hint)
     if isinstance(hint, TypeVar):
-        return hint.__bound__ is None or _fits(value, hint.__bound__)
+        return _test(object if hint.__bound__ is None else hint.__bound__)
     if origin is Annotated:
-        return _fits(value, parts[0]) and all(within.test(value) for within in parts[1:])
+        typed, ranges = _test(parts[0]), [within.test for within in parts[1:]]
+        return lambda value: typed(value) and all(inside(value) for inside in ranges)
     if origin in (Union, types.UnionType):
-        return any(_fits(value, part) for part in parts)
+        tests = [_test(part) for part in parts]
+        return lambda value: any(test(value) for test in tests)
     kind: Any = origin or hint
     if not isinstance(kind, type) or hint is Any:
-        return True
+        return _test(object)
     if kind is type:
-        return isinstance(value, type) and all(not isinstance(part, type) or issubclass(value, part) for part in parts)
+        return lambda value: isinstance(value, type) and all(not isinstance(part, type) or issubclass(value, part) for part in parts)
     if kind is Callable:
-        return callable(value)
+        return callable
     if kind is tuple or kind is Collection or issubclass(kind, Sequence):
-        return _is_sequence(value, kind, parts)
+        return lambda value: _is_sequence(value, kind, parts)
     if issubclass(kind, Mapping):
-        return isinstance(value, Mapping) and (not parts or all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items()))
+        key, item = map(_test, parts or (object, object))
+        return lambda value: isinstance(value, Mapping) and all(key(k) and item(v) for k, v in value.items())
     if vars(kind).get("_is_protocol", False):
-        return all(hasattr(value, name) for name in vars(kind) if name == "__call__" or not name.startswith("_"))
-    return isinstance(value, kind) and _dense(value)
+        needed = [name for name in vars(kind) if name == "__call__" or not name.startswith("_")]
+        return lambda value: all(hasattr(value, name) for name in needed)
+    return lambda value: isinstance(value, kind) and _dense(value)
 
 
 def _is_sequence(value: Any, kind: Any, parts: tuple[Any, ...]) -> bool:
@@ -286,8 +306,8 @@ def _is_sequence(value: Any, kind: Any, parts: tuple[Any, ...]) -> bool:
     if not isinstance(value, Sequence if issubclass(kind, Sequence) else Collection) or isinstance(value, (str, bytes, Mapping)):
         return False
     if kind is tuple and parts and parts[-1] is not ...:
-        return len(value) == len(parts) and all(map(_fits, value, parts))
-    return not parts or all(_fits(part, parts[0]) for part in itertools.islice(value, _ELEMENTS))
+        return len(value) == len(parts) and all(_test(part)(item) for item, part in zip(value, parts, strict=True))
+    return not parts or all(map(_test(parts[0]), itertools.islice(value, _ELEMENTS)))
 
 
 def _dense(value: Any) -> bool:
@@ -325,7 +345,7 @@ def _allowed(value: Any, hint: Any) -> tuple[str, str]:
     """What is allowed instead of a value that does not fit, and the remedy."""
     origin, parts = _parts(hint)
     if origin is Annotated:
-        within = next((one for one in parts[1:] if _fits(value, parts[0]) and not one.test(value)), parts[1])
+        within = next((one for one in parts[1:] if _test(parts[0])(value) and not one.test(value)), parts[1])
         return within.allowed, within.remedy
     if origin in (Union, types.UnionType):
         told = [_allowed(value, part) for part in parts]

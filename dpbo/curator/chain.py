@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.accounting.filters import Cost
@@ -37,7 +37,7 @@ _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fals
 _quoted = json.encoder.encode_basestring_ascii
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Record:
     """One link of the chain. `body` is public: it holds promises, costs and released values; never a private number."""
 
@@ -48,12 +48,13 @@ class Record:
     previous: str
     hash: str
 
+    def __init__(self, seq: int, kind: str, name: str, body: dict[str, Any], previous: str, hash: str) -> None:
+        vars(self).update(seq=seq, kind=kind, name=name, body=body, previous=previous, hash=hash)  # in half of a data class's time
+
     @classmethod
     def following(cls, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:
         """The next link after `head`."""
-        seq, previous = (0, _ORIGIN) if head is None else (head.seq + 1, head.hash)
-        own: dict[str, Any] = json.loads(dump(body))  # as it will be read: the caller may change its own
-        return cls(seq, kind, name, own, previous, _digest(seq, kind, name, dump(own), previous))
+        return link(head, kind, name, body)[0]
 
     @classmethod
     def stored(cls, seq: int, kind: str, name: str, body: str, previous: str, hash: str) -> Record:
@@ -115,12 +116,6 @@ class Reservation:
     terms: Mapping[str, Any] = field(repr=False)
     parallel: bool = False
     limit: int | None = None
-
-    @classmethod
-    def of(cls, record: Record) -> Self:
-        """The reservation that a record of kind `reserve` holds."""
-        body = record.body
-        return cls(record.name, record.event, body["slots"], body["terms"], record.parallel, body.get("limit"))
 
     def to_json(self) -> dict[str, Any]:
         """The record's body."""
@@ -287,8 +282,7 @@ class Chain:
             case "reserve":
                 if name in self.reservations:
                     raise InputError("name", name, "a name that no reservation has yet")
-                reserved = _Charged(event_from_json(body["event"]).repeated(body["slots"]))
-                total = self._total_with(reserved, f"the reservation {name!r} of {body['slots']} slots")
+                total = self._total_with(self._reserved(body), f"the reservation {name!r} of {body['slots']} slots")
                 return State(total, {name: 0})
             case "charge":
                 charged, plan = self._charged(body["event"]), body["plan"]
@@ -354,9 +348,10 @@ class Chain:
                     raise ValueError("a cap above the budget")
                 self.tally = Tally()
             case "reserve":
-                self.reservations[record.name] = reserved = Reservation.of(record)
-                self.parts[record.name] = Counter()
-                self._pay(record.name, _Charged(reserved.event.repeated(reserved.slots)))
+                event = self._charged(body["event"]).event
+                reserved = Reservation(record.name, event, body["slots"], body["terms"], record.parallel, body.get("limit"))
+                self.reservations[record.name], self.parts[record.name] = reserved, Counter()
+                self._pay(record.name, self._reserved(body))
                 self.tally.reserve(reserved)
             case "charge":
                 self.unanswered[record.seq] = record
@@ -445,10 +440,15 @@ class Chain:
             raise BudgetExceeded(after - before, left, reserved.slots, "slots", what, self.account())
         return max(used, after)
 
+    def _reserved(self, body: Mapping[str, Any]) -> _Charged:
+        """All slots of a reservation of this body: many plans are alike."""
+        self._charged(body["event"])  # raises where it is none
+        return self._charged({**body["event"], "slots": body["slots"]})
+
     def _charged(self, body: Mapping[str, Any]) -> _Charged:
         """Most records of a chain hold the same event: each is read once."""
         newest, known = self._newest
-        if newest is body and known is not None:
+        if known is not None and newest == body:
             return known
         try:
             key: Any = tuple(sorted(body.items()))
@@ -460,6 +460,14 @@ class Chain:
             known = self._events[key] = _Charged(event_from_json(body))
         self._newest = body, known
         return known
+
+
+def link(head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> tuple[Record, str]:
+    """The next link after `head`, and its body as it is hashed and stored."""
+    seq, previous = (0, _ORIGIN) if head is None else (head.seq + 1, head.hash)
+    own: dict[str, Any] = json.loads(dump(body))  # as it will be read: the caller may change its own
+    text = dump(own)
+    return Record(seq, kind, name, own, previous, _digest(seq, kind, name, text, previous)), text
 
 
 def names_same_handles(charge: Record, values: Sequence[Mapping[str, Any]]) -> bool:

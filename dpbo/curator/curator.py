@@ -515,9 +515,10 @@ class Curator(Opaque):
         """
         with torch.device("cpu"), np.errstate(all="ignore"):
             drawn = mechanism._sample(answer.numerators, answer.quanta, law, self._entropy)
-            value, variance = map(torch.from_numpy, mechanism.publish(drawn, law, query.affine(self.units)))
-            variance = variance + torch.as_tensor(query.sampling_variance(self.units), dtype=torch.float64)
-        return drawn, value, variance
+            published = mechanism.publish(drawn, law, query.affine(self.units))
+            sampled = np.asarray(query.sampling_variance(self.units), dtype=np.float64)
+        value, variance = map(torch.from_numpy, published)
+        return drawn, value, variance + torch.from_numpy(sampled)
 
     def _job(self, query: Query) -> Job:
         query.require_public(self.adjacency)

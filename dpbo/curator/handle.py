@@ -1,6 +1,5 @@
 """An evaluation as a job for this process or a worker, and its handle: a random name for an answer that stays with the curator."""
 
-import copy
 import json
 import os
 import uuid
@@ -149,7 +148,7 @@ class Handle(Opaque):
     def __init__(self, query: Query, details: Mapping[str, Any], name: str | None = None) -> None:
         require_json("details", details)
         self._id, self._query = name or uuid.uuid4().hex, query
-        self._details = json.loads(json.dumps(dict(details)))  # as the ledger gives them back, whatever the caller does to them later
+        self._details = json.dumps(dict(details))  # read anew for each caller, who may change what they get
 
     @property
     def id(self) -> str:
@@ -168,7 +167,8 @@ class Handle(Opaque):
     @property
     def details(self) -> dict[str, Any]:
         """What the ledger keeps with its release."""
-        return copy.deepcopy(self._details)
+        details: dict[str, Any] = json.loads(self._details)
+        return details
 
     def __repr__(self) -> str:
         return f"<Handle {self.id[:8]} of a {type(self.query).__name__}: opaque>"

@@ -11,6 +11,7 @@ A charge stands whatever happens next. A charge without a value is a lost releas
 """
 
 import contextlib
+import itertools
 import json
 import logging
 import pathlib
@@ -21,8 +22,8 @@ import sqlalchemy as sa
 
 from dpbo.accounting.planned import Planned
 from dpbo.curator.birth import Birth
-from dpbo.curator.chain import Chain, Record, Reservation, State, dump, names_same_handles
-from dpbo.curator.storage import Storage, Taken, table
+from dpbo.curator.chain import Chain, Record, Reservation, State, dump, link, names_same_handles
+from dpbo.curator.storage import Storage, Taken, append, table
 from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch
 from dpbo.events import Event
 from dpbo.validation import Count, Within, checked, require_json
@@ -30,12 +31,11 @@ from dpbo.validation import Count, Within, checked, require_json
 _LOG = logging.getLogger(__name__)
 SCHEMA = 2
 _SCHEMAS = (1, SCHEMA)  # that are read, and continued in their own form
-_AT_ONCE = 500  # records of given numbers that one statement reads
+_AT_ONCE = 500  # records that are read together
 NOTES = ("assume", "void")
 _ALL = sa.select(table).order_by(table.c.seq)
 _NEWER = _ALL.add_columns(sa.select(sa.func.count()).select_from(table).scalar_subquery()).where(table.c.seq >= sa.bindparam("head"))
 _NUMBERED = _ALL.where(table.c.seq.in_(sa.bindparam("numbers", expanding=True)))
-_INSERTED = table.insert()
 Text = Annotated[str, Within("text of 1 to 200 characters, without NUL", lambda value: 0 < len(value) <= 200 and "\0" not in value)]
 """What every database keeps whole and finds again: servers refuse or cut other names."""
 
@@ -92,8 +92,8 @@ class Ledger:
             if first is None and isinstance(birth.accounting, Planned):
                 birth.accounting.require_kept(birth.budget)  # exactly: only a ledger of another machine has room for its rounding
             if first is None:
-                first, _ = _next(Chain(), "birth", "", body)
-                insert(connection, first)
+                first, text, _ = _next(Chain(), "birth", "", body)
+                insert(connection, first, text)
             return first
 
     def _bind(self, first: Record) -> None:
@@ -182,12 +182,12 @@ class Ledger:
         Args:
             newest: whether to look for what other processes have charged since this one last read or wrote.
         """
-        with self._transaction(self.storage.reading()) if newest else self.storage.lock:
+        with self._newest() if newest else self.storage.lock:
             return dict(self._chain.used)
 
     def reservation(self, name: str) -> Reservation | None:
         """The reservation of this name; None where there is none."""
-        with self._transaction(self.storage.reading()):
+        with self._newest():
             return self._chain.reservations.get(name)
 
     def charges(self, plan: str) -> list[Record]:
@@ -197,7 +197,7 @@ class Ledger:
 
     def head(self) -> Record:
         """The newest record."""
-        with self._transaction(self.storage.reading()):
+        with self._newest():
             assert self._chain.head is not None
             return self._chain.head
 
@@ -208,7 +208,7 @@ class Ledger:
 
     def chain(self) -> Chain:
         """The chain as verified so far, with what is new; read it, change nothing."""
-        with self._transaction(self.storage.reading()):
+        with self._newest():
             return self._chain
 
     def verified(self, *, expect: str | None = None) -> Chain:
@@ -224,7 +224,7 @@ class Ledger:
         self.storage.require_whole()
         chain, found = Chain(), expect is None
         with self._transaction(self.storage.reading()) as connection:
-            for row in connection.execute(_ALL):
+            for row in itertools.chain.from_iterable(connection.execute(_ALL).partitions(_AT_ONCE)):
                 chain.follow(record := Record.stored(*row))
                 found |= record.hash == expect
         if not found:
@@ -276,43 +276,57 @@ class Ledger:
             if self._version is not None:  # last: interrupted before, the next transaction reads the records
                 self._version = (*self._version[:2], self.storage.written)
 
+    @contextlib.contextmanager
+    def _newest(self) -> Iterator[None]:
+        """Hold the lock on a chain with everything that was written so far. There is a transaction only where somebody else wrote."""
+        with self.storage.lock:
+            if self._chain.head is None or not self.storage.is_at(self._version):
+                with self._transaction(self.storage.reading()):
+                    pass
+            yield
+
     def _follow(self, connection: sa.Connection) -> None:
         """Verify what is new since the last transaction, and that nothing is missing from what was verified before."""
         head, version = self._chain.head, self.storage.version(connection)
         if head is not None and version is not None and version == self._version:
             return
-        required = [self._seen] if head is None else [max(self._seen, (head.seq, head.hash)), (head.seq, head.hash)]
-        rows = connection.execute(_NEWER, {"head": 0 if head is None else head.seq}).all()
-        found = {row[0]: row[-2] for row in rows}
-        for seq, hash in required:
-            if found.get(seq) != hash:
-                raise LedgerCorrupt(f"record {seq} is not the one that this process saw: another copy was put in its place.")
-        for *row, _ in rows if head is None else rows[1:]:
-            self._chain.follow(Record.stored(*row))
+        last = None if head is None else (head.seq, head.hash)
+        missing, count = {self._seen} if last is None else {last, max(last, self._seen)}, 0
+        rows = connection.execute(_NEWER, {"head": 0 if last is None else last[0]}).partitions(_AT_ONCE)  # all at once, they leave caches
+        for seq, kind, name, body, previous, hash, written in itertools.chain.from_iterable(rows):
+            missing.discard((seq, hash))
+            if last in missing:
+                break
+            count = written
+            if last is None or seq > last[0]:
+                self._chain.follow(Record.stored(seq, kind, name, body, previous, hash))
+        if missing:
+            text = f"record {min(missing)[0]} is not the one that this process saw: another copy was put in its place."
+            raise LedgerCorrupt(text)
         newest = self._chain.head
         assert newest is not None
-        if (count := rows[-1][-1]) != newest.seq + 1:
+        if count != newest.seq + 1:
             raise LedgerCorrupt(f"the ledger holds {count} records where {newest.seq + 1} were written: one was removed or put in.")
         self._saw(newest)
         self._version = version
 
     def _write(self, connection: sa.Connection, kind: str, name: str, body: Mapping[str, Any]) -> Record:
         """The next record of the chain, which follows once it is durable. Raises what `Chain.next_state` does, with nothing written."""
-        record, state = _next(self._chain, kind, name, body)
-        insert(connection, record)
+        record, text, state = _next(self._chain, kind, name, body)
+        insert(connection, record, text)
         self._written.append((record, state))
         return record
 
 
-def _next(chain: Chain, kind: str, name: str, body: Mapping[str, Any]) -> tuple[Record, State]:
-    """The next record of a chain, with the state after it."""
+def _next(chain: Chain, kind: str, name: str, body: Mapping[str, Any]) -> tuple[Record, str, State]:
+    """The next record of a chain, its body as it is stored, and the state after it."""
     state = chain.next_state(kind, name, body)
-    return Record.following(chain.head, kind, name, {**body, "state": chain.carried(state, body)}), state
+    return *link(chain.head, kind, name, {**body, "state": chain.carried(state, body)}), state
 
 
-def insert(connection: sa.Connection, record: Record) -> None:
-    """Write one link, as it is."""
-    connection.execute(_INSERTED, {**vars(record), "body": dump(record.body)})
+def insert(connection: sa.Connection, record: Record, text: str | None = None) -> None:
+    """Write one link, as it is. `text`: its body as it is stored, where the caller has it."""
+    append(connection, record.seq, record.kind, record.name, dump(record.body) if text is None else text, record.previous, record.hash)
 
 
 def _numbered(connection: sa.Connection, numbers: Collection[int]) -> list[Record]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import stat
 import threading
 import weakref
 from collections.abc import Iterator
@@ -44,6 +45,9 @@ table = sa.Table(
     sa.Column("previous", sa.String(64), nullable=False),
     sa.Column("hash", sa.String(64), nullable=False),
 )
+
+
+_INSERT = f"INSERT INTO {table.name} ({', '.join(table.c.keys())}) VALUES (?, ?, ?, ?, ?, ?)"  # in SQLite's own words
 
 
 class Taken(LedgerUnavailable):
@@ -118,7 +122,14 @@ class Storage:
         if self._engine.dialect.name != "sqlite":
             return None
         opened = connection.info.setdefault("opened", object())  # one for each connection to the file
-        return opened, int(connection.exec_driver_sql("PRAGMA data_version").scalar_one()), self.written
+        return opened, int(_driver(connection).execute("PRAGMA data_version").fetchone()[0]), self.written
+
+    def is_at(self, version: tuple[object, int, int] | None) -> bool:
+        """Whether nobody has written since that `version`, without a transaction; False where that is not known."""
+        if version is None:
+            return False
+        with self.lock, self._errors_translated(), self._engine.connect() as connection:
+            return self.version(connection) == version
 
     def require_whole(self) -> None:
         """Raises LedgerCorrupt where SQLite finds its file's pages or indexes damaged, which no hash covers."""
@@ -140,27 +151,22 @@ class Storage:
                 connection.execute(sa.schema.CreateIndex(index, if_not_exists=True))
 
     def _exists(self) -> bool:
-        if self._file_is_missing():
+        if self.file is not None and self._found() is None:
             return False
         if self.file is not None and 0 < self.file.stat().st_size < _SMALLEST:  # SQLite would take it as empty: a new ledger in its place
             raise LedgerCorrupt(f"the file of the ledger at {self._place()} was cut off. {_RESTORE}")
         with self._errors_translated():
             return sa.inspect(self._engine).has_table(table.name)
 
-    def _file_is_missing(self) -> bool:
-        """Whether SQLite would make a new, empty file."""
-        try:
-            return self.file is not None and not self.file.is_file()
-        except OSError:  # no name that a file could have
-            return True
-
     def _found(self) -> tuple[int, ...] | None:
-        """Which file stands at the place, and when it was last changed."""
+        """Which file stands at the place, and when it was last changed; None where SQLite would make a new, empty one."""
         try:
             found = self.file.stat() if self.file is not None else None
-        except OSError:
+        except OSError:  # also for what no file could be named
             found = None
-        return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        if found is None or not stat.S_ISREG(found.st_mode):
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def _place(self) -> str:
         place = self._engine.url.render_as_string(hide_password=True)
@@ -169,11 +175,12 @@ class Storage:
     @contextlib.contextmanager
     def _errors_translated(self, *, creating: bool = False) -> Iterator[None]:
         """The database's errors as dpbo's own."""
+        driver = self._engine.dialect.loaded_dbapi
         if os.getpid() != self._home:
             raise LedgerUnavailable("this ledger was opened by another process, from which this one was forked. Open it again here.")
-        if not creating and self._file_is_missing():
-            raise LedgerUnavailable(f"the file of the ledger at {self._place()} is gone. Put it back: a new one forgets what was spent.")
         self._committing, left, found = False, self._left, self._found()
+        if not creating and self.file is not None and found is None:
+            raise LedgerUnavailable(f"the file of the ledger at {self._place()} is gone. Put it back: a new one forgets what was spent.")
         if self.file is not None and (left is None or left != found):
             self._engine.dispose()  # its cached pages may be of another file
         self._left = None
@@ -181,17 +188,26 @@ class Storage:
             yield
             if found is not None and (now := self._found()) is not None and now[:2] == found[:2]:
                 self._left = now
-        except sa.exc.IntegrityError:
+        except (sa.exc.IntegrityError, driver.IntegrityError):
             raise Taken(f"another process wrote to the ledger at {self._place()} first. Nothing was kept; try again.") from None
         except UnicodeDecodeError:  # SQLite quotes the damaged bytes in its message, which Python cannot read
             raise LedgerCorrupt(f"the ledger at {self._place()} is damaged: its text cannot be decoded. {_RESTORE}") from None
-        except sa.exc.DBAPIError as error:
-            reason = str(error.orig).strip()
-            if _is_damage(error.orig):
+        except (sa.exc.DBAPIError, driver.Error) as error:
+            original = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+            reason = str(original).strip()
+            if _is_damage(original):
                 raise LedgerCorrupt(f"the ledger at {self._place()} is damaged: {reason}. {_RESTORE}") from None
             remedy = "Wait for the other process to finish." if "lock" in reason else "Check that it exists and can be written."
             text = f"the ledger at {self._place()} cannot be used: {reason}. {remedy}"
             raise LedgerUnavailable(text, uncertain=self._committing) from None
+
+
+def append(connection: sa.Connection, *row: Any) -> None:
+    """Write a row, in the order of the table's columns."""
+    if connection.dialect.name == "sqlite":
+        _driver(connection).execute(_INSERT, row)
+    else:
+        connection.execute(table.insert(), dict(zip(table.c.keys(), row, strict=True)))
 
 
 def _is_in_memory(url: sa.URL) -> bool:
@@ -248,7 +264,12 @@ def _sqlite_connect(connection: Any, _record: Any) -> None:
 
 
 def _sqlite_begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITE) else "BEGIN")
+    _driver(connection).execute("BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITE) else "BEGIN")
+
+
+def _driver(connection: sa.Connection) -> Any:
+    """SQLite's own connection: SQLAlchemy takes ten times as long as a short statement itself."""
+    return connection.connection.driver_connection
 
 
 def _postgres_begin(connection: sa.Connection) -> None:

@@ -101,8 +101,8 @@ class IndependentNoise(AdditiveMechanism):
     law_of_noise: ClassVar[SymmetricLaw]
 
     def noise(self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy) -> NDArray[np.int64]:
-        flat, wide = fractions.reshape(-1), np.broadcast_to(scale, fractions.shape).reshape(-1)
-        return rounded(self.law_of_noise, flat, wide, entropy).reshape(fractions.shape)
+        wide = scale if scale.shape == fractions.shape else np.broadcast_to(scale, fractions.shape)
+        return rounded(self.law_of_noise, fractions.reshape(-1), wide.reshape(-1), entropy).reshape(fractions.shape)
 
 
 def grid_of(scale: float) -> float:

@@ -20,10 +20,11 @@ the theorem above holds with a = -c, b = c: D = 2c under REPLACE_ONE, c under AD
 import abc
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 
@@ -143,6 +144,12 @@ class ClippedScores(Query):
             object.__setattr__(self, "score", PairedScore(score, reference, self.ranges, str(self.worst)))
         object.__setattr__(self, "ranges", ((-c, c),) * self.metrics)
 
+    def about(self, subject: Any) -> Self:
+        """The same question about another subject, whose arguments need not be checked a second time."""
+        other = copy.copy(self)
+        object.__setattr__(other, "subject", copy_mutable(subject))
+        return other
+
     @abc.abstractmethod
     def origins(self) -> tuple[float, ...]:
         """The point of each metric's range that counts as zero."""
@@ -153,16 +160,7 @@ class ClippedScores(Query):
         return len(self.ranges)
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        weights, k = [Fraction(weight) for weight in self.weights or ()], self.max_records_per_unit
-        units = []
-        for (lower, upper), origin, weight in zip(self.ranges, self.origins(), weights, strict=True):
-            a, b = Fraction(lower) - Fraction(origin), Fraction(upper) - Fraction(origin)
-            replaced, added = k * (b - a) + (k - 1) * max(a, -b, Fraction(0)), k * max(abs(a), abs(b))
-            units.append((replaced if adjacency.replaces else added) / weight)
-        largest = max(units)
-        l1, linf = largest * sum(weights), largest * max(weights)
-        scale = tuple(float(unit / largest) for unit in units)
-        return Sensitivity(rounded_up(l1), root_up(largest**2 * sum(weight**2 for weight in weights)), rounded_up(linf), scale)
+        return _box(self.ranges, tuple(self.origins()), tuple(self.weights or ()), self.max_records_per_unit, adjacency.replaces)
 
     def release_event(self, event: Event, adjacency: Adjacency) -> Event:
         if self.role is None or event.free:
@@ -212,6 +210,20 @@ class ClippedScores(Query):
 
         total = score_evaluation.score_records(self.score, subject, view, self.metrics, reduce)
         return total if isinstance(total, Failure) else IntegerSum(total, tuple(grid.quantum for grid in grids))
+
+
+@functools.lru_cache(maxsize=64)  # every evaluation of a search asks for the same
+def _box(ranges: Sequence[tuple[float, float]], origins: Sequence[float], weighted: Sequence[float], k: int, replaces: bool) -> Sensitivity:
+    """The sensitivity of clipped scores: see the theorem above."""
+    weights, units = [Fraction(weight) for weight in weighted], []
+    for (lower, upper), origin, weight in zip(ranges, origins, weights, strict=True):
+        a, b = Fraction(lower) - Fraction(origin), Fraction(upper) - Fraction(origin)
+        replaced, added = k * (b - a) + (k - 1) * max(a, -b, Fraction(0)), k * max(abs(a), abs(b))
+        units.append((replaced if replaces else added) / weight)
+    largest = max(units)
+    l1, linf = largest * sum(weights), largest * max(weights)
+    scale = tuple(float(unit / largest) for unit in units)
+    return Sensitivity(rounded_up(l1), root_up(largest**2 * sum(weight**2 for weight in weights)), rounded_up(linf), scale)
 
 
 @checked

@@ -41,6 +41,7 @@ class Lattice:
     worst: int
 
     @classmethod
+    @functools.lru_cache(maxsize=256)  # every evaluation of a search asks for the same
     def over(cls, lower: float, upper: float, *, origin: float, worst: str | float, units: int | None, repeats: int = 1) -> Lattice:
         """The finest grid whose sums cannot overflow. The ends are rounded inward: (high - low) * quantum <= upper - lower, exactly.
 
@@ -71,7 +72,8 @@ def quantise(scores: torch.Tensor, grid: Lattice, out: torch.Tensor) -> torch.Te
     steps = out[: len(scores)]
     steps.copy_(scores)
     all_finite = scores.device.type == "cpu" and math.isfinite(float(steps.sum()))  # a finite sum has finite terms only
-    torch.add(steps.new_tensor(-grid.origin / grid.quantum), steps, alpha=1.0 / grid.quantum, out=steps)
+    offset = torch.full((), -grid.origin / grid.quantum, dtype=torch.float64, device=scores.device)
+    torch.add(offset, steps, alpha=1.0 / grid.quantum, out=steps)
     truncate(steps).clamp_(grid.low, grid.high)
     return steps if all_finite else steps.masked_fill_(~scores.isfinite(), grid.worst)
 
@@ -136,8 +138,8 @@ def _scaled_mean(sums: torch.Tensor, rows: torch.Tensor, most: int) -> torch.Ten
 def _exact_sum(steps: torch.Tensor) -> torch.Tensor:
     """int64 sum of whole float64 of at most 2^39: in blocks of 2^13 every partial sum is a whole number below 2^53, so exact."""
     even = len(steps) - len(steps) % _EXACT_BLOCK
-    blocks = steps[:even].view(-1, _EXACT_BLOCK).sum(1).to(torch.int64).sum()
-    return blocks + steps[even:].sum().to(torch.int64)
+    rest = steps[even:].sum().to(torch.int64)
+    return rest + steps[:even].view(-1, _EXACT_BLOCK).sum(1).to(torch.int64).sum() if even else rest
 
 
 def _chunks(pieces: Iterable[torch.Tensor]) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
@@ -145,8 +147,8 @@ def _chunks(pieces: Iterable[torch.Tensor]) -> Iterable[tuple[torch.Tensor, torc
     buffer: torch.Tensor | None = None
     for piece in pieces:
         size = _CHUNK.get(piece.device.type, _DEVICE_CHUNK)
-        if buffer is None or buffer.device != piece.device:
-            buffer = torch.empty(size, dtype=torch.float64, device=piece.device)
+        if buffer is None or buffer.device != piece.device or len(buffer) < min(size, len(piece)):
+            buffer = torch.empty(min(size, len(piece)), dtype=torch.float64, device=piece.device)
         for chunk in piece.split(size):
             yield chunk, buffer
 

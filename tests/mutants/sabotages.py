@@ -373,6 +373,13 @@ SABOTAGES = (
         test="tests/contracts/test_ledger_contract.py::TestSQLiteFile::test_a_rollback_is_seen_by_whoever_knew_the_newest_record[read]",
     ),
     Sabotage(
+        "what is left of a plan is told without a look at what others wrote",
+        "curator/storage.py",
+        old="            return self.version(connection) == version",
+        new="            return self.version(connection) is not None",
+        test="tests/attacks/test_holes_ledger.py::test_a_row_deleted_amid_the_ledger_is_seen_by_all_who_go_on",
+    ),
+    Sabotage(
         "a forked process takes the steps that its parent paid for",
         "integrations/opacus/accountant.py",
         old="        self._paid = iter(())  # what",
