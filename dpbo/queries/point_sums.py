@@ -218,7 +218,7 @@ class ClusterSums(PointSums):
         return torch.tensor([0] + [1] * self.dimension).repeat(len(self.centers))
 
     def rows_together(self, device: str) -> int:
-        return chunk_rows(2 * (self.dimension + len(self.centers)), device, _MOST_TOGETHER)
+        return chunk_rows(self.dimension + len(self.centers), device, _MOST_TOGETHER)
 
     def public_inputs(self) -> dict[str, Any]:
         return {**super().public_inputs(), "components": len(self.centers), "weights": list(self.weights)}
@@ -245,22 +245,21 @@ class ClusterSums(PointSums):
         C, offset = (part.to(device, non_blocking=True) for part in (self.centers, offset))
 
         rows = self.rows_together(device.type)
-        nearest, top = np.empty((len(C), rows)), np.empty(rows)
+        nearest = torch.empty(len(C), rows, dtype=torch.float64)  # a place for the distances of each chunk, and what becomes of them
 
         def on_cpu(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-            k, counted = Z.numpy(), valid.numpy()
-            np.matmul(C.numpy(), k, out=nearest)
-            np.subtract(nearest, offset.numpy(), out=nearest)
-            nearest.max(0, out=top)
-            np.greater_equal(nearest, top, out=nearest, casting="unsafe")  # 1 where a centre is nearest, else 0
-            count = np.count_nonzero(counted)
+            k, marks = Z.numpy(), nearest.numpy()
+            np.matmul(C.numpy(), k, out=marks)
+            nearest.sub_(offset)
+            nearest.ge_(nearest.amax(0))  # 1 where a centre is nearest, else 0
+            count = np.count_nonzero(valid.numpy())
             if count < rows:
-                np.multiply(nearest, counted, out=nearest)
-            counts = nearest.sum(1)
+                nearest.mul_(valid)
+            counts = marks.sum(1)
             if counts.sum() != count:  # of several centres that are nearest the first counts
-                np.multiply(nearest, nearest.cumsum(0) == 1.0, out=nearest)
-                counts = nearest.sum(1)
-            return torch.from_numpy(np.column_stack([counts, nearest @ k.T]).astype(np.int64)).flatten()
+                nearest.mul_(nearest.cumsum(0) == 1.0)
+                counts = marks.sum(1)
+            return torch.from_numpy(np.column_stack([counts, marks @ k.T]).astype(np.int64)).flatten()
 
         def on_device(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
             closeness = (C @ Z).sub_(offset)
