@@ -10,6 +10,7 @@ from scipy.optimize import minimize, rosen, rosen_der
 from dpbo.acquisition import designs, suggest_gradient_points
 from dpbo.acquisition.gradient_design import GradientTrace, fewest_gradient_points
 from dpbo.acquisition.lbfgs import DeviceSearch, minimise
+from dpbo.errors import InputError
 from dpbo.models import GradientPosterior
 from dpbo.models.kernels import RBF, Matern52
 from tests.unit.models.kernels import DOUBLE, KERNELS
@@ -39,6 +40,24 @@ def adam(history, theta, b, steps=1000):
         Z.grad = trace.value_and_gradient(Z.detach())[1]
         optimiser.step()
     return Z.detach()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_one_design_on_a_cpu_has_the_value_and_slope_that_a_batch_of_one_and_differences_give(name):
+    trace, Z = GradientTrace(posterior(name), 0.1 * torch.randn(D, dtype=DOUBLE)), 0.3 * torch.randn(D + 1, D, dtype=DOUBLE)
+    alone, batch = trace.value_and_gradient(Z), trace.value_and_gradient(Z[None])
+    for one, many in zip(alone, batch, strict=True):
+        torch.testing.assert_close(one, many[0], rtol=1e-7, atol=1e-9)
+    step = 1e-5 * torch.randn(D + 1, D, dtype=DOUBLE)
+    difference = float(trace.value(Z + step) - trace.value(Z - step))
+    assert difference == pytest.approx(2.0 * float((alone[1] * step).sum()), rel=1e-3, abs=1e-9)
+
+
+def test_points_upon_each_other_without_noise_are_refused():
+    history = GradientPosterior(KERNELS["rbf"](D), 0.0, jitter=1e-300)
+    history.append(torch.eye(D, dtype=DOUBLE))
+    with pytest.raises(InputError, match="jitter"):
+        GradientTrace(history, torch.zeros(D, dtype=DOUBLE)).value_and_gradient(torch.full((20, D), 0.3, dtype=DOUBLE))
 
 
 @pytest.mark.parametrize(("name", "b"), [("rbf", D + 2), ("matern-scaled", D + 1), ("poly2", 2)])
