@@ -57,7 +57,7 @@ def lattice_design(kernel: Kernel, start: Annotated[torch.Tensor, _START], *, to
         raise InputError("kernel", type(kernel).__name__, "stationary, with the same values for points equally far apart")
 
     def trace(pattern: GradientPosterior, thetas: torch.Tensor) -> float:
-        return max(float(pattern.covariance(theta).diagonal().sum()) for theta in thetas)
+        return float(pattern.covariance(thetas).diagonal(dim1=-2, dim2=-1).sum(-1).max())
 
     def pattern(size: float) -> GradientPosterior:
         return GradientPosterior(kernel, 0.0, jitter=_JITTER).conditioned_on(size * corners)
