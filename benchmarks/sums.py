@@ -34,7 +34,7 @@ def compared(smoke: bool, seed: int) -> list[tuple[str, float, float, float]]:
     for n, d, clipped in ((10**6, 2, False), (10**5, 16, False), (10**5, 16, True)):
         X, centers = _clusters(n // (1000 if smoke else 1), d, CLUSTERS, generator)
         ball = Ball(float(X.norm(dim=1).max()) * (0.8 if clipped else 1.01))
-        query = ClusterSums(d, ball=ball, centers=ball.inward(centers))
+        query = ClusterSums(d, ball=ball, centers=ball.inward(centers), keep=True)
         lloyd = KMeans(CLUSTERS, init="random", n_init=1, max_iter=STEPS, tol=0.0, algorithm="lloyd", random_state=seed)
         work = functools.partial(_steps, query, X, lloyd.fit(X.numpy()).n_iter_)
         ours, theirs = interleaved(work, functools.partial(lloyd.fit, X.numpy()), repetitions=repetitions)

@@ -158,7 +158,7 @@ def lattice_chunks(
             k, valid = _whole(Z, ball.norm, steps)
         else:
             moved.copy_(chunk)
-            k, valid = _whole(deterministic_matmul(matrix, Z)[:d].mul_(steps), ball.norm, steps)
+            k, valid = _whole(deterministic_matmul(matrix, Z.contiguous())[:d].mul_(steps), ball.norm, steps)
         if count < rows:
             k[:, count:], valid[count:] = 0.0, False
         yield k, valid

@@ -173,17 +173,19 @@ class ClusterSums(PointSums):
     The nearest centre is found with rounded centres: clamped to 1e100, each coordinate a multiple of a power of two with m bits beside the
     centre's largest, m from 20 to 33. With d 2^m 2^b <= 2^53 for a record's coordinates of b <= 20 bits, products of centres and records
     are exact in every order, on every device and library, so the centre that a record counts at depends on its own lattice vector alone.
-    DPLloyd (Blum, Dwork, McSherry & Nissim 2005) is the cube with l1 noise. Cost: 4 n K d flops. On a CPU the curator keeps the records'
-    clipped places for the next step in the same ball: 4 n d bytes, and a step reads these alone.
+    DPLloyd (Blum, Dwork, McSherry & Nissim 2005) is the cube with l1 noise. Cost: 4 n K d flops.
 
     Args:
         centers: shape `K x d`, float64, in the ball's coordinates; stored rounded, as above.
         weights: (q, m), each from 1e-3 to 1e3: a block of twice the weight gets half the noise.
+        keep: whether the curator of records on a CPU keeps their clipped places, 4 n d bytes, for the next step that has this very ball.
+            The records and the ball must not change meanwhile.
         dimension, ball, vectors: as in `PointSums`.
     """
 
     centers: Annotated[torch.Tensor, FLOAT64] = field(kw_only=True)
     weights: tuple[BlockWeight, BlockWeight] = field(default=(1.0, 1.0), kw_only=True)
+    keep: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -227,7 +229,7 @@ class ClusterSums(PointSums):
         return lattice_chunks(X, self.ball, resolution.bits, self.rows_together(X.device.type), by_record=True)
 
     def _total_of_view(self, view: View, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
-        if self.vectors is not None or view.device.type != "cpu":
+        if not self.keep or self.vectors is not None or view.device.type != "cpu":
             return super()._total_of_view(view, pieces)
         resolution, rows = self.resolution(view.public_units), self.rows_together("cpu")
 
@@ -236,7 +238,7 @@ class ClusterSums(PointSums):
 
         total, sum_of = torch.zeros(len(self.coordinate_scale()), dtype=torch.int64), self.chunk_sum(resolution, view.device)
         Z = torch.empty(rows, self.dimension, dtype=torch.float64).T
-        for whole, valid in view.keep((self.ball, resolution.bits, rows), places):
+        for whole, valid in view.keep((self.ball, self.dimension, resolution.bits, rows), places):
             total += sum_of(Z.copy_(whole), valid)
         return total << self._shifts(resolution)
 

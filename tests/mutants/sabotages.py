@@ -138,6 +138,13 @@ SABOTAGES = (
         test="tests/unit/queries/test_mixture_moments.py::TestSplit::test_worst_case_attains_the_sensitivity",
     ),
     Sabotage(
+        "kept places of narrow records answer a question about wider ones",
+        "queries/point_sums.py",
+        old="view.keep((self.ball, self.dimension, resolution.bits, rows), places)",
+        new="view.keep((self.ball, resolution.bits, rows), places)",
+        test="tests/unit/queries/test_point_sums.py::test_kept_places_of_narrow_records_answer_no_question_about_wider_ones",
+    ),
+    Sabotage(
         "kept places are taken for those of other records",
         "curator/records.py",
         old="if found is None or found[0] is not self.container or found[1] != key:",

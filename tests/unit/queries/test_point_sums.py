@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Source
 from dpbo.curator.records import PrivateView
+from dpbo.errors import PrivateFailure
 from dpbo.mechanisms import NoNoise
 from dpbo.queries.ball import Ball
 from dpbo.queries.point_sums import ClusterSums, SecondMoment
@@ -147,13 +148,34 @@ def test_kept_places_are_those_of_the_same_records_and_ball(norm):
     view = PrivateView.of(X, PrivacyUnit("record"), units_are_public=True)
     first, second = Ball(1.0, norm=norm), Ball(1.5, norm=norm)
     for ball, shift, records in ((first, 0.0, X), (first, 0.3, X), (second, 0.3, X), (first, 0.1, X), (first, 0.1, 2.0 * X)):
-        query = ClusterSums(2, ball=ball, centers=CENTERS + shift)
+        query = ClusterSums(2, ball=ball, centers=CENTERS + shift, keep=True)
         seen = view if records is X else dataclasses.replace(view, container=records)
         expected = query._total([records], len(records))
         assert exact_sum(query, seen) == expected.tolist()
     X.mul_(0.5)
     assert exact_sum(query, view) == query._total([X], len(X)).tolist()
     assert not pickle.loads(pickle.dumps(view))._kept, "workers are sent the records alone"
+
+
+@pytest.mark.attack("A5", "A9")
+def test_kept_places_of_narrow_records_answer_no_question_about_wider_ones():
+    """Else a record would be repeated in each coordinate, and be five times as long as a ball's radius."""
+    ball, load = Ball(1.0), Source(lambda: torch.ones(1000, 1, dtype=torch.float64))
+    curator = make(load)
+    narrow, wide = (ClusterSums(d, ball=ball, centers=torch.zeros(1, d, dtype=torch.float64), keep=True) for d in (1, 25))
+    curator.evaluate(narrow)
+    with pytest.raises(PrivateFailure):
+        curator.evaluate(wide)
+
+
+def test_without_keep_a_question_is_about_the_records_as_they_are():
+    records = np.full((100, 2), 0.5)
+    view = PrivateView.of(records, PrivacyUnit("record"), units_are_public=True)
+    query = ClusterSums(2, ball=Ball(1.0), centers=CENTERS)
+    before = exact_sum(query, view)
+    records[0] = 0.0
+    assert exact_sum(query, view) != before
+    assert not view._kept
 
 
 def test_of_centres_equally_near_the_first_counts_the_record():
