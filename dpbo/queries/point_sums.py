@@ -133,6 +133,7 @@ class PointSums(Query):
         return records if self.vectors is None else self.vectors(records)
 
     def _total_of_view(self, view: View, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
+        """The sum over the pieces that a view's records make."""
         return self._total(pieces, view.public_units)
 
     def _total(self, pieces: Iterable[torch.Tensor], units: int | None) -> torch.Tensor:
@@ -246,7 +247,15 @@ class ClusterSums(PointSums):
         offset = math.ldexp(0.5, resolution.bits) * self.centers.square().sum(1, keepdim=True)
         C, offset = (part.to(device, non_blocking=True) for part in (self.centers, offset))
 
-        rows = self.rows_together(device.type)
+        def on_device(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+            closeness = (C @ Z).sub_(offset)
+            nearest = torch.zeros_like(closeness).scatter_(0, closeness.argmax(0, keepdim=True), valid.to(torch.float64).unsqueeze(0))
+            rows = torch.cat([torch.ones_like(Z[:1]), Z])
+            return product(nearest, rows, resolution.bits).flatten()
+
+        if device.type != "cpu":
+            return on_device
+        rows = self.rows_together("cpu")
         nearest = torch.empty(len(C), rows, dtype=torch.float64)  # a place for the distances of each chunk, and what becomes of them
 
         def on_cpu(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
@@ -263,13 +272,7 @@ class ClusterSums(PointSums):
                 counts = marks.sum(1)
             return torch.from_numpy(np.column_stack([counts, marks @ k.T]).astype(np.int64)).flatten()
 
-        def on_device(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-            closeness = (C @ Z).sub_(offset)
-            nearest = torch.zeros_like(closeness).scatter_(0, closeness.argmax(0, keepdim=True), valid.to(torch.float64).unsqueeze(0))
-            rows = torch.cat([torch.ones_like(Z[:1]), Z])
-            return product(nearest, rows, resolution.bits).flatten()
-
-        return on_cpu if device.type == "cpu" else on_device
+        return on_cpu
 
     def _scaled_weights(self) -> tuple[float, float]:
         least = min(self.weights)

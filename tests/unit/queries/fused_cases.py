@@ -109,7 +109,7 @@ def removals_apart(dimension, rows, *, device="cpu", one_pass=True, columns=37):
         draw = torch.Generator().manual_seed(units)
         Y, W = (torch.randn(*shape, generator=draw, dtype=torch.float64) for shape in ((columns, units), (dimension, columns)))
         whole = total(Y)
-        for i in (0, rows - 1, units - 1):
+        for i in (0, rows // 2, rows - 1, rows, units - 1):
             left, alone = total(torch.cat([Y[:, :i], Y[:, i + 1 :]], 1)), total(Y[:, i : i + 1])
             if not alone.any() or not torch.equal(whole - left, alone):
                 apart.append((units, i))
