@@ -9,6 +9,8 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
+# Bytecode is kept, also where the environment says otherwise: the tests start some hundred processes that import dpbo.
+export PYTHONDONTWRITEBYTECODE :=
 # What BoTorch compiles at first use; beside the clone's other output, so that no lock of another, killed process is waited for.
 export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 
@@ -22,7 +24,9 @@ quick: lint
 	$(BIN)/python -m tools.quick
 
 # Every test once, but for the deep ones. Two workers; of one hash seed, so that both collect the tests in one order.
-PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist worksteal -q --attacks --durations=25
+# Plugins by name, or pytest would rewrite the assertions of all modules of every package that has one, dpbo's own among them.
+PLUGINS := -p dpbo -p hypothesispytest -p pytest_cov -p timeout -p xdist
+PYTEST := PYTHONHASHSEED=0 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest $(PLUGINS) -n 2 --dist worksteal -q --attacks --durations=25
 test: lint
 	$(MAKE) --no-print-directory -j 2 --output-sync=target types tests
 

@@ -1,6 +1,7 @@
 """One thread a process, before torch is imported; and noise that is the same in every run, for tests that ask for it."""
 
 import importlib
+import multiprocessing
 import os
 import signal
 import types
@@ -9,6 +10,7 @@ import pytest
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[variable] = "1"
+multiprocessing.set_forkserver_preload(["tests.preloaded"])  # processes that tests start are forked from one that has imported everything
 
 
 @pytest.fixture

@@ -6,13 +6,10 @@ import pathlib
 import sys
 import warnings
 
-IMPORTED = ["optuna", "uvicorn", "dpbo.integrations.http.cli", "dpbo.integrations.http.server", "tests.integration.searches"]
-
 
 def started(folder, log, function, *arguments):
     """A process that calls the function in the folder; what it prints is added to the file `log` there."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED)
     process = context.Process(target=_run, args=(folder, log, function, *arguments))
     process.start()
     return process

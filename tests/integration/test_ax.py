@@ -213,7 +213,7 @@ def test_a_trial_with_raw_data_is_never_released():
     assert loop.objective.remaining == 6
 
 
-@pytest.mark.parametrize("name", ["noisy", "ucb", "gradient"])
+@pytest.mark.parametrize("name", ["noisy", *(pytest.param(name, marks=pytest.mark.deep) for name in ("ucb", "gradient"))])
 def test_a_reloaded_client_goes_on_and_nothing_is_lost(tmp_path, name):
     strategies = {
         "noisy": lambda: noisy_improvement(initial=3),

@@ -76,7 +76,7 @@ def test_it_finds_a_good_tree_in_a_mixed_space():
     assert str(search.statement().guarantee).startswith("(3.000, 1e-06)-DP")
 
 
-@pytest.mark.parametrize("strategy", ["turbo", "saas"])
+@pytest.mark.parametrize("strategy", ["turbo", pytest.param("saas", marks=pytest.mark.deep)])
 def test_other_ways_to_look_are_resumed_like_the_first(strategy, tmp_path):
     terms = {"strategy": strategy, "ledger": str(tmp_path / "l.db"), "dataset": "trees"}
     first = fitted(**terms)

@@ -141,6 +141,7 @@ def test_sparse_tables_with_a_bad_record_and_a_number_of_numpys():
     assert short(test_size=np.int64(1200)).fit(X, Y).statement().units == 1200
 
 
+@pytest.mark.deep
 def test_scikit_learns_own_checks():
     """All but those that ask for what a private search must not or cannot do."""
     search = DPSearch(TREE, {"max_depth": [1, 2, 3]}, budget=Budget(50.0, 1e-6), n_iter=2, n_initial=2, test_size=0.5, allow_repeated=True)

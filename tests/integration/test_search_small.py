@@ -59,7 +59,9 @@ def test_it_tunes_for_the_protected_population_where_the_free_choice_does_not():
     assert len(search.results_["cv_score"]) == len(search.results_["params"]) >= 7
 
 
-@pytest.mark.parametrize("settings", [WEIGHTED, LISTED, {}], ids=["weighted_cv", "list", "auto"])
+@pytest.mark.parametrize(
+    "settings", [pytest.param(WEIGHTED, marks=pytest.mark.deep), LISTED, {}], ids=["weighted_cv", "list", "auto, which takes weighted_cv"]
+)
 def test_it_is_resumed_and_pays_once(settings, tmp_path):
     kept = {"dataset": "few", "ledger": str(tmp_path / "l.db"), "allow_repeated": False, **settings}
     first, again = (make(**kept).fit(*TRAIN, *PROTECTED) for _ in range(2))

@@ -10,12 +10,13 @@ import torch
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 FILES = [file for file in sorted(FOLDER.rglob("*.py")) if "def main(arguments" in file.read_text()]
 NAMES = [".".join(file.relative_to(FOLDER).with_suffix("").parts) for file in FILES]
-# They take 4 to 20 s.
+# They take 1 to 20 s.
 DEEP = [
     "__main__",
     "asynchronous",
     "dpsearch",
     "dpsgd_tuning",
+    "gibo_step",
     "machines",
     "main_job",
     "paired_search",
@@ -23,6 +24,7 @@ DEEP = [
     "papers.dpgibo",
     "papers.kusner",
     "papers.po_gp_ucb",
+    "selection",
     "small_data",
     "strategies",
 ]

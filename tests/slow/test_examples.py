@@ -21,6 +21,7 @@ def test_the_five_tasks_are_short():
         assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 40, name
 
 
+@pytest.mark.deep
 def test_four_mixed_parameters_of_a_boosting_model():
     from examples.adult_boosting import tuned
 
@@ -40,6 +41,7 @@ def test_without_adult_it_says_where_it_looked(monkeypatch):
         runpy.run_path(str(EXAMPLES / "adult_boosting.py"), run_name="__main__")
 
 
+@pytest.mark.deep
 @pytest.mark.skipif("DPBO_DATA" not in os.environ, reason="the variable DPBO_DATA names no folder with Adult")
 def test_the_same_on_adult(capsys):
     runpy.run_path(str(EXAMPLES / "adult_boosting.py"), run_name="__main__")
@@ -119,6 +121,7 @@ def test_f1_over_a_gp_of_jointly_released_cells():
     assert "(3.000, 1e-06)-DP" in str(curator.statement())
 
 
+@pytest.mark.deep
 def test_what_others_released_warms_up_the_next_search():
     from examples.warm_start import embedded_table, guided_by_teams
 
@@ -129,6 +132,7 @@ def test_what_others_released_warms_up_the_next_search():
     assert narrow < 0.8 * wide
 
 
+@pytest.mark.deep
 def test_an_optuna_study_stops_by_itself_and_recommends_by_the_mean():
     import optuna
 
@@ -142,6 +146,7 @@ def test_an_optuna_study_stops_by_itself_and_recommends_by_the_mean():
     assert curator.ledger.used() == {"search": 12, "final": 1}
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search, which BoTorch tries again
 def test_an_ax_experiment_generates_what_can_be_paid_for():
     import dpbo.integrations.ax  # noqa: F401  # it loads Ax without the warnings of Ax's own imports

@@ -8,8 +8,10 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from dpbo import Budget, Curator
 from dpbo.__main__ import main
 
 
@@ -24,7 +26,7 @@ def printed(*arguments):
 def job(tmp_path_factory):
     """A small main job with a ledger, a picture and a JSON file: its folder, and what it printed."""
     folder = tmp_path_factory.mktemp("job")
-    status, out, err = printed("--candidates", 6, "--ledger", folder / "l.db", "--plot", folder / "p.png", "--json", folder / "o.json")
+    status, out, err = printed("--candidates", 4, "--ledger", folder / "l.db", "--plot", folder / "p.png", "--json", folder / "o.json")
     assert status == 0
     assert err == "", "silent where there is no terminal"
     return folder, out
@@ -75,16 +77,19 @@ def test_the_ledger_can_be_shown_verified_and_exported(job):
         assert "(1.000, 0.0)-DP" in out
 
 
+@pytest.mark.deep
 def test_running_again_finds_it_done_and_charges_nothing(job):
     folder, first = job
-    _, again, _ = printed("--candidates", 6, "--ledger", folder / "l.db")
+    _, again, _ = printed("--candidates", 4, "--ledger", folder / "l.db")
     assert again == first, "and the head has not moved"
 
 
-def test_bad_input_is_one_line_and_exit_1(job, tmp_path):
+def test_bad_input_is_one_line_and_exit_1(tmp_path):
+    records, budget = np.zeros((9, 1)), Budget(1.0, 1e-6)
+    Curator(records, unit="record", adjacency="replace-one", budget=budget, dataset="others", ledger=tmp_path / "l.db")
     (tmp_path / "x.db").write_text("not a database " * 100)
     for arguments, message in {
-        ("--candidates", "7", "--ledger", job[0] / "l.db"): "LedgerMismatch",
+        ("--ledger", tmp_path / "l.db"): "LedgerMismatch",
         ("--epsilon", "0"): "epsilon",
         ("--delta", "1.5"): "delta",
         ("--seed", "-1"): "seed",

@@ -12,10 +12,8 @@ NOTEBOOKS = sorted((pathlib.Path(__file__).parents[2] / "notebooks").glob("*.py"
 
 
 @pytest.mark.usefixtures("seeded_noise")
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=[pytest.mark.deep] * (path.stem != "quickstart"), id=path.stem) for path in NOTEBOOKS],
-)
+@pytest.mark.deep
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_notebook(path, monkeypatch):
     import matplotlib.pyplot as plt
 

@@ -286,7 +286,10 @@ def device():
         yield shadow
 
 
-@pytest.mark.parametrize("name", [PARETO if name == "Pareto" else name for name in (*THERE, *HERE)])
+SLOW = {name: pytest.param(name, marks=pytest.mark.deep) for name in ("DPGIBO with a tolerance", "gradient points, turned")}
+
+
+@pytest.mark.parametrize("name", [{"Pareto": PARETO, **SLOW}.get(name, name) for name in (*THERE, *HERE)])
 def test_results_are_the_cpus_and_lie_where_the_inputs_do(name, request):
     case, there = (THERE | HERE)[name], Gpu() if torch.cuda.is_available() else request.getfixturevalue("device")
     found, expected = case(there), case(Cpu())

@@ -89,6 +89,7 @@ def test_parallel_coordinates_have_a_line_for_each_configuration(run):
     assert {"0.001", "1", "10", "rbf", "poly", "linear"} <= {text.get_text() for text in axes.texts}
 
 
+@pytest.mark.deep
 def test_an_optuna_study_and_a_search_draw_the_same_values(run):
     made = objective(evaluations=6)
     study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner(), sampler=NoiseAwareSampler(SPACE))

@@ -79,7 +79,7 @@ def test_values_that_carry_a_gradient_are_refused_by_name():
                 propose(CONTINUOUS, *told, seed=1)
 
 
-@pytest.mark.parametrize("name", ["qlognei", "trust region", pytest.param("sparse", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("name", ["qlognei", *(pytest.param(name, marks=pytest.mark.deep) for name in ("trust region", "sparse"))])
 def test_a_search_finds_the_peak_of_noisy_values(name):
     X, Y, Yvar = _observed(CONTINUOUS, 8, seed=3)
     generator = torch.Generator().manual_seed(5)

@@ -340,7 +340,7 @@ def test_workers_get_copies_and_a_change_there_stops_the_curator():
     sent.records[0].mul_(0.0)
     assert view.records[0].sum() > 0
     curator = make(Source(load_records))
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=get_context("forkserver")) as pool:
         with pytest.raises(PrivateFailure, match="in place"):
             curator.submit(mean(halve), pool).result(timeout=300)
         with pytest.raises(PrivateFailure, match="in place"):

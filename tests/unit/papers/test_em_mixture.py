@@ -229,10 +229,10 @@ NOT_APPLICABLE = {
 }
 
 
-DEEP = [pytest.param(kind, marks=pytest.mark.deep) for kind in (DPKMeans, DPLloyd)]
+DEEP = [pytest.param(kind, marks=pytest.mark.deep) for kind in (DPFactorAnalysis, DPKMeans, DPLloyd)]
 
 
-@pytest.mark.parametrize("kind", [DPGaussianMixture, DPFactorAnalysis, *DEEP])
+@pytest.mark.parametrize("kind", [DPGaussianMixture, *DEEP])
 def test_scikit_learns_own_checks(kind):
     """With a large budget: scikit-learn's data sets have 20 to 100 rows. A check that fails and is not in the list raises."""
     settings: dict[str, Any] = {"budget": Budget.gdp(20.0), "radius": 10.0, "random_state": 0}

@@ -89,6 +89,7 @@ def spilled(instructions):
     return sum(name.startswith(("LDL", "STL")) for name in instructions)
 
 
+@pytest.mark.deep
 def test_no_width_spills_and_instructions_leave_time_to_read(tmp_path):
     for width, least in ROOF.items():
         registers, instructions, loops = gradient_code(90, width, ragged=False, folder=tmp_path)
@@ -96,6 +97,7 @@ def test_no_width_spills_and_instructions_leave_time_to_read(tmp_path):
         assert share_of_reading(width, instructions, loops) >= least, width
 
 
+@pytest.mark.deep
 def test_moments_spill_nowhere_and_take_few_instructions_a_record(tmp_path):
     for dimension, components, covariance in ((2, 5, "full"), (2, 10, "full"), (9, 3, "diag")):
         _, instructions, loops = moments_code(90, dimension, components, covariance, tmp_path)

@@ -6,7 +6,10 @@ import importlib
 from tests.slow.ledger import test_killed
 from tests.slow.ranks import jobs
 
-for name in ("psycopg", "benchmarks.asynchronous", "benchmarks.machines", "examples.parallel_torch", "tests.slow.ledger.test_processes"):
+for name in (
+    "optuna", "psycopg", "uvicorn", "benchmarks.asynchronous", "benchmarks.machines", "dpbo.integrations.http.cli",
+    "dpbo.integrations.http.server", "examples.parallel_torch", "tests.integration.searches", "tests.slow.ledger.test_processes",
+):  # fmt: skip
     importlib.import_module(name)
 with contextlib.suppress(Exception):  # the tests themselves say what fails
     test_killed.small(None)
