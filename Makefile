@@ -24,7 +24,7 @@ quick: lint
 	$(BIN)/python -m tools.quick
 
 # Every test once, but for the deep ones. Two workers; of one hash seed, so that both collect the tests in one order.
-# Plugins by name, or pytest would rewrite the assertions of all modules of every package that has one, dpbo's own among them.
+# Plugins by name, or pytest would rewrite the assertions of every module of the packages that have one, anyio among them.
 PLUGINS := -p dpbo -p hypothesispytest -p pytest_cov -p timeout -p xdist
 PYTEST := PYTHONHASHSEED=0 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest $(PLUGINS) -n 2 --dist worksteal -q --attacks --durations=25
 test: lint

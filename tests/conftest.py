@@ -10,7 +10,7 @@ import pytest
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[variable] = "1"
-multiprocessing.set_forkserver_preload(["tests.preloaded"])  # processes that tests start are forked from one that has imported everything
+multiprocessing.set_forkserver_preload(["tests.preloaded"])  # forkserver: processes are forked from one that has imported it
 
 
 @pytest.fixture

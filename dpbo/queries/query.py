@@ -42,7 +42,7 @@ class View(Protocol):
         take: the records at these positions, in the records' own container.
         storages: data pointers of the records' tensors, to recognise a score that is a view of the records.
         single: the view of one record.
-        keep: `keep(key, make)` gives what `make()` computed from the records. It is computed once and kept until another key is asked for.
+        keep: `keep(key, make)` gives what `make()` computed, which is kept until another key is asked for or the records change.
         poisson_sample: the view of a fresh sample that takes each unit with probability `rate`; `public_units` stays that of all units.
     """
 

@@ -68,7 +68,8 @@ def caught(sabotage: Sabotage) -> str:
         file.write_text(sabotage.applied(file.read_text()))
         shutil.rmtree(file.parent / "__pycache__", ignore_errors=True)  # a change of the same length within a second would not be seen
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "", "-p", "no:cacheprovider", sabotage.test]
-        environment = {**os.environ, "PYTHONPATH": str(home), "PYTHONHASHSEED": "0"}
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # of a run that tries sabotages
+        environment = {**ours, "PYTHONPATH": str(home), "PYTHONHASHSEED": "0"}
         try:
             done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=SECONDS)
         except subprocess.TimeoutExpired:

@@ -26,7 +26,7 @@ def printed(*arguments):
 def job(tmp_path_factory):
     """A small main job with a ledger, a picture and a JSON file: its folder, and what it printed."""
     folder = tmp_path_factory.mktemp("job")
-    status, out, err = printed("--candidates", 4, "--ledger", folder / "l.db", "--plot", folder / "p.png", "--json", folder / "o.json")
+    status, out, err = printed("--candidates", 6, "--ledger", folder / "l.db", "--plot", folder / "p.png", "--json", folder / "o.json")
     assert status == 0
     assert err == "", "silent where there is no terminal"
     return folder, out
@@ -80,7 +80,7 @@ def test_the_ledger_can_be_shown_verified_and_exported(job):
 @pytest.mark.deep
 def test_running_again_finds_it_done_and_charges_nothing(job):
     folder, first = job
-    _, again, _ = printed("--candidates", 4, "--ledger", folder / "l.db")
+    _, again, _ = printed("--candidates", 6, "--ledger", folder / "l.db")
     assert again == first, "and the head has not moved"
 
 

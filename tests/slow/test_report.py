@@ -183,7 +183,7 @@ def test_the_page_stands_alone_whatever_it_is_made_of(ledger, tmp_path):
             dpbo.report(source)
 
 
-@pytest.mark.parametrize("strategy", ["bo", pytest.param("list", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("strategy", ["bo", "list"])
 def test_a_fitted_search_reports_what_it_recommends(strategy, tmp_path):
     X = np.random.default_rng(0).normal(size=(300, 2))
     y, space = X[:, 0] > 0, {"C": scipy.stats.loguniform(1e-2, 1e2), "kernel": ["rbf", "linear"]}
