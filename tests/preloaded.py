@@ -10,8 +10,8 @@ for name in (
     "optuna", "psycopg", "uvicorn", "benchmarks.asynchronous", "benchmarks.machines", "dpbo.integrations.http.cli",
     "dpbo.integrations.http.server", "examples.parallel_torch", "tests.integration.searches", "tests.slow.ledger.test_processes",
 ):  # fmt: skip
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # the tests themselves say what fails
         importlib.import_module(name)
-with contextlib.suppress(Exception):  # the tests themselves say what fails
+with contextlib.suppress(Exception):
     test_killed.small(None)
     jobs.everything(None)  # both on ledgers in memory
