@@ -17,6 +17,7 @@ import gpytorch
 import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, PolynomialKernel, RBFKernel, ScaleKernel
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from dpbo.errors import InputError
 from dpbo.validation import checked
@@ -245,6 +246,33 @@ class Quadratic(KernelDerivatives):
         return ((X * X).sum(-1) + self.offset).square()
 
 
+class ClampFromInside(TorchFunctionMode):
+    """Meanwhile `clamp` has the derivative 1 also where its argument equals a bound.
+
+    GPyTorch clamps squared distances at 0 against rounding. Where two points meet, the distance is exactly 0, and torch 2.14 and newer
+    take the derivative of the clamp to be 0 there: the kernel would seem to have no curvature. A squared distance is never below 0, so
+    its clamp is the identity, whose derivative is 1.
+    """
+
+    _NAMES = frozenset({"clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "clip_"})
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name not in self._NAMES:
+            return func(*args, **(kwargs or {}))
+        clamped = _clamp(*args, **(kwargs or {}))
+        return args[0].copy_(clamped) if name.endswith("_") else clamped
+
+
+def _clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    clamped = x
+    if min is not None:
+        clamped = torch.where(clamped >= min, clamped, min)
+    if max is not None:
+        clamped = torch.where(clamped <= max, clamped, max)
+    return clamped
+
+
 class Autodiff(KernelDerivatives):
     """Any other GPyTorch kernel, differentiated by torch.func: reverse over reverse mode.
 
@@ -258,7 +286,7 @@ class Autodiff(KernelDerivatives):
     def _dense(self, X: Tensor, Z: Tensor) -> Tensor:
         # one row more than needed: for X equal to Z GPyTorch shares their distances, and the derivative by Z alone is lost;
         # trace_mode, because its hand-written autograd functions do not nest
-        with gpytorch.settings.trace_mode(True):
+        with gpytorch.settings.trace_mode(True), ClampFromInside():
             return self.kernel(X, torch.cat([Z, Z[..., :1, :] + 1.0], dim=-2)).to_dense()[..., :-1]
 
     def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:

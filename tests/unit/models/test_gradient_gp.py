@@ -4,10 +4,11 @@ import pytest
 import torch
 from botorch.models.transforms.input import Normalize
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, Standardize
-from gpytorch.kernels import CosineKernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import CosineKernel, Kernel, MaternKernel, RBFKernel, ScaleKernel
 
 from dpbo.errors import InputError
 from dpbo.models import GradientGP
+from dpbo.models.kernels import kernel_derivatives
 from tests.unit.models.kernels import DOUBLE, KERNELS, Exponential
 
 D, H = 2, 1e-4
@@ -43,6 +44,40 @@ def test_against_finite_differences(kernel):
         torch.testing.assert_close(posterior.mvn.covariance_matrix, covariance, rtol=1e-3, atol=1e-3 * scale)
         gp.train()  # in training mode too
         torch.testing.assert_close(gp.gradient_posterior(X).mean, posterior.mean)
+
+
+class InverseQuadratic(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
+    """1 / (1 + |x - z|^2), as a user may write it: `clamp` keeps rounding from making the distance negative."""
+
+    def __init__(self, clamp):
+        super().__init__()
+        self.clamp = clamp
+
+    def forward(self, x1, x2, diag=False, **params):
+        differences = x1 - x2 if diag else x1.unsqueeze(-2) - x2.unsqueeze(-3)
+        return 1.0 / (1.0 + self.clamp(differences.square().sum(-1)))
+
+
+@pytest.mark.parametrize(
+    "clamp",
+    [
+        pytest.param(lambda square: square, id="none"),
+        pytest.param(lambda square: square.clamp(0.0), id="clamp"),
+        pytest.param(lambda square: torch.clamp(square, min=0.0, max=9.0), id="torch-clamp"),
+        pytest.param(lambda square: square.clamp_min(0), id="clamp-min"),
+        pytest.param(lambda square: square.clamp_min_(torch.zeros(())), id="clamp-min-in-place"),
+        pytest.param(lambda square: torch.clip(square, 0.0), id="clip"),
+    ],
+)
+def test_a_kernel_of_a_users_own_has_its_curvature_where_two_points_meet(clamp):
+    derivatives = kernel_derivatives(InverseQuadratic(clamp).double())
+    at = torch.rand(D, dtype=DOUBLE)
+    torch.testing.assert_close(derivatives.prior(at), 2.0 * torch.eye(D, dtype=DOUBLE))
+    step = 0.3 * torch.ones(D, dtype=DOUBLE)
+    r2 = float(step.square().sum())
+    off_diagonal = -8.0 * torch.outer(step, step) / (1.0 + r2) ** 3
+    expected = off_diagonal + 2.0 * torch.eye(D, dtype=DOUBLE) / (1.0 + r2) ** 2
+    torch.testing.assert_close(derivatives.mixed(at, (at + step).unsqueeze(0))[0], expected)
 
 
 def test_with_known_noise():
