@@ -33,12 +33,11 @@ test: lint
 tests: $(STAMP)
 	$(PYTEST) $(TESTS)
 
-# The unit tests with the lowest versions that pyproject.toml allows, then with the newest that the index has, whose warnings are no errors.
-matrix:
-	$(MAKE) --no-print-directory tests TESTS=tests/unit VENV=build/lowest CONSTRAINTS=constraints-lowest.txt
-	$(MAKE) --no-print-directory tests TESTS="tests/unit -o filterwarnings=default" VENV=build/newest CONSTRAINTS=
+# Every test once with the lowest, the pinned and the newest versions, on each Python that is found; writes CONTRIBUTING's table.
+matrix: $(STAMP)
+	$(BIN)/python -m tools.matrix $(MATRIX)
 
-# The same with the line coverage of dpbo, which takes a third longer.
+# Every test with the line coverage of dpbo, which takes a third longer.
 coverage: $(STAMP)
 	$(PYTEST) --cov=dpbo --cov-report=
 	$(BIN)/python -m coverage report --format=total --precision=1 | sed 's/.*/line coverage of dpbo: & %/'
