@@ -11,8 +11,8 @@ import pytest
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[variable] = "1"
 OPTIONAL = (
-    "ax", "distributed", "dp_accounting", "httpx", "IPython", "jupytext", "loky", "matplotlib", "mypy", "nbformat", "opendp", "optuna", "pandas",
-    "prompt_toolkit", "psutil", "psycopg", "starlette", "uvicorn",
+    "ax", "distributed", "dp_accounting", "httpx", "IPython", "jupytext", "loky", "matplotlib", "mypy", "nbformat", "opendp", "optuna",
+    "pandas", "prompt_toolkit", "psutil", "psycopg", "starlette", "uvicorn",
 )  # fmt: skip
 multiprocessing.set_forkserver_preload(["tests.preloaded"])  # forkserver: processes are forked from one that has imported it
 
