@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # What BoTorch compiles at first use; beside the clone's other output, so that no lock of another, killed process is waited for.
 export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 
-.PHONY: demo quick test tests matrix coverage audit mutants lint types docs notebooks pictures clean
+.PHONY: demo quick test tests matrix coverage audit mutants gpu wheels lint types docs notebooks pictures clean
 
 demo: $(STAMP)
 	$(BIN)/python -m dpbo
@@ -49,6 +49,23 @@ audit: $(STAMP)
 # Sabotages of the package, each of which its test must catch. SOME=12: a dozen that depend on the commit.
 mutants: $(STAMP)
 	$(BIN)/python -m tests.mutants $(if $(SOME),--some $(SOME))
+
+# Where there is a GPU: what needs one, then benchmarks.gpu, with results in GPU_RESULTS. Nothing is installed: PYTHON, by default that of
+# VENV where there is one, has a CUDA build of torch. GPU_TESTS, GPU_BENCHMARKS: seconds at most. WITHOUT_GPU=1 only shows that all starts.
+GPU_PYTHON := $(if $(filter file,$(origin PYTHON)),$(or $(wildcard $(BIN)/python),$(PYTHON)),$(PYTHON))
+GPU_RESULTS ?= $(or $(OUT),build/gpu)
+GPU_TESTS ?= 200
+GPU_BENCHMARKS ?= 330
+gpu:
+	$(GPU_PYTHON) -m tools.gpu --results $(GPU_RESULTS) --tests $(GPU_TESTS) --benchmarks $(GPU_BENCHMARKS) \
+		$(if $(WHEELS),--wheels $(WHEELS)) $(if $(WITHOUT_GPU),--without-gpu)
+
+# Into WHEELS, for `make gpu WHEELS=...` where pip has no index: what a Python with torch, BoTorch and scikit-learn lacks. FOR: its version.
+FOR ?= 3.12
+wheels:
+	$(PYTHON) -m pip download $(PIP_FLAGS) -q --no-deps --only-binary=:all: --implementation cp --python-version $(FOR) \
+		--platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 -c $(CONSTRAINTS) -d $(or $(WHEELS),build/wheels) \
+		SQLAlchemy opacus opt_einsum lazy-loader tqdm packaging hypothesis sortedcontainers pytest-timeout
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

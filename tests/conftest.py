@@ -1,4 +1,4 @@
-"""One thread a process, before torch is imported; and noise that is the same in every run, for tests that ask for it."""
+"""One thread a process, before torch is imported; noise that is the same in every run; and what is skipped where something is missing."""
 
 import importlib
 import multiprocessing
@@ -10,7 +10,65 @@ import pytest
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[variable] = "1"
+OPTIONAL = (
+    "ax", "distributed", "dp_accounting", "httpx", "IPython", "jupytext", "loky", "matplotlib", "mypy", "nbformat", "opendp", "optuna",
+    "pandas", "prompt_toolkit", "psutil", "psycopg", "starlette", "uvicorn",
+)  # fmt: skip
 multiprocessing.set_forkserver_preload(["tests.preloaded"])  # forkserver: processes are forked from one that has imported it
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "cuda: needs a CUDA device, and is skipped where there is none; `make gpu` runs it")
+    config.addinivalue_line("markers", "gpu: runs on a GPU where there is one, and without one, too; `make gpu` runs it")
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("cuda"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+
+
+def skip_without_library(error):
+    """Skips what cannot be imported for want of a library that dpbo itself does not need; not in CI, which has them all."""
+    if isinstance(error, ModuleNotFoundError) and error.name in OPTIONAL and not os.environ.get("CI"):
+        pytest.skip(f"needs {error.name}, which is not installed", allow_module_level=True)
+
+
+class Module(pytest.Module):
+    """A file of tests, skipped as a whole where it imports a missing library."""
+
+    def collect(self):
+        try:
+            return super().collect()
+        except self.CollectError as error:
+            skip_without_library(error.__cause__)
+            raise
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return Module.from_parent(parent, path=module_path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup():
+    """A fixture that imports a missing library skips the tests that ask for it."""
+    try:
+        return (yield)
+    except ModuleNotFoundError as error:
+        skip_without_library(error)
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call():
+    """A test that imports a missing library while it runs is skipped."""
+    try:
+        return (yield)
+    except ModuleNotFoundError as error:
+        skip_without_library(error)
+        raise
 
 
 @pytest.fixture

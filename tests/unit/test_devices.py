@@ -41,6 +41,7 @@ from dpbo.queries.point_sums import ClusterSums, SecondMoment
 from dpbo.testing import SeededEntropy
 from tests.shadow import MixedDevices, Shadow
 
+pytestmark = pytest.mark.gpu
 DOUBLE, EXACT = torch.float64, NoNoise(allow_not_private=True)
 LINE = Space(a=scipy.stats.uniform())
 MIXED = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(1, 4), kind=["x", "y"])

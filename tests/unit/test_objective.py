@@ -318,7 +318,7 @@ def test_points_far_outside_the_bounds_are_refused_before_anything_is_fitted():
             objective(make(), bounds=wrong)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_a_point_on_another_device_than_the_records_is_said_so():
     with pytest.raises(ScoreError, match=r"x is on cuda:0 and the records are on cpu: pass X.to\('cpu'\)"):
         objective(make())(X.cuda())

@@ -52,7 +52,7 @@ def test_generators_apart_never_go_back_to_a_state_that_another_thread_had_seede
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.cuda
 def test_a_gpu_in_use_is_seeded_for_a_while():
     torch.rand(1, device="cuda")
     before, drawn = _gpu_seeds(), []

@@ -4,12 +4,14 @@ import os
 
 import pytest
 
-from tests.slow.ledger import postgres, runs
+from tests.slow.ledger import runs
 
 
 @pytest.fixture(scope="session")
 def server():
     """A running PostgreSQL. Skips where it is not installed, and fails there in CI."""
+    from tests.slow.ledger import postgres  # not above: it needs psycopg, and the tests on SQLite do not
+
     home = postgres.programs()
     if home is None:
         reason = "PostgreSQL is not installed: apt-get install postgresql"

@@ -162,7 +162,7 @@ def test_equal_labels_have_one_name_and_others_another():
 NCCL = pytest.mark.skipif(torch.cuda.device_count() < 2 or not dist.is_nccl_available(), reason="needs two GPUs and NCCL")
 
 
-@pytest.mark.parametrize("name", ["on two CPUs", pytest.param("on devices", marks=NCCL)])
+@pytest.mark.parametrize("name", ["on two CPUs", pytest.param("on devices", marks=[pytest.mark.cuda, NCCL])])
 def test_partial_sums_add_up_on_devices_also_from_blocks(met, name):
     assert len(met(name)) >= 2
     for rank in met(name).values():

@@ -128,7 +128,7 @@ def test_the_fewest_points_are_the_fewest():
     assert fewest_gradient_points(history, theta, 1e-9, 2).shape == (2, D)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.cuda
 def test_on_cuda():
     theta, points = torch.zeros(D, dtype=DOUBLE), torch.randn(8, D, dtype=DOUBLE)
     chosen = []

@@ -14,7 +14,7 @@ from dpbo.queries.ball import Ball
 from dpbo.queries.mixture_moments import MixtureMoments
 from dpbo.queries.point_sums import ClusterSums, SecondMoment
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 EXACT = NoNoise(allow_not_private=True)
 D, ROWS = 3, 64
 

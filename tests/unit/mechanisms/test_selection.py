@@ -28,7 +28,7 @@ from tests.contracts import test_selection_contract as contracts
 from tests.unit.mechanisms.words import Words
 
 BOTH = [ExponentialMechanism, PermuteAndFlipMechanism]
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"))]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
 def votes(_x, records):

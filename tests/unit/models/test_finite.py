@@ -187,7 +187,7 @@ def test_sums_multiples_and_rows_of_their_own_very_far_apart():
     close(several, factor * (FORMS[matern52](r2) + 0.5 * torch.exp(-0.5 * r2)))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.cuda
 def test_on_cuda():
     candidates, X = torch.rand(N, D, dtype=DOUBLE), torch.rand(4, 1, 1, D, dtype=DOUBLE)
     here, there = (FiniteGP(candidates.to(device), matern52(0.4).to(device), NOISE, batch_shape=(3,)) for device in ("cpu", "cuda"))

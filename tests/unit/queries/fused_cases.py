@@ -7,6 +7,7 @@ trial launches succeed, whether the CPU is sent another way all the same, and wh
 """
 
 import ctypes
+import importlib.metadata
 import json
 import math
 import mmap
@@ -181,8 +182,28 @@ def product_in_one_order(a, b, dtype):
     return total
 
 
+def read_bounds_of_loops():
+    """Lets the interpreter of Triton before 3.7 run loops with numpy 2.5.
+
+    There a scalar is an array of one element, and a loop's bound is `int(array)`. numpy 2.5 reads
+    an array as a whole number only if it has no dimension. Triton 3.7 and newer remove the
+    dimension first, as is done here. Compiled kernels never come here.
+    """
+    from triton.runtime import interpreter
+
+    prepare = interpreter._patch_lang_tensor
+
+    def prepared(tensor, *scope):
+        prepare(tensor, *scope)
+        tensor.__index__ = lambda scalar: int(scalar.handle.data.squeeze())
+
+    interpreter._patch_lang_tensor = prepared
+
+
 if __name__ == "__main__":
     cpu = torch.device("cpu")
+    if tuple(map(int, importlib.metadata.version("triton").split(".")[:2])) < (3, 7):
+        read_bounds_of_loops()
     pairs = [both_sums(case, aim) for case in SUMS for aim in AIMS] + [both_sums(AT_AN_EDGE, AIMS[0], changed=at_the_edge)]
     same = [fused_sum == own for fused_sum, own in pairs]
     same += [all(gradient._works(cpu, width) for width in gradient.LAUNCHES), not gradient.can_sum_in_one_pass(cpu, 2)]

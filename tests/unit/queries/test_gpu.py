@@ -27,8 +27,8 @@ from tests.unit.queries.fused_cases import (
     sign_kept_apart,
 )
 
-on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-DEVICES = ["cpu", pytest.param("cuda", marks=on_a_gpu)]
+pytestmark = pytest.mark.gpu
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 CLOSE = 1e-6  # share of the largest sum there could be; a step of a weight of one record in 300 is 1.6e-6
 
 
@@ -85,7 +85,7 @@ def test_a_column_is_copied_where_the_kernel_could_not_read_it_and_only_there():
         assert ready.tolist() == losses.reshape(-1, losses.shape[-1]).tolist()
 
 
-@on_a_gpu
+@pytest.mark.cuda
 @pytest.mark.attack("A4")
 def test_on_a_gpu_they_give_the_cpus_integers():
     for case in (*SUMS, (100_003, 34, 33, 9.0)):
