@@ -190,9 +190,10 @@ class Clock(asyncio.SelectorEventLoop):
     """A loop whose time goes on only where it sleeps, or where a test sets it on: what is asked on it takes the same on any machine."""
 
     def __init__(self):
-        super().__init__(selectors.DefaultSelector())
-        self.now, self._select = 0.0, self._selector.select
-        self._selector.select = self._asleep
+        selector = selectors.DefaultSelector()
+        self.now, self._select = 0.0, selector.select
+        selector.select = self._asleep  # type: ignore[method-assign]
+        super().__init__(selector)
 
     def time(self):
         return self.now
@@ -244,7 +245,7 @@ def value(row):
     return "POST", "/value", {"json": {"row": row, "request": f"{row}"}}
 
 
-STATEMENT = ("GET", "/statement", {})
+STATEMENT: tuple[str, str, dict[str, Any]] = ("GET", "/statement", {})
 
 
 @pytest.mark.attack("A3")
