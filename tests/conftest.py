@@ -6,6 +6,7 @@ import os
 import signal
 import types
 
+import hypothesis
 import pytest
 
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -15,6 +16,10 @@ OPTIONAL = (
     "pandas", "prompt_toolkit", "psutil", "psycopg", "starlette", "uvicorn",
 )  # fmt: skip
 multiprocessing.set_forkserver_preload(["tests.preloaded"])  # forkserver: processes are forked from one that has imported it
+
+# No example fails for taking long, also where a test sets nothing: a machine may be slow, or busy.
+hypothesis.settings.register_profile("any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_configure(config):

@@ -92,6 +92,7 @@ class SharedLedger:
 
         value, refused, added = self._ranks.run_on_rank_0(title, question, attempt)
         copy.append(added)
+        copy.head()  # reads them: else what these ranks charged would look, at the next release, as if another process had
         if refused is not None:
             raise refused
         return cast(T, value)

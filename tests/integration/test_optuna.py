@@ -3,7 +3,7 @@
 import itertools
 import pathlib
 import sqlite3
-import time
+import threading
 
 import optuna
 import pytest
@@ -55,12 +55,16 @@ def test_a_study_stops_when_the_plan_is_used_up(sampler):
 
 
 def test_trials_beside_each_other_share_one_plan_and_assume_that_durations_tell_nothing():
-    def slow(x):
-        time.sleep(0.05)
-        return x
-
     for workers in (1, 3):
-        private, study = TrialObjective(objective(evaluations=7, fit=slow), SPACE), a_study()
+        first, meet = iter(range(workers)), threading.Barrier(workers)
+
+        def together(x, first=first, meet=meet):
+            """None of the first trials ends before all have begun."""
+            if next(first, None) is not None:
+                meet.wait(60)
+            return x
+
+        private, study = TrialObjective(objective(evaluations=7, fit=together), SPACE), a_study()
         study.optimize(private, n_trials=40, n_jobs=workers)
         assert ("durations-tell-nothing" in private.objective.curator.statement().assumptions) == (workers > 1)
         assert told(study) == released(private)

@@ -4,7 +4,6 @@ import contextlib
 import io
 import re
 import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,7 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.metrics import roc_auc_score
 from sklearn.tree import DecisionTreeClassifier
 
-from dpbo import Budget, Curator, DPSearch
+from dpbo import Budget, Curator, DPSearch, progress
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
 from dpbo.integrations.sklearn import SearchRelease
@@ -40,12 +39,6 @@ class Watched(DecisionTreeClassifier):  # type: ignore[misc]
         if len(X) == len(VALIDATION[0]):
             SCORED.append(self.max_depth)
         return super().predict(X)
-
-
-class Slow(DecisionTreeClassifier):  # type: ignore[misc]
-    def fit(self, X, y):
-        time.sleep(0.01)  # bars are drawn after 0.1 s
-        return super().fit(X, y)
 
 
 class Terminal(io.StringIO):
@@ -97,11 +90,12 @@ def test_a_table_of_results_has_scikit_learns_columns():
 
 @pytest.mark.attack("A21")
 def test_verbose_shows_released_values_and_no_times(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "DELAY", 0.0)
     for verbose, lines in ((0, 0), (1, 0), (2, 4)):
         with monkeypatch.context() as patched:
             patched.setattr(sys, "stderr", terminal := Terminal())
             search = fitted(verbose=verbose)
-            fitted(verbose=verbose, strategy="list", estimator=Slow())
+            fitted(verbose=verbose, strategy="list")
         told = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("search", "final"))]
         assert len(told) == lines + (verbose == 2), "the list's final score, too"
         assert ("cross-validation: " in terminal.getvalue()) is (verbose > 0)

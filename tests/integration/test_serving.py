@@ -1,9 +1,10 @@
 """The curator's server, asked over a socket: what it answers, what it refuses, what it never says; and a search that asks it."""
 
+import asyncio
 import contextlib
 import json
 import logging
-import math
+import selectors
 import threading
 import time
 from typing import Any
@@ -41,10 +42,11 @@ def served(app):
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
+        assert thread.is_alive(), "the server did not start"
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as web:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=300) as web:
             yield web
     finally:
         server.should_exit = True
@@ -184,70 +186,85 @@ def test_a_failure_is_told_by_a_status_alone_and_what_was_drawn_waits_for_who_as
     assert len(asked.curator.ledger.charges("outcomes")) == 1
 
 
-def slow(seconds):
+class Clock(asyncio.SelectorEventLoop):
+    """A loop whose time goes on only where it sleeps, or where a test sets it on: what is asked on it takes the same on any machine."""
+
+    def __init__(self):
+        selector = selectors.DefaultSelector()
+        self.now, self._select = 0.0, selector.select
+        selector.select = self._asleep  # type: ignore[method-assign]
+        super().__init__(selector)
+
+    def time(self):
+        return self.now
+
+    def _asleep(self, timeout=None):
+        """None sleeps until a thread calls; so does nobody else, for one job runs at a time."""
+        ready = self._select(None if timeout is None else 0)
+        if timeout and not ready:
+            self.now += timeout
+        return ready
+
+
+@pytest.fixture
+def clock():
+    loop = Clock()
+    yield loop
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+def lasting(clock, seconds):
+    """Outcomes that take so long. The first call is a probe's, which no question waits for."""
+
     def outcome(records):
-        time.sleep(seconds)
+        clock.now += seconds
         return 0.5
 
     return outcomes(outcome)
 
 
-def test_nobody_learns_from_the_statement_how_long_an_outcome_takes(client):
-    """Slow outcomes and many repeats behind them: the statement takes whole periods, too, and answers come one a period.
+def replied(clock, app, *asked):
+    """When each of the questions (method, path, settings), all sent at once and in this order, is answered: seconds from there."""
 
-    A busy machine only adds, at random; what leaks shows in every try. So one try in three that is near to whole periods is enough.
-    """
+    async def all_of_them():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://curator", headers=HEADERS) as web:
+            start = clock.now
 
-    web = client(slow(0.15), every=0.4)
-    for rows in ((0, 1), (2, 3), (4, 5)):
-        took = _together(web, rows)
-        if took["statement"] > 2.5 and _beyond_whole(took) < 0.35:  # behind both answers
-            return
-    raise AssertionError(took)
+            async def reply(method, path, settings):
+                await web.request(method, path, **settings)
+                return clock.now - start
 
+            return await asyncio.gather(*(reply(*question) for question in asked))
 
-def _together(web, rows):
-    """Two questions and the statement, one shortly after the other: the periods from the first question to each answer."""
-    took: dict[str, float] = {}
-
-    def timed(name, question):
-        question()
-        took[name] = (time.monotonic() - start) / 0.4
-
-    threads = [threading.Thread(target=timed, args=(f"row {row}", lambda row=row: ask(web, row, f"{row}"))) for row in rows]
-    threads += [threading.Thread(target=timed, args=("statement", lambda: web.get("/statement")))]
-    start = time.monotonic()
-    for thread in threads:
-        thread.start()
-        time.sleep(0.05)
-    for thread in threads:
-        thread.join()
-    return took
+    return clock.run_until_complete(all_of_them())
 
 
-def _beyond_whole(took):
-    """The most by which an answer came after a whole number of periods, counted from a twentieth of one before."""
-    return max((periods + 0.05) % 1.0 for periods in took.values())
+def value(row):
+    return "POST", "/value", {"json": {"row": row, "request": f"{row}"}}
+
+
+STATEMENT: tuple[str, str, dict[str, Any]] = ("GET", "/statement", {})
 
 
 @pytest.mark.attack("A3")
-def test_replies_leave_at_whole_multiples_of_a_public_time(client):
-    """Soon after the multiple in one try of three, for a busy machine only adds; 0.45 s of work take two periods of 0.3 s."""
-    quick, late = client(outcomes(), every=0.4), client(slow(0.45), every=0.3)
-    ask(late, 0, "probes have run")
-    for every, least, question in (
-        (0.4, 1, lambda turn: ask(quick, 1)), (0.4, 1, lambda turn: ask(quick, 99)), (0.4, 1, lambda turn: quick.get("/statement")),
-        (0.3, 2, lambda turn: ask(late, 1 + turn, f"timed {turn}")),
-    ):  # fmt: skip
-        for turn in range(3):
-            start = time.monotonic()
-            question(turn)
-            periods = (time.monotonic() - start) / every
-            assert periods >= least - 1e-3
-            if periods - math.floor(periods + 1e-3) < 0.3:
-                break
-        else:
-            raise AssertionError((every, periods))
+def test_replies_leave_at_whole_multiples_of_a_public_time(clock):
+    """Also what is answered within a tick of the clock, what is refused, and what takes longer than one period."""
+    for seconds, periods in ((0.0, 1), (0.01, 1), (0.3, 1), (0.45, 2)):
+        app = application(lasting(clock, seconds), token=TOKEN, every=0.4)
+        replied(clock, app, value(0))  # probes have run
+        for asked, whole in ((value(1), periods), (value(1), 1), (value(99), 1), (STATEMENT, 1)):
+            assert replied(clock, app, asked) == pytest.approx([0.4 * whole]), (seconds, asked)
+
+
+@pytest.mark.attack("A3")
+def test_nobody_learns_from_the_statement_how_long_an_outcome_takes(clock):
+    """The statement waits in the same queue, and answers come one a period."""
+    for seconds in (0.01, 0.15):
+        app = application(lasting(clock, seconds), token=TOKEN, every=0.4)
+        replied(clock, app, value(0))  # probes have run
+        assert replied(clock, app, value(1), value(2), STATEMENT) == pytest.approx([0.4, 0.8, 1.2])
 
 
 @pytest.fixture

@@ -491,6 +491,13 @@ SABOTAGES = (
         ),
         test="tests/slow/ranks/test_failures.py::test_partial_sums_are_added_in_whole_numbers",
     ),
+    Sabotage(
+        "ranks take their own charge for another process's",
+        "curator/shared_ledger.py",
+        old="        copy.head()  # reads",
+        new="        # reads",
+        test="tests/slow/ranks/test_failures.py::test_ranks_note_together_that_others_take_turns",
+    ),
     # statement
     Sabotage(
         "the statement prints what was spent",
@@ -604,6 +611,27 @@ SABOTAGES = (
         test="tests/unit/papers/test_po_gp_ucb_curator_side.py::test_an_outcome_is_not_looked_at_where_its_row_has_no_answer_left",
     ),
     # integrations
+    Sabotage(
+        "an answer within a tick of the clock leaves at once",
+        "integrations/http/server.py",
+        old="max(math.ceil(elapsed / self._every), 1)",
+        new="math.ceil(elapsed / self._every)",
+        test="tests/integration/test_serving.py::test_replies_leave_at_whole_multiples_of_a_public_time",
+    ),
+    Sabotage(
+        "the statement does not wait behind the answers",
+        "integrations/http/server.py",
+        old="lambda: queue.run(lambda: json.loads(",
+        new="lambda: _Queue(every).run(lambda: json.loads(",
+        test="tests/integration/test_serving.py::test_nobody_learns_from_the_statement_how_long_an_outcome_takes",
+    ),
+    Sabotage(
+        "the time that hides runs counts from their end",
+        "algorithms/hidden_runs.py",
+        old="    time.sleep(max(ends - time.monotonic(), 0.0))",
+        new="    time.sleep(pad_to or 0.0)",
+        test="tests/unit/algorithms/test_private_selection.py::test_the_time_that_hides_runs_counts_from_the_beginning",
+    ),
     Sabotage(
         "trials may be pruned on raw values",
         "integrations/optuna/trials.py",

@@ -4,12 +4,11 @@ import io
 import logging
 import re
 import sys
-import time
 from typing import Any
 
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, progress
 from dpbo.__main__ import main
 from dpbo.integrations.opacus import DPSGDConfig, plan_tuning
 from dpbo.papers.em import DPKMeans
@@ -22,23 +21,23 @@ class Terminal(io.StringIO):
         return True
 
 
-def slow(x, records):
-    time.sleep(0.06)  # bars are drawn after 0.1 s
+def score(x, records):
     return records[:, 0]
 
 
 def objective(tmp_path, records, **changed):
     owner = Curator(records, **TERMS, dataset="patients", ledger=str(tmp_path / "l.db"))
-    return PrivateObjective(owner, slow, score_range=(0.0, 1.0), evaluations=4, **changed)
+    return PrivateObjective(owner, score, score_range=(0.0, 1.0), evaluations=4, **changed)
 
 
 def test_bars_count_on_a_terminal_and_show_no_times(tmp_path, monkeypatch):
     """How long private scores take may depend on the records: a bar shows no time, rate or estimate."""
     records = torch.rand(2000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(71))
+    monkeypatch.setattr(progress, "DELAY", 0.0)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     objective(tmp_path, records)(torch.zeros(4, 1, dtype=torch.float64))
     objective(tmp_path, records)
-    points = torch.rand(300_000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(72))
+    points = torch.rand(3000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(72))
     DPKMeans(4, budget=Budget(1.0, 1e-6), radius=2.0, max_iter=9, random_state=0).fit(points)
     plan_tuning(Budget(4.0, 1e-5), DPSGDConfig(noise_multiplier=1.0, epochs=2, batches=1, batch_size=60), runs=4, validation=200)
     shown = terminal.getvalue()

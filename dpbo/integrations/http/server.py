@@ -98,7 +98,9 @@ class _Queue:
                 return await run_in_threadpool(work)
             finally:
                 elapsed = loop.time() - start
-                await asyncio.sleep(math.ceil(elapsed / self._every) * self._every - elapsed)
+                # At least one: within a tick of a coarse clock no time passes, and an answer that left at once would tell so.
+                periods = max(math.ceil(elapsed / self._every), 1)
+                await asyncio.sleep(periods * self._every - elapsed)
 
 
 def serve(outcomes: Outcomes, *, token: str, host: str = "127.0.0.1", port: int = 8765, every: float = 0.1) -> None:

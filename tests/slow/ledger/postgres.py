@@ -48,7 +48,7 @@ class Server:
 
     def start(self):
         options = f"-p {self.port} -k {self._folder} {SETTINGS}"
-        self._run("pg_ctl", "-D", self._data, "-w", "-t", "60", "-l", self._folder / "log", "-o", options, "start")
+        self._run("pg_ctl", "-D", self._data, "-w", "-t", "110", "-l", self._folder / "log", "-o", options, "start")
 
     def stop(self, mode="fast"):
         self._run("pg_ctl", "-D", self._data, "-w", "-m", mode, "stop")
@@ -60,7 +60,7 @@ class Server:
         for process in everyone:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(everyone, timeout=30)
+        psutil.wait_procs(everyone, timeout=120)
 
     def restart(self):
         """Start after a crash; the old children may need a moment to go."""
@@ -79,7 +79,7 @@ class Server:
         name = "s" + uuid.uuid4().hex
         self.ask(f"CREATE SCHEMA {name}")
         options = urllib.parse.quote(f"-csearch_path={name} {settings}".strip())
-        return f"postgresql+psycopg://dpbo@127.0.0.1:{port or self.port}/postgres?connect_timeout=10&options={options}"
+        return f"postgresql+psycopg://dpbo@127.0.0.1:{port or self.port}/postgres?connect_timeout=60&options={options}"
 
     def ask(self, statement):
         """The rows that a statement gives, by a connection of its own."""

@@ -45,13 +45,13 @@ class Proxy:
                         mute.set()
                         server.sendall(data)
                     if when == "after":
-                        self._answered.wait(10)
+                        self._answered.wait(120)
                     break
                 server.sendall(data)
             with contextlib.suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
             server.shutdown(socket.SHUT_WR)  # it still gets, and works on, what was sent
-            answers.join(10)
+            answers.join(120)
 
     def _answer(self, server, client, mute):
         with contextlib.suppress(OSError):

@@ -36,21 +36,68 @@ def search(objective, executor, **settings):
     return AsynchronousBO(objective, SPACE, **{"initial": 4, "propose": quick, **settings}).run(executor)
 
 
-def lagging(seed, longest=0.03):
-    """A score whose evaluations take a while, in seconds, that another seed changes."""
-    waits = torch.rand(1000, generator=torch.Generator().manual_seed(seed)).tolist()
+class AtOnce(Executor):
+    """A job has ended when it is submitted."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        done: Future[object] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+def on_release(objective, told):
+    """Calls `told` after each release, in the thread that asked for it."""
+    release = objective.release
+
+    def released(handle):
+        values = release(handle)
+        told()
+        return values
+
+    objective.release = released
+    return objective
+
+
+def ending(after):
+    """An objective whose k-th job ends once `after(k)` values are released: an order in which jobs end, on any machine."""
+    place = dict[tuple[float, ...], int]()
+    released = 0
+    turn = threading.Condition()
 
     def score(x, records):
         if len(records) > 5:
-            time.sleep(longest * waits.pop())
+            with turn:
+                turn.wait_for(lambda: released >= after(place[tuple(x.tolist())]), timeout=60)
         return near(x, records)
 
-    return score
+    def told():
+        nonlocal released
+        with turn:
+            released += 1
+            turn.notify_all()
+
+    objective = on_release(planned(score), told)
+    submit = objective.submit
+
+    def submitted(x, executor):
+        place.setdefault(tuple(x.tolist()), len(place))
+        return submit(x, executor)
+
+    objective.submit = submitted
+    return objective
+
+
+def in_turn(k):
+    return k
+
+
+def first_one_late(k):
+    return int(k == 0)
 
 
 def test_the_plan_is_used_up_exactly():
     for workers, ordered in ((1, True), (3, True), (3, False), (20, False)):
-        objective = planned(lagging(0, 0.01))
+        objective = ending(in_turn if ordered else first_one_late)
         with ThreadPoolExecutor(4) as executor:
             found = search(objective, executor, workers=workers, ordered=ordered)
         assert (len(found.X), objective.remaining, len(found.skipped)) == (12, 0, 0), (workers, ordered)
@@ -60,14 +107,18 @@ def test_the_plan_is_used_up_exactly():
 
 @pytest.mark.attack("A7")
 def test_in_order_every_point_and_value_is_the_same_however_long_jobs_take():
-    def run(seed, **settings):
-        with ThreadPoolExecutor(4) as executor:
-            return search(planned(lagging(seed, 0.15)), executor, **settings)  # far above what a busy machine adds
+    """Where each has ended before the next point is proposed, and where none ends before its turn."""
 
-    first, second = run(1), run(2)
+    def run(after, **settings):
+        with ThreadPoolExecutor(4) as executor:
+            return search(ending(after), executor, **settings)
+
+    first, second = search(planned(), AtOnce()), run(in_turn)
     assert torch.equal(first.X, second.X)
     assert torch.equal(first.Y, second.Y)
-    assert not torch.equal(run(1, ordered=False).X, run(2, ordered=False).X), "else the durations showed nothing in any order"
+    by_turns, otherwise = (run(after, ordered=False) for after in (in_turn, first_one_late))
+    assert torch.equal(by_turns.X[0], first.X[0])
+    assert not torch.equal(otherwise.X[0], first.X[0]), "else the durations showed nothing in any order"
 
 
 @pytest.mark.attack("A3")
@@ -187,9 +238,21 @@ def test_a_score_that_fails_on_private_records_is_never_skipped():
 
 
 def test_two_searches_share_one_plan(tmp_path):
+    """Neither goes on before both have released a value, so one finds that the other did in between."""
     terms = {"ledger": str(tmp_path / "l.db"), "dataset": "study", "entropy": SeededEntropy(0)}
+    meet = threading.Barrier(2)
+
+    def beginning():
+        once = iter([meet])
+
+        def told():
+            for barrier in once:
+                barrier.wait(60)
+
+        return on_release(planned(curator=make(**terms)), told)
+
     with ThreadPoolExecutor(4) as executor, ThreadPoolExecutor(2) as both:
-        objectives = [planned(lagging(i), curator=make(**terms)) for i in range(2)]
+        objectives = [beginning() for _ in range(2)]
         list(both.map(lambda objective: search(objective, executor, workers=3), objectives))
     assert len(objectives[0].history()[0]) == 12
     assert objectives[0].remaining == 0

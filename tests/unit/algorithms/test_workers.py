@@ -89,7 +89,7 @@ def test_every_executor_gives_the_same_integers_whatever_the_order_of_release(ma
     KEPT[kind] = executor = makers[kind]()
     jobs = [there.submit(x, executor) for x in X]
     for job in reversed(jobs):
-        there.release(job.result(timeout=120))
+        there.release(job.result(timeout=300))
     assert integers(there) == integers(here)
     assert torch.equal(there.history()[0], X.flip(0))
     if kind != "threads":
@@ -102,10 +102,10 @@ def test_what_an_executor_says_of_records_that_do_not_pickle_stays_inside(makers
     """It was raised as it came, with the text of a record; what a fit raises in the open still comes as it is."""
     executor, told = makers[kind](), []
     with pytest.raises(KeyError, match="no such model"):
-        planned(near, fit=trouble).submit(X[0], executor).result(timeout=120)
+        planned(near, fit=trouble).submit(X[0], executor).result(timeout=300)
     for pickles in (False,) if kind == "processes" else (False, True):  # workers of the first die of what they cannot read, without a word
         with pytest.raises((PrivateFailure, BrokenExecutor)) as refused:
-            planned(near, [Patient(pickles)] * RECORDS).submit(X[0], executor).result(timeout=120)
+            planned(near, [Patient(pickles)] * RECORDS).submit(X[0], executor).result(timeout=300)
         told += traceback.format_exception(refused.value)
     assert "must pickle for workers in other processes" in "".join(told)
     assert "Lovelace" not in "".join(told)
@@ -152,6 +152,6 @@ def test_dask_that_takes_equal_jobs_for_one_still_gives_each_release_its_own_sam
     curator = Curator(load(), unit=unit, adjacency=Adjacency.ADD_OR_REMOVE_ONE, budget=Budget(8.0, 1e-5), accounting=RDPFilter(8.0))
     once = PoissonSampled(ClippedMean(near, (0.1, 0.2), score_range=(0.0, 1.0), divisor=RECORDS), rate=0.5)
     with LocalCluster(1, processes=False, dashboard_address=":0") as cluster, Client(cluster) as client, client.get_executor() as executor:
-        handles = [job.result(timeout=120) for job in [curator.submit(once, executor) for _ in range(8)]]
+        handles = [job.result(timeout=300) for job in [curator.submit(once, executor) for _ in range(8)]]
     sums = {curator.release(handle, NoNoise(allow_not_private=True)).lattice for handle in handles}
     assert len(sums) > 1

@@ -411,7 +411,7 @@ def test_a_source_that_fails_in_a_worker_tells_nothing():
 
 
 def test_a_score_that_changes_records_in_place_is_refused():
-    curator = make()
+    curator = make(RECORDS.clone())
     with pytest.raises(ScoreError, match="in place"):
         curator.evaluate(mean(lambda _m, r: r.mul_(0.5)))
     with pytest.raises(PrivateFailure, match="in place"):
