@@ -1,5 +1,6 @@
 """A plan, a ledger or an accountant that forgets, and an interrupt that tells: each attack won once."""
 
+import contextlib
 import gc
 import os
 import pickle
@@ -74,7 +75,7 @@ def test_a_row_deleted_amid_the_ledger_is_seen_by_all_who_go_on(tmp_path):
     for _ in range(3):
         first(points(1, 2))
     waiting = owner.evaluate(ClippedMean(score, score_range=(0.0, 1.0)))
-    with sqlite3.connect(file) as connection:
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
         assert connection.execute("SELECT kind FROM dpbo_ledger WHERE seq = 4").fetchone() == ("charge",)
         connection.execute("DELETE FROM dpbo_ledger WHERE seq = 4")
     for call in (lambda: first.remaining, lambda: owner.release(waiting, NOISE), lambda: first(points(1, 2)), lambda: first.history()):

@@ -1,5 +1,6 @@
 """Optuna over a private objective: nothing overspent, nothing told but releases, nothing paid for lost, also by several processes."""
 
+import contextlib
 import itertools
 import pathlib
 import sqlite3
@@ -26,7 +27,22 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search, which BoTorch tries again
 
 
-def a_study(storage=None, sampler=None, **settings):
+OPENED = []
+
+
+@pytest.fixture(autouse=True)
+def storages_are_closed():
+    """Optuna leaves its databases open, of which Python 3.13 warns in whatever test runs then."""
+    yield
+    while OPENED:
+        OPENED[-1].remove_session()
+        OPENED.pop().engine.dispose()
+
+
+def a_study(url=None, sampler=None, **settings):
+    storage = url and optuna.storages.RDBStorage(url)
+    if storage:
+        OPENED.append(storage)
     sampler = sampler or optuna.samplers.RandomSampler(seed=0)
     settings = {"direction": "maximize", "pruner": optuna.pruners.NopPruner(), **settings}
     return optuna.create_study(storage=storage, study_name="search", load_if_exists=True, sampler=sampler, **settings)
@@ -168,7 +184,7 @@ def test_a_failing_score_leaves_nothing_private_behind(tmp_path, caplog):
 def contents(file: pathlib.Path, ledger):
     """Every table of the study's storage, without clocks, and with handles by their order."""
     order = {value["handle"]: f"entry {i}" for i, value in enumerate(ledger.values("search"))}
-    with sqlite3.connect(file) as database:
+    with contextlib.closing(sqlite3.connect(file)) as database:
         names = [row[0] for row in database.execute("select name from sqlite_master where type = 'table' order by name")]
         tables = {name: database.execute(f"select * from {name} order by 1").fetchall() for name in names}
         columns = {name: [c[1] for c in database.execute(f"pragma table_info({name})")] for name in names}

@@ -610,7 +610,7 @@ def test_repeatable_noise_voids_the_statement(on_disk, tmp_path):
 
 
 def test_bad_input_names_the_parameter_and_the_remedy():
-    labels = ([1, 2, 3], [None] * 101, np.full(101, np.nan), ["a", float("nan")] + ["b"] * 99, np.full(101, np.datetime64("NaT")))
+    labels = ([1, 2, 3], [None] * 101, np.full(101, np.nan), ["a", float("nan")] + ["b"] * 99, np.full(101, np.datetime64("NaT", "D")))
     refusals: list[tuple[str, dict[str, Any]]] = [
         ("unit", {"unit": 7}), ("name", {"unit": ""}), ("adjacency", {"adjacency": "replace"}),
         ("row_change", {"adjacency": "bounded-row-change"}),
