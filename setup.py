@@ -1,6 +1,6 @@
 """Makes the page of the package index from README.md. Everything else stands in pyproject.toml.
 
-The index resolves no relative link. Where [project.urls] names the repository as `Source`, they become links to its files; without it, text.
+The index resolves no relative link: where [project.urls] names the repository as `Source`, it becomes a link to the file there, else text.
 """
 
 import pathlib

@@ -13,7 +13,7 @@ EXTRAS = {
     "parquet": ("pandas", "pyarrow"),
     "plots": ("matplotlib",),
     "postgres": ("psycopg",),
-    "testing": ("pytest",),
+    "testing": ("hypothesis", "pytest"),
 }
 """The modules that parts of dpbo import only when they run, by the extra of pyproject.toml that installs them."""
 

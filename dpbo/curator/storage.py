@@ -210,7 +210,7 @@ class Storage:
             raise LedgerCorrupt(f"the ledger at {self._place()} is damaged: its text cannot be decoded. {_RESTORE}") from None
         except (sa.exc.DBAPIError, driver.Error) as error:
             original = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-            reason = str(original).strip()
+            reason = " ".join(str(original).split())
             if _is_damage(original):
                 raise LedgerCorrupt(f"the ledger at {self._place()} is damaged: {reason}. {_RESTORE}") from None
             remedy = "Wait for the other process to finish." if "lock" in reason else _CHECK
