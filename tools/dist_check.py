@@ -5,6 +5,7 @@ extra `test` is left out: it is what `make test` installs. With `--uv`, its cach
 """
 
 import argparse
+import os
 import pathlib
 import shutil
 import subprocess
@@ -54,7 +55,7 @@ def tried(python: str, wheel: pathlib.Path, extra: str, options: argparse.Namesp
     version = wheel.name.split("-")[1]
     try:
         for command in (made, install, [inside, str(ROOT / "tools" / "installed.py"), version, *([extra] if extra else [])]):
-            done = subprocess.run(command, cwd=folder / "empty", capture_output=True, text=True)
+            done = subprocess.run(command, cwd=folder / "empty", capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
             if done.returncode:
                 break
         return done
