@@ -34,9 +34,9 @@ def main() -> int:
             started = time.monotonic()
             done = tried(python, wheel, "" if extra == "core" else extra, options)
             failed += done.returncode != 0
-            last = (done.stdout if done.returncode == 0 else done.stdout + done.stderr).strip()
+            said = done.stdout.strip().rpartition("\n")[2] if done.returncode == 0 else done.stdout + done.stderr
             verdict = "works" if done.returncode == 0 else "FAILS"
-            print(f"{verdict}  {python} {extra} ({time.monotonic() - started:.0f} s): {last}", flush=True)
+            print(f"{verdict}  {python} {extra} ({time.monotonic() - started:.0f} s): {said}", flush=True)
     return 1 if failed else 0
 
 
