@@ -22,7 +22,7 @@ score = lambda model, records: model.predict(records[0]) == records[1]
 """
 
 
-def blocks(page: str) -> list[str]:
+def blocks(page: str | pathlib.Path) -> list[str]:
     """The blocks of Python on a page of the repository."""
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
 
