@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # What BoTorch compiles at first use; beside the clone's other output, so that no lock of another, killed process is waited for.
 export TORCH_EXTENSIONS_DIR := $(CURDIR)/build/torch_extensions
 
-.PHONY: demo quick test tests matrix coverage audit mutants gpu wheels lint types docs notebooks pictures clean
+.PHONY: demo quick test tests matrix coverage audit mutants gpu wheels lint types docs notebooks pictures dist dist-check clean
 
 demo: $(STAMP)
 	$(BIN)/python -m dpbo
@@ -86,6 +86,20 @@ pictures: $(STAMP)
 	$(BIN)/python -m dpbo --plot docs/pictures/main_job.png
 	$(BIN)/python -m dpbo plan --units 5000 --epsilons 1 --plot docs/pictures/plan.png
 	$(BIN)/python -m tools.pictures
+
+# The source distribution, the wheel that is built from it, and what the package index would say of both.
+RELEASE := build/release/bin
+dist:
+	rm -rf dist
+	test -x $(RELEASE)/python || $(PYTHON) -m venv build/release
+	$(RELEASE)/python -m pip install $(PIP_FLAGS) -q build twine "readme_renderer[md]"
+	$(RELEASE)/python -m build --outdir dist .
+	$(RELEASE)/python -m twine check --strict dist/*
+
+# The wheel in empty environments, with the core dependencies and with each extra alone:
+# `make dist-check DIST_CHECK="--python python3.11 --python python3.13 --uv uv"`.
+dist-check: dist
+	$(RELEASE)/python tools/dist_check.py $(DIST_CHECK)
 
 # The stamp is written last, so a failed install is tried again. torch goes first: a range would take the newest build with CUDA.
 $(STAMP): pyproject.toml $(CONSTRAINTS)

@@ -7,9 +7,10 @@ import re
 import shutil
 from typing import Any
 
+from dpbo._version import __version__
 from dpbo.statement import form
 
-project, author, release = "dpbo", "the dpbo authors", "0.1"
+project, author, release = "dpbo", "the dpbo authors", __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 nb_execution_mode = "off"  # the notebooks hold their outputs

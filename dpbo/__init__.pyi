@@ -29,3 +29,5 @@ from .release import Release as Release
 from .report_page import report as report
 from .space import Space as Space
 from .statement import Statement as Statement
+
+__version__: str

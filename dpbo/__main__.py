@@ -1,4 +1,4 @@
-"""The command line of dpbo, `python -m dpbo`."""
+"""The command line of dpbo: `dpbo`, or `python -m dpbo`."""
 
 import argparse
 import json
@@ -6,17 +6,50 @@ import os
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpbo.errors import InputError, PrivacyError
+from dpbo._version import __version__
+from dpbo.errors import (
+    BudgetExceeded,
+    CuratorUnavailable,
+    InputError,
+    LedgerCorrupt,
+    LedgerMismatch,
+    LedgerMissing,
+    LedgerRolledBack,
+    LedgerUnavailable,
+    PrivacyError,
+)
 from dpbo.integrations.http.commands import curate_options, model_options
+
+if TYPE_CHECKING:
+    from dpbo.curator.chain import Chain, Record
+    from dpbo.curator.ledger import Ledger
+
+EXIT_STATUS: dict[type[PrivacyError], int] = {
+    PrivacyError: 1,
+    InputError: 2,  # as argparse has it
+    BudgetExceeded: 3,
+    LedgerMissing: 4,
+    LedgerCorrupt: 5,
+    LedgerRolledBack: 6,
+    LedgerUnavailable: 7,
+    CuratorUnavailable: 7,
+    LedgerMismatch: 8,
+}
+"""The exit status of each error; a class that is not listed has that of its nearest base."""
 
 _LISTED = 8  # numbers of a release, or of its point, that `ledger show` prints
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Exit status: 0 done, 1 an error of dpbo (printed) or a closed output pipe, 2 wrong arguments."""
-    options = _parser().parse_args(arguments)
+    """Run a command. Exit status: 0 done, 1 a closed output pipe, 2 wrong arguments, else that of the error, which is printed."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.run is not _demo and options.json is not None:
+        parser.error("--json FILE is of the demo alone: write `ledger show FILE_OR_URL --json` to print a ledger as JSON")
+    if options.run is _ledger and options.as_json and options.action != "show":
+        parser.error("--json goes with `ledger show` alone; `ledger export` prints every record as JSON")
     try:
         status = int(options.run(options) or 0)
         sys.stdout.flush()
@@ -27,7 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PrivacyError as error:
         text = _in_typed_words(error, options) if isinstance(error, InputError) else str(error)
         print(f"{type(error).__name__}: {text}", file=sys.stderr)
-        return 1
+        return exit_status(error)
+
+
+def exit_status(error: PrivacyError) -> int:
+    """The exit status of an error."""
+    return next(EXIT_STATUS[kind] for kind in type(error).__mro__ if kind in EXIT_STATUS)
 
 
 def _in_typed_words(error: InputError, options: argparse.Namespace) -> str:
@@ -42,7 +80,9 @@ def _in_typed_words(error: InputError, options: argparse.Namespace) -> str:
 def _parser() -> argparse.ArgumentParser:
     demo = "a demo that tunes a model of incomes, trained on public records of people without a degree, for protected records of graduates"
     about = f"Differentially private Bayesian optimisation. Without a command: {demo}."
-    parser = argparse.ArgumentParser(prog="python -m dpbo", description=about)
+    called = "dpbo" if pathlib.Path(sys.argv[0]).stem == "dpbo" else "python -m dpbo"  # the console script is a file of that name
+    parser = argparse.ArgumentParser(prog=called, description=about)
+    parser.add_argument("--version", action="version", version=f"dpbo {__version__}")
     parser.set_defaults(run=_demo, typed={"n_iter": "--candidates", "random_state": "--seed", "file": "--plot"})  # typed: see main
     parser.add_argument("--epsilon", type=float, default=1.0, help="epsilon of the demo's budget (default 1)")
     parser.add_argument("--delta", type=float, default=1e-6, help="delta of the demo's budget (default 1e-6)")
@@ -69,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     ledger.set_defaults(run=_ledger, typed={"ledger": "FILE_OR_URL"})
     ledger.add_argument("action", choices=["show", "verify", "export", "form"])
     ledger.add_argument("ledger", metavar="FILE_OR_URL")
+    ledger.add_argument("--json", action="store_true", dest="as_json", help="with show: print everything as one JSON object")
     ledger.add_argument("--expect", metavar="HEAD", help="a head hash that was kept elsewhere; fails if the ledger does not contain it")
     report = commands.add_parser("report", help="write what a ledger promises, spent and released as one HTML page")
     report.set_defaults(run=_report, typed={"ledger": "FILE_OR_URL", "delta": "--at-delta"})
@@ -112,16 +153,18 @@ def _plan(options: argparse.Namespace) -> None:
             print(plans_table(options.units, options.epsilons, plans))
     if options.plot:
         from dpbo.plots import plot_plan
+        from dpbo.validation import named_file
 
         budget = Budget(options.epsilons[0], options.at_delta)
         picture = plot_plan(options.units[0], budget, evaluations=options.points, score_range=score_range)
-        picture.figure.savefig(options.plot, dpi=150)
+        with named_file("plot", options.plot, "a picture file that can be written"):
+            picture.figure.savefig(options.plot, dpi=150)
 
 
 def _ledger(options: argparse.Namespace) -> None:
     from dpbo.curator.ledger import Ledger
-    from dpbo.curator.reporting import BudgetUse, compose_statement
-    from dpbo.statement import form, format_down
+    from dpbo.curator.reporting import compose_statement
+    from dpbo.statement import form
 
     ledger = Ledger.open(options.ledger)
     chain = ledger.verified(expect=options.expect)
@@ -134,22 +177,75 @@ def _ledger(options: argparse.Namespace) -> None:
             print(json.dumps(vars(record), sort_keys=True))
     elif options.action == "form":
         print(form(compose_statement(ledger, verified=chain)))
+    elif options.as_json:
+        print(json.dumps(_facts(ledger, chain), indent=2, allow_nan=False))
     else:
-        records = ledger.records()
-        answered = {record.body["entry"] for record in records if record.kind == "value"}
-        lost = {record.seq for record in records if record.kind == "charge" and "slots" in record.body} - answered
-        for record in records:
-            print(f"{record.seq:5d}  {record.kind:8s} {record.name:20s} {record.hash[:16]}{'  value lost' if record.seq in lost else ''}")
-            for value in record.body["values"] if record.kind == "value" else ():
-                print(f"       {_shown(value)}")
-        use = BudgetUse.of(ledger, chain, ledger.budget.delta)
-        left = "" if use.epsilon_left is None else f"; a further budget of epsilon {format_down(use.epsilon_left)} is left"
-        unit = ledger.accounting.unit.removeprefix("of ")
-        shares = f"Spent {float(use.spent_share):.1%}, with reservations {float(use.reserved_share):.1%} (shares of {unit})"
-        if lost:
-            print(f"\nCharges without a value: {len(lost)}. It is lost and is never drawn again, unless a process is releasing it now.")
-        print(f"\nBudget: {use.budget}. {shares}{left}.\n")
-        print(compose_statement(ledger, verified=chain))
+        _show(ledger, chain)
+
+
+def _show(ledger: "Ledger", chain: "Chain") -> None:
+    """Print the records, what is used of the budget, and the statement."""
+    from dpbo.curator.reporting import BudgetUse, compose_statement
+    from dpbo.statement import format_down
+
+    records = ledger.records()
+    lost = _lost(records)
+    for record in records:
+        print(f"{record.seq:5d}  {record.kind:8s} {record.name:20s} {record.hash[:16]}{'  value lost' if record.seq in lost else ''}")
+        for value in record.body["values"] if record.kind == "value" else ():
+            print(f"       {_shown(value)}")
+    use = BudgetUse.of(ledger, chain, ledger.budget.delta)
+    left = "" if use.epsilon_left is None else f"; a further budget of epsilon {format_down(use.epsilon_left)} is left"
+    unit = ledger.accounting.unit.removeprefix("of ")
+    shares = f"Spent {float(use.spent_share):.1%}, with reservations {float(use.reserved_share):.1%} (shares of {unit})"
+    if lost:
+        print(f"\nCharges without a value: {len(lost)}. It is lost and is never drawn again, unless a process is releasing it now.")
+    print(f"\nBudget: {use.budget}. {shares}{left}.\n")
+    print(compose_statement(ledger, verified=chain))
+
+
+def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
+    """What `ledger show` prints, as JSON values: nothing is cut or rounded."""
+    from dpbo.curator.reporting import BudgetUse, compose_statement
+
+    records = ledger.records()
+    lost, use = _lost(records), BudgetUse.of(ledger, chain, ledger.budget.delta)
+    return {
+        "dpbo": __version__,
+        "records": [
+            {
+                "seq": record.seq,
+                "kind": record.kind,
+                "name": record.name,
+                "hash": record.hash,
+                "lost": record.seq in lost,
+                "values": [_released(value) for value in record.body["values"]] if record.kind == "value" else [],
+            }
+            for record in records
+        ],
+        "budget": {
+            "text": use.budget,
+            "unit": ledger.accounting.unit.removeprefix("of "),
+            "spent_share": float(use.spent_share),
+            "reserved_share": float(use.reserved_share),
+            "epsilon_left": use.epsilon_left,
+        },
+        "statement": json.loads(compose_statement(ledger, verified=chain).to_json()),
+    }
+
+
+def _lost(records: "Sequence[Record]") -> set[int]:
+    """Numbers of the charges whose value was never stored: lost, unless a process is releasing it now."""
+    answered = {record.body["entry"] for record in records if record.kind == "value"}
+    return {record.seq for record in records if record.kind == "charge" and "slots" in record.body} - answered
+
+
+def _released(value: dict[str, Any]) -> dict[str, Any]:
+    """A released value, the standard deviation of its noise, and its point where it has one."""
+    import numpy as np
+
+    point = {"x": value["details"]["x"]} if "x" in value["details"] else {}
+    return {"value": value["value"], "noise": np.sqrt(value["variance"]).tolist(), **point}
 
 
 def _shown(value: dict[str, Any]) -> str:
@@ -168,15 +264,14 @@ def _shown(value: dict[str, Any]) -> str:
 def _report(options: argparse.Namespace) -> None:
     from dpbo.curator.ledger import Ledger
     from dpbo.report_page import report
+    from dpbo.validation import named_file
 
     ledger = Ledger.open(options.ledger)
     if options.expect is not None:
         ledger.verify(expect=options.expect)
     page = report(ledger, title=options.title, delta=options.at_delta)
-    try:
+    with named_file("output", options.output, "a file that can be written"):
         pathlib.Path(options.output).write_text(page, encoding="ascii")
-    except (OSError, ValueError) as error:
-        raise InputError("output", options.output, f"a file that can be written ({type(error).__name__})") from None
     print(f"Wrote {options.output}.")
 
 

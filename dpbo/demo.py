@@ -25,7 +25,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 from dpbo.integrations.sklearn import DPSearch
 from dpbo.privacy import Budget
-from dpbo.validation import at_least, require
+from dpbo.validation import at_least, named_file, require
 
 TRAIN, PROTECTED = 1500, 1000
 CANDIDATES = 24
@@ -129,9 +129,11 @@ def run(options: argparse.Namespace) -> None:
             "note": note, "accuracies": accuracies, "estimate": found.best_score_, "standard error": found.best_score_std_,
             "parameters": {name: str(value) for name, value in found.best_params_.items()}, "statement": json.loads(statement.to_json()),
         }  # fmt: skip
-        pathlib.Path(options.json).write_text(json.dumps(content, indent=2) + "\n")
+        with named_file("json", options.json, "a file that can be written"):
+            pathlib.Path(options.json).write_text(json.dumps(content, indent=2) + "\n")
     if options.plot:
         from dpbo.plots import plot_accuracies
 
         picture = plot_accuracies(accuracies, title=f"Graduates, tuned at {statement.guarantee}")
-        picture.figure.savefig(options.plot, dpi=150)
+        with named_file("plot", options.plot, "a picture file that can be written"):
+            picture.figure.savefig(options.plot, dpi=150)

@@ -96,6 +96,20 @@ class ReleaseLost(PrivacyError):
     """This handle was charged but its value was never delivered; it is never drawn a second time."""
 
 
+class MissingLibrary(PrivacyError, ModuleNotFoundError):
+    """A library that only this part of dpbo needs cannot be imported. Nothing was charged.
+
+    Attributes:
+        module: what could not be imported.
+        extra: the extra of dpbo that installs it, or "" where none does.
+    """
+
+    def __init__(self, module: str, extra: str, remedy: str = "") -> None:
+        self.module, self.extra = module, extra
+        advice = remedy or f'Install it with: pip install "dpbo[{extra}]"'
+        super().__init__(f"{module} is not installed, which this part of dpbo needs. {advice}", name=module)
+
+
 class WorkersDied(PrivacyError, BrokenExecutor):
     """The executor's workers died, and dpbo cannot replace them. Nothing was charged."""
 
@@ -118,6 +132,10 @@ class LedgerUnavailable(LedgerError):
     def __init__(self, message: str, *, uncertain: bool = False) -> None:
         self.uncertain = uncertain
         super().__init__(message)
+
+
+class LedgerMissing(LedgerUnavailable):
+    """No ledger stands at the place: there is no file or table, or it has no first record."""
 
 
 class LedgerMismatch(LedgerError):
@@ -152,6 +170,10 @@ class PlanChanged(LedgerMismatch):
 
 class LedgerCorrupt(LedgerError):
     """The hash chain is broken or its file damaged: a record was changed, removed, reordered, cut off or restored."""
+
+
+class LedgerRolledBack(LedgerCorrupt):
+    """The chain lacks a record that this process saw, or a head that was noted elsewhere: an older or another copy stands in its place."""
 
 
 class RanksError(PrivacyError):
@@ -199,3 +221,22 @@ class RankLost(RanksError):
             f"a rank ended, or did not answer within the timeout, while ranks were to {step}. End all processes and start them again on "
             "the same ledger: released values are resumed, and nothing is charged or drawn twice."
         )
+
+
+class RemoteRefusal(PrivacyError):
+    """The curator refused a question.
+
+    Attributes:
+        status: HTTP status, or 0 if the curator could not be reached.
+        kind: name of the error on the server.
+        gone: whether this row will have no answer (all of its answers were given, or one was lost), so that the search skips it.
+    """
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        self.status, self.kind = status, kind
+        self.gone = status == 410 or (status == 409 and kind == BudgetExceeded.__name__)
+        super().__init__(f"the curator answered {status}: {message}" if status else message)
+
+
+class CuratorUnavailable(RemoteRefusal):
+    """The curator's server cannot be reached, or cannot reach its ledger, or has too many questions waiting. Ask again later."""

@@ -18,6 +18,7 @@ from dpbo.curator.chain import Chain
 from dpbo.curator.curator import Curator
 from dpbo.curator.reporting import BudgetUse
 from dpbo.errors import InputError
+from dpbo.extras import needs
 from dpbo.integrations.sklearn import DPSearch
 from dpbo.planning import noise_per_evaluation, plan
 from dpbo.privacy import Budget
@@ -315,8 +316,9 @@ def _is_inside(space: Space, parameters: Mapping[str, Any]) -> bool:
 
 
 def _colours(values: NDArray[np.float64]) -> Any:
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
+    with needs("plots"):
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import Normalize
 
     return ScalarMappable(Normalize(values.min(), max(values.max(), values.min() + 1e-12)), "viridis")
 
@@ -326,8 +328,6 @@ def _axes(ax: Any) -> Any:
 
 
 def _pyplot() -> Any:
-    try:
+    with needs("plots"):
         import matplotlib.pyplot as plt
-    except ImportError:
-        raise InputError("matplotlib", "missing", "installed", 'Run: pip install "dpbo[plots]".') from None
     return plt

@@ -9,7 +9,6 @@ names these, else by their coordinates. The page holds no script and asks for no
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import importlib.resources
 import itertools
 import math
@@ -22,6 +21,7 @@ from typing import Any, TypeGuard
 import jinja2
 import torch
 
+from dpbo._version import __version__
 from dpbo.accounting import Planned, PureFilter
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.curator.chain import Record, Reservation
@@ -70,7 +70,7 @@ def report(source: Any, *, space: Spaces | None = None, title: str = "", delta: 
     page = importlib.resources.files("dpbo").joinpath("data/report.html").read_text(encoding="ascii")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     facts = _facts_of(source, space, delta)
-    facts |= {"title": title or facts["statement"].dataset or "Records without a name", "version": importlib.metadata.version("dpbo")}
+    facts |= {"title": title or facts["statement"].dataset or "Records without a name", "version": __version__}
     text = environment.from_string(page).render(**facts, width=WIDTH, height=HEIGHT)
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 

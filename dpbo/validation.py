@@ -13,6 +13,7 @@ What the body receives: numbers of other libraries (np.int64, np.float32, Fracti
 float where only floats are allowed, a list as a tuple where only tuples are, and a vector as a tuple of numbers.
 """
 
+import contextlib
 import enum
 import functools
 import inspect
@@ -20,11 +21,12 @@ import itertools
 import json
 import math
 import numbers
+import os
 import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, TypeVar, Union
@@ -190,6 +192,17 @@ def require_json(name: str, value: Any) -> None:
         json.dumps(dict(value), allow_nan=False, sort_keys=True)
     except (TypeError, ValueError, RecursionError):
         raise InputError(name, value, "JSON values by name: words, finite numbers, lists and dicts of them", "Use .tolist().") from None
+
+
+@contextlib.contextmanager
+def named_file(name: str, path: str | os.PathLike[str], allowed: str) -> Iterator[None]:
+    """What the system says of a file that the caller named, as an InputError of the argument that names it."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        raise InputError(name, str(path), f"{allowed} ({type(error).__name__})") from None
 
 
 def warn(text: str, category: type[Warning]) -> None:

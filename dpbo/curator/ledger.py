@@ -24,7 +24,7 @@ from dpbo.accounting.planned import Planned
 from dpbo.curator.birth import Birth
 from dpbo.curator.chain import Chain, Record, Reservation, State, dump, link, names_same_handles
 from dpbo.curator.storage import Storage, Taken, append, table
-from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch
+from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch, LedgerMissing, LedgerRolledBack
 from dpbo.events import Event
 from dpbo.validation import Count, Within, checked, require_json
 
@@ -82,7 +82,7 @@ class Ledger:
         with ledger.storage.reading() as connection:
             first = _read_one(connection, 0)
         if first is None:
-            raise LedgerError("the ledger is empty: its first record was never written.")
+            raise LedgerMissing("the ledger is empty: its first record was never written.")
         ledger._bind(first)
         return ledger
 
@@ -141,7 +141,7 @@ class Ledger:
         with self._transaction(self.storage.writing()) as connection:
             charge = self._chain.unanswered.get(entry) or _read_one(connection, entry)
             if charge is None or charge.kind != "charge" or not names_same_handles(charge, values):
-                raise LedgerCorrupt(f"record {entry} is not the charge of these values: another copy was put in its place.")
+                raise LedgerRolledBack(f"record {entry} is not the charge of these values: another copy was put in its place.")
             if entry not in self._chain.unanswered:
                 return
             self._write(connection, "value", name, {"entry": entry, "values": list(values)})
@@ -228,7 +228,7 @@ class Ledger:
                 chain.follow(record := Record.stored(*row))
                 found |= record.hash == expect
         if not found:
-            raise LedgerCorrupt("the expected head is not in the chain: it was rolled back or rewritten since that head was noted.")
+            raise LedgerRolledBack("the expected head is not in the chain: it was rolled back or rewritten since that head was noted.")
         return chain
 
     def verify(self, *, expect: str | None = None) -> Record:
@@ -302,7 +302,7 @@ class Ledger:
                 self._chain.follow(Record.stored(seq, kind, name, body, previous, hash))
         if missing:
             text = f"record {min(missing)[0]} is not the one that this process saw: another copy was put in its place."
-            raise LedgerCorrupt(text)
+            raise LedgerRolledBack(text)
         newest = self._chain.head
         assert newest is not None
         if count != newest.seq + 1:

@@ -23,7 +23,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool, StaticPool
 
-from dpbo.errors import InputError, LedgerCorrupt, LedgerUnavailable, Unshown
+from dpbo.errors import InputError, LedgerCorrupt, LedgerMissing, LedgerUnavailable, MissingLibrary, Unshown
+from dpbo.extras import EXTRAS
 
 _BUSY_SECONDS = 30  # that a writer waits for the others
 _WRITE = "dpbo_write"  # the execution option of connections that write
@@ -31,6 +32,8 @@ _CREATORS = 0x6470626F  # the lock under which PostgreSQL's table is made: CREAT
 _SQLITE_BROKEN = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
 _POSTGRES_BROKEN = ("XX001", "XX002")  # SQLSTATEs of damaged data and indexes; XX000 is any internal error
 _SMALLEST = 512  # bytes of an SQLite page
+_CHECK = "Check that it exists and can be written."
+_POSTGRES = "postgres"  # the extra whose driver is tested
 _LONGEST = 300  # characters of its place that are shown
 _RESTORE = "Charge nothing on it: put back a copy that holds the newest head you noted (`python -m dpbo ledger verify --expect HEAD`)."
 
@@ -67,7 +70,8 @@ class Storage:
         file: SQLite's file, by its whole path; None where it is not named as a path.
 
     Raises:
-        InputError: no such URL. LedgerUnavailable: it cannot be reached. LedgerCorrupt: its file is damaged.
+        InputError: no such URL. MissingLibrary: the URL's driver is not installed. LedgerMissing: there is none, and none may be made.
+        LedgerUnavailable: it cannot be reached. LedgerCorrupt: its file is damaged.
     """
 
     def __init__(self, url: str | pathlib.Path | None, *, create: bool = True) -> None:
@@ -87,7 +91,8 @@ class Storage:
         elif create:
             self._create()
         else:
-            raise LedgerUnavailable(f"there is no ledger at {self._place()}. Check the file name or URL.")
+            self._require_visible()
+            raise LedgerMissing(f"there is no ledger at {self._place()}. Check the file name or URL.")
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
@@ -158,6 +163,17 @@ class Storage:
         with self._errors_translated():
             return sa.inspect(self._engine).has_table(table.name)
 
+    def _require_visible(self) -> None:
+        """Raises LedgerUnavailable where the system does not even say whether the file exists, such as in a folder that may not be read."""
+        try:
+            if self.file is not None:
+                self.file.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            reason = f"{error.strerror}. {_CHECK}"
+            raise LedgerUnavailable(f"the ledger at {self._place()} cannot be used: {reason}") from None
+
     def _found(self) -> tuple[int, ...] | None:
         """Which file stands at the place, and when it was last changed; None where SQLite would make a new, empty one."""
         try:
@@ -180,7 +196,7 @@ class Storage:
             raise LedgerUnavailable("this ledger was opened by another process, from which this one was forked. Open it again here.")
         self._committing, left, found = False, self._left, self._found()
         if not creating and self.file is not None and found is None:
-            raise LedgerUnavailable(f"the file of the ledger at {self._place()} is gone. Put it back: a new one forgets what was spent.")
+            raise LedgerMissing(f"the file of the ledger at {self._place()} is gone. Put it back: a new one forgets what was spent.")
         if self.file is not None and (left is None or left != found):
             self._engine.dispose()  # its cached pages may be of another file
         self._left = None
@@ -194,10 +210,10 @@ class Storage:
             raise LedgerCorrupt(f"the ledger at {self._place()} is damaged: its text cannot be decoded. {_RESTORE}") from None
         except (sa.exc.DBAPIError, driver.Error) as error:
             original = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-            reason = str(original).strip()
+            reason = " ".join(str(original).split())
             if _is_damage(original):
                 raise LedgerCorrupt(f"the ledger at {self._place()} is damaged: {reason}. {_RESTORE}") from None
-            remedy = "Wait for the other process to finish." if "lock" in reason else "Check that it exists and can be written."
+            remedy = "Wait for the other process to finish." if "lock" in reason else _CHECK
             text = f"the ledger at {self._place()} cannot be used: {reason}. {remedy}"
             raise LedgerUnavailable(text, uncertain=self._committing) from None
 
@@ -247,7 +263,9 @@ def _engine(url: str | None) -> sa.Engine:
         if parsed.get_backend_name() == "sqlite" and "timeout" not in parsed.query:
             arguments.setdefault("connect_args", {})["timeout"] = _BUSY_SECONDS
         engine = sa.create_engine(parsed, hide_parameters=True, **arguments)
-    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ImportError):
+    except ImportError as error:
+        raise _missing_driver(parsed, error) from None
+    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError):
         place = f"{str(url).partition('://')[0]}://..."
         raise InputError("ledger", place, "a file name or an SQLAlchemy URL such as sqlite:///tuning.db") from None
     if engine.dialect.name == "sqlite":
@@ -256,6 +274,18 @@ def _engine(url: str | None) -> sa.Engine:
     if engine.dialect.name == "postgresql":
         sa.event.listen(engine, "begin", _postgres_begin)
     return engine
+
+
+def _missing_driver(url: sa.URL, error: ImportError) -> MissingLibrary:
+    """The error of a URL whose driver cannot be imported: SQLAlchemy imports it when it makes the engine."""
+    driver = error.name or url.get_driver_name()
+    extra = f'pip install "dpbo[{_POSTGRES}]"'
+    if driver in EXTRAS[_POSTGRES]:
+        return MissingLibrary(driver, _POSTGRES, f"It is the driver of {url.drivername} URLs. Install it with: {extra}")
+    remedy = f"It is the driver of {url.drivername} URLs. Install the library that has this module."
+    if url.get_backend_name() == "postgresql":
+        remedy = f"{remedy} Or write postgresql+psycopg://, with: {extra}"
+    return MissingLibrary(driver, "", remedy)
 
 
 def _sqlite_connect(connection: Any, _record: Any) -> None:

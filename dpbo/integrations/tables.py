@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import importlib
 import math
 import os
 import pathlib
@@ -11,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.errors import InputError
+from dpbo.errors import InputError, MissingLibrary
+from dpbo.extras import needs
 
 
 def read_columns(path: str | os.PathLike[str], columns: Sequence[str]) -> torch.Tensor:
@@ -21,6 +23,7 @@ def read_columns(path: str | os.PathLike[str], columns: Sequence[str]) -> torch.
 
     Raises:
         InputError: the file or a column does not exist, or its format is not supported.
+        MissingLibrary: what reads parquet is not installed.
     """
     file = pathlib.Path(path)
     reader = next((read for ending, read in _READERS.items() if file.name.endswith(ending)), None)
@@ -32,6 +35,8 @@ def read_columns(path: str | os.PathLike[str], columns: Sequence[str]) -> torch.
         return torch.from_numpy(reader(file, list(columns)))
     except KeyError as missing:
         raise InputError("columns", str(missing.args[0]), "a column of the table") from None
+    except MissingLibrary:
+        raise
     except Exception as error:  # its text may show a record
         raise InputError("DATA", file.name, f"a table that can be read (reading it failed: {type(error).__name__})") from None
 
@@ -52,8 +57,10 @@ def _npz(file: pathlib.Path, columns: list[str]) -> Any:
 
 
 def _parquet(file: pathlib.Path, columns: list[str]) -> Any:
-    import pandas as pd
+    with needs("parquet"):
+        import pandas as pd
 
+        importlib.import_module("pyarrow")
     table = pd.read_parquet(file)
     _require(columns, table.columns)
     return table[columns].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float64)

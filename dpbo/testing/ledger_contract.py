@@ -5,7 +5,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import sqlalchemy as sa
 
 from dpbo.accounting.filters import GDPFilter
@@ -15,7 +14,11 @@ from dpbo.curator.ledger import Ledger
 from dpbo.curator.storage import table
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch
 from dpbo.events import GaussianEvent, PoissonGaussianEvent, RolesEvent
+from dpbo.extras import needs
 from dpbo.privacy import Adjacency, Budget
+
+with needs("testing"):
+    import pytest
 
 BIRTH = Birth(dataset="contract", unit="patient", grouped=True, adjacency=Adjacency.REPLACE_ONE,
               budget=Budget.gdp(1.0, delta=1e-5), accounting=GDPFilter())  # fmt: skip

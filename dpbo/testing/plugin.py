@@ -2,9 +2,11 @@
 
 import zlib
 
-import pytest
-
+from dpbo.extras import needs
 from dpbo.testing.entropy import SeededEntropy
+
+with needs("testing"):
+    import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -14,12 +14,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from dpbo.curator.records import PrivateView
+from dpbo.extras import needs
 from dpbo.privacy import Adjacency, PrivacyUnit, RowChange, Sensitivity
 from dpbo.queries.query import IntegerSum, Query
+
+with needs("testing"):
+    from hypothesis import HealthCheck, given, settings
+    from hypothesis import strategies as st
 
 Row = list[float]
 Unit = list[Row]  # the records of one unit, m numbers each

@@ -194,14 +194,14 @@ def test_other_columns_or_units_are_refused_under_the_same_ledger(place):
     def kept():
         return (place / "release" / "release.json").read_bytes(), Ledger.open(str(place / "private.db")).head().hash
 
-    curate("--outcome-range", "1", "0", code=1)
+    curate("--outcome-range", "1", "0", code=2)
     assert Ledger.open(str(place / "private.db")).head().kind == "birth", "refused before anything was reserved"
     curate(code=0)
     before = kept()
     for changed in (("--scale", "2", "1"), ("--columns", "b", "a"), ("--outcome", "a")):
-        curate(*changed, code=1)
+        curate(*changed, code=8)
     (place / "table.csv").write_text("".join((place / "table.csv").read_text().splitlines(keepends=True)[:-5]))
-    curate(code=1)
+    curate(code=8)
     assert kept() == before
 
 

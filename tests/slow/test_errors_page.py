@@ -86,6 +86,10 @@ def resume_with_another_score():
     objective(lambda x, records: records[:, 0] / 2, dataset="d", ledger="a.db")(X)
 
 
+def expect_another_head():
+    curator(dataset="d", ledger="c.db").ledger.verify(expect="0" * 64)
+
+
 MADE = {
     "InputError": lambda: objective()(X.float()),
     "BudgetExceeded": ask_too_often,
@@ -95,7 +99,10 @@ MADE = {
     "OpacityError": lambda: pickle.dumps(objective().evaluate(X[0])),
     "LedgerMismatch": lambda: (curator(dataset="d", ledger="b.db"), curator(dataset="d", ledger="b.db", budget=dpbo.Budget(2.0, 1e-6))),
     "PlanChanged": resume_with_another_score,
-    "LedgerUnavailable": lambda: Ledger.open("nowhere.db"),
+    "LedgerMissing": lambda: Ledger.open("nowhere.db"),
+    "LedgerUnavailable": lambda: Ledger.open("long" * 100),
+    "LedgerRolledBack": expect_another_head,
+    "MissingLibrary": lambda: Ledger.open("oracle+oracledb://host/db"),
     "NoiseWarning": lambda: objective(evaluations=100),
     "UserWarning": lambda: curator(unit=dpbo.PrivacyUnit("patient", groups=["A", "a"] * 50)),
 }

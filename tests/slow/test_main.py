@@ -3,16 +3,26 @@
 import contextlib
 import io
 import json
+import operator
 import os
 import pathlib
+import re
+import socket
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
 
+import dpbo
 from dpbo import Budget, Curator
-from dpbo.__main__ import main
+from dpbo.__main__ import EXIT_STATUS, main
+from dpbo.curator import Ledger
+from dpbo.errors import InputError
+from dpbo.integrations.http import client
+from dpbo.integrations.http.server import serve
+from dpbo.papers.po_gp_ucb import Outcomes
 
 
 def printed(*arguments):
@@ -64,8 +74,8 @@ def test_the_ledger_can_be_shown_verified_and_exported(job):
     assert [r["kind"] for r in records].count("charge") == 2
     assert printed("ledger", "verify", file, "--expect", records[-1]["hash"])[0] == 0
     status, _, err = printed("ledger", "verify", file, "--expect", "0" * 64)
-    assert status == 1
-    assert "LedgerCorrupt" in err
+    assert status == 6
+    assert "LedgerRolledBack" in err
     released = [value["value"][0] for record in records if record["kind"] == "value" for value in record["body"]["values"]]
     _, out, _ = printed("ledger", "show", file)
     assert all(f"       {value:.4g}" in out for value in released)
@@ -84,23 +94,126 @@ def test_running_again_finds_it_done_and_charges_nothing(job):
     assert again == first, "and the head has not moved"
 
 
-def test_bad_input_is_one_line_and_exit_1(tmp_path):
+def test_bad_input_is_one_line_and_its_own_exit_status(tmp_path):
     records, budget = np.zeros((9, 1)), Budget(1.0, 1e-6)
     Curator(records, unit="record", adjacency="replace-one", budget=budget, dataset="others", ledger=tmp_path / "l.db")
     (tmp_path / "x.db").write_text("not a database " * 100)
-    for arguments, message in {
-        ("--ledger", tmp_path / "l.db"): "LedgerMismatch",
-        ("--epsilon", "0"): "epsilon",
-        ("--delta", "1.5"): "delta",
-        ("--seed", "-1"): "seed",
-        ("ledger", "show", "/nowhere/l.db"): "no ledger",
-        ("ledger", "verify", tmp_path / "x.db"): "LedgerCorrupt",
-        ("plan", "--units", "0"): "units",
+    loop = tmp_path / "loop.db"  # a link to itself: whether there is a file is not to be seen
+    loop.symlink_to(loop)
+    to_nowhere = ("--token-file", tmp_path / "token", "--length-scale", 1, "--journal", tmp_path / "j")
+    for arguments, (expected, message) in {
+        ("--ledger", tmp_path / "l.db"): (8, "LedgerMismatch"),
+        ("--epsilon", "0"): (2, "epsilon"),
+        ("--delta", "1.5"): (2, "delta"),
+        ("--seed", "-1"): (2, "seed"),
+        ("plan", "--units", "0"): (2, "units"),
+        ("report", tmp_path / "l.db", "--output", tmp_path / "no" / "r.html"): (2, "--output"),
+        ("plan", "--units", 100, "--epsilons", 1, "--plot", tmp_path / "p.no"): (2, "--plot"),
+        ("model", tmp_path, "--curator", "http://127.0.0.1:1", *to_nowhere): (2, "FOLDER"),
+        ("ledger", "show", "/nowhere/l.db"): (4, "no ledger"),
+        ("ledger", "verify", tmp_path / "x.db"): (5, "LedgerCorrupt"),
+        ("ledger", "verify", tmp_path / "l.db", "--expect", "0" * 64): (6, "LedgerRolledBack"),
+        ("ledger", "show", "postgresql+psycopg://nobody@127.0.0.1:1/none"): (7, "LedgerUnavailable"),
+        ("ledger", "show", loop): (7, "LedgerUnavailable"),
     }.items():
         status, _, err = printed(*arguments)
-        assert status == 1, arguments
+        assert status == expected, (arguments, err)
         assert message in err
         assert len(err.splitlines()) == 1, err
+
+
+def test_the_arguments_of_other_commands_are_refused_with_2(tmp_path):
+    for arguments, message in {
+        ("--json", "o.json", "ledger", "show", "l.db"): "ledger show FILE_OR_URL --json",
+        ("ledger", "verify", "l.db", "--json"): "ledger show",
+        ("ledger", "burn", "l.db"): "invalid choice",
+    }.items():
+        with contextlib.redirect_stderr(io.StringIO()) as err, pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        assert ended.value.code == 2
+        assert message in err.getvalue()
+
+
+def test_two_parties_end_with_the_same_exit_statuses(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(client, "_PAUSES", ())
+    pathlib.Path("t.csv").write_text("a,y\n" + "1,0\n" * 20)
+    table = ["--columns", "a", "--radius", 2, "--row-change", 1, "--epsilon", 8, "--outcome", "y", "--outcome-range", 0, 1]
+    curate = ["curate", "t.csv", *table, "--dataset", "d", "--ledger", "l.db", "--out", "release"]
+    model = ["model", "release", "--curator", "http://127.0.0.1:1", "--length-scale", 1, "--journal", "j", "--token-file", "token"]
+    assert printed(*curate)[0] == 0
+    status, _, err = printed(*model)
+    assert (status, "--token-file" in err) == (2, True), err
+    pathlib.Path("token").write_text("t" * 20)
+    pathlib.Path("token").chmod(0o600)
+    for arguments, expected, message in (
+        (model, 7, "CuratorUnavailable"),
+        ([*curate, "--name", "again"], 3, "BudgetExceeded"),
+        ([*curate, "--epsilon", 9], 8, "LedgerMismatch"),
+        ([*curate, "--serve", 0, "--token-file", "no/token"], 2, "--token-file"),
+    ):
+        status, _, err = printed(*arguments)
+        assert status == expected, err
+        assert err.startswith(message) or message in err
+
+
+def test_a_port_that_is_taken_is_an_error_of_the_argument(tmp_path):
+    """The server ends its process with a status of its own, which here would say that the budget is used up."""
+    curator = Curator({"rows": np.zeros((3, 1)), "y": np.zeros(3)}, unit="row", adjacency="replace-one", budget=Budget(1.0, 1e-6))
+    outcomes = Outcomes(curator, operator.itemgetter("y"), value_range=(0.0, 1.0), repeats=1, budget=0.5)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InputError, match="port") as refused:
+            serve(outcomes, token="t" * 20, port=taken.getsockname()[1])
+    assert refused.value.parameter == "port"
+
+
+def test_the_page_of_errors_lists_every_exit_status():
+    page = (pathlib.Path(__file__).parents[2] / "docs/errors.md").read_text()
+    rows = re.findall(r"^\| ([1-9]) \| (`.*?`) \|", page, flags=re.MULTILINE)
+    listed = {name: int(status) for status, names in rows for name in re.findall(r"`(\w+)`", names)}
+    assert listed == {kind.__name__: status for kind, status in EXIT_STATUS.items()}
+
+
+def test_a_ledger_is_shown_as_json(tmp_path):
+    url, points = str(tmp_path / "l.db"), torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    budget = Budget(3.0, 1e-6)
+    curator = Curator(np.zeros((999, 1)), unit="record", adjacency="replace-one", budget=budget, dataset="d", ledger=url)
+    objective = dpbo.PrivateObjective(curator, lambda x, records: torch.zeros(len(records)), score_range=(0, 1), evaluations=3, budget=0.5)
+    Y, Yvar = objective(points)
+    ledger = Ledger.open(url)
+    ledger.charge("lost", curator.ledger.chain().reservations[objective.name].event, {"slots": [{}]}, objective.name)
+    status, out, _ = printed("ledger", "show", url, "--json")
+    shown = json.loads(out)
+    assert status == 0
+    assert shown["dpbo"] == dpbo.__version__
+    assert [(r["seq"], r["kind"], r["name"], r["hash"]) for r in shown["records"]] == [
+        (r.seq, r.kind, r.name, r.hash) for r in ledger.records()
+    ]
+    values = [value for record in shown["records"] for value in record["values"]]
+    assert [value["value"] for value in values] == Y.tolist()
+    assert [value["noise"] for value in values] == Yvar.sqrt().tolist()
+    assert [value["x"] for value in values] == points.tolist()
+    assert [record["kind"] for record in shown["records"] if record["lost"]] == ["charge"]
+    assert shown["records"][-1]["lost"]
+    assert shown["budget"]["reserved_share"] == pytest.approx(0.5)
+    assert shown["budget"]["spent_share"] == pytest.approx(0.5)
+    assert 0 < shown["budget"]["epsilon_left"] < 3
+    assert shown["statement"] == json.loads(curator.statement().to_json())
+
+
+def test_help_and_version_name_the_command_as_it_was_called(monkeypatch):
+    for called, name in (("/usr/bin/dpbo", "dpbo"), ("C:/scripts/dpbo.exe", "dpbo"), ("/x/dpbo/__main__.py", "python -m dpbo")):
+        monkeypatch.setattr(sys, "argv", [called])
+        for arguments, text in ((["--help"], f"usage: {name} ["), (["ledger", "--help"], f"usage: {name} ledger ")):
+            with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit) as ended:
+                main(arguments)
+            assert ended.value.code == 0
+            assert out.getvalue().startswith(text)
+        with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
+            main(["--version"])
+        assert out.getvalue() == f"dpbo {dpbo.__version__}\n"
 
 
 def test_the_plan_table_is_the_one_the_readme_shows():

@@ -1,16 +1,28 @@
 """The wheel carries everything it needs and nothing else, and installs into an empty environment."""
 
+import ast
+import importlib
+import importlib.metadata
 import pathlib
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
 import zipfile
 
 import pytest
 
+import dpbo
+from dpbo.__main__ import main
+from dpbo.extras import EXTRAS
+
 ROOT = pathlib.Path(__file__).parents[2]
+
+
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +57,70 @@ def test_the_wheel_runs_where_its_dependencies_are_and_names_what_is_missing_els
     assert done.stdout.startswith(str(target))
 
 
+@pytest.mark.deep
+def test_what_the_index_shows_has_no_link_that_leads_nowhere(wheel):
+    page = zipfile.ZipFile(wheel).read(f"{wheel.name.split('-py3')[0]}.dist-info/METADATA").decode()
+    assert "# dpbo: differentially private" in page
+    assert "how to do each task" in page
+    assert not re.search(r"\]\((?!https?:|#)", page)
+
+
+@pytest.mark.deep
+def test_the_source_distribution_has_what_a_distributor_needs(tmp_path):
+    build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    done = subprocess.run(build, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    missing = {name for name in tracked if not name.startswith((".ci/", ".gitignore", ".pre-commit"))} - held
+    assert not missing
+    assert not [name for name in held if name.endswith((".pyc", ".db", ".so"))]
+
+
+def test_the_version_stands_in_one_place():
+    """Of the files that give it, one is the source, and the citation is held to it."""
+    assert "version" in project()["dynamic"]
+    assert importlib.metadata.version("dpbo") == dpbo.__version__, "install again: the version was changed"
+    assert f"\nversion: {dpbo.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    held = [path for path in (ROOT / "dpbo").rglob("*.py") if f'"{dpbo.__version__}"' in path.read_text()]
+    assert held == [ROOT / "dpbo" / "_version.py"]
+
+
+def test_the_console_script_is_the_module():
+    name, _, function = project()["scripts"]["dpbo"].partition(":")
+    assert getattr(importlib.import_module(name), function) is main
+
+
+def test_every_library_that_dpbo_imports_is_declared():
+    """As a dependency, or as a library of an extra, which the error of `dpbo.extras` then names."""
+    renamed = {"ax": "ax-platform", "sklearn": "scikit-learn", "lazy_loader": "lazy-loader"}
+    declared = {re.split(r"[>\[;]", each)[0].lower() for each in project()["dependencies"]}
+    groups = project()["optional-dependencies"]
+    assert set(EXTRAS) == set(groups) - {"docs", "test"}
+    for extra, modules in EXTRAS.items():
+        assert {renamed.get(module, module) for module in modules} == {re.split(r"[>\[;]", each)[0] for each in groups[extra]}
+    optional = {module for modules in EXTRAS.values() for module in modules}
+    found = set()
+    for path in (ROOT / "dpbo").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    foreign = found - set(sys.stdlib_module_names) - {"dpbo"} - optional
+    assert len(foreign) > 8
+    assert {renamed.get(module, module) for module in foreign} <= declared
+
+
 def test_dependencies_have_lower_bounds_only_and_constraints_pin_them_all():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = [re.fullmatch(r"([\w.-]+)==([\w.]+)( ; python_version [<>=]+ \"3\.\d+\")?", line) for line in lines if line[:1] != "#"]
     # a local version, such as that of a CPU build, would not match
     assert all(pinned)
     pins = {pin[1] for pin in pinned if pin}
-    extras = [d for group in project["optional-dependencies"].values() for d in group]
-    for dependency in project["dependencies"] + extras:
+    extras = [d for group in project()["optional-dependencies"].values() for d in group]
+    for dependency in project()["dependencies"] + extras:
         if not dependency.startswith("dpbo"):
             name, _, bound = dependency.partition(">=")
             assert bound

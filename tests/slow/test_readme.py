@@ -12,34 +12,11 @@ import scipy.stats
 
 from dpbo import Budget, Curator
 from dpbo.accounting import GDPFilter, PureFilter
+from tools import readme
+from tools.readme import blocks
 
 ROOT = pathlib.Path(__file__).parents[2]
-PREAMBLE = """
-import scipy.stats
-import torch
-from botorch.acquisition.logei import qLogNoisyExpectedImprovement
-from botorch.fit import fit_gpytorch_mll
-from botorch.models import SingleTaskGP
-from botorch.optim import optimize_acqf
-from gpytorch.mlls import ExactMarginalLogLikelihood
-from sklearn.datasets import load_digits
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
-
-import dpbo
-
-digits = load_digits()
-X_train, y_train, X_val, y_val = digits.data[:300], digits.target[:300], digits.data[300:], digits.target[300:]
-ids = [i // 2 for i in range(len(y_val))]
-"""
-
-
 LONG = ("ax", "dp-sgd", "optuna", "other-searches", "tune-dp-sgd")  # two seconds and more each
-
-
-def blocks(page):
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
 @pytest.mark.usefixtures("seeded_noise")
@@ -70,23 +47,15 @@ def test_each_how_to_page_runs_after_the_lines_of_the_first(long, tmp_path, monk
 
 
 def test_the_search_in_scikit_learns_words(capsys):
-    search = next(block for block in blocks("README.md") if "DPSearch" in block).replace("n_iter=24", "n_iter=4, allow_repeated=True")
-    given = "X_public, y_public, X_customers, y_customers = X_train, y_train > 4, X_val, y_val > 4\n"
-    exec(compile(PREAMBLE + given + search, "README.md", "exec"), {})
+    exec(compile(readme.search(), "README.md", "exec"), {})
     assert "each customer (all records with one label together; 749, a public number) of the validation records" in capsys.readouterr().out
 
 
 @pytest.mark.filterwarnings("ignore:train_Yvar:UserWarning", "ignore::botorch.exceptions.InputDataWarning")
 def test_the_loops_block(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    given = """
-records, public_records = (X_val, y_val), (X_train, y_train)
-X = torch.rand(3, 1, dtype=torch.float64)
-train = lambda x: SVC(C=10 ** float(x[0])).fit(X_train, y_train)
-score = lambda model, records: model.predict(records[0]) == records[1]
-"""
     names: dict[str, Any] = {}
-    exec(compile(PREAMBLE + given + blocks("README.md")[1], "README.md", "exec"), names)
+    exec(compile(readme.loop(), "README.md", "exec"), names)
     assert names["Y"].shape == names["Yvar"].shape == (3, 1)
     who = "each patient (all records with one label together; 749, a public number)"
     assert f"{who} of the validation records 'readmissions-2026q3'" in capsys.readouterr().out

@@ -231,13 +231,13 @@ def test_the_command_writes_the_page(ledger, tmp_path, capsys):
     page = (tmp_path / "r.html").read_text()
     assert "<h1>An &amp; other</h1>" in page
     assert page == dpbo.report(file, title="An & other")
-    for arguments, said in (
-        ({"--expect": "0" * 64}, "LedgerCorrupt"),
-        ({"--output": str(tmp_path)}, "--output"),
-        ({"--at-delta": "0.5"}, "--at-delta 0.5 is not allowed"),
+    for arguments, status, said in (
+        ({"--expect": "0" * 64}, 6, "LedgerRolledBack"),
+        ({"--output": str(tmp_path)}, 2, "--output"),
+        ({"--at-delta": "0.5"}, 2, "--at-delta 0.5 is not allowed"),
     ):
         given = {"--output": str(tmp_path / "s.html"), **arguments}
-        assert main(["report", str(file), *(part for pair in given.items() for part in pair)]) == 1
+        assert main(["report", str(file), *(part for pair in given.items() for part in pair)]) == status
         assert said in capsys.readouterr().err
     assert not (tmp_path / "s.html").exists()
 

@@ -1,10 +1,18 @@
 """What loads what, without a warning: the ledger without torch, an import without slow libraries, opacus without touching logging."""
 
+import functools
 import importlib
+import pickle
 import subprocess
 import sys
 
 import pytest
+
+from dpbo.curator.storage import Storage
+from dpbo.errors import InputError, MissingLibrary
+from dpbo.extras import EXTRAS
+from dpbo.integrations.tables import read_columns
+from dpbo.plots import plot_noise
 
 CODE = """
 import importlib, logging, os, sys, warnings
@@ -62,9 +70,51 @@ def test_what_is_not_needed_is_not_loaded_every_lazy_name_resolves_and_logging_i
     assert logging == "True 0"
 
 
-def test_an_integration_without_its_library_names_the_command_that_installs_it(monkeypatch):
-    for library in ("optuna", "ax"):
-        monkeypatch.setitem(sys.modules, library, None)  # as where it is not installed
-        monkeypatch.delitem(sys.modules, name := f"dpbo.integrations.{library}", raising=False)
-        with pytest.raises(ModuleNotFoundError, match=rf"Install it with: pip install 'dpbo\[{library}\]'"):
-            importlib.import_module(name)
+NEEDED = {  # what each extra's libraries are imported for
+    "ax": "dpbo.integrations.ax",
+    "gpu": "dpbo.queries.gpu.kernels",
+    "http": "dpbo.integrations.http.{}",
+    "optuna": "dpbo.integrations.optuna",
+    "testing": "dpbo.testing.{}",
+}
+HOMES = {"httpx": "client", "starlette": "server", "uvicorn": "server", "pytest": "ledger_contract", "hypothesis": "query_contract"}
+
+
+def test_every_missing_library_is_answered_by_its_extra(monkeypatch, tmp_path):
+    table = tmp_path / "t.parquet"
+    table.write_bytes(b"")
+    used = {
+        "parquet": lambda: read_columns(table, ["a"]),
+        "plots": lambda: plot_noise(100),
+        "postgres": lambda: Storage("postgresql+psycopg://me:hunter2@host/db"),
+    }
+    assert {*used, *NEEDED} == set(EXTRAS)
+    for extra, libraries in EXTRAS.items():
+        for library in libraries:
+            with monkeypatch.context() as patched:
+                for name in [name for name in sys.modules if name.partition(".")[0] == library]:
+                    patched.setitem(sys.modules, name, None)  # as where it is not installed
+                patched.setitem(sys.modules, library, None)
+                use = used.get(extra)
+                if use is None:
+                    module = NEEDED[extra].format(HOMES.get(library))
+                    patched.delitem(sys.modules, module, raising=False)
+                    use = functools.partial(importlib.import_module, module)
+                with pytest.raises(MissingLibrary) as missing:
+                    use()
+            error = missing.value
+            assert isinstance(error, ModuleNotFoundError)
+            assert (error.extra, error.module.partition(".")[0]) == (extra, library), str(error)
+            assert f'pip install "dpbo[{extra}]"' in str(error)
+            assert "hunter2" not in str(error)
+            again = pickle.loads(pickle.dumps(error))
+            assert (str(again), again.extra) == (str(error), extra)
+
+
+def test_the_driver_of_another_database_is_named_where_it_is_missing():
+    for url, module in (("mysql+nodriver://h/d", ""), ("mysql+pymysql://h/d", "pymysql"), ("oracle+oracledb://h/d", "oracledb")):
+        with pytest.raises(MissingLibrary if module else InputError) as refused:
+            Storage(url)
+        assert f"{module} is not installed" in str(refused.value) or not module
+    with pytest.raises(MissingLibrary, match=r"asyncpg is not installed.* postgresql\+psycopg://, with: pip install \"dpbo\[postgres\]\""):
+        Storage("postgresql+asyncpg://h/d")

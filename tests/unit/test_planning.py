@@ -73,7 +73,7 @@ def test_the_command_recommends_and_draws(capsys, tmp_path):
     assert "| 20,000 | bo" in capsys.readouterr().out
     assert main(["plan", "--units", "1000", "--epsilons", "1", "--dimension", "4", "--share", "1"]) == 0
     assert "| strategy | releases |" in capsys.readouterr().out
-    assert main(["plan", "--dimension", "0"]) == 1
+    assert main(["plan", "--dimension", "0"]) == 2
     assert main(["plan", "--units", "1000", "--epsilons", "1", "3", "--dimension", "2", "--range", "0", "50"]) == 0
     table, _, plans = capsys.readouterr().out.partition("Recommended")
     wide = strategies(dpbo.plan(1000, Budget(3.0, 1e-6), score_range=(0.0, 50.0)))["bo"]
@@ -97,7 +97,7 @@ def test_errors_of_the_command_line_name_what_was_typed(capsys, tmp_path):
         (["plan", "--dimension", "0"], "--dimension 0"), (["--epsilon", "-1"], "--epsilon -1.0"), (["--seed", "-1"], "--seed -1"),
         (["ledger", "show", "a\0b"], "FILE_OR_URL <str>"), ([*curate, "--serve", "1"], "--token-file None"), (curate, "DATA='t.csv'"),
     ):  # fmt: skip
-        assert main(arguments) == 1
+        assert main(arguments) == 2
         told = capsys.readouterr()
         assert told.err.startswith(f"InputError: {flag}"), told.err
         assert "deviation" not in told.out or "| 500 |" in told.out, "no header without its table"

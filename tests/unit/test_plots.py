@@ -11,7 +11,7 @@ import torch
 from sklearn.svm import SVC
 
 from dpbo import Budget, Curator, DPSearch, PrivateObjective, Space, plots
-from dpbo.errors import InputError
+from dpbo.errors import InputError, MissingLibrary
 from dpbo.integrations.optuna import NoiseAwareSampler, TrialObjective
 from dpbo.planning import noise_per_evaluation
 from dpbo.released_values import ReleasedValues
@@ -136,5 +136,5 @@ def test_what_cannot_be_drawn_is_refused_by_name(run, monkeypatch):
         with pytest.raises(InputError):
             call()
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(InputError, match=r"pip install \"dpbo\[plots\]\""):
+    with pytest.raises(MissingLibrary, match=r"pip install \"dpbo\[plots\]\""):
         plots.plot_convergence(run)

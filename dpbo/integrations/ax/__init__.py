@@ -5,10 +5,9 @@ import warnings
 
 import lazy_loader
 
-from dpbo.integrations.extras import require_extra
+from dpbo.extras import needs
 
-require_extra("ax", "ax")
-with warnings.catch_warnings():
+with needs("ax"), warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     importlib.import_module("ax.api.client")
 

@@ -1,4 +1,4 @@
-"""The commands `python -m dpbo curate` and `python -m dpbo model`: two parties that share a folder.
+"""The commands `dpbo curate` and `dpbo model`: two parties that share a folder.
 
 The curator reads a table, releases its rows once into the folder, and serves outcomes. The modeler reads the folder and asks. Every public
 choice is an option and is written to release.json. Both commands continue after an interruption: the curator from its ledger, the modeler
@@ -27,13 +27,18 @@ from dpbo.papers.po_gp_ucb.modeler import Modeler
 from dpbo.papers.po_gp_ucb.row_noise import RowNoise, row_noises
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
 from dpbo.queries.rows import RowTable
+from dpbo.validation import named_file
 
 _TABLE = "rows"  # key of the table among the curator's records
 
 
 def curate(options: argparse.Namespace) -> None:
     """Release the rows, or read them from the ledger if they were released; write the folder; serve outcomes."""
-    token = _token(options.token_file) if options.serve is not None else ""
+    token = ""
+    if options.serve is not None:  # what serving needs is seen to be there before anything is charged
+        from dpbo.integrations.http.server import serve
+
+        token = _token(options.token_file)
     curator = _curator(options)
     chosen = _noise(options, curator)
     protection = {"declassified": options.declassify} if options.declassify else {"budget": options.outcome_share}
@@ -52,8 +57,6 @@ def curate(options: argparse.Namespace) -> None:
     write_release(options.out, released, facts, statement)
     print(f"{chosen}\n{statement}\nReleased {len(released.Z)} rows into {options.out}.")
     if options.serve is not None:
-        from dpbo.integrations.http.server import serve
-
         print(f"Serving outcomes at http://{options.host}:{options.serve}", flush=True)
         serve(outcomes, token=token, host=options.host, port=options.serve, every=options.every)
 
@@ -74,7 +77,9 @@ def model(options: argparse.Namespace) -> None:
         mean=(lower + upper) / (-2 if options.minimise else 2),
         repeats=facts["repeats"] > 1,
     )
-    with RemoteCurator(options.curator, pathlib.Path(options.token_file).read_text().strip()) as curator:
+    with named_file("token-file", options.token_file, "a file that can be read"):
+        token = pathlib.Path(options.token_file).read_text().strip()
+    with RemoteCurator(options.curator, token) as curator:
         answers = search(modeler, curator, steps=options.steps, journal=options.journal, minimise=options.minimise)
     if not answers:
         print("The curator gave no answers.")
@@ -131,10 +136,11 @@ def _token(path: str | None) -> str:
     if path is None:
         raise InputError("token-file", None, "the file of the access token", "--serve needs --token-file FILE (created if missing).")
     file = pathlib.Path(path)
-    if not file.exists():
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as created:
-            created.write(secrets.token_urlsafe(32))
-    if file.stat().st_mode & 0o077:
-        raise InputError("token-file", str(file), "readable by its owner only", f"chmod 600 {file}")
-    return file.read_text().strip()
+    with named_file("token-file", path, "a file that can be read, or made"):
+        if not file.exists():
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as created:
+                created.write(secrets.token_urlsafe(32))
+        if file.stat().st_mode & 0o077:
+            raise InputError("token-file", str(file), "readable by its owner only", f"chmod 600 {file}")
+        return file.read_text().strip()

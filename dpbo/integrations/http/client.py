@@ -14,30 +14,18 @@ import time
 import uuid
 from typing import Any, Self
 
-import httpx
-
-from dpbo.errors import BudgetExceeded, InputError, PrivacyError, Unshown
+from dpbo.errors import CuratorUnavailable, InputError, RemoteRefusal, Unshown
+from dpbo.extras import needs
 from dpbo.papers.po_gp_ucb.curator_side import Answer
 from dpbo.papers.po_gp_ucb.modeler import Modeler
 from dpbo.validation import Count, checked
 
+with needs("http"):
+    import httpx
+
 _NO_ANSWERS_LEFT = 429
+_UNAVAILABLE = 503
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-
-
-class RemoteRefusal(PrivacyError):
-    """The curator refused a question.
-
-    Attributes:
-        status: HTTP status, or 0 if the curator could not be reached.
-        kind: name of the error on the server.
-        gone: whether this row will have no answer (all of its answers were given, or one was lost), so that the search skips it.
-    """
-
-    def __init__(self, status: int, kind: str, message: str) -> None:
-        self.status, self.kind = status, kind
-        self.gone = status == 410 or (status == 409 and kind == BudgetExceeded.__name__)
-        super().__init__(f"the curator answered {status}: {message}" if status else message)
 
 
 @checked
@@ -79,14 +67,15 @@ class RemoteCurator:
                 break
             except httpx.TransportError as error:
                 if pause is None:
-                    raise RemoteRefusal(0, type(error).__name__, f"the curator cannot be reached: {type(error).__name__}") from error
+                    raise CuratorUnavailable(0, type(error).__name__, f"the curator cannot be reached: {type(error).__name__}") from error
                 time.sleep(pause)
         try:
             content = dict(reply.json())
         except (ValueError, TypeError):
             content = {}
         if reply.status_code != 200 or not content:
-            raise RemoteRefusal(reply.status_code, str(content.get("error", "")), str(content.get("message", "no reason given")))
+            refusal = CuratorUnavailable if reply.status_code == _UNAVAILABLE else RemoteRefusal
+            raise refusal(reply.status_code, str(content.get("error", "")), str(content.get("message", "no reason given")))
         return content
 
 

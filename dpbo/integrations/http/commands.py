@@ -5,7 +5,7 @@ import importlib
 
 _CLI = "dpbo.integrations.http.cli"
 _CURATE = {"norm": "--row-change", "diameter": "--radius", "value_range": "--outcome-range", "declassified": "--declassify",
-           "budget": "--outcome-share", "lengthscale": "--length-scale", "folder": "--out", "data": "DATA"}  # fmt: skip
+           "budget": "--outcome-share", "lengthscale": "--length-scale", "folder": "--out", "data": "DATA", "port": "--serve"}  # fmt: skip
 _MODEL = {"folder": "FOLDER", "url": "--curator", "lengthscale": "--length-scale"}
 
 

@@ -22,15 +22,18 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, ReleaseLost
+from dpbo.extras import needs
 from dpbo.papers.po_gp_ucb.curator_side import Outcomes
 from dpbo.validation import Positive, checked
+
+with needs("http"):
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
 
 _MOST_BYTES = 4096
 _MOST_WAITING = 100
@@ -104,10 +107,17 @@ class _Queue:
 
 
 def serve(outcomes: Outcomes, *, token: str, host: str = "127.0.0.1", port: int = 8765, every: float = 0.1) -> None:
-    """Serve until interrupted."""
-    import uvicorn
+    """Serve until interrupted.
 
-    uvicorn.run(application(outcomes, token=token, every=every), host=host, port=port, log_level="warning", access_log=False)
+    Raises:
+        InputError: the port is not free, or the host no address of this machine. MissingLibrary: the extra `http` is not installed.
+    """
+    served = application(outcomes, token=token, every=every)
+    try:
+        uvicorn.run(served, host=host, port=port, log_level="warning", access_log=False)
+    except SystemExit:  # how uvicorn ends when it cannot begin; its own status would be that of another error here
+        remedy = "Choose another port, or another host."
+        raise InputError("port", port, f"a free port of the address {host!r} of this machine", remedy) from None
 
 
 async def _reply(request: Request, token: str, answer: Callable[[], Awaitable[Any]]) -> Response:

@@ -1,8 +1,12 @@
 """Optuna studies over a private objective."""
 
+import importlib
+
 import lazy_loader
 
-from dpbo.integrations.extras import require_extra
+from dpbo.extras import needs
 
-require_extra("optuna", "optuna")
+with needs("optuna"):
+    importlib.import_module("optuna")
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

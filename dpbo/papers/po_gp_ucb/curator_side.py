@@ -40,7 +40,7 @@ from dpbo.privacy import Budget
 from dpbo.queries.query import copy_mutable
 from dpbo.queries.rows import RowOutcome, RowTable
 from dpbo.statement import Statement
-from dpbo.validation import Count, Name, checked, require_json
+from dpbo.validation import Count, Name, checked, named_file, require_json
 
 FORMAT = 1
 _LAWS: tuple[type[AdditiveMechanism], ...] = (GaussianMechanism, LaplaceMechanism)
@@ -81,7 +81,7 @@ def write_release(folder: str | os.PathLike[str], rows: ReleasedRows, facts: Map
         facts: more public JSON values for the modeler, by name.
 
     Raises:
-        InputError: facts that are not JSON, or a folder that cannot be made.
+        InputError: facts that are not JSON, or a folder that cannot be made or written to.
     """
     require_json("facts", facts)
     place = pathlib.Path(folder)
@@ -101,11 +101,12 @@ def write_release(folder: str | os.PathLike[str], rows: ReleasedRows, facts: Map
     }
     for name, content in files.items():
         draft = place / f".{name}.{os.getpid()}"
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(place / name)
+        with named_file("folder", place, "a folder that can be written to"):
+            with draft.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(place / name)
 
 
 @checked

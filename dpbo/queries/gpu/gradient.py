@@ -23,6 +23,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from dpbo.extras import needs
+
 MOST_DIMENSION = 256
 _ALIGNED = 4  # float32 numbers that the kernel reads at once
 _PROGRAMS = 2  # per multiprocessor
@@ -65,9 +67,10 @@ def passes_trial(kernel: str, device: torch.device, is_right: Callable[[], bool]
 
 def one_pass_sum(losses: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float, *, aim: float) -> torch.Tensor:
     """As `queries.gradient.clipped_sum` with center 0; `aim` is the length in quanta that long vectors are shortened to (`aim_of`)."""
-    import triton.language as tl
+    with needs("gpu"):
+        import triton.language as tl
 
-    from dpbo.queries.gpu.kernels import gradient_sum
+        from dpbo.queries.gpu.kernels import gradient_sum
 
     slabs = [_ready(part) for part in losses]
     device, units, columns, width = slabs[0].device, slabs[0].shape[1], sum(map(len, slabs)), width_of(len(weights))

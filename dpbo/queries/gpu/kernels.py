@@ -7,8 +7,11 @@ coordinates, statistics, weights and sums are tuples, whose lengths the compiler
 # mypy: ignore-errors
 # ruff: noqa: RUF005, SIM108  Triton's language has neither starred tuples nor a choice between tuples in one line
 
-import triton
-import triton.language as tl
+from dpbo.extras import needs
+
+with needs("gpu"):
+    import triton
+    import triton.language as tl
 
 
 @triton.jit(do_not_specialize=["columns", "steps"])  # what was tried once is then what runs
