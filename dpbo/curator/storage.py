@@ -290,7 +290,12 @@ def _missing_driver(url: sa.URL, error: ImportError) -> MissingLibrary:
 
 def _sqlite_connect(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver's own BEGIN comes too late to be a lock
-    connection.execute("PRAGMA synchronous=EXTRA")
+    try:
+        connection.execute("PRAGMA synchronous=EXTRA")
+    except BaseException:
+        # a damaged file: SQLAlchemy forgets this connection without closing it
+        connection.close()
+        raise
 
 
 def _sqlite_begin(connection: sa.Connection) -> None:
