@@ -303,7 +303,7 @@ class TestTuning:
         for model in (found.model, *files):
             require_bare(model, X)
             assert type(model) is nn.Linear
-            assert model.training, "as fit left it"
+            assert not model.training
             assert not hasattr(model, "seen")
         if strategy == "once":
             for path in tmp_path.iterdir():
@@ -378,7 +378,7 @@ class TestTrial:
         assert "example=(training, validation)" in note
         assert len(FITS) == 1
         self.refused(four[strategy], where, ScoreError, "one real number a record", score=lambda net, records: 0.5, **given)
-        self.refused(four[strategy], where, InputError, "module must be", fit=lambda parameters, session: None, **given)
+        self.refused(four[strategy], where, InputError, "make_private's module", fit=lambda parameters, session: None, **given)
 
     def test_it_takes_two_steps_on_zeros_at_four_points_and_moves_no_generator(self, four, where):
         seen = []
