@@ -254,6 +254,34 @@ def last_look(module, optimizer, loader):
     module.eval()
 
 
+class Mixes(nn.Module):
+    def __init__(self, mix):
+        super().__init__()
+        self.mix = mix
+
+    def forward(self, rows):
+        return self.mix(rows)
+
+
+MIXED = {
+    "mean": lambda rows: rows - rows.mean(0),
+    "normalised": lambda rows: nn.functional.batch_norm(rows, None, None, training=True),
+    "sorted": lambda rows: rows.sort(0).values,
+    "rolled": lambda rows: rows + 0.1 * rows.roll(1, 0),
+    "attention": lambda rows: torch.softmax(rows @ rows.T, 1) @ rows,
+}
+
+
+@pytest.mark.attack("A27")
+@pytest.mark.parametrize("kind", MIXED)
+def test_code_that_mixes_the_records_of_a_sample_is_refused_whatever_they_are(kind):
+    """On equal records nothing is mixed, so it does not depend on the records whether training fails."""
+    curator, engine = private((torch.zeros(60, 4), Y))
+    with pytest.raises(InputError, match="depends on other records"):
+        fit(GIVEN, Opened(engine, (torch.zeros(60, 4), Y)), lambda: nn.Sequential(Mixes(MIXED[kind]), nn.Dropout(0.3)))
+    assert not [record for record in curator.ledger.records() if record.kind == "charge"]
+
+
 @pytest.mark.attack("A31")
 def test_what_a_loop_leaves_on_a_model_refuses_it_and_a_fit_returns_its_model_alone():
     def leaves(module, optimizer, loader):

@@ -330,6 +330,26 @@ class TestTuning:
             tuned(four["selection"], **where)
         assert FITS == []
 
+    @pytest.mark.attack("A16")
+    @pytest.mark.parametrize(("killed", "told"), [(2, "runs resumed: 2, lost: 1"), (3, "runs resumed: 3, lost: 1")])
+    def test_the_log_tells_of_a_run_that_was_killed(self, four, where, killed, told, caplog):
+        with pytest.raises(KeyboardInterrupt):
+            tuned(four["search"], fit=lambda *given: (interrupted if len(FITS) == killed else fit)(*given), **where)
+        with caplog.at_level("INFO", "dpbo.integrations"):
+            tuned(four["search"], **where)
+        left = 4 - killed - 1
+        assert [record.getMessage() for record in caplog.records] == [
+            f"'training': {told} (charged, and ended before their score), runs left: {left}"
+        ]
+
+    @pytest.mark.attack("A16")
+    def test_a_study_whose_only_run_was_killed_is_lost(self, four, where):
+        with pytest.raises(KeyboardInterrupt):
+            tuned(four["once"], fit=interrupted, parameters=GIVEN, **where)
+        with pytest.raises(ReleaseLost, match="every training run"):
+            tuned(four["once"], parameters=GIVEN, **where)
+        assert FITS == []
+
     @pytest.mark.parametrize("strategy", ["search", "selection"])
     def test_another_space_or_plan_on_the_same_ledger_is_refused_before_anything_is_charged(self, four, where, strategy):
         tuned(four[strategy], **where)

@@ -112,7 +112,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
                 noise_multiplier=self.config.noise_multiplier, **opacus,
             )  # fmt: skip
         prepared[1].step_hook = None  # steps are charged where their noise is drawn, not by a hook
-        self._public.begin()
+        self._public.begin(0 if opacus.get("batch_first", True) else 1)
         return prepared[0], prepared[1], prepared[2]
 
     def released(self) -> nn.Module:

@@ -19,6 +19,8 @@ rebuilt:
   containers, attributes of objects, what a function closes over), and the numbers in tensors and
   arrays, bit by bit: NumPy, and torch's kernel of batch norm, write without moving a counter
 
+A layer that mixes the records of a sample is refused where a trial on random records shows it.
+
 Not seen: what code keeps outside the module, such as in a global variable.
 """
 
@@ -29,7 +31,7 @@ import copy
 import functools
 import types
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from dpbo._opacus import load_opacus
 from dpbo.errors import InputError
+from dpbo.isolation import isolate_generators
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _STATE = ("_parameters", "_buffers", "_modules")
@@ -56,6 +59,8 @@ _OF_STATE_DICTS = (
 _NORMS = "Use nn.GroupNorm or nn.LayerNorm, or keep public running statistics and set this layer to .eval() before and during training."
 _KEPT = f"What a layer keeps of records is not noised: write to no buffer or attribute in a forward pass. {_NORMS}"
 _TOKENS = "Leave max_norm out: it shortens the rows of the sample's tokens in each forward pass, without noise."
+# Number of records that a module is tried on before it is trained.
+_TRIED = 4
 # Every layer that was made private, by its id.
 _trained: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
 
@@ -82,9 +87,21 @@ class PublicCopy:
         self._comparisons = 0
         self.note_step()
 
-    def begin(self) -> None:
-        """Call when training may begin. From now on other trainings refuse the module and its layers."""
+    def begin(self, axis: int) -> None:
+        """Call when training may begin. From now on other trainings refuse the module and its layers.
+
+        The first forward pass of the module is tried on random numbers beforehand (`_try`).
+
+        Args:
+            axis: of records, in the inputs.
+        """
         _trained.update((id(layer), layer) for _, layer in self._layers)
+
+        def before_first_pass(_: nn.Module, args: Any, kwargs: Any) -> None:
+            handle.remove()
+            self._try((args, kwargs), axis)
+
+        handle = self._module.register_forward_pre_hook(before_first_pass, with_kwargs=True)
 
     def note_step(self) -> None:
         """Call after each step of the optimizer: noised parameters are now as they should be."""
@@ -121,13 +138,45 @@ class PublicCopy:
             tensors[id(public)] = nn.Parameter(noised.detach().clone(), public.requires_grad)
         return _copied(self._copy, tensors).eval()
 
+    def _try(self, inputs: Any, axis: int) -> None:
+        """Call two public copies on random records that have the first in common, with the same generators.
+
+        What is refused so is refused for any records. Nothing is learnt from inputs other than
+        tensors, or where the module fails on random ones.
+
+        Raises:
+            InputError: the first copy has changed, or the outputs for the first record differ.
+        """
+        first = _copied(self._copy, _fresh_tensors(self._copy))
+        trial = PublicCopy(first, ())
+        outputs = list[list[torch.Tensor]]()
+        generator = torch.Generator().manual_seed(0)
+        shared = [_random_records(tensor, axis, generator) for tensor in _tensors(inputs)]
+        for module in (first, trial._copy):
+            records = [_random_records(tensor, axis, generator) for tensor in shared]
+            for mine, common in zip(records, shared, strict=True):
+                if mine.dim() > axis:
+                    mine.select(axis, 0).copy_(common.select(axis, 0))
+            args, kwargs = _with_tensors(inputs, iter(records))
+            try:
+                with torch.no_grad(), isolate_generators(bytes):
+                    outputs.append(_tensors(module(*args, **kwargs)))
+            except Exception:
+                return
+        trial.require_unchanged(whole=True)
+        for one, other in zip(*outputs, strict=False):
+            by_record = one.dim() > axis and one.shape[axis] == other.shape[axis] == _TRIED
+            if by_record and not _close(one.select(axis, 0), other.select(axis, 0)):
+                what = f"{type(self._module).__name__}, whose output for a record depends on other records of the sample"
+                raise InputError("module", what, "one that treats each record by itself", _NORMS)
+
     def _traces(self, whole: bool) -> list[list[Any]]:
         """For each layer, what is compared of it."""
         seen = {id(layer) for _, layer in self._layers}
         traces = list[list[Any]]()
         for _, layer in self._layers:
             # Batch norm mixes records in one mode and not in the other.
-            trace: list[Any] = [layer.training] if isinstance(layer, _NormBase) else []
+            trace: list[Any] = [layer.training] if isinstance(layer, _BatchNorm) else []
             for name, value in vars(layer).items():
                 if name not in _OF_EVERY_MODULE and not (layer._parameters and name in _OF_OPACUS):
                     trace.append(name)
@@ -199,6 +248,41 @@ def _copied(module: nn.Module, tensors: dict[int, Any]) -> nn.Module:
             numbered = getattr(layer, hooks)
             setattr(layer, hooks, type(numbered)(enumerate(numbered.values())))
     return twin
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested containers, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [tensor for part in value.values() for tensor in _tensors(part)]
+    return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, (list, tuple)) else []
+
+
+def _with_tensors(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """The containers, with other tensors in them."""
+    if isinstance(value, torch.Tensor):
+        return next(tensors)
+    if isinstance(value, Mapping):
+        return {name: _with_tensors(part, tensors) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        parts = [_with_tensors(part, tensors) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
+def _random_records(like: torch.Tensor, axis: int, generator: torch.Generator) -> torch.Tensor:
+    """A few records of this one's shape; whole numbers are 0 and 1, which any table of words has."""
+    shape = [_TRIED if place == axis else length for place, length in enumerate(like.shape)]
+    numbers = torch.randn(shape, generator=generator)
+    drawn = numbers if like.is_floating_point() or like.is_complex() else numbers > 0
+    return drawn.to(like.device, like.dtype)
+
+
+def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors are equal but for rounding."""
+    scale = max(float(a.abs().max()), 1e-6) if a.numel() else 1.0
+    return a.shape == b.shape and torch.allclose(a.float(), b.float(), rtol=1e-3, atol=1e-3 * scale, equal_nan=True)
 
 
 def _position(tensor: torch.Tensor) -> tuple[int, int]:

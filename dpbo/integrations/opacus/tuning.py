@@ -20,6 +20,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import io
+import logging
 import math
 import os
 import pathlib
@@ -41,7 +42,7 @@ from dpbo.algorithms.selection import NoisedScore, private_selection
 from dpbo.curator.curator import Curator
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.records import PrivateView, count_records
-from dpbo.errors import InputError
+from dpbo.errors import InputError, ReleaseLost
 from dpbo.fingerprint import describe_space, fingerprint
 from dpbo.integrations.opacus.engine import Fit, Session
 from dpbo.integrations.opacus.planning import TuningPlan
@@ -54,6 +55,7 @@ from dpbo.space import Space
 from dpbo.statement import Statement
 from dpbo.validation import Within, checked, warn
 
+_LOG = logging.getLogger(__name__)
 _TRAINING, _SCORES, _SELECTION = "training", "scores", "selection"
 _TRIED_POINTS, _TRIED_STEPS = 4, 2
 _RECORD = PrivacyUnit("record")
@@ -191,7 +193,15 @@ def tune(
         curator, noised.score, score_range=plan.score_range, evaluations=plan.usually, fit=models.fit, name=_SCORES, divisor=divisor,
         role="validation", terms={"parameters": list(space.names), "space": describe_space(space.specs)},
     )  # fmt: skip
-    for x in models.unscored(objective.history()[0])[: objective.remaining]:
+    resumed = objective.history()[0]
+    unscored = models.unscored(resumed)[: objective.remaining]
+    begun = plan.usually - models.remaining
+    if begun:
+        lost = begun - len(resumed) - len(unscored)
+        fate = f"{lost} (charged, and ended before their score)" if lost else "0"
+        level = logging.WARNING if lost else logging.INFO
+        _LOG.log(level, "%r: runs resumed: %d, lost: %s, runs left: %d", _TRAINING, begun - lost, fate, models.remaining)
+    for x in unscored:
         objective(x.unsqueeze(0))
     design = space.sample(max(initial, 2), seed=seed) if fixed is None else fixed
     while objective.remaining and models.remaining:
@@ -200,6 +210,8 @@ def tune(
         x = design[begun] if begun < len(design) or len(X) < 2 else suggest(space, X, Y, Yvar, seed=1000 * seed + begun)[0]
         objective(x.unsqueeze(0))
     X, Y, Yvar = objective.history()
+    if not len(X):
+        raise ReleaseLost("every training run was charged but ended before its score, and none is run twice. Another plan is charged anew.")
     means = posterior_mean(space, X, Y, Yvar)
     best_run = int(means.argmax())
     model, mean = models.kept(X[best_run]), float(means[best_run])
