@@ -18,11 +18,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpbo import Budget, Curator, Space
 from dpbo.accounting import Planned
+from dpbo.algorithms import private_selection
 from dpbo.errors import InputError
-from dpbo.events import GaussianEvent, RolesEvent
-from dpbo.integrations.opacus import DPSGDConfig, PrivateEngine, noise, tune
+from dpbo.events import GaussianEvent, RolesEvent, SelectionEvent
+from dpbo.integrations.opacus import DPSGDConfig, PrivateEngine, Session, noise, tune
 from dpbo.integrations.opacus.planning import TuningPlan
 from dpbo.privacy import Adjacency
+from dpbo.run_counts import FixedRuns
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 CONFIG = DPSGDConfig(noise_multiplier=1e4, epochs=3, batches=1, batch_size=60)
@@ -252,6 +254,26 @@ def last_look(module, optimizer, loader):
     optimizer.zero_grad()
     module(X).sum().backward()
     module.eval()
+
+
+@pytest.mark.attack("A31")
+@pytest.mark.parametrize("kept", [lambda module: module, lambda module: module._module, lambda module: {"m": [module._module[-1]]}])
+def test_a_private_selection_releases_no_trained_module_but_the_rebuilt_one(kept):
+    base, law = (CONFIG.event(Adjacency.REPLACE_ONE),), FixedRuns(2)
+
+    def selected(released):
+        def train(parameters):
+            session = Session(TensorDataset(X, Y), CONFIG)
+            module = fit(parameters, session, nn.Identity)
+            return session.released() if released else kept(module), 1.0
+
+        accounting = Planned([SelectionEvent(base=base, run_count=law)])
+        terms: dict[str, Any] = {"unit": "record", "budget": Budget(8.0, 1e-5), "allow_repeated": True, "role": "training"}
+        curator = Curator((X, Y), adjacency=Adjacency.REPLACE_ONE, accounting=accounting, **terms)
+        return private_selection(curator, train, space=Space(lr=[0.1, 0.2]), run_count=law, base=base).output
+
+    assert selected(released=False) is None
+    assert isinstance(selected(released=True), nn.Sequential)
 
 
 class Mixes(nn.Module):

@@ -19,7 +19,7 @@ rebuilt:
   containers, attributes of objects, what a function closes over), and the numbers in tensors and
   arrays, bit by bit: NumPy, and torch's kernel of batch norm, write without moving a counter
 
-A layer that mixes the records of a sample is refused where a trial on random records shows it.
+A layer that mixes the records of a sample is refused where a trial on made-up records shows it.
 
 Not seen: what code keeps outside the module, such as in a global variable.
 """
@@ -29,8 +29,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import math
 import types
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -42,6 +42,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from dpbo._opacus import load_opacus
 from dpbo.errors import InputError
 from dpbo.isolation import isolate_generators
+from dpbo.trained import note_trained, was_trained
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _STATE = ("_parameters", "_buffers", "_modules")
@@ -61,8 +62,6 @@ _KEPT = f"What a layer keeps of records is not noised: write to no buffer or att
 _TOKENS = "Leave max_norm out: it shortens the rows of the sample's tokens in each forward pass, without noise."
 # Number of records that a module is tried on before it is trained.
 _TRIED = 4
-# Every layer that was made private, by its id.
-_trained: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
 
 
 class PublicCopy:
@@ -90,12 +89,12 @@ class PublicCopy:
     def begin(self, axis: int) -> None:
         """Call when training may begin. From now on other trainings refuse the module and its layers.
 
-        The first forward pass of the module is tried on random numbers beforehand (`_try`).
+        The first forward pass of the module is tried on made-up records beforehand (`_try`).
 
         Args:
             axis: of records, in the inputs.
         """
-        _trained.update((id(layer), layer) for _, layer in self._layers)
+        note_trained(layer for _, layer in self._layers)
 
         def before_first_pass(_: nn.Module, args: Any, kwargs: Any) -> None:
             handle.remove()
@@ -139,10 +138,10 @@ class PublicCopy:
         return _copied(self._copy, tensors).eval()
 
     def _try(self, inputs: Any, axis: int) -> None:
-        """Call two public copies on random records that have the first in common, with the same generators.
+        """Call two public copies on made-up records that have the first in common, with the same generators.
 
         What is refused so is refused for any records. Nothing is learnt from inputs other than
-        tensors, or where the module fails on random ones.
+        tensors, or where the module fails on made-up ones.
 
         Raises:
             InputError: the first copy has changed, or the outputs for the first record differ.
@@ -150,10 +149,9 @@ class PublicCopy:
         first = _copied(self._copy, _fresh_tensors(self._copy))
         trial = PublicCopy(first, ())
         outputs = list[list[torch.Tensor]]()
-        generator = torch.Generator().manual_seed(0)
-        shared = [_random_records(tensor, axis, generator) for tensor in _tensors(inputs)]
-        for module in (first, trial._copy):
-            records = [_random_records(tensor, axis, generator) for tensor in shared]
+        shared = [_made_up(tensor, axis, 0) for tensor in _tensors(inputs)]
+        for which, module in enumerate((first, trial._copy)):
+            records = [_made_up(tensor, axis, 1 + which) for tensor in shared]
             for mine, common in zip(records, shared, strict=True):
                 if mine.dim() > axis:
                     mine.select(axis, 0).copy_(common.select(axis, 0))
@@ -206,12 +204,10 @@ class PublicCopy:
 
 def _require_trainable(module: nn.Module) -> None:
     """Raise InputError for layers of which it is known beforehand that they keep or mix records."""
-    layers = [*module.named_modules()]
-    wrapped = isinstance(module, load_opacus("opacus.grad_sample").AbstractGradSampleModule)
-    if wrapped or any(_trained.get(id(layer)) is layer for _, layer in layers):
+    if was_trained(module) or isinstance(module, load_opacus("opacus.grad_sample").AbstractGradSampleModule):
         remedy = "Build it anew for each run. To train on, take what `released()` of its engine gives."
         raise InputError("module", type(module).__name__, "one that was not trained before", remedy)
-    for name, layer in layers:
+    for name, layer in module.named_modules():
         if any(getattr(layer, hooks) for hooks in _RUN_IN_PASSES):
             raise _refusal(name, layer, "with hooks", "without hooks", "A hook may keep records. Put what it does into `forward`.")
         if any(map(nn.parameter.is_lazy, [*layer._parameters.values(), *layer._buffers.values()])):
@@ -271,12 +267,12 @@ def _with_tensors(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
     return value
 
 
-def _random_records(like: torch.Tensor, axis: int, generator: torch.Generator) -> torch.Tensor:
+def _made_up(like: torch.Tensor, axis: int, which: int) -> torch.Tensor:
     """A few records of this one's shape; whole numbers are 0 and 1, which any table of words has."""
     shape = [_TRIED if place == axis else length for place, length in enumerate(like.shape)]
-    numbers = torch.randn(shape, generator=generator)
-    drawn = numbers if like.is_floating_point() or like.is_complex() else numbers > 0
-    return drawn.to(like.device, like.dtype)
+    numbers = torch.sin(1.0 + 0.7 * which + torch.arange(math.prod(shape), dtype=torch.float64) * (2.3 + which)).reshape(shape)
+    kept = numbers if like.is_floating_point() or like.is_complex() else numbers > 0
+    return kept.to(like.device, like.dtype)
 
 
 def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
