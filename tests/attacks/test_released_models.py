@@ -176,7 +176,7 @@ def tuned(fit, records=(X, Y), *, try_first=False, score=None):
 
 @pytest.mark.attack("A31")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_layer_that_keeps_its_records_is_refused_by_name_and_no_model_of_it_leaves(kind):
+def test_a_layer_that_keeps_its_records_is_refused_by_name(kind):
     trained = functools.partial(fit, layer=KINDS[kind])
     with pytest.raises(InputError, match=r"^module=\"?'?(layer|.*hooks)"):
         tuned(trained, try_first=True)
@@ -318,6 +318,24 @@ def test_what_a_loop_leaves_on_a_model_refuses_it_and_a_fit_returns_its_model_al
         with pytest.raises(InputError, match="make_private's module"):
             tuned(returns(thing), try_first=True)
         assert tuned(returns(thing)) is None
+
+
+@pytest.mark.attack("A31")
+@pytest.mark.parametrize("kind", ["batch norm, frozen", "instance norm", "embedding", "embedding bag", "lazy batch norm", "hook"])
+def test_layers_that_are_known_are_refused_before_a_forward_pass(kind):
+    """So it never depends on the records whether training fails."""
+    with pytest.raises(InputError, match="module="):
+        fit(GIVEN, Opened(private()[1], (X, Y)), KINDS[kind], loop=lambda *_: pytest.fail("it was made private"))
+
+
+@pytest.mark.attack("A31")
+def test_a_loop_that_writes_to_parameters_gives_no_model():
+    def writes(module, optimizer, loader):
+        plain(module, optimizer, loader)
+        with torch.no_grad():
+            module._module[-1].bias.add_(X.mean())
+
+    assert tuned(functools.partial(fit, layer=nn.Identity, loop=writes)) is None
 
 
 LOOPS = {
