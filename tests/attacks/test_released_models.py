@@ -99,6 +99,20 @@ class Box:
     value: Any = None
 
 
+class Same:
+    """Its attribute is in no dict, and copies of it are itself."""
+
+    __slots__ = ("value",)
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def into_array():
+    kept = np.zeros(1)
+    return lambda _, rows: operator.setitem(kept, 0, float(seen(rows)[0]))
+
+
 def into_closure():
     kept = {"mean": 0.0}
     return lambda _, rows: kept.update(mean=float(seen(rows)[0]))
@@ -130,6 +144,12 @@ KINDS: dict[str, Any] = {
     "object": lambda: Keeps(lambda self, rows: setattr(self.box, "value", float(seen(rows)[0])), box=Box()),
     "array": lambda: Keeps(lambda self, rows: operator.setitem(self.array, 0, float(seen(rows)[0])), array=np.zeros(1)),
     "closure": lambda: Keeps(into_closure()),
+    "closure over itself": lambda: (made := Keeps(lambda self, rows: self.act(rows)), setattr(made, "act", lambda rows: made.mean + rows))[
+        0
+    ],
+    "closure over an array": lambda: Keeps(into_array()),
+    "default": lambda: Keeps(lambda self, rows, kept=[]: kept.append(float(seen(rows)[0]))),
+    "object that is never copied": lambda: Keeps(lambda self, rows: setattr(self.box, "value", float(seen(rows)[0])), box=Same()),
     "partial": lambda: Keeps(lambda self, rows: self.part.keywords.update(mean=float(seen(rows)[0])), part=functools.partial(print)),
     "hook": lambda: first_place(to_hook=lambda layer, _, out: layer.mean.copy_(seen(out))),
 }

@@ -21,14 +21,20 @@ rebuilt:
 
 A layer that mixes the records of a sample is refused where a trial on made-up records shows it.
 
-Not seen: what code keeps outside the module, such as in a global variable.
+What a copy would share with the trained module, such as a function that closes over a list, is
+refused unless it cannot change.
+
+Not seen: what code keeps outside the module, such as in a global variable or on a class, and the
+state inside objects of extensions, such as generators.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import enum
 import functools
+import logging
 import math
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,6 +56,27 @@ _STATE = ("_parameters", "_buffers", "_modules")
 _OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "autograd_grad_sample_hooks"}) - {*_STATE}
 # Opacus writes these on layers that have parameters.
 _OF_OPACUS = frozenset({"activations", "max_batch_len", "ft_compute_sample_grad"})
+# Deep copies share these. Cells are looked into with their function.
+_CONSTANT = (
+    *_PLAIN,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.CellType,
+    types.ModuleType,
+    types.EllipsisType,
+    type,
+    tuple,
+    range,
+    enum.Enum,
+    logging.Logger,
+    np.dtype,
+    np.generic,
+    np.ufunc,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 _RUN_IN_PASSES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OF_STATE_DICTS = (
     "_state_dict_hooks",
@@ -59,6 +86,7 @@ _OF_STATE_DICTS = (
 )
 _NORMS = "Use nn.GroupNorm or nn.LayerNorm, or keep public running statistics and set this layer to .eval() before and during training."
 _KEPT = f"What a layer keeps of records is not noised: write to no buffer or attribute in a forward pass. {_NORMS}"
+_SHARES = "Make a function that closes over other things a method of the layer, or a module."
 _TOKENS = "Leave max_norm out: it shortens the rows of the sample's tokens in each forward pass, without noise."
 # Number of records that a module is tried on before it is trained.
 _TRIED = 11
@@ -83,6 +111,7 @@ class PublicCopy:
         self._copy = _copied(module, self._copies)
         self._layers = [*module.named_modules()]
         self._before = {whole: self._traces(whole) for whole in (False, True)}
+        self._require_apart()
         self._comparisons = 0
         self.note_step()
 
@@ -137,6 +166,15 @@ class PublicCopy:
             tensors[id(public)] = nn.Parameter(noised.detach().clone(), public.requires_grad)
         return _copied(self._copy, tensors).eval()
 
+    def _require_apart(self) -> None:
+        """Raise InputError for what the copy would share with the trained module, unless it cannot change."""
+        for (name, layer), trace in zip(self._layers, self._before[True], strict=True):
+            for value in trace:
+                function = isinstance(value, types.FunctionType)
+                if (function and not _is_constant(value)) or not (id(value) in self._copies or isinstance(value, _CONSTANT)):
+                    what = f"holding a {type(value).__name__} that cannot be copied"
+                    raise _refusal(name, layer, what, "a module that can be copied with all it holds", _SHARES)
+
     def _try(self, inputs: Any, axis: int) -> None:
         """Call two public copies on made-up records that have the first in common, with the same generators.
 
@@ -163,6 +201,8 @@ class PublicCopy:
                 return
         trial.require_unchanged(whole=True)
         for one, other in zip(*outputs, strict=False):
+            if one.shape != other.shape:
+                continue
             # Another axis of this length would leave it open which one is the records'.
             by_record = [place for place, length in enumerate(one.shape) if length == _TRIED] == [axis]
             if by_record and not _close(one.select(axis, 0), other.select(axis, 0)):
@@ -276,10 +316,21 @@ def _made_up(like: torch.Tensor, axis: int, which: int) -> torch.Tensor:
     return kept.to(like.device, like.dtype)
 
 
+def _is_constant(value: Any) -> bool:
+    """Whether neither a value nor what is inside it can change; of a function, what it closes over, and its defaults."""
+    parts: list[Any] = []
+    if isinstance(value, types.FunctionType):
+        cells = [part for cell in value.__closure__ or () for part in _parts(cell)]
+        parts = [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
+    elif isinstance(value, tuple):
+        parts = [*value]
+    return isinstance(value, _CONSTANT) and all(part is value or _is_constant(part) for part in parts)
+
+
 def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors are equal but for rounding."""
     scale = max(float(a.abs().max()), 1e-6) if a.numel() else 1.0
-    return a.shape == b.shape and torch.allclose(a.float(), b.float(), rtol=1e-3, atol=1e-3 * scale, equal_nan=True)
+    return torch.allclose(a.float(), b.float(), rtol=1e-3, atol=1e-3 * scale, equal_nan=True)
 
 
 def _position(tensor: torch.Tensor) -> tuple[int, int]:
@@ -304,7 +355,7 @@ def _parts(value: Any) -> Iterable[Any]:
         with contextlib.suppress(ValueError):
             return [value.cell_contents]
         return ()
-    if isinstance(value, (type, types.ModuleType, torch.Tensor)) or not hasattr(value, "__dict__"):
+    if isinstance(value, (*_CONSTANT, torch.Tensor)) or not hasattr(value, "__dict__"):
         return ()
     passed_over = _OF_EVERY_MODULE if isinstance(value, nn.Module) else ()
     return [part for name, part in vars(value).items() if name not in passed_over]
