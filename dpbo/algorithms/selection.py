@@ -156,8 +156,8 @@ def private_selection(
             curator.ledger.note("assume", assumed)
         slot = {"query": "PrivateSelection", "public": {}, "details": {}}
         entry = curator.ledger.charge(name, charged, {"units": curator.units, "slots": [slot]}, name, used=0)
-        work = functools.partial(_rebuilt, train)
-        work = work if score is None else _scored(curator, work, score, name)
+        rebuilt = functools.partial(_rebuilt, train)
+        work = rebuilt if score is None else _scored(curator, rebuilt, score, name)
         best = best_of(work, space, run_count, curator.entropy, threshold=threshold, pad_to=pad_to, proposals=adaptive)
         chosen = Selected(None, None, None)
         if best is not None:

@@ -108,8 +108,13 @@ class Same:
         return self
 
 
+def closed_over(layer):
+    layer.act = lambda rows: layer.mean + rows
+    return layer
+
+
 def into_array():
-    kept = np.zeros(1)
+    kept: Any = np.zeros(1)
     return lambda _, rows: operator.setitem(kept, 0, float(seen(rows)[0]))
 
 
@@ -144,9 +149,7 @@ KINDS: dict[str, Any] = {
     "object": lambda: Keeps(lambda self, rows: setattr(self.box, "value", float(seen(rows)[0])), box=Box()),
     "array": lambda: Keeps(lambda self, rows: operator.setitem(self.array, 0, float(seen(rows)[0])), array=np.zeros(1)),
     "closure": lambda: Keeps(into_closure()),
-    "closure over itself": lambda: (made := Keeps(lambda self, rows: self.act(rows)), setattr(made, "act", lambda rows: made.mean + rows))[
-        0
-    ],
+    "closure over itself": lambda: closed_over(Keeps(lambda self, rows: self.act(rows))),
     "closure over an array": lambda: Keeps(into_array()),
     "default": lambda: Keeps(lambda self, rows, kept=[]: kept.append(float(seen(rows)[0]))),
     "object that is never copied": lambda: Keeps(lambda self, rows: setattr(self.box, "value", float(seen(rows)[0])), box=Same()),

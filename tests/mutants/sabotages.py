@@ -705,7 +705,7 @@ SABOTAGES = (
         "integrations/opacus/rebuilding.py",
         old="    return all(a is b or (type(a) is type(b) and type(a) in _PLAIN and a == b) for a, b in zip(before, now, strict=True))",
         new="    return all(a is b or type(a) is type(b) for a, b in zip(before, now, strict=True))",
-        test="tests/attacks/test_released_models.py::test_a_layer_that_keeps_its_records_is_refused_by_name[attribute]",
+        test="tests/attacks/test_released_models.py::test_a_layer_that_keeps_its_records_is_refused_by_name[dict]",
     ),
     Sabotage(
         "what hangs on attributes may change in a forward pass",
