@@ -710,8 +710,8 @@ SABOTAGES = (
     Sabotage(
         "what hangs on attributes may change in a forward pass",
         "integrations/opacus/rebuilding.py",
-        old="                self._follow(part, trace, seen, whole, whole)",
-        new="                self._follow(part, trace, seen, False, whole)",
+        old="self._follow(value, trace, seen, whole or name in _STATE, whole)",
+        new="self._follow(value, trace, seen, name in _STATE, whole)",
         test="tests/attacks/test_released_models.py::test_a_layer_that_keeps_its_records_is_refused_by_name[object]",
     ),
     Sabotage(

@@ -22,17 +22,24 @@ A `Session` is one run inside `tune`, whose cost is the same whatever its hyper-
             optimizer.step()
         return net
 
-Both give the trained model by `released()`: a copy made before training, with the noised parameters (`rebuilding`). `tune` does it for the
-module that `fit` returns.
+Both give the trained model by `released()`: a copy made before training, with the noised parameters
+(`rebuilding`). `tune` does it for the module that `fit` returns.
 
 What dpbo cannot check stands in the statement as `dpsgd-attested`:
 - Training takes records from this loader alone, and one record is one example.
-- A record's gradient depends on no other record. A mean loss with class weights or ignored targets (padding) breaks that: weight and
-  average each record's losses by themselves there, then take the mean over records.
-- The loop does not stop, skip a step, or change a rate or a bound because of a loss, an accuracy or a gradient that was not noised. The
-  weights tell how many noises were added, and how large: 23 steps in place of 40 told that one record's loss was not finite. A sample
-  without a step is refused, and so is a model of a Session with fewer steps than configured. That such a run has no model depends on the
-  records like every failure of a training. Rates may follow the number of the step, or a released score.
+- A record's gradient depends on no other record. A mean loss with class weights or ignored targets
+  (padding) breaks that: weight and average each record's losses by themselves there, then take the
+  mean over records.
+- The loop does not stop, fail, skip a step, or change a rate or a bound because of a loss, an
+  accuracy or a gradient that was not noised. The weights tell how many noises were added, and how
+  large: 23 steps in place of 40 told that one record's loss was not finite. Rates may follow the
+  number of the step, or a released score.
+
+Of the last, two things are seen and refused: a sample without a step, and a Session's model after
+fewer steps than configured. To add the missing noise instead would not do: where one record makes
+the loop skip its sample, the sum lacks the gradients of all others, and noise is sized for one.
+A refused run has no model, in place of one that tells how far it came. That it was refused may
+still depend on the records, as any failure of a training may; that is why it is attested.
 """
 
 from __future__ import annotations
@@ -290,16 +297,19 @@ def _emptied(batch: Any, axis: int) -> Any:
         return {name: _emptied(part, axis) for name, part in batch.items()}
     if isinstance(batch, (tuple, list)):
         nested = any(isinstance(part, (torch.Tensor, Mapping, tuple, list)) for part in batch)
-        parts = [_emptied(part, axis) for part in batch if nested]  # else they are a record each, such as text
+        # Otherwise each part is of a record, such as text.
+        parts = [_emptied(part, axis) for part in batch if nested]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
     return batch
 
 
 def _table(dataset: Any) -> Any:
     """A dataset's records as tensors; None where they are no numbers, or of several shapes."""
-    if type(dataset) is TensorDataset:  # a subclass may give other records than these
+    # A subclass may give other records than its tensors.
+    if type(dataset) is TensorDataset:
         return dataset.tensors
-    with contextlib.suppress(Exception):  # which may show a record
+    # An error may show a record.
+    with contextlib.suppress(Exception):
         rows = default_collate([dataset[place] for place in range(len(dataset))])
         return tuple(rows) if isinstance(rows, list) else rows
     return None
