@@ -4,6 +4,7 @@ The noise of these trainings is ten thousand times as large as the norm bound, s
 is read elsewhere.
 """
 
+import collections
 import functools
 import io
 import math
@@ -145,6 +146,10 @@ KINDS: dict[str, Any] = {
     "new buffer": lambda: Keeps(lambda self, rows: setattr(self, "mean", seen(rows))),
     "attribute": lambda: Keeps(lambda self, rows: setattr(self, "loss", float(seen(rows)[0]))),
     "list": lambda: Keeps(lambda self, rows: self.seen.append(len(rows)), seen=[]),
+    "deque": lambda: Keeps(lambda self, rows: self.seen.append(float(seen(rows)[0])), seen=collections.deque()),
+    "bytes": lambda: Keeps(lambda self, rows: self.seen.extend(bytes(len(rows))), seen=bytearray()),
+    "set": lambda: Keeps(lambda self, rows: self.seen.add(float(seen(rows)[0])), seen=set()),
+    "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)).requires_grad_(False),
     "dict": lambda: Keeps(lambda self, rows: self.seen.update(mean=float(seen(rows)[0])), seen={"mean": 0.0}),
     "object": lambda: Keeps(lambda self, rows: setattr(self.box, "value", float(seen(rows)[0])), box=Box()),
     "array": lambda: Keeps(lambda self, rows: operator.setitem(self.array, 0, float(seen(rows)[0])), array=np.zeros(1)),

@@ -30,6 +30,7 @@ state inside objects of extensions, such as generators.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import enum
@@ -343,7 +344,9 @@ def _parts(value: Any) -> Iterable[Any]:
     """What is inside a value: items, attributes, and what a function closes over."""
     if isinstance(value, (dict, Mapping)):
         return [part for item in value.items() for part in item]
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, bytearray):
+        return [bytes(value)]
+    if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
         return [len(value), *value]
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords]
