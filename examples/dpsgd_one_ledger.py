@@ -70,7 +70,7 @@ def train(engine: PrivateEngine, records: Records) -> torch.nn.Module:
                 optimizer.zero_grad()
                 torch.nn.functional.cross_entropy(module(X), y).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-    return module
+    return engine.released()
 
 
 def right(network: torch.nn.Module, records: Records) -> torch.Tensor:

@@ -21,6 +21,7 @@ Source: Liu & Talwar 2019; Papernot & Steinke 2022. Bounds and proofs: dpbo/acco
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,7 @@ from dpbo.queries.query import copy_mutable
 from dpbo.queries.score_evaluation import Score
 from dpbo.run_counts import StoppingRule, ThresholdStop
 from dpbo.space import Space
+from dpbo.trained import require_rebuilt
 from dpbo.validation import Name, Positive, between, checked
 
 _PRIOR = (1.0, 1.0)
@@ -118,8 +120,9 @@ def private_selection(
         curator: owner of the records and of the ledger. Its accounting must be able to pay: `Planned` with this very `SelectionEvent`
             (`selection_event` makes it), `RDPFilter`, or, where all events of a run are pure, PureFilter and GDPFilter.
         train: `train(parameters) -> output`. Without `score` it returns `(output, number)`. A run fails if it raises an exception or the
-            number is not finite. The best run's output is released as it is, so it must hold nothing but what `base` pays for. A model
-            that Opacus trained holds gradients of single records: pass it through `dpbo.integrations.opacus.strip_opacus` here.
+            number is not finite. The best run's output is released as it is, so it must hold nothing but what `base` pays for: noised
+            numbers, and settings that are public. A module that was trained in a `Session` holds records: return `session.released()`,
+            because a run that returns the module itself fails.
         space: each run's parameters are drawn uniformly from it.
         run_count: distribution of the number of runs, or `ThresholdStop`, which releases the first run that reaches `threshold`.
         base: all events of `train`, in the ledger's adjacency; without `score` also those of the returned number. Empty if `train` reads
@@ -153,7 +156,8 @@ def private_selection(
             curator.ledger.note("assume", assumed)
         slot = {"query": "PrivateSelection", "public": {}, "details": {}}
         entry = curator.ledger.charge(name, charged, {"units": curator.units, "slots": [slot]}, name, used=0)
-        work = train if score is None else _scored(curator, train, score, name)
+        rebuilt = functools.partial(_rebuilt, train)
+        work = rebuilt if score is None else _scored(curator, rebuilt, score, name)
         best = best_of(work, space, run_count, curator.entropy, threshold=threshold, pad_to=pad_to, proposals=adaptive)
         chosen = Selected(None, None, None)
         if best is not None:
@@ -219,6 +223,13 @@ def _terms(
         **scored,
         **{key: value for key, value in optional.items() if value is not None},
     }
+
+
+def _rebuilt(train: Callable[[dict[str, Any]], Any], parameters: dict[str, Any]) -> Any:
+    """A run's output. Raises InputError for a trained module that was not rebuilt: it would leave with what was not noised."""
+    output = train(parameters)
+    require_rebuilt(output)
+    return output
 
 
 def _scored(curator: Curator, train: Callable[..., Any], score: NoisedScore, name: str) -> Callable[[dict[str, Any]], tuple[Any, float]]:

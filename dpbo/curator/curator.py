@@ -26,7 +26,7 @@ from dpbo.curator.distributed import Ranks, SingleProcess
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.handle import Handle, Job, Opaque, public_error, submit_job
 from dpbo.curator.pending import PendingReleases
-from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, Sketch, is_protected, remember, require_same
+from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, Sketch, holds_same, is_protected, remember, require_same
 from dpbo.curator.records import PrivateView, count_records, map_leaves
 from dpbo.curator.reporting import BudgetUse, compose_statement
 from dpbo.errors import InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
@@ -424,6 +424,10 @@ class Curator(Opaque):
         if self.ledger.storage.persistent or self._remembered or self.ledger.void:
             return False
         return is_protected(Sketch.of(self.__view))
+
+    def has_records(self, records: Any) -> bool:
+        """Whether these are the curator's records, each as often, in any order. For the operator alone, like `repeats_records`."""
+        return holds_same(self.__view, records)
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""

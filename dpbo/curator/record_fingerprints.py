@@ -124,6 +124,18 @@ def holds_protected(records: Any) -> bool:
     return is_protected(Sketch.of(view))
 
 
+def holds_same(view: PrivateView, records: Any) -> bool:
+    """Whether a view's records are these, each as often, in any order; False where single records cannot be read and they are others."""
+    if records is view.container:
+        return True
+    try:
+        other = PrivateView.of(records, PrivacyUnit("record"), units_are_public=True)
+    except InputError:  # their form cannot be compared
+        return False
+    found = table_digest(view, _key)
+    return found is not None and found == table_digest(other, _key)
+
+
 def table_digest(view: PrivateView, key: bytes) -> str | None:
     """Digest of all records, in any order, and of the number of units; None where single records cannot be read."""
     found = row_digests(view, key)

@@ -68,7 +68,7 @@ PUBLIC = {
     "po_gp_ucb_transform": "not private, and refused unless that is said", "row_noises": "public numbers",
     "RemoteCurator": "a client of the server", "search": "the modeler's loop over the client", "gp_ucb": "a strategy over released values",
     "gradient_information": "a strategy over released values", "plan_tuning": "public numbers", "DPSGDConfig": "public numbers",
-    "Session": "Opacus trains within it; attested", "strip_opacus": "what DP-SGD trained", "StudyEnded": "an error",
+    "Session": "Opacus trains within it; attested", "StudyEnded": "an error",
     "grid_of_box": "public candidates", "rehearse": "public training records", "Rehearsal": "data",
     "SearchRelease": "data",
 }  # fmt: skip

@@ -10,7 +10,7 @@ import scipy.stats
 import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo._opacus import load_opacus
@@ -18,6 +18,7 @@ from dpbo.accounting import Planned
 from dpbo.errors import InputError
 from dpbo.integrations.opacus import DPSGDConfig, LedgerAccountant, PrivateEngine, Session, noise
 from dpbo.integrations.opacus.noise import NoisedOptimizer, PoissonSamples
+from dpbo.integrations.opacus.rebuilding import PublicCopy
 from dpbo.testing.mechanism_contract import assert_law
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -26,18 +27,19 @@ TERMS = DPSGDConfig(noise_multiplier=1.0, epochs=2, batches=4, batch_size=16)
 X, Y = torch.randn(64, 4, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 2
 
 
-def optimizer(size, *, count=64, samples=None, multiplier=1.0):
+def optimizer(size, *, count=64, samples=None, multiplier=1.0, dtype=torch.float32):
     """Of one parameter, after a sample of all records."""
     samples = samples or PoissonSamples(count, 1.0, 1)
     next(iter(samples))
     settings: Any = {"noise_multiplier": multiplier, "max_grad_norm": CLIP, "expected_batch_size": 1, "loss_reduction": "sum"}
-    parameter = nn.Parameter(torch.zeros(size))
-    return NoisedOptimizer(torch.optim.SGD([parameter], 1.0), samples=samples, charge=lambda _: None, **settings), parameter
+    parameter = nn.Parameter(torch.zeros(size, dtype=dtype))
+    model = PublicCopy(nn.ParameterList([parameter]), [parameter])
+    plain = torch.optim.SGD([parameter], 1.0)
+    return NoisedOptimizer(plain, model=model, samples=samples, charge=lambda _: None, **settings), parameter
 
 
 def summed(gradients):
-    made, parameter = optimizer(gradients.shape[1:], count=len(gradients))
-    parameter.data = parameter.data.to(gradients.dtype)
+    made, parameter = optimizer(gradients.shape[1:], count=len(gradients), dtype=gradients.dtype)
     parameter.grad_sample = gradients
     made.clip_and_accumulate()
     return parameter.summed_grad
@@ -207,12 +209,10 @@ def test_gradients_of_two_samples_or_not_one_for_each_record_make_no_step():
     backward(module, noised, first)
     with pytest.raises(InputError, match="one of each record"):
         noised.step()
-    batch = next(batches)
-    backward(module, noised, batch)
-    with pytest.raises(InputError, match="two Poisson samples"):
-        noised.step()
+    with pytest.raises(InputError, match="before a step on the last one"):
+        next(batches)
     with pytest.raises(ValueError, match="accumulation"):  # Opacus'
-        nn.functional.cross_entropy(module(batch[0]), batch[1]).backward()
+        nn.functional.cross_entropy(module(first[0]), first[1]).backward()
 
 
 def test_what_decides_by_gradients_before_their_noise_is_refused():
@@ -292,6 +292,53 @@ def test_what_the_engine_decides_or_cannot_count_is_refused():
         private(data_loader=DataLoader(TensorDataset(X), num_workers=1))
     with pytest.raises(InputError, match="max_grad_norm"):
         private(max_grad_norm=1e-20)
+
+
+class Noisy(TensorDataset):
+    """Each look at a record gives it another shape of its own, as augmentation does."""
+
+    def __getitem__(self, place):
+        rows, label = super().__getitem__(place)
+        return rows + torch.rand(4), label
+
+
+class Named(TensorDataset):
+    def __getitem__(self, place):
+        return dict(zip(("rows", "label"), super().__getitem__(place), strict=True))
+
+
+@pytest.mark.attack("A8", "A27")
+def test_a_loader_of_other_records_than_the_curators_is_refused_without_their_number():
+    """Each record ten times would cost ten times what is charged."""
+    shuffled = torch.randperm(64)
+    others: list[Any] = [
+        TensorDataset(X.repeat(10, 1), Y.repeat(10)), TensorDataset(X[:63], Y[:63]), TensorDataset(X + 1, Y), TensorDataset(X, 1 - Y),
+        TensorDataset(torch.cat([X[:1], X[:1], X[2:]]), Y), ConcatDataset([TensorDataset(X, Y)] * 2), Subset(TensorDataset(X, Y), [0] * 64),
+        TensorDataset(X), Noisy(X, Y), [str(row) for row in X],
+    ]  # fmt: skip
+    for dataset in others:
+        curator = owner((X, Y))
+        with pytest.raises(InputError, match="of the curator's records") as refused:
+            private(curator, data_loader=DataLoader(dataset))
+        assert not any(character.isdigit() for character in str(refused.value))
+        assert not curator.ledger.used(), "nothing is reserved"
+    for dataset in (TensorDataset(X[shuffled], Y[shuffled]), Subset(TensorDataset(X, Y), shuffled.tolist()), Named(X, Y)):
+        private(data_loader=DataLoader(dataset))
+    private(owner(noisy := Noisy(X, Y)), data_loader=DataLoader(noisy))
+
+
+@pytest.mark.attack("A21")
+@pytest.mark.parametrize("kind", [TensorDataset, Named])
+def test_an_empty_sample_has_the_form_of_others_and_nothing_tells_of_it(kind, caplog):
+    terms = DPSGDConfig(noise_multiplier=1.0, epochs=20, batches=1000, batch_size=1)
+    session, plain = Session(kind(X[:2], Y[:2]), terms), nn.Linear(4, 2)
+    module, noised, loader = session.make_private(plain, torch.optim.SGD(plain.parameters(), 0.1), max_grad_norm=1.0)
+    batch = next(iter(loader))
+    batch = [*batch.values()] if isinstance(batch, dict) else batch
+    assert [(part.shape[1:], part.dtype) for part in batch] == [((4,), torch.float32), ((), torch.int64)]
+    backward(module, noised, batch)
+    noised.step()
+    assert caplog.records == []
 
 
 @pytest.mark.attack("A27")

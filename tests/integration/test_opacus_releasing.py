@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from dpbo._opacus import load_opacus
 from dpbo.errors import InputError
-from dpbo.integrations.opacus import DPSGDConfig, Session, strip_opacus
+from dpbo.integrations.opacus import DPSGDConfig, Session
 
 pytestmark = [pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"), pytest.mark.attack("A21")]
 TERMS = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=3, batch_size=30)
@@ -66,9 +66,10 @@ def require_bare(module, records=X):
 
 
 def trained(network, look=True, **settings):
-    """After all its steps, one backward pass that no step followed, and perhaps a look at the records that no backward pass followed."""
+    """A session after all its steps, one backward pass that no step followed, and perhaps a look at the records; and its live module."""
     optimizer: Any = torch.optim.SGD(network.parameters(), lr=0.5)
-    prepared, optimizer, loader = Session(RECORDS, TERMS).make_private(network, optimizer, max_grad_norm=1.0, **settings)
+    session = Session(RECORDS, TERMS)
+    prepared, optimizer, loader = session.make_private(network, optimizer, max_grad_norm=1.0, **settings)
     module = prepared if isinstance(prepared, nn.Module) else network
     for rows, labels in loader:
         optimizer.zero_grad()
@@ -78,7 +79,7 @@ def trained(network, look=True, **settings):
     nn.functional.cross_entropy(module(X), RECORDS.tensors[1]).backward()
     if look:
         module(X)
-    return module
+    return session, network
 
 
 def layers():
@@ -96,7 +97,7 @@ class Sequences(nn.Module):
 
 
 class Tied(nn.Module):
-    """One layer twice, one frozen, a buffer that is there twice, and names that Opacus uses, too."""
+    """One layer twice, one frozen, a buffer that is there twice, and a name that Opacus uses, too."""
 
     def __init__(self):
         super().__init__()
@@ -119,36 +120,33 @@ WAYS: dict[str, Any] = {
     "hooks": lambda: trained(layers()),
     "functorch": lambda: trained(layers(), grad_sample_mode="functorch"),
     "ew": lambda: trained(layers(), look=False, grad_sample_mode="ew"),
-    "the module that was wrapped": lambda: trained(layers())._module,
-    "a layer of it": lambda: trained(layers())._module[0],
-    "a layer by functorch": lambda: trained(layers(), grad_sample_mode="functorch")._module[0],
     "not wrapped": lambda: trained(layers(), wrap_model=False),
-    "within another": lambda: nn.Sequential(nn.Flatten(), nn.ModuleList([trained(layers())])[0]),
-    "twice within another": lambda: nn.Sequential(*[trained(nn.Linear(4, 4))] * 2),
-    "standard, after a last look": lambda: trained(layers()).to_standard_module(),
     "sequences": lambda: trained(Sequences()),
     "tied": lambda: trained(Tied()),
-    "never private": layers,
+    "dropout": lambda: trained(nn.Sequential(nn.Dropout(0.5), layers())),
+    "group norm": lambda: trained(nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))),
+    "public statistics": lambda: trained(nn.Sequential(nn.BatchNorm1d(4, affine=False).eval(), layers())),
 }
 
 
-def test_nothing_but_numbers_leaves_and_they_are_the_same():
+def test_nothing_but_numbers_leaves_and_they_are_those_that_training_made():
     for way, made in WAYS.items():
-        module = made()
-        bare = strip_opacus(module)
+        session, live = made()
+        bare = session.released()
         require_bare(bare)
-        assert all(torch.equal(*both) for both in zip(own(bare), own(module), strict=True)), way
+        assert all(torch.equal(*both) for both in zip(own(bare), own(live), strict=True)), way
         assert not any(type(part).__name__.startswith("GradSample") for part in bare.modules()), way
-        assert [p.requires_grad for p in bare.parameters()] == [p.requires_grad for p in module.parameters()], way
-        assert not places(own(bare)) & places(own(module)), way
+        assert not any(part.training for part in bare.modules()), way
+        assert [p.requires_grad for p in bare.parameters()] == [p.requires_grad for p in live.parameters()], way
+        assert not places(own(bare)) & places(own(live)), way
         assert torch.equal(pickle.loads(pickle.dumps(bare))(X), bare(X)), way
         require_bare(bare)
 
 
 def test_the_walk_sees_what_records_leave():
-    """Power: before it is released, each of them holds gradients by record, and records."""
-    for way in ("hooks", "functorch", "not wrapped", "within another", "tied"):
-        module = WAYS[way]()
+    """Power: the trained modules themselves hold gradients by record, and records."""
+    for way in ("hooks", "functorch", "not wrapped", "tied"):
+        module = WAYS[way]()[1]
         for part in module.modules():
             vars(part).pop("ft_compute_sample_grad", None)  # cannot be pickled
         assert len(X) in {tensor.shape[0] for tensor in Reached(module).tensors if tensor.dim()}, way
@@ -156,47 +154,31 @@ def test_the_walk_sees_what_records_leave():
             require_bare(module)
 
 
-def test_the_module_itself_is_left_alone_and_trains_on():
-    module = trained(layers(), look=False)
-    held, bare = [(p, vars(p).copy()) for p in module.parameters()], strip_opacus(module)
-    assert all(vars(p).keys() == kept.keys() and all(vars(p)[key] is value for key, value in kept.items()) for p, kept in held)
-    assert all(p.grad_sample is not None for p in module.parameters())
-    module.zero_grad()
-    module(X[:7]).sum().backward()
-    assert {len(p.grad_sample) for p in module.parameters()} == {7}
-    require_bare(bare)
-    bare.train()(X).sum().backward()
-    assert not any(hasattr(p, "grad_sample") for p in bare.parameters())
-
-
-def test_ties_modes_and_what_is_the_users_own_stay():
-    network = Tied()
-    network.first.register_forward_hook(lambda part, given, out: 2 * out)
-    module = trained(network)
-    network.head.eval()
-    bare = strip_opacus(module)
+def test_ties_and_what_is_the_users_own_stay():
+    session, network = trained(Tied())
+    bare = session.released()
     assert isinstance(bare, Tied)
     assert bare.second.weight is bare.first.weight
     assert bare.shift is bare.again
     assert bare.activations == [torch.tanh, torch.relu]
-    assert len(bare.first._forward_hooks) == 1
-    assert [part.training for part in bare.modules()] == [part.training for part in network.modules()]
-    assert not bare.head.training
-    assert bare.training
     assert torch.equal(bare(X), network(X))
 
 
-def test_what_cannot_be_copied_is_refused_without_a_word_of_it():
-    class Keeps(nn.Linear):
-        def forward(self, rows):
-            self.last = super().forward(rows)
-            return self.last
+def test_a_module_is_released_again_and_trains_on_as_a_new_one():
+    session, network = trained(layers())
+    bare = session.released()
+    require_bare(session.released())
+    with pytest.raises(InputError, match="released"):
+        trained(network)
+    trained(bare.train())
 
-    module = Keeps(4, 2)
-    assert isinstance(strip_opacus(module), Keeps)
-    module(X)
-    with pytest.raises(InputError, match=r"^module='Keeps'") as caught:
-        strip_opacus(module)
+
+def test_what_cannot_be_copied_is_refused_without_a_word_of_it():
+    class Kept(nn.Linear):
+        pass
+
+    module = Kept(4, 2)
+    vars(module)["last"] = module(X)
+    with pytest.raises(InputError, match=r"^module='Kept'") as caught:
+        trained(module)
     assert caught.value.__context__ is None
-    with pytest.raises(InputError, match="module"):
-        strip_opacus({"weight": X})  # type: ignore[arg-type]

@@ -303,7 +303,7 @@ class TestTuning:
         for model in (found.model, *files):
             require_bare(model, X)
             assert type(model) is nn.Linear
-            assert model.training, "as fit left it"
+            assert not model.training
             assert not hasattr(model, "seen")
         if strategy == "once":
             for path in tmp_path.iterdir():
@@ -328,6 +328,26 @@ class TestTuning:
             tuned(four["selection"], fit=interrupted, **where)
         with pytest.raises(ReleaseLost):
             tuned(four["selection"], **where)
+        assert FITS == []
+
+    @pytest.mark.attack("A16")
+    @pytest.mark.parametrize(("killed", "told"), [(2, "runs resumed: 2, lost: 1"), (3, "runs resumed: 3, lost: 1")])
+    def test_the_log_tells_of_a_run_that_was_killed(self, four, where, killed, told, caplog):
+        with pytest.raises(KeyboardInterrupt):
+            tuned(four["search"], fit=lambda *given: (interrupted if len(FITS) == killed else fit)(*given), **where)
+        with caplog.at_level("INFO", "dpbo.integrations"):
+            tuned(four["search"], **where)
+        left = 4 - killed - 1
+        assert [record.getMessage() for record in caplog.records] == [
+            f"'training': {told} (charged, and ended before their score), runs left: {left}"
+        ]
+
+    @pytest.mark.attack("A16")
+    def test_a_study_whose_only_run_was_killed_is_lost(self, four, where):
+        with pytest.raises(KeyboardInterrupt):
+            tuned(four["once"], fit=interrupted, parameters=GIVEN, **where)
+        with pytest.raises(ReleaseLost, match="every training run"):
+            tuned(four["once"], parameters=GIVEN, **where)
         assert FITS == []
 
     @pytest.mark.parametrize("strategy", ["search", "selection"])
@@ -378,7 +398,7 @@ class TestTrial:
         assert "example=(training, validation)" in note
         assert len(FITS) == 1
         self.refused(four[strategy], where, ScoreError, "one real number a record", score=lambda net, records: 0.5, **given)
-        self.refused(four[strategy], where, InputError, "module must be", fit=lambda parameters, session: None, **given)
+        self.refused(four[strategy], where, InputError, "make_private's module", fit=lambda parameters, session: None, **given)
 
     def test_it_takes_two_steps_on_zeros_at_four_points_and_moves_no_generator(self, four, where):
         seen = []

@@ -33,6 +33,7 @@ LAYERS = [  # a folder or file may import from its own line and the lines above 
         "fingerprint",
         "notebook",
         "progress",
+        "trained",
     },
     {"privacy", "statement"},
     {"accounting", "queries", "mechanisms", "release"},

@@ -3,5 +3,4 @@ from .engine import PrivateEngine as PrivateEngine
 from .engine import Session as Session
 from .planning import DPSGDConfig as DPSGDConfig
 from .planning import plan_tuning as plan_tuning
-from .strip import strip_opacus as strip_opacus
 from .tuning import tune as tune

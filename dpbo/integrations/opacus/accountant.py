@@ -8,8 +8,7 @@ With a curator, the planned steps are reserved in its ledger before the first on
 last block stay charged, and are lost to a later process. A step beyond the plan raises. Opacus' noise multiplier is the noise standard
 deviation over the norm bound of one record's gradient, as in a PoissonGaussianEvent, so no conversion is needed under either relation.
 
-What dpbo cannot check is attested by the caller, and the statement lists it as the assumption `dpsgd-attested`: that the loader holds each
-protected record once, that training takes records from the loader only, and that a record's gradient depends on no other record.
+What dpbo cannot check is attested by the caller, and the statement lists it as the assumption `dpsgd-attested` (`engine`).
 Without a curator, Opacus draws noise and samples from torch's generator, whose state one released model reveals on the CPU: the guarantee
 then fails against anyone who has a model and time to compute.
 """

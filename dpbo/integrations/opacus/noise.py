@@ -14,13 +14,15 @@ Opacus has computed them, with d coordinates each, n <= 2^20, d <= 2^60.
    hence in norm within 2 n^2 2^-53 C <= 2^-12 C. What S / h loses of its fraction is below 2^-53 a coordinate, and h <= C: together
    below 2^-23 C. Neighbours differ by at most C (1 - 2^-9) (1 + 2^-13) + 2 * (2^-12 + 2^-23) C < C; where one record is replaced, by less
    than 2 C.
-What is not bounded: a record's gradient that depends on other records of its sample. Batch norm causes that (Opacus refuses it), and so
-does a mean loss with class weights or ignored targets, whose divisor is a sum over records. The last bits of float arithmetic do, too: a
-mean loss is divided by the sample's size, and Opacus multiplies it again. In half precision that error is large, and it is refused.
+What is not bounded: a record's gradient that depends on other records of its sample. Layers that do so are refused where they are seen
+(`rebuilding`). A mean loss with class weights or ignored targets does it, whose divisor is a sum over records. The last bits of float
+arithmetic do, too: a mean loss is divided by the sample's size, and Opacus multiplies it again. In half precision that error is large, and
+it is refused.
 
 Each step takes one whole fresh Poisson sample: k steps on one sample cost more than k sampled steps, and a batch whose gradients are not
-one a record may move the sum further. So samples are counted where they are drawn, records where they are clipped, and steps where their
-noise is drawn; none of these counts stands in a hook, which another hook could replace.
+one a record may move the sum further. And each sample takes a step: one that is left out, for what one record did to the loss, moves the
+sum by the gradients of all others, which noise in its place would not hide. So samples are counted where they are drawn, records where they
+are clipped, and steps where their noise is drawn; none of these counts stands in a hook, which another hook could replace.
 """
 
 import math
@@ -35,6 +37,7 @@ from numpy.typing import NDArray
 from dpbo._opacus import load_opacus
 from dpbo.curator.entropy import bernoulli, system_entropy
 from dpbo.errors import InputError
+from dpbo.integrations.opacus.rebuilding import PublicCopy
 from dpbo.mechanisms.additive import ROUND_UP, grid_of
 from dpbo.mechanisms.gaussian import NORMALS
 from dpbo.mechanisms.rounding import rounded
@@ -49,6 +52,10 @@ _DRAWS = 1 << 14
 _REMEDY = (
     "Take the next batch from the loader before each step, one optimizer a model, and look no batch ahead: a second step on the same "
     "records costs more than was planned."
+)
+_SKIPPED = (
+    "Take a step on each sample, also on an empty one, and whatever its loss is: how many steps were taken can be read from the weights. "
+    "A record's gradient that is not finite counts as zero by itself. After an interrupt, train on with what `released()` gives."
 )
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -65,12 +72,16 @@ class PoissonSamples:
 
     Attributes:
         drawn: number of samples so far.
+        stepped: number of the last sample that a step was taken on.
         size: number of records in the last sample.
+
+    Raises:
+        InputError: asked for a sample before a step on the last one. (It comes from the iterator.)
     """
 
     def __init__(self, records: int, rate: float, length: int, most: int | None = None) -> None:
         self._records, self._rate, self._length, self._most = records, rate, length, most
-        self.drawn, self.size = 0, 0
+        self.drawn, self.stepped, self.size = 0, 0, 0
 
     def __len__(self) -> int:
         return self._length
@@ -79,6 +90,8 @@ class PoissonSamples:
         for _ in range(self._length):
             if self.drawn == self._most:
                 return
+            if self.stepped != self.drawn:
+                raise InputError("loader", "asked for a sample before a step on the last one", "asked once for each step", _SKIPPED)
             places = np.flatnonzero(bernoulli(self._records, self._rate)).tolist()
             self.drawn, self.size = self.drawn + 1, len(places)
             yield places
@@ -88,22 +101,23 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
     """Opacus' DPOptimizer with this module's sums, noise and counts.
 
     Args:
+        model: the trained module's public copy, which tells whether anything changed outside a step.
         samples: the batch sampler of the loader that the gradients come from.
         charge: charges one step, or raises; called before the step's noise is drawn.
         settings: arguments of DPOptimizer.
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, *, samples: PoissonSamples, charge: Callable[[Any], None], **settings: Any
-    ) -> None:
+        self, optimizer: torch.optim.Optimizer, *, model: PublicCopy, samples: PoissonSamples, charge: Callable[[Any], None],
+        **settings: Any,
+    ) -> None:  # fmt: skip
         super().__init__(optimizer, **settings)
-        self._samples, self._charge = samples, charge
-        self._stepped = 0  # number of the sample that the last step took
+        self._model, self._samples, self._charge = model, samples, charge
         self._begin_step()
 
     def _begin_step(self) -> None:
-        """Reset the current step: its sample's number, its clipped records, its largest norm bound."""
-        self._current, self._clipped, self._norm = 0, 0, 0.0
+        """Reset the current step: its clipped records, its largest norm bound."""
+        self._clipped, self._norm = 0, 0.0
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -126,14 +140,17 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         done: float | None = super().pre_step(closure)
         return done
 
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """As in Opacus. Parameters may change here alone."""
+        done: float | None = super().step(closure)
+        self._model.note_step()
+        return done
+
     def clip_and_accumulate(self) -> None:
         """Add clipped gradients to the sums. Raises InputError unless they are one a record of one fresh sample."""
-        drawn = self._samples.drawn
-        if drawn == self._stepped:
+        self._model.require_unchanged()
+        if self._samples.stepped == self._samples.drawn:
             raise InputError("step", "a second one on a Poisson sample, or before the first", "one on each sample of the loader", _REMEDY)
-        if self._current not in (0, drawn):
-            raise InputError("step", "gradients of two Poisson samples", "of one sample", "A record may be in both. Step after each batch; "
-                             "after a sample that was left in the middle, call make_private again.")  # fmt: skip
         gradients = [gradient.reshape(len(gradient), math.prod(gradient.shape[1:])) for gradient in self.grad_samples]
         clip = require("max_grad_norm", self.max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)])  # a schedule may change it
         if self.loss_reduction == "mean" and any(gradient.dtype in _HALF for gradient in gradients):
@@ -143,7 +160,7 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
             raise InputError("step", "more gradients than the Poisson sample has records", "one of each record", _REMEDY)
         if self._clipped + count > _MOST_RECORDS:
             raise InputError("batches", len(self._samples), "so many that a sample has at most 2^20 records")
-        self._current, self._clipped = drawn, self._clipped + count
+        self._clipped += count
         self._norm = max(clip, self._norm)
         factors = _factors(gradients, clip)
         for parameter, gradient in zip(self.params, gradients, strict=True):
@@ -156,7 +173,7 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         if self._clipped != self._samples.size:
             raise InputError("step", "gradients that are not one for each record of the Poisson sample", "one of each record", _REMEDY)
         self._charge(self)
-        self._stepped = self._current
+        self._samples.stepped = self._samples.drawn
         for parameter in self.params:
             parameter.grad = _noised(parameter.summed_grad, self.noise_multiplier * self._norm).to(parameter.dtype)
             parameter.summed_grad = None

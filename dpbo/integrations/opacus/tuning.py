@@ -20,6 +20,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import io
+import logging
 import math
 import os
 import pathlib
@@ -41,11 +42,10 @@ from dpbo.algorithms.selection import NoisedScore, private_selection
 from dpbo.curator.curator import Curator
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.records import PrivateView, count_records
-from dpbo.errors import InputError
+from dpbo.errors import InputError, ReleaseLost
 from dpbo.fingerprint import describe_space, fingerprint
 from dpbo.integrations.opacus.engine import Fit, Session
 from dpbo.integrations.opacus.planning import TuningPlan
-from dpbo.integrations.opacus.strip import strip_opacus
 from dpbo.isolation import isolate_generators
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.objective import PrivateObjective
@@ -55,6 +55,7 @@ from dpbo.space import Space
 from dpbo.statement import Statement
 from dpbo.validation import Within, checked, warn
 
+_LOG = logging.getLogger(__name__)
 _TRAINING, _SCORES, _SELECTION = "training", "scores", "selection"
 _TRIED_POINTS, _TRIED_STEPS = 4, 2
 _RECORD = PrivacyUnit("record")
@@ -71,7 +72,7 @@ class TunedModel:
 
     Attributes:
         parameters: of the recommended run; None if a selection released nothing.
-        model: the model that `fit` returned, without Opacus (`strip_opacus`), protected by DP-SGD. None, with a warning, if its run failed
+        model: the model that `fit` trained, rebuilt as by `Session.released`, in evaluation mode. None, with a warning, if its run failed
             on the private records, or another process trained it and no folder kept it.
         score: the model's noised validation score. A search gives its posterior mean, which is a little too high: the best of several.
             None if all runs of a selection failed.
@@ -111,9 +112,10 @@ def tune(
     """Tune by a plan of `plan_tuning`. A search shows its progress; a selection shows none, because its runs are hidden.
 
     Args:
-        fit: `fit(parameters, session) -> model`; takes training records from the session only, and leaves none in an attribute of the model
-            (`strip_opacus` is applied to it).
-        score: `score(model, records)`, one number a validation record, maximised. It gets a copy of the model, which is thrown away.
+        fit: `fit(parameters, session)` takes training records from the session only, and returns the module that it gave to
+            `session.make_private`, after all steps. What leaves is `session.released()`: the module as it was then, with the noised
+            parameters. Nothing else that `fit` computes leaves.
+        score: `score(model, records)`, one number a validation record, maximised. It gets a copy of what may leave.
         training, validation: disjoint records. Under REPLACE_ONE any split that does not look at the records, such as one by position.
             Under ADD_OR_REMOVE_ONE a record's role must follow from the record itself, such as a keyed hash of its id: in a split by
             position, removing one record changes the role of others. The statement lists that as the assumption `roles-by-record`.
@@ -132,7 +134,8 @@ def tune(
     Raises:
         InputError: an argument outside its range, or records that zeros cannot stand in for. ScoreError, or what `fit` raises: in the
         trial; nothing was charged. BudgetExceeded, LedgerMismatch, ReleaseLost: as in private_selection and PrivateObjective. A run in
-        which `fit` fails on private records, or returns what `strip_opacus` refuses, is paid for and has the worst score, without a word.
+        which `fit` fails on private records, takes too few steps or returns another thing, is paid for and has the worst score, without a
+        word.
     """
     if (plan.strategy == "once") != (parameters is not None):
         raise InputError("parameters", parameters, "given for the plan 'once', and only there")
@@ -148,7 +151,12 @@ def tune(
     def train(given: dict[str, Any], session: Session | None = None) -> nn.Module:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Full backward hook is firing")  # Opacus' hooks, where inputs need no gradients
-            return strip_opacus(fit(given, session or Session(training, plan.config)))
+            session = session or Session(training, plan.config)
+            returned = fit(given, session)
+            if not session.is_model(returned):
+                remedy = "Only its noised parameters may leave; a number that `fit` computes is not noised."
+                raise InputError("fit", f"returning a {type(returned).__name__}", "one that returns session.make_private's module", remedy)
+            return session.released()
 
     if try_first:
         points = space.sample(_TRIED_POINTS, seed=seed) if fixed is None else fixed
@@ -185,7 +193,15 @@ def tune(
         curator, noised.score, score_range=plan.score_range, evaluations=plan.usually, fit=models.fit, name=_SCORES, divisor=divisor,
         role="validation", terms={"parameters": list(space.names), "space": describe_space(space.specs)},
     )  # fmt: skip
-    for x in models.unscored(objective.history()[0])[: objective.remaining]:
+    resumed = objective.history()[0]
+    unscored = models.unscored(resumed)[: objective.remaining]
+    begun = plan.usually - models.remaining
+    if begun:
+        lost = begun - len(resumed) - len(unscored)
+        fate = f"{lost} (charged, and ended before their score)" if lost else "0"
+        level = logging.WARNING if lost else logging.INFO
+        _LOG.log(level, "%r: runs resumed: %d, lost: %s, runs left: %d", _TRAINING, begun - lost, fate, models.remaining)
+    for x in unscored:
         objective(x.unsqueeze(0))
     design = space.sample(max(initial, 2), seed=seed) if fixed is None else fixed
     while objective.remaining and models.remaining:
@@ -194,6 +210,8 @@ def tune(
         x = design[begun] if begun < len(design) or len(X) < 2 else suggest(space, X, Y, Yvar, seed=1000 * seed + begun)[0]
         objective(x.unsqueeze(0))
     X, Y, Yvar = objective.history()
+    if not len(X):
+        raise ReleaseLost("every training run was charged but ended before its score, and none is run twice. Another plan is charged anew.")
     means = posterior_mean(space, X, Y, Yvar)
     best_run = int(means.argmax())
     model, mean = models.kept(X[best_run]), float(means[best_run])
@@ -288,7 +306,8 @@ def _save(model: nn.Module, file: pathlib.Path) -> None:
 
 
 def _load(file: pathlib.Path) -> nn.Module:
-    return strip_opacus(torch.load(file, weights_only=False))  # the caller's own folder, perhaps an old one
+    model: nn.Module = torch.load(file, weights_only=False)  # the caller's own folder
+    return model
 
 
 class _Models:
