@@ -120,7 +120,7 @@ class QueryContract(abc.ABC):
                 _require_within(before, after, query.sensitivity(adjacency))
 
     def test_a_unit_of_any_size_stays_within_the_declared_sensitivity(self) -> None:
-        """1 to 40 records and some numbers above, all at one end of the range or NaN, in the place of few records at an end, or of none."""
+        """1 to 40 records and some numbers above, all at one end of the range or NaN, in the place of one record or very many, or of none."""
         query = self.query(_identity)
         sizes = _SIZES if self._per_unit() else (1,)
         others: list[Unit] = [[[end] * self.metrics] for end in _ENDS[:2]]
@@ -128,7 +128,11 @@ class QueryContract(abc.ABC):
         for adjacency in self.adjacencies:
             public = None if adjacency is Adjacency.ADD_OR_REMOVE_ONE else len(others) + 1
             answers = [self._of_units(query, [*others, unit], torch.float64, public) for unit in units]
-            few = [self._of_units(query, others, torch.float64, None)] if public is None else answers[: 8 * len(_ENDS)]
+            few = (
+                [self._of_units(query, others, torch.float64, None)]
+                if public is None
+                else [*answers[: len(_ENDS)], *answers[-len(_ENDS) :]]
+            )
             for before in few:
                 for after in answers:
                     _require_within(before, after, query.sensitivity(adjacency))

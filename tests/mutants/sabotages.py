@@ -219,6 +219,7 @@ SABOTAGES = (
         "queries/sampled.py",
         old=(
             "    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:\n"
+            "        require_per_unit(self.query, grouped=view.groups is not None)\n"
             "        if not view.can_take:\n"
             '            raise InputError("records", type(view.records).__name__, "of a kind that can be sliced, to be'
             ' sampled")\n'
@@ -226,6 +227,7 @@ SABOTAGES = (
         ),
         new=(
             "    def _evaluate(self, view: View, subject: Any, _taken: dict[Any, Any] = {}) -> IntegerSum | Failure:\n"
+            "        require_per_unit(self.query, grouped=view.groups is not None)\n"
             "        if not view.can_take:\n"
             '            raise InputError("records", type(view.records).__name__, "of a kind that can be sliced, to be'
             ' sampled")\n'
