@@ -120,7 +120,7 @@ class QueryContract(abc.ABC):
                 _require_within(before, after, query.sensitivity(adjacency))
 
     def test_a_unit_of_any_size_stays_within_the_declared_sensitivity(self) -> None:
-        """1 to 40 records and some numbers above, all at one end of the range or NaN, in the place of one record or very many, or of none."""
+        """1 to 40 records and some numbers above, at one end of the range or NaN, in the place of one record, very many, or none."""
         query = self.query(_identity)
         sizes = _SIZES if self._per_unit() else (1,)
         others: list[Unit] = [[[end] * self.metrics] for end in _ENDS[:2]]
