@@ -245,6 +245,16 @@ SABOTAGES = (
         new='rate=self.rate, relation="add-or-remove-one")',
         test="tests/unit/queries/test_sampled.py::test_it_is_charged_as_a_sampled_gaussian_of_that_relation[Adjacency.REPLACE_ONE]",
     ),
+    Sabotage(
+        "outcomes are evaluated in the process that faces the network",
+        "integrations/http/server.py",
+        old="    command, paths = [sys.executable",
+        new=(
+            "    import uvicorn\n\n    return uvicorn.run(application(outcomes, token=token, every=every), host=host, port=port)\n"
+            "    command, paths = [sys.executable"
+        ),
+        test="tests/integration/test_serving.py::test_replies_that_wait_for_no_turn_do_not_wait_for_an_outcome_either",
+    ),
     # mechanisms: the laws of the noise
     Sabotage(
         "the noise of a coordinate serves another seven places on",
