@@ -73,7 +73,8 @@ class UnitSum(Query):
 
     def public_inputs(self) -> dict[str, Any]:
         stated = self._sum.public_inputs()
-        fields = {part.name: getattr(self, part.name) for part in dataclasses.fields(self)} if dataclasses.is_dataclass(self) else {}
+        names: list[str] = [part.name for part in dataclasses.fields(self)] if dataclasses.is_dataclass(self) else []
+        fields = {name: getattr(self, name) for name in names}
         return stated | {name: value for name, value in fields.items() if isinstance(value, (bool, int, float, str))}
 
     def require_public(self, adjacency: Adjacency) -> None:

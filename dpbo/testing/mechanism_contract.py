@@ -125,7 +125,8 @@ class _NoiseContract(abc.ABC):
 def _less(drawn: NDArray[np.int64], value: int, grid: float) -> NDArray[np.float64]:
     """The noise in what was drawn around a value in quanta, subtracted in whole numbers."""
     steps = round(grid / _QUANTUM)
-    return (drawn - value // steps - value % steps / steps) * grid
+    noise: NDArray[np.float64] = (drawn - value // steps).astype(np.float64) - value % steps / steps
+    return noise * grid
 
 
 def _repeated(law: NoiseLaw, draws: int) -> NoiseLaw:
@@ -200,7 +201,8 @@ class MechanismContract(_NoiseContract):
     def test_coordinates_are_independent(self) -> None:
         """Neither the noises of a long vector nor their sizes are correlated, however far apart; nor mirrored."""
         law = self._law(1)
-        shares = np.asarray(self.cdf(self._draw(law, 0, _DRAWS, SeededEntropy(13)) * law.grid[0], law.scale[0]))
+        noise = _less(self._draw(law, 0, _DRAWS, SeededEntropy(13)), 0, law.grid[0])
+        shares = np.asarray(self.cdf(noise, law.scale[0]))
         for values in (shares - 0.5, np.abs(shares - 0.5) - 0.25):
             spectrum = np.fft.rfft(values / values.std(), 2 * _DRAWS)
             lagged = np.fft.irfft(np.abs(spectrum) ** 2)[1 : _DRAWS - 100]  # the sum of products at each lag

@@ -1,6 +1,7 @@
 """Queries that users write: as the documentation teaches them they keep their bound, and what nobody vouches for is refused on groups."""
 
 import ast
+import functools
 import pathlib
 import re
 import textwrap
@@ -85,12 +86,13 @@ def test_every_documented_query_is_about_units_also_of_a_hundred_records():
                 moved = ends[:-rows]
             units = [PrivacyUnit("patient", groups=np.arange(len(part)) // rows) for part in (ends, moved)]
             settings: dict[str, Any] = {"unit": units[0], "adjacency": adjacency, "budget": Budget(3.0, 1e-6), "neighbour_unit": units[1]}
-            steps = replay(
-                lambda curator, _, query=query: curator.release(query, GAUSSIAN).value,
-                *map(contract.records, (ends, moved)),
-                **settings,
-            )
+            released = functools.partial(release_of, query)
+            steps = replay(released, contract.records(ends), contract.records(moved), **settings)
             assert len(steps) == 1, kind.__name__
+
+
+def release_of(query, curator, _records):
+    return curator.release(query, GAUSSIAN).value
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +169,7 @@ def patients(records, *, grouped=True):
 @pytest.mark.attack("A20", "A36")
 def test_a_query_that_nobody_vouches_for_is_refused_on_groups_before_anything_is_charged():
     records = torch.ones(300, 1, dtype=torch.float64)
-    score = {"score": lambda _, r: own(r), "score_range": (0.0, 1.0)}
+    score: dict[str, Any] = {"score": lambda _, r: own(r), "score_range": (0.0, 1.0)}
     sampled = PoissonSampled(SummedMean(**score), rate=0.5)
     for query in (CountsRows(0.5), SummedRows(**score), Wider(), Unvouched(), SummedMean(**score), sampled):
         curator = patients(records)
