@@ -432,7 +432,8 @@ class Curator(Opaque):
     def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None, used: int | None) -> None:
         laws = []
         for query, answer in map(self._answer, handles):
-            query.affine(self.units)  # an error of a user's query must come before the charge, or its value would be lost
+            # an error of a user's query must come before the charge, or its value would be lost
+            query.affine(self.units)
             query.sampling_variance(self.units)
             laws.append(mechanism.law(query.scale(self.adjacency), answer.quanta))
         event = self._event(handles, mechanism)

@@ -1,8 +1,9 @@
 """Sums over records that are points in a public ball: `PointSums` in general, the clusters of k-means, and the second moment.
 
-A record contributes one vector of whole numbers, which depends on its own coordinates and on public parameters. The sum over records is
-exact, whatever the order, chunk, shard or device. They are not made for units that are groups of records (`Query.per_unit`): a unit's
-mean of whole numbers is not whole, so the exact sensitivities would not hold. Reduce each unit to one record first.
+A record contributes one vector of whole numbers, which depends on its own coordinates and on public
+parameters. The sum over records is exact, whatever the order, chunk, shard or device. These queries
+are not made for units that are groups of records (`Query.per_unit`): a unit's mean of whole numbers is not
+whole, so the exact sensitivities would not hold. Reduce each unit to one record first.
 """
 
 import abc

@@ -23,7 +23,8 @@ from dpbo.privacy import Sensitivity as Sensitivity
 from dpbo.validation import checked
 
 T = TypeVar("T")
-_FREE_TO_REPLACE = frozenset({"public_inputs", "fingerprint_parts"})  # they tell of the question, and answer nothing
+# methods that tell of the question, and answer nothing
+_FREE_TO_REPLACE = frozenset({"public_inputs", "fingerprint_parts"})
 
 
 class View(Protocol):
@@ -102,27 +103,31 @@ class Failure:
 class Query(abc.ABC):
     """A question about the private records, with a proven bound on how far its answer can move.
 
-    For a question of your own start from `UnitSum`: it takes a score of each record and its range, and makes the rest right. `ClippedMean`
-    and `ClippedSum` take such a score as an argument. This class is for answers that no sum of scores gives, and its proof is yours.
-    Implement four methods:
+    For a question of your own start from `UnitSum`: it takes a score of each record and its range,
+    and makes the rest right. `ClippedMean` and `ClippedSum` take such a score as an argument. This
+    class is for answers that no sum of scores gives, and its proof is yours. Implement four
+    methods:
 
-    - `sensitivity`: the bound for each adjacency. Prove it in the class's docstring, for all records of a unit together.
+    - `sensitivity`: the bound for each adjacency. Prove it in the class's docstring, for all
+      records of a unit together.
     - `_evaluate`: the exact answer. A unit's contribution must be clipped, made of whole numbers, and depend on its own records alone.
     - `affine`: how the published value follows from the noised sum.
     - `public_inputs`: the numbers that the user declares public.
 
-    Every other method has a default. Under ADD_OR_REMOVE_ONE the number of units is private: nothing but the exact answer may depend on it.
-    Check the result by subclassing `dpbo.testing.SumContract`, or `QueryContract` where the answer is no sum over units.
+    Every other method has a default. Under ADD_OR_REMOVE_ONE the number of units is private:
+    nothing but the exact answer may depend on it. Check the result by subclassing
+    `dpbo.testing.SumContract`, or `QueryContract` where the answer is no sum over units.
 
-    `per_unit = True` declares that `_evaluate` makes one contribution of all records of a unit. Without it the curator refuses the query
-    where units are groups of records, before anything is charged. The declaration is about code: a subclass that replaces any inherited
-    method, except for abstract ones and `public_inputs`, declares it anew.
+    `per_unit = True` declares that `_evaluate` makes one contribution of all records of a unit.
+    Without it the curator refuses the query where units are groups of records, before anything is
+    charged. The declaration is about code: a subclass that replaces any inherited method, except
+    for abstract ones and `public_inputs`, declares it anew.
 
     Example::
 
         @dataclass(frozen=True, eq=False)
         class UnitsAbove(Query):
-            "How many units have a record above a threshold. A unit adds 0 or 1, so neighbours differ by at most 1 in every norm."
+            "How many units have a record above a threshold. A unit adds 0 or 1: at most 1 in every norm."
 
             per_unit = True
             threshold: float
@@ -132,9 +137,11 @@ class Query(abc.ABC):
 
             def _evaluate(self, view, subject):
                 above = (view.records > self.threshold).reshape(-1).long()
-                if view.groups is not None:  # several records a unit
-                    above = torch.zeros(view.units, dtype=torch.int64).index_add(0, view.groups, above).clamp(max=1)
-                return IntegerSum(above.sum().reshape(1) << 30, quanta=(2.0**-30,))  # the count itself, in fine steps
+                if view.groups is not None:
+                    units = torch.zeros(view.units, dtype=torch.int64)
+                    above = units.index_add(0, view.groups, above).clamp(max=1)
+                # the count itself, in fine steps
+                return IntegerSum(above.sum().reshape(1) << 30, quanta=(2.0**-30,))
 
             def affine(self, units):
                 return [0.0], 1.0
@@ -233,7 +240,9 @@ class Query(abc.ABC):
 
 
 def require_per_unit(query: Query, *, grouped: bool) -> None:
-    """Raises InputError where units are groups of records, and nobody declared that this query counts a unit's records together."""
+    """Raises InputError where units are groups of records, and nobody declared that this query
+    counts a unit's records together.
+    """
     if grouped and not declares_per_unit(type(query)):
         remedy = (
             "Make it a subclass of dpbo.queries.UnitSum, or reduce each unit to one record first. If its sensitivity is proven for all "
@@ -243,7 +252,9 @@ def require_per_unit(query: Query, *, grouped: bool) -> None:
 
 
 def declares_per_unit(kind: type[Query]) -> bool:
-    """What `per_unit` says of this class: a declaration further up does not hold for a class that replaces code of its bases."""
+    """What `per_unit` says of this class: a declaration further up does not hold for a class that
+    replaces code of its bases.
+    """
     for place, base in enumerate(kind.__mro__):
         if "per_unit" in vars(base):
             return bool(vars(base)["per_unit"])
@@ -254,8 +265,11 @@ def declares_per_unit(kind: type[Query]) -> bool:
 
 
 def _is_code(name: str, classes: Sequence[type]) -> bool:
-    """Whether the first of the classes that has this name has code there which a subclass should leave as it is."""
-    if name.startswith("__") or name in _FREE_TO_REPLACE:  # the first are Python's and those of data classes
+    """Whether the first of the classes that has this name has code there which a subclass should
+    leave as it is.
+    """
+    # names with two underscores are Python's and those of data classes
+    if name.startswith("__") or name in _FREE_TO_REPLACE:
         return False
     found = next((vars(base)[name] for base in classes if name in vars(base)), None)
     return (callable(found) or hasattr(found, "__get__")) and not getattr(found, "__isabstractmethod__", False)

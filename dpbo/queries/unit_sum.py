@@ -1,4 +1,6 @@
-"""The base for queries of one's own: a score of each record and its range, from which a sound sum over units is made."""
+"""The base for queries of one's own: a score of each record and its range, from which a sound sum
+over units is made.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,24 @@ from dpbo.validation import checked
 
 @checked
 class UnitSum(Query):
-    """A question of your own: the sum over units of a score that you write. Its sensitivity needs no proof of yours.
+    """A question of your own: the sum over units of a score that you write. Its sensitivity needs
+    no proof of yours.
 
-    Write `score`, which gives each record one number or m, and `score_range`, the public range that it is clipped to. A unit counts as the
-    mean of its records' scores, or, with `max_records_per_unit = k`, as that mean times the number of its records, at most k. The answer
+    Write `score`, which gives each record one number or m, and `score_range`, the public range that
+    it is clipped to. A unit counts as the mean of its records' scores, or, with
+    `max_records_per_unit = k`, as that mean times the number of its records, at most k. The answer
     is the noised sum, which is never divided, so nothing depends on the number of units.
 
-    Sensitivity: that of `ClippedSum`, whatever `score` does with a record, under both adjacencies and for units of any number of records:
-    scores become whole numbers, are clipped, and are reduced unit by unit in integers. What is left to you is that a record's score depends
-    on no other record (assumption `score-per-record`).
+    Sensitivity: that of `ClippedSum`, whatever `score` does with a record, under both adjacencies
+    and for units of any number of records. Scores become whole numbers, are clipped, and are
+    reduced unit by unit in integers. What is left to you is that a record's score depends on no
+    other record (assumption `score-per-record`).
 
     Example::
 
         @dataclass(frozen=True, eq=False)
         class CountAbove(UnitSum):
-            "How many units exceed a threshold. A unit of several records counts as the share of them that do."
+            "How many units exceed a threshold; of several records, the share of them that do."
 
             threshold: float
             score_range = (0.0, 1.0)
@@ -39,9 +44,11 @@ class UnitSum(Query):
                 return records > self.threshold
 
     Attributes:
-        score_range: public (lower, upper), or one such pair for each of m numbers; an attribute of the class, or a property.
+        score_range: public (lower, upper), or one such pair for each of m numbers; an attribute of
+            the class, or a property.
         max_records_per_unit: k, as in `ClippedSum`.
-        worst: what NaN and failures count as, as in `ClippedSum`: the "lower" end, the "upper" one, or a number between them.
+        worst: what NaN and failures count as, as in `ClippedSum`: the "lower" end, the "upper" one,
+            or a number between them.
 
     The fields of a data class that are numbers or texts are told as its public inputs.
     """
@@ -52,7 +59,7 @@ class UnitSum(Query):
     worst: ClassVar[str | float] = "lower"
 
     def __post_init__(self) -> None:
-        """Called by the constructor of a data class, whose caller may change lists and tensors later."""
+        """Copies what the caller of a data class's constructor may change later."""
         for part in dataclasses.fields(self):  # type: ignore[arg-type]
             object.__setattr__(self, part.name, copy_mutable(getattr(self, part.name)))
 
@@ -63,7 +70,7 @@ class UnitSum(Query):
 
     @abc.abstractmethod
     def score(self, records: Any) -> Any:
-        """One number a record (shape `n`), or m numbers a record (`n x m`), each record on its own."""
+        """One number a record (`n`), or m numbers a record (`n x m`), each record on its own."""
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         return self._sum.sensitivity(adjacency)
@@ -78,7 +85,9 @@ class UnitSum(Query):
         return stated | {name: value for name, value in fields.items() if isinstance(value, (bool, int, float, str))}
 
     def require_public(self, adjacency: Adjacency) -> None:
-        self._sum.require_public(adjacency)  # made here, before a worker has the question: what it is asked with is kept from now on
+        # The sum is made here, before a worker gets the question, and kept: its range is from now on
+        # the one that is answered with, whatever `score_range` says later.
+        self._sum.require_public(adjacency)
 
     def sums_over_units(self) -> bool:
         return True

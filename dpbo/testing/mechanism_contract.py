@@ -1,9 +1,10 @@
 """Contracts of mechanisms that add noise, and the assertions that they use.
 
-Subclass `MechanismContract` (or `VectorContract`, where the noise is one vector), give `mechanism` and the noise's distribution function,
-and every test below is inherited: the noise follows this distribution and visibly no other, on vectors of many widths and on answers of
-every size; no coordinate shares its noise with another; values are whole multiples of a public grid, and neighbours have equal supports.
-Draws use a seeded source, so outcomes are fixed.
+Subclass `MechanismContract` (or `VectorContract`, where the noise is one vector), give `mechanism`
+and the noise's distribution function, and every test below is inherited: the noise follows this
+distribution and visibly no other, on vectors of many widths and on answers of every size; no
+coordinate shares its noise with another; values are whole multiples of a public grid, and
+neighbours have equal supports. Draws use a seeded source, so outcomes are fixed.
 """
 
 import abc
@@ -25,7 +26,8 @@ from dpbo.testing.entropy import SeededEntropy
 from dpbo.validation import checked
 
 LEVEL = 1e-6
-_SIGMAS = 6.0  # that a correlation may be off by, of some 10^5
+# standard errors that a correlation may be off by, where some 10^5 are looked at
+_SIGMAS = 6.0
 _DRAWS = 20_000
 _VECTOR_DRAWS = 4_000
 _FEW_DRAWS = 64
@@ -92,7 +94,9 @@ class _NoiseContract(abc.ABC):
         return Sensitivity(float(dimension), math.sqrt(dimension), 1.0, (1.0,) * dimension)
 
     def test_noise_is_at_least_what_the_event_charges_for(self) -> None:
-        """In every coordinate the multiple of the sensitivity that the event states, no less and not 0.1 % more, at every width."""
+        """In every coordinate the multiple of the sensitivity that the event states, no less and
+        not 0.1 % more, at every width.
+        """
         mechanism = self.mechanism()
         for width in self._widths:
             sensitivity = Sensitivity(7.0, 3.0, 2.0, (1.0, 0.25, 0.5)[:width] + (0.3,) * (width - 3))
@@ -161,14 +165,17 @@ class MechanismContract(_NoiseContract):
             assert_law(_less(drawn, value, law.grid[0]), lambda x: self.cdf(x, law.scale[0]))
 
     def test_vectors_of_every_width_get_the_noise_of_their_event(self) -> None:
-        """Each coordinate's noise has the scale that the event states, and no two coordinates of a vector share theirs, or its size."""
+        """Each coordinate's noise has the scale that the event states, and no two coordinates of a
+        vector share theirs, or its size.
+        """
         mechanism, entropy = self.mechanism(), SeededEntropy(15)
         for width in self._widths:
             law, values = self._law(width), np.zeros(width, np.int64)
             scale = mechanism.event().noise_multiplier * getattr(self._sensitivity(width), self.norm)
             draws = max(_FEW_DRAWS, 1000 // width)
             drawn = np.array([mechanism._sample(values, [_QUANTUM] * width, law, entropy) for _ in range(draws)])
-            shares = np.asarray(self.cdf(drawn * np.asarray(law.grid), scale))  # uniform, if it is this law
+            # uniform, if it is this law
+            shares = np.asarray(self.cdf(drawn * np.asarray(law.grid), scale))
             assert_law(shares.reshape(-1), stats.uniform.cdf)
             if width > 1:
                 for values_of in (shares, np.abs(shares - 0.5)):
@@ -199,13 +206,16 @@ class MechanismContract(_NoiseContract):
             assert_law(drawn[j::2] * law.grid[j], lambda x, j=j: self.cdf(x, law.scale[j]))  # type: ignore[misc]
 
     def test_coordinates_are_independent(self) -> None:
-        """Neither the noises of a long vector nor their sizes are correlated, however far apart; nor mirrored."""
+        """Neither the noises of a long vector nor their sizes are correlated, however far apart;
+        nor mirrored.
+        """
         law = self._law(1)
         noise = _less(self._draw(law, 0, _DRAWS, SeededEntropy(13)), 0, law.grid[0])
         shares = np.asarray(self.cdf(noise, law.scale[0]))
         for values in (shares - 0.5, np.abs(shares - 0.5) - 0.25):
             spectrum = np.fft.rfft(values / values.std(), 2 * _DRAWS)
-            lagged = np.fft.irfft(np.abs(spectrum) ** 2)[1 : _DRAWS - 100]  # the sum of products at each lag
+            # the sum of products at each lag
+            lagged = np.fft.irfft(np.abs(spectrum) ** 2)[1 : _DRAWS - 100]
             assert np.abs(lagged / np.sqrt(_DRAWS - np.arange(1, _DRAWS - 100))).max() < _SIGMAS
             mirrored = float(np.corrcoef(values, values[::-1])[0, 1])
             assert abs(mirrored) < 2 * _SIGMAS / np.sqrt(_DRAWS)

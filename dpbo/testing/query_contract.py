@@ -1,9 +1,11 @@
 """Contracts of queries: pytest classes whose tests search for neighbours that move an answer further than the query declares.
 
-Subclass `SumContract` (or `QueryContract`, where the answer is not a sum over units; `RowContract`, where it is about single rows), give
-`query` and the class it `covers`, and every test below is inherited. Hypothesis draws records with NaN, infinities, huge and tiny numbers,
-in float32 and float64, with and without groups, under both adjacencies; other tests try units of every size, and many units. Answers are
-compared as exact fractions. Units of several records are tried where the query declares `per_unit`: the curator refuses others there.
+Subclass `SumContract` (or `QueryContract`, where the answer is not a sum over units; `RowContract`,
+where it is about single rows), give `query` and the class it `covers`, and every test below is
+inherited. Hypothesis draws records with NaN, infinities, huge and tiny numbers, in float32 and
+float64, with and without groups, under both adjacencies; other tests try units of every size, and
+many units. Answers are compared as exact fractions. Units of several records are tried where the
+query declares `per_unit`: the curator refuses others there.
 """
 
 import abc
@@ -31,8 +33,9 @@ Distances = tuple[Fraction, Fraction, Fraction]
 _SLACK = 1 + Fraction(1, 2**50)  # `scale` and the norms are floats; the mechanisms' own rounding covers 2^-48
 _SETTINGS = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
 _ROW_SETTINGS = settings(_SETTINGS, max_examples=200)
-_SIZES = (*range(1, 41), 63, 64, 65, 100, 128, 400, 1025)  # records of one unit
-_COUNTS = (1, 2, 3, 33, 1001)  # units
+# numbers of records of one unit, and of units
+_SIZES = (*range(1, 41), 63, 64, 65, 100, 128, 400, 1025)
+_COUNTS = (1, 2, 3, 33, 1001)
 _ENDS = (-1e30, 1e30, math.nan)
 _RAISES = 12345.0  # a record on which the score raises an exception
 _NUMBERS = st.one_of(
@@ -75,10 +78,12 @@ def require_within(before: Sequence[int], after: Sequence[int], quanta: Sequence
 
 
 class QueryContract(abc.ABC):
-    """Tests of a query about a score of each record: neighbours, units of many sizes, records on which the score fails, and order.
+    """Tests of a query about a score of each record: neighbours, units of many sizes, records on
+    which the score fails, and order.
 
-    Inherit from it to get tests for your own query. One that takes its score as an argument passes on the one it is given; one that has a
-    score of its own leaves it unused, and takes the drawn records, a tensor `n x metrics`::
+    Inherit from it to get tests for your own query. One that takes its score as an argument passes
+    on the one it is given; one that has a score of its own leaves it unused, and takes the drawn
+    records, a tensor `n x metrics`::
 
         class TestUnitsAbove(QueryContract):
             covers = UnitsAbove
@@ -101,7 +106,9 @@ class QueryContract(abc.ABC):
         """The query under test with this score, which returns the drawn records themselves."""
 
     def records(self, rows: torch.Tensor) -> Any:
-        """The drawn rows, `n x metrics`, as the records that the query takes; by default as they are."""
+        """The drawn rows, `n x metrics`, as the records that the query takes; by default as they
+        are.
+        """
         return rows
 
     @_SETTINGS
@@ -120,7 +127,9 @@ class QueryContract(abc.ABC):
                 _require_within(before, after, query.sensitivity(adjacency))
 
     def test_a_unit_of_any_size_stays_within_the_declared_sensitivity(self) -> None:
-        """1 to 40 records and some numbers above, at one end of the range or NaN, in the place of one record, very many, or none."""
+        """1 to 40 records and some numbers above, at one end of the range or NaN, in the place of
+        one record, very many, or none.
+        """
         query = self.query(_identity)
         sizes = _SIZES if self._per_unit() else (1,)
         others: list[Unit] = [[[end] * self.metrics] for end in _ENDS[:2]]
@@ -138,7 +147,9 @@ class QueryContract(abc.ABC):
                     _require_within(before, after, query.sensitivity(adjacency))
 
     def test_one_of_many_units_stays_within_the_declared_sensitivity(self) -> None:
-        """The first or the last of up to a thousand units goes from one end of the range to the other, or away."""
+        """The first or the last of up to a thousand units goes from one end of the range to the
+        other, or away.
+        """
         query = self.query(_identity)
         for count, rows in itertools.product(_COUNTS, (1, 2) if self._per_unit() else (1,)):
             ends = torch.tensor(_ENDS[:2], dtype=torch.float64).repeat(count // 2 + 1)[:count]
@@ -202,7 +213,8 @@ class QueryContract(abc.ABC):
 
 
 class SumContract(QueryContract):
-    """`QueryContract` for an answer that is a sum over units: in addition shards add up, and a single unit attains the bound.
+    """`QueryContract` for an answer that is a sum over units: in addition shards add up, and a
+    single unit attains the bound.
 
     For a `UnitSum`, for example::
 

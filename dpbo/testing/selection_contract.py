@@ -1,9 +1,10 @@
 """The contract of selection mechanisms: draws follow the exact output distribution, which is as private as the event says.
 
-Subclass `SelectionContract`, give `mechanism` and `probabilities`, and every test below is inherited. The distribution is compared with
-many draws, for close and distant utilities, few candidates and hundreds; up to a million are tried. On small utility vectors, with every
-candidate moved by none or all of the sensitivity, its privacy loss and its Renyi divergence are computed exactly and compared with what is
-charged.
+Subclass `SelectionContract`, give `mechanism` and `probabilities`, and every test below is
+inherited. The distribution is compared with many draws, for close and distant utilities, few
+candidates and hundreds; up to a million are tried. On small utility vectors, with every candidate
+moved by none or all of the sensitivity, its privacy loss and its Renyi divergence are computed
+exactly and compared with what is charged.
 """
 
 import abc
@@ -23,7 +24,8 @@ from dpbo.privacy import Sensitivity
 from dpbo.testing.entropy import SeededEntropy
 from dpbo.testing.mechanism_contract import LEVEL
 
-_MANY = (101, 1001, 10_007, 100_003, 1_000_003)  # candidates
+# numbers of candidates
+_MANY = (101, 1001, 10_007, 100_003, 1_000_003)
 _QUANTUM = 2.0**-20
 _ORDERS = (1.0001, 1.5, 2.0, 4.0, 16.0, 64.0)
 
@@ -122,7 +124,9 @@ class SelectionContract(abc.ABC):
         assert chisquare(grouped[0], grouped[1] * 20_000 / grouped[1].sum()).pvalue > LEVEL
 
     def test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good(self) -> None:
-        """One neighbour makes all N equal, where each has probability 1/N. So the best one, in any place, has at most e^epsilon / N."""
+        """One neighbour makes all N equal, where each has probability 1/N. So the best one, in any
+        place, has at most e^epsilon / N.
+        """
         for count in _MANY:
             for place in (0, count // 2, count - 1):
                 utilities = np.zeros(count, dtype=np.int64)

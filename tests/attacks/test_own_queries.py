@@ -1,4 +1,6 @@
-"""Queries that users write: as the documentation teaches them they keep their bound, and what nobody vouches for is refused on groups."""
+"""Queries that users write: as the documentation teaches them they keep their bound, and what
+nobody vouches for is refused on groups.
+"""
 
 import ast
 import functools
@@ -97,7 +99,9 @@ def release_of(query, curator, _records):
 
 @dataclass(frozen=True, eq=False)
 class CountsRows(Query):
-    """How many records exceed a threshold, with the sensitivity of one record: as a user writes it who thinks of no groups."""
+    """How many records exceed a threshold, with the sensitivity of one record: as a user writes it
+    who thinks of no groups.
+    """
 
     threshold: float
 

@@ -256,7 +256,9 @@ def test_replies_leave_at_whole_multiples_of_a_public_time(client):
 
 
 def holds_the_interpreter(_records):
-    """Waits for a byte without letting another thread run, as a call into a library may that computes for long."""
+    """Waits for a byte without letting another thread run, as a call into a library may that
+    computes for long.
+    """
     pipe, byte = os.open("finish", os.O_RDWR), ctypes.create_string_buffer(1)
     pathlib.Path("holding").touch()
     ctypes.PyDLL(None).read(pipe, byte, 1)
@@ -269,7 +271,9 @@ def serving(port):
 
 @pytest.mark.attack("A3")
 def test_replies_that_wait_for_no_turn_do_not_wait_for_an_outcome_either(tmp_path):
-    """Who has no token could measure how long an outcome holds the interpreter, if both were in one process."""
+    """Who has no token could measure how long an outcome holds the interpreter, if both were in one
+    process.
+    """
     os.mkfifo(tmp_path / "finish")
     port = free_port()
     curator = started(tmp_path, "serve.log", serving, port)

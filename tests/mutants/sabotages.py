@@ -56,8 +56,8 @@ SABOTAGES = (
     Sabotage(
         "the documented query counts records where it declares units",
         "queries/query.py",
-        old=".index_add(0, view.groups, above).clamp(max=1)",
-        new=".index_add(0, view.groups, above)",
+        old="units.index_add(0, view.groups, above).clamp(max=1)",
+        new="units.index_add(0, view.groups, above)",
         test="tests/attacks/test_own_queries.py::test_every_documented_query_and_mechanism_passes_its_contract_beside_it",
     ),
     Sabotage(
@@ -70,8 +70,8 @@ SABOTAGES = (
     Sabotage(
         "a query fails after it was charged",
         "curator/curator.py",
-        old="query.affine(self.units)  #",
-        new="pass  #",
+        old="query.affine(self.units)\n            query.sampling",
+        new="query.sampling",
         test="tests/attacks/test_own_queries.py::test_a_query_that_needs_the_private_number_of_units_fails_before_it_is_charged",
     ),
     Sabotage(

@@ -1,7 +1,9 @@
-"""What faces the network: it knows the token and the period, and hands each question on. It holds no record, and imports no curator.
+"""What faces the network: it knows the token and the period, and hands each question on. It holds
+no record, and imports no curator.
 
-`python -m dpbo.integrations.http.front` is the process that `serve` starts. It reads its settings as a line of JSON; then it writes each
-question as a line, and reads its answer as one. When the curator's process ends, it ends, too.
+`python -m dpbo.integrations.http.front` is the process that `serve` starts. It reads its settings
+as a line of JSON; then it writes each question as a line, and reads its answer as one. When the
+curator's process ends, it ends, too.
 """
 
 import asyncio
@@ -21,8 +23,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-Reply = tuple[int, dict[str, Any]]  # the status, and the content
-Ask = Callable[[dict[str, Any]], Reply]  # of {"row": ..., "request": ...}, or of {} for the statement
+# the status, and the content
+Reply = tuple[int, dict[str, Any]]
+# of {"row": ..., "request": ...}, or of {} for the statement
+Ask = Callable[[dict[str, Any]], Reply]
 
 _MOST_BYTES = 4096
 _MOST_WAITING = 100
@@ -37,7 +41,9 @@ class _Refused(Exception):
 
 
 def facing(ask: Ask, *, token: str, every: float) -> Starlette:
-    """The ASGI application that hands valid questions to `ask`, one at a time, each for a whole number of periods."""
+    """The ASGI application that hands valid questions to `ask`, one at a time, each for a whole
+    number of periods.
+    """
     turns = _Queue(every)
 
     async def value(request: Request) -> Response:
@@ -128,7 +134,8 @@ def main(questions: TextIO, answers: TextIO) -> None:
     def receive() -> None:
         for line in answers:
             lines.put(line)
-        os._exit(1)  # the curator's process is gone: whoever waits may ask again when there is another
+        # the curator's process is gone: whoever waits may ask again when there is another
+        os._exit(1)
 
     def ask(question: dict[str, Any]) -> Reply:
         questions.write(json.dumps(question) + "\n")

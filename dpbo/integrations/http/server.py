@@ -8,11 +8,13 @@ charged once, so either side may be killed at any moment. The ledger is the log.
 401 missing or wrong token, 404 no such row, 409 a row asked too often or a name used twice, 410 charged but lost, 413 too long, 429 no
 answers left, 503 ledger unavailable or too many questions waiting. No error charges anything.
 
-How long an outcome takes may depend on its record, and a modeler has a clock. So valid questions wait in one queue, one is worked on at a
-time, and each takes a whole number of periods of `every` seconds, usually one: the reply to a question shows only an outcome slower than a
-period. Other replies wait for nothing, such as 401s, which need no token. In the process that evaluates they would be late while an
-outcome holds the interpreter. So `serve` faces the network from a process of its own, which holds no records (front.py). What is left is
-the load on processors, caches and disks that both processes share: `timing-not-observed`.
+How long an outcome takes may depend on its record, and a modeler has a clock. So valid questions
+wait in one queue, one is worked on at a time, and each takes a whole number of periods of `every`
+seconds, usually one: the reply to a question shows only an outcome slower than a period. Other
+replies wait for nothing, such as 401s, which need no token. In the process that evaluates they
+would be late while an outcome holds the interpreter. So `serve` faces the network from a process of
+its own, which holds no records (front.py). What is left is the load on processors, caches and disks
+that both processes share: `timing-not-observed`.
 
 Failures on private records give a status only. Transport is not encrypted here: bind to loopback, or put a TLS proxy in front. One process
 evaluates for a ledger.
@@ -43,8 +45,9 @@ _LOG = logging.getLogger(__name__)
 def application(outcomes: Outcomes, *, token: str, every: Positive = 0.1) -> Starlette:
     """The ASGI application, for uvicorn or any other server; one process and one ledger a data set.
 
-    It evaluates in the server's own process. There, whoever sends requests without a token can measure how long an outcome holds Python's
-    interpreter: use it where nobody but the modeler reaches the server and outcomes take equally long, and `serve` elsewhere.
+    It evaluates in the server's own process. There, whoever sends requests without a token can
+    measure how long an outcome holds Python's interpreter: use it where nobody but the modeler
+    reaches the server and outcomes take equally long, and `serve` elsewhere.
 
     Args:
         outcomes: the outcomes to serve.
@@ -60,7 +63,10 @@ def application(outcomes: Outcomes, *, token: str, every: Positive = 0.1) -> Sta
 
 @checked
 def serve(outcomes: Outcomes, *, token: str, host: str = "127.0.0.1", port: int = 8765, every: Positive = 0.1) -> None:
-    """Serve until interrupted: another process faces the network, and this one evaluates. Arguments as in `application`."""
+    """Serve until interrupted: another process faces the network, and this one evaluates.
+
+    Arguments and errors as in `application`.
+    """
     _require_token(token)
     command, paths = [sys.executable, "-m", "dpbo.integrations.http.front"], os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": paths}
@@ -70,11 +76,13 @@ def serve(outcomes: Outcomes, *, token: str, host: str = "127.0.0.1", port: int 
         _send(front, {"token": token, "host": host, "port": port, "every": every})
         answering.start()
         while front.poll() is None:
-            with contextlib.suppress(KeyboardInterrupt):  # it has reached the other process, too, which answers what was asked
+            # an interrupt has reached the other process, too, which ends when all is answered
+            with contextlib.suppress(KeyboardInterrupt):
                 front.wait()
         answering.join()
     if front.returncode > 0:
-        raise SystemExit(front.returncode)  # it has said why
+        # it has said why
+        raise SystemExit(front.returncode)
 
 
 def _require_token(token: str) -> None:
@@ -85,22 +93,30 @@ def _require_token(token: str) -> None:
 def _answer_all(outcomes: Outcomes, front: subprocess.Popen[str]) -> None:
     """Answers what the process before the network asks, line by line, until it ends."""
     assert front.stdout is not None
-    for line in front.stdout:
-        _send(front, _answered(outcomes, json.loads(line)))
+    try:
+        for line in front.stdout:
+            _send(front, _answered(outcomes, json.loads(line)))
+    finally:
+        # without answers it would keep everybody waiting
+        front.terminate()
 
 
 def _send(front: subprocess.Popen[str], message: Any) -> None:
     assert front.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it has ended
+    # a broken pipe: it has ended
+    with contextlib.suppress(BrokenPipeError):
         front.stdin.write(json.dumps(message) + "\n")
         front.stdin.flush()
 
 
 @contextlib.contextmanager
 def _ended_by_signals(front: subprocess.Popen[str]) -> Iterator[None]:
-    """A signal that ends this process ends the other one first, which lets it answer what was asked."""
+    """A signal that ends this process ends the other one first, which lets it answer what was
+    asked.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may ask for signals
+        # only the main thread may ask for signals
+        yield
         return
     before = signal.signal(signal.SIGTERM, lambda *_: front.terminate())
     try:

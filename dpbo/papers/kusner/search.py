@@ -217,7 +217,8 @@ class _SearchQuery(Query):
 class KusnerBest(_SearchQuery):
     """Utilities mu_T of all candidates after the search: they move by at most theorem_1, under the prior."""
 
-    per_unit = True  # the prior is about the gain on neighbouring data sets, whatever a unit is
+    # the prior is about the gain on neighbouring data sets, whatever a unit is
+    per_unit = True
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         return _sensitivity(bounds.theorem_1(**self.search._numbers()), len(self.search.candidates), adjacency)
@@ -233,7 +234,8 @@ class KusnerBest(_SearchQuery):
 class KusnerValue(_SearchQuery):
     """The largest evaluation of the search, or by another rule the last one: it moves by at most `bound`, under the prior."""
 
-    per_unit = True  # as above
+    # as for KusnerBest
+    per_unit = True
     bound: float
     rule: str = _LARGEST
     regret: str | None = None
