@@ -44,8 +44,6 @@ class UnitSum(Query):
                 return records > self.threshold
 
     Attributes:
-        score_range: public (lower, upper), or one such pair for each of m numbers; an attribute of
-            the class, or a property.
         max_records_per_unit: k, as in `ClippedSum`.
         worst: what NaN and failures count as, as in `ClippedSum`: the "lower" end, the "upper" one,
             or a number between them.
@@ -66,7 +64,7 @@ class UnitSum(Query):
     @property
     @abc.abstractmethod
     def score_range(self) -> ScoreRanges:
-        """The public range of a record's score."""
+        """Public (lower, upper), or one such pair for each of m numbers; an attribute or a property."""
 
     @abc.abstractmethod
     def score(self, records: Any) -> Any:
