@@ -37,7 +37,7 @@ from dpbo.notebook import facts_table
 from dpbo.privacy import Adjacency, Budget, DeltaWarning, PrivacyUnit, RowChange, warn_of_delta
 from dpbo.queries.cells import OneCell
 from dpbo.queries.clipped import PairedScore
-from dpbo.queries.query import Failure, IntegerSum, Query
+from dpbo.queries.query import Failure, IntegerSum, Query, require_per_unit
 from dpbo.release import Release
 from dpbo.statement import Guarantee, Statement, format_down
 from dpbo.validation import Count, Index, Name, checked, require_json, warn
@@ -434,7 +434,12 @@ class Curator(Opaque):
         return compose_statement(self._ledger.writable, delta=delta, units=self.units)
 
     def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None, used: int | None) -> None:
-        laws = [mechanism.law(query.scale(self.adjacency), answer.quanta) for query, answer in map(self._answer, handles)]
+        laws = []
+        for query, answer in map(self._answer, handles):
+            # an error of a user's query must come before the charge, or its value would be lost
+            query.affine(self.units)
+            query.sampling_variance(self.units)
+            laws.append(mechanism.law(query.scale(self.adjacency), answer.quanta))
         event = self._event(handles, mechanism)
         self._require_allowed({name for handle in handles for name in self._answer(handle)[0].data_assumptions()})
         sketch = self._sketch_before_first_charge(event)
@@ -528,6 +533,7 @@ class Curator(Opaque):
         query.require_public(self.adjacency)
         birth = self.ledger.birth
         birth.require_role(getattr(query, "role", None))
+        require_per_unit(query, grouped=birth.grouped)
         if (self._ranks.world_size > 1 or self.__view.streamed_to is not None) and not query.sums_over_units():
             allowed = "one whose answer is a sum over units, such as ClippedMean"
             raise InputError("query", type(query).__name__, allowed, "Ask it of one process with all records, without device=.")

@@ -60,6 +60,7 @@ class CellMeans(ClippedMean):
         subject, fit, divisor: as in `ClippedMean`.
     """
 
+    per_unit = True
     score_range: Any = field(default=None, kw_only=True)
     cells: Annotated[int, at_least(2, 10_000)] = field(kw_only=True)
 

@@ -94,6 +94,7 @@ class ClippedScores(Query):
         largest_difference: c, with a reference: differences are clipped to [-c, c]. From above 0 to the width of the narrowest range.
     """
 
+    per_unit = True
     score: score_evaluation.Score
     subject: Any = field(default=None, repr=False)
     score_range: ScoreRanges = field(kw_only=True)
@@ -238,6 +239,7 @@ class ClippedMean(ClippedScores):
     The other arguments are those of `ClippedScores`.
     """
 
+    per_unit = True
     divisor: Divisor | None = field(default=None, kw_only=True)
 
     def origins(self) -> tuple[float, ...]:

@@ -58,6 +58,7 @@ class ClippedGradient(Query):
         loss_range: public (lower, upper) that a record's loss is clipped to; required where units are groups of records.
     """
 
+    per_unit = True
     loss: Loss
     X: Matrix
     weights: Matrix = field(kw_only=True)

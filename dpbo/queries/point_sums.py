@@ -1,7 +1,8 @@
 """Sums over records that are points in a public ball: `PointSums` in general, the clusters of k-means, and the second moment.
 
-A record contributes one vector of whole numbers, which depends on its own coordinates and on public parameters. The sum over records is
-exact, whatever the order, chunk, shard or device. Units that are groups of records are refused: a unit's mean of whole numbers is not
+A record contributes one vector of whole numbers, which depends on its own coordinates and on public
+parameters. The sum over records is exact, whatever the order, chunk, shard or device. These queries
+are not made for units that are groups of records (`Query.per_unit`): a unit's mean of whole numbers is not
 whole, so the exact sensitivities would not hold. Reduce each unit to one record first.
 """
 
@@ -113,9 +114,6 @@ class PointSums(Query):
         score_evaluation.probe_score(self._points, None, example, self.dimension, count, lambda pieces: self._total(pieces, count))
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
-        if view.groups is not None:
-            raise InputError("unit", "groups of records", "single records", "Reduce each unit to one record first, for example its mean.")
-
         def reduce(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
             # on the records' own device, wherever a piece comes from: if the score fails on one record, all pieces come from the CPU
             # in parts that fit there; what lies there already is handed on whole, for one launch of a kernel that takes all records

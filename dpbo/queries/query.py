@@ -16,11 +16,15 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 import torch
 
+from dpbo.errors import InputError
 from dpbo.events import Event
-from dpbo.privacy import Adjacency, RowChange, Sensitivity
+from dpbo.privacy import Adjacency, RowChange
+from dpbo.privacy import Sensitivity as Sensitivity
 from dpbo.validation import checked
 
 T = TypeVar("T")
+# methods that tell of the question, and answer nothing
+_FREE_TO_REPLACE = frozenset({"public_inputs", "fingerprint_parts"})
 
 
 class View(Protocol):
@@ -99,37 +103,57 @@ class Failure:
 class Query(abc.ABC):
     """A question about the private records, with a proven bound on how far its answer can move.
 
-    `ClippedMean` and `ClippedSum` turn any per-record score into a query. To ask something else, implement four methods:
+    For a question of your own start from `UnitSum`: it takes a score of each record and its range,
+    and makes the rest right. `ClippedMean` and `ClippedSum` take such a score as an argument. This
+    class is for answers that no sum of scores gives, and its proof is yours. Implement four
+    methods:
 
-    - `sensitivity`: the bound for each adjacency. Prove it in the class's docstring.
+    - `sensitivity`: the bound for each adjacency. Prove it in the class's docstring, for all
+      records of a unit together.
     - `_evaluate`: the exact answer. A unit's contribution must be clipped, made of whole numbers, and depend on its own records alone.
     - `affine`: how the published value follows from the noised sum.
     - `public_inputs`: the numbers that the user declares public.
 
-    Every other method has a default. Check the result by subclassing `dpbo.testing.query_contract.SumContract`.
+    Every other method has a default. Under ADD_OR_REMOVE_ONE the number of units is private:
+    nothing but the exact answer may depend on it. Check the result by subclassing
+    `dpbo.testing.SumContract`, or `QueryContract` where the answer is no sum over units.
+
+    `per_unit = True` declares that `_evaluate` makes one contribution of all records of a unit.
+    Without it the curator refuses the query where units are groups of records, before anything is
+    charged. The declaration is about code: a subclass that replaces any inherited method, except
+    for abstract ones and `public_inputs`, declares it anew.
 
     Example::
 
         @dataclass(frozen=True, eq=False)
-        class CountAbove(Query):
-            "How many records exceed a threshold. A record adds 0 or 1, so neighbours differ by at most 1 in every norm."
+        class UnitsAbove(Query):
+            "How many units have a record above a threshold. A unit adds 0 or 1: at most 1 in every norm."
 
+            per_unit = True
             threshold: float
 
             def sensitivity(self, adjacency):
                 return Sensitivity(l1=1.0, l2=1.0, linf=1.0)
 
             def _evaluate(self, view, subject):
-                count = (view.records > self.threshold).sum().reshape(1)
-                return IntegerSum(count << 30, quanta=(2.0**-30,))  # the count itself, in fine steps
+                above = (view.records > self.threshold).reshape(-1).long()
+                if view.groups is not None:
+                    units = torch.zeros(view.units, dtype=torch.int64)
+                    above = units.index_add(0, view.groups, above).clamp(max=1)
+                # the count itself, in fine steps
+                return IntegerSum(above.sum().reshape(1) << 30, quanta=(2.0**-30,))
 
             def affine(self, units):
                 return [0.0], 1.0
 
             def public_inputs(self):
                 return {"threshold": self.threshold}
+
+            def sums_over_units(self):
+                return True
     """
 
+    per_unit: ClassVar[bool] = False
     # methods that only dpbo calls, with arguments of its own: `checked` leaves them as they are
     _hooks: ClassVar[frozenset[str]] = frozenset({
         "affine", "chunk_sum", "lattices", "moves", "places", "probe", "quanta", "release_event", "require_public", "resolution",
@@ -213,6 +237,42 @@ class Query(abc.ABC):
     def require_public(self, adjacency: Adjacency) -> None:
         """Raises InputError if this adjacency needs a public number that the user did not give."""
         return None
+
+
+def require_per_unit(query: Query, *, grouped: bool) -> None:
+    """Raises InputError where units are groups of records, and nobody declared that this query
+    counts a unit's records together.
+    """
+    if grouped and not declares_per_unit(type(query)):
+        remedy = (
+            "Make it a subclass of dpbo.queries.UnitSum, or reduce each unit to one record first. If its sensitivity is proven for all "
+            "records of a unit together, set per_unit = True in its class."
+        )
+        raise InputError("query", type(query).__name__, "made for units of several records", remedy)
+
+
+def declares_per_unit(kind: type[Query]) -> bool:
+    """What `per_unit` says of this class: a declaration further up does not hold for a class that
+    replaces code of its bases.
+    """
+    for place, base in enumerate(kind.__mro__):
+        if "per_unit" in vars(base):
+            return bool(vars(base)["per_unit"])
+        inherited = kind.__mro__[place + 1 :]
+        if any(_is_code(name, inherited) for name in vars(base)):
+            return False
+    return False
+
+
+def _is_code(name: str, classes: Sequence[type]) -> bool:
+    """Whether the first of the classes that has this name has code there which a subclass should
+    leave as it is.
+    """
+    # names with two underscores are Python's and those of data classes
+    if name.startswith("__") or name in _FREE_TO_REPLACE:
+        return False
+    found = next((vars(base)[name] for base in classes if name in vars(base)), None)
+    return (callable(found) or hasattr(found, "__get__")) and not getattr(found, "__isabstractmethod__", False)
 
 
 def copy_mutable(value: Any) -> Any:

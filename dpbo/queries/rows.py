@@ -128,8 +128,6 @@ class RowTable(Query):
         )
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
-        if view.groups is not None:
-            raise InputError("groups", "labels", "omitted: a released row is one record", "Give each unit one row.")
         quantum = self._quantum(self.moves(Adjacency.REPLACE_ONE if self.row_change is None else Adjacency.BOUNDED_ROW_CHANGE))
 
         def reduce(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -229,8 +227,6 @@ class RowOutcome(Query):
         return tuple(grid.quantum for grid in self._mean().lattices(1))
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
-        if view.groups is not None:
-            raise InputError("groups", "labels", "omitted: an outcome is one record's", "Give each unit one row.")
         if view.public_units is None or self.row >= view.public_units:
             raise InputError("row", self.row, f"below the number of records, {view.public_units}")
         if not view.can_take:

@@ -8,7 +8,7 @@ from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, NotPrivateEvent, PoissonGaussianEvent
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean
-from dpbo.queries.query import Failure, IntegerSum, Query, View
+from dpbo.queries.query import Failure, IntegerSum, Query, View, require_per_unit
 from dpbo.validation import between, checked
 
 
@@ -34,6 +34,7 @@ class PoissonSampled(Query):
         rate: q, from 1e-9 to 1.
     """
 
+    per_unit = True
     query: ClippedMean
     rate: Annotated[float, between(1e-9, 1.0)] = field(kw_only=True)
 
@@ -85,6 +86,7 @@ class PoissonSampled(Query):
         return self.query.per_record_score(subject)
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+        require_per_unit(self.query, grouped=view.groups is not None)
         if not view.can_take:
             raise InputError("records", type(view.records).__name__, "of a kind that can be sliced, to be sampled")
         return self.query._evaluate(view.poisson_sample(self.rate), subject)

@@ -51,6 +51,7 @@ class CandidateScores(Query):
             [-c, c], so D = 2c (REPLACE_ONE) or c. A small c needs little noise; the clip moves the mean where differences are skewed.
     """
 
+    per_unit = True
     score: score_evaluation.Score
     candidates: Sequence[Any] = field(repr=False)
     score_range: ScoreRange = field(kw_only=True)
@@ -126,6 +127,7 @@ class QuantileUtilities(Query):
             lower is chosen. Times the number of candidates it may be at most 10^12.
     """
 
+    per_unit = True
     score: score_evaluation.Score
     subject: Any = field(default=None, repr=False)
     candidates: Sequence[float] = field(kw_only=True)

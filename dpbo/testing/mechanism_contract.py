@@ -1,12 +1,15 @@
 """Contracts of mechanisms that add noise, and the assertions that they use.
 
-Subclass `MechanismContract` (or `VectorContract`, where the noise is one vector), give `mechanism` and the noise's distribution function,
-and every test below is inherited: the noise follows this distribution and visibly no other, values are whole multiples of a public grid,
-and neighbours have equal supports. Draws use a seeded source, so outcomes are fixed.
+Subclass `MechanismContract` (or `VectorContract`, where the noise is one vector), give `mechanism`
+and the noise's distribution function, and every test below is inherited: the noise follows this
+distribution and visibly no other, on vectors of many widths and on answers of every size; no
+coordinate shares its noise with another; values are whole multiples of a public grid, and
+neighbours have equal supports. Draws use a seeded source, so outcomes are fixed.
 """
 
 import abc
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -23,9 +26,13 @@ from dpbo.testing.entropy import SeededEntropy
 from dpbo.validation import checked
 
 LEVEL = 1e-6
+# standard errors that a correlation may be off by, where some 10^5 are looked at
+_SIGMAS = 6.0
 _DRAWS = 20_000
 _VECTOR_DRAWS = 4_000
+_FEW_DRAWS = 64
 _QUANTUM = 2.0**-30
+_VALUES = [sign * ((1 << bits) + 12_345) for bits in (0, 28, 41, *range(49, 62)) for sign in (1, -1)]
 
 Cdf = Callable[[NDArray[np.float64]], Any]
 Samples = NDArray[np.floating[Any]] | torch.Tensor | Sequence[float]
@@ -69,6 +76,7 @@ class _NoiseContract(abc.ABC):
     norm: ClassVar[str]
     _draws: ClassVar[int] = _DRAWS
     _dimension: ClassVar[int] = 1
+    _widths: ClassVar[Sequence[int]] = (*range(1, 34), 64, 99, 100, 128, 257)
 
     @abc.abstractmethod
     def mechanism(self) -> AdditiveMechanism:
@@ -79,16 +87,23 @@ class _NoiseContract(abc.ABC):
         """Independent draws around a value: shape `draws`, or `draws x d`."""
 
     def _law(self, dimension: int) -> NoiseLaw:
-        return self.mechanism().law(Sensitivity(float(dimension), 1.0, 1.0, (1.0,) * dimension), [_QUANTUM] * dimension)
+        """The law for a vector of which each coordinate may move by 1."""
+        return self.mechanism().law(self._sensitivity(dimension), [_QUANTUM] * dimension)
+
+    def _sensitivity(self, dimension: int) -> Sensitivity:
+        return Sensitivity(float(dimension), math.sqrt(dimension), 1.0, (1.0,) * dimension)
 
     def test_noise_is_at_least_what_the_event_charges_for(self) -> None:
-        """In every coordinate the multiple of the sensitivity that the event states, no less and not 0.1 % more."""
+        """In every coordinate the multiple of the sensitivity that the event states, no less and
+        not 0.1 % more, at every width.
+        """
         mechanism = self.mechanism()
-        sensitivity = Sensitivity(7.0, 3.0, 2.0, (1.0, 0.25))
-        law = mechanism.law(sensitivity, [_QUANTUM] * 2)
-        for scale, unit in zip(law.scale, sensitivity.scale, strict=True):
-            least = mechanism.event().noise_multiplier * getattr(sensitivity, self.norm) * unit
-            assert least <= scale <= 1.001 * least
+        for width in self._widths:
+            sensitivity = Sensitivity(7.0, 3.0, 2.0, (1.0, 0.25, 0.5)[:width] + (0.3,) * (width - 3))
+            law = mechanism.law(sensitivity, [_QUANTUM] * width)
+            for scale, unit in zip(law.scale, sensitivity.scale, strict=True):
+                least = mechanism.event().noise_multiplier * getattr(sensitivity, self.norm) * unit
+                assert least <= scale <= 1.001 * least, f"at {width} coordinates"
 
     def test_several_slots_are_charged_as_several(self) -> None:
         one, five = self.mechanism().event(), self.mechanism().event(5)
@@ -109,6 +124,13 @@ class _NoiseContract(abc.ABC):
         assert first == same
         for other in others:
             assert not {*map(str, first)} & {*map(str, other)}
+
+
+def _less(drawn: NDArray[np.int64], value: int, grid: float) -> NDArray[np.float64]:
+    """The noise in what was drawn around a value in quanta, subtracted in whole numbers."""
+    steps = round(grid / _QUANTUM)
+    noise: NDArray[np.float64] = (drawn - value // steps).astype(np.float64) - value % steps / steps
+    return noise * grid
 
 
 def _repeated(law: NoiseLaw, draws: int) -> NoiseLaw:
@@ -136,10 +158,29 @@ class MechanismContract(_NoiseContract):
             assert_not_law(wrong * noise, lambda x: self.cdf(x, law.scale[0]))
 
     def test_noise_is_added_to_the_exact_value(self) -> None:
+        """To every value that a sum can have, of either sign, and all of it."""
         law = self._law(1)
-        value = 12_345 << 28
-        noise = self._draw(law, value, _DRAWS, SeededEntropy(2)) * law.grid[0] - value * _QUANTUM
-        assert_law(noise, lambda x: self.cdf(x, law.scale[0]))
+        for value in _VALUES:
+            drawn = self._draw(law, value, 1000, SeededEntropy(2))
+            assert_law(_less(drawn, value, law.grid[0]), lambda x: self.cdf(x, law.scale[0]))
+
+    def test_vectors_of_every_width_get_the_noise_of_their_event(self) -> None:
+        """Each coordinate's noise has the scale that the event states, and no two coordinates of a
+        vector share theirs, or its size.
+        """
+        mechanism, entropy = self.mechanism(), SeededEntropy(15)
+        for width in self._widths:
+            law, values = self._law(width), np.zeros(width, np.int64)
+            scale = mechanism.event().noise_multiplier * getattr(self._sensitivity(width), self.norm)
+            draws = max(_FEW_DRAWS, 1000 // width)
+            drawn = np.array([mechanism._sample(values, [_QUANTUM] * width, law, entropy) for _ in range(draws)])
+            # uniform, if it is this law
+            shares = np.asarray(self.cdf(drawn * np.asarray(law.grid), scale))
+            assert_law(shares.reshape(-1), stats.uniform.cdf)
+            if width > 1:
+                for values_of in (shares, np.abs(shares - 0.5)):
+                    found = np.corrcoef(values_of.T)[np.triu_indices(width, 1)]
+                    assert np.abs(found).max() < _SIGMAS / np.sqrt(draws), f"two of {width} coordinates go together"
 
     def test_values_are_whole_multiples_of_a_grid_that_the_data_do_not_move(self) -> None:
         law = self._law(1)
@@ -165,12 +206,19 @@ class MechanismContract(_NoiseContract):
             assert_law(drawn[j::2] * law.grid[j], lambda x, j=j: self.cdf(x, law.scale[j]))  # type: ignore[misc]
 
     def test_coordinates_are_independent(self) -> None:
-        """Neither the noises nor their sizes are correlated, next door or half a vector apart."""
-        noise = self._draw(self._law(1), 0, _DRAWS, SeededEntropy(13)).astype(float)
-        for values in (noise, np.abs(noise)):
-            for lag in (1, 2, 3, _DRAWS // 2, _DRAWS // 3):
-                assert abs(float(np.corrcoef(values[lag:], values[:-lag])[0, 1])) < 5.5 / np.sqrt(_DRAWS - lag)
-        assert abs(float(np.corrcoef(noise, noise[::-1])[0, 1])) < 2 * 5.5 / np.sqrt(_DRAWS)
+        """Neither the noises of a long vector nor their sizes are correlated, however far apart;
+        nor mirrored.
+        """
+        law = self._law(1)
+        noise = _less(self._draw(law, 0, _DRAWS, SeededEntropy(13)), 0, law.grid[0])
+        shares = np.asarray(self.cdf(noise, law.scale[0]))
+        for values in (shares - 0.5, np.abs(shares - 0.5) - 0.25):
+            spectrum = np.fft.rfft(values / values.std(), 2 * _DRAWS)
+            # the sum of products at each lag
+            lagged = np.fft.irfft(np.abs(spectrum) ** 2)[1 : _DRAWS - 100]
+            assert np.abs(lagged / np.sqrt(_DRAWS - np.arange(1, _DRAWS - 100))).max() < _SIGMAS
+            mirrored = float(np.corrcoef(values, values[::-1])[0, 1])
+            assert abs(mirrored) < 2 * _SIGMAS / np.sqrt(_DRAWS)
 
     def _cell(self, step: int, grid: float) -> float:
         ends = np.array([step - 0.5, step + 0.5]) * grid
@@ -188,16 +236,18 @@ class VectorContract(_NoiseContract):
     norm = "l2"
     _draws = _VECTOR_DRAWS
     _dimension = 2
+    _widths = range(1, 13)
 
     @abc.abstractmethod
     def radius(self, radius: NDArray[np.float64], dimension: int) -> Any:
         """Distribution function of the noise's length, at scale 1."""
 
     def test_the_radius_has_its_law_and_wrong_scales_are_rejected(self) -> None:
-        for dimension in (1, 3, 12):
-            lengths = np.linalg.norm(self._noise(dimension, seed=dimension), axis=1)
+        for dimension in self._widths:
+            draws = _VECTOR_DRAWS if dimension in (1, 3, 12) else _VECTOR_DRAWS // 8
+            lengths = np.linalg.norm(self._noise(dimension, seed=dimension, draws=draws), axis=1)
             assert_law(lengths, lambda r, d=dimension: self.radius(r, d))  # type: ignore[misc]
-            for wrong in (0.7, 1.3):
+            for wrong in (0.7, 1.3) if draws == _VECTOR_DRAWS else ():
                 assert_not_law(wrong * lengths, lambda r, d=dimension: self.radius(r, d))  # type: ignore[misc]
 
     def test_the_direction_is_uniform(self) -> None:
@@ -217,9 +267,10 @@ class VectorContract(_NoiseContract):
 
     def test_noise_is_added_to_the_exact_value_with_each_coordinate_s_scale(self) -> None:
         law = self.mechanism().law(Sensitivity(9.0, 2.0, 2.0, (1.0, 0.25)), [_QUANTUM] * 2)
-        value = np.array([12_345 << 28, -(7 << 30)])
-        drawn = self._draw(law, value, _VECTOR_DRAWS, SeededEntropy(40)) * np.array(law.grid) - value * _QUANTUM
-        assert_law(np.linalg.norm(drawn / np.array(law.scale), axis=1), lambda r: self.radius(r, 2))
+        for value, other in itertools.pairwise(_VALUES):
+            drawn = self._draw(law, [value, other], _FEW_DRAWS, SeededEntropy(40))
+            noise = [_less(drawn[:, j], x, law.grid[j]) / law.scale[j] for j, x in enumerate((value, other))]
+            assert_law(np.hypot(*noise), lambda r: self.radius(r, 2))
 
     def test_what_64_bits_decide_more_bits_decide_alike(self) -> None:
         """The quick path against the slow one on the same words, and words that leave a tail open."""
@@ -238,12 +289,12 @@ class VectorContract(_NoiseContract):
     def slowly(self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: SeededEntropy) -> NDArray[np.int64]:
         """The same draw by the exact path alone."""
 
-    def _noise(self, dimension: int, seed: int) -> NDArray[np.float64]:
+    def _noise(self, dimension: int, seed: int, draws: int = _VECTOR_DRAWS) -> NDArray[np.float64]:
         """Draws at scale 1."""
         law = self._law(dimension)
-        return self._draw(law, 0, _VECTOR_DRAWS, SeededEntropy(seed)) * np.array(law.grid) / np.array(law.scale)
+        return self._draw(law, 0, draws, SeededEntropy(seed)) * np.array(law.grid) / np.array(law.scale)
 
     def _draw(self, law: NoiseLaw, value: Any, draws: int, entropy: SeededEntropy) -> NDArray[np.int64]:
         mechanism, d = self.mechanism(), len(law.scale)
-        values = np.full(d, value, dtype=np.int64)
+        values = np.broadcast_to(np.asarray(value, dtype=np.int64), d)
         return np.array([mechanism._sample(values, [_QUANTUM] * d, law, entropy) for _ in range(draws)])

@@ -1,13 +1,18 @@
 """Contracts of queries: pytest classes whose tests search for neighbours that move an answer further than the query declares.
 
-Subclass `SumContract` (or `QueryContract`, where the answer is not a sum over units; `RowContract`, where it is about single rows), give
-`query` and the class it `covers`, and every test below is inherited. Hypothesis draws records with NaN, infinities, huge and tiny numbers,
-in float32 and float64, with and without groups, under both adjacencies. Answers are compared as exact fractions.
+Subclass `SumContract` (or `QueryContract`, where the answer is not a sum over units; `RowContract`,
+where it is about single rows), give `query` and the class it `covers`, and every test below is
+inherited. Hypothesis draws records with NaN, infinities, huge and tiny numbers, in float32 and
+float64, with and without groups, under both adjacencies; other tests try units of every size, and
+many units. Answers are compared as exact fractions. Units of several records are tried where the
+query declares `per_unit`: the curator refuses others there.
 """
 
 import abc
 import dataclasses
+import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -18,7 +23,7 @@ import torch
 from dpbo.curator.records import PrivateView
 from dpbo.extras import needs
 from dpbo.privacy import Adjacency, PrivacyUnit, RowChange, Sensitivity
-from dpbo.queries.query import IntegerSum, Query
+from dpbo.queries.query import IntegerSum, Query, declares_per_unit
 
 with needs("testing"):
     from hypothesis import HealthCheck, given, settings
@@ -31,6 +36,10 @@ Distances = tuple[Fraction, Fraction, Fraction]
 _SLACK = 1 + Fraction(1, 2**50)  # `scale` and the norms are floats; the mechanisms' own rounding covers 2^-48
 _SETTINGS = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
 _ROW_SETTINGS = settings(_SETTINGS, max_examples=200)
+# numbers of records of one unit, and of units
+_SIZES = (*range(1, 41), 63, 64, 65, 100, 128, 400, 1025)
+_COUNTS = (1, 2, 3, 33, 1001)
+_ENDS = (-1e30, 1e30, math.nan)
 _RAISES = 12345.0  # a record on which the score raises an exception
 _NUMBERS = st.one_of(
     st.floats(-2.0, 12.0),
@@ -72,15 +81,18 @@ def require_within(before: Sequence[int], after: Sequence[int], quanta: Sequence
 
 
 class QueryContract(abc.ABC):
-    """Tests of a query about a score of each record: neighbours, records on which the score fails, and order.
+    """Tests of a query about a score of each record: neighbours, units of many sizes, records on
+    which the score fails, and order.
 
-    Inherit from it to get tests for your own query::
+    Inherit from it to get tests for your own query. One that takes its score as an argument passes
+    on the one it is given; one that has a score of its own leaves it unused, and takes the drawn
+    records, a tensor `n x metrics`::
 
-        class TestMyQuery(QueryContract):
-            covers = MyQuery
+        class TestUnitsAbove(QueryContract):
+            covers = UnitsAbove
 
             def query(self, score):
-                return MyQuery(score, score_range=(0.0, 1.0))
+                return UnitsAbove(threshold=5.0)
 
     Attributes:
         covers: the class under test.
@@ -96,6 +108,12 @@ class QueryContract(abc.ABC):
     def query(self, score: Callable[[Any, Any], Any]) -> Query:
         """The query under test with this score, which returns the drawn records themselves."""
 
+    def records(self, rows: torch.Tensor) -> Any:
+        """The drawn rows, `n x metrics`, as the records that the query takes; by default as they
+        are.
+        """
+        return rows
+
     @_SETTINGS
     @given(st.data())
     def test_neighbours_stay_within_the_declared_sensitivity(self, data: st.DataObject) -> None:
@@ -105,11 +123,52 @@ class QueryContract(abc.ABC):
         for adjacency in self.adjacencies:
             neighbour = units[:victim] + units[victim + 1 :]
             if adjacency is not Adjacency.ADD_OR_REMOVE_ONE:
-                neighbour.append(data.draw(self._unit(4)))
+                neighbour.append(data.draw(self._unit(4 if self._per_unit() else 1)))
             if neighbour:
                 public = len(units) if adjacency is Adjacency.REPLACE_ONE else None
                 before, after = (self._of_units(query, data_set, dtype, public) for data_set in (units, neighbour))
                 _require_within(before, after, query.sensitivity(adjacency))
+
+    def test_a_unit_of_any_size_stays_within_the_declared_sensitivity(self) -> None:
+        """1 to 40 records and some numbers above, at one end of the range or NaN, in the place of
+        one record, very many, or none.
+        """
+        query = self.query(_identity)
+        sizes = _SIZES if self._per_unit() else (1,)
+        others: list[Unit] = [[[end] * self.metrics] for end in _ENDS[:2]]
+        units = [[[end] * self.metrics] * size for size in sizes for end in _ENDS]
+        for adjacency in self.adjacencies:
+            public = None if adjacency is Adjacency.ADD_OR_REMOVE_ONE else len(others) + 1
+            answers = [self._of_units(query, [*others, unit], torch.float64, public) for unit in units]
+            few = (
+                [self._of_units(query, others, torch.float64, None)]
+                if public is None
+                else [*answers[: len(_ENDS)], *answers[-len(_ENDS) :]]
+            )
+            for before in few:
+                for after in answers:
+                    _require_within(before, after, query.sensitivity(adjacency))
+
+    def test_one_of_many_units_stays_within_the_declared_sensitivity(self) -> None:
+        """The first or the last of up to a thousand units goes from one end of the range to the
+        other, or away.
+        """
+        query = self.query(_identity)
+        for count, rows in itertools.product(_COUNTS, (1, 2) if self._per_unit() else (1,)):
+            ends = torch.tensor(_ENDS[:2], dtype=torch.float64).repeat(count // 2 + 1)[:count]
+            records, labels = ends.repeat_interleave(rows).unsqueeze(1).repeat(1, self.metrics), np.arange(count).repeat(rows)
+            for adjacency in self.adjacencies:
+                public = None if adjacency is Adjacency.ADD_OR_REMOVE_ONE else count
+                before = self._answer(query, records, labels, public)
+                for unit in {0, count - 1}:
+                    victim = labels == unit
+                    if public is not None:
+                        after = self._answer(query, torch.where(torch.from_numpy(victim)[:, None], -records, records), labels, public)
+                    elif count > 1:
+                        after = self._answer(query, records[torch.from_numpy(~victim)], labels[~victim], public)
+                    else:
+                        continue
+                    _require_within(before, after, query.sensitivity(adjacency))
 
     @_SETTINGS
     @given(st.data())
@@ -128,32 +187,53 @@ class QueryContract(abc.ABC):
     def test_order_does_not_change_a_bit(self, data: st.DataObject) -> None:
         units, dtype = self._draw(data)
         records, labels = _flat(units, dtype)
-        order = torch.tensor(data.draw(st.permutations(range(len(labels)))))
+        order = torch.from_numpy(np.random.default_rng(data.draw(st.integers(0, 2**32))).permutation(len(labels)))
         query = self.query(_identity)
-        straight, permuted = (_answer(query, records[o], labels[o.numpy()], len(units)) for o in (torch.arange(len(labels)), order))
+        straight, permuted = (self._answer(query, records[o], labels[o.numpy()], len(units)) for o in (torch.arange(len(labels)), order))
         assert straight.numerators.tolist() == permuted.numerators.tolist()
 
+    def _per_unit(self) -> bool:
+        """Whether the query may be asked about units of several records."""
+        return declares_per_unit(type(self.query(_identity)))
+
     def _draw(self, data: st.DataObject) -> tuple[list[Unit], torch.dtype]:
-        grouped = data.draw(st.booleans())
+        grouped = self._per_unit() and data.draw(st.booleans())
         units = data.draw(st.lists(self._unit(4 if grouped else 1), min_size=1, max_size=6))
         return units, data.draw(st.sampled_from([torch.float32, torch.float64]))
 
     def _unit(self, most_rows: int) -> st.SearchStrategy[Unit]:
         row = st.lists(_NUMBERS, min_size=self.metrics, max_size=self.metrics)
-        return st.lists(row, min_size=1, max_size=most_rows)
+        different = st.lists(row, min_size=1, max_size=most_rows)
+        if most_rows == 1:
+            return different
+        return st.builds(operator.mul, different, st.sampled_from([1, 1, 1, 2, 3, 20]))
 
     def _of_units(self, query: Query, units: list[Unit], dtype: torch.dtype, public_units: int | None) -> IntegerSum:
-        return _answer(query, *_flat(units, dtype), public_units)
+        return self._answer(query, *_flat(units, dtype), public_units)
+
+    def _answer(self, query: Query, rows: torch.Tensor, labels: np.ndarray[Any, Any], public_units: int | None) -> IntegerSum:
+        return _answer(query, self.records(rows), labels, public_units)
 
 
 class SumContract(QueryContract):
-    """`QueryContract` for an answer that is a sum over units: in addition shards add up, and a single unit attains the bound."""
+    """`QueryContract` for an answer that is a sum over units: in addition shards add up, and a
+    single unit attains the bound.
+
+    For a `UnitSum`, for example::
+
+        class TestCountAbove(SumContract):
+            covers = CountAbove
+
+            def query(self, score):
+                return CountAbove(threshold=5.0)
+    """
 
     def test_worst_case_attains_the_sensitivity(self) -> None:
         """Units of one record or many at the two ends of the range differ by the whole bound, up to the lattice's rounding."""
         query = self.query(_identity)
         sensitivity = query.sensitivity(Adjacency.REPLACE_ONE)
-        extremes = [[[[end] * self.metrics] * rows] for end in (1e30, -1e30) for rows in (1, 8)]
+        sizes = (1, 8, _SIZES[-1]) if self._per_unit() else (1,)
+        extremes = [[[[end] * self.metrics] * rows] for end in _ENDS[:2] for rows in sizes]
         answers = [self._of_units(query, unit, torch.float64, 1) for unit in extremes]
         reached = max(moved(a.numerators.tolist(), b.numerators.tolist(), a.quanta, sensitivity)[1] for a in answers for b in answers)
         assert math.sqrt(reached) >= 0.999 * sensitivity.l2
@@ -253,8 +333,8 @@ def _flat(units: list[Unit], dtype: torch.dtype) -> tuple[torch.Tensor, np.ndarr
     return torch.tensor(rows, dtype=torch.float64).to(dtype), np.array(labels)
 
 
-def _answer(query: Query, records: torch.Tensor, labels: np.ndarray[Any, Any], public_units: int | None) -> IntegerSum:
-    groups = labels if len(set(labels.tolist())) < len(labels) else None  # units of one row each: no groups
+def _answer(query: Query, records: Any, labels: np.ndarray[Any, Any], public_units: int | None) -> IntegerSum:
+    groups = labels if len(np.unique(labels)) < len(labels) else None  # units of one row each: no groups
     view = PrivateView.of(records, PrivacyUnit("unit", groups=groups), units_are_public=False)
     answer = query._evaluate(dataclasses.replace(view, public_units=public_units), query.prepare())
     assert isinstance(answer, IntegerSum), answer

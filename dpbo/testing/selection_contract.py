@@ -1,8 +1,10 @@
 """The contract of selection mechanisms: draws follow the exact output distribution, which is as private as the event says.
 
-Subclass `SelectionContract`, give `mechanism` and `probabilities`, and every test below is inherited. The distribution is compared with
-many draws, for close and distant utilities, few candidates and hundreds. On small utility vectors, with every candidate moved by none or
-all of the sensitivity, its privacy loss and its Renyi divergence are computed exactly and compared with what is charged.
+Subclass `SelectionContract`, give `mechanism` and `probabilities`, and every test below is
+inherited. The distribution is compared with many draws, for close and distant utilities, few
+candidates and hundreds; up to a million are tried. On small utility vectors, with every candidate
+moved by none or all of the sensitivity, its privacy loss and its Renyi divergence are computed
+exactly and compared with what is charged.
 """
 
 import abc
@@ -22,7 +24,8 @@ from dpbo.privacy import Sensitivity
 from dpbo.testing.entropy import SeededEntropy
 from dpbo.testing.mechanism_contract import LEVEL
 
-_UNIT = Sensitivity(4.0, 2.0, 1.0)
+# numbers of candidates
+_MANY = (101, 1001, 10_007, 100_003, 1_000_003)
 _QUANTUM = 2.0**-20
 _ORDERS = (1.0001, 1.5, 2.0, 4.0, 16.0, 64.0)
 
@@ -32,11 +35,11 @@ class SelectionContract(abc.ABC):
 
     Inherit from it to get tests for your own selection mechanism; define `covers`, `mechanism` and `probabilities`::
 
-        class TestMyMechanism(SelectionContract):
-            covers = MyMechanism
+        class TestExponential(SelectionContract):
+            covers = ExponentialMechanism
 
             def mechanism(self, epsilon):
-                return MyMechanism.of(epsilon)
+                return ExponentialMechanism.of(epsilon)
 
             def probabilities(self, distances, rate):
                 weights = np.exp(-rate * distances)
@@ -101,11 +104,11 @@ class SelectionContract(abc.ABC):
 
     def test_neighbours_move_levels_by_no_more_than_the_law_says(self) -> None:
         rng = np.random.default_rng(5)
-        for linf, quantum in itertools.product((0.3, 1.0, 10.0), (2.0**-20, 2.0**-31)):
-            law = self.mechanism(0.5).law(Sensitivity(4 * linf, 2 * linf, linf), [quantum] * 3)
+        for linf, quantum, count in itertools.product((0.3, 1.0, 10.0), (2.0**-20, 2.0**-31), (1, 2, 3, 4, 9, 1000)):
+            law = self.mechanism(0.5).law(_all_move(linf, count), [quantum] * count)
             most = math.floor(linf / quantum)
-            utilities = rng.integers(-(2**45), 2**45, size=20_000)
-            moved = utilities + rng.choice([-most, most], size=20_000)
+            utilities = rng.integers(-(2**45), 2**45, size=4_000)
+            moved = utilities + rng.choice([-most, most], size=4_000)
             assert np.abs(utilities // law.width - moved // law.width).max() <= law.moves
             assert law.width * law.moves <= 1.05 * most + law.width, "coarser than it need be"
 
@@ -119,6 +122,20 @@ class SelectionContract(abc.ABC):
         bins = np.searchsorted(np.cumsum(expected[order]), np.linspace(0, 1, 30)[1:-1])
         grouped = [np.array([part.sum() for part in np.split(values[order], bins)]) for values in (seen, 20_000 * expected)]
         assert chisquare(grouped[0], grouped[1] * 20_000 / grouped[1].sum()).pvalue > LEVEL
+
+    def test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good(self) -> None:
+        """One neighbour makes all N equal, where each has probability 1/N. So the best one, in any
+        place, has at most e^epsilon / N.
+        """
+        for count in _MANY:
+            for place in (0, count // 2, count - 1):
+                utilities = np.zeros(count, dtype=np.int64)
+                utilities[place] = self._law(1.0).width
+                chosen = self._draw(1.0, utilities, 8, seed=9).tolist()
+                assert chosen.count(place) <= 3, f"the best of {count} candidates"
+                assert len(set(chosen)) > 3, f"few of {count} candidates are ever chosen"
+                utilities[place] = 2**60
+                assert set(self._draw(1.0, utilities, 2, seed=10).tolist()) == {place}, f"not the best by far of {count} candidates"
 
     def test_extreme_words_are_decided(self) -> None:
         """The highest and lowest words leave a tail open: more bits decide, and nothing fails after the charge."""
@@ -145,8 +162,13 @@ class SelectionContract(abc.ABC):
                 yield before, self.probabilities(np.minimum(after - after.min(), LEVELS - 1), float(law.rate))
 
     def _law(self, epsilon: float) -> SelectionLaw:
-        return self.mechanism(epsilon).law(_UNIT, [_QUANTUM] * 3)
+        return self.mechanism(epsilon).law(_all_move(1.0, 3), [_QUANTUM] * 3)
 
     def _draw(self, epsilon: float, utilities: NDArray[np.int64], draws: int, seed: int) -> NDArray[np.int64]:
         mechanism, law, entropy = self.mechanism(epsilon), self._law(epsilon), SeededEntropy(seed)
         return np.array([int(mechanism._sample(utilities, [_QUANTUM], law, entropy)[0]) for _ in range(draws)])
+
+
+def _all_move(linf: float, count: int) -> Sensitivity:
+    """The sensitivity of utilities that may all move by `linf` at once."""
+    return Sensitivity(count * linf, math.sqrt(count) * linf, linf, (1.0,) * count)

@@ -42,6 +42,7 @@ CLASSES = {
     "A30": "a run resumes under the name of another one, with other data, another score or another estimator",
     "A31": "what was not noised leaves inside a released object: buffers, attributes, renormalised rows, optimizer state",
     "A33": "control flow follows a loss that was not noised",
+    "A36": "a user's own query or mechanism, as the documentation teaches it, breaks its declared bound",
 }
 BEGIN, END = "<!-- attacks: written by python -m tests.attacks.marks -->\n", "<!-- attacks end -->"
 

@@ -45,13 +45,6 @@ class PointContract(SumContract):
     def worst(self, adjacency):
         """Two lists of records, neighbours under this relation."""
 
-    def _unit(self, most_rows):
-        return super()._unit(1)
-
-    def _neighbour(self, data, units, victim, adjacency):
-        rest = units[:victim] + units[victim + 1 :]
-        return rest if adjacency is Adjacency.ADD_OR_REMOVE_ONE else [*rest, data.draw(self._unit(1))]
-
     def test_worst_case_attains_the_sensitivity(self):
         for adjacency in self.adjacencies:
             query = self.query(lambda _, records: records)

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pathlib
+import socket
 import sys
 import warnings
 
@@ -22,3 +23,10 @@ def _run(folder, log, function, *arguments):
             os.dup2(file.fileno(), stream)
     warnings.filterwarnings("error", module="dpbo")
     sys.exit(function(*arguments))
+
+
+def free_port():
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]

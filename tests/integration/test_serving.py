@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import logging
+import os
+import pathlib
 import selectors
 import threading
 import time
@@ -19,9 +22,11 @@ from dpbo.accounting import PureFilter
 from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure
 from dpbo.integrations.http import RemoteCurator, application, search
 from dpbo.integrations.http.client import RemoteRefusal
+from dpbo.integrations.http.server import serve
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.models.datasets import squared_exponential
 from dpbo.papers.po_gp_ucb import Modeler, Outcomes
+from tests.integration.processes import free_port, started
 
 TOKEN = "a token of enough letters"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
@@ -265,6 +270,61 @@ def test_nobody_learns_from_the_statement_how_long_an_outcome_takes(clock):
         app = application(lasting(clock, seconds), token=TOKEN, every=0.4)
         replied(clock, app, value(0))  # probes have run
         assert replied(clock, app, value(1), value(2), STATEMENT) == pytest.approx([0.4, 0.8, 1.2])
+
+
+def holds_the_interpreter(_records):
+    """Waits for a byte without letting another thread run, as a call into a library may that
+    computes for long.
+    """
+    pipe, byte = os.open("finish", os.O_RDWR), ctypes.create_string_buffer(1)
+    pathlib.Path("holding").touch()
+    ctypes.PyDLL(None).read(pipe, byte, 1)
+    return 0.5
+
+
+def serving(port):
+    serve(outcomes(holds_the_interpreter), token=TOKEN, port=port, every=0.02)
+
+
+@pytest.mark.attack("A3")
+def test_replies_that_wait_for_no_turn_do_not_wait_for_an_outcome_either(tmp_path):
+    """Who has no token could measure how long an outcome holds the interpreter, if both were in one
+    process.
+    """
+    os.mkfifo(tmp_path / "finish")
+    port = free_port()
+    curator = started(tmp_path, "serve.log", serving, port)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as web:
+            _until(lambda: web.get("/statement"), curator)
+            answers: list[httpx.Response] = []
+            asking = threading.Thread(target=lambda: answers.append(ask(web, 0, headers=HEADERS)))
+            asking.start()
+            _until((tmp_path / "holding").stat, curator)
+            time.sleep(0.1)  # until it has begun to read
+            for hostile in (lambda: web.get("/statement"), lambda: web.get("/other"), lambda: ask(web, 0), lambda: web.put("/value")):
+                assert hostile().status_code in (401, 404, 405)
+            assert not answers
+            (tmp_path / "finish").write_bytes(b"1")
+            asking.join()
+            assert answers[0].status_code == 200, answers[0].text
+        curator.terminate()
+        curator.join()
+        assert curator.exitcode == 0, "a signal ends both processes"
+    finally:
+        curator.kill()
+        curator.join()
+
+
+def _until(tried, process):
+    """Tries again until it works."""
+    end = time.monotonic() + 120
+    while process.is_alive() and time.monotonic() < end:
+        with contextlib.suppress(OSError, httpx.TransportError):
+            tried()
+            return
+        time.sleep(0.02)
+    raise AssertionError("the server did not start")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import math
 import pathlib
 import random
-import socket
 import time
 
 import numpy as np
@@ -20,7 +19,7 @@ from dpbo.integrations.http import RemoteCurator
 from dpbo.integrations.http.client import Journal, RemoteRefusal
 from dpbo.integrations.tables import read_columns
 from dpbo.papers.po_gp_ucb import read_release
-from tests.integration.processes import started
+from tests.integration.processes import free_port, started
 
 BETWEEN = 6
 TABLE = ["--columns", "a", "b", "--outcome", "y", "--outcome-range", "0", "1", "--row-change", "1", "--epsilon", "8"]
@@ -43,12 +42,6 @@ def write_table(place, rows):
         for _ in range(rows):
             a, b = rng.uniform(-10, 10), rng.uniform(0, 40)
             lines.writerow([a, b, math.exp(-((a - 3) ** 2 + (b / 2 - 8) ** 2) / 60)])
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def curating(place, port):

@@ -25,7 +25,7 @@ import pytest
 from tests.mutants.sabotages import SABOTAGES, Sabotage
 
 ROOT = pathlib.Path(__file__).parents[2]
-COPIED = ("dpbo", "tests", "benchmarks", "examples", "tools", "pyproject.toml", "README.md")
+COPIED = ("dpbo", "tests", "docs", "benchmarks", "examples", "tools", "pyproject.toml", "README.md")
 SECONDS = 240
 
 

@@ -33,6 +33,62 @@ SABOTAGES = (
         test="tests/contracts/test_clipped_contract.py::TestClippedMean::test_neighbours_stay_within_the_declared_sensitivity",
     ),
     Sabotage(
+        "a query that nobody vouches for is asked about groups",
+        "curator/curator.py",
+        old="require_per_unit(query, grouped=birth.grouped)",
+        new="require_per_unit(query, grouped=False)",
+        test="tests/attacks/test_own_queries.py::test_a_query_that_nobody_vouches_for_is_refused_on_groups_before_anything_is_charged",
+    ),
+    Sabotage(
+        "a sampled query that nobody vouches for is asked about groups",
+        "queries/sampled.py",
+        old="grouped=view.groups is not None",
+        new="grouped=False",
+        test="tests/attacks/test_own_queries.py::test_a_query_that_nobody_vouches_for_is_refused_on_groups_before_anything_is_charged",
+    ),
+    Sabotage(
+        "a declaration holds for code that a subclass replaces",
+        "queries/query.py",
+        old="if any(_is_code(name, inherited) for name in vars(base)):",
+        new="if inherited is None:",
+        test="tests/attacks/test_own_queries.py::test_a_declaration_ends_where_code_is_replaced",
+    ),
+    Sabotage(
+        "the documented query counts records where it declares units",
+        "queries/query.py",
+        old="units.index_add(0, view.groups, above).clamp(max=1)",
+        new="units.index_add(0, view.groups, above)",
+        test="tests/attacks/test_own_queries.py::test_every_documented_query_and_mechanism_passes_its_contract_beside_it",
+    ),
+    Sabotage(
+        "a sum of an own score forgets the groups",
+        "queries/unit_sum.py",
+        old="return self._sum._evaluate(view, subject)",
+        new="return self._sum._evaluate(dataclasses.replace(view, groups=None, rows=None), subject)",
+        test="tests/attacks/test_own_queries.py::test_every_documented_query_is_about_units_also_of_a_hundred_records",
+    ),
+    Sabotage(
+        "a query fails after it was charged",
+        "curator/curator.py",
+        old="query.affine(self.units)\n            query.sampling",
+        new="query.sampling",
+        test="tests/attacks/test_own_queries.py::test_a_query_that_needs_the_private_number_of_units_fails_before_it_is_charged",
+    ),
+    Sabotage(
+        "large units are summed without a cap",
+        "queries/integers.py",
+        old="times = rows.clamp(max=most)",
+        new="times = rows.where(rows > 40, rows.clamp(max=most))",
+        test="tests/contracts/test_clipped_contract.py::TestClippedSumOfFewRecordsAUnit::test_a_unit_of_any_size_stays_within_the_declared_sensitivity",
+    ),
+    Sabotage(
+        "units of five to seven records are summed",
+        "queries/integers.py",
+        old="if most == 1:\n        return whole",
+        new="if most == 1:\n        return torch.where((rows > 4) & (rows < 8), sums, whole)",
+        test="tests/contracts/test_clipped_contract.py::TestClippedMean::test_a_unit_of_any_size_stays_within_the_declared_sensitivity",
+    ),
+    Sabotage(
         "NaN passes for a good score",
         "queries/integers.py",
         old="~scores.isfinite(), grid.worst)",
@@ -163,6 +219,7 @@ SABOTAGES = (
         "queries/sampled.py",
         old=(
             "    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:\n"
+            "        require_per_unit(self.query, grouped=view.groups is not None)\n"
             "        if not view.can_take:\n"
             '            raise InputError("records", type(view.records).__name__, "of a kind that can be sliced, to be'
             ' sampled")\n'
@@ -170,6 +227,7 @@ SABOTAGES = (
         ),
         new=(
             "    def _evaluate(self, view: View, subject: Any, _taken: dict[Any, Any] = {}) -> IntegerSum | Failure:\n"
+            "        require_per_unit(self.query, grouped=view.groups is not None)\n"
             "        if not view.can_take:\n"
             '            raise InputError("records", type(view.records).__name__, "of a kind that can be sliced, to be'
             ' sampled")\n'
@@ -187,7 +245,52 @@ SABOTAGES = (
         new='rate=self.rate, relation="add-or-remove-one")',
         test="tests/unit/queries/test_sampled.py::test_it_is_charged_as_a_sampled_gaussian_of_that_relation[Adjacency.REPLACE_ONE]",
     ),
+    Sabotage(
+        "outcomes are evaluated in the process that faces the network",
+        "integrations/http/server.py",
+        old="    command, paths = [sys.executable",
+        new=(
+            "    import uvicorn\n\n    return uvicorn.run(application(outcomes, token=token, every=every), host=host, port=port)\n"
+            "    command, paths = [sys.executable"
+        ),
+        test="tests/integration/test_serving.py::test_replies_that_wait_for_no_turn_do_not_wait_for_an_outcome_either",
+    ),
     # mechanisms: the laws of the noise
+    Sabotage(
+        "the noise of a coordinate serves another seven places on",
+        "mechanisms/additive.py",
+        old="wide.reshape(-1), entropy).reshape(fractions.shape)",
+        new="wide.reshape(-1), entropy)[[*range(7), *range(fractions.size - 7)][: fractions.size]].reshape(fractions.shape)",
+        test="tests/contracts/test_additive_contract.py::TestGaussian::test_vectors_of_every_width_get_the_noise_of_their_event",
+    ),
+    Sabotage(
+        "vectors of some widths get the noise of one coordinate",
+        "mechanisms/gaussian.py",
+        old="return sensitivity.l2",
+        new="return sensitivity.linf if 3 <= len(sensitivity.scale) <= 99 else sensitivity.l2",
+        test="tests/contracts/test_additive_contract.py::TestGaussian::test_noise_is_at_least_what_the_event_charges_for",
+    ),
+    Sabotage(
+        "large sums get no noise",
+        "mechanisms/additive.py",
+        old="return whole + self.noise(",
+        new="return whole + (np.abs(exact) <= 2**50) * self.noise(",
+        test="tests/contracts/test_additive_contract.py::TestGaussian::test_noise_is_added_to_the_exact_value",
+    ),
+    Sabotage(
+        "utilities are scaled by a quarter of l1",
+        "mechanisms/selection.py",
+        old="Fraction(sensitivity.linf) * _ROUND_UP",
+        new="Fraction(sensitivity.l1) / 4 * _ROUND_UP",
+        test="tests/contracts/test_selection_contract.py::TestExponential::test_neighbours_move_levels_by_no_more_than_the_law_says",
+    ),
+    Sabotage(
+        "the best of more than a thousand candidates always wins",
+        "mechanisms/selection.py",
+        old="distance = self.choose(filled, law.rate, entropy)",
+        new="distance = self.choose(filled, law.rate, entropy) if len(utilities) <= 1000 else 0",
+        test="tests/contracts/test_selection_contract.py::TestExponential::test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good",
+    ),
     Sabotage(
         "noise of seven tenths of its scale",
         "mechanisms/additive.py",
@@ -613,16 +716,16 @@ SABOTAGES = (
     # integrations
     Sabotage(
         "an answer within a tick of the clock leaves at once",
-        "integrations/http/server.py",
+        "integrations/http/front.py",
         old="max(math.ceil(elapsed / self._every), 1)",
         new="math.ceil(elapsed / self._every)",
         test="tests/integration/test_serving.py::test_replies_leave_at_whole_multiples_of_a_public_time",
     ),
     Sabotage(
         "the statement does not wait behind the answers",
-        "integrations/http/server.py",
-        old="lambda: queue.run(lambda: json.loads(",
-        new="lambda: _Queue(every).run(lambda: json.loads(",
+        "integrations/http/front.py",
+        old="lambda: turns.run(lambda: ask({}))",
+        new="lambda: _Queue(every).run(lambda: ask({}))",
         test="tests/integration/test_serving.py::test_nobody_learns_from_the_statement_how_long_an_outcome_takes",
     ),
     Sabotage(

@@ -98,6 +98,7 @@ def test_only_the_curator_evaluates_queries_and_draws_noise():
             "testing/query_contract.py",
             "queries/utilities.py",
             "queries/sampled.py",
+            "queries/unit_sum.py",
             "papers/kusner/regularised.py",
         },
         "_sample": {

@@ -8,18 +8,27 @@ charged once, so either side may be killed at any moment. The ledger is the log.
 401 missing or wrong token, 404 no such row, 409 a row asked too often or a name used twice, 410 charged but lost, 413 too long, 429 no
 answers left, 503 ledger unavailable or too many questions waiting. No error charges anything.
 
-How long an outcome takes may depend on its record, and a modeler has a clock. So valid questions wait in one queue, one is worked on at a
-time, and each takes a whole number of periods of `every` seconds, usually one: only an outcome slower than a period can be noticed.
+How long an outcome takes may depend on its record, and a modeler has a clock. So valid questions
+wait in one queue, one is worked on at a time, and each takes a whole number of periods of `every`
+seconds, usually one: the reply to a question shows only an outcome slower than a period. Other
+replies wait for nothing, such as 401s, which need no token. In the process that evaluates they
+would be late while an outcome holds the interpreter. So `serve` faces the network from a process of
+its own, which holds no records (front.py). What is left is the load on processors, caches and disks
+that both processes share: `timing-not-observed`.
+
 Failures on private records give a status only. Transport is not encrypted here: bind to loopback, or put a TLS proxy in front. One process
-serves a ledger.
+evaluates for a ledger.
 """
 
-import asyncio
-import hmac
+import contextlib
 import json
 import logging
-import math
-from collections.abc import Awaitable, Callable
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, ReleaseLost
@@ -28,29 +37,20 @@ from dpbo.papers.po_gp_ucb.curator_side import Outcomes
 from dpbo.validation import Positive, checked
 
 with needs("http"):
-    import uvicorn
     from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
-    from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import JSONResponse, Response
-    from starlette.routing import Route
 
-_MOST_BYTES = 4096
-_MOST_WAITING = 100
+    from dpbo.integrations.http.front import CANNOT_BEGIN, Reply, error, facing
+
 _LOG = logging.getLogger(__name__)
-
-
-class _Refused(Exception):
-    """A question that gets a status instead of an answer."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @checked
 def application(outcomes: Outcomes, *, token: str, every: Positive = 0.1) -> Starlette:
     """The ASGI application, for uvicorn or any other server; one process and one ledger a data set.
+
+    It evaluates in the server's own process. There, whoever sends requests without a token can
+    measure how long an outcome holds Python's interpreter: use it where nobody but the modeler
+    reaches the server and outcomes take equally long, and `serve` elsewhere.
 
     Args:
         outcomes: the outcomes to serve.
@@ -60,108 +60,96 @@ def application(outcomes: Outcomes, *, token: str, every: Positive = 0.1) -> Sta
     Raises:
         InputError: an argument outside its range.
     """
-    if len(token) < 16:
-        raise InputError("token", "too short", "at least 16 characters", "For example secrets.token_urlsafe().")
-    queue = _Queue(every)
-
-    async def value(request: Request) -> Response:
-        async def answer() -> Any:
-            row, name = await _question(request)
-            return await queue.run(lambda: vars(outcomes.value(row, request=name)))
-
-        return await _reply(request, token, answer)
-
-    async def statement(request: Request) -> Response:
-        return await _reply(request, token, lambda: queue.run(lambda: json.loads(outcomes.curator.statement().to_json())))
-
-    return Starlette(routes=[Route("/value", value, methods=["POST"]), Route("/statement", statement, methods=["GET"])])
+    _require_token(token)
+    return facing(lambda question: _answered(outcomes, question), token=token, every=every)
 
 
-class _Queue:
-    """Runs one job at a time, each for a whole number of periods."""
+@checked
+def serve(outcomes: Outcomes, *, token: str, host: str = "127.0.0.1", port: int = 8765, every: Positive = 0.1) -> None:
+    """Serve until interrupted: another process faces the network, and this one evaluates.
 
-    def __init__(self, every: float) -> None:
-        self._every, self._turn, self._waiting = every, asyncio.Lock(), 0
-
-    async def run(self, work: Callable[[], Any]) -> Any:
-        """The result or exception of `work`, at the end of its period."""
-        if self._waiting >= _MOST_WAITING:
-            raise _Refused(503, "too many questions are waiting; ask again later")
-        self._waiting += 1
-        try:
-            return await asyncio.shield(self._run_alone(work))  # a client that disconnects does not shorten the queue
-        finally:
-            self._waiting -= 1
-
-    async def _run_alone(self, work: Callable[[], Any]) -> Any:
-        async with self._turn:
-            loop = asyncio.get_running_loop()
-            start = loop.time()
-            try:
-                return await run_in_threadpool(work)
-            finally:
-                elapsed = loop.time() - start
-                # At least one: within a tick of a coarse clock no time passes, and an answer that left at once would tell so.
-                periods = max(math.ceil(elapsed / self._every), 1)
-                await asyncio.sleep(periods * self._every - elapsed)
-
-
-def serve(outcomes: Outcomes, *, token: str, host: str = "127.0.0.1", port: int = 8765, every: float = 0.1) -> None:
-    """Serve until interrupted.
+    Arguments as in `application`.
 
     Raises:
-        InputError: the port is not free, or the host no address of this machine. MissingLibrary: the extra `http` is not installed.
+        InputError: an argument outside its range, a port that is not free, or a host that is no address of this machine.
+        MissingLibrary: the extra `http` is not installed.
     """
-    served = application(outcomes, token=token, every=every)
-    try:
-        uvicorn.run(served, host=host, port=port, log_level="warning", access_log=False)
-    except SystemExit:  # how uvicorn ends when it cannot begin; its own status would be that of another error here
+    _require_token(token)
+    command, paths = [sys.executable, "-m", "dpbo.integrations.http.front"], os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    front = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    answering = threading.Thread(target=_answer_all, args=(outcomes, front))
+    with _ended_by_signals(front):
+        _send(front, {"token": token, "host": host, "port": port, "every": every})
+        answering.start()
+        while front.poll() is None:
+            # an interrupt has reached the other process, too, which ends when all is answered
+            with contextlib.suppress(KeyboardInterrupt):
+                front.wait()
+        answering.join()
+    if front.returncode == CANNOT_BEGIN:
         remedy = "Choose another port, or another host."
-        raise InputError("port", port, f"a free port of the address {host!r} of this machine", remedy) from None
+        raise InputError("port", port, f"a free port of the address {host!r} of this machine", remedy)
+    if front.returncode > 0:
+        # it has said why
+        raise SystemExit(front.returncode)
 
 
-async def _reply(request: Request, token: str, answer: Callable[[], Awaitable[Any]]) -> Response:
+def _require_token(token: str) -> None:
+    if len(token) < 16:
+        raise InputError("token", "too short", "at least 16 characters", "For example secrets.token_urlsafe().")
+
+
+def _answer_all(outcomes: Outcomes, front: subprocess.Popen[str]) -> None:
+    """Answers what the process before the network asks, line by line, until it ends."""
+    assert front.stdout is not None
+    try:
+        for line in front.stdout:
+            _send(front, _answered(outcomes, json.loads(line)))
+    finally:
+        # without answers it would keep everybody waiting
+        front.terminate()
+
+
+def _send(front: subprocess.Popen[str], message: Any) -> None:
+    assert front.stdin is not None
+    # a broken pipe: it has ended
+    with contextlib.suppress(BrokenPipeError):
+        front.stdin.write(json.dumps(message) + "\n")
+        front.stdin.flush()
+
+
+@contextlib.contextmanager
+def _ended_by_signals(front: subprocess.Popen[str]) -> Iterator[None]:
+    """A signal that ends this process ends the other one first, which lets it answer what was
+    asked.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        # only the main thread may ask for signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: front.terminate())
+    try:
+        yield
+    finally:
+        front.terminate()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _answered(outcomes: Outcomes, question: dict[str, Any]) -> Reply:
     """The answer, or the error as JSON: a traceback would hold private frames, so none is sent."""
     try:
-        given = request.headers.get("authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-            raise _Refused(401, "give the token: 'Authorization: Bearer ...'")
-        return JSONResponse(await answer())
-    except _Refused as refused:
-        return _error(refused.status, "Refused", str(refused))
-    except ClientDisconnect:
-        return _error(400, "Refused", "the connection was closed before the question was complete")
+        if not question:
+            return 200, json.loads(outcomes.curator.statement().to_json())
+        return 200, dict(vars(outcomes.value(question["row"], request=question["request"])))
     except LedgerUnavailable:
-        return _error(503, "LedgerUnavailable", "the ledger is unavailable; ask again later by the same name")
-    except InputError as error:
-        return _error({"row": 404, "request": 409}.get(error.parameter, 400), "InputError", str(error))
-    except BudgetExceeded as error:
-        return _error(429 if error.unit == "answers" else 409, "BudgetExceeded", str(error))
-    except ReleaseLost as error:
-        return _error(410, "ReleaseLost", str(error))
-    except Exception as error:  # its text may be private
-        _LOG.error("a question failed: %s", type(error).__name__)
-        return _error(500, "Failed", "the question failed; the operator's log has the type of the error")
-
-
-async def _question(request: Request) -> tuple[int, str]:
-    """The row and the name of a question."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MOST_BYTES:
-            raise _Refused(413, f"a question has at most {_MOST_BYTES} bytes")
-    try:
-        question = json.loads(body)
-    except (ValueError, RecursionError):
-        question = None
-    if not isinstance(question, dict) or set(question) != {"row", "request"}:
-        raise _Refused(400, 'ask with {"row": a whole number, "request": a name of your own for this question}')
-    row, name = question["row"], question["request"]
-    if isinstance(row, bool) or not isinstance(row, int) or not isinstance(name, str):
-        raise _Refused(400, "row must be a whole number, request a text")
-    return row, name
-
-
-def _error(status: int, kind: str, message: str) -> Response:
-    return JSONResponse({"error": kind, "message": message}, status_code=status)
+        return error(503, "LedgerUnavailable", "the ledger is unavailable; ask again later by the same name")
+    except InputError as refused:
+        return error({"row": 404, "request": 409}.get(refused.parameter, 400), "InputError", str(refused))
+    except BudgetExceeded as refused:
+        return error(429 if refused.unit == "answers" else 409, "BudgetExceeded", str(refused))
+    except ReleaseLost as lost:
+        return error(410, "ReleaseLost", str(lost))
+    except Exception as failed:  # its text may be private
+        _LOG.error("a question failed: %s", type(failed).__name__)
+        return error(500, "Failed", "the question failed; the operator's log has the type of the error")

@@ -202,8 +202,8 @@ class RegularisedBest(Query):
         self._mean(None).probe(example, count, subject[0])
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
-        if view.public_units != self.records or view.groups is not None:
-            raise InputError("records", self.records, "the public number of units, each one record")
+        if view.public_units != self.records:
+            raise InputError("records", self.records, "the public number of units")
         model = None
         if self.adaptive is not None:
             points = torch.tensor([[math.log(regularisation)] for regularisation in self.grid], dtype=torch.float64)

@@ -217,6 +217,9 @@ class _SearchQuery(Query):
 class KusnerBest(_SearchQuery):
     """Utilities mu_T of all candidates after the search: they move by at most theorem_1, under the prior."""
 
+    # the prior is about the gain on neighbouring data sets, whatever a unit is
+    per_unit = True
+
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         return _sensitivity(bounds.theorem_1(**self.search._numbers()), len(self.search.candidates), adjacency)
 
@@ -231,6 +234,8 @@ class KusnerBest(_SearchQuery):
 class KusnerValue(_SearchQuery):
     """The largest evaluation of the search, or by another rule the last one: it moves by at most `bound`, under the prior."""
 
+    # as for KusnerBest
+    per_unit = True
     bound: float
     rule: str = _LARGEST
     regret: str | None = None

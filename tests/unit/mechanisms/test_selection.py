@@ -23,7 +23,7 @@ from dpbo.mechanisms.selection import LEVELS as LEVELS_IN_ALL
 from dpbo.mechanisms.selection import uniform
 from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedSum
-from dpbo.testing import SeededEntropy
+from dpbo.testing import SeededEntropy, SelectionContract
 from tests.contracts import test_selection_contract as contracts
 from tests.unit.mechanisms.words import Words
 
@@ -76,6 +76,14 @@ class HalfNoise(contracts.TestExponential):
         return super().probabilities(distances, 2 * rate)
 
 
+class SelectionOnly(SelectionContract):
+    """The contract without the shortcut of its own tests, which counts the levels itself."""
+
+    __test__ = False
+    covers = ExponentialMechanism
+    probabilities = contracts.TestExponential.probabilities
+
+
 @pytest.mark.attack("A10")
 def test_the_contract_catches_undercharging_and_half_the_noise():
     exponential, flip = ExponentialMechanism, PermuteAndFlipMechanism
@@ -88,6 +96,12 @@ def test_the_contract_catches_undercharging_and_half_the_noise():
         broken(contracts.TestExponential, exponential, law=lambda *_: one).test_neighbours_move_levels_by_no_more_than_the_law_says()
     with pytest.raises(AssertionError):  # what lies far below is never chosen
         broken(contracts.TestExponential, exponential, **near).test_hundreds_of_candidates_near_and_far()
+    by_l1 = {"law": lambda self, s, quanta: exponential.law(self, Sensitivity(s.l1, s.l2, s.l1 / 4, s.scale), quanta)}
+    with pytest.raises(AssertionError):
+        broken(contracts.TestExponential, exponential, **by_l1).test_neighbours_move_levels_by_no_more_than_the_law_says()
+    best = {"_sample": lambda self, u, *others: np.array([u.argmax()]) if len(u) > 1000 else exponential._sample(self, u, *others)}
+    with pytest.raises(AssertionError, match="of 1001 candidates"):
+        broken(SelectionOnly, exponential, **best).test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good()
     with pytest.raises(AssertionError):
         HalfNoise().test_it_is_purely_private_as_its_event_says()
 

@@ -125,5 +125,5 @@ def test_noise_follows_the_weights():
 
 def test_units_of_several_records_are_refused():
     curator = make(torch.zeros(3, 2).double(), unit=PrivacyUnit("patient", groups=[0, 0, 1]))
-    with pytest.raises(InputError, match="single records"):
+    with pytest.raises(InputError, match="made for units of several records"):
         curator.evaluate(MixtureMoments(2, ball=Ball(1.0), natural=natural(2, 2)))

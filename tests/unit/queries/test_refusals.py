@@ -91,10 +91,6 @@ def test_a_relation_or_units_that_it_says_nothing_about_are_refused():
         ClippedMean(score, score_range=(0.0, 1.0), max_records_per_unit=2).require_public(Adjacency.REPLACE_ONE)
     with pytest.raises(InputError, match="divisor"):
         PoissonSampled(mean, rate=0.5).require_public(Adjacency.ADD_OR_REMOVE_ONE)
-    view = PrivateView.of(ONES, PrivacyUnit("person", groups=[0, 0]), units_are_public=True)
-    with pytest.raises(InputError) as refused:
-        RowTable([0.0, 0.0], 1.0)._evaluate(view, None)
-    assert refused.value.parameter == "groups"
     records = torch.zeros((1 << 22) + 1, dtype=torch.uint8)
     with pytest.raises(InputError, match="on at most 4194304 records"):
         PrivateView.of(records, PrivacyUnit("patient", groups=records.numpy()), units_are_public=True)

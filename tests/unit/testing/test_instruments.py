@@ -16,7 +16,7 @@ from dpbo.curator.ledger import Ledger
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Sensitivity
-from dpbo.queries import ClippedMean
+from dpbo.queries import ClippedMean, ClippedSum, Query
 from dpbo.queries.clipped import ClippedScores
 from dpbo.testing import MechanismContract, QueryContract, SeededEntropy, check_per_record
 from dpbo.testing.mechanism_contract import assert_law, assert_not_law
@@ -88,7 +88,8 @@ def test_the_seeded_source_repeats_itself_and_differs_by_seed():
 
 
 def mutant(honest, **methods):
-    return type("Mutant", (honest,), methods)
+    """A subclass that some methods are replaced in, and that vouches for them."""
+    return type("Mutant", (honest,), {"per_unit": True, **methods} if issubclass(honest, Query) else methods)
 
 
 replace, lattices, evaluate, sensitivity = dataclasses.replace, ClippedMean.lattices, ClippedMean._evaluate, ClippedMean.sensitivity
@@ -117,6 +118,44 @@ BROKEN_QUERIES: dict[str, dict[str, Any]] = {
         )
     },
 }
+
+
+def one_a_row(self, view, subject):
+    return ClippedSum._evaluate(self, replace(view, groups=None, rows=None), subject)
+
+
+def without_a_cap(self, view, subject):
+    return ClippedSum._evaluate(replace(self, max_records_per_unit=10**6), view, subject)
+
+
+def summed_at_some_sizes(self, view, subject):
+    some = view.rows is not None and bool(((view.rows >= 5) & (view.rows <= 7)).any())
+    return one_a_row(self, view, subject) if some else ClippedSum._evaluate(self, view, subject)
+
+
+def unclipped_in_large_data_sets(self, view, subject):
+    free = mutant(ClippedSum, lattices=lambda self, units: [replace(g, low=-(2**45)) for g in ClippedSum.lattices(self, units)])
+    return ClippedSum._evaluate(self if view.units <= 1000 else free(self.score, score_range=(-1.0, 1.0)), view, subject)
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "most", "guard"),
+    [
+        (without_a_cap, 8, "a_unit_of_any_size"),
+        (summed_at_some_sizes, 1, "a_unit_of_any_size"),
+        (unclipped_in_large_data_sets, 1, "one_of_many_units"),
+    ],
+)
+@pytest.mark.attack("A9", "A20", "A36")
+def test_the_query_contract_catches_what_is_wrong_at_some_sizes_alone(evaluated, most, guard):
+    class Contract(QueryContract):
+        covers = ClippedScores
+
+        def query(self, score):
+            return mutant(ClippedSum, _evaluate=evaluated)(score, score_range=(-1.0, 1.0), max_records_per_unit=most)
+
+    with pytest.raises(AssertionError, match="moved by"):
+        getattr(Contract(), f"test_{guard}_stays_within_the_declared_sensitivity")()
 
 
 @pytest.mark.parametrize("name", BROKEN_QUERIES)
@@ -154,6 +193,28 @@ def antithetic(self, numerators, quanta, law, entropy):
     return noise + (np.asarray(numerators) >> 22)
 
 
+def reused(self, numerators, quanta, law, entropy):
+    """Seven coordinates apart the noise is the same."""
+    noise = sample(self, np.zeros_like(numerators), quanta, law, entropy)
+    pairs = noise[: len(noise) // 14 * 14].reshape(-1, 2, 7)
+    pairs[:, 1] = pairs[:, 0]
+    return noise + (np.asarray(numerators) >> 22)
+
+
+def none_on_large_values(self, numerators, quanta, law, entropy):
+    exact = np.asarray(numerators)
+    whole = sample(self, exact, quanta, law, entropy)
+    return np.where(np.abs(exact) > 2**50, exact // round(law.grid[0] / quanta[0]), whole)
+
+
+def too_little_at_some_widths(self, numerators, quanta, law, entropy):
+    return scaled(0.5 if 3 <= len(numerators) <= 99 else 1.0)["_sample"](self, numerators, quanta, law, entropy)
+
+
+def by_linf_at_some_widths(self, sensitivity, quanta):
+    return law_of(self, replace(sensitivity, l2=sensitivity.linf) if 3 <= len(quanta) <= 99 else sensitivity, quanta)
+
+
 def added_as_floats(self, numerators, quanta, law, entropy):
     """The noise is rounded to the grid before the value is added: the value's low bits survive."""
     return 4 * (sample(self, np.zeros_like(numerators), quanta, law, entropy) // 4) + (np.asarray(numerators) >> 20)
@@ -169,9 +230,12 @@ BROKEN_NOISE: dict[str, list[dict[str, Any]]] = {  # by the contract's test that
         {"event": lambda self, slots=1: GaussianEvent(100 * self.noise_multiplier, slots)},
         {"law": lambda self, sensitivity, quanta: law_of(self, replace(sensitivity, l2=sensitivity.linf), quanta)},
         {"law": one_scale},
+        {"law": by_linf_at_some_widths},
     ],
     "each_coordinate_has_its_own_scale": [{"_sample": by_the_first}],
-    "coordinates_are_independent": [{"_sample": antithetic}],
+    "coordinates_are_independent": [{"_sample": antithetic}, {"_sample": reused}],
+    "vectors_of_every_width_get_the_noise_of_their_event": [{"_sample": reused}, {"_sample": too_little_at_some_widths}],
+    "noise_is_added_to_the_exact_value": [{"_sample": none_on_large_values}],
     "noise_comes_from_the_entropy_and_from_all_of_it": [
         {"_sample": lambda self, numerators, quanta, law, entropy: sample(self, numerators, quanta, law, SeededEntropy(0))}
     ],
