@@ -26,6 +26,7 @@ from dpbo.curator.distributed import Ranks, SingleProcess
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.handle import Handle, Job, Opaque, public_error, submit_job
 from dpbo.curator.pending import PendingReleases
+from dpbo.curator.public_form import Form, require_known_form
 from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, Sketch, is_protected, remember, require_same
 from dpbo.curator.records import PrivateView, count_records, map_leaves
 from dpbo.curator.reporting import BudgetUse, compose_statement
@@ -79,9 +80,13 @@ class Curator(Opaque):
         accounting: the filter that guards the cap, or `Planned` with every event there will be; omitted, `GDPFilter()`.
         role: what the records are for: "validation", "training" or "candidate".
         example: a few public records of the same form, on which a score is tried first. It is refused, before anything is charged, where
-            it is NaN for all of them, out of its range for most, or does not score each by itself. Omitted, a score is tried on zeros in
-            place of tensors and arrays (other records: not at all). Zeros test only that it runs and returns one number a record; its
-            range, NaN, and whether it scores each record by itself are then not tested before a charge.
+            it is NaN for all of them, out of its range for most, not repeatable, or does not score each by itself; the last is tried for
+            every model, on two of them. Omitted, a score is tried on zeros in place of tensors and arrays (other records: not at all), and
+            its range and NaN are not tested before a charge. Records that cannot be taken apart are not tried on one another. Records in
+            tables, and in arrays of other things than numbers, are cast to the form of these, cell by cell (public_form.py): without, they
+            are refused.
+        schema: public records whose form counts in place of that of `example`, such as the whole public table, or one without rows; the
+            score is not tried on them. Or a `Form` of them.
         row_change: how far a row moves under BOUNDED_ROW_CHANGE.
         allow_conditional: True permits queries whose sensitivity is proven only under an assumption about the data, such as
             `dpbo.papers.kusner.KusnerSearch`, which assumes that scores are drawn from a Gaussian process. The statement names the
@@ -112,6 +117,7 @@ class Curator(Opaque):
         accounting: Accounting | None = None,
         role: str = "validation",
         example: Any = None,
+        schema: Any = None,
         row_change: RowChange | None = None,
         allow_conditional: bool = False,
         allow_repeated: bool = False,
@@ -137,7 +143,10 @@ class Curator(Opaque):
             if example is not None:
                 count_records(example)
             public, shard = birth.adjacency.replaces, self._ranks.world_size > 1
-            view = PrivateView.of(records, PrivacyUnit.of(unit), units_are_public=public, shard=shard, streamed_to=device)
+            form = _form_of(schema, example)
+            view = PrivateView.of(records, PrivacyUnit.of(unit), units_are_public=public, shard=shard, streamed_to=device, form=form)
+            if form is None:
+                require_known_form(view.records)
             return birth, view
 
         relation = getattr(adjacency, "value", adjacency)
@@ -148,7 +157,7 @@ class Curator(Opaque):
 
         self._ledger = SharedLedger(self._ranks, ledger, dataclasses.replace(birth, units=self.units))
         self._pending = PendingReleases(self._ledger.writable)
-        self._example = example if example is not None else self.__view.zeros()
+        self._example = self.__view.zeros() if example is None else _form_of(schema, example).cast(example)[0]
         if device is not None:
             self._example = map_leaves(self._example, lambda part: part.to(self.device) if isinstance(part, torch.Tensor) else part)
         self._probed: set[Any] = set()
@@ -576,6 +585,15 @@ class Curator(Opaque):
 
     def __repr__(self) -> str:
         return f"<Curator of {self.ledger.birth.dataset or 'unnamed'} records, {self.adjacency.value}: opaque>"
+
+
+def _form_of(schema: Any, example: Any) -> Form | None:
+    """The form of the public records, or the one that was given; None without either."""
+    if isinstance(schema, Form):
+        return schema
+    if schema is not None:
+        return Form.of(schema, "schema")
+    return None if example is None else Form.of(example)
 
 
 def _code_of(query: Query) -> Any:

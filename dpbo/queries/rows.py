@@ -237,6 +237,8 @@ class RowOutcome(Query):
             raise InputError("records", "a container without single records", "tensors, arrays, DataFrames or lists of samples")
         try:
             value = score_evaluation.tensor_of(self.outcome(view.single(self.row).records)).reshape(1, 1).to(torch.float64)
+            if view.unfit is not None and bool(view.unfit[self.row]):
+                value = _NOTHING
         except BaseException:  # whatever it is, it is this record's own
             value = _NOTHING
         return IntegerSum(sum_records([value.cpu()], self._mean().lattices(1)), self.quanta())

@@ -50,11 +50,11 @@ def score_records(score: Score, subject: Any, view: View, metrics: int, reduce: 
         except BaseException as error:  # private, whatever it is
             return Failure(_kind(error))
 
-    result = guarded(lambda: [] if view.count == 0 else _pieces(score(subject, view.records), view.count, metrics))
+    result = guarded(lambda: [] if view.count == 0 else _fit(_pieces(score(subject, view.records), view.count, metrics), view))
     if not isinstance(result, Failure) or result.kind == "interrupted" or not view.can_take:
         return result
     scores = _isolated(score, subject, view, metrics)
-    return scores if isinstance(scores, Failure) else guarded(lambda: [scores])
+    return scores if isinstance(scores, Failure) else guarded(lambda: _fit([scores], view))
 
 
 def probe_score(
@@ -124,6 +124,23 @@ def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
         yield piece
     if rows != count:
         raise _WrongShape
+
+
+def _fit(pieces: Iterable[torch.Tensor], view: View) -> Iterable[torch.Tensor]:
+    """The pieces with NaN, the worst value, for records that the public form has no value for.
+
+    Where a record can be unfit, all whole numbers become floats, so that no record's number depends
+    on whether another one is.
+    """
+    if view.unfit is None:
+        yield from pieces
+        return
+    first = 0
+    for piece in pieces:
+        floats = piece if piece.is_floating_point() else piece.to(torch.float64)
+        unfit = view.unfit[first : first + len(piece)].to(piece.device)
+        yield floats.masked_fill(unfit.unsqueeze(1), torch.nan)
+        first += len(piece)
 
 
 def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
