@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from dpbo.curator.public_form import Form
-from dpbo.curator.records import PrivateView, leaves, map_leaves
+from dpbo.curator.records import PrivateView, count_records, leaves, map_leaves
 from dpbo.errors import ScoreError
 from dpbo.isolation import fix_generators, mute_warnings
 from dpbo.privacy import PrivacyUnit
@@ -101,15 +101,15 @@ def examine_pair(score: Score, subject: Any, example: Any) -> None:
     first, second = _with_row(pair, 0, form, None), _with_row(pair, 1, form, _HUGE)
     records = [pair, first, second, None if first is None else _with_row(first, 1, form, _HUGE)]
     with mute_warnings():
-        found = [_pair_scores(_plainly, score, subject, each) for each in records]
+        found = [_scores_or_none(score, subject, each, _plainly) for each in records]
         if found[2] is None:
             records[2] = whole.take(torch.tensor([0, 0]))
-            found[2:] = _pair_scores(_plainly, score, subject, records[2]), None
+            found[2:] = _scores_or_none(score, subject, records[2], _plainly), None
         if _moved_in_pair(found) is None:
             return
         records[3] = None if found[3] is None else records[3]
-        found = [_pair_scores(_called, score, subject, each) for each in records]
-        if found[0] is not None and not _equal(found[0], _pair_scores(_called, score, subject, pair)):
+        found = [_scores_or_none(score, subject, each) for each in records]
+        if found[0] is not None and not _equal(found[0], _scores_or_none(score, subject, pair)):
             raise ScoreError(_NOT_REPEATABLE.format(2))
         if (moved := _moved_in_pair(found)) is not None:
             raise ScoreError(f"score does not score each record by itself: of two public records, {moved}. {_FIX}")
@@ -131,17 +131,6 @@ def _moved_in_pair(found: Sequence[Any]) -> str | None:
         if not _equal(own, moved):
             return f"replacing one by {change} moved the other's score by {_largest(own, moved)}"
     return None
-
-
-def _pair_scores(call: Callable[[Score, Any, Any], Any], score: Score, subject: Any, records: Any) -> Any:
-    """Scores of two records; None without them, or where the score cannot take them."""
-    if records is None:
-        return None
-    try:
-        scores = _scores(call(score, subject, records))
-    except Exception:
-        return None
-    return scores if len(scores) == 2 else None
 
 
 def require_per_record(
@@ -347,12 +336,19 @@ def _overwrite(part: Any, changed: int, value: float, wild: bool) -> bool:
     return False
 
 
-def _scores_or_none(score: Callable[[Any, Any], Any], subject: Any, records: Any) -> np.ndarray[Any, Any] | None:
-    """None where the score raises: the curator would count the failing records as the worst score."""
-    try:
-        return _scores(_called(score, subject, records))
-    except Exception:
+def _scores_or_none(score: Score, subject: Any, records: Any, call: Callable[[Score, Any, Any], Any] | None = None) -> Any:
+    """None without records, and where the score raises or gives anything but a number a record: the
+    curator would count the failing records as the worst score."""
+    if records is None:
         return None
+    try:
+        scores = _scores((call or _called)(score, subject, records))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a score may end the program on a record; here it is a public one
+        return None
+    numeric = scores.dtype.kind in "biuf" and scores.ndim > 0
+    return scores if numeric and len(scores) == count_records(records) else None
 
 
 def _scores(result: Any) -> np.ndarray[Any, Any]:
@@ -384,13 +380,15 @@ def _form_of(records: Any) -> Form | None:
 
 
 def _equal(before: Any, after: Any) -> bool:
-    return after is not None and np.array_equal(before, after, equal_nan=before.dtype.kind == "f")
+    floats = before.dtype.kind == "f" and after is not None and after.dtype.kind == "f"
+    return after is not None and np.array_equal(before, after, equal_nan=floats)
 
 
 def _largest(before: Any, after: Any) -> str:
     """The largest difference, in words."""
-    same_kind = before.shape == after.shape and before.dtype.kind in "biuf" and after.dtype.kind in "biuf"
-    return f"up to {float(np.nanmax(np.abs(before.astype(float) - after.astype(float)))):.3g}" if same_kind else "another form"
+    if before.shape != after.shape:
+        return "a change of form"
+    return f"up to {float(np.nanmax(np.abs(before.astype(float) - after.astype(float)))):.3g}"
 
 
 def _require_equal(before: Any, after: Any, change: str, whose: str = "other records' scores") -> None:
