@@ -115,6 +115,23 @@ def examine_pair(score: Score, subject: Any, example: Any) -> None:
             raise ScoreError(f"score does not score each record by itself: of two public records, {moved}. {_FIX}")
 
 
+def try_one(score: Score, subject: Any, example: Any) -> None:
+    """Where scores get one record at a time: try one public record, with a copy of the subject.
+
+    Raises:
+        ScoreError: the score raises on it, or the subject cannot be copied.
+    """
+    record = PrivateView.of(example, PrivacyUnit("record"), units_are_public=True).single(0).records
+    try:
+        own_score, own_subject = copy.deepcopy((score, subject))
+        found = _scores(own_score(own_subject, record))
+    except Exception as cause:
+        remedy = "The curator gives it one record at a time, and a copy of the model (copy.deepcopy) each time."
+        raise ScoreError(f"score must score a single record. On one public record it raised {cause!r}. {remedy}") from cause
+    if found.shape[:1] != (1,):
+        raise ScoreError(f"score must score a single record. For one public record it returned {describe_result(found)}.")
+
+
 def _moved_in_pair(found: Sequence[Any]) -> str | None:
     """How one record moved the other's score; None where it did not. `found`: scores of the pair as
     it is, with the first record missing, with the second one huge, and with both; None where the

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Self
 
 import torch
 
-from dpbo.curator.examples import examine, examine_pair
+from dpbo.curator.examples import examine, examine_pair, try_one
 from dpbo.curator.records import PrivateView, count_records, map_leaves, read_only, versions
 from dpbo.curator.streaming import blocks, to_host
 from dpbo.errors import OpacityError, PrivacyError, PrivateFailure, ScoreError
@@ -86,7 +86,9 @@ class Job:
         before = versions(self.example)
         self.query.probe(read_only(self.example), count_records(self.example), subject)
         for place, (score, subject_scored, ranges) in enumerate(self.query.per_record_scores(subject)):
-            if self.probed or place:
+            if self.view.one_at_a_time:
+                try_one(score, subject_scored, self.example)
+            elif self.probed or place:
                 examine_pair(score, subject_scored, self.example)
             else:
                 examine(score, subject_scored, self.example, ranges)

@@ -70,6 +70,7 @@ class PrivateView:
         streamed_to: the device that the records come to block by block (streaming.py); None where they are scored where they lie.
         unfit: whether each record has a cell that the public form has no value for
             (public_form.py); None where none can have one.
+        one_at_a_time: whether a score gets one record at a time.
     """
 
     container: Any = field(repr=False)
@@ -81,6 +82,7 @@ class PrivateView:
     shard: bool = False
     streamed_to: torch.device | None = None
     unfit: torch.Tensor | None = field(default=None, repr=False)
+    one_at_a_time: bool = False
     _kept: dict[str, Any] = field(default_factory=dict, repr=False)  # shared by all views of these records, see `keep`
 
     @classmethod
@@ -93,6 +95,7 @@ class PrivateView:
         shard: bool = False,
         streamed_to: torch.device | str | None = None,
         form: Form | None = None,
+        one_at_a_time: bool = False,
     ) -> PrivateView:
         """A view of these records, cast to the public form if one is given. A shard may be empty.
 
@@ -103,6 +106,8 @@ class PrivateView:
             in_form, marks = form.cast(_load(records))
             records = Source(functools.partial(_load_in_form, records, form)) if isinstance(records, Source) else in_form
             unfit = torch.from_numpy(marks) if form.may_be_unfit else None
+        if one_at_a_time and not all(_can_be_taken(part) for part in leaves(_load(records))):
+            raise InputError("one_at_a_time", True, "False for records that cannot be taken one by one")
         if count == 0 and units_are_public and not shard:
             raise InputError("records", type(records).__name__, "at least one record")
         groups, rows = (None, None) if unit.groups is None else _group(unit.groups, count)
@@ -128,7 +133,10 @@ class PrivateView:
                 raise InputError("device", str(streamed_to), "'cpu' or a CUDA device that torch finds here") from cause
             if streamed_to.type not in ("cpu", "cuda"):
                 raise InputError("device", str(streamed_to), "'cpu' or a CUDA device that torch finds here")
-        return cls(records, count, groups, rows, units if units_are_public else None, shard=shard, streamed_to=streamed_to, unfit=unfit)
+        public_units = units if units_are_public else None
+        return cls(
+            records, count, groups, rows, public_units, shard=shard, streamed_to=streamed_to, unfit=unfit, one_at_a_time=one_at_a_time
+        )
 
     @property
     def records(self) -> Any:
@@ -176,7 +184,7 @@ class PrivateView:
     @property
     def can_take(self) -> bool:
         """Whether single records can be taken out."""
-        return all(_is_array(part) or hasattr(part, "iloc") or _is_csr(part) or isinstance(part, list) for part in leaves(self._loaded()))
+        return all(map(_can_be_taken, leaves(self._loaded())))
 
     def take(self, positions: torch.Tensor) -> Any:
         """The records at these positions, in the same container."""
@@ -196,7 +204,16 @@ class PrivateView:
             positions = mask[self.groups].nonzero()[:, 0]
             groups, rows = (mask.cumsum(0) - 1)[self.groups[positions]], self.rows[mask]
         unfit = None if self.unfit is None else self.unfit[positions.cpu()]
-        return PrivateView(self.take(positions), len(positions), groups, rows, self.public_units, shard=True, unfit=unfit)
+        return PrivateView(
+            self.take(positions),
+            len(positions),
+            groups,
+            rows,
+            self.public_units,
+            shard=True,
+            unfit=unfit,
+            one_at_a_time=self.one_at_a_time,
+        )
 
     def single(self, row: int) -> PrivateView:
         """A copy of one record, so that a score that writes into it changes nothing; that it is one is public."""
@@ -359,6 +376,11 @@ def _use_up_warning() -> None:
 
 def _device(records: Any) -> torch.device:
     return next((part.device for part in leaves(records) if isinstance(part, torch.Tensor)), torch.device("cpu"))
+
+
+def _can_be_taken(part: Any) -> bool:
+    """Whether single records of this part can be taken."""
+    return _is_array(part) or hasattr(part, "iloc") or _is_csr(part) or isinstance(part, list)
 
 
 def _is_array(part: Any) -> bool:

@@ -104,6 +104,9 @@ class ClippedGradient(Query):
     def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
         return [(self.loss, x.clone(), ()) for x in self.X]
 
+    def scores_one_at_a_time(self) -> bool:
+        return True
+
     def sums_over_units(self) -> bool:
         return True
 

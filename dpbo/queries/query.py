@@ -40,6 +40,7 @@ class View(Protocol):
         unfit: whether each record has a cell that the public form of its column has no value for
             (bool, on the CPU), or None where none can have one. A public cell stands in its place:
             such a record counts as the worst value, whatever is computed of it.
+        one_at_a_time: whether a score gets one record at a time.
 
     Methods:
         take: the records at these positions, in the records' own container.
@@ -71,6 +72,8 @@ class View(Protocol):
     def can_take(self) -> bool: ...
     @property
     def unfit(self) -> torch.Tensor | None: ...
+    @property
+    def one_at_a_time(self) -> bool: ...
     def take(self, positions: torch.Tensor) -> Any: ...
     def storages(self) -> frozenset[int]: ...
     def keep(self, key: Hashable, make: Callable[[], T]) -> T: ...
@@ -211,6 +214,10 @@ class Query(abc.ABC):
         """(score, its first argument, the metrics' ranges) for each model or point that the user's
         score is called with on each record; the curator tests all of them on examples."""
         return ()
+
+    def scores_one_at_a_time(self) -> bool:
+        """Whether the user's code gets one record at a time where the curator says so, and sees no records otherwise."""
+        return False
 
     def handles(self) -> Sequence[Any]:
         """Handles of earlier answers whose `per_unit` values this query uses."""

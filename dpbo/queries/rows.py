@@ -224,6 +224,9 @@ class RowOutcome(Query):
     def part(self) -> int | None:
         return self.row
 
+    def scores_one_at_a_time(self) -> bool:
+        return True
+
     def quanta(self) -> tuple[float, ...]:
         """The public lattice of the outcome."""
         return tuple(grid.quantum for grid in self._mean().lattices(1))

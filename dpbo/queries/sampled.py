@@ -84,6 +84,9 @@ class PoissonSampled(Query):
     def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
         return self.query.per_record_scores(subject)
 
+    def scores_one_at_a_time(self) -> bool:
+        return self.query.scores_one_at_a_time()
+
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         if not view.can_take:
             raise InputError("records", type(view.records).__name__, "of a kind that can be sliced, to be sampled")

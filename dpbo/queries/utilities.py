@@ -92,6 +92,9 @@ class CandidateScores(Query):
         mean = self._mean(None)
         return [scored for model in subject for scored in mean.per_record_scores(model)]
 
+    def scores_one_at_a_time(self) -> bool:
+        return True
+
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         mean, sums = self._mean(None), []
         for model in subject:
@@ -164,6 +167,9 @@ class QuantileUtilities(Query):
 
     def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
         return [(self.score, subject, ())]
+
+    def scores_one_at_a_time(self) -> bool:
+        return True
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         grid = self._grid(view.public_units)

@@ -736,4 +736,25 @@ SABOTAGES = (
         new="    for cell in ():\n        yield from",
         test="tests/unit/testing/test_per_record.py::test_scores_that_depend_on_the_batch_are_found_in_every_container",
     ),
+    Sabotage(
+        "scores that should get one record at a time get all",
+        "queries/score_evaluation.py",
+        old="    if view.one_at_a_time:\n",
+        new="    if False:\n",
+        test="tests/unit/queries/test_one_at_a_time.py::test_a_score_over_the_batch_sees_no_other_record",
+    ),
+    Sabotage(
+        "one model goes from record to record with what it kept",
+        "queries/score_evaluation.py",
+        old="            own_score, own_subject = copy.deepcopy((score, subject))",
+        new="            own_score, own_subject = score, subject",
+        test="tests/unit/queries/test_one_at_a_time.py::test_a_model_in_training_mode_starts_anew_for_each_record",
+    ),
+    Sabotage(
+        "a ledger of one record at a time is opened for scores of batches",
+        "curator/ledger.py",
+        old="        for name in {**given, **made_for}:",
+        new="        for name in given:",
+        test="tests/unit/queries/test_one_at_a_time.py::test_the_statement_rests_on_less_and_a_ledger_is_for_one_way_of_scoring",
+    ),
 )
