@@ -190,7 +190,8 @@ class Curator(Opaque):
 
         self._ledger = SharedLedger(self._ranks, ledger, dataclasses.replace(birth, units=self.units))
         self._pending = PendingReleases(self._ledger.writable)
-        self._example = self.__view.zeros() if example is None else _form_of(schema, example).cast(example)[0]
+        form = _form_of(schema, example)
+        self._example = self.__view.zeros() if example is None or form is None else form.cast(example)[0]
         if device is not None:
             self._example = map_leaves(self._example, lambda part: part.to(self.device) if isinstance(part, torch.Tensor) else part)
         self._probed: set[Any] = set()

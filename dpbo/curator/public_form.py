@@ -50,6 +50,8 @@ from dpbo.errors import InputError
 Cells = NDArray[Any]
 Path = tuple[Hashable, ...]
 _NUMBERS = "biuf"
+# 1 == 1.0 == True: categories of pandas keep whichever comes first, so it must not matter which
+_EQUAL_ACROSS_TYPES = (bool, int, float, complex, decimal.Decimal)
 _REMEDY = "Convert the public table's column: to 'float64' where values may be missing, or to 'int64', 'str', 'category' or object."
 _NEEDED = (
     "pandas and numpy choose a dtype by all cells, so one record's cell would change the form, and so the score, of all others. Give a few "
@@ -439,13 +441,24 @@ class CategoryForm(Column):
     def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
         import pandas as pd
 
-        none = np.zeros(len(column), dtype=bool)
-        values = pd.Index(self.values.cast(column, none), dtype=self.dtype.categories.dtype)
-        codes = np.where(none, -1, self.dtype.categories.get_indexer(values))
+        if isinstance(getattr(column, "dtype", None), pd.CategoricalDtype):
+            # each private category is looked up once; code -1 takes the last place, which is missing
+            known = np.append(self._codes(pd.Series(column.dtype.categories)), -1)
+            codes = known[column.array.codes]
+        else:
+            codes = self._codes(column)
         if self.may_be_unfit:
             unfit |= codes < 0
             codes = codes.clip(0)
         return pd.Categorical.from_codes(codes, dtype=self.dtype)
+
+    def _codes(self, column: Any) -> NDArray[np.int64]:
+        """The public code of each cell, -1 where there is none."""
+        import pandas as pd
+
+        none = np.zeros(len(column), dtype=bool)
+        values = pd.Index(self.values.cast(column, none), dtype=self.dtype.categories.dtype)
+        return np.where(none, -1, self.dtype.categories.get_indexer(values))
 
 
 @dataclass(frozen=True, eq=False)
@@ -496,14 +509,15 @@ class ObjectForm(Column):
         cell = _plain(cell)
         if _is_missing(cell):
             return self.missing
-        kind = type(cell)
-        if kind in self.types and kind not in (int, float):
+        if type(cell) in self.types and not isinstance(cell, _EQUAL_ACROSS_TYPES):
             return cell
         number = _number(cell)
         if int in self.types and number.is_integer():
             return int(number)
         if float in self.types and not math.isnan(number):
             return number
+        if type(cell) in self.types:
+            return cell
         text = _text(cell)
         return text if str in self.types and text is not None else self.missing
 

@@ -52,8 +52,8 @@ def score_records(score: Score, subject: Any, view: View, metrics: int, reduce: 
             return Failure(_kind(error))
 
     if view.one_at_a_time:
-        scores = _one_by_one(score, subject, view, metrics)
-        return scores if isinstance(scores, Failure) else guarded(lambda: _fit([scores], view))
+        alone = _one_by_one(score, subject, view, metrics)
+        return alone if isinstance(alone, Failure) else guarded(lambda: _fit([alone], view))
     result = guarded(lambda: [] if view.count == 0 else _fit(_pieces(score(subject, view.records), view.count, metrics), view))
     if not isinstance(result, Failure) or result.kind == "interrupted" or not view.can_take:
         return result

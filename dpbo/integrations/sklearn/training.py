@@ -86,7 +86,11 @@ def public_form(X: Any, y: Any, *, classifier: bool) -> Form:
     """
     table = X if hasattr(X, "shape") or _are_texts(X) else np.asarray(X)
     leaves: dict[Any, Leaf] = {(0,): leaf_form(table, "X_train")}
-    labels = np.zeros(0) if y is None else y if hasattr(y, "iloc") else np.asarray(y)
+    labels: Any = y
+    if y is None:
+        labels = np.zeros(0)
+    elif not hasattr(y, "iloc"):
+        labels = np.asarray(y)
     if classifier and y is not None and labels.ndim == 1:
         series = (labels.name,) if hasattr(labels, "iloc") else None
         leaves[1,] = ClassForm(np.unique(np.asarray(labels)), series)
