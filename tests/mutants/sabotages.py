@@ -725,8 +725,8 @@ SABOTAGES = (
     Sabotage(
         "only the first model is tried",
         "curator/handle.py",
-        old="            if self.probed or place:\n                examine_pair(",
-        new="            if self.probed or place:\n                (lambda *_: None)(",
+        old="            elif self.probed or place:\n                examine_pair(",
+        new="            elif self.probed or place:\n                (lambda *_: None)(",
         test="tests/unit/testing/test_per_record.py::test_every_model_is_tried_also_on_a_used_ledger",
     ),
     Sabotage(
