@@ -98,7 +98,8 @@ def examine_pair(score: Score, subject: Any, example: Any) -> None:
         return
     form = _form_of(example)
     pair = whole.take(torch.tensor([0, whole.count - 1]))
-    first, second = _with_row(pair, 0, form, None), _with_row(pair, 1, form, _HUGE)
+    first = _with_row(pair, 0, form, None)
+    second = _with_row(pair, 1, form, _HUGE)
     records = [pair, first, second, None if first is None else _with_row(first, 1, form, _HUGE)]
     with mute_warnings():
         found = [_scores_or_none(score, subject, each, _plainly) for each in records]
@@ -144,7 +145,8 @@ def _moved_in_pair(found: Sequence[Any]) -> str | None:
     ):
         if found[before] is None or found[after] is None:
             continue
-        own, moved = found[before][[other]], found[after][[other]]
+        own = found[before][[other]]
+        moved = found[after][[other]]
         if not _equal(own, moved):
             return f"replacing one by {change} moved the other's score by {_largest(own, moved)}"
     return None
@@ -180,7 +182,9 @@ def require_per_record(
     before = _scores(_called(score, subject, view.records))
     assert len(before) == view.count, f"score returned {len(before)} rows for {view.count} records"
     assert _equal(before, _scores(_called(score, subject, view.records))), _NOT_REPEATABLE.format(view.count)
-    compared, rng, form = 0, np.random.default_rng(seed), _form_of(view.records)
+    compared = 0
+    rng = np.random.default_rng(seed)
+    form = _form_of(view.records)
     first = before.reshape(len(before), -1)[:, 0]
     drawn = rng.choice(len(before), size=min(trials, len(before)), replace=False).tolist()
     for turn, changed in enumerate(dict.fromkeys([int(first.argmin()), int(first.argmax()), *drawn])):
@@ -204,7 +208,8 @@ def _require_unmoved(
 ) -> int:
     """Replace record `changed`. Returns how many times the others could be compared; raises
     AssertionError where one moved."""
-    compared, others = 0, np.delete(np.arange(view.count), changed)
+    compared = 0
+    others = np.delete(np.arange(view.count), changed)
     before = _scores_or_none(score, subject, view.records)
     if before is None:
         return 0
@@ -244,7 +249,9 @@ def _with_row(records: Any, row: int, form: Form | None, cell: Any) -> Any:
     changed = map_leaves(records, lambda part: part.clone() if isinstance(part, torch.Tensor) else copy.copy(part))
     numeric = [part for part in leaves(changed) if _overwrite(part, row, value, False)]
     found = [neighbour for _, neighbour in _with_cells(changed, row, form, cell)]
-    return found[0] if found else changed if numeric else None
+    if found:
+        return found[0]
+    return changed if numeric else None
 
 
 def _with_cells(records: Any, row: int, form: Form | None, cell: Any, column: int | None = None) -> Iterator[tuple[str, Any]]:

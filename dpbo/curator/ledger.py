@@ -65,7 +65,8 @@ class Ledger:
         except Taken:  # two processes made it at once; the other one's record stands
             first = self._first(birth, body)
         self._bind(first)
-        made_for, given = self.birth.to_json(), birth.to_json()
+        made_for = self.birth.to_json()
+        given = birth.to_json()
         for name in {**given, **made_for}:
             value = given.get(name, False)
             if value != made_for.get(name, False):

@@ -317,12 +317,12 @@ class TableForm(Leaf):
             if len(found) != 1 or found[0] < 0:
                 remedy = "Columns may come in any order, and further ones are left out."
                 raise InputError(name, "another table", f"a table with one column {label!r}, as the public one has", remedy)
-        index, count = pd.RangeIndex(len(unfit)), len(self.columns)
+        index = pd.RangeIndex(len(unfit))
         made = {
             place: pd.Series(column.cast(part.iloc[:, found[0]], unfit), index=index, dtype=column.dtype, copy=False)
             for place, (column, found) in enumerate(zip(self.columns, places, strict=True))
         }
-        table = pd.DataFrame(made, index=index, columns=pd.RangeIndex(count))
+        table = pd.DataFrame(made, index=index, columns=pd.RangeIndex(len(self.columns)))
         table.columns = self.names
         return table
 
@@ -556,7 +556,8 @@ class ClassForm(Leaf):
 
 
 def _array_form(part: Cells, name: str) -> Leaf:
-    kind, flat = part.dtype.kind, part.reshape(-1)
+    kind = part.dtype.kind
+    flat = part.reshape(-1)
     if kind == "V" and part.dtype.names and part.ndim == 1:
         columns = {field_name: _field_form(part[field_name], name) for field_name in part.dtype.names}
         return StructuredForm(part.dtype, columns)
@@ -711,7 +712,8 @@ def _moment(cell: Any, dtype: np.dtype[Any], zone: Any) -> Any:
             cell = cell.to_timedelta64() if hasattr(cell, "to_timedelta64") else np.timedelta64(cell)
         if not isinstance(cell, np.datetime64 if dates else np.timedelta64):
             return none
-        cast, days = cell.astype(dtype), f"{dtype.kind}8[D]"
+        cast = cell.astype(dtype)
+        days = f"{dtype.kind}8[D]"
         return cast if cast.astype(days) == cell.astype(days) else none  # else it has overflown
     except Exception:  # a value that its own type cannot convert
         return none

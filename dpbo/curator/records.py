@@ -101,7 +101,8 @@ class PrivateView:
 
         Raises InputError on parts or labels that do not fit.
         """
-        count, unfit = count_records(_load(records)), None
+        count = count_records(_load(records))
+        unfit = None
         if form is not None:
             in_form, marks = form.cast(_load(records))
             records = Source(functools.partial(_load_in_form, records, form)) if isinstance(records, Source) else in_form

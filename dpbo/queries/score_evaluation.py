@@ -143,7 +143,8 @@ def _one_by_one(score: Score, subject: Any, view: View, metrics: int) -> torch.T
     of earlier calls, however many they drew. An exception is that record's own.
     """
     scores = torch.full((view.count, metrics), torch.nan, dtype=torch.float64)
-    failed, kind = list[int](), ""
+    failed: list[int] = []
+    kind = ""
     for row in range(view.count):
         try:
             own_score, own_subject = copy.deepcopy((score, subject))
