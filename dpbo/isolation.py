@@ -1,8 +1,9 @@
-"""Five tools that keep private work from being seen or disturbed, in a process that several threads share.
+"""Six tools that keep private work from being seen or disturbed, in a process that several threads share.
 
 - `mute_warnings`: no warning is shown, in any thread: `warnings.catch_warnings` of two threads would undo each other
 - `seed_torch`: torch's generators, seeded for a while by one thread at a time, as BoTorch's searches need it
 - `isolate_generators`: fresh generators of torch, its GPUs, numpy and Python, and the old ones back afterwards
+- `fix_generators`: the same generators in one public state, for public work that is repeated
 - `silence_descriptors`: standard output and error closed to C code and subprocesses, too
 - `watch_ctrl_c`: tells the signal Ctrl-C from a KeyboardInterrupt that a score raises on a record
 """
@@ -28,6 +29,7 @@ _filters = threading.Lock()
 _generator = threading.RLock()
 _muting: collections.defaultdict[type[Warning], set[object]] = collections.defaultdict(set)
 _watched = threading.local()
+_FIXED = np.random.RandomState(0).get_state(), random.Random(0).getstate()
 
 
 @contextlib.contextmanager
@@ -102,6 +104,24 @@ def isolate_generators(entropy: Callable[[int], bytes]) -> Iterator[None]:
             torch.random.set_rng_state(before[0])
             np.random.set_state(before[2])
             random.setstate(before[3])
+
+
+@contextlib.contextmanager
+def fix_generators() -> Iterator[None]:
+    """torch's, numpy's and Python's generators in one public state, the same each time, and as they
+    were afterwards.
+
+    For public work that is repeated. Threads wait for each other.
+    """
+    with seed_torch(0):
+        before = np.random.get_state(), random.getstate()
+        try:
+            np.random.set_state(_FIXED[0])
+            random.setstate(_FIXED[1])
+            yield
+        finally:
+            np.random.set_state(before[0])
+            random.setstate(before[1])
 
 
 @contextlib.contextmanager

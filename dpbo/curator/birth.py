@@ -32,6 +32,7 @@ class Birth:
         role: what the records are for: "validation", "training" or "candidate".
         row_change: how far a row moves; under BOUNDED_ROW_CHANGE, and only there.
         units: the number of units where it is public.
+        one_at_a_time: whether every score gets one record at a time.
 
     Raises:
         InputError: an accounting that is not dpbo's, an unknown role, or a row change that does not go with the relation.
@@ -46,6 +47,7 @@ class Birth:
     role: str = ROLES[0]
     row_change: RowChange | None = None
     units: int | None = None
+    one_at_a_time: bool = False
 
     def __post_init__(self) -> None:
         accounting_named(self.accounting.name)  # the ledger keeps its name alone
@@ -81,12 +83,16 @@ class Birth:
         """As the ledger keeps it."""
         row_change = None if self.row_change is None else dataclasses.asdict(self.row_change)
         typed = {"adjacency": self.adjacency.value, "budget": self.budget.to_json(), "accounting": self.accounting.name}
-        return {**vars(self), **typed, "row_change": row_change}
+        kept = {**vars(self), **typed, "row_change": row_change}
+        if not self.one_at_a_time:  # as in ledgers that are older than it
+            del kept["one_at_a_time"]
+        return kept
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
         """From a first record. Raises KeyError, TypeError or ValueError where it is not one."""
-        held = {field.name: body[field.name] for field in dataclasses.fields(cls)}
+        held = {field.name: body[field.name] for field in dataclasses.fields(cls) if field.name != "one_at_a_time"}
+        held["one_at_a_time"] = body.get("one_at_a_time", False)
         held["adjacency"], held["budget"] = Adjacency(body["adjacency"]), Budget.from_json(body["budget"])
         held["accounting"] = accounting_named(body["accounting"])
         held["row_change"] = None if body["row_change"] is None else RowChange(**body["row_change"])

@@ -1,5 +1,13 @@
-"""Tries a score on public example records before anything is charged."""
+"""Tries a score on public example records before anything is charged.
 
+What cannot be tried is refused, never passed over: a score that gives other numbers on the same
+records is no function of them. So every call here starts from the same state of torch's, numpy's
+and Python's generators, which are put back afterwards. And each model is tried: a score may treat
+each record by itself with one model, and not with the next, such as one that was left in training
+mode.
+"""
+
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -7,14 +15,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.curator.records import PrivateView, leaves
+from dpbo.curator.public_form import Form
+from dpbo.curator.records import PrivateView, count_records, leaves, map_leaves
 from dpbo.errors import ScoreError
-from dpbo.isolation import mute_warnings
+from dpbo.isolation import fix_generators, mute_warnings
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.score_evaluation import describe_result, tensor_of
 
 Score = Callable[[Any, Any], Any]
 _EXTREMES = (1e6, -1e6, 1e30, -1e30, float("nan"))
+_HUGE = 1e30
+# texts that come before and after most others, so that they shift the codes of categories
+_FIRST_AND_LAST = ("", "\uffff")
+_HOSTILE = (None, math.nan, _HUGE, -_HUGE, 10**9, -(10**9), 0, *_FIRST_AND_LAST)
+_FIX = (
+    "Compute each record's score from that record alone: no mean, rank, normalisation or batch statistics over the others. A model "
+    "belongs in evaluation mode."
+)
+_NOT_REPEATABLE = (
+    "score is not repeatable: on the same {} public records it gave other numbers the second time, though torch's, numpy's and Python's "
+    "generators were in the same state. So it cannot be tested that it scores each record by itself. Put the model in evaluation mode, "
+    "give the score a fixed random_state, and on a GPU use torch.use_deterministic_algorithms(True)."
+)
 
 
 class MostlyClipped(ScoreError):
@@ -23,7 +45,7 @@ class MostlyClipped(ScoreError):
 
 def examine(score: Score, subject: Any, example: Any, ranges: Sequence[tuple[float, float]]) -> None:
     """Refuse a score whose releases would be useless, or would get noise for the wrong sensitivity: one that is NaN on all records, out
-    of its range on most, or not computed record by record.
+    of its range on most, not repeatable, or not computed record by record.
 
     Args:
         score: `score(subject, records)`.
@@ -36,8 +58,7 @@ def examine(score: Score, subject: Any, example: Any, ranges: Sequence[tuple[flo
     """
     view = PrivateView.of(example, PrivacyUnit("record"), units_are_public=True)
     with mute_warnings():
-        result = score(subject, view.records)
-        again = score(subject, view.records)
+        result, again = (_called(score, subject, view.records) for _ in range(2))
     scores, repeated = (tensor_of(found).cpu().double().reshape(view.count, -1) for found in (result, again))
     returned = f"on the {view.count} records of Curator(..., example=) it returned {describe_result(result, scores)}"
     if view.count and not bool(scores.isfinite().any(0).all()):
@@ -50,20 +71,99 @@ def examine(score: Score, subject: Any, example: Any, ranges: Sequence[tuple[flo
             fix = "Give the range that records' scores have, or scale them to it. If only this point is out of range, begin at another."
             beyond = f"score lies outside score_range ({lower:g}, {upper:g}) for {outside} records"
             raise MostlyClipped(f"{beyond}, where it is clipped: {returned}. {fix}")
-    if view.can_take and view.count > 1 and torch.equal(scores.nan_to_num(), repeated.nan_to_num()):
+    if not torch.equal(scores.nan_to_num(), repeated.nan_to_num()):
+        raise ScoreError(_NOT_REPEATABLE.format(view.count))
+    if view.can_take and view.count > 1:
         try:
             with mute_warnings():
                 require_per_record(score, subject, view, trials=1, seed=0, wild=False)
         except AssertionError as moved:
-            fix = "Compute each record's score from that record alone: no mean, rank, normalisation or batch statistics over the others."
-            raise ScoreError(f"score does not score each record by itself: {returned}, and {moved}. {fix}") from None
+            raise ScoreError(f"score does not score each record by itself: {returned}, and {moved}. {_FIX}") from None
+
+
+def examine_pair(score: Score, subject: Any, example: Any) -> None:
+    """The cheap part of `examine`, for every model: two public records, the first as it is or
+    missing, the second as it is or huge.
+
+    Neither's score may move when the other one is replaced. That takes four calls of the score.
+    Where it cannot take a huge record, the second one is a copy of the first. Where a score does
+    move, the calls are made again from a fixed state of the generators, which a score without
+    randomness need not wait for.
+
+    Raises:
+        ScoreError: the other record's score moved, or the score is not repeatable.
+    """
+    whole = PrivateView.of(example, PrivacyUnit("record"), units_are_public=True)
+    if not whole.can_take or not whole.count:
+        return
+    form = _form_of(example)
+    pair = whole.take(torch.tensor([0, whole.count - 1]))
+    first = _with_row(pair, 0, form, None)
+    second = _with_row(pair, 1, form, _HUGE)
+    records = [pair, first, second, None if first is None else _with_row(first, 1, form, _HUGE)]
+    with mute_warnings():
+        found = [_scores_or_none(score, subject, each, _plainly) for each in records]
+        if found[2] is None:
+            records[2] = whole.take(torch.tensor([0, 0]))
+            found[2:] = _scores_or_none(score, subject, records[2], _plainly), None
+        if _moved_in_pair(found) is None:
+            return
+        records[3] = None if found[3] is None else records[3]
+        found = [_scores_or_none(score, subject, each) for each in records]
+        if found[0] is not None and not _equal(found[0], _scores_or_none(score, subject, pair)):
+            raise ScoreError(_NOT_REPEATABLE.format(2))
+        if (moved := _moved_in_pair(found)) is not None:
+            raise ScoreError(f"score does not score each record by itself: of two public records, {moved}. {_FIX}")
+
+
+def try_one(score: Score, subject: Any, example: Any) -> None:
+    """Where scores get one record at a time: try one public record, with a copy of the subject.
+
+    Raises:
+        ScoreError: the score raises on it, or the subject cannot be copied.
+    """
+    record = PrivateView.of(example, PrivacyUnit("record"), units_are_public=True).single(0).records
+    try:
+        own_score, own_subject = copy.deepcopy((score, subject))
+        found = _scores(own_score(own_subject, record))
+    except Exception as cause:
+        remedy = "The curator gives it one record at a time, and a copy of the model (copy.deepcopy) each time."
+        raise ScoreError(f"score must score a single record. On one public record it raised {cause!r}. {remedy}") from cause
+    if found.shape[:1] != (1,):
+        raise ScoreError(f"score must score a single record. For one public record it returned {describe_result(found)}.")
+
+
+def _moved_in_pair(found: Sequence[Any]) -> str | None:
+    """How one record moved the other's score; None where it did not. `found`: scores of the pair as
+    it is, with the first record missing, with the second one huge, and with both; None where the
+    score could not take them."""
+    for before, after, other, change in (
+        (0, 2, 0, "another one"),
+        (0, 1, 1, "a missing one"),
+        (1, 3, 0, "another one"),
+        (2, 3, 1, "a missing one"),
+    ):
+        if found[before] is None or found[after] is None:
+            continue
+        own = found[before][[other]]
+        moved = found[after][[other]]
+        if not _equal(own, moved):
+            return f"replacing one by {change} moved the other's score by {_largest(own, moved)}"
+    return None
 
 
 def require_per_record(
     score: Score, subject: Any, view: PrivateView, *, trials: int, seed: int, parts: bool = False, wild: bool = True
 ) -> None:
-    """Require that changing one record leaves every other one's score the same to the last bit; for `examine`, and for
-    `dpbo.testing.check_per_record` on records of the caller's choice.
+    """Require that changing one record leaves every other one's score the same to the last bit; for
+    `examine`, and for `dpbo.testing.check_per_record` on records of the caller's choice.
+
+    A record is replaced by another one and by hostile ones: huge numbers, missing values, texts
+    that come first or last, in all of its cells, or in one where the score cannot take that. Tables
+    are cast to the form of `view` afterwards, as the curator casts private ones. A second record is
+    missing meanwhile, because what stands in for missing values often is a mean over the others.
+    And each record is scored
+    among copies of itself: alone, but for the number of records.
 
     Args:
         score: `score(subject, records)`.
@@ -72,23 +172,29 @@ def require_per_record(
         trials: how many records are changed, besides those of lowest and highest score.
         seed: chooses these records.
         parts: whether records are also left out.
-        wild: whether whole numbers may leave the range that the records have: a label or an index beyond it can end a process.
+        wild: whether whole numbers may leave the range that the records have: a label or an index
+            beyond it can end a process.
 
     Raises:
-        AssertionError: names the record that moved another one's score, and by how much.
+        AssertionError: names the record that moved another one's score, and by how much; or the
+            score is not repeatable.
     """
-    before = _scores(score(subject, view.records))
+    before = _scores(_called(score, subject, view.records))
     assert len(before) == view.count, f"score returned {len(before)} rows for {view.count} records"
-    compared, rng, everyone = 0, np.random.default_rng(seed), torch.arange(view.count)
+    assert _equal(before, _scores(_called(score, subject, view.records))), _NOT_REPEATABLE.format(view.count)
+    compared = 0
+    rng = np.random.default_rng(seed)
+    form = _form_of(view.records)
     first = before.reshape(len(before), -1)[:, 0]
     drawn = rng.choice(len(before), size=min(trials, len(before)), replace=False).tolist()
-    for changed in dict.fromkeys([int(first.argmin()), int(first.argmax()), *drawn]):
-        others = everyone[everyone != changed]
-        for name, neighbour in _replacements(view, changed, rng, wild):
-            after = _scores_or_none(score, subject, neighbour)
-            compared += after is not None
-            if after is not None:
-                _require_equal(before[others.numpy()], after[others.numpy()], f"replacing record {changed} by {name}")
+    for turn, changed in enumerate(dict.fromkeys([int(first.argmin()), int(first.argmax()), *drawn])):
+        compared += _require_unmoved(score, subject, view, changed, rng, form, wild)
+        gap = _with_row(view.records, (changed + 1) % view.count, form, None) if turn < 2 else None
+        if gap is not None:
+            compared += _require_unmoved(score, subject, _view(gap), changed, rng, form, wild)
+        copies = _scores_or_none(score, subject, view.take(torch.full((view.count,), changed)))
+        if copies is not None:
+            _require_equal(before[[changed]], copies[[changed]], f"putting record {changed} in the place of all others", "its own score")
     assert compared, "the score raised on every neighbour: nothing could be compared"
     for size in sorted({1, 2, 7, view.count // 2, view.count - 1} & set(range(1, view.count))) if parts else ():
         chosen = torch.from_numpy(np.sort(rng.choice(view.count, size=size, replace=False)))
@@ -97,8 +203,34 @@ def require_per_record(
             _require_equal(before[chosen.numpy()], after, f"leaving out {view.count - size} records")
 
 
-def _replacements(view: PrivateView, changed: int, rng: np.random.Generator, wild: bool) -> Iterator[tuple[str, Any]]:
-    """The records with one of them replaced: by another one of them, and where they are numbers by zeros, huge values and NaN."""
+def _require_unmoved(
+    score: Score, subject: Any, view: PrivateView, changed: int, rng: np.random.Generator, form: Form | None, wild: bool
+) -> int:
+    """Replace record `changed`. Returns how many times the others could be compared; raises
+    AssertionError where one moved."""
+    compared = 0
+    others = np.delete(np.arange(view.count), changed)
+    before = _scores_or_none(score, subject, view.records)
+    if before is None:
+        return 0
+
+    def stays(name: str, neighbour: Any) -> bool:
+        after = _scores_or_none(score, subject, neighbour)
+        if after is not None:
+            _require_equal(before[others], after[others], f"replacing record {changed} by {name}")
+        return after is not None
+
+    for name, neighbour in _replacements(view, changed, rng, form, wild):
+        if stays(name, neighbour):
+            compared += 1
+        else:  # it cannot take all of these cells at once
+            compared += sum(stays(*single) for single in _hostile_cells(view, changed, form, name))
+    return compared
+
+
+def _replacements(view: PrivateView, changed: int, rng: np.random.Generator, form: Form | None, wild: bool) -> Iterator[tuple[str, Any]]:
+    """The records with one of them replaced: by another one of them, by numbers in tensors and
+    arrays, by hostile cells elsewhere."""
     positions = torch.arange(view.count)
     positions[changed] = (changed + int(rng.integers(1, view.count))) % view.count
     yield "another one", view.take(positions)
@@ -106,6 +238,110 @@ def _replacements(view: PrivateView, changed: int, rng: np.random.Generator, wil
         neighbour = view.take(torch.arange(view.count))
         if [part for part in leaves(neighbour) if _overwrite(part, changed, value, wild)]:
             yield name, neighbour
+    for cell in _HOSTILE:
+        yield from _with_cells(view.records, changed, form, cell)
+
+
+def _with_row(records: Any, row: int, form: Form | None, cell: Any) -> Any:
+    """A copy of the records with every cell of one of them replaced, also its numbers; None where
+    no part can hold this."""
+    value = math.nan if cell is None else float(cell)
+    changed = map_leaves(records, lambda part: part.clone() if isinstance(part, torch.Tensor) else copy.copy(part))
+    numeric = [part for part in leaves(changed) if _overwrite(part, row, value, False)]
+    found = [neighbour for _, neighbour in _with_cells(changed, row, form, cell)]
+    if found:
+        return found[0]
+    return changed if numeric else None
+
+
+def _with_cells(records: Any, row: int, form: Form | None, cell: Any, column: int | None = None) -> Iterator[tuple[str, Any]]:
+    """The records with this in the cells of one of them, or in one column: in tables, lists and
+    arrays of anything but numbers."""
+    fitting = [_put(part, row, cell, column) for part in leaves(records)]
+    if all(part is None for part in fitting):
+        return
+    parts = iter(fitting)
+    neighbour = map_leaves(records, lambda part: part if (new := next(parts)) is None else new)
+    where = "" if column is None else f" in column {column}"
+    yield f"{cell!r}{where}", neighbour if form is None else form.cast(neighbour)[0]
+
+
+def _hostile_cells(view: PrivateView, row: int, form: Form | None, name: str) -> Iterator[tuple[str, Any]]:
+    """The hostile replacement of this name in one column at a time."""
+    widths = [part.shape[1] for part in leaves(view.records) if getattr(part, "ndim", 0) == 2 and _is_loose(part)]
+    for cell in _HOSTILE:
+        for column in range(max(widths, default=0)) if repr(cell) == name else ():
+            yield from _with_cells(view.records, row, form, cell, column)
+
+
+def _is_loose(part: Any) -> bool:
+    """Whether a cell can be of a type of its own."""
+    kind = part.dtype.kind if isinstance(part, np.ndarray) else ""
+    return hasattr(part, "iloc") or isinstance(part, list) or kind not in "biufc"
+
+
+def _put(part: Any, row: int, cell: Any, column: int | None) -> Any:
+    """The part with this in the cells of a row, or in one column; None where it cannot be put
+    there."""
+    if hasattr(part, "tocsr"):
+        if column is not None or isinstance(cell, str):
+            return None
+        matrix = part.tolil(copy=True)
+        with np.errstate(all="ignore"):
+            matrix[row, :] = np.nan_to_num(np.array(cell, dtype=np.float64)).astype(part.dtype)
+        return matrix.tocsr()
+    if not _is_loose(part):
+        return None
+    if isinstance(part, list):
+        return [*part[:row], _sample_of(part[row], cell), *part[row + 1 :]]
+    if isinstance(part, np.ndarray) and part.dtype.names:
+        changed = part.copy()
+        fits = [_assign(changed[name], row, cell) for name in part.dtype.names]
+        return changed if any(fits) else None
+    if hasattr(part, "iloc") and part.ndim == 2:
+        table = part.astype(object)
+        for place in _places(part.shape[1], column):
+            table.isetitem(place, _put(part.iloc[:, place], row, cell, None))
+        return table
+    if hasattr(part, "iloc"):
+        cells = list(part)
+        cells[row] = cell
+        return type(part)(np.fromiter(cells, dtype=object, count=len(cells)), index=part.index, name=part.name, dtype=object)
+    # numpy makes whole numbers of dates that become objects, so they are taken one by one
+    objects = np.fromiter(part.reshape(-1), object, part.size).reshape(part.shape)
+    flat = objects.reshape(len(objects), -1)
+    for place in _places(flat.shape[1], column):
+        flat[row, place] = cell
+    return flat.reshape(objects.shape)
+
+
+def _places(width: int, column: int | None) -> Sequence[int]:
+    """All columns, or this one where there is one."""
+    if column is None:
+        return range(width)
+    return [column] if column < width else []
+
+
+def _sample_of(sample: Any, cell: Any) -> Any:
+    """A sample of a list with this in each of its places, or this itself."""
+    if isinstance(sample, dict):
+        return {key: _sample_of(part, cell) for key, part in sample.items()}
+    if isinstance(sample, (tuple, list)):
+        return type(sample)(_sample_of(part, cell) for part in sample)
+    if isinstance(sample, (np.ndarray, torch.Tensor)):
+        changed = sample.copy() if isinstance(sample, np.ndarray) else sample.clone()
+        return changed if _assign(changed, ..., math.nan if cell is None else cell) else sample
+    return cell
+
+
+def _assign(part: Any, place: Any, cell: Any) -> bool:
+    """Write into an array or a tensor; False where its dtype cannot hold this."""
+    try:
+        with np.errstate(all="ignore"):
+            part[place] = cell
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False
+    return True
 
 
 def _overwrite(part: Any, changed: int, value: float, wild: bool) -> bool:
@@ -124,12 +360,19 @@ def _overwrite(part: Any, changed: int, value: float, wild: bool) -> bool:
     return False
 
 
-def _scores_or_none(score: Callable[[Any, Any], Any], subject: Any, records: Any) -> np.ndarray[Any, Any] | None:
-    """None where the score raises: the curator would count the failing records as the worst score."""
-    try:
-        return _scores(score(subject, records))
-    except Exception:
+def _scores_or_none(score: Score, subject: Any, records: Any, call: Callable[[Score, Any, Any], Any] | None = None) -> Any:
+    """None without records, and where the score raises or gives anything but a number a record: the
+    curator would count the failing records as the worst score."""
+    if records is None:
         return None
+    try:
+        scores = _scores((call or _called)(score, subject, records))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a score may end the program on a record; here it is a public one
+        return None
+    numeric = scores.dtype.kind in "biuf" and scores.ndim > 0
+    return scores if numeric and len(scores) == count_records(records) else None
 
 
 def _scores(result: Any) -> np.ndarray[Any, Any]:
@@ -138,9 +381,42 @@ def _scores(result: Any) -> np.ndarray[Any, Any]:
     return result.detach().cpu().numpy() if isinstance(result, torch.Tensor) else np.asarray(result)
 
 
-def _require_equal(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], change: str) -> None:
-    if np.array_equal(before, after, equal_nan=before.dtype.kind == "f"):
-        return
-    largest = float(np.nanmax(np.abs(before.astype(float) - after.astype(float)))) if before.shape == after.shape else float("nan")
-    raise AssertionError(f"{change} moved other records' scores by up to {largest:.3g}: "
-                         "the score does not treat each record by itself, so no sensitivity holds")  # fmt: skip
+def _plainly(score: Score, subject: Any, records: Any) -> Any:
+    return score(subject, records)
+
+
+def _called(score: Score, subject: Any, records: Any) -> Any:
+    """What the score returns where every generator is in a fixed state; batches are taken within
+    it, too."""
+    with fix_generators():
+        result = score(subject, records)
+        return iter([tensor_of(batch).clone() for batch in result]) if isinstance(result, Iterator) else result
+
+
+def _view(records: Any) -> PrivateView:
+    return PrivateView.of(records, PrivacyUnit("record"), units_are_public=True)
+
+
+def _form_of(records: Any) -> Form | None:
+    """The form of public records that hold tables or objects; None where they have none that could
+    change."""
+    return Form.of(records) if any(_is_loose(part) for part in leaves(records)) else None
+
+
+def _equal(before: Any, after: Any) -> bool:
+    floats = before.dtype.kind == "f" and after is not None and after.dtype.kind == "f"
+    return after is not None and np.array_equal(before, after, equal_nan=floats)
+
+
+def _largest(before: Any, after: Any) -> str:
+    """The largest difference, in words."""
+    if before.shape != after.shape:
+        return "a change of form"
+    return f"up to {float(np.nanmax(np.abs(before.astype(float) - after.astype(float)))):.3g}"
+
+
+def _require_equal(before: Any, after: Any, change: str, whose: str = "other records' scores") -> None:
+    if not _equal(before, after):
+        raise AssertionError(
+            f"{change} moved {whose} by {_largest(before, after)}: the score does not treat each record by itself, so no sensitivity holds"
+        )

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Self
 
 import torch
 
-from dpbo.curator.examples import examine
+from dpbo.curator.examples import examine, examine_pair, try_one
 from dpbo.curator.records import PrivateView, count_records, map_leaves, read_only, versions
 from dpbo.curator.streaming import blocks, to_host
 from dpbo.errors import OpacityError, PrivacyError, PrivateFailure, ScoreError
@@ -35,7 +35,8 @@ class Job:
         query: the question.
         view: the private records.
         example: public records on which the score is tried first; None for none.
-        probed: whether the score was tried on them before; else it is also checked that it scores each record by itself.
+        probed: whether the score was judged on them before: its range, and at length whether it
+            scores each record by itself. That it does so for two of them is tried for every model.
     """
 
     query: Query
@@ -84,9 +85,13 @@ class Job:
     def _probe(self, subject: Any) -> None:
         before = versions(self.example)
         self.query.probe(read_only(self.example), count_records(self.example), subject)
-        if not self.probed and (scored := self.query.per_record_score(subject)) is not None:
-            score, subject_scored, ranges = scored
-            examine(score, subject_scored, self.example, ranges)
+        for place, (score, subject_scored, ranges) in enumerate(self.query.per_record_scores(subject)):
+            if self.view.one_at_a_time:
+                try_one(score, subject_scored, self.example)
+            elif self.probed or place:
+                examine_pair(score, subject_scored, self.example)
+            else:
+                examine(score, subject_scored, self.example, ranges)
         if versions(self.example) != before:
             raise ScoreError("score must not change records in place; on public stand-in records it did. Score a copy.")
 

@@ -66,13 +66,15 @@ class Ledger:
             first = self._first(birth, body)
         self._bind(first)
         made_for = self.birth.to_json()
-        for name, value in birth.to_json().items():
-            if value != made_for[name]:
+        given = birth.to_json()
+        for name in {**given, **made_for}:
+            value = given.get(name, False)
+            if value != made_for.get(name, False):
                 remedy = "Pass what the ledger was made with. A second ledger for the same records does not renew the budget: both add up."
                 if name == "units":  # another ledger for what is left of these records would forget what was spent on them
                     remedy = ("Where the number of units is public it is part of the promise: give all of them. Put a public stand-in "
                               "record (such as zeros) in the place of a unit that has left.")  # fmt: skip
-                raise LedgerMismatch(name, made_for[name], value, remedy)
+                raise LedgerMismatch(name, made_for.get(name, False), value, remedy)
 
     @classmethod
     def open(cls, url: str | pathlib.Path) -> Self:

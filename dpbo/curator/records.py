@@ -12,7 +12,7 @@ import functools
 import uuid
 from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from dpbo.isolation import mute_warnings
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
 from dpbo.validation import checked
+
+if TYPE_CHECKING:
+    from dpbo.curator.public_form import Form
 
 T = TypeVar("T")
 _EXAMPLES = 5  # zero records to try a score on
@@ -65,6 +68,9 @@ class PrivateView:
         earlier: what earlier answers left for this one.
         shard: whether other processes, other samples or other blocks hold further units.
         streamed_to: the device that the records come to block by block (streaming.py); None where they are scored where they lie.
+        unfit: whether each record has a cell that the public form has no value for
+            (public_form.py); None where none can have one.
+        one_at_a_time: whether a score gets one record at a time.
     """
 
     container: Any = field(repr=False)
@@ -75,6 +81,8 @@ class PrivateView:
     earlier: tuple[Any, ...] = field(default=(), repr=False)
     shard: bool = False
     streamed_to: torch.device | None = None
+    unfit: torch.Tensor | None = field(default=None, repr=False)
+    one_at_a_time: bool = False
     _kept: dict[str, Any] = field(default_factory=dict, repr=False)  # shared by all views of these records, see `keep`
 
     @classmethod
@@ -86,9 +94,21 @@ class PrivateView:
         units_are_public: bool,
         shard: bool = False,
         streamed_to: torch.device | str | None = None,
+        form: Form | None = None,
+        one_at_a_time: bool = False,
     ) -> PrivateView:
-        """A view of these records. A shard may be empty. Raises InputError on parts or labels that do not fit."""
+        """A view of these records, cast to the public form if one is given. A shard may be empty.
+
+        Raises InputError on parts or labels that do not fit.
+        """
         count = count_records(_load(records))
+        unfit = None
+        if form is not None:
+            in_form, marks = form.cast(_load(records))
+            records = Source(functools.partial(_load_in_form, records, form)) if isinstance(records, Source) else in_form
+            unfit = torch.from_numpy(marks) if form.may_be_unfit else None
+        if one_at_a_time and not all(_can_be_taken(part) for part in leaves(_load(records))):
+            raise InputError("one_at_a_time", True, "False for records that cannot be taken one by one")
         if count == 0 and units_are_public and not shard:
             raise InputError("records", type(records).__name__, "at least one record")
         groups, rows = (None, None) if unit.groups is None else _group(unit.groups, count)
@@ -114,7 +134,10 @@ class PrivateView:
                 raise InputError("device", str(streamed_to), "'cpu' or a CUDA device that torch finds here") from cause
             if streamed_to.type not in ("cpu", "cuda"):
                 raise InputError("device", str(streamed_to), "'cpu' or a CUDA device that torch finds here")
-        return cls(records, count, groups, rows, units if units_are_public else None, shard=shard, streamed_to=streamed_to)
+        public_units = units if units_are_public else None
+        return cls(
+            records, count, groups, rows, public_units, shard=shard, streamed_to=streamed_to, unfit=unfit, one_at_a_time=one_at_a_time
+        )
 
     @property
     def records(self) -> Any:
@@ -162,7 +185,7 @@ class PrivateView:
     @property
     def can_take(self) -> bool:
         """Whether single records can be taken out."""
-        return all(_is_array(part) or hasattr(part, "iloc") or _is_csr(part) or isinstance(part, list) for part in leaves(self._loaded()))
+        return all(map(_can_be_taken, leaves(self._loaded())))
 
     def take(self, positions: torch.Tensor) -> Any:
         """The records at these positions, in the same container."""
@@ -181,11 +204,22 @@ class PrivateView:
             mask = taken.to(self.groups.device)
             positions = mask[self.groups].nonzero()[:, 0]
             groups, rows = (mask.cumsum(0) - 1)[self.groups[positions]], self.rows[mask]
-        return PrivateView(self.take(positions), len(positions), groups, rows, self.public_units, shard=True)
+        unfit = None if self.unfit is None else self.unfit[positions.cpu()]
+        return PrivateView(
+            self.take(positions),
+            len(positions),
+            groups,
+            rows,
+            self.public_units,
+            shard=True,
+            unfit=unfit,
+            one_at_a_time=self.one_at_a_time,
+        )
 
     def single(self, row: int) -> PrivateView:
         """A copy of one record, so that a score that writes into it changes nothing; that it is one is public."""
-        return PrivateView(copy.deepcopy(self.take(torch.tensor([row]))), 1, None, None, 1)
+        unfit = None if self.unfit is None else self.unfit[row : row + 1]
+        return PrivateView(copy.deepcopy(self.take(torch.tensor([row]))), 1, None, None, 1, unfit=unfit)
 
     def zeros(self) -> Any | None:
         """A few zero records of the same kind; None where zeros mean nothing (DataFrames, labels, unknown containers)."""
@@ -295,6 +329,10 @@ class _PackedTensor:
         return torch.from_numpy(part.array) if isinstance(part, cls) else part
 
 
+def _load_in_form(source: Source, form: Form) -> Any:
+    return form.cast(source.records())[0]
+
+
 def _load(records: Any) -> Any:
     if not isinstance(records, Source):
         return records
@@ -341,6 +379,11 @@ def _device(records: Any) -> torch.device:
     return next((part.device for part in leaves(records) if isinstance(part, torch.Tensor)), torch.device("cpu"))
 
 
+def _can_be_taken(part: Any) -> bool:
+    """Whether single records of this part can be taken."""
+    return _is_array(part) or hasattr(part, "iloc") or _is_csr(part) or isinstance(part, list)
+
+
 def _is_array(part: Any) -> bool:
     return isinstance(part, (torch.Tensor, np.ndarray)) and part.ndim > 0
 
@@ -356,7 +399,7 @@ def _rows(part: Any, positions: torch.Tensor) -> Any:
     if isinstance(part, list):
         return [part[i] for i in positions.tolist()]
     places = positions.cpu().numpy()
-    return part.iloc[places] if hasattr(part, "iloc") else part[places]
+    return part.iloc[places].reset_index(drop=True) if hasattr(part, "iloc") else part[places]
 
 
 def _length(part: Any) -> int:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _ASSUMPTIONS = {
     "score-per-record": "a record's score depends on no other unit's records, and the score modifies no record",
+    "score-keeps-nothing": "the score gets one record at a time, with a fresh copy of the model, and keeps nothing of it for the next one, "
+    "in no global variable, cache or file",
     "score-total": "the score never fails on the private records as a whole; if it does, the person who runs the program learns that, and "
     "the budget does not cover it",
     "timing-not-observed": "only people who may see the records can measure how long evaluations and releases take",
@@ -114,7 +116,8 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
     assert head is not None
     conditions = _conditions(tally)
     noted = [name for kind, name in chain.notes if kind == "assume" and not (conditions and name == "conditional-allowed")]
-    assumed = {name: _ASSUMPTIONS.get(name, _NOTED) for name in ("score-per-record", "score-total", "timing-not-observed", *noted)}
+    of_scores = "score-keeps-nothing" if birth.one_at_a_time else "score-per-record"
+    assumed = {name: _ASSUMPTIONS.get(name, _NOTED) for name in (of_scores, "score-total", "timing-not-observed", *noted)}
     failing = float(min(tally.failing, Decimal(1)))
     protected = _guarantee(ledger, ledger.cap, at)
     guarantee = Guarantee.none() if tally.exact or failing >= 1.0 else protected

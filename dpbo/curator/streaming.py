@@ -47,7 +47,8 @@ def blocks(view: PrivateView) -> Iterator[PrivateView]:
     shard = view.shard or len(starts) > 1
     for start, (block, earlier) in zip(starts, on_device(containers, view.streamed_to), strict=True):
         count = min(size, view.count - start)
-        yield dataclasses.replace(view, container=block, count=count, earlier=earlier, shard=shard, streamed_to=None, _kept={})
+        unfit = None if view.unfit is None else view.unfit[start : start + size]
+        yield dataclasses.replace(view, container=block, count=count, earlier=earlier, shard=shard, streamed_to=None, unfit=unfit, _kept={})
 
 
 def on_device(containers: Sequence[Any], device: torch.device) -> Iterator[Any]:

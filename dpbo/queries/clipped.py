@@ -179,8 +179,11 @@ class ClippedScores(Query):
         grids = self.lattices(count)
         score_evaluation.probe_score(self.score, subject, example, self.metrics, count, lambda pieces: sum_records(pieces, grids))
 
-    def per_record_score(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]]:
-        return self.score, subject, () if isinstance(self.score, PairedScore) else self.ranges  # most differences may be clipped
+    def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+        return [(self.score, subject, () if isinstance(self.score, PairedScore) else self.ranges)]  # most differences may be clipped
+
+    def scores_one_at_a_time(self) -> bool:
+        return True
 
     def public_inputs(self) -> dict[str, Any]:
         pair = self.score if isinstance(self.score, PairedScore) else None

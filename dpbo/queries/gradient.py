@@ -102,8 +102,11 @@ class ClippedGradient(Query):
             self.loss, self.X[0].clone(), example, 1, count, lambda pieces: torch.cat([piece[:, 0] for piece in pieces])
         )
 
-    def per_record_score(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]]:
-        return self.loss, self.X[0].clone(), ()
+    def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+        return [(self.loss, x.clone(), ()) for x in self.X]
+
+    def scores_one_at_a_time(self) -> bool:
+        return True
 
     def sums_over_units(self) -> bool:
         return True

@@ -41,6 +41,10 @@ class View(Protocol):
         earlier: the `per_unit` values of the answers that the query names in `handles()`, in that order.
         device: the device that records are scored on; public.
         can_take: whether `take` can select single records.
+        unfit: whether each record has a cell that the public form of its column has no value for
+            (bool, on the CPU), or None where none can have one. A public cell stands in its place:
+            such a record counts as the worst value, whatever is computed of it.
+        one_at_a_time: whether a score gets one record at a time.
 
     Methods:
         take: the records at these positions, in the records' own container.
@@ -70,6 +74,10 @@ class View(Protocol):
     def device(self) -> torch.device: ...
     @property
     def can_take(self) -> bool: ...
+    @property
+    def unfit(self) -> torch.Tensor | None: ...
+    @property
+    def one_at_a_time(self) -> bool: ...
     def take(self, positions: torch.Tensor) -> Any: ...
     def storages(self) -> frozenset[int]: ...
     def keep(self, key: Hashable, make: Callable[[], T]) -> T: ...
@@ -226,9 +234,14 @@ class Query(abc.ABC):
         """Tries the query on `count` public stand-in records. Raises ScoreError if it cannot work."""
         return None
 
-    def per_record_score(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]] | None:
-        """(score, its first argument, the metrics' ranges) if the user's score runs on each record; the curator tests it on examples."""
-        return None
+    def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+        """(score, its first argument, the metrics' ranges) for each model or point that the user's
+        score is called with on each record; the curator tests all of them on examples."""
+        return ()
+
+    def scores_one_at_a_time(self) -> bool:
+        """Whether the user's code gets one record at a time where the curator says so, and sees no records otherwise."""
+        return False
 
     def handles(self) -> Sequence[Any]:
         """Handles of earlier answers whose `per_unit` values this query uses."""

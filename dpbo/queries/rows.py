@@ -222,6 +222,9 @@ class RowOutcome(Query):
     def part(self) -> int | None:
         return self.row
 
+    def scores_one_at_a_time(self) -> bool:
+        return True
+
     def quanta(self) -> tuple[float, ...]:
         """The public lattice of the outcome."""
         return tuple(grid.quantum for grid in self._mean().lattices(1))
@@ -233,6 +236,8 @@ class RowOutcome(Query):
             raise InputError("records", "a container without single records", "tensors, arrays, DataFrames or lists of samples")
         try:
             value = score_evaluation.tensor_of(self.outcome(view.single(self.row).records)).reshape(1, 1).to(torch.float64)
+            if view.unfit is not None and bool(view.unfit[self.row]):
+                value = _NOTHING
         except BaseException:  # whatever it is, it is this record's own
             value = _NOTHING
         return IntegerSum(sum_records([value.cpu()], self._mean().lattices(1)), self.quanta())

@@ -82,8 +82,11 @@ class PoissonSampled(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self.query.probe(example, count, subject)
 
-    def per_record_score(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]]:
-        return self.query.per_record_score(subject)
+    def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+        return self.query.per_record_scores(subject)
+
+    def scores_one_at_a_time(self) -> bool:
+        return self.query.scores_one_at_a_time()
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         require_per_unit(self.query, grouped=view.groups is not None)

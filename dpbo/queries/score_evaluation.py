@@ -5,6 +5,7 @@ count as the worst score. What cannot be confined becomes a `Failure`: the curat
 """
 
 import collections
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -50,11 +51,14 @@ def score_records(score: Score, subject: Any, view: View, metrics: int, reduce: 
         except BaseException as error:  # private, whatever it is
             return Failure(_kind(error))
 
-    result = guarded(lambda: [] if view.count == 0 else _pieces(score(subject, view.records), view.count, metrics))
+    if view.one_at_a_time:
+        alone = _one_by_one(score, subject, view, metrics)
+        return alone if isinstance(alone, Failure) else guarded(lambda: _fit([alone], view))
+    result = guarded(lambda: [] if view.count == 0 else _fit(_pieces(score(subject, view.records), view.count, metrics), view))
     if not isinstance(result, Failure) or result.kind == "interrupted" or not view.can_take:
         return result
     scores = _isolated(score, subject, view, metrics)
-    return scores if isinstance(scores, Failure) else guarded(lambda: [scores])
+    return scores if isinstance(scores, Failure) else guarded(lambda: _fit([scores], view))
 
 
 def probe_score(
@@ -124,6 +128,60 @@ def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
         yield piece
     if rows != count:
         raise _WrongShape
+
+
+def _one_by_one(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
+    """Scores of records that the score gets one at a time: NaN, or what `score.score_of_failed` gives,
+    where it fails.
+
+    Theorem. A record's score follows from that record, the subject and fresh randomness alone, if the
+    score keeps nothing of a record for the next call (assumption `score-keeps-nothing`, which stands
+    in the place of `score-per-record`). Proof: the call gets a container of that one record, so
+    neither a statistic over records, nor a dtype chosen by all of them, nor the shape of an array can
+    bring in another one. It gets copies of the subject and of the score of its own, so what these
+    change in themselves, such as running statistics, is gone. Random numbers that the score draws are independent of those
+    of earlier calls, however many they drew. An exception is that record's own.
+    """
+    scores = torch.full((view.count, metrics), torch.nan, dtype=torch.float64)
+    failed: list[int] = []
+    kind = ""
+    for row in range(view.count):
+        try:
+            own_score, own_subject = copy.deepcopy((score, subject))
+            pieces = _pieces(own_score(own_subject, view.single(row).records), 1, metrics)
+            scores[row] = torch.cat([piece.to("cpu", torch.float64) for piece in pieces])[0]
+        except BaseException as error:
+            kind = _kind(error)
+            if kind == "interrupted":
+                return Failure(kind)
+            failed.append(row)
+    if failed and len(failed) == view.count and not view.shard:
+        return Failure(kind)
+    score_of_failed = getattr(score, "score_of_failed", None)
+    if score_of_failed is None or not failed:
+        return scores
+    worst = _one_by_one(score_of_failed, None, view, metrics)
+    if isinstance(worst, Failure):
+        return worst
+    scores[failed] = worst[failed]
+    return scores
+
+
+def _fit(pieces: Iterable[torch.Tensor], view: View) -> Iterable[torch.Tensor]:
+    """The pieces with NaN, the worst value, for records that the public form has no value for.
+
+    Where a record can be unfit, all whole numbers become floats, so that no record's number depends
+    on whether another one is.
+    """
+    if view.unfit is None:
+        yield from pieces
+        return
+    first = 0
+    for piece in pieces:
+        floats = piece if piece.is_floating_point() else piece.to(torch.float64)
+        unfit = view.unfit[first : first + len(piece)].to(piece.device)
+        yield floats.masked_fill(unfit.unsqueeze(1), torch.nan)
+        first += len(piece)
 
 
 def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:

@@ -89,8 +89,12 @@ class CandidateScores(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self._mean(None).probe(example, count, subject[0])
 
-    def per_record_score(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]]:
-        return self._mean(None).per_record_score(subject[0])
+    def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+        mean = self._mean(None)
+        return [scored for model in subject for scored in mean.per_record_scores(model)]
+
+    def scores_one_at_a_time(self) -> bool:
+        return True
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         mean, sums = self._mean(None), []
@@ -162,6 +166,12 @@ class QuantileUtilities(Query):
 
     def prepare(self) -> Any:
         return self.subject
+
+    def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+        return [(self.score, subject, ())]
+
+    def scores_one_at_a_time(self) -> bool:
+        return True
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         grid = self._grid(view.public_units)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dpbo.curator.examples import require_per_record
+from dpbo.curator.public_form import Form
 from dpbo.curator.records import PrivateView
 from dpbo.privacy import Adjacency, PrivacyUnit
 from dpbo.validation import Count, Seed, checked
@@ -22,23 +23,30 @@ def check_per_record(
 ) -> None:
     """Asserts that every other record's score keeps its bits when single records change.
 
-    A score that normalises by the batch, ranks, or averages lets one record change the scores of others, and no clipping bounds that.
-    Run this on public records: on private ones its messages would be private.
+    A score that normalises by the batch, ranks, or averages lets one record change the scores of
+    others, and no clipping bounds that. Records are replaced by hostile ones (huge numbers, missing
+    values, new categories), also where another one is missing, and each is scored among copies of
+    itself. Tables and arrays of objects are cast to their own form first, as the curator casts
+    private ones. torch's, numpy's and Python's generators are in the same state at each call. Run
+    this on public records: on private ones its messages would be private.
 
     Args:
         score: `score(subject, records)`, as in `ClippedMean`.
         subject: what is scored.
         records: public records that can be sliced, at least two.
-        adjacency: an Adjacency or its name. REPLACE_ONE replaces a record by another one, zeros, huge numbers or NaN. ADD_OR_REMOVE_ONE
-            also leaves records out.
-        grouped: whether units are groups of records. A replaced unit may then change the number of records, so records are left out too.
+        adjacency: an Adjacency or its name. REPLACE_ONE replaces a record by another one, zeros,
+            huge numbers or NaN. ADD_OR_REMOVE_ONE also leaves records out.
+        grouped: whether units are groups of records. A replaced unit may then change the number of
+            records, so records are left out too.
         trials: how many records are changed, among them those of lowest and highest score.
         seed: of the choice of records.
 
     Raises:
-        AssertionError: names the record that moved another one's score, and by how much.
+        AssertionError: names the record that moved another one's score, and by how much; or the
+            score is not repeatable.
     """
-    view = PrivateView.of(records, PrivacyUnit("record"), units_are_public=True)
+    cast, _ = Form.of(records, "records").cast(records)
+    view = PrivateView.of(cast, PrivacyUnit("record"), units_are_public=True)
     assert view.can_take, "records must be tensors, arrays, DataFrames or lists, so that single records can be selected"
     assert view.count >= 2, "records must hold at least two"
     parts = grouped or Adjacency.of(adjacency) is Adjacency.ADD_OR_REMOVE_ONE

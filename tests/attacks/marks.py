@@ -43,6 +43,7 @@ CLASSES = {
     "A31": "what was not noised leaves inside a released object: buffers, attributes, renormalised rows, optimizer state",
     "A33": "control flow follows a loss that was not noised",
     "A36": "a user's own query or mechanism, as the documentation teaches it, breaks its declared bound",
+    "A34": "one cell changes the form of a private table, and so other records' scores",
 }
 BEGIN, END = "<!-- attacks: written by python -m tests.attacks.marks -->\n", "<!-- attacks end -->"
 

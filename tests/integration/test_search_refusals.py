@@ -61,8 +61,8 @@ def test_a_validation_table_of_another_form_and_what_would_not_be_looked_at_are_
     rows, labels = VALIDATION
     for parameter, tables in (
         ("y_val", (*TRAIN, rows, labels[:, None])), ("X_val", (*TRAIN, rows[:, :4], labels)), ("X_val", (*TRAIN, rows.tolist(), labels)),
-        ("X_val", (TRAIN[0].tolist(), TRAIN[1], X.tolist(), Y)), ("y_val", (*TRAIN, rows, labels.astype(str))),
-        ("X_val", (frame[:400], TRAIN[1], frame[FRAME_COLUMNS[::-1]][400:], labels)),
+        ("X_val", (TRAIN[0].tolist(), TRAIN[1], X.tolist(), Y)), ("X_val", (frame[:400], TRAIN[1], frame[FRAME_COLUMNS[1:]][400:], labels)),
+        ("X_val", (frame[:400], TRAIN[1], rows, labels)), ("X_train", (frame[:400].astype("Float64"), TRAIN[1], frame[400:], labels)),
     ):  # fmt: skip
         with pytest.raises(InputError, match=f"^{parameter}="):
             short(dataset="d", ledger=str(tmp_path / "l.db")).fit(*tables)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import urlsplit
 
 import torch
-from sklearn.base import BaseEstimator, MetaEstimatorMixin
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, is_classifier
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
@@ -24,6 +24,7 @@ from dpbo.accounting.calibration import exact_share, parts_of
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.algorithms import private_choice
 from dpbo.curator.curator import Curator
+from dpbo.curator.public_form import Form
 from dpbo.errors import InputError
 from dpbo.fingerprint import describe_estimator, describe_scoring, describe_space
 from dpbo.integrations.sklearn import training
@@ -240,7 +241,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                 warn(_NOT_REHEARSED.format(self.scoring), UserWarning)
         if not isinstance(X_val, Curator):
             example = None if y_train is None else training.first_rows(X_train, y_train)
-            curator = self._curator(X_val, y_val, groups, adjacency, example, strategy)
+            form = training.public_form(X_train, y_train, classifier=is_classifier(self.estimator))
+            curator = self._curator(X_val, y_val, groups, adjacency, example, form, strategy)
         elif groups is not None:
             raise InputError("groups", type(groups).__name__, "given to the Curator, in its PrivacyUnit")
         self._search(self._task(curator, space, trainer, scoring, strategy, split, groups_train, own=curator is not X_val), trainer)
@@ -327,7 +329,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             self._callbacks(),
         )  # fmt: skip
 
-    def _curator(self, X: Any, y: Any, groups: Any, adjacency: Adjacency, example: Any, strategy: str) -> Curator:
+    def _curator(self, X: Any, y: Any, groups: Any, adjacency: Adjacency, example: Any, form: Form, strategy: str) -> Curator:
         if y is None:
             raise InputError("y_val", None, "the labels of X_val")
         budget = Budget.gdp(1.0) if self.mechanism is not None else self.budget
@@ -340,7 +342,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         accounting = _accounting(strategy, budget) if self.accounting is None else self.accounting
         curator = Curator(
             (X, y), unit=PrivacyUnit(self.unit, groups=groups), adjacency=adjacency, budget=budget, dataset=self.dataset,
-            ledger=self.ledger, example=example, allow_repeated=self.allow_repeated, accounting=accounting,
+            ledger=self.ledger, example=example, schema=form, allow_repeated=self.allow_repeated, accounting=accounting,
         )  # fmt: skip
         if not self.allow_repeated and self.mechanism is None and curator.repeats_records():
             raise InputError("ledger", None, "one file or URL for all searches over the same validation records", _REPEATED)

@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 import joblib
 import numpy as np
 import torch
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.exceptions import FitFailedWarning
 from sklearn.utils.parallel import Parallel, delayed
 
 from dpbo.curator.curator import Curator
+from dpbo.curator.public_form import ArrayForm, ClassForm, Form, Leaf, NumberForm, SeriesForm, leaf_form
 from dpbo.curator.records import count_records, require_disjoint
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
@@ -41,6 +42,13 @@ def split_once(X: Any, y: Any, test_size: Any, seed: int, adjacency: Adjacency) 
         raise InputError("adjacency", adjacency, "REPLACE_ONE to split one table", "The split would show how many rows there are.")
     if y is None:
         raise InputError("y_train", None, "the labels of the table that is split")
+    for name, table in (("X_train", X), ("y_train", y)):
+        if hasattr(table, "iloc") or getattr(getattr(table, "dtype", None), "kind", "f") == "O":
+            remedy = (
+                "The dtypes of one table follow from all of its cells, so those of the public rows would tell of protected ones. Read the "
+                "two parts apart, and give X_val and y_val; or convert it, such as by to_numpy(dtype=float)."
+            )
+            raise InputError(name, type(table).__name__, "an array of numbers or words where one table is split", remedy)
     from sklearn.model_selection import train_test_split  # with all of scikit-learn's metrics
 
     train, validation, y_train, y_validation = train_test_split(X, y, test_size=test_size, random_state=seed)
@@ -70,30 +78,58 @@ def require_labels(name: str, labels: Any, X: Any) -> Any:
     raise InputError(name, f"of shape {found.shape}", f"one label for each of the {count} records of X")
 
 
+def public_form(X: Any, y: Any, *, classifier: bool) -> Form:
+    """The form to which validation records are cast: that of the training records.
+
+    Labels of a classifier are among the training labels, or the record counts as the worst score;
+    other numbers are floats. To refuse a label, such as NaN, would tell of that record.
+    """
+    table = X if hasattr(X, "shape") or _are_texts(X) else np.asarray(X)
+    leaves: dict[Any, Leaf] = {(0,): leaf_form(table, "X_train")}
+    labels: Any = y
+    if y is None:
+        labels = np.zeros(0)
+    elif not hasattr(y, "iloc"):
+        labels = np.asarray(y)
+    if classifier and y is not None and labels.ndim == 1:
+        series = (labels.name,) if hasattr(labels, "iloc") else None
+        leaves[1,] = ClassForm(np.unique(np.asarray(labels)), series)
+    else:
+        leaves[1,] = _with_floats(leaf_form(labels, "y_train"))
+    return Form(leaves, {(0,): "X_val", (1,): "y_val"})
+
+
+def _with_floats(form: Leaf) -> Leaf:
+    """The form of labels with float64 in place of whole numbers, because an error is measured on a
+    line."""
+    floats = NumberForm(np.dtype(np.float64), 0.0)
+    if isinstance(form, ArrayForm) and isinstance(form.column, NumberForm):
+        return ArrayForm(floats)
+    return SeriesForm(form.label, floats) if isinstance(form, SeriesForm) and isinstance(form.column, NumberForm) else form
+
+
+def _are_texts(X: Any) -> bool:
+    return isinstance(X, (list, tuple)) and all(isinstance(sample, str) for sample in X)
+
+
 def require_same_form(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
-    """Raises InputError if the validation table's form, which is public, differs from the training table's: no score could work."""
+    """Raises InputError if the validation table is another kind of table than the training table,
+    or has rows of another shape.
+
+    Its dtypes do not matter: they follow from all of its cells, so a refusal would tell of one.
+    """
     if isinstance(X_val, Curator):
         if y_val is not None:
             raise InputError("y_val", type(y_val).__name__, "left out with a Curator", "It holds the labels already.")
         return
-    if isinstance(X_val, (list, tuple)) and not (isinstance(X, (list, tuple)) and all(isinstance(sample, str) for sample in X)):
+    if isinstance(X_val, (list, tuple)) and not _are_texts(X):
         remedy = "In an array made from a list, one record's odd value changes the type, and so the score, of all others."
         raise InputError("X_val", type(X_val).__name__, "an array or a DataFrame, or a list where training records are texts", remedy)
-    if hasattr(X, "columns") and hasattr(X_val, "columns") and [*X.columns] != [*X_val.columns]:
-        raise InputError("X_val", "with other columns", "a table with the training table's columns, in their order")
     for name, validation, train in (("X_val", X_val, X), ("y_val", y_val, y)):
-        if validation is not None and train is not None:
+        if validation is not None and train is not None and not (hasattr(train, "columns") and hasattr(validation, "columns")):
             shape, expected = (tuple(getattr(table, "shape", (0,)))[1:] for table in (validation, train))
             if shape != expected:
                 raise InputError(name, f"rows of shape {shape}", f"rows of the training records' shape, {expected}")
-    if {_kind(y), _kind(y_val)} == {"words", "numbers"}:
-        raise InputError("y_val", _kind(y_val), f"{_kind(y)}, as the training labels are", "No prediction would ever be right.")
-
-
-def _kind(labels: Any) -> str | None:
-    """What an array's dtype holds, which is public; None for lists and arrays of objects."""
-    letter = getattr(getattr(labels, "dtype", None), "kind", "O")
-    return "numbers" if letter in "biuf" else "words" if letter in "US" else None
 
 
 def sliced(table: Any) -> Any:
@@ -171,8 +207,12 @@ class Trainer:
         return Trainer(self.estimator, self._space, X, y, self._error_score)
 
     def example(self) -> tuple[Any, Any] | None:
-        """A few training records; None without labels."""
-        return None if self._y is None else first_rows(self._X, self._y)
+        """A few training records, in the form of protected ones; None without labels."""
+        if self._y is None:
+            return None
+        form = public_form(self._X, self._y, classifier=is_classifier(self.estimator))
+        records: tuple[Any, Any] = form.cast(first_rows(self._X, self._y))[0]
+        return records
 
     def table(self) -> Any:
         """All training records."""

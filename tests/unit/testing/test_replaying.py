@@ -66,7 +66,7 @@ def stopping_on_raw_scores(curator, records):
 
 
 def standardised_by_the_records(curator, records):
-    planned(curator, lambda x, r: (r - r.mean()) / r.std())(GRID)
+    planned(curator, lambda x, r: (r - r.mean()) / r.std() if len(r) > 5 else r)(GRID)  # unseen on a few public records
 
 
 def ranges_from_the_records(curator, records):

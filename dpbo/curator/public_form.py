@@ -1,0 +1,727 @@
+"""The form of private records is that of public ones: dtypes, categories and their order, time
+zones, missing values, columns.
+
+pandas and numpy choose a column's dtype by all of its cells. One missing value makes whole numbers
+floats, and one word makes them objects. Then "7" is "7.0" in the text of every record, and codes of
+categories are others. So one record would move the scores of all, and no sensitivity would hold. A
+`Form` is made of public records. It rewrites each private cell as the public column has its cells.
+
+Theorem. Row i of `Form.cast(records)`, and whether record i is unfit, are functions of the cells of
+row i and of the form alone. Proof: each cell is rewritten by itself, by a function that the form
+fixes (`_number`, `_text`, `_moment`, a look-up in public categories or classes). What it is written
+into is fixed by the form, too: the container, the dtypes, the names and the order of columns, and
+an index that counts rows. No dtype is inferred from the rewritten cells.
+
+The private cells themselves may have been changed by pandas or numpy before: whole numbers with a
+missing one are floats by then. So numbers count as the float64 nearest to them, and become text as
+Python's `str` of that whole number, or `repr` of that float. Hence a cell is rewritten in the same
+way whether its column came as whole numbers, floats, complex numbers or objects. What a reader of
+files made of cells is out of reach here: it may read "007" as 7 unless another cell is a word. Read
+private files as text (`pd.read_csv(file, dtype=str)`).
+
+Missing values. A cell that is missing, or has no counterpart in the public column, becomes that
+column's missing value: NaN, NaT, None, or a category's code -1. A public column of whole numbers,
+bools, or categories of these has none: to give it one, its dtype would have to change, and with it
+that of every record. There the record is unfit: it counts as the worst score, without the score
+being asked (`View.unfit`). Its cell is filled with a public one, which only stands in its place.
+
+What is refused is refused by the container, the names of columns and the dtypes of public records,
+and by the container and the names of columns of private ones. These are declared public, as the
+number of columns of an array is. No cell is ever a reason to refuse.
+"""
+
+from __future__ import annotations
+
+import abc
+import datetime
+import decimal
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpbo.curator.records import count_records, leaves, map_leaves
+from dpbo.errors import InputError
+
+Cells = NDArray[Any]
+Path = tuple[Hashable, ...]
+_NUMBERS = "biuf"
+# 1 == 1.0 == True: categories of pandas keep whichever comes first, so it must not matter which
+_EQUAL_ACROSS_TYPES = (bool, int, float, complex, decimal.Decimal)
+_REMEDY = "Convert the public table's column: to 'float64' where values may be missing, or to 'int64', 'str', 'category' or object."
+_NEEDED = (
+    "pandas and numpy choose a dtype by all cells, so one record's cell would change the form, and so the score, of all others. Give a few "
+    "public records of the same form: Curator(..., example=), or Curator(..., schema=) where the score is not to be tried on them."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """The form of public records, to which private ones are cast.
+
+    Attributes:
+        leaves: form of each tensor, array or table, by its place in the nested container.
+        names: the argument that a private part came as, by the same place; for errors.
+        public: the argument that the public records came as. It is named where no part is.
+    """
+
+    leaves: Mapping[Path, Leaf]
+    names: Mapping[Path, str] = field(default_factory=dict)
+    public: str = "example"
+
+    @classmethod
+    def of(cls, public: Any, name: str = "example") -> Self:
+        """The form of public records. `name` is the argument that they came as.
+
+        Raises:
+            InputError: a part or a column of a form to which cells cannot be cast one by one.
+        """
+        return cls({path: leaf_form(part, name) for path, part in _paths(public)}, public=name)
+
+    @property
+    def may_be_unfit(self) -> bool:
+        """Whether a record can have a cell that is missing where the public column has no missing
+        value."""
+        return any(form.may_be_unfit for form in self.leaves.values())
+
+    def cast(self, records: Any) -> tuple[Any, NDArray[np.bool_]]:
+        """The records in this form, and which of them are unfit.
+
+        Raises:
+            InputError: another container, or a table that lacks a public column.
+        """
+        found = dict(_paths(records))
+        if found.keys() != self.leaves.keys():
+            allowed = "a container of the same parts as the records"
+            raise InputError(self.public, "another container", allowed, "For example both a tuple (features, labels).")
+        unfit = np.zeros(count_records(records), dtype=bool)
+        cast = []
+        for path, part in found.items():
+            try:
+                cast.append(self.leaves[path].cast(part, unfit, self.names.get(path, "records")))
+            except InputError as refused:
+                if path in self.names:
+                    raise
+                allowed = f"of the form that the records have: by these the {refused.parameter} are {refused.allowed}"
+                raise InputError(self.public, "another form", allowed, refused.remedy) from None
+        changed = iter(cast)
+        return map_leaves(records, lambda _: next(changed)), unfit
+
+
+def require_known_form(records: Any) -> None:
+    """Raises InputError where no public records tell the form of private ones and it could depend
+    on their cells.
+
+    The dtype of tensors and of numbers in an array is the caller's own choice, and so declared
+    public. The samples of a list have no dtype in common.
+    """
+    for part in leaves(records):
+        numeric = isinstance(part, (np.ndarray, torch.Tensor)) or hasattr(part, "tocsr")
+        kind = getattr(getattr(part, "dtype", None), "kind", "f")
+        if _is_table(part) or (numeric and kind not in f"{_NUMBERS}c"):
+            given = f"a {type(part).__name__}" if not numeric else f"an array of dtype {np.dtype(part.dtype).kind!r}"
+            raise InputError("records", given, "numbers in a tensor or an array, or a list of samples, where no example= is given", _NEEDED)
+
+
+class Leaf(abc.ABC):
+    """The form of one part of the records."""
+
+    @property
+    def may_be_unfit(self) -> bool:
+        """Whether a cell can have no value in this form."""
+        return False
+
+    @abc.abstractmethod
+    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+        """The private part in this form. Marks the records in `unfit` that have no value in it.
+        `name` is for errors."""
+
+
+def leaf_form(part: Any, name: str) -> Leaf:
+    """The form of one public part."""
+    if isinstance(part, torch.Tensor):
+        return TensorForm(part.dtype)
+    if hasattr(part, "iloc"):
+        if part.ndim == 1:
+            return SeriesForm(part.name, column_form(part, name))
+        if not part.columns.is_unique:
+            raise InputError(name, "a table with two columns of one name", "a table whose columns have different names")
+        columns = [part.iloc[:, place] for place in range(part.shape[1])]
+        return TableForm(part.columns, tuple(column_form(column, name) for column in columns))
+    if isinstance(part, np.ndarray):
+        return _array_form(part, name)
+    if hasattr(part, "tocsr") and part.dtype.kind in _NUMBERS:
+        return SparseForm(NumberForm(part.dtype, 0))
+    if isinstance(part, list) or not _is_table(part):
+        return AsItCame(list if isinstance(part, list) else None)
+    raise InputError(
+        name, f"a {type(part).__name__}", "a pandas DataFrame, an array, a tensor or a list", "Convert it, such as by to_pandas()."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class AsItCame(Leaf):
+    """Samples of a list, which have no dtype in common, and containers of the caller's own, of
+    which dpbo knows nothing."""
+
+    kind: type | None
+
+    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+        if isinstance(part, list) != (self.kind is list) or _is_table(part) or isinstance(part, (np.ndarray, torch.Tensor)):
+            raise InputError(name, type(part).__name__, "of the public records' type", _NEEDED)
+        return part
+
+
+@dataclass(frozen=True, eq=False)
+class TensorForm(Leaf):
+    """A tensor of this dtype."""
+
+    dtype: torch.dtype
+
+    @property
+    def may_be_unfit(self) -> bool:
+        return not (self.dtype.is_floating_point or self.dtype.is_complex)
+
+    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+        if not isinstance(part, torch.Tensor):
+            raise InputError(name, type(part).__name__, "a tensor, as the public records are")
+        if part.dtype == self.dtype:
+            return part
+        if part.is_complex() != self.dtype.is_complex:
+            raise InputError(name, str(part.dtype), f"of dtype {self.dtype}, as the public records are")
+        if not self.may_be_unfit:
+            return part.to(self.dtype)
+        numbers = part.double()
+        lower, upper = _ends(torch.empty(0, dtype=self.dtype).numpy().dtype)
+        fits = (numbers == numbers.floor()) & (numbers >= lower) & (numbers < upper)
+        unfit |= ~fits.reshape(len(part), -1).all(1).cpu().numpy()
+        return numbers.where(fits, 0.0).to(self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayForm(Leaf):
+    """An array of one dtype, of any width."""
+
+    column: Column
+
+    @property
+    def may_be_unfit(self) -> bool:
+        return self.column.may_be_unfit
+
+    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+        cells = _as_array(part, name)
+        wide = np.zeros(cells.size, dtype=bool)
+        found = np.asarray(self.column.cast(cells.reshape(-1), wide)).reshape(cells.shape)
+        unfit |= wide.reshape(len(cells), -1).any(1)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectArrayForm(Leaf):
+    """An array of objects, each column of which has its own kinds of values."""
+
+    columns: tuple[Column, ...]
+
+    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+        cells = _as_array(part, name)
+        flat = cells.reshape(len(cells), -1)
+        if flat.shape[1] != len(self.columns):
+            raise InputError(name, f"rows of {flat.shape[1]} cells", f"rows of {len(self.columns)} cells, as the public records have")
+        found = np.empty(flat.shape, dtype=object)
+        for place, column in enumerate(self.columns):
+            found[:, place] = column.cast(flat[:, place], unfit)
+        return found.reshape(cells.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class StructuredForm(Leaf):
+    """An array whose rows have named fields."""
+
+    dtype: np.dtype[Any]
+    columns: Mapping[str, Column]
+
+    @property
+    def may_be_unfit(self) -> bool:
+        return True
+
+    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+        names = getattr(getattr(part, "dtype", None), "names", None) or ()
+        if not isinstance(part, np.ndarray) or not set(self.columns) <= set(names):
+            raise InputError(name, type(part).__name__, "a structured array with the public records' fields")
+        found = np.empty(part.shape, self.dtype)
+        for field_name, column in self.columns.items():
+            found[field_name] = column.cast(part[field_name], unfit)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class SparseForm(Leaf):
+    """A sparse matrix of numbers, as CSR."""
+
+    column: NumberForm
+
+    @property
+    def may_be_unfit(self) -> bool:
+        return self.column.may_be_unfit
+
+    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+        if not hasattr(part, "tocsr"):
+            raise InputError(name, type(part).__name__, "a sparse matrix, as the public records are")
+        rows = part.tocsr()
+        wrong = np.zeros(len(rows.data), dtype=bool)
+        data = self.column.cast(rows.data, wrong)
+        unfit[np.repeat(np.arange(len(unfit)), np.diff(rows.indptr))[wrong]] = True
+        return type(rows)((data, rows.indices, rows.indptr), shape=rows.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class SeriesForm(Leaf):
+    """A pandas Series."""
+
+    label: Hashable
+    column: Column
+
+    @property
+    def may_be_unfit(self) -> bool:
+        return self.column.may_be_unfit
+
+    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+        import pandas as pd
+
+        cast = self.column.cast(_one_column(part, name), unfit)
+        return pd.Series(cast, index=pd.RangeIndex(len(unfit)), name=self.label, dtype=self.column.dtype, copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class TableForm(Leaf):
+    """A pandas DataFrame."""
+
+    names: Any
+    columns: tuple[Column, ...]
+
+    @property
+    def may_be_unfit(self) -> bool:
+        return any(column.may_be_unfit for column in self.columns)
+
+    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+        import pandas as pd
+
+        if not hasattr(part, "iloc") or part.ndim != 2:
+            raise InputError(name, type(part).__name__, "a DataFrame, as the public records are")
+        places = [part.columns.get_indexer_for([label]) for label in self.names]
+        for label, found in zip(self.names, places, strict=True):
+            if len(found) != 1 or found[0] < 0:
+                remedy = "Columns may come in any order, and further ones are left out."
+                raise InputError(name, "another table", f"a table with one column {label!r}, as the public one has", remedy)
+        index = pd.RangeIndex(len(unfit))
+        made = {
+            place: pd.Series(column.cast(part.iloc[:, found[0]], unfit), index=index, dtype=column.dtype, copy=False)
+            for place, (column, found) in enumerate(zip(self.columns, places, strict=True))
+        }
+        table = pd.DataFrame(made, index=index, columns=pd.RangeIndex(len(self.columns)))
+        table.columns = self.names
+        return table
+
+
+class Column(abc.ABC):
+    """The form of one column's cells."""
+
+    dtype: Any
+
+    @property
+    def may_be_unfit(self) -> bool:
+        """Whether a cell can have no value in this form."""
+        return False
+
+    @abc.abstractmethod
+    def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
+        """A column's cells, each by itself, in this form. Marks in `unfit` those that have no value
+        in it."""
+
+
+def column_form(series: Any, name: str) -> Column:
+    """The form of a public column of pandas."""
+    import pandas as pd
+
+    dtype = series.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind in _NUMBERS:
+        return NumberForm(dtype, series.iloc[0] if len(series) else 0)
+    if isinstance(dtype, pd.StringDtype):
+        return TextForm(dtype)
+    if isinstance(dtype, pd.CategoricalDtype):
+        values = column_form(pd.Series(dtype.categories, name=series.name), name)
+        if values.may_be_unfit and bool(series.isna().any()):
+            given = f"a column {series.name!r} of categories that are whole numbers or bools, with missing values"
+            raise InputError(name, given, "of other categories where values are missing", "Make the categories text or floats.")
+        return CategoryForm(dtype, values)
+    if isinstance(dtype, pd.DatetimeTZDtype) or getattr(dtype, "kind", "") in "Mm":
+        return MomentForm(dtype)
+    if isinstance(dtype, np.dtype) and dtype.kind == "O":
+        return ObjectForm.of(list(series))
+    given = f"a column {series.name!r} of dtype {dtype}"
+    raise InputError(name, given, "a table of numpy's numbers, dates, text, categories or objects", _REMEDY)
+
+
+@dataclass(frozen=True, eq=False)
+class NumberForm(Column):
+    """Numbers of a numpy dtype. Whole numbers and bools have no missing value; `fill` stands where
+    one is missing."""
+
+    dtype: np.dtype[Any]
+    fill: Any
+
+    @property
+    def may_be_unfit(self) -> bool:
+        return self.dtype.kind in "biu"
+
+    def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
+        numbers = _numbers(_cells(column))
+        with np.errstate(all="ignore"):
+            if not self.may_be_unfit:
+                return numbers.astype(self.dtype, copy=False)
+            lower, upper = _ends(self.dtype)
+            fits = (numbers == np.floor(numbers)) & (numbers >= lower) & (numbers < upper)
+            found = np.where(fits, numbers, 0.0).astype(self.dtype)
+        found[~fits] = self.fill
+        unfit |= ~fits
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class TextForm(Column):
+    """Text of pandas."""
+
+    dtype: Any
+
+    def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
+        import pandas as pd
+
+        if getattr(column, "dtype", None) == self.dtype:
+            return column.array
+        return pd.array([_text(cell) for cell in _cells(column)], dtype=self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class FixedTextForm(Column):
+    """Text or bytes of at most a public length: it has no missing value."""
+
+    dtype: np.dtype[Any]
+    fill: Any
+
+    @property
+    def may_be_unfit(self) -> bool:
+        return True
+
+    def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
+        found = np.full(len(column), self.fill, dtype=self.dtype)
+        for place, cell in enumerate(_cells(column)):
+            value = _text(cell) if self.dtype.kind == "U" else cell
+            fits = isinstance(value, str if self.dtype.kind == "U" else bytes) and np.array(value).itemsize <= self.dtype.itemsize
+            if fits:
+                found[place] = value
+            unfit[place] |= not fits
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class CategoryForm(Column):
+    """Categories: the public set in the public order. Another value is missing."""
+
+    dtype: Any
+    values: Column
+
+    @property
+    def may_be_unfit(self) -> bool:
+        return self.values.may_be_unfit
+
+    def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
+        import pandas as pd
+
+        if isinstance(getattr(column, "dtype", None), pd.CategoricalDtype):
+            # each private category is looked up once; code -1 takes the last place, which is missing
+            known = np.append(self._codes(pd.Series(column.dtype.categories)), -1)
+            codes = known[column.array.codes]
+        else:
+            codes = self._codes(column)
+        if self.may_be_unfit:
+            unfit |= codes < 0
+            codes = codes.clip(0)
+        return pd.Categorical.from_codes(codes, dtype=self.dtype)
+
+    def _codes(self, column: Any) -> NDArray[np.int64]:
+        """The public code of each cell, -1 where there is none."""
+        import pandas as pd
+
+        none = np.zeros(len(column), dtype=bool)
+        values = pd.Index(self.values.cast(column, none), dtype=self.dtype.categories.dtype)
+        return np.where(none, -1, self.dtype.categories.get_indexer(values))
+
+
+@dataclass(frozen=True, eq=False)
+class MomentForm(Column):
+    """Dates or durations of one unit and, for dates, of one time zone or none. A date without a
+    zone is missing where others have one."""
+
+    dtype: Any
+
+    def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
+        if getattr(column, "dtype", None) == self.dtype:
+            return getattr(column, "array", column)
+        zone = getattr(self.dtype, "tz", None)
+        plain = self.dtype if zone is None else self.dtype.base
+        whole = np.array([_moment(cell, plain, zone) for cell in _cells(column)], dtype=plain)
+        if zone is None:
+            return whole
+        import pandas as pd
+
+        return pd.DatetimeIndex(whole).tz_localize("UTC").tz_convert(zone).array
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectForm(Column):
+    """Objects of the public column's types. A number becomes the first of whole number, float or
+    text that is among them.
+
+    Attributes:
+        types: the types of the public cells, numpy's scalars as Python's.
+        missing: the public column's first missing value, or NaN.
+    """
+
+    types: frozenset[type]
+    missing: Any
+    dtype: Any = object
+
+    @classmethod
+    def of(cls, public: Sequence[Any]) -> ObjectForm:
+        """The form of these cells."""
+        plain = [_plain(cell) for cell in public]
+        missing = next((cell for cell in plain if _is_missing(cell)), math.nan)
+        return cls(frozenset(type(cell) for cell in plain if not _is_missing(cell)), missing)
+
+    def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
+        return np.fromiter(map(self._cell, _cells(column)), dtype=object, count=len(column))
+
+    def _cell(self, cell: Any) -> Any:
+        cell = _plain(cell)
+        if _is_missing(cell):
+            return self.missing
+        if type(cell) in self.types and not isinstance(cell, _EQUAL_ACROSS_TYPES):
+            return cell
+        number = _number(cell)
+        if int in self.types and number.is_integer():
+            return int(number)
+        if float in self.types and not math.isnan(number):
+            return number
+        if type(cell) in self.types:
+            return cell
+        text = _text(cell)
+        return text if str in self.types and text is not None else self.missing
+
+
+@dataclass(frozen=True, eq=False)
+class ClassForm(Leaf):
+    """Labels that are among public classes, in their dtype. A record with another label, or with
+    none, is unfit: no prediction is right.
+
+    Attributes:
+        classes: the different public labels.
+        series: the name of the pandas Series that public labels came as, in a tuple of one; None
+            where they came as an array.
+    """
+
+    classes: NDArray[Any]
+    series: tuple[Hashable] | None = None
+
+    @property
+    def may_be_unfit(self) -> bool:
+        return True
+
+    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+        words = self.classes.dtype.kind in "US" or any(isinstance(label, str) for label in self.classes.tolist())
+        key: Callable[[Any], Any] = _text if words else _number
+        places = {key(label): place for place, label in enumerate(self.classes.tolist())}
+        cells = _one_column(part, name)
+        found = np.array([places.get(key(cell), -1) for cell in _cells(cells)], dtype=np.int64)
+        unfit |= found < 0
+        labels = self.classes[found.clip(0)]
+        if self.series is None:
+            return labels
+        import pandas as pd
+
+        return pd.Series(labels, index=pd.RangeIndex(len(labels)), name=self.series[0])
+
+
+def _array_form(part: Cells, name: str) -> Leaf:
+    kind = part.dtype.kind
+    flat = part.reshape(-1)
+    if kind == "V" and part.dtype.names and part.ndim == 1:
+        columns = {field_name: _field_form(part[field_name], name) for field_name in part.dtype.names}
+        return StructuredForm(part.dtype, columns)
+    if kind in _NUMBERS:
+        return ArrayForm(NumberForm(part.dtype, flat[0] if len(flat) else 0))
+    if kind in "Mm":
+        return ArrayForm(MomentForm(part.dtype))
+    if kind in "UST":
+        return ArrayForm(ObjectForm(frozenset({bytes if kind == "S" else str}), math.nan))
+    if kind == "O":
+        table = part.reshape(len(part), -1) if len(part) else part.reshape(0, math.prod(part.shape[1:]))
+        return ObjectArrayForm(tuple(ObjectForm.of(list(table[:, place])) for place in range(table.shape[1])))
+    if kind == "c":
+        return ComplexForm()
+    raise InputError(name, f"an array of dtype {part.dtype}", "of numbers, text, dates, objects, or named fields of these")
+
+
+@dataclass(frozen=True, eq=False)
+class ComplexForm(Leaf):
+    """An array of complex numbers."""
+
+    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+        if not isinstance(part, np.ndarray) or part.dtype.kind not in f"{_NUMBERS}c":
+            raise InputError(name, type(part).__name__, "an array of complex numbers, as the public records are")
+        return part.astype(np.complex128, copy=False)
+
+
+def _field_form(values: Cells, name: str) -> Column:
+    fill = values[0] if len(values) else np.zeros(1, values.dtype)[0]
+    if values.ndim == 1 and values.dtype.kind in _NUMBERS:
+        return NumberForm(values.dtype, fill)
+    if values.ndim == 1 and values.dtype.kind in "US":
+        return FixedTextForm(values.dtype, fill)
+    if values.ndim == 1 and values.dtype.kind in "Mm":
+        return MomentForm(values.dtype)
+    if values.ndim == 1 and values.dtype.kind == "O":
+        return ObjectForm.of(list(values))
+    raise InputError(name, f"a field of dtype {values.dtype}", "of fields of numbers, text, dates or objects, one a record")
+
+
+def _paths(records: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Each part with its place, in the order of `leaves`."""
+    if isinstance(records, (Mapping, tuple)):
+        for key, part in records.items() if isinstance(records, Mapping) else enumerate(records):
+            yield from _paths(part, (*at, key))
+    else:
+        yield at, records
+
+
+def _is_table(part: Any) -> bool:
+    """Whether it says what its columns hold, as DataFrames, Series and other libraries' tables do;
+    arrays and tensors do not count."""
+    if isinstance(part, (np.ndarray, torch.Tensor)) or hasattr(part, "tocsr"):
+        return False
+    return any(hasattr(part, name) for name in ("iloc", "columns", "dtypes", "dtype", "schema"))
+
+
+def _as_array(part: Any, name: str) -> Cells:
+    if isinstance(part, np.ndarray) and part.ndim:
+        return part
+    if (hasattr(part, "iloc") and part.ndim == 1) or isinstance(part, list):
+        return _cells(part)
+    raise InputError(name, type(part).__name__, "an array, as the public records are")
+
+
+def _one_column(part: Any, name: str) -> Any:
+    """Labels as something whose cells can be taken one by one."""
+    if isinstance(part, torch.Tensor):
+        part = part.detach().cpu().numpy()
+    if isinstance(part, (list, tuple)) or getattr(part, "ndim", 0) == 1:
+        return part
+    raise InputError(name, type(part).__name__, "one label for each record, in the records' order")
+
+
+def _cells(column: Any) -> Cells:
+    """A column's cells: as numbers where it has a numpy dtype of numbers, else each as it is."""
+    dtype = getattr(column, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind in _NUMBERS:
+        return np.asarray(column)
+    return np.fromiter(column, dtype=object, count=len(column))
+
+
+def _plain(cell: Any) -> Any:
+    """Scalars of numpy and pandas as Python's: whether a cell is one or the other depends on the
+    other cells."""
+    if isinstance(cell, np.generic) and cell.dtype.kind in f"{_NUMBERS}cUS":
+        return cell.item()
+    if isinstance(cell, datetime.datetime) and hasattr(cell, "to_pydatetime") and not _is_missing(cell):
+        return cell.to_pydatetime(warn=False)
+    if isinstance(cell, datetime.timedelta) and hasattr(cell, "to_pytimedelta") and not _is_missing(cell):
+        return cell.to_pytimedelta()
+    return cell
+
+
+def _is_missing(cell: Any) -> bool:
+    if cell is None or type(cell).__name__ in ("NaTType", "NAType"):  # pandas' own
+        return True
+    return cell.is_nan() if isinstance(cell, decimal.Decimal) else isinstance(cell, float) and math.isnan(cell)
+
+
+def _numbers(cells: Any) -> NDArray[np.float64]:
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in _NUMBERS:
+        with np.errstate(all="ignore"):
+            return cells.astype(np.float64, copy=False)
+    return np.array([_number(cell) for cell in cells], dtype=np.float64)
+
+
+def _number(cell: Any) -> float:
+    """The float64 nearest to a number, or to what a text says in Python's notation; NaN for
+    anything else."""
+    cell = _plain(cell)
+    if isinstance(cell, complex) and not cell.imag:  # one complex cell makes all of them complex
+        cell = cell.real
+    if not isinstance(cell, (bool, int, float, str, decimal.Decimal)):
+        return math.nan
+    try:
+        return float(cell)
+    except (ValueError, ArithmeticError):
+        return math.nan
+
+
+def _text(cell: Any) -> str | None:
+    """A text as it is, a number in the one notation that does not depend on its dtype; None for
+    anything else."""
+    cell = _plain(cell)
+    if isinstance(cell, (str, bool)):
+        return str(cell)
+    number = _number(cell)
+    if math.isnan(number):
+        return None
+    return str(int(number)) if number.is_integer() else repr(number)
+
+
+def _moment(cell: Any, dtype: np.dtype[Any], zone: Any) -> Any:
+    """numpy's date or duration of this dtype, in UTC where there is a zone; NaT for anything else,
+    and for what the dtype cannot hold."""
+    dates = dtype.kind == "M"
+    none = np.datetime64("NaT") if dates else np.timedelta64("NaT")
+    try:
+        if isinstance(cell, str) and dates:
+            cell = datetime.datetime.fromisoformat(cell)
+        if isinstance(cell, datetime.datetime):
+            if (cell.tzinfo is None) != (zone is None):
+                return none
+            cell = cell if zone is None else cell.astimezone(datetime.UTC).replace(tzinfo=None)
+            cell = cell.to_datetime64() if hasattr(cell, "to_datetime64") else np.datetime64(cell)
+        elif zone is not None:
+            return none
+        elif isinstance(cell, datetime.date):
+            cell = np.datetime64(cell)
+        elif isinstance(cell, datetime.timedelta):
+            cell = cell.to_timedelta64() if hasattr(cell, "to_timedelta64") else np.timedelta64(cell)
+        if not isinstance(cell, np.datetime64 if dates else np.timedelta64):
+            return none
+        cast = cell.astype(dtype)
+        days = f"{dtype.kind}8[D]"
+        return cast if cast.astype(days) == cell.astype(days) else none  # else it has overflown
+    except Exception:  # a value that its own type cannot convert
+        return none
+
+
+def _ends(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Least value, and the one after the largest, both exact as float64."""
+    if dtype.kind == "b":
+        return 0.0, 2.0
+    ends = np.iinfo(dtype)
+    return float(ends.min), float(int(ends.max) + 1)

@@ -1,0 +1,210 @@
+"""Scores that let one record move others are found in every container, for every model, and what cannot be tried is refused."""
+
+import contextlib
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+from sklearn.preprocessing import LabelEncoder
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.errors import ScoreError
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.queries import CandidateScores, ClippedGradient, ClippedMean, QuantileUtilities
+from dpbo.testing import check_per_record
+
+pytestmark = pytest.mark.attack("A9", "A34")
+TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}
+AGES, JOBS = [31, 45, 45, 62, 28, 50], ["nurse", "baker", "clerk", "nurse", "baker", "clerk"]
+DOSES = [0.5, 1.5, 2.0, 0.25, 1.0, 3.0]
+FRAME = pd.DataFrame({"age": AGES, "job": JOBS, "dose": DOSES})
+ROWS = [{"age": age, "job": job, "dose": dose} for age, job, dose in zip(AGES, JOBS, DOSES, strict=True)]
+STRUCTURED = np.array([*zip(AGES, JOBS, DOSES, strict=True)], dtype=[("age", "i8"), ("job", "U9"), ("dose", "f8")])
+PUBLIC_CODES = {"nurse": 1, "baker": 2, "clerk": 3}
+CONTAINERS = {"a table": FRAME, "a list": ROWS, "a structured array": STRUCTURED}
+
+
+def column(records, name):
+    """As users take it: numpy or pandas then chooses the dtype by all cells."""
+    return pd.Series([row[name] for row in records]) if isinstance(records, list) else pd.Series(records[name])
+
+
+def numbers(records, name):
+    return pd.to_numeric(column(records, name), errors="coerce").astype(float)
+
+
+LEAKS = {
+    "mean imputation": lambda _, r: numbers(r, "dose").fillna(numbers(r, "dose").mean()),
+    "category codes": lambda _, r: column(r, "job").astype("category").cat.codes.astype(float),
+    "LabelEncoder": lambda _, r: LabelEncoder().fit_transform(column(r, "job").astype(str)) * 1.0,
+    "the batch's maximum": lambda _, r: numbers(r, "dose") / numbers(r, "dose").max(),
+    "rank": lambda _, r: numbers(r, "dose").rank(),
+    "factorize": lambda _, r: pd.factorize(column(r, "job"))[0] * 1.0,
+    "number of categories": lambda _, r: numbers(r, "age") * 0 + len(set(map(str, column(r, "job")))),
+    "how often": lambda _, r: column(r, "job").map(column(r, "job").value_counts()).astype(float),
+    "text of a dtype that pandas chose": lambda _, r: column(r, "job").map(PUBLIC_CODES).astype(str).str.len() * 1.0,
+    "any missing": lambda _, r: numbers(r, "age") * 0 + numbers(r, "dose").isna().any(),
+    "standardised": lambda _, r: (numbers(r, "dose") - numbers(r, "dose").mean()) / numbers(r, "dose").std(),
+}
+HONEST = {
+    "numbers": lambda _, r: numbers(r, "dose") * 2,
+    "texts": lambda _, r: column(r, "job").astype(str).map(len) * 1.0,
+    "a public mean": lambda _, r: numbers(r, "dose").fillna(1.0) - 1.0,
+    "a public set": lambda _, r: column(r, "job").isin(["nurse", "baker"]) * 1.0,
+}
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_scores_that_depend_on_the_batch_are_found_in_every_container(container):
+    records = CONTAINERS[container]
+    for score in HONEST.values():
+        check_per_record(score, None, records, trials=2)
+    missed = []
+    for name, score in LEAKS.items():
+        with contextlib.suppress(AssertionError):
+            check_per_record(score, None, records, trials=2)
+            missed.append(name)
+    assert not missed
+
+
+def test_the_same_scores_are_refused_before_a_charge_on_the_examples_of_a_curator():
+    for records in (FRAME, ROWS, STRUCTURED):
+        for score in (LEAKS["mean imputation"], LEAKS["category codes"], LEAKS["the batch's maximum"]):
+            curator = Curator(records, **TERMS, example=records, allow_repeated=True)
+            with pytest.raises(ScoreError, match="each record by itself"):
+                curator.evaluate(ClippedMean(score, score_range=(-10.0, 10.0)))
+        honest = ClippedMean(HONEST["a public mean"], score_range=(-10.0, 10.0))
+        Curator(records, **TERMS, example=records, allow_repeated=True).evaluate(honest)
+
+
+def test_sparse_rows_texts_and_dates_are_replaced_by_hostile_ones_too():
+    sparse = csr_matrix(np.eye(6))
+    check_per_record(lambda _, r: np.asarray(r.sum(1))[:, 0], None, sparse, trials=2)
+    words = np.array(JOBS)
+    check_per_record(lambda _, r: np.array([len(str(word)) for word in r]), None, words, trials=2)
+    leaks = [
+        (lambda _, r: np.asarray(r.sum(1))[:, 0] + (r.max() > 100), sparse),
+        (lambda _, r: np.array([1.0 * ("" in r.tolist())] * len(r)), words),
+        (lambda _, r: r.astype("datetime64[D]").astype(float) * 0 + np.isnat(r).any(), np.array(["2020-01-01"] * 6, dtype="datetime64[s]")),
+    ]
+    for leak, records in leaks:
+        with pytest.raises(AssertionError, match="moved other records"):
+            check_per_record(leak, None, records, trials=2)
+
+
+class Network(torch.nn.Module):
+    """Batch norm and dropout; in training mode its scores are random, and depend on the batch."""
+
+    def __init__(self, dropout=0.5):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Dropout(dropout), torch.nn.Linear(2, 1))
+
+    def forward(self, X):
+        return self.layers(X)
+
+
+def predicted(model, records):
+    with torch.no_grad():
+        return model(records)[:, 0]
+
+
+RECORDS = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+EXAMPLE = RECORDS[:6] + 0.5
+
+
+def ask(score, subject, **changed):
+    curator = Curator(RECORDS, **{**TERMS, "example": EXAMPLE, "allow_repeated": True, **changed})
+    return curator, ClippedMean(score, subject, score_range=(-50.0, 50.0))
+
+
+def test_a_score_in_training_mode_is_tried_with_fixed_generators():
+    """Dropout made it unrepeatable, and what cannot be repeated was passed over: batch norm beside it was accepted."""
+    torch.manual_seed(0)
+    for model, accepted in (
+        (Network(), False),
+        (torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(2, 1)), True),
+        (Network().eval(), True),
+    ):
+        curator, query = ask(predicted, model)
+        if accepted:
+            curator.evaluate(query)
+        else:
+            with pytest.raises(ScoreError, match="each record by itself"):
+                curator.evaluate(query)
+    check_per_record(predicted, Network().eval(), EXAMPLE)
+
+
+def test_the_generators_are_as_they_were():
+    torch.manual_seed(5)
+    np.random.seed(5)
+    _, query = ask(lambda _, r: r[:, 0] + 0 * torch.rand(len(r)), None)
+    before = torch.random.get_rng_state()
+    check_per_record(query.score, None, EXAMPLE, trials=1)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert np.random.random() == np.random.RandomState(5).random()
+
+
+def test_what_is_not_repeatable_is_refused():
+    source = np.random.default_rng(0)
+
+    def drawn(_, records):
+        return records[:, 0] + torch.from_numpy(source.random(len(records)))
+
+    curator, query = ask(drawn, None)
+    with pytest.raises(ScoreError, match="not repeatable"):
+        curator.evaluate(query)
+    curator.mark_probed(query)
+    with pytest.raises(ScoreError, match="not repeatable"):
+        curator.evaluate(query)
+    with pytest.raises(AssertionError, match="not repeatable"):
+        check_per_record(drawn, None, EXAMPLE)
+
+
+def test_every_model_is_tried_also_on_a_used_ledger(tmp_path):
+    """The first model is in evaluation mode, the second one was left in training mode."""
+    kept = {"ledger": str(tmp_path / "l.db"), "dataset": "d", "allow_repeated": False}
+    sound, wrong = Network(0.0).eval(), Network(0.0).train()
+    curator, query = ask(predicted, sound, **kept)
+    curator.release(query, GaussianMechanism(20.0))
+    again, _ = ask(predicted, sound, **kept)
+    written = curator.ledger.head().seq
+    zeros, _ = ask(predicted, sound, example=None)
+    for owner in (curator, again, zeros):
+        with pytest.raises(ScoreError, match="each record by itself"):
+            owner.evaluate(query.about(wrong))
+        owner.evaluate(query.about(sound))
+        with pytest.raises(ScoreError, match="each record by itself"):
+            owner.evaluate(CandidateScores(predicted, [sound, wrong], score_range=(-50.0, 50.0)))
+    assert curator.ledger.head().seq == written
+
+
+def test_every_query_tries_its_score_for_each_point():
+    curator, _ = ask(predicted, None)
+
+    def at(x, records):
+        return records[:, 0] if x[0] < 1 else records[:, 0] - records[:, 0].max()
+
+    with pytest.raises(ScoreError, match="each record by itself"):
+        curator.evaluate(QuantileUtilities(lambda _, r: r[:, 0] - r[:, 0].mean(), candidates=(0.0, 1.0), quantile=0.5))
+    points = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
+    with pytest.raises(ScoreError, match="each record by itself"):
+        curator.evaluate(ClippedGradient(at, points, weights=torch.ones(1, 2, dtype=torch.float64), clip=1.0))
+
+
+def test_a_pair_costs_few_calls():
+    calls = []
+
+    def counted(_, records):
+        calls.append(len(records))
+        return records[:, 0]
+
+    curator, query = ask(counted, None)
+    curator.evaluate(query)
+    calls.clear()
+    curator.evaluate(query)
+    assert calls == [len(EXAMPLE), 2, 2, 2, 2, len(RECORDS)]
+    assert math.isfinite(curator.release(query, GaussianMechanism(20.0)).value.item())
