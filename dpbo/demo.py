@@ -133,5 +133,5 @@ def run(options: argparse.Namespace) -> None:
     if options.plot:
         from dpbo.plots import plot_accuracies
 
-        picture = plot_accuracies(accuracies, title=f"Graduates, tuned at {statement.guarantee}")
+        picture = plot_accuracies(accuracies, title=f"Graduates, tuned at {statement.stated()}")
         picture.figure.savefig(options.plot, dpi=150)

@@ -41,9 +41,13 @@ from dpbo.queries.query import copy_mutable
 from dpbo.queries.score_evaluation import Score
 from dpbo.run_counts import StoppingRule, ThresholdStop
 from dpbo.space import Space
-from dpbo.validation import Name, Positive, between, checked
+from dpbo.validation import Name, Positive, between, checked, warn
 
 _PRIOR = (1.0, 1.0)
+_NO_PICKLE = (
+    "the best run's output cannot be pickled, so it does not leave: Selected.output is None. Its parameters and its score are released. "
+    "Let `train` return what pickle can copy, such as tensors, modules and estimators: no open files, locks or generators."
+)
 _drawn: weakref.WeakKeyDictionary[Curator, dict[str, tuple[int, Selected]]] = weakref.WeakKeyDictionary()
 
 
@@ -118,8 +122,11 @@ def private_selection(
         curator: owner of the records and of the ledger. Its accounting must be able to pay: `Planned` with this very `SelectionEvent`
             (`selection_event` makes it), `RDPFilter`, or, where all events of a run are pure, PureFilter and GDPFilter.
         train: `train(parameters) -> output`. Without `score` it returns `(output, number)`. A run fails if it raises an exception or the
-            number is not finite. The best run's output is released as it is, so it must hold nothing but what `base` pays for. A model
-            that Opacus trained holds gradients of single records: pass it through `dpbo.integrations.opacus.strip_opacus` here.
+            number is not finite, or if it draws by `Curator.hidden_draws` an answer that rests on data assumptions. The best run's output
+            is released, as a copy from its pickle, so it must hold nothing but what `base` pays for. A model that Opacus trained holds
+            gradients of single records: pass it through `dpbo.integrations.opacus.strip_opacus` here. Each run begins with fresh seeds and
+            finds numbers and settings of the process, and plain values of your own modules, objects and closures, as the first one did
+            (`dpbo.process_state` lists them); it must read nothing else that an earlier run left, and return no clock time or address.
         space: each run's parameters are drawn uniformly from it.
         run_count: distribution of the number of runs, or `ThresholdStop`, which releases the first run that reaches `threshold`.
         base: all events of `train`, in the ledger's adjacency; without `score` also those of the returned number. Empty if `train` reads
@@ -158,6 +165,8 @@ def private_selection(
         chosen = Selected(None, None, None)
         if best is not None:
             chosen = Selected(space.decode(best.x), best.x, None if best.failed else best.score, best.output)
+            if best.unpickled:
+                warn(_NO_PICKLE, UserWarning)
         _drawn.setdefault(curator, {})[name] = entry, chosen
     return _delivered(curator, space, name)
 
