@@ -89,7 +89,8 @@ def isolate_generators(entropy: Callable[[int], bytes]) -> Iterator[None]:
         seed_before = torch.initial_seed()
     try:
         with _generator:
-            torch.manual_seed(int.from_bytes(entropy(8), "little") >> 1)
+            seed_generators = torch.manual_seed if gpus or torch.backends.cuda.is_built() else torch.default_generator.manual_seed
+            seed_generators(int.from_bytes(entropy(8), "little") >> 1)  # torch keeps a traceback of each seed for GPUs that are not there
             np.random.seed(np.frombuffer(entropy(64), dtype="<u4"))
             random.seed(entropy(64))
         yield
@@ -97,7 +98,7 @@ def isolate_generators(entropy: Callable[[int], bytes]) -> Iterator[None]:
         with _generator:
             if gpus:
                 torch.cuda.set_rng_state_all(before[1])
-            else:  # GPUs were first used meanwhile, or will be later
+            elif torch.backends.cuda.is_built():  # GPUs were first used meanwhile, or will be later
                 torch.cuda.manual_seed_all(seed_before)
             torch.random.set_rng_state(before[0])
             np.random.set_state(before[2])

@@ -14,7 +14,8 @@ would show in a run's numbers which place in it the run had. Context variables t
 
 What may differ between runs, therefore: contents of lists, dicts and other objects of the caller, and of tensors and arrays; caches and
 lazily loaded libraries; counters in C, such as those of autograd's graph and of asyncio's tasks; memory addresses, the clock, files,
-devices and other processes. A private selection's statement lists it under the assumption `runs-hidden` or `runs-attested`.
+devices and other processes. A private selection's statement names it in the assumption `runs-hidden`. What other threads change
+meanwhile of the same names and settings is put back as well.
 
 A process for each run would put all of the caller's objects back as well. But a fork does not keep a GPU, OpenMP's threads hang in it, and
 everything else that runs notice in the caller's objects would be lost without a word.
@@ -28,7 +29,9 @@ import dataclasses
 import functools
 import itertools
 import logging
+import operator
 import os
+import pathlib
 import random
 import sys
 import tempfile
@@ -45,7 +48,7 @@ from dpbo.fingerprint import LIBRARIES, is_own
 from dpbo.isolation import isolate_generators, mute_warnings
 
 _IMMUTABLE = (int, bool, float, complex, str, bytes, tuple, frozenset, type(None), torch.dtype, torch.device)
-_NEXT = type(itertools.count().__next__)
+_NEXT: Any = type(itertools.count().__next__)
 _ABSENT = object()
 _CONTAINERS = (list, tuple, set, frozenset, collections.deque)
 _LONGEST = 1000  # of a container of the caller's that is searched for instances and generators
@@ -54,6 +57,18 @@ _BEYOND = 1 << 32  # more hooks than runs attach: later hooks on a released modu
 
 def _settable(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
+
+def _directory() -> str | None:
+    with contextlib.suppress(OSError):  # it was removed
+        return str(pathlib.Path.cwd())
+    return None
+
+
+def _set_directory(before: str | None) -> None:
+    if before is not None:
+        with contextlib.suppress(OSError):
+            os.chdir(before)
 
 
 def _environment() -> dict[str, str]:
@@ -87,7 +102,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (lambda: logging.root.manager.disable, logging.disable),
     _settable(sys, "stdout"),
     _settable(sys, "stderr"),
-    (os.getcwd, os.chdir),
+    (_directory, _set_directory),
     (_environment, _set_environment),
 )
 
@@ -100,11 +115,11 @@ class ProcessState:
     """
 
     def __init__(self, work: Callable[..., Any]) -> None:
-        self._numbers = list[tuple[Any, Any, list[tuple[str, int | None]]]]()
+        self._numbers = list[tuple[_Numbers, tuple[Any, ...]]]()
         self._counts = list[tuple[Any, str, Any, str]]()
         self._own = list[tuple[Any, dict[str, Any]]]()
         self._generators = dict[int, Any]()
-        self._known, self._holders = set[str](), dict[int, Any]()
+        self._known = set[str]()
         self._take_libraries()
         for holder in _holders_within(work, self._generators):
             before = dict(_names(holder))
@@ -114,21 +129,18 @@ class ProcessState:
         self._tables = [(table, table.copy()) for table in _shared_tables()]
 
     def _take_libraries(self) -> None:
-        """The numbers and counts of libraries, also of those that were loaded since the last call."""
-        for name, module in list(sys.modules.items()):
-            if name not in self._known:
-                self._known.add(name)
-                for holder, names in _numbered(name, module):
-                    if id(holder) not in self._holders:
-                        self._holders[id(holder)] = holder
-                        self._take(holder, names)
-
-    def _take(self, holder: Any, names: Iterable[str]) -> None:
-        held = _names(holder)
-        known = {name: held[name] for name in names if name in held}
-        self._numbers.append((holder, held, [(name, value) for name, value in known.items() if type(value) in (int, type(None))]))
-        self._take_counts(holder, known)
-        self._generators.update((id(value), value) for value in known.values() if _is_generator(value))
+        """The numbers, counts and generators of libraries, also of those that were loaded since the last call."""
+        loaded = dict(sys.modules)
+        if len(loaded) == len(self._known):
+            return
+        for name in loaded.keys() - self._known:
+            self._known.add(name)
+            numbers, others = _found_in(name, loaded[name])
+            self._numbers += [(each, each.now()) for each in numbers]
+            for holder, names in others:
+                held = {each: _names(holder).get(each) for each in names}
+                self._take_counts(holder, held)
+                self._generators.update((id(value), value) for value in held.values() if _is_generator(value))
 
     def _take_counts(self, holder: Any, names: dict[str, Any]) -> None:
         self._counts += [(holder, name, value, repr(_count_of(value))) for name, value in names.items() if _count_of(value) is not None]
@@ -151,26 +163,26 @@ class ProcessState:
 
     def restore(self) -> None:
         """Everything that was noted is as it was."""
-        for holder, held, numbers in self._numbers:
-            for name, number in numbers:
-                if (now := held.get(name)) is not number and type(now) is int:
-                    _put(holder, name, number)
-        for holder, before in self._own:
-            for name, now in list(_names(holder).items()):
-                changed = now is not before.get(name, _ABSENT)
-                if changed and (type(now) in _IMMUTABLE or _count_of(now) is not None):
-                    _put(holder, name, before.get(name, _ABSENT))
+        for numbers, before in self._numbers:
+            if numbers.moved(before):
+                numbers.put_back(before)
+        for holder, held in self._own:
+            names = dict(_names(holder))
+            for name in {**held, **names}:
+                was, now = held.get(name, _ABSENT), names.get(name, _ABSENT)
+                if now is not was and (now is _ABSENT or type(now) in _IMMUTABLE or _count_of(now) is not None):
+                    _put(holder, name, was)
         fresh = dict[int, Any]()
         for holder, name, value, text in self._counts:
             count = fresh.setdefault(id(_count_of(value)), _count_from(text))
             _put(holder, name, count.__next__ if type(value) is _NEXT else count)
-        for read, write, before in self._settings:
-            if read() != before:
-                write(before)
-        for table, before in self._tables:
-            if table != before:
+        for read, write, setting in self._settings:
+            if read() != setting:
+                write(setting)
+        for table, entries in self._tables:
+            if table != entries:
                 table.clear()
-                table.update(before)
+                table.update(entries)
         self._take_libraries()
 
     def leave(self) -> None:
@@ -179,28 +191,59 @@ class ProcessState:
         RemovableHandle.next_id += _BEYOND
 
 
-_scanned: dict[str, tuple[Any, int, list[tuple[Any, list[str]]]]] = {}
+class _Numbers:
+    """The whole numbers that a module or class binds, read at once: there are thousands, and each run looks at them."""
+
+    def __init__(self, holder: Any, names: list[str]) -> None:
+        self._holder, self._held, self._names = holder, _names(holder), names
+        self._read = operator.itemgetter(names[0], *names)  # of one name it would give no tuple
+
+    def now(self) -> tuple[Any, ...]:
+        """What the names are bound to, the first one twice; None where nothing is."""
+        return tuple(self._held.get(name) for name in (self._names[0], *self._names))
+
+    def moved(self, before: tuple[Any, ...]) -> bool:
+        """Whether something else is bound now."""
+        try:
+            return bool(self._read(self._held) != before)
+        except Exception:  # a name is unbound, or bound to what cannot be compared
+            return True
+
+    def put_back(self, before: tuple[Any, ...]) -> None:
+        """Binds them to these numbers again, except what is no whole number any more."""
+        for name, number in zip(self._names, before[1:], strict=True):
+            now = self._held.get(name)
+            if type(now) is type(number) is int and now != number:
+                _put(self._holder, name, number)
 
 
-def _numbered(name: str, module: Any) -> list[tuple[Any, list[str]]]:
-    """The module and its classes, each with its names of whole numbers, of None, of counts and of generators.
+_Found = tuple[list[_Numbers], list[tuple[Any, list[str]]]]
+_scanned: dict[str, tuple[Any, int, _Found]] = {}
+_first_met: dict[int, tuple[Any, str]] = {}
 
-    A module is searched again only where it has more names than at the last time: to search all takes a quarter of a second. Types are
-    compared by `type`, because `isinstance` would ask objects that a library loads or warns of when they are asked.
+
+def _found_in(name: str, module: Any) -> _Found:
+    """What a library's module and its classes bind to whole numbers, and the names of their counts and generators.
+
+    A module is searched again only where it has more names than at the last time: to search all takes a quarter of a second. A class is
+    searched where it was met first. Types are compared by `type`: objects that a library loads when asked would answer `isinstance`.
     """
-    namespace = getattr(module, "__dict__", None)
-    if not isinstance(namespace, dict) or _is_own(module):
-        return []
+    namespace = _attributes(module)
+    if not namespace or _is_own(module):
+        return [], []
     last = _scanned.get(name)
     if last is None or last[0] is not module or last[1] != len(namespace):
-        holders = [namespace, *dict.fromkeys(held for held in list(namespace.values()) if issubclass(type(held), type))]
-        kept = [(holder, [each for each, held in list(_names(holder).items()) if _counts_or_draws(held)]) for holder in holders]
-        _scanned[name] = last = module, len(namespace), [(holder, names) for holder, names in kept if names]
+        numbers, others = list[_Numbers](), list[tuple[Any, list[str]]]()
+        for holder in [namespace, *(held for held in list(namespace.values()) if issubclass(type(held), type))]:
+            if holder is not namespace and _first_met.setdefault(id(holder), (holder, name))[1] != name:
+                continue
+            held = list(_names(holder).items())
+            if ints := [each for each, value in held if type(value) is int]:
+                numbers.append(_Numbers(holder, ints))
+            if counts := [each for each, value in held if _count_of(value) is not None or _is_generator(value)]:
+                others.append((holder, counts))
+        _scanned[name] = last = module, len(namespace), (numbers, others)
     return last[2]
-
-
-def _counts_or_draws(value: Any) -> bool:
-    return type(value) in (int, type(None)) or _count_of(value) is not None or _is_generator(value)
 
 
 class _Globals:
@@ -264,7 +307,7 @@ def _parts(thing: Any) -> Iterable[Any]:
 
 def _is_own(module: Any) -> bool:
     """Whether a module is the caller's own."""
-    file = getattr(module, "__file__", None)
+    file = _attributes(module).get("__file__")
     return module is sys.modules.get("__main__") or (isinstance(file, str) and not file.startswith(LIBRARIES))
 
 

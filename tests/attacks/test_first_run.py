@@ -33,7 +33,9 @@ from dpbo.run_counts import FixedRuns
 
 pytestmark = pytest.mark.attack("A32")
 SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0))
-SETTINGS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(1e4, 1e-6)}
+SETTINGS: dict[str, Any] = {
+    "unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(1e4, 1e-6), "allow_repeated": True,
+}  # fmt: skip
 BASE = (GaussianEvent(1000.0),)
 CALLS = 0
 NUMBERS = itertools.count()
@@ -114,7 +116,7 @@ def filters_of_warnings() -> int:
 def function_number() -> Any:
     class Own(torch.autograd.Function): ...
 
-    return Own._autograd_function_id  # type: ignore[attr-defined]
+    return Own._backward_cls._autograd_function_id  # type: ignore[attr-defined]
 
 
 def finaliser() -> Any:
@@ -131,7 +133,7 @@ def errors_of_numpy() -> Any:
 
 def of_threads() -> Any:
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return threading.Thread().name, pool._thread_name_prefix  # type: ignore[attr-defined]
+        return threading.Thread().name, pool._thread_name_prefix
 
 
 KINDS: dict[str, Callable[[], Any]] = {
@@ -194,7 +196,8 @@ def test_the_winner_is_the_same_to_the_bit_wherever_it_stands(kind: str) -> None
 def _begins_afresh() -> tuple[bool, ...]:
     """Whether the streams stand at their beginning."""
     again = torch.rand(4, generator=torch.Generator().manual_seed(torch.initial_seed()))
-    numpy, python, names = np.random.get_state(), random.getstate(), tempfile._get_candidate_names().rng.getstate()  # type: ignore[attr-defined]
+    numpy: Any = np.random.get_state()
+    python, names = random.getstate(), tempfile._get_candidate_names().rng.getstate()  # type: ignore[attr-defined]
     return torch.equal(torch.rand(4), again), numpy[2] == python[1][-1] == names[1][-1] == 624
 
 
@@ -209,25 +212,26 @@ def test_every_run_begins_a_stream_of_its_own() -> None:
         seen.append((afresh, (*drawn, *torch.rand(2, generator=TORCH).tolist())))
         return None
 
-    before = NUMPY.bit_generator.state, PYTHON.getstate(), TORCH.get_state(), OLD_NUMPY.get_state()[2]
+    before = NUMPY.bit_generator.state, PYTHON.getstate(), TORCH.get_state(), OLD_NUMPY.get_state(legacy=False)
     winner(read, 3, 5)
     assert [all(afresh) for afresh, _ in seen] == [True] * 5
     assert len({number for _, drawn in seen for number in drawn}) == 5 * len(seen[0][1])
-    after = NUMPY.bit_generator.state, PYTHON.getstate(), TORCH.get_state(), OLD_NUMPY.get_state()[2]
+    after = NUMPY.bit_generator.state, PYTHON.getstate(), TORCH.get_state(), OLD_NUMPY.get_state(legacy=False)
     assert fingerprint(before, detail="content") == fingerprint(after, detail="content")
 
 
 def _numbers() -> Iterator[tuple[str, Any]]:
     """Every plain number, text and count that a module or one of its classes binds, and those of objects bound there."""
-    plain, bound = (int, bool, str, bytes, type(None)), type(itertools.count().__next__)
+    plain = int, bool, str, bytes, type(None)
+    bound: Any = type(itertools.count().__next__)
 
     def named(place: str, names: Any, deeper: bool) -> Iterator[tuple[str, Any]]:
         for name, held in list(names.items()):
             where = f"{place}.{name}"
             if type(held) in plain:
                 yield where, held
-            elif type(held) is itertools.count or (type(held) is bound and type(held.__self__) is itertools.count):
-                yield where, int(repr(held if type(held) is itertools.count else held.__self__)[6:-1].partition(",")[0])
+            elif type(count := held.__self__ if type(held) is bound else held) is itertools.count:
+                yield where, int(repr(count)[6:-1].partition(",")[0])
             elif deeper and not issubclass(type(held), (type, types.ModuleType, types.FunctionType)):
                 try:
                     attributes = object.__getattribute__(held, "__dict__")
