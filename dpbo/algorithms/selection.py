@@ -36,6 +36,7 @@ from dpbo.errors import InputError, ReleaseLost
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.fingerprint import describe_space
 from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.process_state import ProcessState
 from dpbo.queries.clipped import ClippedMean, ScoreRanges
 from dpbo.queries.query import copy_mutable
 from dpbo.queries.score_evaluation import Score
@@ -153,6 +154,7 @@ def private_selection(
         raise InputError("threshold", threshold, "a finite number with ThresholdStop, and omitted otherwise")
     event = selection_event(curator, run_count=run_count, base=base, score=score, spread=_PRIOR if adaptive is None else adaptive.spread)
     terms = _terms(curator, run_count, space, base, score, threshold, pad_to)
+    ProcessState(train)  # an object of the caller's that hinders it does so before anything is charged
     curator.bind(name, {}, begun=name in curator.ledger.used())
     charged = curator.reserve(name, event, slots=1, terms=terms)  # as the ledger has it
     if curator.ledger.used()[name] == 0:
