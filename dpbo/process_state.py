@@ -45,7 +45,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from dpbo.fingerprint import LIBRARIES, is_own
-from dpbo.isolation import isolate_generators, mute_warnings
+from dpbo.isolation import in_hidden_run, isolate_generators, mute_warnings
 
 _IMMUTABLE = (int, bool, float, complex, str, bytes, tuple, frozenset, type(None), torch.dtype, torch.device)
 _NEXT: Any = type(itertools.count().__next__)
@@ -155,7 +155,9 @@ class ProcessState:
             with isolate_generators(entropy), mute_warnings():  # which also forgets the warnings that each module has shown
                 for generator, _ in kept:
                     _seed(generator, entropy)
-                yield contextvars.copy_context().run
+                context = contextvars.copy_context()
+                context.run(in_hidden_run.set, True)
+                yield context.run
         finally:
             vars(tempfile)["_name_sequence"] = names
             for generator, state in kept:

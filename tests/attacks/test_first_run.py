@@ -5,6 +5,7 @@ stream and one counter told 12 of 12 places.
 """
 
 import concurrent.futures
+import contextlib
 import itertools
 import random
 import sys
@@ -25,10 +26,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
-from dpbo.accounting import Planned
+from dpbo.accounting import Planned, RDPFilter
 from dpbo.algorithms import hidden_runs, private_selection
+from dpbo.errors import LedgerError
 from dpbo.events import GaussianEvent, SelectionEvent
 from dpbo.fingerprint import fingerprint
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.queries import ClippedMean
 from dpbo.run_counts import FixedRuns
 
 pytestmark = pytest.mark.attack("A32")
@@ -218,6 +222,29 @@ def test_every_run_begins_a_stream_of_its_own() -> None:
     assert len({number for _, drawn in seen for number in drawn}) == 5 * len(seen[0][1])
     after = NUMPY.bit_generator.state, PYTHON.getstate(), TORCH.get_state(), OLD_NUMPY.get_state(legacy=False)
     assert fingerprint(before, detail="content") == fingerprint(after, detail="content")
+
+
+def test_no_run_leaves_a_record_in_a_ledger() -> None:
+    """Each run that released would have left its own charge beside the selection's: their number is the number of runs."""
+    law, refused = FixedRuns(4), list[bool]()
+    curator = Curator(torch.zeros(50), **SETTINGS, accounting=RDPFilter(16.0))
+    question = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
+
+    def train(_: dict[str, Any]) -> tuple[Any, float]:
+        own = Curator.rehearsal(torch.ones(50), **SETTINGS)
+        own.release(question, GaussianMechanism(100.0))
+        for act in (lambda: curator.release(question, GaussianMechanism(100.0)), lambda: curator.assume("mine")):
+            with contextlib.suppress(LedgerError):
+                act()
+                refused.append(False)
+                continue
+            refused.append(True)
+        return None, 0.5
+
+    private_selection(curator, train, space=SPACE, run_count=law, base=BASE)
+    assert refused == [True] * 8
+    assert [record.kind for record in curator.ledger.records()].count("charge") == 1
+    curator.release(question, GaussianMechanism(100.0))
 
 
 def _numbers() -> Iterator[tuple[str, Any]]:

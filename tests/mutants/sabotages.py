@@ -620,6 +620,13 @@ SABOTAGES = (
         test="tests/attacks/test_holes_statements.py::test_a_hidden_run_draws_nothing_that_the_statement_would_have_to_name[exact]",
     ),
     Sabotage(
+        "a hidden run writes to the ledger",
+        "curator/ledger.py",
+        old="        if in_hidden_run.get() and (self.storage.persistent or not self._made_in_hidden_run):\n",
+        new="        if False:\n",
+        test="tests/attacks/test_first_run.py::test_no_run_leaves_a_record_in_a_ledger",
+    ),
+    Sabotage(
         "a hidden run's score is not noised",
         "curator/curator.py",
         old="        _, value, _ = self._noised(query, outcome, law, mechanism)\n",
