@@ -9,7 +9,6 @@
 
 import collections
 import contextlib
-import contextvars
 import ctypes
 import os
 import random
@@ -29,7 +28,6 @@ _filters = threading.Lock()
 _generator = threading.RLock()
 _muting: collections.defaultdict[type[Warning], set[object]] = collections.defaultdict(set)
 _watched = threading.local()
-in_hidden_run = contextvars.ContextVar("in_hidden_run", default=False)  # set while a run of a private selection works
 
 
 @contextlib.contextmanager

@@ -45,13 +45,15 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from dpbo.fingerprint import LIBRARIES, is_own
-from dpbo.isolation import in_hidden_run, isolate_generators, mute_warnings
+from dpbo.hidden_run import in_hidden_run
+from dpbo.isolation import isolate_generators, mute_warnings
 
 _IMMUTABLE = (int, bool, float, complex, str, bytes, tuple, frozenset, type(None), torch.dtype, torch.device)
 _NEXT: Any = type(itertools.count().__next__)
 _ABSENT = object()
 _CONTAINERS = (list, tuple, set, frozenset, collections.deque)
 _LONGEST = 1000  # of a container of the caller's that is searched for instances and generators
+_GLOBAL_GENERATORS = {id(torch.default_generator), id(vars(random)["_inst"]), id(vars(np.random.mtrand)["_rand"])}  # isolate_generators
 _BEYOND = 1 << 32  # more hooks than runs attach: later hooks on a released module must not take the numbers of its own
 
 
@@ -370,7 +372,9 @@ def _shared_tables() -> list[Any]:
 
 
 def _is_generator(value: Any) -> bool:
-    """Whether it is a generator whose seeding is known: of exactly these types, and of numpy's own bit generators."""
+    """Whether it is a generator, except the global ones. How it is seeded must be known: exactly these types, numpy's own bit generators."""
+    if id(value) in _GLOBAL_GENERATORS:
+        return False
     if type(value) is np.random.Generator:
         return type(value.bit_generator).__module__.startswith("numpy.random.")
     return type(value) in (torch.Generator, np.random.RandomState, random.Random)

@@ -26,7 +26,7 @@ from dpbo.curator.chain import Chain, Record, Reservation, State, dump, link, na
 from dpbo.curator.storage import Storage, Taken, append, table
 from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch
 from dpbo.events import Event
-from dpbo.isolation import in_hidden_run
+from dpbo.hidden_run import in_hidden_run
 from dpbo.validation import Count, Within, checked, require_json
 
 _LOG = logging.getLogger(__name__)

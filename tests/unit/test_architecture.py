@@ -20,7 +20,20 @@ from tests.contracts.test_copies import CASES
 ROOT = pathlib.Path(dpbo.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = [  # a folder or file may import from its own line and the lines above it
-    {"errors", "validation", "_mpmath", "run_counts", "events", "_opacus", "isolation", "fingerprint", "process_state", "notebook", "progress"},
+    {
+        "errors",
+        "validation",
+        "_mpmath",
+        "run_counts",
+        "events",
+        "_opacus",
+        "isolation",
+        "fingerprint",
+        "process_state",
+        "hidden_run",
+        "notebook",
+        "progress",
+    },
     {"privacy", "statement"},
     {"accounting", "queries", "mechanisms", "release"},
     {"space"},
