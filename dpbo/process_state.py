@@ -4,8 +4,8 @@
 
 - whole numbers and `itertools.count` objects that a module or a class of a library binds to a name. Counters are among them, such as
   torch's number of the next hook, threads' and processes' names; the others are constants.
-- what the caller's own modules, classes, instances and closures bind to a name, as far as `work` reaches them, where it is immutable or
-  an `itertools.count`. Names that appear are removed.
+- what the caller's own modules, classes, instances and closures bind to a name, as far as `work` reaches them, where it is immutable, an
+  `itertools.count`, or an iterator of a list, tuple, text or range. Names that appear are removed.
 - settings of the process (`_SETTINGS`), among them the filters of warnings, and the hooks for all modules and optimizers of torch.
 
 Each run has generators that are seeded from the operating system: the global ones of torch, numpy and Python, those that names above are
@@ -25,6 +25,7 @@ import ast
 import collections
 import contextlib
 import contextvars
+import copy
 import dataclasses
 import functools
 import itertools
@@ -50,6 +51,8 @@ from dpbo.isolation import isolate_generators, mute_warnings
 
 _IMMUTABLE = (int, bool, float, complex, str, bytes, tuple, frozenset, type(None), torch.dtype, torch.device)
 _NEXT: Any = type(itertools.count().__next__)
+_ITERATED: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 70))
+_ITERATORS = tuple(type(iter(kind)) for kind in _ITERATED)
 _ABSENT = object()
 _CONTAINERS = (list, tuple, set, frozenset, collections.deque)
 _LONGEST = 1000  # of a container of the caller's that is searched for instances and generators
@@ -118,7 +121,7 @@ class ProcessState:
 
     def __init__(self, work: Callable[..., Any]) -> None:
         self._numbers = list[tuple[_Numbers, tuple[Any, ...]]]()
-        self._counts = list[tuple[Any, str, Any, str]]()
+        self._moving = list[tuple[Any, str, Any]]()
         self._own = list[tuple[Any, dict[str, Any]]]()
         self._generators = dict[int, Any]()
         self._known = set[str]()
@@ -126,7 +129,7 @@ class ProcessState:
         for holder in _holders_within(work, self._generators):
             before = dict(_names(holder))
             self._own.append((holder, before))
-            self._take_counts(holder, before)
+            self._moving += [(holder, name, value) for name, value in before.items() if _moves(value)]
         self._settings = [(read, write, read()) for read, write in _SETTINGS]
         self._tables = [(table, table.copy()) for table in _shared_tables()]
 
@@ -141,11 +144,8 @@ class ProcessState:
             self._numbers += [(each, each.now()) for each in numbers]
             for holder, names in others:
                 held = {each: _names(holder).get(each) for each in names}
-                self._take_counts(holder, held)
+                self._moving += [(holder, each, value) for each, value in held.items() if _moves(value)]
                 self._generators.update((id(value), value) for value in held.values() if _is_generator(value))
-
-    def _take_counts(self, holder: Any, names: dict[str, Any]) -> None:
-        self._counts += [(holder, name, value, repr(_count_of(value))) for name, value in names.items() if _count_of(value) is not None]
 
     @contextlib.contextmanager
     def first_run(self, entropy: Callable[[int], bytes]) -> Iterator[Callable[..., Any]]:
@@ -174,12 +174,11 @@ class ProcessState:
             names = dict(_names(holder))
             for name in {**held, **names}:
                 was, now = held.get(name, _ABSENT), names.get(name, _ABSENT)
-                if now is not was and (now is _ABSENT or type(now) in _IMMUTABLE or _count_of(now) is not None):
+                if now is not was and (now is _ABSENT or type(now) in _IMMUTABLE or _moves(now)):
                     _put(holder, name, was)
-        fresh = dict[int, Any]()
-        for holder, name, value, text in self._counts:
-            count = fresh.setdefault(id(_count_of(value)), _count_from(text))
-            _put(holder, name, count.__next__ if type(value) is _NEXT else count)
+        renewed = dict[int, Any]()
+        for holder, name, value in self._moving:  # runs move copies, never the object itself
+            _put(holder, name, _renewed(value, renewed))
         for read, write, setting in self._settings:
             if read() != setting:
                 write(setting)
@@ -192,6 +191,8 @@ class ProcessState:
     def leave(self) -> None:
         """`restore`, at the end. Hooks go on with numbers that no run has used, so that they replace none of a released module."""
         self.restore()
+        for holder, name, value in self._moving:
+            _put(holder, name, value)
         RemovableHandle.next_id += _BEYOND
 
 
@@ -244,8 +245,8 @@ def _found_in(name: str, module: Any) -> _Found:
             held = list(_names(holder).items())
             if ints := [each for each, value in held if type(value) is int]:
                 numbers.append(_Numbers(holder, ints))
-            if counts := [each for each, value in held if _count_of(value) is not None or _is_generator(value)]:
-                others.append((holder, counts))
+            if names := [each for each, value in held if _is_count(value) or _is_generator(value)]:
+                others.append((holder, names))
         _scanned[name] = last = module, len(namespace), (numbers, others)
     return last[2]
 
@@ -352,15 +353,25 @@ def _put(holder: Any, name: str, value: Any) -> None:
         type.__setattr__(holder, name, value)
 
 
-def _count_of(value: Any) -> Any:
-    """The `itertools.count` that a value is, or takes numbers from; else None."""
+def _is_count(value: Any) -> bool:
+    """Whether a value is an `itertools.count` of numbers, or what takes the next number from one."""
+    count = value.__self__ if type(value) is _NEXT else value
+    return type(count) is itertools.count and repr(count).replace(".", "").replace("-", "")[6:-1].replace(", ", "").isdigit()
+
+
+def _moves(value: Any) -> bool:
+    """Whether a value is a count or an iterator, which whoever takes a number from it moves."""
+    return type(value) in _ITERATORS or _is_count(value)
+
+
+def _renewed(value: Any, renewed: dict[int, Any]) -> Any:
+    """A copy that stands where the count or iterator stands. One copy for all names of it, kept in `renewed`."""
     if type(value) is _NEXT:
-        value = value.__self__
-    return value if type(value) is itertools.count else None
-
-
-def _count_from(text: str) -> Any:
-    return itertools.count(*ast.literal_eval(f"[{text.removeprefix('count(').removesuffix(')')}]"))
+        return _renewed(value.__self__, renewed).__next__
+    if id(value) not in renewed:
+        is_count = type(value) is itertools.count  # which Python 3.14 does not copy
+        renewed[id(value)] = itertools.count(*ast.literal_eval(f"[{repr(value)[6:-1]}]")) if is_count else copy.copy(value)
+    return renewed[id(value)]
 
 
 def _shared_tables() -> list[Any]:
@@ -372,7 +383,7 @@ def _shared_tables() -> list[Any]:
 
 
 def _is_generator(value: Any) -> bool:
-    """Whether it is a generator, except the global ones. How it is seeded must be known: exactly these types, numpy's own bit generators."""
+    """Whether it is a generator, except the global ones. Exactly these types, and numpy's own bit generators, are known to take seeds."""
     if id(value) in _GLOBAL_GENERATORS:
         return False
     if type(value) is np.random.Generator:

@@ -155,6 +155,7 @@ def _largest(work: Any, space: Space, count: int, entropy: Entropy, proposals: P
 
 
 def _run(work: Any, space: Space, x: torch.Tensor, state: ProcessState) -> Run:
+    gc.collect()  # weak references show what an earlier run left
     with state.first_run(system_entropy) as alone:
         return alone(_outcome, work, space.decode(x), x)
 
@@ -171,14 +172,17 @@ def _outcome(work: Any, parameters: dict[str, Any], x: torch.Tensor) -> Run:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles functions, classes and modules by reference: they are code, and those of a notebook or of a function have no name."""
+    """Pickles functions, classes and modules by reference: they are code, and those of a notebook or of a function have no name.
+
+    Except functions that close over something of the run.
+    """
 
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
         self.code = list[Any]()
 
     def persistent_id(self, thing: Any) -> int | None:
-        if not isinstance(thing, (types.FunctionType, types.ModuleType, type)):
+        if not isinstance(thing, (types.FunctionType, types.ModuleType, type)) or getattr(thing, "__closure__", None):
             return None
         self.code.append(thing)
         return len(self.code) - 1

@@ -43,6 +43,7 @@ SETTINGS: dict[str, Any] = {
 BASE = (GaussianEvent(1000.0),)
 CALLS = 0
 NUMBERS = itertools.count()
+SEEDS = iter(range(100))
 NUMPY, OLD_NUMPY = np.random.default_rng(0), np.random.RandomState(0)
 TORCH, PYTHON = torch.Generator().manual_seed(0), random.Random(0)
 
@@ -123,6 +124,12 @@ def function_number() -> Any:
     return Own._backward_cls._autograd_function_id  # type: ignore[attr-defined]
 
 
+def subclasses() -> int:
+    class Own(nn.Module): ...
+
+    return len(nn.Module.__subclasses__())
+
+
 def finaliser() -> Any:
     made = weakref.finalize(Counting, print)
     made.atexit = False
@@ -153,6 +160,8 @@ KINDS: dict[str, Callable[[], Any]] = {
     "own function": own_attribute,
     "own closure": in_closure(),
     "own count": lambda: next(NUMBERS),
+    "own list of seeds": lambda: next(SEEDS),
+    "subclasses": subclasses,
     "default dtype": default_dtype,
     "numpy's errors": errors_of_numpy,
     "filters of warnings": filters_of_warnings,
@@ -166,7 +175,12 @@ KINDS: dict[str, Callable[[], Any]] = {
 }
 
 
-STEPPED = "number of a hook", "global hook", "finaliser"  # a selection begins at other numbers than the one before, whatever its runs did
+STEPPED = (
+    "number of a hook",
+    "global hook",
+    "finaliser",
+    "subclasses",
+)  # a selection begins at other numbers than the one before, whatever its runs did
 
 
 def winner(read: Callable[[], Any], place: int, runs: int, seen: list[Any] | None = None) -> Any:

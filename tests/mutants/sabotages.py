@@ -566,8 +566,8 @@ SABOTAGES = (
     Sabotage(
         "counts go on from run to run",
         "process_state.py",
-        old="        for holder, name, value, text in self._counts:\n",
-        new="        for holder, name, value, text in ():\n",
+        old="            _put(holder, name, _renewed(value, renewed))\n",
+        new="            pass\n",
         test="tests/attacks/test_first_run.py::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[threads]",
     ),
     Sabotage(
@@ -618,6 +618,13 @@ SABOTAGES = (
         old="        if _conditions_of(query) or query.release_event(mechanism.event(), self.adjacency).free:\n",
         new="        if _conditions_of(query):\n",
         test="tests/attacks/test_holes_statements.py::test_a_hidden_run_draws_nothing_that_the_statement_would_have_to_name[exact]",
+    ),
+    Sabotage(
+        "a hidden run finds what earlier ones left for the collector",
+        "algorithms/hidden_runs.py",
+        old="    gc.collect()  # weak references show what an earlier run left\n",
+        new="",
+        test="tests/attacks/test_first_run.py::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[subclasses]",
     ),
     Sabotage(
         "a hidden run writes to the ledger",
