@@ -136,8 +136,6 @@ class ProcessState:
     def _take_libraries(self) -> None:
         """The numbers, counts and generators of libraries, also of those that were loaded since the last call."""
         loaded = dict(sys.modules)
-        if len(loaded) == len(self._known):
-            return
         for name in loaded.keys() - self._known:
             self._known.add(name)
             numbers, others = _found_in(name, loaded[name])

@@ -123,7 +123,7 @@ def private_selection(
         curator: owner of the records and of the ledger. Its accounting must be able to pay: `Planned` with this very `SelectionEvent`
             (`selection_event` makes it), `RDPFilter`, or, where all events of a run are pure, PureFilter and GDPFilter.
         train: `train(parameters) -> output`. Without `score` it returns `(output, number)`. A run fails if it raises an exception or the
-            number is not finite, or if it draws by `Curator.hidden_draws` an answer that rests on data assumptions. The best run's output
+            number is not finite, if it draws by `Curator.hidden_draws` an answer that rests on data assumptions, or if it writes to a ledger. The best run's output
             is released, as a copy from its pickle, so it must hold nothing but what `base` pays for. A model that Opacus trained holds
             gradients of single records: pass it through `dpbo.integrations.opacus.strip_opacus` here. Each run begins with fresh seeds and
             finds numbers and settings of the process, and plain values of your own modules, objects and closures, as the first one did

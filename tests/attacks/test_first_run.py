@@ -31,6 +31,7 @@ from dpbo.algorithms import hidden_runs, private_selection
 from dpbo.errors import LedgerError
 from dpbo.events import GaussianEvent, SelectionEvent
 from dpbo.fingerprint import fingerprint
+from dpbo.integrations.opacus import DPSGDConfig, Session, plan_tuning, tune
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.run_counts import FixedRuns
@@ -259,6 +260,40 @@ def test_no_run_leaves_a_record_in_a_ledger() -> None:
     assert refused == [True] * 8
     assert [record.kind for record in curator.ledger.records()].count("charge") == 1
     curator.release(question, GaussianMechanism(100.0))
+
+
+@pytest.mark.deep  # its plan takes the accountant seconds
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+def test_no_model_that_tune_trains_tells_its_place() -> None:
+    """A frozen layer and a buffer were pieces of one stream, and the number of a hook counted on: 12 of 12 places each."""
+    seen = list[tuple[Any, ...]]()
+
+    def fit(_: dict[str, Any], session: Session) -> nn.Module:
+        afresh, number = _begins_afresh(), with_hook()
+        net = nn.Linear(4, 2)
+        trained, optimizer, batches = session.make_private(net, torch.optim.SGD(net.parameters(), lr=0.1), max_grad_norm=1.0)
+        for rows, labels in batches:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(trained(rows), labels).backward()
+            optimizer.step()
+        seen.append((afresh, number, torch.rand(8).tolist()))
+        return trained
+
+    rows = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+    labels = (rows[:, 0] > 0).long()
+    training = TensorDataset(rows[:300], labels[:300])
+    config = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=5, batch_size=60)
+    plan = plan_tuning(Budget(4.0, 1e-5), config, runs=4, validation=200, run_count=FixedRuns(4))["selection"]
+    validation = rows[300:], labels[300:]
+    tune(fit, _right, training=training, validation=validation, space=SPACE, plan=plan, try_first=False)
+    assert [all(afresh) for afresh, _, _ in seen] == [True] * 4
+    assert len({str(number) for _, number, _ in seen}) == 1
+    assert len({str(drawn) for _, _, drawn in seen}) == 4
+
+
+def _right(model: Any, records: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return (model(records[0]).argmax(1) == records[1]).double()
 
 
 def _numbers() -> Iterator[tuple[str, Any]]:
