@@ -1,4 +1,7 @@
-"""Whether this code runs within a run of a private selection, which must leave no trace. A module of its own: ledgers load no torch."""
+"""Whether this code runs within a run of a private selection, which must leave no trace.
+
+A module of its own: ledgers load no torch.
+"""
 
 import contextvars
 

@@ -90,7 +90,8 @@ def isolate_generators(entropy: Callable[[int], bytes]) -> Iterator[None]:
     try:
         with _generator:
             seed_generators = torch.manual_seed if gpus or torch.backends.cuda.is_built() else torch.default_generator.manual_seed
-            seed_generators(int.from_bytes(entropy(8), "little") >> 1)  # torch keeps a traceback of each seed for GPUs that are not there
+            # torch keeps a traceback of each seed for GPUs that are not there.
+            seed_generators(int.from_bytes(entropy(8), "little") >> 1)
             np.random.seed(np.frombuffer(entropy(64), dtype="<u4"))
             random.seed(entropy(64))
         yield

@@ -1,24 +1,30 @@
-"""What a process remembers from one piece of work to the next, and how a later piece of work begins as the first one did.
+"""What a process remembers between runs, and how a later run begins as the first one did.
 
 `ProcessState(work)` notes, and puts back before each run and at the end:
 
-- whole numbers and `itertools.count` objects that a module or a class of a library binds to a name. Counters are among them, such as
-  torch's number of the next hook, threads' and processes' names; the others are constants.
-- what the caller's own modules, classes, instances and closures bind to a name, as far as `work` reaches them, where it is immutable, an
-  `itertools.count`, or an iterator of a list, tuple, text or range. Names that appear are removed.
-- settings of the process (`_SETTINGS`), among them the filters of warnings, and the hooks for all modules and optimizers of torch.
+- whole numbers and `itertools.count` objects that a module or a class of a library binds to a name.
+  Counters are among them, such as torch's number of the next hook, threads' and processes' names;
+  the others are constants.
+- what the caller's own modules, classes, instances and closures bind to a name, as far as `work`
+  reaches them, where it is immutable, an `itertools.count`, or an iterator of a list, tuple, text
+  or range. Names that appear are removed.
+- settings of the process (`_SETTINGS`), among them the filters of warnings, and the hooks for all
+  modules and optimizers of torch.
 
-Each run has generators that are seeded from the operating system: the global ones of torch, numpy and Python, those that names above are
-bound to, and that of temporary files' names. Equal seeds would make the noise of several runs one noise; one stream for all of them
-would show in a run's numbers which place in it the run had. Context variables that a run sets are lost with it.
+Each run has generators that are seeded from the operating system: the global ones of torch, numpy
+and Python, those that names above are bound to, and that of temporary files' names. Equal seeds
+would make the noise of several runs one noise; one stream for all of them would show in a run's
+numbers which place in it the run had. Context variables that a run sets are lost with it.
 
-What may differ between runs, therefore: contents of lists, dicts and other objects of the caller, and of tensors and arrays; caches and
-lazily loaded libraries; counters in C, such as those of autograd's graph and of asyncio's tasks; memory addresses, the clock, files,
-devices and other processes. A private selection's statement names it in the assumption `runs-hidden`. What other threads change
-meanwhile of the same names and settings is put back as well.
+What may differ between runs, therefore: contents of lists, dicts and other objects of the caller,
+and of tensors and arrays; caches and lazily loaded libraries; counters in C, such as those of
+autograd's graph and of asyncio's tasks; memory addresses, the clock, files, devices and other
+processes. A private selection's statement names it in the assumption `runs-hidden`. What other
+threads change meanwhile of the same names and settings is put back as well.
 
-A process for each run would put all of the caller's objects back as well. But a fork does not keep a GPU, OpenMP's threads hang in it, and
-everything else that runs notice in the caller's objects would be lost without a word.
+A process for each run would put all of the caller's objects back as well. But a fork does not keep
+a GPU, OpenMP's threads hang in it, and everything else that runs notice in the caller's objects
+would be lost without a word.
 """
 
 import ast
@@ -55,9 +61,12 @@ _ITERATED: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 70))
 _ITERATORS = tuple(type(iter(kind)) for kind in _ITERATED)
 _ABSENT = object()
 _CONTAINERS = (list, tuple, set, frozenset, collections.deque)
-_LONGEST = 1000  # of a container of the caller's that is searched for instances and generators
-_GLOBAL_GENERATORS = {id(torch.default_generator), id(vars(random)["_inst"]), id(vars(np.random.mtrand)["_rand"])}  # isolate_generators
-_BEYOND = 1 << 32  # more hooks than runs attach: later hooks on a released module must not take the numbers of its own
+# The longest container of the caller's that is searched for instances and generators.
+_LONGEST = 1000
+# `isolate_generators` seeds these.
+_GLOBAL_GENERATORS = {id(torch.default_generator), id(vars(random)["_inst"]), id(vars(np.random.mtrand)["_rand"])}
+# More hooks than runs attach: later hooks on a released module must not take the numbers of its own.
+_BEYOND = 1 << 32
 
 
 def _settable(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
@@ -65,7 +74,8 @@ def _settable(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any],
 
 
 def _directory() -> str | None:
-    with contextlib.suppress(OSError):  # it was removed
+    # The directory may have been removed.
+    with contextlib.suppress(OSError):
         return str(pathlib.Path.cwd())
     return None
 
@@ -134,7 +144,7 @@ class ProcessState:
         self._tables = [(table, table.copy()) for table in _shared_tables()]
 
     def _take_libraries(self) -> None:
-        """The numbers, counts and generators of libraries, also of those that were loaded since the last call."""
+        """The numbers, counts and generators of the libraries loaded since the last call."""
         loaded = dict(sys.modules)
         for name in loaded.keys() - self._known:
             self._known.add(name)
@@ -147,12 +157,16 @@ class ProcessState:
 
     @contextlib.contextmanager
     def first_run(self, entropy: Callable[[int], bytes]) -> Iterator[Callable[..., Any]]:
-        """Puts the state back, and seeds all generators from `entropy` meanwhile. Gives what calls a function with its own context."""
+        """Puts the state back, and seeds all generators from `entropy` meanwhile.
+
+        Gives what calls a function with its own context.
+        """
         self.restore()
         kept = [(generator, _state_of(generator)) for generator in self._generators.values()]
         names, vars(tempfile)["_name_sequence"] = vars(tempfile)["_name_sequence"], None
         try:
-            with isolate_generators(entropy), mute_warnings():  # which also forgets the warnings that each module has shown
+            # Muting also forgets which warnings each module has shown.
+            with isolate_generators(entropy), mute_warnings():
                 for generator, _ in kept:
                     _seed(generator, entropy)
                 context = contextvars.copy_context()
@@ -175,7 +189,8 @@ class ProcessState:
                 if now is not was and (now is _ABSENT or type(now) in _IMMUTABLE or _moves(now)):
                     _put(holder, name, was)
         renewed = dict[int, Any]()
-        for holder, name, value in self._moving:  # runs move copies, never the object itself
+        # Runs move copies, never the object itself.
+        for holder, name, value in self._moving:
             _put(holder, name, _renewed(value, renewed))
         for read, write, setting in self._settings:
             if read() != setting:
@@ -187,7 +202,11 @@ class ProcessState:
         self._take_libraries()
 
     def leave(self) -> None:
-        """`restore`, at the end. Hooks go on with numbers that no run has used, so that they replace none of a released module."""
+        """`restore`, at the end.
+
+        Hooks go on with numbers that no run has used, so that they replace none of a released
+        module.
+        """
         self.restore()
         for holder, name, value in self._moving:
             _put(holder, name, value)
@@ -195,11 +214,15 @@ class ProcessState:
 
 
 class _Numbers:
-    """The whole numbers that a module or class binds, read at once: there are thousands, and each run looks at them."""
+    """The whole numbers that a module or class binds.
+
+    They are read at once, because there are thousands, and each run looks at them.
+    """
 
     def __init__(self, holder: Any, names: list[str]) -> None:
         self._holder, self._held, self._names = holder, _names(holder), names
-        self._read = operator.itemgetter(names[0], *names)  # of one name it would give no tuple
+        # The first name twice: of one name alone the getter would give no tuple.
+        self._read = operator.itemgetter(names[0], *names)
 
     def now(self) -> tuple[Any, ...]:
         """What the names are bound to, the first one twice; None where nothing is."""
@@ -209,7 +232,8 @@ class _Numbers:
         """Whether something else is bound now."""
         try:
             return bool(self._read(self._held) != before)
-        except Exception:  # a name is unbound, or bound to what cannot be compared
+        # A name is unbound, or bound to what cannot be compared.
+        except Exception:
             return True
 
     def put_back(self, before: tuple[Any, ...]) -> None:
@@ -226,10 +250,11 @@ _first_met: dict[int, tuple[Any, str]] = {}
 
 
 def _found_in(name: str, module: Any) -> _Found:
-    """What a library's module and its classes bind to whole numbers, and the names of their counts and generators.
+    """What a library's module and its classes bind to whole numbers, counts and generators.
 
-    A module is searched again only where it has more names than at the last time: to search all takes a quarter of a second. A class is
-    searched where it was met first. Types are compared by `type`: objects that a library loads when asked would answer `isinstance`.
+    A module is searched again only where it has more names than at the last time: to search all
+    takes a quarter of a second. A class is searched where it was met first. Types are compared by
+    `type`: objects that a library loads when asked would answer `isinstance`.
     """
     namespace = _attributes(module)
     if not namespace or _is_own(module):
@@ -257,14 +282,18 @@ class _Globals:
 
 
 def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[Any]:
-    """What binds names, of the caller's code that `work` reaches: modules, classes, instances and closures. Collects generators."""
+    """What binds names in the caller's code that `work` reaches. Collects generators.
+
+    These are namespaces of modules, classes, instances and closures.
+    """
     waiting, seen = collections.deque([work]), dict[int, Any]()
     while waiting:
         thing = waiting.popleft()
         key = id(thing.names) if isinstance(thing, _Globals) else id(thing)
         if key in seen:
             continue
-        seen[key] = thing  # keeps it, so that its id is not given to another
+        # The reference keeps its id from being given to another object.
+        seen[key] = thing
         if _is_generator(thing):
             generators[id(thing)] = thing
             continue
@@ -274,7 +303,7 @@ def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[Any]:
 
 
 def _holder_of(thing: Any) -> Any:
-    """What binds the names of a thing of the caller's: a namespace, a class or a closure's cell; else None."""
+    """A namespace, class or closure's cell that binds names of the caller's; else None."""
     if isinstance(thing, types.CellType):
         return thing
     if isinstance(thing, _Globals):
@@ -328,7 +357,8 @@ def _names(holder: Any) -> Any:
     if isinstance(holder, types.CellType):
         try:
             return {"": holder.cell_contents}
-        except ValueError:  # nothing yet
+        # The cell is empty.
+        except ValueError:
             return {}
     return holder if isinstance(holder, dict) else vars(holder)
 
@@ -352,7 +382,7 @@ def _put(holder: Any, name: str, value: Any) -> None:
 
 
 def _is_count(value: Any) -> bool:
-    """Whether a value is an `itertools.count` of numbers, or what takes the next number from one."""
+    """Whether it is an `itertools.count` of numbers, or what takes the next number from one."""
     count = value.__self__ if type(value) is _NEXT else value
     return type(count) is itertools.count and repr(count).replace(".", "").replace("-", "")[6:-1].replace(", ", "").isdigit()
 
@@ -363,11 +393,12 @@ def _moves(value: Any) -> bool:
 
 
 def _renewed(value: Any, renewed: dict[int, Any]) -> Any:
-    """A copy that stands where the count or iterator stands. One copy for all names of it, kept in `renewed`."""
+    """A copy that stands where the count or iterator stands; one for all its names."""
     if type(value) is _NEXT:
         return _renewed(value.__self__, renewed).__next__
     if id(value) not in renewed:
-        is_count = type(value) is itertools.count  # which Python 3.14 does not copy
+        # Python 3.14 copies no counts.
+        is_count = type(value) is itertools.count
         renewed[id(value)] = itertools.count(*ast.literal_eval(f"[{repr(value)[6:-1]}]")) if is_count else copy.copy(value)
     return renewed[id(value)]
 
@@ -381,7 +412,10 @@ def _shared_tables() -> list[Any]:
 
 
 def _is_generator(value: Any) -> bool:
-    """Whether it is a generator, except the global ones. Exactly these types, and numpy's own bit generators, are known to take seeds."""
+    """Whether it is a generator, except the global ones.
+
+    Exactly these types, and numpy's own bit generators, are known to take seeds.
+    """
     if id(value) in _GLOBAL_GENERATORS:
         return False
     if type(value) is np.random.Generator:

@@ -131,7 +131,10 @@ class Statement:
         return dataclasses.replace(self, void="; ".join(filter(None, (self.void, reason))))
 
     def to_json(self) -> str:
-        """All fields as one JSON object, and `stated()`; infinite numbers are "infinite", because JSON has none."""
+        """All fields as one JSON object, and `stated()`.
+
+        Infinite numbers are "infinite", because JSON has none.
+        """
         fields = {**dataclasses.asdict(self), "stated": self.stated()}
         for bound in (fields["guarantee"], fields["spent"], fields["reserved"]):
             bound |= {name: "infinite" for name, value in bound.items() if value == math.inf}
@@ -150,7 +153,10 @@ class Statement:
         return {"Read first": "\n".join(self.opening()) or None, "Protected": self.protected(), "Guarantee": self.stated()}
 
     def stated(self) -> str:
-        """The guarantee in one line with all that it hangs on. Whatever shows a guarantee shows this, or `condition` beside its numbers."""
+        """The guarantee in one line with all that it hangs on.
+
+        Whatever shows a guarantee shows this, or `condition` beside its numbers.
+        """
         condition = self.condition()
         bound = f"unconditionally {NOT_BOUNDED}; {condition}: {self.guarantee}" if condition else str(self.guarantee)
         if not self.void:
@@ -158,7 +164,10 @@ class Statement:
         return "none, because this statement is void" + ("" if bound == NOT_BOUNDED else f"; if it were not: {bound}")
 
     def condition(self) -> str:
-        """Under which data assumptions the guarantee holds, and with which probability it fails even so; "" where it always holds."""
+        """Under which data assumptions the guarantee holds; "" where it always does.
+
+        With the probability that it fails even so.
+        """
         return f"under {conditional(self.conditions, self.failure_probability)}" if self.conditions else ""
 
     def opening(self) -> list[str]:

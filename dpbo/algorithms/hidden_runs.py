@@ -57,7 +57,7 @@ _SPREAD = Within("(c, C) with 0 < c <= 1 <= C", lambda ends: 0.0 < ends[0] <= 1.
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The outcome of one run: its point `x` (`d`), its output, and its score, which is -inf if it failed.
+    """The outcome of one run: its point `x` (`d`), its output, and its score; -inf if it failed.
 
     `unpickled` says that the output was left out because it has no pickle.
     """
@@ -155,7 +155,8 @@ def _largest(work: Any, space: Space, count: int, entropy: Entropy, proposals: P
 
 
 def _run(work: Any, space: Space, x: torch.Tensor, state: ProcessState) -> Run:
-    gc.collect()  # weak references show what an earlier run left
+    # Weak references show what an earlier run left for the collector.
+    gc.collect()
     with state.first_run(system_entropy) as alone:
         return alone(_outcome, work, space.decode(x), x)
 
@@ -172,9 +173,10 @@ def _outcome(work: Any, parameters: dict[str, Any], x: torch.Tensor) -> Run:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles functions, classes and modules by reference: they are code, and those of a notebook or of a function have no name.
+    """Pickles functions, classes and modules by reference.
 
-    Except functions that close over something of the run.
+    They are code, and those of a notebook or of a function have no name. A function that closes over
+    something of the run is no code alone, and has no pickle.
     """
 
     def __init__(self, buffer: io.BytesIO) -> None:
@@ -198,7 +200,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _copied(run: Run | None) -> Run | None:
-    """The run with its output made anew from its pickle; without it, and marked so, where it has none."""
+    """The run with its output made anew from its pickle, or marked as without one."""
     if run is None or run.output is None:
         return run
     buffer = io.BytesIO()
@@ -227,10 +229,13 @@ def coin(chance: float, entropy: Entropy) -> bool:
 
 @contextlib.contextmanager
 def _unobserved(work: Callable[..., Any]) -> Iterator[ProcessState]:
-    """Within it nothing is printed, logged or warned in the whole process. The process and its garbage are as before when it ends.
+    """Within it nothing is printed, logged or warned in the whole process.
 
-    Garbage cycles made within are collected before output is possible again. Older objects are frozen meanwhile, unless the user froze
-    objects already: looking at them would take most of a second.
+    The process and its garbage are as before when it ends.
+
+    Garbage cycles made within are collected before output is possible again. Older objects are
+    frozen meanwhile, unless the user froze objects already: looking at them would take most of a
+    second.
     """
     with _turn:
         logging_disabled, freeze = logging.root.manager.disable, not gc.get_freeze_count()

@@ -122,12 +122,15 @@ def private_selection(
     Args:
         curator: owner of the records and of the ledger. Its accounting must be able to pay: `Planned` with this very `SelectionEvent`
             (`selection_event` makes it), `RDPFilter`, or, where all events of a run are pure, PureFilter and GDPFilter.
-        train: `train(parameters) -> output`. Without `score` it returns `(output, number)`. A run fails if it raises an exception or the
-            number is not finite, if it draws by `Curator.hidden_draws` an answer that rests on data assumptions, or if it writes to a ledger. The best run's output
-            is released, as a copy from its pickle, so it must hold nothing but what `base` pays for. A model that Opacus trained holds
-            gradients of single records: pass it through `dpbo.integrations.opacus.strip_opacus` here. Each run begins with fresh seeds and
-            finds numbers and settings of the process, and plain values of your own modules, objects and closures, as the first one did
-            (`dpbo.process_state` lists them); it must read nothing else that an earlier run left, and return no clock time or address.
+        train: `train(parameters) -> output`. Without `score` it returns `(output, number)`. A run
+            fails if it raises an exception, its number is not finite, it writes to a ledger, or it
+            draws by `Curator.hidden_draws` an answer that rests on data assumptions. The best run's
+            output is released, as a copy from its pickle, so it must hold nothing but what `base`
+            pays for. A model that Opacus trained holds gradients of single records: pass it through
+            `dpbo.integrations.opacus.strip_opacus` here. Each run has fresh seeds, and finds numbers
+            and settings of the process, and plain values of your own modules, objects and closures,
+            as the first one did (`dpbo.process_state` lists them). It must read nothing else that an
+            earlier run left, and return no clock time, memory address or number of a process.
         space: each run's parameters are drawn uniformly from it.
         run_count: distribution of the number of runs, or `ThresholdStop`, which releases the first run that reaches `threshold`.
         base: all events of `train`, in the ledger's adjacency; without `score` also those of the returned number. Empty if `train` reads

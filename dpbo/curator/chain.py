@@ -125,7 +125,7 @@ class Reservation:
         return self.limit if self.limit is not None else self.slots * int(self.terms["records"])
 
     def require_failure_probability(self, probability: float) -> None:
-        """Raises InputError where a release fails with a larger probability than was stated when the budget was set aside."""
+        """Raises InputError for a release that may fail with a larger probability than is stated."""
         if probability > self.terms.get(FAILURE_PROBABILITY, 0.0):
             allowed = f"reserved for releases that fail with probability {probability!r}, though the assumptions hold"
             remedy = "Reserve it with terms={'assumptions': ..., 'failure_probability': query.failure_probability()}."
@@ -441,7 +441,8 @@ class Chain:
         if undeclared and (undeclared := undeclared - set(reserved.terms.get("assumptions") or {})):
             remedy = "Reserve it with terms={'assumptions': dict(query.data_assumptions())}."
             raise InputError("plan", ", ".join(sorted(undeclared)), "reserved for releases under these data assumptions", remedy)
-        if FAILURE_PROBABILITY in reserved.terms:  # older ledgers hold plans that state none, and releases that do
+        # Older ledgers hold plans that state none, and releases that do.
+        if FAILURE_PROBABILITY in reserved.terms:
             reserved.require_failure_probability(max((slot.get(FAILURE_PROBABILITY, 0.0) for slot in slots), default=0.0))
         before = used = self.used[plan]
         after = before + event.slots

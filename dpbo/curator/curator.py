@@ -589,7 +589,10 @@ class Curator(Opaque):
 
 
 def _conditions_of(query: Query) -> dict[str, str]:
-    """The data assumptions of a query. One that may fail without any has that its declared sensitivity holds."""
+    """The data assumptions of a query.
+
+    One that may fail without any has that its declared sensitivity holds.
+    """
     named = dict(query.data_assumptions())
     if query.failure_probability() and not named:
         named["declared-sensitivity"] = "the sensitivity that the query declares is true, except with the probability that it states"

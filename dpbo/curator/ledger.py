@@ -313,9 +313,11 @@ class Ledger:
         self._version = version
 
     def _write(self, connection: sa.Connection, kind: str, name: str, body: Mapping[str, Any]) -> Record:
-        """The next record of the chain, which follows once it is durable. Raises what `Chain.next_state` does, with nothing written.
+        """The next record of the chain, which follows once it is durable.
 
-        A hidden run writes to ledgers that it made in memory, and to no other: their records would tell how many runs there were.
+        Raises what `Chain.next_state` does, with nothing written.
+        A hidden run writes to ledgers that it made in memory, and to no other: their records would
+        tell how many runs there were.
         """
         if in_hidden_run.get() and (self.storage.persistent or not self._made_in_hidden_run):
             text = "a run of a private selection writes to no ledger: its records would tell how many runs there were."

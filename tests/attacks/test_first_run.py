@@ -1,7 +1,7 @@
-"""A32: every hidden run is the first run, so that what the winner returns does not tell which one it was.
+"""A32: every hidden run is the first run: what the winner returns does not tell which one it was.
 
-Each attack returns something of the process that numbers things or continues a stream, and wins on the runs' place: the pieces of one
-stream and one counter told 12 of 12 places.
+Each attack returns something of the process that numbers things or continues a stream, and wins on
+the runs' place: the pieces of one stream and one counter told 12 of 12 places.
 """
 
 import concurrent.futures
@@ -39,8 +39,11 @@ from dpbo.run_counts import FixedRuns
 pytestmark = pytest.mark.attack("A32")
 SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0))
 SETTINGS: dict[str, Any] = {
-    "unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(1e4, 1e-6), "allow_repeated": True,
-}  # fmt: skip
+    "unit": PrivacyUnit("record"),
+    "adjacency": Adjacency.REPLACE_ONE,
+    "budget": Budget(1e4, 1e-6),
+    "allow_repeated": True,
+}
 BASE = (GaussianEvent(1000.0),)
 CALLS = 0
 NUMBERS = itertools.count()
@@ -176,16 +179,15 @@ KINDS: dict[str, Callable[[], Any]] = {
 }
 
 
-STEPPED = (
-    "number of a hook",
-    "global hook",
-    "finaliser",
-    "subclasses",
-)  # a selection begins at other numbers than the one before, whatever its runs did
+# A selection begins at other numbers than the one before, whatever its runs did.
+STEPPED = ("number of a hook", "global hook", "finaliser", "subclasses")
 
 
 def winner(read: Callable[[], Any], place: int, runs: int, seen: list[Any] | None = None) -> Any:
-    """What the run at this place returns, which wins. `seen` gets what each run returns: a list of the caller's is no number."""
+    """What the run at this place returns, which wins.
+
+    `seen` gets what each run returns: a list of the caller's is no number.
+    """
     done = [] if seen is None else seen
 
     def train(_: dict[str, Any]) -> tuple[Any, float]:
@@ -221,7 +223,7 @@ def _begins_afresh() -> tuple[bool, ...]:
 
 
 def test_every_run_begins_a_stream_of_its_own() -> None:
-    """A frozen random layer is a piece of the stream: it must be the first piece, of another stream in each run."""
+    """A frozen random layer is the first piece of a stream, another stream in each run."""
     seen = list[Any]()
 
     def read() -> Any:
@@ -240,7 +242,7 @@ def test_every_run_begins_a_stream_of_its_own() -> None:
 
 
 def test_no_run_leaves_a_record_in_a_ledger() -> None:
-    """Each run that released would have left its own charge beside the selection's: their number is the number of runs."""
+    """Runs that released left a charge each: as many as there were runs."""
     law, refused = FixedRuns(4), list[bool]()
     curator = Curator(torch.zeros(50), **SETTINGS, accounting=RDPFilter(16.0))
     question = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
@@ -262,10 +264,11 @@ def test_no_run_leaves_a_record_in_a_ledger() -> None:
     curator.release(question, GaussianMechanism(100.0))
 
 
-@pytest.mark.deep  # its plan takes the accountant seconds
+# Its plan takes the accountant seconds.
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 def test_no_model_that_tune_trains_tells_its_place() -> None:
-    """A frozen layer and a buffer were pieces of one stream, and the number of a hook counted on: 12 of 12 places each."""
+    """A random layer was a piece of one stream, and a hook's number counted on: 12 of 12 each."""
     seen = list[tuple[Any, ...]]()
 
     def fit(_: dict[str, Any], session: Session) -> nn.Module:
@@ -297,7 +300,7 @@ def _right(model: Any, records: Any) -> torch.Tensor:
 
 
 def _numbers() -> Iterator[tuple[str, Any]]:
-    """Every plain number, text and count that a module or one of its classes binds, and those of objects bound there."""
+    """Plain numbers, texts and counts of modules, of their classes and of objects bound there."""
     plain = int, bool, str, bytes, type(None)
     bound: Any = type(itertools.count().__next__)
 
@@ -339,7 +342,7 @@ def _busy() -> Any:
 
 @pytest.mark.usefixtures("same_seeds")
 def test_no_number_in_any_module_tells_how_many_runs_there_were() -> None:
-    """The hunt itself: whatever a library counts by whole numbers or `itertools.count` stands as before, and is so in every run."""
+    """The hunt: what libraries count stands as before, and is the same in every run."""
     begun = list[dict[str, Any]]()
 
     def read() -> Any:
@@ -347,7 +350,8 @@ def test_no_number_in_any_module_tells_how_many_runs_there_were() -> None:
             begun.append(dict(_numbers()))
         return _busy()
 
-    winner(_busy, 1, 1)  # loads what is loaded lazily
+    # The first selection loads what is loaded lazily.
+    winner(_busy, 1, 1)
     states, models = [dict(_numbers())], []
     for used, runs in ((_busy, 1), (read, 12)):
         models.append(winner(used, runs, runs))

@@ -161,7 +161,7 @@ CASES: dict[str, tuple[Callable[[Curator], Any], str]] = {
     "both": (lambda curator: curator.release(search(0.4).best(), CHOICE), "under gp-prior, except with probability 0.4"),
     "reserved": (_plan, "under gp-prior, except with probability 0.5"),
     "void": (lambda curator: curator.release(_Exact(), NoNoise(allow_not_private=True)), "none, because this statement is void"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.attack("A19")

@@ -622,7 +622,7 @@ SABOTAGES = (
     Sabotage(
         "a hidden run finds what earlier ones left for the collector",
         "algorithms/hidden_runs.py",
-        old="    gc.collect()  # weak references show what an earlier run left\n",
+        old="    # Weak references show what an earlier run left for the collector.\n    gc.collect()\n",
         new="",
         test="tests/attacks/test_first_run.py::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[subclasses]",
     ),
