@@ -22,6 +22,13 @@ autograd's graph and of asyncio's tasks; memory addresses, the clock, files, dev
 processes. A private selection's statement names it in the assumption `runs-hidden`. What other
 threads change meanwhile of the same names and settings is put back as well.
 
+Why a run's output then has one law at every place: it is a function of its parameters, its seeds, the
+system's entropy and the state that it finds. Parameters follow the law that the accounting pays for,
+seeds and entropy are fresh, and the state that is noted is the same. So a run that reads nothing else
+gives, for the same parameters, an output of the same law wherever it stands, and the winner's object
+tells no more than its parameters and its score, which choose it. That a run reads nothing else of what
+earlier runs left is the assumption.
+
 A process for each run would put all of the caller's objects back as well. But a fork does not keep
 a GPU, OpenMP's threads hang in it, and everything else that runs notice in the caller's objects
 would be lost without a word.
