@@ -134,6 +134,6 @@ def run(options: argparse.Namespace) -> None:
     if options.plot:
         from dpbo.plots import plot_accuracies
 
-        picture = plot_accuracies(accuracies, title=f"Graduates, tuned at {statement.guarantee}")
+        picture = plot_accuracies(accuracies, title=f"Graduates, tuned at {statement.stated()}")
         with named_file("plot", options.plot, "a picture file that can be written"):
             picture.figure.savefig(options.plot, dpi=150)

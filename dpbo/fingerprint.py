@@ -35,7 +35,7 @@ import numpy as np
 import torch
 
 Detail = Literal["names", "code", "references", "content"]
-_LIBRARIES = (*(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib")), f"{pathlib.Path(__file__).parent}/")
+LIBRARIES = (*(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib")), f"{pathlib.Path(__file__).parent}/")
 _CONSTANTS = (numbers.Number, str, bytes, type(None), datetime.date, datetime.time, datetime.timedelta)
 
 
@@ -250,7 +250,7 @@ def is_own(thing: Any) -> bool:
     name = getattr(thing, "__module__", None) or ""
     code = getattr(thing, "__code__", None)
     file = getattr(sys.modules.get(name), "__file__", None) if code is None else code.co_filename
-    return name != "builtins" and not (file or "").startswith(_LIBRARIES)
+    return name != "builtins" and not (file or "").startswith(LIBRARIES)
 
 
 def _name(thing: Any) -> bytes:

@@ -86,12 +86,16 @@ def isolate_generators(entropy: Callable[[int], bytes]) -> Iterator[None]:
     A fresh seed, because what is drawn here may be noise and must not be drawn again later.
     """
     gpus: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    accelerated = torch.accelerator.current_accelerator() is not None
     with _generator:  # also to read the state: `seed_torch` of another thread may have put a public one there for a while
         before = torch.random.get_rng_state(), torch.cuda.get_rng_state_all() if gpus else [], np.random.get_state(), random.getstate()
         seed_before = torch.initial_seed()
     try:
         with _generator:
-            torch.manual_seed(int.from_bytes(entropy(8), "little") >> 1)
+            # Where torch is built for the CPU alone, `torch.manual_seed` would keep a traceback each
+            # time, for GPUs that never come.
+            seed_generators = torch.manual_seed if accelerated else torch.default_generator.manual_seed
+            seed_generators(int.from_bytes(entropy(8), "little") >> 1)
             np.random.seed(np.frombuffer(entropy(64), dtype="<u4"))
             random.seed(entropy(64))
         yield
@@ -99,7 +103,7 @@ def isolate_generators(entropy: Callable[[int], bytes]) -> Iterator[None]:
         with _generator:
             if gpus:
                 torch.cuda.set_rng_state_all(before[1])
-            else:  # GPUs were first used meanwhile, or will be later
+            elif accelerated:  # GPUs were first used meanwhile, or will be later
                 torch.cuda.manual_seed_all(seed_before)
             torch.random.set_rng_state(before[0])
             np.random.set_state(before[2])

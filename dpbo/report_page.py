@@ -173,6 +173,7 @@ def _promise(statement: Statement) -> dict[str, Any]:
         "statement": statement,
         "opening": statement.opening(),
         "guarantee": dict(statement.sections())["Guarantee"],
+        "condition": statement.condition(),
         "epsilon": None if guarantee.epsilon in (None, math.inf) else format_up(guarantee.epsilon),
         "mu": None if guarantee.mu in (None, math.inf) else format_up(guarantee.mu),
         "factor": _factor(guarantee),

@@ -96,7 +96,7 @@ class Statement:
         conditions: names of the assumptions about the data. If one of them is false, `guarantee` and the last of `lines` need not hold.
             Empty for most ledgers.
         failure_probability: the probability, at most, that these two do not hold although all `conditions` are true. It is the sum of
-            `Query.failure_probability` over the releases so far, capped at 1; 0 for most ledgers.
+            `Query.failure_probability` over everything reserved or released, capped at 1; 0 for most ledgers.
         remaining: share of the budget that is neither reserved nor charged, rounded down.
     """
 
@@ -131,8 +131,11 @@ class Statement:
         return dataclasses.replace(self, void="; ".join(filter(None, (self.void, reason))))
 
     def to_json(self) -> str:
-        """All fields as one JSON object; infinite numbers are "infinite", because JSON has none."""
-        fields = dataclasses.asdict(self)
+        """All fields as one JSON object, and `stated()`.
+
+        Infinite numbers are "infinite", because JSON has none.
+        """
+        fields = {**dataclasses.asdict(self), "stated": self.stated()}
         for bound in (fields["guarantee"], fields["spent"], fields["reserved"]):
             bound |= {name: "infinite" for name, value in bound.items() if value == math.inf}
         return json.dumps(fields, indent=2)
@@ -147,7 +150,25 @@ class Statement:
 
     def facts(self) -> dict[str, str | None]:
         """The shortest account of it, for a notebook: what must be read first, whom it protects, and how well."""
-        return {"Read first": "\n".join(self.opening()) or None, "Protected": self.protected(), "Guarantee": str(self.guarantee)}
+        return {"Read first": "\n".join(self.opening()) or None, "Protected": self.protected(), "Guarantee": self.stated()}
+
+    def stated(self) -> str:
+        """The guarantee in one line with all that it hangs on.
+
+        Whatever shows a guarantee shows this, or `condition` beside its numbers.
+        """
+        condition = self.condition()
+        bound = f"unconditionally {NOT_BOUNDED}; {condition}: {self.guarantee}" if condition else str(self.guarantee)
+        if not self.void:
+            return bound
+        return "none, because this statement is void" + ("" if bound == NOT_BOUNDED else f"; if it were not: {bound}")
+
+    def condition(self) -> str:
+        """Under which data assumptions the guarantee holds; "" where it always does.
+
+        With the probability that it fails even so.
+        """
+        return f"under {conditional(self.conditions, self.failure_probability)}" if self.conditions else ""
 
     def opening(self) -> list[str]:
         """What must be read first: why nothing is guaranteed, and that a ledger in memory does not count other studies."""
@@ -163,12 +184,9 @@ class Statement:
 
     def sections(self) -> list[tuple[str, str]]:
         """Title and text of each section. The three lines appear where they differ: a release was conditional, or had no guarantee."""
-        condition = ""
-        if self.conditions:
-            condition = f"unconditionally {NOT_BOUNDED}; under {conditional(self.conditions, self.failure_probability)}: "
         texts = {
             "protected": self.protected(),
-            "guarantee": f"{condition}{self.guarantee}",
+            "guarantee": self.stated(),
             "meaning": " ".join(self.meaning),
             "not_protected": "; ".join(self.not_protected),
             "budget": f"releases so far cost {self.spent}; with all that is reserved: {self.reserved}; left: {100 * self.remaining:g} %",
@@ -206,7 +224,9 @@ def conditional(names: Iterable[str], failure_probability: float) -> str:
     """The data assumptions under which something holds, and the probability that it is false even so."""
     if not failure_probability:
         return ", ".join(names)
-    return f"{', '.join(names)}, except with probability {failure_probability!r} (summed over releases so far, capped at 1)"
+    return (
+        f"{', '.join(names)}, except with probability {failure_probability!r} (summed over all that was reserved or released, capped at 1)"
+    )
 
 
 def format_up(value: float, digits: int = 4) -> str:

@@ -6,7 +6,11 @@
   other streams that a run writes to are not controlled.
 - A run that raises an exception has the worst score. An interrupt ends all runs; it is raised again from a frame that holds nothing
   private. An error between runs becomes a ReleaseLost without details.
-- The global random generators are restored, because how far runs moved them would reveal how many there were.
+- Every run is the first run: it has fresh seeds, and finds the process as it was (`dpbo.process_state`). Else a counter or one stream of
+  random numbers would show in what the winner returns which run it was; the best run's place among so many depends on their number, and
+  tells of losing runs. Afterwards the process is as before, because how far runs moved it would reveal how many there were.
+- The winner's output leaves as a copy from its pickle: nothing that belongs to the running process goes with it, such as the graph of
+  autograd, whose nodes are numbered. An output that has no pickle does not leave. Whether it has one follows from the output alone.
 - Outputs of losing runs are destroyed before anything can be printed again, because their finalisers could print once each.
 
 All of this changes the state of the whole process, so `best_of` of several threads take turns.
@@ -17,13 +21,16 @@ All of this changes the state of the whole process, so `best_of` of several thre
 import contextlib
 import dataclasses
 import gc
+import io
 import logging
 import math
 import os
 import pathlib
+import pickle
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -37,6 +44,7 @@ from dpbo.isolation import isolate_generators, mute_warnings, silence_descriptor
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.run_count import draw_run_count
 from dpbo.models.builders import default_gp, mute_optimizer_warnings
+from dpbo.process_state import ProcessState
 from dpbo.run_counts import RunCountLaw, StoppingRule, ThresholdStop
 from dpbo.space import Space
 from dpbo.validation import Positive, Within, at_least, checked
@@ -49,11 +57,15 @@ _SPREAD = Within("(c, C) with 0 < c <= 1 <= C", lambda ends: 0.0 < ends[0] <= 1.
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The outcome of one run: its point `x` (`d`), its output, and its score, which is -inf if it failed."""
+    """The outcome of one run: its point `x` (`d`), its output, and its score; -inf if it failed.
+
+    `unpickled` says that the output was left out because it has no pickle.
+    """
 
     x: torch.Tensor
     output: Any
     score: float
+    unpickled: bool = False
 
     @property
     def failed(self) -> bool:
@@ -92,22 +104,22 @@ def best_of(
     """
     ends = time.monotonic() + (pad_to or 0.0)
 
-    def runs() -> Outcome:
+    def runs(state: ProcessState) -> Run | None:
         draw = proposals or uniform(space)
         if isinstance(run_count, RunCountLaw):
-            return _largest(work, space, draw_run_count(run_count, entropy), entropy, draw)
+            return _largest(work, space, draw_run_count(run_count, entropy), entropy, draw, state)
         assert isinstance(run_count, ThresholdStop)
         assert threshold is not None
         while True:
-            run = _run(work, space, draw((), entropy))
+            run = _run(work, space, draw((), entropy), state)
             if run.score >= threshold and not run.failed:
                 return run
             if coin(run_count.gamma, entropy):
                 return None
 
     def hidden() -> Outcome:
-        with _unobserved():
-            return _contained(runs)  # contained here as well: an error and its frames are destroyed before output is possible again
+        with _unobserved(work) as state:  # an error and its frames are destroyed before output is possible again
+            return _contained(lambda: _copied(runs(state)))
 
     outcome = _contained(hidden)
     if outcome is KeyboardInterrupt:
@@ -128,29 +140,79 @@ def _contained(job: Callable[[], Outcome]) -> Outcome:
         return ReleaseLost
 
 
-def _largest(work: Any, space: Space, count: int, entropy: Entropy, proposals: Proposals) -> Run | None:
+def _largest(work: Any, space: Space, count: int, entropy: Entropy, proposals: Proposals, state: ProcessState) -> Run | None:
     """The run with the highest score. Ties are broken by random words, which stay in this frame: the winner's reveals the count."""
     best: Run | None = None
     highest = (-math.inf, -1)
     earlier: list[Run] = []
     for _ in range(count):
         x, tie = proposals(earlier, entropy), int.from_bytes(entropy(8), "little")
-        run = _run(work, space, x)
+        run = _run(work, space, x, state)
         earlier.append(dataclasses.replace(run, output=None))
         if (run.score, tie) > highest:
             best, highest = run, (run.score, tie)
     return best
 
 
-def _run(work: Any, space: Space, x: torch.Tensor) -> Run:
+def _run(work: Any, space: Space, x: torch.Tensor, state: ProcessState) -> Run:
+    # Weak references show what an earlier run left for the collector.
+    gc.collect()
+    with state.first_run(system_entropy) as alone:
+        return alone(_outcome, work, space.decode(x), x)
+
+
+def _outcome(work: Any, parameters: dict[str, Any], x: torch.Tensor) -> Run:
     try:
-        output, score = work(space.decode(x))
+        output, score = work(parameters)
         number = float(score)
     except KeyboardInterrupt:
         raise
     except BaseException:  # also SystemExit: ending the program would reveal the run
         return Run(x, None, -math.inf)
     return Run(x, output, number) if math.isfinite(number) else Run(x, None, -math.inf)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles functions, classes and modules by reference.
+
+    They are code, and those of a notebook or of a function have no name. A function that closes over
+    something of the run is no code alone, and has no pickle.
+    """
+
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
+        self.code = list[Any]()
+
+    def persistent_id(self, thing: Any) -> int | None:
+        if not isinstance(thing, (types.FunctionType, types.ModuleType, type)) or getattr(thing, "__closure__", None):
+            return None
+        self.code.append(thing)
+        return len(self.code) - 1
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, buffer: io.BytesIO, code: Sequence[Any]) -> None:
+        super().__init__(buffer)
+        self._code = code
+
+    def persistent_load(self, place: int) -> Any:
+        return self._code[place]
+
+
+def _copied(run: Run | None) -> Run | None:
+    """The run with its output made anew from its pickle, or marked as without one."""
+    if run is None or run.output is None:
+        return run
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer)
+    try:
+        pickler.dump(run.output)
+        buffer.seek(0)
+        return dataclasses.replace(run, output=_Unpickler(buffer, pickler.code).load())
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # of the output's own code, too
+        return dataclasses.replace(run, output=None, unpickled=True)
 
 
 def coin(chance: float, entropy: Entropy) -> bool:
@@ -166,11 +228,14 @@ def coin(chance: float, entropy: Entropy) -> bool:
 
 
 @contextlib.contextmanager
-def _unobserved() -> Iterator[None]:
-    """Within it nothing is printed, logged or warned in the whole process. Generators and garbage are as before when it ends.
+def _unobserved(work: Callable[..., Any]) -> Iterator[ProcessState]:
+    """Within it nothing is printed, logged or warned in the whole process.
 
-    Garbage cycles made within are collected before output is possible again. Older objects are frozen meanwhile, unless the user froze
-    objects already: looking at them would take most of a second.
+    The process and its garbage are as before when it ends.
+
+    Garbage cycles made within are collected before output is possible again. Older objects are
+    frozen meanwhile, unless the user froze objects already: looking at them would take most of a
+    second.
     """
     with _turn:
         logging_disabled, freeze = logging.root.manager.disable, not gc.get_freeze_count()
@@ -182,13 +247,14 @@ def _unobserved() -> Iterator[None]:
                 pathlib.Path(os.devnull).open("w") as devnull,
                 contextlib.redirect_stdout(devnull),
                 contextlib.redirect_stderr(devnull),
-                isolate_generators(system_entropy),
             ):
+                state = ProcessState(work)
                 try:
                     if freeze:
                         gc.freeze()
-                    yield
+                    yield state
                 finally:
+                    state.leave()
                     gc.collect()
                     if freeze:
                         gc.unfreeze()

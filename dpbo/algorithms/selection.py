@@ -37,15 +37,20 @@ from dpbo.errors import InputError, ReleaseLost
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.fingerprint import describe_space
 from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.process_state import ProcessState
 from dpbo.queries.clipped import ClippedMean, ScoreRanges
 from dpbo.queries.query import copy_mutable
 from dpbo.queries.score_evaluation import Score
 from dpbo.run_counts import StoppingRule, ThresholdStop
 from dpbo.space import Space
 from dpbo.trained import require_rebuilt
-from dpbo.validation import Name, Positive, between, checked
+from dpbo.validation import Name, Positive, between, checked, warn
 
 _PRIOR = (1.0, 1.0)
+_NO_PICKLE = (
+    "the best run's output cannot be pickled, so it does not leave: Selected.output is None. Its parameters and its score are released. "
+    "Let `train` return what pickle can copy, such as tensors, modules and estimators: no open files, locks or generators."
+)
 _drawn: weakref.WeakKeyDictionary[Curator, dict[str, tuple[int, Selected]]] = weakref.WeakKeyDictionary()
 
 
@@ -119,10 +124,16 @@ def private_selection(
     Args:
         curator: owner of the records and of the ledger. Its accounting must be able to pay: `Planned` with this very `SelectionEvent`
             (`selection_event` makes it), `RDPFilter`, or, where all events of a run are pure, PureFilter and GDPFilter.
-        train: `train(parameters) -> output`. Without `score` it returns `(output, number)`. A run fails if it raises an exception or the
-            number is not finite. The best run's output is released as it is, so it must hold nothing but what `base` pays for: noised
-            numbers, and settings that are public. A module that was trained in a `Session` holds records: return `session.released()`,
-            because a run that returns the module itself fails.
+        train: `train(parameters) -> output`. Without `score` it returns `(output, number)`. A run
+            fails if it raises an exception, its number is not finite, it writes to a ledger, or it
+            draws by `Curator.hidden_draws` an answer that rests on data assumptions. The best run's
+            output is released, as a copy from its pickle, so it must hold nothing but what `base`
+            pays for: noised numbers, and settings that are public. A module that was trained in a
+            `Session` holds records: return `session.released()`, because a run that returns the
+            module itself fails. Each run has fresh seeds, and finds numbers
+            and settings of the process, and plain values of your own modules, objects and closures,
+            as the first one did (`dpbo.process_state` lists them). It must read nothing else that an
+            earlier run left, and return no clock time, memory address or number of a process.
         space: each run's parameters are drawn uniformly from it.
         run_count: distribution of the number of runs, or `ThresholdStop`, which releases the first run that reaches `threshold`.
         base: all events of `train`, in the ledger's adjacency; without `score` also those of the returned number. Empty if `train` reads
@@ -149,6 +160,7 @@ def private_selection(
         raise InputError("threshold", threshold, "a finite number with ThresholdStop, and omitted otherwise")
     event = selection_event(curator, run_count=run_count, base=base, score=score, spread=_PRIOR if adaptive is None else adaptive.spread)
     terms = _terms(curator, run_count, space, base, score, threshold, pad_to)
+    ProcessState(train)  # an object of the caller's that hinders it does so before anything is charged
     curator.bind(name, {}, begun=name in curator.ledger.used())
     charged = curator.reserve(name, event, slots=1, terms=terms)  # as the ledger has it
     if curator.ledger.used()[name] == 0:
@@ -162,6 +174,8 @@ def private_selection(
         chosen = Selected(None, None, None)
         if best is not None:
             chosen = Selected(space.decode(best.x), best.x, None if best.failed else best.score, best.output)
+            if best.unpickled:
+                warn(_NO_PICKLE, UserWarning)
         _drawn.setdefault(curator, {})[name] = entry, chosen
     return _delivered(curator, space, name)
 

@@ -14,7 +14,8 @@ from dpbo.validation import checked
 
 ROLES = ("validation", "training", "candidate")
 COUNTED = EVALUATIONS, OF_EACH_ROW, IN_ALL = "evaluations", "evaluations of each row", "in all at most"  # the statement counts them
-_STATED = ("assumptions", "attested", "parallel", "records", "role", *COUNTED)
+FAILURE_PROBABILITY = "failure_probability"  # of one release under a reservation
+_STATED = ("assumptions", FAILURE_PROBABILITY, "attested", "parallel", "records", "role", *COUNTED)
 
 
 @checked
@@ -125,3 +126,7 @@ def require_plan_terms(terms: Mapping[str, Any], units: int | None) -> None:
     conditions = terms.get("assumptions") or {}
     if not isinstance(conditions, Mapping) or not all(isinstance(text, str) for text in conditions.values()):
         raise InputError("terms", "assumptions", "with assumptions that name each what must hold", "Give dict(query.data_assumptions()).")
+    probability = terms.get(FAILURE_PROBABILITY, 0.0)
+    if not isinstance(probability, (int, float)) or not 0.0 <= probability <= 1.0 or (probability and not conditions):
+        allowed = "with a failure_probability in [0, 1] beside assumptions, and without one otherwise"
+        raise InputError("terms", f"failure_probability {probability!r}", allowed, "Give query.failure_probability().")

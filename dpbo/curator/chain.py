@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.accounting.filters import Cost
-from dpbo.curator.birth import EVALUATIONS, IN_ALL, OF_EACH_ROW, Birth
+from dpbo.curator.birth import EVALUATIONS, FAILURE_PROBABILITY, IN_ALL, OF_EACH_ROW, Birth
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch, PrivacyError
 from dpbo.events import DeclassifiedEvent, Event, event_from_json
 
@@ -117,6 +117,20 @@ class Reservation:
     parallel: bool = False
     limit: int | None = None
 
+    @property
+    def releases(self) -> int:
+        """How many releases there may be in all."""
+        if not self.parallel:
+            return self.slots
+        return self.limit if self.limit is not None else self.slots * int(self.terms["records"])
+
+    def require_failure_probability(self, probability: float) -> None:
+        """Raises InputError for a release that may fail with a larger probability than is stated."""
+        if probability > self.terms.get(FAILURE_PROBABILITY, 0.0):
+            allowed = f"reserved for releases that fail with probability {probability!r}, though the assumptions hold"
+            remedy = "Reserve it with terms={'assumptions': ..., 'failure_probability': query.failure_probability()}."
+            raise InputError("plan", self.name, allowed, remedy)
+
     def to_json(self) -> dict[str, Any]:
         """The record's body."""
         return {**vars(self), "event": self.event.to_json(), "terms": dict(self.terms)}
@@ -171,7 +185,8 @@ class Tally:
         exact, exact_charges: whether anything reserved or charged, or a charge, publishes exact answers that no named assumption
             declassifies.
         conditions: the texts of each data assumption, each once: of reservations, and of charges.
-        failing: sum of the failure probabilities, as decimals, as they were given, so that 0.1 and 0.2 are 0.3.
+        failing: sum of the failure probabilities of everything reserved or charged, as decimals, as they were given, so that 0.1 and 0.2
+            are 0.3. A reservation that states one counts with all its slots from the start, and its charges add nothing.
         units: the newest number of units that a charge names.
         declared: by reservation, what questions under it declared otherwise than it says: each kind once, by its text.
         unplanned: what each release without a reservation declared.
@@ -188,6 +203,8 @@ class Tally:
         """Count a reservation."""
         assumptions = reserved.terms.get("assumptions")
         self._assume(0, assumptions)
+        if (probability := reserved.terms.get(FAILURE_PROBABILITY)) is not None:
+            self.failing += Decimal(repr(probability)) * reserved.releases
         self.exact |= reserved.event.free and not (isinstance(reserved.event, DeclassifiedEvent) and assumptions)
 
     def charge(self, body: Mapping[str, Any], event: Event, reserved: Reservation | None) -> None:
@@ -203,8 +220,8 @@ class Tally:
         for slot in slots:
             if "assumptions" in slot:
                 self._assume(1, slot["assumptions"])
-            if "failure_probability" in slot:
-                self.failing += Decimal(repr(slot["failure_probability"]))
+            if FAILURE_PROBABILITY in slot and (reserved is None or FAILURE_PROBABILITY not in reserved.terms):
+                self.failing += Decimal(repr(slot[FAILURE_PROBABILITY]))
             asked = {"query": slot.get("query"), **slot.get("public", {})}
             if self._last.get(plan) != asked:
                 self._last[plan] = asked
@@ -424,6 +441,9 @@ class Chain:
         if undeclared and (undeclared := undeclared - set(reserved.terms.get("assumptions") or {})):
             remedy = "Reserve it with terms={'assumptions': dict(query.data_assumptions())}."
             raise InputError("plan", ", ".join(sorted(undeclared)), "reserved for releases under these data assumptions", remedy)
+        # Older ledgers hold plans that state none, and releases that do.
+        if FAILURE_PROBABILITY in reserved.terms:
+            reserved.require_failure_probability(max((slot.get(FAILURE_PROBABILITY, 0.0) for slot in slots), default=0.0))
         before = used = self.used[plan]
         after = before + event.slots
         if reserved.parallel:

@@ -370,6 +370,9 @@ class Curator(Opaque):
         A parallel reservation is for answers that each depend on one record alone (`Query.part`), and at most so many for any one:
         neighbours differ in one record, so all its releases together cost what those of one record do. Records are known by their places,
         hence the assumption `records-keep-their-places`. `limit`: answers of a parallel reservation in all.
+        `terms` name the data assumptions of its releases, and the probability that one of them fails even so, as
+        {"assumptions": dict(query.data_assumptions()), "failure_probability": query.failure_probability()}: the statement counts all slots
+        from now on.
         Returns the event of one slot: this one, or what an earlier session reserved under this name and these terms.
 
         Raises:
@@ -438,7 +441,9 @@ class Curator(Opaque):
             `draw(query, mechanism)`: the answer with the noise of a release, `m`; None if it fails, which is as private as the answer.
 
         Raises:
-            InputError: there is no such selection under way. From `draw`: the query rests on data assumptions that are not allowed here.
+            InputError: there is no such selection under way. From `draw`: the query rests on data assumptions, may fail with some
+            probability, or is answered exactly. The statement would have to say so from the start, and no sum of the failure
+            probabilities of so many runs is known. In a run this error counts as a failure of the run.
         """
         if self.ranks > 1:
             raise InputError("curator", "on several ranks", "of one process", "Each rank would noise its own shard, for one charge.")
@@ -451,7 +456,9 @@ class Curator(Opaque):
         return self._draw_hidden
 
     def _draw_hidden(self, query: Query, mechanism: Mechanism) -> torch.Tensor | None:
-        self._require_allowed(query.data_assumptions())
+        if _conditions_of(query) or query.release_event(mechanism.event(), self.adjacency).free:
+            allowed = "one whose sensitivity holds for all data, with noise"
+            raise InputError("query", type(query).__name__, allowed, "Release it outside the selection, where the statement tells of it.")
         outcome = self._job(query)()
         if isinstance(outcome, Failure):
             if outcome.kind == "interrupted":
@@ -484,7 +491,7 @@ class Curator(Opaque):
             query.sampling_variance(self.units)
             laws.append(mechanism.law(query.scale(self.adjacency), answer.quanta))
         event = self._event(handles, mechanism)
-        self._require_allowed({name for handle in handles for name in self._answer(handle)[0].data_assumptions()})
+        self._require_allowed({name for handle in handles for name in _conditions_of(self._answer(handle)[0])})
         sketch = self._sketch_before_first_charge(event)
         entry = self._charge(handles, name, event, plan, used)
         releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]
@@ -514,6 +521,9 @@ class Curator(Opaque):
 
     def _charge(self, handles: Sequence[Handle], name: str, event: Event, plan: str | None, used: int | None) -> int:
         slots, ledger = [self._slot(handle) for handle in handles], self._ledger.writable
+        reserved = None if plan is None else ledger.reservation(plan)
+        if reserved is not None and reserved.terms.get("assumptions"):
+            reserved.require_failure_probability(max(slot.get("failure_probability", 0.0) for slot in slots))
         self._pending.mark_charged(handles)  # before it is true: an interrupt may come between the commit and its answer
         try:
             return ledger.charge(name, event, {"units": self.units, "slots": slots}, plan, used=used)
@@ -535,7 +545,7 @@ class Curator(Opaque):
             "public": query.public_inputs(),
             "details": handle.details,
             "part": query.part(),
-            "assumptions": dict(query.data_assumptions()) or None,
+            "assumptions": _conditions_of(query) or None,
             "failure_probability": query.failure_probability() or None,
         }
         return {name: value for name, value in slot.items() if value is not None}
@@ -641,6 +651,17 @@ def _form_of(schema: Any, example: Any) -> Form | None:
     if schema is not None:
         return Form.of(schema, "schema")
     return None if example is None else Form.of(example)
+
+
+def _conditions_of(query: Query) -> dict[str, str]:
+    """The data assumptions of a query.
+
+    One that may fail without any has that its declared sensitivity holds.
+    """
+    named = dict(query.data_assumptions())
+    if query.failure_probability() and not named:
+        named["declared-sensitivity"] = "the sensitivity that the query declares is true, except with the probability that it states"
+    return named
 
 
 def _code_of(query: Query) -> Any:

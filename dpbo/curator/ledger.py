@@ -26,6 +26,7 @@ from dpbo.curator.chain import Chain, Record, Reservation, State, dump, link, na
 from dpbo.curator.storage import Storage, Taken, append, table
 from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch, LedgerMissing, LedgerRolledBack
 from dpbo.events import Event
+from dpbo.hidden_run import in_hidden_run
 from dpbo.validation import Count, Within, checked, require_json
 
 _LOG = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ class Ledger:
         if (schema := first.body.get("schema")) not in _SCHEMAS:
             raise LedgerMismatch("schema", schema, SCHEMA, "Open it with the dpbo version that wrote it, or upgrade dpbo.")
         self._chain, self._seen = Chain(), (first.seq, first.hash)
+        self._made_in_hidden_run = in_hidden_run.get()
         self._version: tuple[object, int, int] | None = None  # of the storage that holds the chain's records and no others
         self.head()  # verifies the chain
         self.birth, self.cap = self._chain.birth, self._chain.cap
@@ -313,7 +315,15 @@ class Ledger:
         self._version = version
 
     def _write(self, connection: sa.Connection, kind: str, name: str, body: Mapping[str, Any]) -> Record:
-        """The next record of the chain, which follows once it is durable. Raises what `Chain.next_state` does, with nothing written."""
+        """The next record of the chain, which follows once it is durable.
+
+        Raises what `Chain.next_state` does, with nothing written.
+        A hidden run writes to ledgers that it made in memory, and to no other: their records would
+        tell how many runs there were.
+        """
+        if in_hidden_run.get() and (self.storage.persistent or not self._made_in_hidden_run):
+            text = "a run of a private selection writes to no ledger: its records would tell how many runs there were."
+            raise LedgerError(f"{text} The selection's base= says what a run costs. Release outside the selection.")
         record, text, state = _next(self._chain, kind, name, body)
         insert(connection, record, text)
         self._written.append((record, state))

@@ -37,7 +37,8 @@ _ASSUMPTIONS = {
     "roles-by-record": "whether a record trains or validates follows from the record itself, such as a keyed hash of its id: by its place "
     "in a table, removing one record would move others across",
     "runs-hidden": "nobody learns how many runs a private selection made, nor what a losing run gave: no log, file, process or device that "
-    "its training uses can be watched",
+    "its training uses can be watched, no run leaves lists, caches or files that a later one reads, and what the best run returns holds no "
+    "clock time, memory address or number of a process",
     "runs-attested": "each run of a private selection, its output, its score and whether it fails, costs what its events say, and runs "
     "share nothing that depends on the records",
     "conditional-allowed": "none yet, but this ledger allows releases that rest on data assumptions: after one, not all are bounded",

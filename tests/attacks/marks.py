@@ -44,6 +44,7 @@ CLASSES = {
     "A33": "control flow follows a loss that was not noised",
     "A36": "a user's own query or mechanism, as the documentation teaches it, breaks its declared bound",
     "A34": "one cell changes the form of a private table, and so other records' scores",
+    "A32": "what leaves tells which hidden run it came from: counters and generators of the process",
 }
 BEGIN, END = "<!-- attacks: written by python -m tests.attacks.marks -->\n", "<!-- attacks end -->"
 

@@ -1,18 +1,27 @@
 """Statements that promised what did not hold, or told what they should not: each test runs the attack that showed it."""
 
+import contextlib
+import html
+import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.accounting import PureFilter
+import dpbo
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
+from dpbo.__main__ import main
+from dpbo.accounting import Planned, PureFilter
+from dpbo.algorithms import private_selection
 from dpbo.errors import InputError, PrivateFailure
+from dpbo.events import SelectionEvent
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest
 from dpbo.queries import ClippedMean
+from dpbo.run_counts import FixedRuns
 
 CANDIDATES = torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(1)
 ONCE = AdaptiveLipschitz(RBFKernel().double(), 1e-2, 1)
@@ -75,6 +84,126 @@ def test_failure_probabilities_add_up_and_the_headline_begins_with_what_holds_un
             assert f"except with probability {probability}" in text
             assert ("(15.00, 0.0)-DP" in text) == (released < 3 and text is not statement.meaning[0])
     assert str(statement.guarantee) == "not bounded"
+
+
+@pytest.mark.attack("A19", "A32")
+@pytest.mark.parametrize("question", ["may fail", "assumes", "exact"])
+def test_a_hidden_run_draws_nothing_that_the_statement_would_have_to_name(question: str):
+    """A conditional query was drawn within `train` under a statement that named no condition: epsilon 7.62 where .167 was charged."""
+    law, drawn = FixedRuns(3), list[Any]()
+    query = {"may fail": search(0.1, evaluations=9).last(amplitude=0.0, tau=1.0), "assumes": _Sure(), "exact": _Exact()}[question]
+    mechanism = NoNoise(allow_not_private=True) if question == "exact" else LAPLACE
+    plan = Planned([SelectionEvent(base=(LAPLACE.event(),), run_count=law)])
+    curator = make(torch.linspace(0.0, 1.0, 9, dtype=torch.float64), accounting=plan)
+
+    def train(_: Any) -> Any:
+        drawn.append(curator.hidden_draws("selection")(query, mechanism))
+        return drawn[-1], 0.0
+
+    chosen = private_selection(curator, train, space=Space(t=[0.0, 1.0]), run_count=law, base=[LAPLACE.event()])
+    assert not drawn
+    assert chosen.output is None
+    assert chosen.score is None
+    assert not curator.statement().conditions
+
+
+class _Exact(ClippedMean):
+    """An unconditional question, which is to be answered without noise."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _, r: r, score_range=(0.0, 1.0))
+
+
+class _Sure(_Exact):
+    """A question that rests on an assumption, and never fails where that holds."""
+
+    def data_assumptions(self) -> dict[str, str]:
+        return {"gp-prior": "the objective is a draw of the declared prior"}
+
+
+class _Failing(_Exact):
+    """A question that may fail, and names no assumption."""
+
+    def failure_probability(self) -> float:
+        return 0.05
+
+
+LAPLACE, CHOICE = LaplaceMechanism(50.0), ExponentialMechanism.of(0.02)
+SURFACES: dict[str, Callable[[Curator, str], str]] = {
+    "text": lambda curator, _: str(curator.statement()),
+    "facts": lambda curator, _: str(curator.statement().facts()),
+    "statement in a notebook": lambda curator, _: curator.statement()._repr_html_(),
+    "curator in a notebook": lambda curator, _: curator._repr_html_(),
+    "JSON": lambda curator, _: json.loads(curator.statement().to_json())["stated"],
+    "report": lambda curator, _: dpbo.report(curator),
+    "ledger report": lambda _, path: dpbo.report(path),
+    "ledger show": lambda _, path: _printed("show", path),
+    "ledger form": lambda _, path: _printed("form", path),
+}
+
+
+def _printed(action: str, path: str) -> str:
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        assert main(["ledger", action, path]) == 0
+    return text.getvalue()
+
+
+def _plan(curator: Curator, slots: int = 10) -> None:
+    question = search(0.05).best()
+    terms = {"assumptions": dict(question.data_assumptions()), "failure_probability": question.failure_probability()}
+    curator.reserve("plan", CHOICE.event(), slots=slots, terms=terms)
+
+
+CASES: dict[str, tuple[Callable[[Curator], Any], str]] = {
+    "assumed": (lambda curator: curator.release(_Sure(), LAPLACE), "under gp-prior: (1.000, 0.0)-DP"),
+    "may fail": (lambda curator: curator.release(_Failing(), LAPLACE), "under declared-sensitivity, except with probability 0.05"),
+    "both": (lambda curator: curator.release(search(0.4).best(), CHOICE), "under gp-prior, except with probability 0.4"),
+    "reserved": (_plan, "under gp-prior, except with probability 0.5"),
+    "void": (lambda curator: curator.release(_Exact(), NoNoise(allow_not_private=True)), "none, because this statement is void"),
+}
+
+
+@pytest.mark.attack("A19")
+@pytest.mark.parametrize("case", CASES)
+def test_every_surface_that_shows_a_guarantee_shows_what_it_hangs_on(case: str, tmp_path: Any):
+    """Facts, notebooks and the report's cards showed "(1.000, 0.0)-DP" alone."""
+    path = str(tmp_path / "l.db")
+    curator = make(torch.linspace(0.0, 1.0, 9, dtype=torch.float64), dataset="d", ledger=path)
+    act, words = CASES[case]
+    act(curator)
+    for surface, shown in SURFACES.items():
+        text = " ".join(html.unescape(shown(curator, path)).split())
+        assert words in text or (case == "assumed" and words.partition(":")[0] in text), surface
+        plain = text.replace(curator.statement().stated(), "")
+        assert "Guarantee: (" not in plain.replace("'", ""), surface
+    tile = dpbo.report(curator).partition('class="tile"')[2].partition("</div>")[0]
+    assert (curator.statement().condition() or "void") in html.unescape(tile)
+
+
+@pytest.mark.attack("A19")
+def test_a_reserved_plan_states_from_the_start_how_probably_it_fails():
+    """A plan of ten releases that fail with .05 each said 0, and .15 after three of them."""
+    curator = make(torch.ones(9, dtype=torch.float64))
+    _plan(curator)
+    told = [curator.statement().failure_probability]
+    for _ in range(2):
+        handle = curator.evaluate(search(0.05).best())
+        curator.release_all([handle], CHOICE, plan="plan")
+        told.append(curator.statement().failure_probability)
+    curator.release(search(0.1).best(), CHOICE)
+    assert [*told, curator.statement().failure_probability] == [0.5, 0.5, 0.5, 0.6]
+    for worse in (0.06, 0.9):
+        handle = curator.evaluate(search(worse).best())
+        with pytest.raises(InputError, match="fail with probability"):
+            curator.release_all([handle], CHOICE, plan="plan")
+    refused: list[dict[str, Any]] = [{"failure_probability": 0.1}]
+    refused += [{"assumptions": {"gp-prior": "x"}, "failure_probability": wrong} for wrong in (-0.1, 1.1, "0.1")]
+    for terms in refused:
+        with pytest.raises(InputError, match=r"^terms=.*failure_probability"):
+            curator.reserve("another", LAPLACE.event(), slots=1, terms=terms)
+    with pytest.raises(InputError, match="allow_conditional"):
+        make(torch.ones(9, dtype=torch.float64), allow_conditional=False).release(_Failing(), LAPLACE)
 
 
 @pytest.mark.attack("A21")

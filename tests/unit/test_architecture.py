@@ -31,6 +31,8 @@ LAYERS = [  # a folder or file may import from its own line and the lines above 
         "_opacus",
         "isolation",
         "fingerprint",
+        "process_state",
+        "hidden_run",
         "notebook",
         "progress",
         "trained",

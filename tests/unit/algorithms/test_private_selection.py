@@ -378,7 +378,7 @@ def test_what_losing_runs_leave_is_gone_before_the_process_is_heard_again(frozen
     gc.disable()
     try:
         best = select(made(**SEVEN), lambda p: (Holds(said), p["lr"]), **SEVEN)
-        assert len(said) == 6
+        assert len(said) == 7, "and the original of what leaves, which is a copy"
         assert os.fstat(2).st_ino not in said
         assert (gc.get_freeze_count() > 0) == (before > 0)
     finally:
@@ -486,6 +486,24 @@ def test_the_first_run_that_reaches_a_threshold():
     assert all(x >= 0.8 for x in reached)
     assert len(reached) >= 18, "0.2 / (0.05 + 0.95 * 0.2) is 0.83"
     assert min(reached) < 0.9, "the first, not the best"
+
+
+def test_an_output_without_a_pickle_does_not_leave_and_code_needs_none():
+    """Whether it has one follows from the output, which is released; a lock belongs to the process, not to the result."""
+
+    class Local:
+        def __init__(self, held):
+            self.held, self.code = held, lambda: 3
+
+    with pytest.warns(UserWarning, match="cannot be pickled"):
+        best = select(made(**SEVEN), lambda p: (threading.Lock(), p["lr"]), **SEVEN)
+    assert best.output is None
+    assert best.parameters is not None
+    best = select(made(**SEVEN), lambda p: (Local(torch.ones(2, requires_grad=True) * 2), p["lr"]), **SEVEN)
+    assert type(best.output) is Local
+    assert best.output.code() == 3
+    assert best.output.held.tolist() == [2.0, 2.0]
+    assert best.output.held.grad_fn is None
 
 
 def test_coins_are_exact():

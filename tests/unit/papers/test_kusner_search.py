@@ -260,7 +260,11 @@ def test_a_plan_must_say_from_the_start_what_it_rests_on():
     with pytest.raises(InputError, match="gp-prior"):
         curator.release_all([handle], mechanism, name="quiet", plan="quiet")
     assert "conditional-allowed" in curator.statement().assumptions
-    curator.reserve("open", mechanism.event(), slots=1, terms={"assumptions": dict(question.data_assumptions())})
+    terms: dict[str, Any] = {"assumptions": dict(question.data_assumptions())}
+    curator.reserve("too sure", mechanism.event(), slots=1, terms=terms)
+    with pytest.raises(InputError, match=r"fail with probability 0\.01"):
+        curator.release_all([handle], mechanism, name="too sure", plan="too sure")
+    curator.reserve("open", mechanism.event(), slots=1, terms={**terms, "failure_probability": question.failure_probability()})
     statement = curator.statement()
     assert statement.lines[0] == "not bounded"
     assert statement.meaning[0].startswith("only under gp-prior")
