@@ -154,6 +154,23 @@ class LedgerCorrupt(LedgerError):
     """The hash chain is broken or its file damaged: a record was changed, removed, reordered, cut off or restored."""
 
 
+class LedgerRolledBack(LedgerCorrupt):
+    """The ledger lacks the newest record that was seen here: an older copy was put in its place,
+    and what was charged since is not in it.
+
+    Attributes:
+        seq: number of the missing record.
+    """
+
+    def __init__(self, seq: int, file: str) -> None:
+        self.seq = seq
+        super().__init__(
+            f"the ledger lacks record {seq}, the newest one that {file} tells of: an older copy, or a new ledger, was put in its "
+            "place, and what was charged since is not in it. Nothing was charged. Put back the ledger that holds it. If it is lost, no "
+            f"later statement counts what it released: to go on even so, delete {file}."
+        )
+
+
 class RanksError(PrivacyError):
     """Processes that share the records cannot continue together."""
 

@@ -6,7 +6,8 @@ wait equally long on every database.
 SQLite: synchronous=EXTRA, because FULL may roll the last charge back after a power cut: it does not sync the folder. BEGIN IMMEDIATE
 queues the writers.
 PostgreSQL: a server, role or URL with synchronous_commit=off answers before a charge is on disk, so it is switched on for each write.
-Writers queue on the first record; readers see one snapshot.
+Writers queue on the first record; readers see one snapshot. The schema is `public`, or the one that
+the URL names.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import stat
 import threading
+import uuid
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +33,9 @@ _WRITE = "dpbo_write"  # the execution option of connections that write
 _CREATORS = 0x6470626F  # the lock under which PostgreSQL's table is made: CREATE TABLE IF NOT EXISTS alone is a race
 _SQLITE_BROKEN = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
 _POSTGRES_BROKEN = ("XX001", "XX002")  # SQLSTATEs of damaged data and indexes; XX000 is any internal error
+_SEARCH_PATH = re.compile(r"(?:-c\s*|--)search[_-]path=(\S+)")
+_SCHEMA = re.compile(r'[A-Za-z_][A-Za-z0-9_]*|"[A-Za-z_][A-Za-z0-9_]*"')
+_NAME_SCHEMA = "Add ?options=-csearch_path%3DNAME, the same for every role: each schema has a ledger, and a budget, of its own."
 _SMALLEST = 512  # bytes of an SQLite page
 _LONGEST = 300  # characters of its place that are shown
 _RESTORE = "Charge nothing on it: put back a copy that holds the newest head you noted (`python -m dpbo ledger verify --expect HEAD`)."
@@ -65,9 +71,11 @@ class Storage:
         persistent: whether the records outlive this process.
         written: number of transactions of `writing`.
         file: SQLite's file, by its whole path; None where it is not named as a path.
+        identity: the same text for the same place alone, without a password; in memory, of this object.
 
     Raises:
-        InputError: no such URL. LedgerUnavailable: it cannot be reached. LedgerCorrupt: its file is damaged.
+        InputError: no such URL, or one of PostgreSQL in which the role's settings choose the
+        schema. LedgerUnavailable: it cannot be reached. LedgerCorrupt: its file is damaged.
     """
 
     def __init__(self, url: str | pathlib.Path | None, *, create: bool = True) -> None:
@@ -78,6 +86,7 @@ class Storage:
         self._engine = _engine(self.url)
         self.persistent = self.url is not None and not _is_in_memory(self._engine.url)
         self.file = _file_of(self._engine.url)
+        self.identity = self._identity()
         self._left: tuple[int, ...] | None = None  # the file as the last transaction left it
         self.written = 0
         self._closing = weakref.finalize(self, _dispose, self._engine, self._home)
@@ -138,6 +147,19 @@ class Storage:
                 found = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar())
             if found != "ok":
                 raise LedgerCorrupt(f"the file of the ledger at {self._place()} is damaged: {' '.join(found.split())}. {_RESTORE}")
+
+    def _identity(self) -> str:
+        if not self.persistent:
+            return f"memory {uuid.uuid4().hex}"
+        if self.file is not None:
+            return str(self.file.resolve())
+        url = self._engine.url
+        schema = ""
+        if self._engine.dialect.name == "postgresql":
+            with self._errors_translated():
+                schema = _named_schema(self._engine)
+        place = ":".join(str(part) for part in (url.host or "", url.port or "") if part)
+        return " ".join(filter(None, (url.get_backend_name(), place, url.database, schema)))
 
     def _write_connection(self) -> sa.Connection:
         return self._engine.connect().execution_options(**{_WRITE: True})
@@ -218,6 +240,26 @@ def _is_in_memory(url: sa.URL) -> bool:
 def _file_of(url: sa.URL) -> pathlib.Path | None:
     named = url.get_backend_name() == "sqlite" and not _is_in_memory(url) and not str(url.database).startswith("file:")
     return pathlib.Path(str(url.database)) if named else None
+
+
+def _named_schema(engine: sa.Engine) -> str:
+    """The one schema in which PostgreSQL keeps the ledger: named in the URL, else `public`.
+
+    Where the role's or the server's settings choose it, as by "$user", each role would have a
+    ledger, and a budget, of its own.
+    """
+    given = engine.url.query.get("options", "")
+    options = given if isinstance(given, str) else " ".join(given)
+    named = _SEARCH_PATH.findall(options)
+    if named:
+        if len(named) == 1 and _SCHEMA.fullmatch(named[0]):
+            return str(named[0]).strip('"')
+        raise InputError("ledger", "a URL with that search_path", "one whose search_path is one schema", _NAME_SCHEMA)
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT current_schema()").scalar()
+    if found != "public":
+        raise InputError("ledger", f"a URL that leads to the schema {found!r} for this role", "one that names its schema", _NAME_SCHEMA)
+    return "public"
 
 
 def _is_damage(error: BaseException | None) -> bool:

@@ -40,6 +40,7 @@ CLASSES = {
     "A28": "records are split by their place, so removing one moves another from training to validation",
     "A29": "a sampling rate or a divisor is computed from the private number of records, and shows it",
     "A30": "a run resumes under the name of another one, with other data, another score or another estimator",
+    "A35": "one record in several roles, or under several budgets, pays once",
 }
 BEGIN, END = "<!-- attacks: written by python -m tests.attacks.marks -->\n", "<!-- attacks end -->"
 

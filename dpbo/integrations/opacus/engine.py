@@ -40,6 +40,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dpbo._opacus import load_opacus
 from dpbo.curator.curator import Curator
+from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, note_trained
 from dpbo.errors import InputError
 from dpbo.integrations.opacus.accountant import LedgerAccountant
 from dpbo.integrations.opacus.noise import LEAST_NORM, MOST_NORM, NoisedOptimizer, PoissonSamples
@@ -93,6 +94,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         norm = require("max_grad_norm", max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about hooks
+            warnings.simplefilter("always", RepeatedRecordsWarning)
             prepared: Any = super().make_private(
                 module=module, optimizer=optimizer, data_loader=data_loader, max_grad_norm=norm,
                 noise_multiplier=self.config.noise_multiplier, **opacus,
@@ -144,6 +146,11 @@ class PrivateEngine(NoisedEngine):
         super().__init__(config, self._charge_step)
         self.accountant = LedgerAccountant(curator, noise_multiplier=config.noise_multiplier, steps=config.steps, name=name)
 
+    def _prepare_data_loader(self, data_loader: Any, **settings: Any) -> DataLoader[Any]:
+        prepared = super()._prepare_data_loader(data_loader, **settings)
+        self.accountant.protect(data_loader.dataset)
+        return prepared
+
     def _prepare_optimizer(self, **settings: Any) -> NoisedOptimizer:
         prepared = super()._prepare_optimizer(**settings)  # nothing after this can be refused
         self.accountant.reserve(self.config.rate)
@@ -157,7 +164,9 @@ class PrivateEngine(NoisedEngine):
 class Session:
     """One DP-SGD run: gives `fit` the training records as Poisson samples, as many as the configuration has steps.
 
-    A second step on one sample raises before its noise is drawn.
+    A second step on one sample raises before its noise is drawn. A session charges no ledger: `tune`
+    does, and `private_selection`. Where a ledger of this process protects some of the records already,
+    a session outside `tune` warns (`RepeatedRecordsWarning`).
 
     Args:
         records: the training records.
@@ -189,7 +198,12 @@ class Session:
             module=module, optimizer=optimizer, data_loader=DataLoader(self._records), max_grad_norm=max_grad_norm, **opacus
         )
         self._begun = True
+        self._note_records()
         return prepared
+
+    def _note_records(self) -> None:
+        """Let this process know that a private training takes these records."""
+        note_trained(self._records)
 
     def _require_noise(self, optimizer: Any) -> None:
         """Called before a step's noise is drawn. Steps need no count: each takes one sample, and there are as many samples as steps."""

@@ -40,6 +40,7 @@ from dpbo.algorithms.hidden_runs import DensityRatioProposals
 from dpbo.algorithms.selection import NoisedScore, private_selection
 from dpbo.curator.curator import Curator
 from dpbo.curator.entropy import system_entropy
+from dpbo.curator.record_fingerprints import require_other_rows
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.errors import InputError
 from dpbo.fingerprint import describe_space, fingerprint
@@ -58,6 +59,12 @@ from dpbo.validation import Within, checked, warn
 _TRAINING, _SCORES, _SELECTION = "training", "scores", "selection"
 _TRIED_POINTS, _TRIED_STEPS = 4, 2
 _RECORD = PrivacyUnit("record")
+_REPEATED = (
+    "This process has already trained or tuned on some of them under another ledger, and two budgets in memory add up to more than "
+    "either states. Nothing was charged. Give every call the same dataset= and ledger=, or set allow_repeated=True, and the statement "
+    "will say so. Tell only those who may see the records."
+)
+_TWO_ROLES = "A record of both roles pays for both, and the budget counts each role alone: take such records out of one of them."
 _DATASET = Within(
     "a torch Dataset with a length, because records are sampled by position",
     lambda records: hasattr(records, "__getitem__") and hasattr(records, "__len__"),
@@ -114,7 +121,8 @@ def tune(
         fit: `fit(parameters, session) -> model`; takes training records from the session only, and leaves none in an attribute of the model
             (`strip_opacus` is applied to it).
         score: `score(model, records)`, one number a validation record, maximised. It gets a copy of the model, which is thrown away.
-        training, validation: disjoint records. Under REPLACE_ONE any split that does not look at the records, such as one by position.
+        training, validation: disjoint records; equal ones in both are refused, which is for the operator
+            alone. Under REPLACE_ONE any split that does not look at the records, such as one by position.
             Under ADD_OR_REMOVE_ONE a record's role must follow from the record itself, such as a keyed hash of its id: in a split by
             position, removing one record changes the role of others. The statement lists that as the assumption `roles-by-record`.
         plan: one plan of `plan_tuning`, which also says the budget, the adjacency, the score range and the number of validation records.
@@ -122,7 +130,9 @@ def tune(
         initial: number of Sobol points before a search's model proposes; at least 2.
         seed: of the search's points; never of noise, samples, or a selection's proposals.
         folder: where released models are kept, a file each: those of a search, or the best one of a selection.
-        dataset, ledger, allow_repeated: as in `Curator`.
+        dataset, ledger: as in `Curator`.
+        allow_repeated: True permits records of either role that this process has used under another ledger
+            in memory, and records of both roles; the privacy losses add up, and the statement says so.
         example: (training, validation), a few public records of the same form for the trial. Omitted, zeros take the place of the numbers,
             tensors and arrays of the first training record and of the validation records.
         try_first: before anything is reserved, call `fit` at four points of the space (for "once", at `parameters`), each time with
@@ -130,7 +140,8 @@ def tune(
             that takes very long to begin. Then a `fit` that always fails spends the whole budget.
 
     Raises:
-        InputError: an argument outside its range, or records that zeros cannot stand in for. ScoreError, or what `fit` raises: in the
+        InputError: an argument outside its range, records that zeros cannot stand in for, or repeated
+        records. PlanChanged: the ledger's plan began with other records. ScoreError, or what `fit` raises: in the
         trial; nothing was charged. BudgetExceeded, LedgerMismatch, ReleaseLost: as in private_selection and PrivateObjective. A run in
         which `fit` fails on private records, or returns what `strip_opacus` refuses, is paid for and has the worst score, without a word.
     """
@@ -141,6 +152,8 @@ def tune(
     if replaces and view.count != plan.validation:
         remedy = f"Plan again: plan_tuning(..., validation={view.count})."
         raise InputError("validation", f"{view.count} records", f"of {plan.validation:g} records, as the plan was made for", remedy)
+    if not allow_repeated:
+        require_other_rows("training", training, view, "validation", _TWO_ROLES)
     divisor = None if replaces else plan.validation
     settings = {} if divisor is None else {"divisor": divisor}
     noised = NoisedScore(_CopyScore(score), plan.score_range, GaussianMechanism(plan.score_multiplier), settings)
@@ -148,7 +161,7 @@ def tune(
     def train(given: dict[str, Any], session: Session | None = None) -> nn.Module:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Full backward hook is firing")  # Opacus' hooks, where inputs need no gradients
-            return strip_opacus(fit(given, session or Session(training, plan.config)))
+            return strip_opacus(fit(given, session or _PaidSession(training, plan.config)))
 
     if try_first:
         points = space.sample(_TRIED_POINTS, seed=seed) if fixed is None else fixed
@@ -161,6 +174,11 @@ def tune(
         validation, unit=_RECORD, adjacency=plan.adjacency, budget=plan.budget, accounting=Planned(plan.events), dataset=dataset,
         ledger=ledger, example=None if example is None else example[1], allow_repeated=allow_repeated,
     )  # fmt: skip
+    curator.protect(training, role=_TRAINING)
+    if not allow_repeated and curator.repeats_records():
+        raise InputError("ledger", None, "one file or URL for all calls with the same records", _REPEATED)
+    begun = bool({_SELECTION, _TRAINING} & set(curator.ledger.used()))
+    curator.bind("tuning", {}, tables={"training records": training}, begun=begun)
     curator.mark_probed(noised.query(None))  # else a score's range is examined on `example` in runs that are paid for
     curator.ledger.note("assume", "dpsgd-attested")
     if not replaces:
@@ -217,7 +235,7 @@ def _try(
     for x in points:
         given = space.decode(x)
         try:
-            model = train(given, Session(records, plan.config, samples=_TRIED_STEPS))
+            model = train(given, _PaidSession(records, plan.config, samples=_TRIED_STEPS))
             if saves:
                 torch.save(model, io.BytesIO())
             curator.evaluate(noised.query(model))
@@ -227,6 +245,13 @@ def _try(
                 "are no valid records, pass a few public ones: example=(training, validation). try_first=False omits this trial."
             )
             raise
+
+
+class _PaidSession(Session):
+    """A session whose records `tune` has compared, or that are stand-ins."""
+
+    def _note_records(self) -> None:
+        pass
 
 
 class _Repeated(Dataset[Any]):

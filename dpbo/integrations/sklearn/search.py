@@ -24,6 +24,7 @@ from dpbo.accounting.calibration import exact_share, parts_of
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.algorithms import private_choice
 from dpbo.curator.curator import Curator
+from dpbo.curator.record_fingerprints import require_other_rows, rows_of
 from dpbo.errors import InputError
 from dpbo.fingerprint import describe_estimator, describe_scoring, describe_space
 from dpbo.integrations.sklearn import training
@@ -60,6 +61,10 @@ _REPEATED = (
     "This process has already queried some of them under another ledger, and two budgets in memory add up to more than either states. "
     "Nothing was charged. Give every search the same dataset= and ledger=, or one Curator and a share of its budget each; or set "
     "allow_repeated=True, and the statement will say so."
+)
+_IN_THE_OPEN = (
+    "Models are fitted to training records in the open, and may reproduce them, whatever the budget: take protected records out of the "
+    "training table."
 )
 
 
@@ -212,7 +217,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             fit_params: refused, `sample_weight` with the reason: every record, or unit, counts alike.
 
         Raises:
-            InputError: an argument outside its range, or records that another ledger in memory protects. BudgetExceeded: the budget is not
+            InputError: an argument outside its range, records that another ledger in memory protects, or
+            protected records among the training records. BudgetExceeded: the budget is not
             left. LedgerMismatch: the name belongs to another search.
         """
         self._require_arguments()
@@ -239,10 +245,14 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             if scoring.cells is not None:
                 warn(_NOT_REHEARSED.format(self.scoring), UserWarning)
         if not isinstance(X_val, Curator):
+            if not split and self.mechanism is None:  # rows of one table have places of their own, equal or not
+                require_other_rows("X_train", trainer.table(), rows_of((X_val, y_val)), "validation", _IN_THE_OPEN)
             example = None if y_train is None else training.first_rows(X_train, y_train)
             curator = self._curator(X_val, y_val, groups, adjacency, example, strategy)
         elif groups is not None:
             raise InputError("groups", type(groups).__name__, "given to the Curator, in its PrivacyUnit")
+        else:
+            curator.require_other_records("X_train", trainer.table(), _IN_THE_OPEN)
         self._search(self._task(curator, space, trainer, scoring, strategy, split, groups_train, own=curator is not X_val), trainer)
         self.statement_ = curator.statement()
         if split:
