@@ -38,7 +38,6 @@ _AT_ONCE = 500  # records that are read together
 NOTES = ("assume", "void")
 _ALL = sa.select(table).order_by(table.c.seq)
 _NEWER = _ALL.add_columns(sa.select(sa.func.count()).select_from(table).scalar_subquery()).where(table.c.seq >= sa.bindparam("head"))
-_HEAD = sa.select(table.c.seq, table.c.hash).order_by(table.c.seq.desc()).limit(1)
 _NUMBERED = _ALL.where(table.c.seq.in_(sa.bindparam("numbers", expanding=True)))
 Text = Annotated[str, Within("text of 1 to 200 characters, without NUL", lambda value: 0 < len(value) <= 200 and "\0" not in value)]
 """What every database keeps whole and finds again: servers refuse or cut other names."""
@@ -70,10 +69,7 @@ class Ledger:
         except Taken:  # two processes made it at once; the other one's record stands
             first = self._first(birth, body)
         self._bind(first)
-        if self.storage.file is not None:
-            head = self.head()
-            with self.alone():
-                keep_head(self.storage, head.seq, head.hash)
+        keep_head(self.storage, *self._seen)
         made_for = self.birth.to_json()
         for name, value in birth.to_json().items():
             if value != made_for[name]:
@@ -266,10 +262,11 @@ class Ledger:
         return any(kind == "void" for kind, _ in self._chain.notes)
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Meanwhile no other process can write to the ledger. Nothing is written."""
+    def alone(self) -> Iterator[Record]:
+        """Meanwhile no other process can write to the ledger. Nothing is written. Gives the newest record."""
         with self._transaction(self.storage.writing()):
-            yield
+            assert self._chain.head is not None
+            yield self._chain.head
 
     def _saw(self, record: Record) -> None:
         """A durable record: from here on a ledger without it is another one."""
@@ -294,9 +291,8 @@ class Ledger:
                 except BaseException:
                     self._chain = Chain()
                     raise
-            if self._written and self.storage.file is not None:
-                with self.storage.writing() as connection:  # the newest record may be another process's by now
-                    keep_head(self.storage, *connection.execute(_HEAD).one())
+            if self._written:
+                keep_head(self.storage, *self._seen)
             if self._version is not None:  # last: interrupted before, the next transaction reads the records
                 self._version = (*self._version[:2], self.storage.written)
 

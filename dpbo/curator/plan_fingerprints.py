@@ -14,12 +14,14 @@ Beside a file it also holds the number and hash of the newest record. A ledger t
 record is an older copy: what was charged since is not in it, so it is refused (`LedgerRolledBack`).
 An older copy of both files is not noticed: keep them apart.
 
-Everything is read, changed and written while no other process can write to the ledger.
+Plans are read, compared and written while no other process can write to the ledger. The newest record
+takes its place in the file's first line once it is durable.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import logging
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _PYTHON = f" under Python {sys.version_info.major}.{sys.version_info.minor}"  # code is compared only where one version compiled it
+_HEAD = re.compile(r" *(?:(\d+)|-) +(?:([0-9a-f]{64})|-)\n")  # the first line
+_WIDTH = 20 + 1 + 64 + 1  # of that line
 _LONGEST_NAME = 120  # letters of a server's name in a file's name
 _in_memory: weakref.WeakKeyDictionary[Ledger, dict[str, Any]] = weakref.WeakKeyDictionary()
 _unwritten: dict[str, dict[str, Any]] = {}  # by ledger on a server, where no file can be written
@@ -107,8 +111,8 @@ def kept_head(storage: Storage) -> tuple[int, str] | None:
     if file.exists() and not os.access(file, os.R_OK):
         _LOG.warning("%s: only its owner can tell whether the ledger is an older copy", file.name)
         return None
-    found = _read(file).get("head")
-    return None if found is None else (int(found[0]), str(found[1]))
+    head: tuple[int, str] | None = _read(file).get("head")
+    return head
 
 
 def require_kept_head(storage: Storage, kept: tuple[int, str] | None, hash_there: str | None) -> None:
@@ -121,16 +125,17 @@ def require_kept_head(storage: Storage, kept: tuple[int, str] | None, hash_there
 
 
 def keep_head(storage: Storage, seq: int, hash: str) -> None:
-    """Keep a newer record as the newest one. The caller holds the ledger's lock. What fails is
-    logged: the record itself is safe."""
+    """Keep a durable record as the newest one, unless a newer one is kept. It takes its place in the
+    file, so that nobody waits. What fails is logged: the record itself is safe."""
     file = file_of(storage)
     if storage.file is None or file is None:
         return
     try:
-        kept = _read(file)
-        if kept.get("head", [-1])[0] < seq:
-            _write(file, {"key": system_entropy(32).hex(), **kept, "head": [seq, hash]})
-    except LedgerUnavailable:
+        with _opened(file) as held:
+            known = _HEAD.match(os.pread(held, _WIDTH, 0).decode())
+            if known is None or known[1] is None or int(known[1]) < seq:
+                os.pwrite(held, _head_line((seq, hash)), 0)
+    except (OSError, ValueError):
         _LOG.warning("%s: cannot be written, so an older copy of the ledger would not be noticed", file.name)
 
 
@@ -143,13 +148,15 @@ def _changed(ledger: Ledger) -> Iterator[dict[str, Any]]:
         kept.setdefault("key", system_entropy(32).hex())
         yield kept
         return
-    with ledger.alone():
+    with ledger.alone() as newest:
         kept = _read(file) or _unwritten.get(ledger.storage.identity, {})
         before = json.dumps(kept)
         kept.setdefault("key", system_entropy(32).hex())
         yield kept
         if json.dumps(kept) == before:
             return
+        if ledger.storage.file is not None:
+            kept["head"] = newest.seq, newest.hash  # what others kept in the file that is replaced is no newer
         try:
             _write(file, kept)
         except LedgerUnavailable:
@@ -159,21 +166,49 @@ def _changed(ledger: Ledger) -> Iterator[dict[str, Any]]:
             _unwritten[ledger.storage.identity] = kept
 
 
+@contextlib.contextmanager
+def _opened(file: pathlib.Path) -> Iterator[int]:
+    """A descriptor of the file, made where there is none. Others that keep a head wait."""
+    with contextlib.suppress(FileExistsError):
+        if not file.exists():
+            new = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            os.write(new, _content({"key": system_entropy(32).hex()}))
+            os.close(new)
+    held = os.open(file, os.O_RDWR)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield held
+    finally:
+        os.close(held)
+
+
+def _content(kept: Mapping[str, Any]) -> bytes:
+    """The newest record in a line of fixed width, then everything else as JSON."""
+    rest = {name: value for name, value in kept.items() if name != "head"}
+    return _head_line(kept.get("head")) + json.dumps(rest).encode()
+
+
+def _head_line(head: tuple[int, str] | None) -> bytes:
+    return (f"{'-':>20} {'-':>64}\n" if head is None else f"{head[0]:>20} {head[1]:>64}\n").encode()
+
+
 def _read(file: pathlib.Path) -> dict[str, Any]:
     with contextlib.suppress(FileNotFoundError), _file_errors(file):
-        found = json.loads(file.read_text())
+        text = file.read_text()
+        head = _HEAD.match(text)
+        found = dict(json.loads(text if head is None else text[_WIDTH:]))
         bytes.fromhex(found["key"])
-        return dict(found)
+        return found if head is None or head[1] is None else {**found, "head": (int(head[1]), head[2])}
     return {}
 
 
-def _write(file: pathlib.Path, content: Mapping[str, Any]) -> None:
+def _write(file: pathlib.Path, kept: Mapping[str, Any]) -> None:
     new = file.with_name(f"{file.name}.{system_entropy(8).hex()}")
     with _file_errors(file):
         if not file.parent.exists():
             file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         new.touch(mode=0o600, exist_ok=False)
-        new.write_text(json.dumps(content))
+        new.write_bytes(_content(kept))
         new.replace(file)  # all of it or nothing
 
 

@@ -86,11 +86,11 @@ class Storage:
         self._engine = _engine(self.url)
         self.persistent = self.url is not None and not _is_in_memory(self._engine.url)
         self.file = _file_of(self._engine.url)
-        self.identity = self._identity()
         self._left: tuple[int, ...] | None = None  # the file as the last transaction left it
         self.written = 0
         self._closing = weakref.finalize(self, _dispose, self._engine, self._home)
         self._committing = False  # whether the transaction under way was sent its commit, which may go unanswered
+        self.identity = self._identity()
         if self._exists():
             self.require_whole()
         elif create:

@@ -1,0 +1,88 @@
+"""The file of fingerprints that lost plans, and a ledger that was put back: each attack won once."""
+
+import json
+import pathlib
+import shutil
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+import torch
+
+from dpbo import Curator
+from dpbo.__main__ import main
+from dpbo.curator.ledger import Ledger
+from dpbo.errors import LedgerRolledBack, LedgerUnavailable
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.queries import ClippedMean
+from tests.attacks.test_holes_search import TERMS
+
+RECORDS = torch.rand(50, 2, dtype=torch.float64)
+QUERY, NOISE = ClippedMean(lambda _, r: r[:, 0], score_range=(0, 1)), GaussianMechanism(60.0)
+
+
+def curator(file):
+    return Curator(RECORDS, **TERMS, dataset="d", ledger=str(file))
+
+
+@pytest.mark.attack("A30", "A16")
+def test_plans_that_several_writers_begin_at_once_are_all_kept(tmp_path):
+    """Six processes lost 4 of 36 plans, which were then resumed unchecked. Each thread has a ledger of its own, as a process has."""
+    writers, plans = 6, 6
+    owners, together = [curator(tmp_path / "l.db") for _ in range(writers)], Barrier(writers)
+
+    def begin(number):
+        together.wait()
+        for plan in range(plans):
+            owners[number].bind(f"{number} {plan}", {}, begun=False)
+
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(begin, range(writers)))
+    kept = tmp_path / "l.db.fingerprints"
+    assert sum(f'"{number} {plan}"' in kept.read_text() for number in range(writers) for plan in range(plans)) == writers * plans
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["l.db", "l.db.fingerprints"], "no drafts are left"
+
+
+@pytest.mark.attack("A16")
+def test_an_older_copy_of_the_ledger_is_refused_until_it_is_taken_on_purpose(tmp_path, capsys):
+    """It was continued without a word, and what it had released was paid for once more."""
+    file, kept = tmp_path / "l.db", tmp_path / "l.db.fingerprints"
+    owner = curator(file)
+    owner.release(QUERY, NOISE)
+    shutil.copy(file, tmp_path / "old.db")
+    newest = owner.release(QUERY, NOISE) and owner.ledger.head()
+    whole = file.read_bytes()
+    del owner
+    shutil.copy(tmp_path / "old.db", file)
+    for call in (lambda: curator(file), lambda: Ledger.open(str(file))):
+        with pytest.raises(LedgerRolledBack, match=f"lacks record {newest.seq}, .*delete l.db.fingerprints"):
+            call()
+    assert main(["ledger", "verify", str(file)]) == 1
+    assert "LedgerRolledBack: the ledger lacks" in capsys.readouterr().err
+    file.unlink()
+    with pytest.raises(LedgerRolledBack):
+        curator(file)  # a new ledger in its place is an older one, too
+    assert file.read_bytes() != whole
+    file.write_bytes(whole)
+    assert curator(file).ledger.head() == newest
+    shutil.copy(tmp_path / "old.db", file)
+    kept.unlink()
+    curator(file).release(QUERY, NOISE)
+    assert Ledger.open(str(file)).head().seq == newest.seq
+
+
+@pytest.mark.attack("A16")
+def test_whoever_writes_last_is_kept_and_a_file_that_cannot_be_read_is_not_passed_over(tmp_path):
+    file, kept = tmp_path / "l.db", tmp_path / "l.db.fingerprints"
+    first, second = curator(file), curator(file)
+    second.bind("plan", {}, begun=False)
+    first.release(QUERY, NOISE)
+    second.release(QUERY, NOISE)
+    line, _, rest = kept.read_text().partition("\n")
+    assert line.split() == [str(second.ledger.head().seq), second.ledger.head().hash]
+    assert "plan" in json.loads(rest)["plans"]
+    kept.write_text(line[:30])
+    with pytest.raises(LedgerUnavailable, match=r"'l.db.fingerprints', .* cannot be read or written"):
+        curator(pathlib.Path(file))
