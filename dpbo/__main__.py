@@ -10,6 +10,7 @@ from typing import Any
 
 from dpbo.errors import InputError, PrivacyError
 from dpbo.integrations.http.commands import curate_options, model_options
+from dpbo.validation import printable
 
 _LISTED = 8  # numbers of a release, or of its point, that `ledger show` prints
 
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except PrivacyError as error:
         text = _in_typed_words(error, options) if isinstance(error, InputError) else str(error)
-        print(f"{type(error).__name__}: {text}", file=sys.stderr)
+        print(f"{type(error).__name__}: {printable(text)}", file=sys.stderr)
         return 1
 
 
@@ -139,7 +140,8 @@ def _ledger(options: argparse.Namespace) -> None:
         answered = {record.body["entry"] for record in records if record.kind == "value"}
         lost = {record.seq for record in records if record.kind == "charge" and "slots" in record.body} - answered
         for record in records:
-            print(f"{record.seq:5d}  {record.kind:8s} {record.name:20s} {record.hash[:16]}{'  value lost' if record.seq in lost else ''}")
+            note = "  value lost" if record.seq in lost else ""
+            print(f"{record.seq:5d}  {printable(record.kind):8s} {printable(record.name):20s} {record.hash[:16]}{note}")
             for value in record.body["values"] if record.kind == "value" else ():
                 print(f"       {_shown(value)}")
         use = BudgetUse.of(ledger, chain, ledger.budget.delta)

@@ -4,8 +4,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from dpbo.validation import printable
+
 
 def progress_bar(name: str, total: int, *, done: int = 0, rank: int = 0, hidden: bool = False) -> Any:
     """A tqdm bar on stderr; shown on a terminal only, and by the first of several ranks; not at all if `hidden`."""
     form = "{desc}: {n_fmt}/{total_fmt} |{bar}|"
-    return tqdm(total=total, initial=done, desc=name, disable=True if rank or hidden else None, delay=0.1, bar_format=form)
+    return tqdm(total=total, initial=done, desc=printable(name), disable=True if rank or hidden else None, delay=0.1, bar_format=form)

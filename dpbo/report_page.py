@@ -37,7 +37,7 @@ from dpbo.report_charts import HEIGHT, WIDTH, ConvergenceChart, budget_bars, per
 from dpbo.report_words import accounting_in_words, mechanism_in_words, question_in_words, rarity, terms_in_words
 from dpbo.space import Space
 from dpbo.statement import Guarantee, Statement, format_down, format_up
-from dpbo.validation import checked
+from dpbo.validation import checked, printable
 
 _ALLOWED = "a Curator, a PrivateObjective, a search that has one, a fitted DPSearch, or the file name or URL of a ledger"
 _MOST_ROWS = 1000  # of the table of releases
@@ -68,11 +68,18 @@ def report(source: Any, *, space: Spaces | None = None, title: str = "", delta: 
         InputError: another source. LedgerUnavailable, LedgerCorrupt: the ledger cannot be read, or was damaged.
     """
     page = importlib.resources.files("dpbo").joinpath("data/report.html").read_text(encoding="ascii")
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_printable
+    )
     facts = _facts_of(source, space, delta)
     facts |= {"title": title or facts["statement"].dataset or "Records without a name", "version": importlib.metadata.version("dpbo")}
     text = environment.from_string(page).render(**facts, width=WIDTH, height=HEIGHT)
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def _printable(value: Any) -> Any:
+    """What stands in the page: the lines of a text, each of printable characters."""
+    return type(value)("\n".join(map(printable, value.split("\n")))) if isinstance(value, str) else value
 
 
 def _facts_of(source: Any, space: Spaces | None, delta: float | None) -> dict[str, Any]:

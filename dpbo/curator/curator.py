@@ -51,7 +51,7 @@ from dpbo.queries.clipped import PairedScore
 from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
 from dpbo.statement import Guarantee, Statement, format_down
-from dpbo.validation import Count, Index, Name, checked, require_json, warn
+from dpbo.validation import Count, Index, Name, checked, printable, require_json, warn
 
 if TYPE_CHECKING:
     from dpbo.curator.ledger import Ledger
@@ -648,10 +648,13 @@ class Curator(Opaque):
             "Reserved, including those": f"{100 * float(use.reserved_share):.4g} %: {use.reserved}",
             "Left": left if use.epsilon_left is None else f"{left}: epsilon {format_down(use.epsilon_left)} at delta {self.budget.delta:g}",
         }
-        return facts_table(facts, title=f"Curator of {self.ledger.birth.dataset or 'unnamed'} records: opaque")
+        return facts_table(facts, title=f"Curator of {self._dataset()} records: opaque")
 
     def __repr__(self) -> str:
-        return f"<Curator of {self.ledger.birth.dataset or 'unnamed'} records, {self.adjacency.value}: opaque>"
+        return f"<Curator of {self._dataset()} records, {self.adjacency.value}: opaque>"
+
+    def _dataset(self) -> str:
+        return printable(self.ledger.birth.dataset or "unnamed")
 
 
 def _code_of(query: Query) -> Any:

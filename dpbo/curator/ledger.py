@@ -29,7 +29,7 @@ from dpbo.curator.plan_fingerprints import keep_head, kept_head, require_kept_he
 from dpbo.curator.storage import Storage, Taken, append, table
 from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch
 from dpbo.events import Event
-from dpbo.validation import Count, Within, checked, require_json
+from dpbo.validation import PRINTABLE, Count, Within, checked, require_json
 
 _LOG = logging.getLogger(__name__)
 SCHEMA = 2
@@ -39,8 +39,8 @@ NOTES = ("assume", "void")
 _ALL = sa.select(table).order_by(table.c.seq)
 _NEWER = _ALL.add_columns(sa.select(sa.func.count()).select_from(table).scalar_subquery()).where(table.c.seq >= sa.bindparam("head"))
 _NUMBERED = _ALL.where(table.c.seq.in_(sa.bindparam("numbers", expanding=True)))
-Text = Annotated[str, Within("text of 1 to 200 characters, without NUL", lambda value: 0 < len(value) <= 200 and "\0" not in value)]
-"""What every database keeps whole and finds again: servers refuse or cut other names."""
+Text = Annotated[str, Within("text of 1 to 200 printable characters", lambda value: 0 < len(value) <= 200 and value.isprintable())]
+"""What every database keeps whole and finds again, and every terminal shows as it is."""
 
 
 @checked
@@ -62,6 +62,9 @@ class Ledger:
     """
 
     def __init__(self, url: str | pathlib.Path | None, birth: Birth) -> None:
+        for parameter, name in (("dataset", birth.dataset), ("unit", birth.unit)):
+            if not name.isprintable():
+                raise InputError(parameter, name, PRINTABLE)
         body = {"schema": SCHEMA, "cap": str(birth.cap()), **birth.to_json()}  # refuses before anything is written
         self.storage = Storage(url)
         try:

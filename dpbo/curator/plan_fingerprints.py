@@ -36,7 +36,6 @@ from typing import TYPE_CHECKING, Any
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.storage import Storage
 from dpbo.errors import LedgerRolledBack, LedgerUnavailable, PlanChanged
-from dpbo.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from dpbo.curator.ledger import Ledger
@@ -82,6 +81,8 @@ def require_same(ledger: Ledger, plan: str, things: Mapping[str, Any], tables: M
         PlanChanged: names what differs. LedgerUnavailable: the file of fingerprints cannot be read
         or written.
     """
+    from dpbo.fingerprint import fingerprint  # with torch, which opening a ledger does not need
+
     key, file = key_of(ledger), file_of(ledger.storage)
     current = {f"{name}{_PYTHON}": fingerprint(thing, detail="references", key=key, size=16).hex() for name, thing in things.items()}
     current |= {name: digest for name, digest in tables.items() if digest is not None}

@@ -54,7 +54,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     """
 
     _planned: Step  # with a curator only
-    _tables: Mapping[str, Any] = {}  # noqa: RUF012  # with a PrivateEngine, the records that its steps take
+    _tables: Mapping[str, Any] = {}  # with a PrivateEngine, the records that its steps take
     _paid: Iterator[int]  # one item for each step that is charged and not yet taken
 
     def __init__(

@@ -369,8 +369,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         if self.n_jobs == 0:
             raise InputError("n_jobs", 0, "None, a number of workers, or -1 for all processors")
         self._callbacks()
-        if not isinstance(self.name, str) or not 0 < len(self.name) <= 150:
-            raise InputError("name", self.name, "a word of at most 150 letters")
+        if not isinstance(self.name, str) or not 0 < len(self.name) <= 150 or not self.name.isprintable():
+            raise InputError("name", self.name, "a word of at most 150 printable letters")
         if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "get_params"):
             raise InputError("estimator", type(self.estimator).__name__, "a scikit-learn estimator")
         if self.strategy not in STRATEGIES:
