@@ -40,7 +40,7 @@ from dpbo.curator.record_fingerprints import (
 )
 from dpbo.curator.records import PrivateView, count_records, map_leaves
 from dpbo.curator.reporting import BudgetUse, compose_statement
-from dpbo.errors import InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
+from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
@@ -348,7 +348,8 @@ class Curator(Opaque):
 
         Raises:
             InputError: terms with data assumptions that this curator does not allow, with an unknown role, or that count what the ledger
-            counts; a parallel reservation where places mean nothing. LedgerMismatch: a reservation of this name has other terms.
+            counts; a parallel reservation where places mean nothing. LedgerMismatch: a reservation of this name has other terms, or
+            (PlanChanged) a parallel one began with other records or another order of them.
         """
 
         def reserve() -> Event:
@@ -364,6 +365,8 @@ class Curator(Opaque):
             ledger.note("assume", "records-keep-their-places")
             return ledger.reserve(name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit)
 
+        if parallel:  # its answers are counted by place: in another order one record would be answered again
+            self.bind(f"{name}: places", {}, begun=name in self.ledger.used(), ordered=True)
         sketches = self._sketches_before_first_charge(event)
         reserved = self._ledger.run_on_rank_0(f"reserve {name}", (event.to_json(), slots, terms, parallel, limit), reserve)
         self._remember(sketches)
@@ -397,7 +400,7 @@ class Curator(Opaque):
             key = self._ledger.run_on_rank_0(f"compare records of {plan}", question, lambda: key_of(self._ledger.writable))
             found[f"{self.ledger.birth.role} records"] = self._digest(key)
             if ordered:  # which is refused on several ranks
-                found["order of the records"] = order_digest(self.__view, key)
+                found[ORDER] = order_digest(self.__view, key)
             for name, table in (tables or {}).items():
                 rows = rows_of(table)
                 digest = None if rows is None else TableDigest.of(rows, key)

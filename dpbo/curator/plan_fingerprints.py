@@ -34,11 +34,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpbo.curator.entropy import system_entropy
-from dpbo.curator.storage import Storage
 from dpbo.errors import LedgerRolledBack, LedgerUnavailable, PlanChanged
 
 if TYPE_CHECKING:
     from dpbo.curator.ledger import Ledger
+    from dpbo.curator.storage import Storage
 
 _LOG = logging.getLogger(__name__)
 _PYTHON = f" under Python {sys.version_info.major}.{sys.version_info.minor}"  # code is compared only where one version compiled it

@@ -13,10 +13,13 @@ import torch
 from dpbo import Curator
 from dpbo.__main__ import main
 from dpbo.curator.ledger import Ledger
-from dpbo.errors import LedgerRolledBack, LedgerUnavailable
-from dpbo.mechanisms import GaussianMechanism
+from dpbo.errors import LedgerRolledBack, LedgerUnavailable, PlanChanged
+from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism
+from dpbo.papers.po_gp_ucb import Outcomes, release_rows
 from dpbo.queries import ClippedMean
 from tests.attacks.test_holes_search import TERMS
+from tests.unit.papers.test_po_gp_ucb_curator_side import rows_of, terms
+from tests.unit.papers.test_po_gp_ucb_curator_side import table as row_table
 
 RECORDS = torch.rand(50, 2, dtype=torch.float64)
 QUERY, NOISE = ClippedMean(lambda _, r: r[:, 0], score_range=(0, 1)), GaussianMechanism(60.0)
@@ -86,3 +89,37 @@ def test_whoever_writes_last_is_kept_and_a_file_that_cannot_be_read_is_not_passe
     kept.write_text(line[:30])
     with pytest.raises(LedgerUnavailable, match=r"'l.db.fingerprints', .* cannot be read or written"):
         curator(pathlib.Path(file))
+
+
+def rows_and_outcomes(order):
+    return {"rows": rows_of(40)[order], "y": rows_of(40)[:, 0].sigmoid()[order]}
+
+
+@pytest.mark.attack("A30", "A35")
+def test_a_table_in_another_order_does_not_answer_a_record_again(tmp_path):
+    """Sorted anew in six sessions, a table answered one record six times: answers are counted by place."""
+    where = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    mechanism, budget = L2LaplaceMechanism.of(2.0), 0.4
+
+    def outcome(record):
+        return record["y"]
+
+    def begin(order, answer=outcome):
+        owner = Curator(rows_and_outcomes(order), **terms(), **where)
+        asked = Outcomes(owner, answer, value_range=(0.0, 1.0), budget=budget)
+        released = release_rows(owner, row_table(), mechanism)
+        return asked, released
+
+    asked, released = begin(torch.arange(40))
+    first = asked.value(7, request="a")
+    for order in (torch.arange(40).flip(0), torch.arange(40).roll(1)):
+        with pytest.raises(PlanChanged, match=r"began with another order of the records, .*counted by their places"):
+            begin(order)
+        with pytest.raises(PlanChanged, match="another order of the records"):
+            release_rows(Curator(rows_and_outcomes(order), **terms(), **where), row_table(), mechanism)
+    with pytest.raises(PlanChanged, match="began with other candidate records"):
+        begin(torch.zeros(40, dtype=torch.long))
+    with pytest.raises(PlanChanged, match="began with another outcome"):
+        begin(torch.arange(40), lambda record: 1 - record["y"])
+    again, same = begin(torch.arange(40))
+    assert (again.value(7, request="a"), same.Z.tolist()) == (first, released.Z.tolist())
