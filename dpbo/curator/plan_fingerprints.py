@@ -160,7 +160,7 @@ def _changed(ledger: Ledger) -> Iterator[dict[str, Any]]:
             kept["head"] = newest.seq, newest.hash  # what others kept in the file that is replaced is no newer
         try:
             _write(file, kept)
-        except LedgerUnavailable:
+        except (LedgerUnavailable, OSError):
             if ledger.storage.file is not None:
                 raise
             _LOG.warning("%s cannot be written: records are compared within this process alone. Set XDG_STATE_HOME to a folder.", file)
@@ -194,7 +194,7 @@ def _head_line(head: tuple[int, str] | None) -> bytes:
 
 
 def _read(file: pathlib.Path) -> dict[str, Any]:
-    with contextlib.suppress(FileNotFoundError), _file_errors(file):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), _file_errors(file):
         text = file.read_text()
         head = _HEAD.match(text)
         found = dict(json.loads(text if head is None else text[_WIDTH:]))
@@ -217,7 +217,7 @@ def _write(file: pathlib.Path, kept: Mapping[str, Any]) -> None:
 def _file_errors(file: pathlib.Path) -> Iterator[None]:
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise
     except (OSError, ValueError, KeyError, TypeError):
         raise LedgerUnavailable(
