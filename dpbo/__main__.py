@@ -162,9 +162,15 @@ def _shown(value: dict[str, Any]) -> str:
         values = np.ravel(held)
         return ", ".join(f"{number:.4g}" for number in values[:_LISTED]) + (", ..." if len(values) > _LISTED else "")
 
-    noise = f"   noise {numbers(np.sqrt(value['variance']))}" if np.any(value["variance"]) else ""
-    point = f"   at {numbers(value['details']['x'])}" if "x" in value["details"] else ""
+    variance, x = value.get("variance", []), value.get("details", {}).get("x")
+    noise = f"   noise {numbers(np.sqrt(variance))}" if np.any(variance) else ""
+    point = f"   at {numbers(x)}" if _holds_numbers(x) else ""
     return f"{numbers(value['value'])}{noise}{point}"
+
+
+def _holds_numbers(x: Any) -> bool:
+    """Whether it is a number or a list of numbers."""
+    return all(isinstance(number, (int, float)) for number in (x if isinstance(x, list) else [x]))
 
 
 def _report(options: argparse.Namespace) -> None:

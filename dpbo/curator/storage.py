@@ -27,6 +27,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool, StaticPool
 
 from dpbo.errors import InputError, LedgerCorrupt, LedgerUnavailable, Unshown
+from dpbo.validation import printable
 
 _BUSY_SECONDS = 30  # that a writer waits for the others
 _WRITE = "dpbo_write"  # the execution option of connections that write
@@ -191,7 +192,7 @@ class Storage:
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def _place(self) -> str:
-        place = self._engine.url.render_as_string(hide_password=True)
+        place = printable(public_place(self._engine.url))
         return place if len(place) <= _LONGEST else f"{place[:_LONGEST]}..."
 
     @contextlib.contextmanager
@@ -230,6 +231,14 @@ def append(connection: sa.Connection, *row: Any) -> None:
         _driver(connection).execute(_INSERT, row)
     else:
         connection.execute(table.insert(), dict(zip(table.c.keys(), row, strict=True)))
+
+
+def public_place(url: sa.URL | str) -> str:
+    """A URL as it may be shown: without a password, and without its query, which may hold one as well."""
+    try:
+        return sa.make_url(url).set(query={}).render_as_string(hide_password=True)
+    except sa.exc.ArgumentError:
+        return f"{str(url).partition('://')[0]}://..."
 
 
 def _is_in_memory(url: sa.URL) -> bool:

@@ -7,13 +7,12 @@ Training records are public, or protected by other means: models, errors of a fi
 are held by a curator and influence the search through releases only; `results_` and `best_score_` hold released values and their noise.
 """
 
+import copy
 import dataclasses
-import html
 import pathlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Self
-from urllib.parse import urlsplit
 
 import torch
 from sklearn.base import BaseEstimator, MetaEstimatorMixin
@@ -395,11 +394,11 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         return self.statement_
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        return self._without_password(super().__repr__(N_CHAR_MAX=N_CHAR_MAX))
+        return super(DPSearch, self._without_password()).__repr__(N_CHAR_MAX=N_CHAR_MAX)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         """What a notebook shows."""
-        return {kind: self._without_password(text) for kind, text in super()._repr_mimebundle_(**kwargs).items()}
+        return super(DPSearch, self._without_password())._repr_mimebundle_(**kwargs)
 
     def _facts(self) -> dict[str, Any]:
         if not hasattr(self, "statement_"):
@@ -412,11 +411,14 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             **self.statement_.facts(),
         }
 
-    def _without_password(self, text: str) -> str:
-        password = urlsplit(self.ledger).password if isinstance(self.ledger, str) else None
-        for shown in (password, html.escape(password)) if password else ():
-            text = text.replace(f":{shown}@", ":***@")
-        return text
+    def _without_password(self) -> Self:
+        """The same search, to show: a URL may hold a password, also in its query."""
+        shown = copy.copy(self)
+        if isinstance(self.ledger, str) and "://" in self.ledger:
+            from dpbo.curator.storage import public_place  # with SQLAlchemy
+
+            shown.ledger = public_place(self.ledger)
+        return shown
 
     def __sklearn_tags__(self) -> Any:
         tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
