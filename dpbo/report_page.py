@@ -303,11 +303,17 @@ def _searches(answers: Mapping[str, Sequence[Mapping[str, Any]]], spaces: Mappin
     """Each reservation whose values are single numbers at points x of one dimension."""
     for name, own in answers.items():
         points = [_point(value) for value in own]
-        if not own or not all(_is_point(x, points[0]) and len(value["variance"]) == 1 for x, value in zip(points, own, strict=True)):
+        single = (_is_point(x, points[0]) and _is_single(value) for x, value in zip(points, own, strict=True))
+        if not own or not all(single):
             continue
         X, Y, Yvar = (torch.tensor(column, dtype=torch.float64) for column in
                       (points, [value["value"] for value in own], [value["variance"] for value in own]))  # fmt: skip
         yield Search.of(ReleasedValues.at(X, Y, Yvar, name, spaces[name]), named=spaces[name] is not None, points=X)
+
+
+def _is_single(value: Mapping[str, Any]) -> bool:
+    """Whether this is one number and its variance."""
+    return len(value.get("variance", [])) == len(value["value"]) == 1 and isinstance(value["value"][0], (int, float))
 
 
 def _is_point(x: Any, first: Any) -> TypeGuard[list[float]]:
@@ -374,7 +380,7 @@ def _releases(records: Sequence[Record], spaces: Mapping[str, Space | None]) -> 
 
 def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
     """One released answer in a cell of a table."""
-    value, variance = drawn["value"], drawn["variance"]
+    value, variance = drawn["value"], drawn.get("variance", [])
     if slot.get("query") == _SELECTION:
         score = _score(drawn, None)
         return "the best run" + ("" if score is None else f", score {score}") if _point(drawn) is not None else "no run was released"

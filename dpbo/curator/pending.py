@@ -5,6 +5,8 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from dpbo.curator.handle import Handle
 from dpbo.errors import ReleaseLost
 from dpbo.release import Release
@@ -55,8 +57,8 @@ class PendingReleases:
             values = [
                 {
                     "handle": handle.id,
-                    "value": release.value.tolist(),
-                    "variance": release.variance.tolist(),
+                    "value": torch.atleast_1d(release.value).tolist(),
+                    "variance": torch.atleast_1d(release.variance).tolist(),
                     "law": release.law.to_json(),
                     "lattice": [str(k) for k in release.lattice],
                     "details": handle.details,

@@ -40,11 +40,19 @@ def _are_texts_by_name(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_is_text, value.values()))
 
 
-def _are_numbers(value: Any) -> bool:
-    """A number, or lists of numbers to any depth: what `Tensor.tolist` makes."""
-    if isinstance(value, list):
-        return all(map(_are_numbers, value))
+def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _are_numbers(value: Any) -> bool:
+    """A list of numbers, or of such lists of one length: what `Tensor.tolist` makes."""
+    if not isinstance(value, list):
+        return False
+    return all(map(_is_number, value)) or all(_are_numbers(row) and len(row) == len(value[0]) for row in value)
+
+
+def _are_variances(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_number(part) and part >= 0 for part in value)
 
 
 def _or_none(check: Check) -> Check:
@@ -60,7 +68,15 @@ def _are_slots(value: Any) -> bool:
 
 
 def _are_values(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(drawn, dict) and _fits(drawn, _VALUE, _DRAWN) is None for drawn in value)
+    return isinstance(value, list) and all(map(_is_drawn, value))
+
+
+def _is_drawn(value: Any) -> bool:
+    """A value of one slot; in one dimension with a variance for each number, or none."""
+    if not isinstance(value, dict) or _fits(value, _VALUE, _DRAWN) is not None:
+        return False
+    numbers, variance = value["value"], value.get("variance", [])
+    return len(variance) in (0, len(numbers)) or not all(map(_is_number, numbers))
 
 
 _TERMS: dict[str, Check] = {"assumptions": _or_none(_are_texts_by_name)}
@@ -76,7 +92,7 @@ _SLOT: dict[str, Check] = {
 _VALUE: dict[str, Check] = {"value": _are_numbers}
 _DRAWN: dict[str, Check] = {
     "handle": _is_text,
-    "variance": _are_numbers,
+    "variance": _are_variances,
     "law": _is_object,
     "lattice": lambda value: isinstance(value, list) and all(map(_is_text, value)),
     "details": _is_object,
