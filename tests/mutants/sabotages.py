@@ -470,8 +470,8 @@ SABOTAGES = (
     Sabotage(
         "a unit's rows on two ranks pass",
         "curator/distributed.py",
-        old="        if any(row[0] for row in self.all_gather(bytes([repeated]))):",
-        new="        if False:",
+        old="        return any(row[0] for row in self.all_gather(bytes([repeated])))",
+        new="        return False",
         test="tests/slow/ranks/test_failures.py::test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger",
     ),
     Sabotage(
@@ -614,14 +614,14 @@ SABOTAGES = (
     Sabotage(
         "a tuned model is handed out, and kept, with what Opacus left on it",
         "integrations/opacus/tuning.py",
-        old="strip_opacus(fit(given, session or Session(training, plan.config)))",
-        new="fit(given, session or Session(training, plan.config))",
+        old="strip_opacus(fit(given, session or _PaidSession(training, plan.config)))",
+        new="fit(given, session or _PaidSession(training, plan.config))",
         test="tests/integration/test_opacus_tuning.py::TestTuning::test_the_model_and_its_files_hold_numbers_alone[once]",
     ),
     Sabotage(
         "the trial before a tuning trains on private records, which nothing pays for",
         "integrations/opacus/tuning.py",
-        old="train(given, Session(records, plan.config, samples=_TRIED_STEPS))",
+        old="train(given, _PaidSession(records, plan.config, samples=_TRIED_STEPS))",
         new="train(given)",
         test="tests/integration/test_opacus_tuning.py::TestTrial::test_it_takes_two_steps_on_zeros_at_four_points_and_moves_no_generator",
     ),
