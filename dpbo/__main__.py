@@ -21,6 +21,7 @@ from dpbo.errors import (
     PrivacyError,
 )
 from dpbo.integrations.http.commands import curate_options, model_options
+from dpbo.validation import printable
 
 if TYPE_CHECKING:
     from dpbo.curator.chain import Chain, Record
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except PrivacyError as error:
         text = _in_typed_words(error, options) if isinstance(error, InputError) else str(error)
-        print(f"{type(error).__name__}: {text}", file=sys.stderr)
+        print(f"{type(error).__name__}: {printable(text)}", file=sys.stderr)
         return exit_status(error)
 
 
@@ -191,7 +192,8 @@ def _show(ledger: "Ledger", chain: "Chain") -> None:
     records = ledger.records()
     lost = _lost(records)
     for record in records:
-        print(f"{record.seq:5d}  {record.kind:8s} {record.name:20s} {record.hash[:16]}{'  value lost' if record.seq in lost else ''}")
+        note = "  value lost" if record.seq in lost else ""
+        print(f"{record.seq:5d}  {printable(record.kind):8s} {printable(record.name):20s} {record.hash[:16]}{note}")
         for value in record.body["values"] if record.kind == "value" else ():
             print(f"       {_shown(value)}")
     use = BudgetUse.of(ledger, chain, ledger.budget.delta)
@@ -256,9 +258,15 @@ def _shown(value: dict[str, Any]) -> str:
         values = np.ravel(held)
         return ", ".join(f"{number:.4g}" for number in values[:_LISTED]) + (", ..." if len(values) > _LISTED else "")
 
-    noise = f"   noise {numbers(np.sqrt(value['variance']))}" if np.any(value["variance"]) else ""
-    point = f"   at {numbers(value['details']['x'])}" if "x" in value["details"] else ""
+    variance, x = value.get("variance", []), value.get("details", {}).get("x")
+    noise = f"   noise {numbers(np.sqrt(variance))}" if np.any(variance) else ""
+    point = f"   at {numbers(x)}" if _holds_numbers(x) else ""
     return f"{numbers(value['value'])}{noise}{point}"
+
+
+def _holds_numbers(x: Any) -> bool:
+    """Whether it is a number or a list of numbers."""
+    return all(isinstance(number, (int, float)) for number in (x if isinstance(x, list) else [x]))
 
 
 def _report(options: argparse.Namespace) -> None:

@@ -146,6 +146,9 @@ class LedgerMismatch(LedgerError):
         super().__init__(f"the ledger has {field}={stored!r}, but {field}={given!r} was given. {remedy}")
 
 
+ORDER = "order of the records"
+
+
 class PlanChanged(LedgerMismatch):
     """A reservation was resumed with other records, another score or another training than it began with. Nothing was charged.
 
@@ -156,13 +159,15 @@ class PlanChanged(LedgerMismatch):
 
     def __init__(self, plan: str, field: str) -> None:
         self.plan, self.field = plan, field
-        records = field.endswith("records")
+        records = field.endswith("records") and field != ORDER
         remedy = (
             "Give the records that it began with, in any order, or choose another name for these."
             if records
             else "Give the same one, or choose another name. It is the same only if the numbers, text and functions that it refers to are. "
             "If only its code was rewritten and the question is the same, delete the file of fingerprints beside the ledger."
         )
+        if field == ORDER:
+            remedy = "Give the records in the order in which it began, or choose another name: its answers are counted by their places."
         article, those = ("other", "those") if records else ("another", "that one")
         began = f"the reservation {plan!r} began with {article} {field}, and its released values belong to {those}. Nothing was charged."
         PrivacyError.__init__(self, f"{began} {remedy}")

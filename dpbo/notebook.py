@@ -4,15 +4,21 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
+from dpbo.validation import printable
+
 _LEFT = 'style="text-align: left; vertical-align: top"'  # notebooks align to the right
 
 
 def facts_table(facts: Mapping[str, Any], *, title: str = "") -> str:
     """An HTML table with a row for each fact; a fact that is None is left out, and lines of a text stay lines."""
-    shown = {html.escape(name): html.escape(str(fact)).replace("\n", "<br>") for name, fact in facts.items() if fact is not None}
+    shown = {_cell(name): _cell(str(fact)) for name, fact in facts.items() if fact is not None}
     rows = "".join(f"<tr><th {_LEFT}>{name}</th><td {_LEFT}>{text}</td></tr>" for name, text in shown.items())
-    caption = f"<caption {_LEFT}><strong>{html.escape(title)}</strong></caption>" if title else ""
+    caption = f"<caption {_LEFT}><strong>{_cell(title)}</strong></caption>" if title else ""
     return f"<table>{caption}{rows}</table>"
+
+
+def _cell(text: str) -> str:
+    return "<br>".join(html.escape(printable(line)) for line in text.split("\n"))
 
 
 class FactsAfterFit:

@@ -42,6 +42,9 @@ class Adjacency(enum.Enum):
 
 
 _EXAMPLE = "For example PrivacyUnit('record')."
+_UNIT = Within(
+    "a non-empty word of printable letters for the protected unit", lambda name: bool(name.strip()) and name.isprintable(), _EXAMPLE
+)
 _BudgetDelta = Annotated[float, Within("in [0, 1)", lambda delta: 0.0 <= delta < 1.0, "Choose it well below 1/units, for example 1e-6.")]
 
 
@@ -75,7 +78,7 @@ class PrivacyUnit:
     """
 
     _remedy: ClassVar[str] = _EXAMPLE
-    name: Annotated[str, Within("a non-empty word for the protected unit", lambda name: bool(name.strip()), _EXAMPLE)]
+    name: Annotated[str, _UNIT]
     groups: Any = field(default=None, repr=False, compare=False, kw_only=True)
 
     @classmethod

@@ -4,6 +4,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from dpbo.validation import printable
+
 # Seconds before a bar is drawn: what ends sooner draws none.
 DELAY = 0.1
 
@@ -11,4 +13,4 @@ DELAY = 0.1
 def progress_bar(name: str, total: int, *, done: int = 0, rank: int = 0, hidden: bool = False) -> Any:
     """A tqdm bar on stderr; shown on a terminal only, and by the first of several ranks; not at all if `hidden`."""
     form = "{desc}: {n_fmt}/{total_fmt} |{bar}|"
-    return tqdm(total=total, initial=done, desc=name, disable=True if rank or hidden else None, delay=DELAY, bar_format=form)
+    return tqdm(total=total, initial=done, desc=printable(name), disable=True if rank or hidden else None, delay=DELAY, bar_format=form)

@@ -37,7 +37,7 @@ from dpbo.report_charts import HEIGHT, WIDTH, ConvergenceChart, budget_bars, per
 from dpbo.report_words import accounting_in_words, mechanism_in_words, question_in_words, rarity, terms_in_words
 from dpbo.space import Space
 from dpbo.statement import Guarantee, Statement, format_down, format_up
-from dpbo.validation import checked
+from dpbo.validation import checked, printable
 
 _ALLOWED = "a Curator, a PrivateObjective, a search that has one, a fitted DPSearch, or the file name or URL of a ledger"
 _MOST_ROWS = 1000  # of the table of releases
@@ -68,11 +68,18 @@ def report(source: Any, *, space: Spaces | None = None, title: str = "", delta: 
         InputError: another source. LedgerUnavailable, LedgerCorrupt: the ledger cannot be read, or was damaged.
     """
     page = importlib.resources.files("dpbo").joinpath("data/report.html").read_text(encoding="ascii")
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_printable
+    )
     facts = _facts_of(source, space, delta)
     facts |= {"title": title or facts["statement"].dataset or "Records without a name", "version": __version__}
     text = environment.from_string(page).render(**facts, width=WIDTH, height=HEIGHT)
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def _printable(value: Any) -> Any:
+    """What stands in the page: the lines of a text, each of printable characters."""
+    return type(value)("\n".join(map(printable, value.split("\n")))) if isinstance(value, str) else value
 
 
 def _facts_of(source: Any, space: Spaces | None, delta: float | None) -> dict[str, Any]:
@@ -297,11 +304,17 @@ def _searches(answers: Mapping[str, Sequence[Mapping[str, Any]]], spaces: Mappin
     """Each reservation whose values are single numbers at points x of one dimension."""
     for name, own in answers.items():
         points = [_point(value) for value in own]
-        if not own or not all(_is_point(x, points[0]) and len(value["variance"]) == 1 for x, value in zip(points, own, strict=True)):
+        single = (_is_point(x, points[0]) and _is_single(value) for x, value in zip(points, own, strict=True))
+        if not own or not all(single):
             continue
         X, Y, Yvar = (torch.tensor(column, dtype=torch.float64) for column in
                       (points, [value["value"] for value in own], [value["variance"] for value in own]))  # fmt: skip
         yield Search.of(ReleasedValues.at(X, Y, Yvar, name, spaces[name]), named=spaces[name] is not None, points=X)
+
+
+def _is_single(value: Mapping[str, Any]) -> bool:
+    """Whether this is one number and its variance."""
+    return len(value.get("variance", [])) == len(value["value"]) == 1 and isinstance(value["value"][0], (int, float))
 
 
 def _is_point(x: Any, first: Any) -> TypeGuard[list[float]]:
@@ -368,7 +381,7 @@ def _releases(records: Sequence[Record], spaces: Mapping[str, Space | None]) -> 
 
 def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
     """One released answer in a cell of a table."""
-    value, variance = drawn["value"], drawn["variance"]
+    value, variance = drawn["value"], drawn.get("variance", [])
     if slot.get("query") == _SELECTION:
         score = _score(drawn, None)
         return "the best run" + ("" if score is None else f", score {score}") if _point(drawn) is not None else "no run was released"

@@ -17,7 +17,7 @@ from typing import Any
 from dpbo.errors import InputError
 from dpbo.notebook import facts_table
 from dpbo.privacy import Adjacency
-from dpbo.validation import checked
+from dpbo.validation import checked, printable
 
 NOT_BOUNDED = "not bounded"
 _SECTIONS = {
@@ -150,7 +150,7 @@ class Statement:
 
     def facts(self) -> dict[str, str | None]:
         """The shortest account of it, for a notebook: what must be read first, whom it protects, and how well."""
-        return {"Read first": "\n".join(self.opening()) or None, "Protected": self.protected(), "Guarantee": self.stated()}
+        return {"Read first": "\n".join(self.opening()) or None, "Protected": _line(self.protected()), "Guarantee": _line(self.stated())}
 
     def stated(self) -> str:
         """The guarantee in one line with all that it hangs on.
@@ -249,8 +249,8 @@ def _rounded(value: float, digits: int, rounding: str) -> str:
 
 
 def _line(text: str) -> str:
-    """One line: a name in it must not begin a line of its own."""
-    return " ".join(text.split())
+    """One line of printable characters: a name in it must not begin a line of its own, or steer a terminal."""
+    return printable(" ".join(text.split()))
 
 
 def _short(terms: Mapping[str, Any]) -> str:

@@ -60,6 +60,15 @@ class Within:
         return self.allowed  # in the signatures that `help` shows
 
 
+def printable(text: str) -> str:
+    """One line of printable characters, for a terminal, a page or a form: what `str.isprintable` does not
+    allow stands as its escape. Such are control codes, line ends, zero-width characters and those that
+    turn the direction of what follows: a name of these could clear a screen and print a guarantee."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
 @functools.cache  # one object for one range: what an annotation means is remembered by it
 def at_least(least: int, most: int = 2**31) -> Within:
     """The whole numbers from `least` to `most`."""
@@ -80,7 +89,8 @@ Delta = Annotated[float, Within("in [0, 1)", lambda value: 0.0 <= value < 1.0)]
 Count = Annotated[int, at_least(1)]
 Index = Annotated[int, at_least(0)]
 Seed = Annotated[int, at_least(0, 2**63 - 1)]
-Name = Annotated[str, Within("a word of 1 to 200 letters", lambda value: 0 < len(value) <= 200)]
+Name = Annotated[str, Within("a word of 1 to 200 printable letters", lambda value: 0 < len(value) <= 200 and value.isprintable())]
+PRINTABLE = "of printable characters alone"
 ScoreRange = Annotated[
     tuple[float, float],
     Within(

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.accounting.filters import Cost
 from dpbo.curator.birth import EVALUATIONS, FAILURE_PROBABILITY, IN_ALL, OF_EACH_ROW, Birth
+from dpbo.curator.record_forms import require_form
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch, PrivacyError
 from dpbo.events import DeclassifiedEvent, Event, event_from_json
 
@@ -271,6 +272,7 @@ class Chain:
         self.unplanned = dict[str, None]()
         self.unanswered, self.notes = dict[int, Record](), dict[tuple[str, str], None]()
         self.charges, self.values = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+        self._handles = set[bytes]()
         self._events, self._own = dict[Any, _Charged](), dict[str, Event]()
         self._newest: tuple[Any, _Charged | None] = None, None  # body and event of the newest charge
 
@@ -282,6 +284,7 @@ class Chain:
         """
         if (kind == "birth") is not (self.head is None):
             raise InputError("kind", kind, "a birth as the first record, and only there")
+        require_form(kind, body)
         match kind:
             case "birth":
                 return State(Cost.read(body["cap"]).zero, {})
@@ -306,10 +309,13 @@ class Chain:
                 event = charged.event
                 if "slots" in body and len(body["slots"]) != event.slots:
                     raise InputError("slots", len(body["slots"]), f"{event.slots}, one for each release that is charged")
+                handles = _handles(body)
+                if len({*handles}) < len(handles) or not self._handles.isdisjoint(handles):
+                    raise InputError("slots", "a handle", "charged once: what it answers is released once")
                 if plan is None:
                     return State(self._total_with(charged, f"the release {name!r}"), {})
                 return State(self.total, {plan: self._slots_with(event, plan, body)})
-        raise InputError("kind", kind, f"one of {('birth', 'reserve', 'charge', 'value', 'assume', 'void')}")
+        raise AssertionError(kind)  # `require_form` knows no other
 
     def carried(self, state: State, body: Mapping[str, Any]) -> dict[str, Any]:
         """What the next record, of this body, carries of the state after it."""
@@ -372,6 +378,7 @@ class Chain:
                 self.tally.reserve(reserved)
             case "charge":
                 self.unanswered[record.seq] = record
+                self._handles.update(_handles(body))
                 charged, plan = self._charged(body["event"]), body["plan"]
                 if plan is None:
                     self.unplanned[record.name] = None
@@ -488,6 +495,12 @@ def link(head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> 
     own: dict[str, Any] = json.loads(dump(body))  # as it will be read: the caller may change its own
     text = dump(own)
     return Record(seq, kind, name, own, previous, _digest(seq, kind, name, text, previous)), text
+
+
+def _handles(body: Mapping[str, Any]) -> list[bytes]:
+    """The handles that a charge names, shorter than as text."""
+    return [hashlib.blake2b(slot["handle"].encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            for slot in body.get("slots", ()) if "handle" in slot]  # fmt: skip
 
 
 def names_same_handles(charge: Record, values: Sequence[Mapping[str, Any]]) -> bool:

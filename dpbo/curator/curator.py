@@ -10,6 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import logging
 import pathlib
 import threading
 import weakref
@@ -26,11 +27,22 @@ from dpbo.curator.distributed import Ranks, SingleProcess
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.handle import Handle, Job, Opaque, public_error, submit_job
 from dpbo.curator.pending import PendingReleases
+from dpbo.curator.plan_fingerprints import key_of, require_same
 from dpbo.curator.public_form import Form, require_known_form
-from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, Sketch, holds_same, is_protected, remember, require_same
+from dpbo.curator.record_fingerprints import (
+    RepeatedRecordsWarning,
+    Sketch,
+    TableDigest,
+    holds_same,
+    is_protected,
+    order_digest,
+    remember,
+    require_other_rows,
+    rows_of,
+)
 from dpbo.curator.records import PrivateView, count_records, map_leaves
 from dpbo.curator.reporting import BudgetUse, compose_statement
-from dpbo.errors import InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
+from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
@@ -41,11 +53,12 @@ from dpbo.queries.clipped import PairedScore
 from dpbo.queries.query import Failure, IntegerSum, Query, require_per_unit
 from dpbo.release import Release
 from dpbo.statement import Guarantee, Statement, format_down
-from dpbo.validation import Count, Index, Name, checked, require_json, warn
+from dpbo.validation import Count, Index, Name, checked, printable, require_json, warn
 
 if TYPE_CHECKING:
     from dpbo.curator.ledger import Ledger
 
+_LOG = logging.getLogger(__name__)
 _COLLECTIVE = frozenset({"__init__", "assume", "bind", "evaluate", "release", "release_all", "reserve"})  # every rank calls them
 _FAILURES = {
     "shape": "On private records, beyond single units, the score did not return one row of real numbers a record.",
@@ -95,8 +108,9 @@ class Curator(Opaque):
         allow_conditional: True permits queries whose sensitivity is proven only under an assumption about the data, such as
             `dpbo.papers.kusner.KusnerSearch`, which assumes that scores are drawn from a Gaussian process. The statement names the
             assumption, and says what holds without it.
-        allow_repeated: True permits records that were already queried under another ledger in this process; the privacy losses add up,
-            and the statement says so. It matters to a ledger in memory only; without it such records give a warning (`DPSearch` refuses).
+        allow_repeated: True permits records that were already queried under another ledger in this
+            process, or that have two roles; the privacy losses add up, and the statement says so.
+            Without it such records give a warning (`DPSearch` and `tune` refuse).
         entropy: source of noise. Anything but the default voids the statement; for tests.
         ranks: `Ranks()`, where the records are this process's shard of what several hold together. Then every rank calls the same methods
             in the same order; `ledger` and `entropy` are the first rank's.
@@ -133,6 +147,7 @@ class Curator(Opaque):
         self._ranks = ranks if ranks is not None else SingleProcess()
         self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = weakref.WeakKeyDictionary()
         self._mutated, self._remembered = False, False
+        self._others: dict[str, Sketch] = {}  # of records of other roles that this ledger pays for
         self._lock = threading.RLock()
         self._entropy, self._allow_conditional, self._allow_repeated = entropy, allow_conditional, allow_repeated
         name, labels = getattr(unit, "name", unit), getattr(unit, "groups", None)
@@ -198,7 +213,7 @@ class Curator(Opaque):
         self._probed_all = example is None or any(self.ledger.used().values())  # a run that is resumed may begin at a bad point
         if allow_conditional:
             self.assume("conditional-allowed")
-        if allow_repeated and not self.ledger.storage.persistent:
+        if allow_repeated:
             self.assume("repeated-records")
         if self._ranks.world_size > 1 and labels is None:
             self.assume("shards-are-disjoint")
@@ -351,7 +366,10 @@ class Curator(Opaque):
             return tuple(map(self._pending.value, handles))
 
         with self._lock:
-            return self._ledger.run_on_rank_0(f"release {name}", (list(handles), mechanism, plan, used), release)
+            sketches = self._sketches_before_first_charge(mechanism.event(len(handles))) if handles else []
+            released = self._ledger.run_on_rank_0(f"release {name}", (list(handles), mechanism, plan, used), release)
+            self._remember(sketches)
+            return released
 
     def deliver(self) -> None:
         """Store what was charged and drawn while the ledger was out of reach. Every release begins with it. Call it before you conclude
@@ -377,7 +395,8 @@ class Curator(Opaque):
 
         Raises:
             InputError: terms with data assumptions that this curator does not allow, with an unknown role, or that count what the ledger
-            counts; a parallel reservation where places mean nothing. LedgerMismatch: a reservation of this name has other terms.
+            counts; a parallel reservation where places mean nothing. LedgerMismatch: a reservation of this name has other terms, or
+            (PlanChanged) a parallel one began with other records or another order of them.
         """
 
         def reserve() -> Event:
@@ -393,29 +412,87 @@ class Curator(Opaque):
             ledger.note("assume", "records-keep-their-places")
             return ledger.reserve(name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit)
 
-        sketch = self._sketch_before_first_charge(event)
+        if parallel:  # its answers are counted by place: in another order one record would be answered again
+            self.bind(f"{name}: places", {}, begun=name in self.ledger.used(), ordered=True)
+        sketches = self._sketches_before_first_charge(event)
         reserved = self._ledger.run_on_rank_0(f"reserve {name}", (event.to_json(), slots, terms, parallel, limit), reserve)
-        self._remember(sketch)
+        self._remember(sketches)
         return reserved
 
-    def bind(self, plan: Name, things: Mapping[str, Any], *, tables: Mapping[str, Any] | None = None, begun: bool) -> None:
-        """Refuse to resume a reservation with other things than it began with, by fingerprints that are kept beside the ledger.
+    def bind(
+        self,
+        plan: Name,
+        things: Mapping[str, Any],
+        *,
+        tables: Mapping[str, Any] | None = None,
+        begun: bool,
+        ordered: bool = False,
+    ) -> None:
+        """Refuse to resume a reservation with other things than it began with, by fingerprints that
+        are kept in a file of the operator's.
 
         Args:
             plan: name of the reservation.
             things: what it was given, by name: scores, functions that train, estimators. The records are compared without being named.
-            tables: records of other roles, by name, in any order.
+            tables: records of other roles, by name, in any order; also a torch Dataset.
             begun: whether the ledger knows the reservation; else what is given is what it begins with.
+            ordered: whether the order of the records counts, because answers are known by their places.
 
         Raises:
             PlanChanged: names what differs. Nothing was charged.
         """
+        found: dict[str, str | None] = {}
+        question = sorted(things), sorted(tables or {}), begun, ordered
+        if self.ledger.storage.persistent:  # a ledger in memory has one curator, and that its records
+            key = self._ledger.run_on_rank_0(f"compare records of {plan}", question, lambda: key_of(self._ledger.writable))
+            found[f"{self.ledger.birth.role} records"] = self._digest(key)
+            if ordered:  # which is refused on several ranks
+                found[ORDER] = order_digest(self.__view, key)
+            for name, table in (tables or {}).items():
+                rows = rows_of(table)
+                digest = None if rows is None else TableDigest.of(rows, key)
+                found[name] = None if digest is None else digest.hex(key)
 
         def same() -> None:
-            whole = self.__view if self._ranks.world_size == 1 else None  # how records are dealt to ranks is no part of the question
-            require_same(self._ledger.writable, whole, plan, things, tables or {}, begun=begun)
+            require_same(self._ledger.writable, plan, things, found, begun=begun)
 
-        self._ledger.run_on_rank_0(f"bind {plan}", (sorted(things), sorted(tables or {}), begun), same)
+        self._ledger.run_on_rank_0(f"bind {plan}", question, same)
+
+    def _digest(self, key: bytes) -> str | None:
+        """The digest of all ranks' records, on rank 0; None where some cannot be compared. How they
+        are dealt to ranks does not matter."""
+        mine = TableDigest.of(self.__view, key)
+        if isinstance(self._ranks, Ranks):
+            if not all(row[0] for row in self._ranks.all_gather(bytes([mine is not None]))):
+                return None
+            assert mine is not None
+            mine = TableDigest(self._ranks.reduce_tensor(mine.sums))
+        return None if mine is None else mine.hex(key)
+
+    def protect(self, records: Any, *, role: Name) -> None:
+        """Note that this ledger pays for records of another role, too, such as those that a private
+        training takes. From the next charge on, `Curator`, `tune` and `DPSearch` of this process
+        know them as protected.
+
+        Args:
+            records: as in `Curator`, or a torch Dataset. Samples that it changes at random are not known again.
+            role: such as "training".
+        """
+        sketch = Sketch.of(rows_of(records))
+        if sketch is None:
+            _LOG.warning("%s records are not compared with others, because single records cannot be read alike twice", role)
+            return
+        self._others[role] = sketch
+        self._remembered = False
+
+    def require_other_records(self, name: str, records: Any, why: str) -> None:
+        """Raises InputError where some of these are this curator's own records, as `require_other_rows` says. For the operator alone.
+
+        Args:
+            name: the argument that holds the records.
+            why: what is wrong with records of two roles.
+        """
+        require_other_rows(name, records, self.__view, self.ledger.birth.role, why)
 
     def mark_probed(self, query: Query) -> None:
         """Note that this question's score was tried on public records: `example=` need not be tried again."""
@@ -473,7 +550,7 @@ class Curator(Opaque):
         it tells whether two tables share records."""
         if self.ledger.storage.persistent or self._remembered or self.ledger.void:
             return False
-        return is_protected(Sketch.of(self.__view))
+        return any(is_protected(sketch, but_for=self.ledger.storage.identity) for sketch in self._sketches())
 
     def has_records(self, records: Any) -> bool:
         """Whether these are the curator's records, each as often, in any order. For the operator alone, like `repeats_records`."""
@@ -492,31 +569,34 @@ class Curator(Opaque):
             laws.append(mechanism.law(query.scale(self.adjacency), answer.quanta))
         event = self._event(handles, mechanism)
         self._require_allowed({name for handle in handles for name in _conditions_of(self._answer(handle)[0])})
-        sketch = self._sketch_before_first_charge(event)
         entry = self._charge(handles, name, event, plan, used)
         releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]
         self._pending.add(entry, name, list(zip(handles, releases, strict=True)))
-        self._remember(sketch)
         self._pending.store()
 
-    def _sketch_before_first_charge(self, event: Event) -> Sketch | None:
+    def _sketches(self) -> list[Sketch]:
+        """Fingerprints of the records of all roles that this ledger pays for."""
+        own = Sketch.of(self.__view)
+        return [*([] if own is None else [own]), *self._others.values()]
+
+    def _sketches_before_first_charge(self, event: Event) -> list[Sketch]:
         """Fingerprints to remember once the first event is charged. None for a void ledger and for what is free: neither guarantees."""
         if self._remembered or event.free or self.ledger.void:
-            return None
-        sketch = Sketch.of(self.__view)
-        if not (self.ledger.storage.persistent or self._allow_repeated) and is_protected(sketch):
+            return []
+        sketches, budget = self._sketches(), self.ledger.storage.identity
+        if not self._allow_repeated and any(is_protected(sketch, but_for=budget) for sketch in sketches):
             text = (
                 "this process has already released results about some of these records under another Curator, such as each search and each "
-                "`tune` makes. The total privacy loss is larger than either statement says, because a ledger in memory does not know of "
-                "the other. Pass the same dataset= and ledger= to both. To accept the larger loss, pass allow_repeated=True; the statement "
-                "will mention it."
+                "`tune` makes. The total privacy loss is larger than either statement says, because neither ledger knows of the other. "
+                "Pass the same dataset= and ledger= to both. To accept the larger loss, pass allow_repeated=True; the statement will "
+                "mention it."
             )
             warn(text, RepeatedRecordsWarning)
-        return sketch
+        return sketches
 
-    def _remember(self, sketch: Sketch | None) -> None:
-        if sketch is not None:
-            remember(sketch)
+    def _remember(self, sketches: Iterable[Sketch]) -> None:
+        for sketch in sketches:
+            remember(sketch, self.ledger.storage.identity)
             self._remembered = True
 
     def _charge(self, handles: Sequence[Handle], name: str, event: Event, plan: str | None, used: int | None) -> int:
@@ -638,10 +718,13 @@ class Curator(Opaque):
             "Reserved, including those": f"{100 * float(use.reserved_share):.4g} %: {use.reserved}",
             "Left": left if use.epsilon_left is None else f"{left}: epsilon {format_down(use.epsilon_left)} at delta {self.budget.delta:g}",
         }
-        return facts_table(facts, title=f"Curator of {self.ledger.birth.dataset or 'unnamed'} records: opaque")
+        return facts_table(facts, title=f"Curator of {self._dataset()} records: opaque")
 
     def __repr__(self) -> str:
-        return f"<Curator of {self.ledger.birth.dataset or 'unnamed'} records, {self.adjacency.value}: opaque>"
+        return f"<Curator of {self._dataset()} records, {self.adjacency.value}: opaque>"
+
+    def _dataset(self) -> str:
+        return printable(self.ledger.birth.dataset or "unnamed")
 
 
 def _form_of(schema: Any, example: Any) -> Form | None:

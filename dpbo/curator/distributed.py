@@ -28,12 +28,13 @@ import torch
 import torch.distributed as dist
 
 from dpbo.curator.entropy import system_entropy
-from dpbo.curator.labels import ALLOWED, hash_labels
+from dpbo.curator.labels import ALLOWED, LOOKALIKES, hash_labels
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError, PrivacyError, RankFailed, RankLost, RanksDisagree
 from dpbo.fingerprint import fingerprint
 from dpbo.queries.integers import MOST_UNITS
 from dpbo.queries.query import Failure, IntegerSum
+from dpbo.validation import warn
 
 T = TypeVar("T")
 _DIGEST, _ID, _TITLE = 32, 16, 80  # bytes
@@ -171,19 +172,25 @@ class Ranks:
 
         Each rank hashes every label that it holds, keyed by random bytes that live as long as the check, and sends each hash to the rank
         that the hash itself names; equal labels meet there. No rank receives a label, and none receives more than its part of the hashes.
-        The result is only whether two were equal.
+        The result is only whether two were equal. Then the same for what a reader takes for one label.
         """
         key = self.run_on_rank_0("share a key", (), lambda: system_entropy(32))
         hashes, kind = self.run_together("read labels", (), lambda: hash_labels(labels, key))
         if len({*self.all_gather(kind)} - {bytes(len(kind))}) > 1:
             raise InputError("groups", "labels of different kinds on different ranks", ALLOWED, "Convert them in one way everywhere.")
+        if self._meet(hashes):
+            remedy = "Divide units among ranks, not rows, for example by a hash of the label."
+            raise InputError("groups", "labels with rows on more than one rank", "such that all rows of a unit are on one rank", remedy)
+        if self._meet(hash_labels(labels, key, as_read=True)[0]):
+            warn(f"groups: {LOOKALIKES}", UserWarning)
+
+    def _meet(self, hashes: torch.Tensor) -> bool:
+        """Whether two ranks have a hash in common, `n x 2` on each rank; the same on all."""
         owner = torch.remainder(hashes[:, 0], self.world_size)
         rows = self.all_to_all(hashes[owner.argsort(stable=True)], torch.bincount(owner, minlength=self.world_size)).numpy()
         rows = rows[np.lexsort(rows.T)]
         repeated = bool((rows[1:] == rows[:-1]).all(axis=1).any())
-        if any(row[0] for row in self.all_gather(bytes([repeated]))):
-            remedy = "Divide units among ranks, not rows, for example by a hash of the label."
-            raise InputError("groups", "labels with rows on more than one rank", "such that all rows of a unit are on one rank", remedy)
+        return any(row[0] for row in self.all_gather(bytes([repeated])))
 
     def _require_same(self, title: str, question: Iterable[Any]) -> None:
         """Raises RanksDisagree, on all ranks, where they ask for different things."""

@@ -22,6 +22,10 @@ from dpbo.errors import InputError
 
 ALLOWED = "one label a record: whole numbers, text, bytes, dates, or tuples of them, all of one kind"
 _REMEDY = "Convert all labels, in all tables, in one way: numbers by int, anything else by str."
+LOOKALIKES = (
+    "some labels differ only in case, spaces or the form of letters, and are protected as different units. Make them alike if they are "
+    "the same unit."
+)
 _EXACT = {2: 2**11, 4: 2**24}  # bytes of a float -> below which it stores every whole number; other floats: 2^53
 
 
@@ -62,8 +66,7 @@ def as_values(name: str, labels: Any) -> np.ndarray[Any, Any]:
         if len({kind_of(value) for value in values if not is_missing(value)}) > 1:
             raise InputError(name, "labels of different kinds", ALLOWED, _REMEDY)
         if len(set(map(folded, distinct))) < len(distinct):
-            text = "some labels differ only in case, spaces or the form of letters, and are protected as different units"
-            warnings.warn(f"{name}: {text}. Make them alike if they are the same unit.", UserWarning, stacklevel=2)
+            warnings.warn(f"{name}: {LOOKALIKES}", UserWarning, stacklevel=2)
         if array.dtype.kind not in "US":
             array = _listed(values)
     return array
@@ -92,14 +95,20 @@ def folded(value: Any) -> Any:
     return "".join(letter for letter in plain if unicodedata.category(letter) not in ("Cf", "Zs", "Cc"))
 
 
-def hash_labels(labels: Any, key: bytes) -> tuple[torch.Tensor, bytes]:
+def hash_labels(labels: Any, key: bytes, *, as_read: bool = False) -> tuple[torch.Tensor, bytes]:
     """Keyed 128-bit hashes of the distinct labels, `labels x 2` int64, and a hash of their kind, zeros without labels.
+
+    Args:
+        key: secret bytes.
+        as_read: hash what a reader takes for the same label (`folded`), each once.
 
     Raises:
         InputError: labels that cannot be compared between processes.
     """
     flat = as_values("groups", labels)
     distinct = list(dict.fromkeys(flat.tolist())) if flat.dtype.kind == "O" else np.unique(flat).tolist()
+    if as_read:
+        distinct = list(dict.fromkeys(map(folded, distinct)))
     hashed = b"".join(hashlib.blake2b(_label_bytes(label), digest_size=16, key=key).digest() for label in distinct)
     kind = hashlib.blake2b(repr(kind_of(distinct[0])).encode(), digest_size=8).digest() if distinct else bytes(8)
     return torch.from_numpy(np.frombuffer(bytearray(hashed), dtype="<i8").reshape(-1, 2)), kind

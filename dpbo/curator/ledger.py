@@ -7,6 +7,8 @@ is detected. The whole chain is verified when the ledger is opened, and for each
 new, and counts all where another connection wrote. The loss of
 the last records, and a chain rewritten as a whole, are detected against a head hash kept elsewhere; while a ledger is open, against the
 newest record that this process wrote, read as the head or verified: whatever is read or written to afterwards must hold it.
+A ledger in a file must also hold the newest record that the file of fingerprints beside it tells of
+(plan_fingerprints.py).
 A charge stands whatever happens next. A charge without a value is a lost release and never drawn again.
 """
 
@@ -23,11 +25,12 @@ import sqlalchemy as sa
 from dpbo.accounting.planned import Planned
 from dpbo.curator.birth import Birth
 from dpbo.curator.chain import Chain, Record, Reservation, State, dump, link, names_same_handles
+from dpbo.curator.plan_fingerprints import keep_head, kept_head, require_kept_head
 from dpbo.curator.storage import Storage, Taken, append, table
 from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch, LedgerMissing, LedgerRolledBack
 from dpbo.events import Event
 from dpbo.hidden_run import in_hidden_run
-from dpbo.validation import Count, Within, checked, require_json
+from dpbo.validation import PRINTABLE, Count, Within, checked, require_json
 
 _LOG = logging.getLogger(__name__)
 SCHEMA = 2
@@ -37,8 +40,8 @@ NOTES = ("assume", "void")
 _ALL = sa.select(table).order_by(table.c.seq)
 _NEWER = _ALL.add_columns(sa.select(sa.func.count()).select_from(table).scalar_subquery()).where(table.c.seq >= sa.bindparam("head"))
 _NUMBERED = _ALL.where(table.c.seq.in_(sa.bindparam("numbers", expanding=True)))
-Text = Annotated[str, Within("text of 1 to 200 characters, without NUL", lambda value: 0 < len(value) <= 200 and "\0" not in value)]
-"""What every database keeps whole and finds again: servers refuse or cut other names."""
+Text = Annotated[str, Within("text of 1 to 200 printable characters", lambda value: 0 < len(value) <= 200 and value.isprintable())]
+"""What every database keeps whole and finds again, and every terminal shows as it is."""
 
 
 @checked
@@ -54,11 +57,15 @@ class Ledger:
         cap: what its budget holds, as computed when it was made: another machine's root finder may end a float away.
 
     Raises:
-        InputError: a budget that the accounting cannot serve. LedgerMismatch: names what it was made for otherwise.
-        LedgerUnavailable, LedgerCorrupt: it cannot be reached, or was damaged.
+        InputError: a budget that the accounting cannot serve. LedgerMismatch: names what it was
+        made for otherwise. LedgerUnavailable, LedgerCorrupt: it cannot be reached, or was damaged.
+        LedgerRolledBack: it is an older copy.
     """
 
     def __init__(self, url: str | pathlib.Path | None, birth: Birth) -> None:
+        for parameter, name in (("dataset", birth.dataset), ("unit", birth.unit)):
+            if not name.isprintable():
+                raise InputError(parameter, name, PRINTABLE)
         body = {"schema": SCHEMA, "cap": str(birth.cap()), **birth.to_json()}  # refuses before anything is written
         self.storage = Storage(url)
         try:
@@ -66,6 +73,7 @@ class Ledger:
         except Taken:  # two processes made it at once; the other one's record stands
             first = self._first(birth, body)
         self._bind(first)
+        keep_head(self.storage, *self._seen)
         made_for = self.birth.to_json()
         given = birth.to_json()
         for name in {**given, **made_for}:
@@ -92,6 +100,8 @@ class Ledger:
     def _first(self, birth: Birth, body: Mapping[str, Any]) -> Record:
         with self.storage.writing() as connection:
             first = _read_one(connection, 0)
+            if first is None:
+                require_kept_head(self.storage, kept_head(self.storage), None)
             if first is None and isinstance(birth.accounting, Planned):
                 birth.accounting.require_kept(birth.budget)  # exactly: only a ledger of another machine has room for its rounding
             if first is None:
@@ -105,6 +115,10 @@ class Ledger:
         self._chain, self._seen = Chain(), (first.seq, first.hash)
         self._made_in_hidden_run = in_hidden_run.get()
         self._version: tuple[object, int, int] | None = None  # of the storage that holds the chain's records and no others
+        if (kept := kept_head(self.storage)) is not None:  # read before the chain, which may grow meanwhile
+            with self.storage.reading() as connection:
+                there = _read_one(connection, kept[0])
+            require_kept_head(self.storage, kept, None if there is None else there.hash)
         self.head()  # verifies the chain
         self.birth, self.cap = self._chain.birth, self._chain.cap
         self.budget, self.accounting = self.birth.budget, self.birth.accounting
@@ -254,6 +268,13 @@ class Ledger:
         """Whether this process last saw a record that says that nothing is guaranteed."""
         return any(kind == "void" for kind, _ in self._chain.notes)
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[Record]:
+        """Meanwhile no other process can write to the ledger. Nothing is written. Gives the newest record."""
+        with self._transaction(self.storage.writing()):
+            assert self._chain.head is not None
+            yield self._chain.head
+
     def _saw(self, record: Record) -> None:
         """A durable record: from here on a ledger without it is another one."""
         self._seen = max(self._seen, (record.seq, record.hash))
@@ -277,6 +298,8 @@ class Ledger:
                 except BaseException:
                     self._chain = Chain()
                     raise
+            if self._written:
+                keep_head(self.storage, *self._seen)
             if self._version is not None:  # last: interrupted before, the next transaction reads the records
                 self._version = (*self._version[:2], self.storage.written)
 

@@ -3,7 +3,9 @@
 import dataclasses
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from dpbo.curator.handle import Handle
 from dpbo.errors import ReleaseLost
@@ -55,8 +57,8 @@ class PendingReleases:
             values = [
                 {
                     "handle": handle.id,
-                    "value": release.value.tolist(),
-                    "variance": release.variance.tolist(),
+                    "value": _listed(release.value),
+                    "variance": _listed(release.variance),
                     "law": release.law.to_json(),
                     "lattice": [str(k) for k in release.lattice],
                     "details": handle.details,
@@ -74,3 +76,9 @@ class PendingReleases:
             raise ReleaseLost("this handle was charged but its value was never delivered, and it is never drawn twice. Evaluate again: "
                               "a new handle is a new release with a charge of its own.")  # fmt: skip
         return dataclasses.replace(release, value=release.value.clone(), variance=release.variance.clone())
+
+
+def _listed(numbers: torch.Tensor) -> list[Any]:
+    """Numbers as the ledger keeps them, also a single one in a list."""
+    listed: list[Any] = numbers.reshape(numbers.shape or (1,)).tolist()
+    return listed

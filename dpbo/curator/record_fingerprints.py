@@ -1,14 +1,17 @@
-"""Keyed fingerprints of private records: do two tables share records, and is a plan resumed with what it began with?
+"""Keyed fingerprints of private records: do two tables share records, and are these the records of
+before?
 
-A row counts as its 32-bit words w_j, numbers rounded to float32 whatever their dtype. Its fingerprint is 64 bits: the upper halves of two
-sums k_0 + sum of k_j w_j modulo 2^64 with secret 64-bit keys, which are strongly universal (Lemire & Kaser 2014): two different rows agree
-with probability 2^-64. A table counts as its rows' fingerprints in sorted order, so the order of rows does not matter.
+A row counts as its 32-bit words w_j, numbers rounded to float32 whatever their dtype. Its
+fingerprint is 64 bits: the upper halves of two sums k_0 + sum of k_j w_j modulo 2^64 with secret
+64-bit keys, which are strongly universal (Lemire & Kaser 2014): two different rows agree with
+probability 2^-64. A table counts as the sum of its rows' fingerprints, mixed once more by each of
+four secret keys, so neither the order of rows nor how they are dealt to ranks matters
+(`TableDigest`).
 
-Fingerprints of records are private: a reader who could try keys or compare them over time would learn of records. None enters a ledger.
-They stay in memory, or in the file `<ledger>.fingerprints` beside the ledger, which only the operator may read (mode 0600). It holds the
-key and, for each plan, the fingerprints of the records and of what else the plan was given. Back it up with the records, not with the
-ledger. Where it is missing, the log warns, and a plan is taken to go on with what it began with. Plans of a ledger in memory or on a
-server are compared within this process alone.
+Fingerprints of records are private: a reader who could try keys or compare them over time would
+learn of records. None enters a ledger. They stay in memory, or in a file that only the operator may
+read (plan_fingerprints.py). So whether something is refused because two tables share records, or
+warned of, is for the operator alone: it depends on the records, and no budget covers it.
 """
 
 from __future__ import annotations
@@ -17,43 +20,107 @@ import collections
 import contextlib
 import datetime
 import hashlib
-import json
-import logging
 import numbers
-import pathlib
-import sys
 import threading
-import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.records import PrivateView, leaves
-from dpbo.errors import InputError, LedgerUnavailable, PlanChanged
+from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
+from dpbo.isolation import isolate_generators
 from dpbo.privacy import PrivacyUnit
+from dpbo.validation import warn
 
-if TYPE_CHECKING:
-    from dpbo.curator.ledger import Ledger
-
-_LOG = logging.getLogger(__name__)
 Digests = NDArray[np.uint64]
 MOST_ROWS, _CHUNK_WORDS, _TABLES = 1 << 16, 1 << 21, 64
+_SUMS = 4  # of 64 bits each, in the digest of a table
+_READ_TWICE = 16  # samples of a Dataset, to see whether it gives the same ones again
 _CELLS = (str, bytes, numbers.Number, datetime.date, datetime.time, datetime.timedelta, tuple, list, Mapping, np.ndarray, torch.Tensor)
-_PYTHON = f" under Python {sys.version_info.major}.{sys.version_info.minor}"  # code is compared only where one version compiled it
+_RECORD = PrivacyUnit("record")
+_TRAININGS = "trainings"  # the budget of all that no ledger of this process is known to pay for
 _key = system_entropy(32)  # of this process
 _lock = threading.Lock()
-_in_memory: weakref.WeakKeyDictionary[Ledger, dict[str, Any]] = weakref.WeakKeyDictionary()
-_on_servers: dict[str, dict[str, Any]] = {}
 
 
 class RepeatedRecordsWarning(UserWarning):
-    """Records are used under a budget in memory after they were used under another one: neither statement adds both up."""
+    """Records are used under one budget after they were used under another one, or in two roles: no
+    statement adds both up."""
+
+
+class Rows(Protocol):
+    """Records whose rows can be compared."""
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+
+    @property
+    def units(self) -> int:
+        """Number of units."""
+
+    @property
+    def can_take(self) -> bool:
+        """Whether single records can be taken out."""
+
+    def take(self, positions: torch.Tensor, /) -> Any:
+        """The records at these positions, as a table."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Samples:
+    """The samples of a torch Dataset as rows."""
+
+    records: Any = field(repr=False)
+    can_take: bool = True
+
+    @property
+    def count(self) -> int:
+        return len(self.records)
+
+    units = count
+
+    def take(self, positions: torch.Tensor) -> Any:
+        """The parts of the samples, each as a tensor or array where all have one shape, else as a
+        list."""
+        with isolate_generators(system_entropy):  # samples may be changed at random
+            samples = [leaves(self.records[place]) for place in positions.tolist()]
+        return tuple(_stacked(list(parts)) for parts in zip(*samples, strict=True))
+
+
+def rows_of(records: Any) -> Rows | None:
+    """Records of any form as rows that can be compared; None where they cannot, as where a Dataset
+    changes its samples at random."""
+    try:
+        if isinstance(records, Subset):
+            if (whole := rows_of(records.dataset)) is None:
+                return None
+            return PrivateView.of(whole.take(torch.as_tensor(records.indices)), _RECORD, units_are_public=True)
+        if isinstance(records, TensorDataset):
+            records = records.tensors
+        elif isinstance(records, Dataset):
+            found, few = _Samples(records), torch.arange(min(len(records), _READ_TWICE))  # type: ignore[arg-type]
+            first, second = row_digests(found, _key, few), row_digests(found, _key, few)
+            return found if first is not None and second is not None and np.array_equal(first, second) else None
+        view = PrivateView.of(records, _RECORD, units_are_public=True)
+        return view if view.can_take else None
+    except Exception:  # its text may hold records
+        return None
+
+
+def _stacked(parts: list[Any]) -> Any:
+    if all(isinstance(part, torch.Tensor) for part in parts) and len({part.shape for part in parts}) == 1:
+        return torch.stack(parts)
+    if all(isinstance(part, np.ndarray) for part in parts) and len({(part.shape, part.dtype) for part in parts}) == 1:
+        return np.stack(parts)
+    return parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,75 +143,157 @@ class Sketch:
     whole: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, view: PrivateView) -> Sketch | None:
+    def of(cls, rows: Rows | None) -> Sketch | None:
         """None without rows, or where single rows cannot be taken."""
+        if rows is None:
+            return None
         positions = None
-        if view.count > MOST_ROWS:
-            drawn = np.random.default_rng(list(_key)).choice(view.count, MOST_ROWS, replace=False)
+        if rows.count > MOST_ROWS:
+            drawn = np.random.default_rng(list(_key)).choice(rows.count, MOST_ROWS, replace=False)
             positions = torch.from_numpy(np.sort(drawn))
-        found = row_digests(view, _key, positions)
+        found = row_digests(rows, _key, positions)
         if found is None or not len(found):
             return None
-        rows, counts = np.unique(found, return_counts=True)
-        whole = hashlib.sha256(found.tobytes() + str(view.count).encode()).digest()
-        return cls(rows, len(found), 1.0 - float((counts == 1).sum()) / len(found), whole)
+        distinct, counts = np.unique(found, return_counts=True)
+        whole = hashlib.sha256(found.tobytes() + str(rows.count).encode()).digest()
+        return cls(distinct, len(found), 1.0 - float((counts == 1).sum()) / len(found), whole)
 
     def shares_rows_with(self, other: Sketch) -> bool:
         """Whether the tables have more rows in common than chance explains: three standard deviations beyond its mean."""
         if self.whole == other.whole:
             return True
-        shared = int(np.isin(other.rows, self.rows, assume_unique=True).sum())
         by_chance = max(self.repeated, other.repeated) + 3.0 / self.count  # where none of n is repeated, the rate may still be 3/n
         chance = len(other.rows) * by_chance
-        return shared > chance + 3.0 * float(np.sqrt(chance))
+        return self._shared(other) > chance + 3.0 * float(np.sqrt(chance))
+
+    def has_rows_of(self, other: Sketch) -> bool:
+        """Whether the tables have any row in common, though no row is repeated within either:
+        perhaps by chance, for rows of few words."""
+        return not self.repeated and not other.repeated and self._shared(other) > 0
+
+    def _shared(self, other: Sketch) -> int:
+        return int(np.isin(other.rows, self.rows, assume_unique=True).sum())
 
 
-_protected: collections.deque[Sketch] = collections.deque(maxlen=_TABLES)
+_protected: collections.deque[tuple[Sketch, str]] = collections.deque(maxlen=_TABLES)  # each with the budget that pays for it
 
 
-def remember(sketch: Sketch | None) -> None:
-    """Note that a ledger of this process protects these records and was charged for them. The last 64 tables are kept."""
+def remember(sketch: Sketch | None, budget: str) -> None:
+    """Note that a budget of this process protects these records and was charged for them. The last
+    64 tables are kept.
+
+    Args:
+        budget: the same for the same budget alone, such as `Storage.identity`.
+    """
     with _lock:
-        if sketch is not None and all(sketch.whole != known.whole for known in _protected):
-            _protected.append(sketch)
+        if sketch is not None and all((sketch.whole, budget) != (known.whole, other) for known, other in _protected):
+            _protected.append((sketch, budget))
 
 
-def is_protected(sketch: Sketch | None) -> bool:
-    """Whether a ledger of this process protects some of these records."""
+def is_protected(sketch: Sketch | None, *, but_for: str = "") -> bool:
+    """Whether a budget of this process, other than `but_for`, protects some of these records."""
     with _lock:
-        return sketch is not None and any(known.shares_rows_with(sketch) for known in _protected)
+        known = [table for table, budget in _protected if budget != but_for]
+    return sketch is not None and any(table.shares_rows_with(sketch) for table in known)
+
+
+def note_trained(records: Any) -> None:
+    """Note records of a private training that charges no ledger by itself, and warn where a ledger of this process protects some of
+    them: its statement does not count the training."""
+    sketch = Sketch.of(rows_of(records))
+    if is_protected(sketch, but_for=_TRAININGS):
+        text = (
+            "this process has already released results about some of these records under a Curator, and a session by itself is charged to "
+            "no ledger. The total privacy loss is larger than that statement says, unless a private_selection under that Curator is "
+            "charged for these records, too."
+        )
+        warn(text, RepeatedRecordsWarning)
+    remember(sketch, _TRAININGS)
 
 
 def holds_protected(records: Any) -> bool:
-    """`is_protected` for records that are not in a curator."""
-    try:
-        view = PrivateView.of(records, PrivacyUnit("record"), units_are_public=True)
-    except InputError:  # their form cannot be compared
-        return False
-    return is_protected(Sketch.of(view))
+    """`is_protected` for records that are not in a curator; False where their form cannot be
+    compared."""
+    return is_protected(Sketch.of(rows_of(records)))
 
 
 def holds_same(view: PrivateView, records: Any) -> bool:
-    """Whether a view's records are these, each as often, in any order; False where single records cannot be read and they are others."""
+    """Whether a view's records are these, each as often, in any order.
+
+    False where single records cannot be read and they are others.
+    """
     if records is view.container:
         return True
-    try:
-        other = PrivateView.of(records, PrivacyUnit("record"), units_are_public=True)
-    except InputError:  # their form cannot be compared
+    rows = rows_of(records)
+    if rows is None:
         return False
-    found = table_digest(view, _key)
-    return found is not None and found == table_digest(other, _key)
+    mine, others = TableDigest.of(view, _key), TableDigest.of(rows, _key)
+    return mine is not None and others is not None and torch.equal(mine.sums, others.sums)
 
 
-def table_digest(view: PrivateView, key: bytes) -> str | None:
-    """Digest of all records, in any order, and of the number of units; None where single records cannot be read."""
-    found = row_digests(view, key)
-    if found is None:
-        return None
-    return hashlib.blake2b(np.sort(found).tobytes() + str(view.units).encode(), key=key, digest_size=16).hexdigest()
+def require_other_rows(name: str, records: Any, own: Rows | None, role: str, why: str) -> None:
+    """Raises InputError where some records are those of another role. That depends on the records, so
+    it is for the operator alone: call it before a ledger is made, and charge and note nothing.
+
+    A few equal rows may be chance where rows have few words or bits. A row that no table holds twice,
+    and both hold, gives a warning (`RepeatedRecordsWarning`).
+
+    Args:
+        name: the argument that holds the records.
+        own, role: records of the other role, and what they are for.
+        why: what is wrong with records of two roles, and what to do.
+    """
+    first, second = Sketch.of(own), Sketch.of(rows_of(records))
+    if first is None or second is None:
+        return
+    if first.shares_rows_with(second) or second.shares_rows_with(first):
+        text = f"Nothing was charged. {why} Tell only those who may see the records."
+        raise InputError(name, type(records).__name__, f"of other records than the {role} records", text)
+    if first.has_rows_of(second):
+        warn(f"{name} and the {role} records have equal rows, perhaps by chance. {why}", RepeatedRecordsWarning)
 
 
-def row_digests(view: PrivateView, key: bytes, positions: torch.Tensor | None = None) -> Digests | None:
+class TableDigest:
+    """Sums over all records: the same for the same records in any order, and the sum of what ranks
+    find in their shards.
+
+    Attributes:
+        sums: four sums over rows, and the number of units, as int64 modulo 2^64; private.
+    """
+
+    def __init__(self, sums: torch.Tensor) -> None:
+        self.sums = sums
+
+    @classmethod
+    def of(cls, rows: Rows, key: bytes) -> TableDigest | None:
+        """None where single records cannot be read."""
+        found = row_digests(rows, key)
+        if found is None:
+            return None
+        mixing = np.frombuffer(hashlib.shake_128(b"table" + key).digest(8 * _SUMS), dtype="<u8")
+        sums = [_mixed(found ^ one).sum(dtype=np.uint64) for one in mixing]
+        return cls(torch.from_numpy(np.array([*sums, rows.units], dtype=np.uint64).view(np.int64)))
+
+    def hex(self, key: bytes) -> str:
+        """As it is kept and compared."""
+        return hashlib.blake2b(self.sums.numpy().tobytes(), key=key, digest_size=16).hexdigest()
+
+
+def order_digest(rows: Rows, key: bytes) -> str | None:
+    """Digest of all records in their order; None where single records cannot be read."""
+    found = row_digests(rows, key)
+    return None if found is None else hashlib.blake2b(found.tobytes(), key=key, digest_size=16).hexdigest()
+
+
+def _mixed(numbers: Digests) -> Digests:
+    """The finaliser of SplitMix64 (Steele, Lea & Flood 2014): sums of what it returns cancel only
+    by chance."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+def row_digests(view: Rows, key: bytes, positions: torch.Tensor | None = None) -> Digests | None:
     """A fingerprint for each row, or those at these positions; None where single records cannot be read."""
     places = torch.arange(view.count) if positions is None else positions
     found = [np.empty(0, np.uint64)]
@@ -197,72 +346,3 @@ def _cell(cell: Any, key: bytes) -> bytes:
     if cell is not None and not isinstance(cell, _CELLS):
         raise TypeError("the content of such a record is not known")
     return fingerprint(cell, key=key, size=8)
-
-
-def require_same(
-    ledger: Ledger, view: PrivateView | None, plan: str, things: Mapping[str, Any], tables: Mapping[str, Any], *, begun: bool
-) -> None:
-    """Compare what a plan is given with what it began with, or keep the fingerprints where it begins now.
-
-    Args:
-        ledger: the plan's ledger; its file has the fingerprints beside it.
-        view: the private records; None where they are not compared.
-        plan: name of the plan.
-        things: scores, functions and estimators, by name.
-        tables: records of other roles, by name.
-        begun: whether the ledger knows the plan already.
-
-    Raises:
-        PlanChanged: names what differs. LedgerUnavailable: the file of fingerprints cannot be read or written.
-    """
-    file = None if ledger.storage.file is None else ledger.storage.file.with_name(f"{ledger.storage.file.name}.fingerprints")
-    if file is not None:
-        stored = _read(file)
-    else:
-        stored = _on_servers.setdefault(str(ledger.storage.url), {}) if ledger.storage.persistent else _in_memory.setdefault(ledger, {})
-    key = bytes.fromhex(stored.setdefault("key", system_entropy(32).hex()))
-    current = {f"{name}{_PYTHON}": fingerprint(thing, detail="references", key=key, size=16).hex() for name, thing in things.items()}
-    views = {name: PrivateView.of(table, PrivacyUnit("record"), units_are_public=True) for name, table in tables.items()}
-    if view is not None and ledger.storage.persistent:  # a ledger in memory has one curator, and that its records
-        views[f"{ledger.birth.role} records"] = view
-    current |= {name: digest for name, table_view in views.items() if (digest := table_digest(table_view, key)) is not None}
-    plans = stored.setdefault("plans", {})
-    if begun and file is not None and plan not in plans:
-        _LOG.warning("%r: resumed unchecked, because %s does not tell which records, score and fit it began with", plan, file.name)
-    first = plans.get(plan, {}) if begun else {}
-    for name in current:
-        if first.get(name, current[name]) != current[name]:
-            raise PlanChanged(plan, name.removesuffix(_PYTHON))
-    if plans.get(plan) != (now := {**first, **current}):
-        plans[plan] = now
-        if file is not None:
-            _write(file, stored)
-
-
-def _read(file: pathlib.Path) -> dict[str, Any]:
-    with contextlib.suppress(FileNotFoundError), _file_errors(file):
-        found = json.loads(file.read_text())
-        bytes.fromhex(found["key"])
-        return dict(found)
-    return {}
-
-
-def _write(file: pathlib.Path, content: Mapping[str, Any]) -> None:
-    new = file.with_name(f"{file.name}.{system_entropy(8).hex()}")
-    with _file_errors(file):
-        new.touch(mode=0o600, exist_ok=False)
-        new.write_text(json.dumps(content))
-        new.replace(file)  # all of it or nothing
-
-
-@contextlib.contextmanager
-def _file_errors(file: pathlib.Path) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError):
-        raise LedgerUnavailable(
-            f"the file {file.name!r} beside the ledger cannot be read or written. Nothing was charged. Put it back, or delete it: "
-            "then nothing tells whether a plan is resumed with what it began with."
-        ) from None

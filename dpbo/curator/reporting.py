@@ -42,8 +42,8 @@ _ASSUMPTIONS = {
     "runs-attested": "each run of a private selection, its output, its score and whether it fails, costs what its events say, and runs "
     "share nothing that depends on the records",
     "conditional-allowed": "none yet, but this ledger allows releases that rest on data assumptions: after one, not all are bounded",
-    "repeated-records": "none, but the caller allowed it: other ledgers may have released answers about these records, and their privacy "
-    "losses add to this one",
+    "repeated-records": "none, but the caller allowed it: other ledgers may have released answers about these records, or some records "
+    "have two roles, and these privacy losses add to this one",
     "records-keep-their-places": "whenever this ledger is opened, every record stands where it stood: answers are counted by place",
     "shards-are-disjoint": "no record was given to two processes",
 }

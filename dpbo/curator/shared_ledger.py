@@ -23,11 +23,12 @@ class LedgerCopy(Ledger):
     Args:
         chain: the ledger's records from its birth on.
         persistent: whether rank 0's ledger outlives its process.
+        identity: of rank 0's storage.
     """
 
-    def __init__(self, chain: Sequence[Record], *, persistent: bool) -> None:
+    def __init__(self, chain: Sequence[Record], *, persistent: bool, identity: str) -> None:
         self.storage = Storage(None)
-        self.storage.persistent = persistent
+        self.storage.persistent, self.storage.identity = persistent, identity
         self.append(chain)
         self._bind(chain[0])
 
@@ -65,12 +66,12 @@ class SharedLedger:
             return
         opened: list[Ledger] = []
 
-        def chain() -> tuple[list[Record], bool]:
+        def chain() -> tuple[list[Record], bool, str]:
             opened.append(Ledger(url, birth))
-            return opened[0].records(), opened[0].storage.persistent
+            return opened[0].records(), opened[0].storage.persistent, opened[0].storage.identity
 
-        records, persistent = ranks.run_on_rank_0("open the ledger", (), chain)
-        self.readable = self._copy = LedgerCopy(records, persistent=persistent)
+        records, persistent, identity = ranks.run_on_rank_0("open the ledger", (), chain)
+        self.readable = self._copy = LedgerCopy(records, persistent=persistent, identity=identity)
         self.writable = opened[0] if opened else self.readable
 
     def run_on_rank_0(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:

@@ -6,7 +6,8 @@ wait equally long on every database.
 SQLite: synchronous=EXTRA, because FULL may roll the last charge back after a power cut: it does not sync the folder. BEGIN IMMEDIATE
 queues the writers.
 PostgreSQL: a server, role or URL with synchronous_commit=off answers before a charge is on disk, so it is switched on for each write.
-Writers queue on the first record; readers see one snapshot.
+Writers queue on the first record; readers see one snapshot. The schema is `public`, or the one that
+the URL names.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import stat
 import threading
+import uuid
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -25,12 +28,16 @@ from sqlalchemy.pool import NullPool, StaticPool
 
 from dpbo.errors import InputError, LedgerCorrupt, LedgerMissing, LedgerUnavailable, MissingLibrary, Unshown
 from dpbo.extras import EXTRAS
+from dpbo.validation import printable
 
 _BUSY_SECONDS = 30  # that a writer waits for the others
 _WRITE = "dpbo_write"  # the execution option of connections that write
 _CREATORS = 0x6470626F  # the lock under which PostgreSQL's table is made: CREATE TABLE IF NOT EXISTS alone is a race
 _SQLITE_BROKEN = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
 _POSTGRES_BROKEN = ("XX001", "XX002")  # SQLSTATEs of damaged data and indexes; XX000 is any internal error
+_SEARCH_PATH = re.compile(r"(?:-c\s*|--)search[_-]path=(\S+)")
+_SCHEMA = re.compile(r'[A-Za-z_][A-Za-z0-9_]*|"[A-Za-z_][A-Za-z0-9_]*"')
+_NAME_SCHEMA = "Add ?options=-csearch_path%3DNAME, the same for every role: each schema has a ledger, and a budget, of its own."
 _SMALLEST = 512  # bytes of an SQLite page
 _CHECK = "Check that it exists and can be written."
 _POSTGRES = "postgres"  # the extra whose driver is tested
@@ -68,10 +75,13 @@ class Storage:
         persistent: whether the records outlive this process.
         written: number of transactions of `writing`.
         file: SQLite's file, by its whole path; None where it is not named as a path.
+        identity: the same text for the same place alone, without a password; in memory, of this object.
 
     Raises:
-        InputError: no such URL. MissingLibrary: the URL's driver is not installed. LedgerMissing: there is none, and none may be made.
-        LedgerUnavailable: it cannot be reached. LedgerCorrupt: its file is damaged.
+        InputError: no such URL, or one of PostgreSQL in which the role's settings choose the
+        schema. MissingLibrary: the URL's driver is not installed. LedgerMissing: there is none,
+        and none may be made. LedgerUnavailable: it cannot be reached. LedgerCorrupt: its file is
+        damaged.
     """
 
     def __init__(self, url: str | pathlib.Path | None, *, create: bool = True) -> None:
@@ -86,6 +96,7 @@ class Storage:
         self.written = 0
         self._closing = weakref.finalize(self, _dispose, self._engine, self._home)
         self._committing = False  # whether the transaction under way was sent its commit, which may go unanswered
+        self.identity = self._identity()
         if self._exists():
             self.require_whole()
         elif create:
@@ -144,6 +155,19 @@ class Storage:
             if found != "ok":
                 raise LedgerCorrupt(f"the file of the ledger at {self._place()} is damaged: {' '.join(found.split())}. {_RESTORE}")
 
+    def _identity(self) -> str:
+        if not self.persistent:
+            return f"memory {uuid.uuid4().hex}"
+        if self.file is not None:
+            return str(self.file.resolve())
+        url = self._engine.url
+        schema = ""
+        if self._engine.dialect.name == "postgresql":
+            with self._errors_translated():
+                schema = _named_schema(self._engine)
+        place = ":".join(str(part) for part in (url.host or "", url.port or "") if part)
+        return " ".join(filter(None, (url.get_backend_name(), place, url.database, schema)))
+
     def _write_connection(self) -> sa.Connection:
         return self._engine.connect().execution_options(**{_WRITE: True})
 
@@ -185,7 +209,7 @@ class Storage:
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def _place(self) -> str:
-        place = self._engine.url.render_as_string(hide_password=True)
+        place = printable(public_place(self._engine.url))
         return place if len(place) <= _LONGEST else f"{place[:_LONGEST]}..."
 
     @contextlib.contextmanager
@@ -226,6 +250,14 @@ def append(connection: sa.Connection, *row: Any) -> None:
         connection.execute(table.insert(), dict(zip(table.c.keys(), row, strict=True)))
 
 
+def public_place(url: sa.URL | str) -> str:
+    """A URL as it may be shown: without a password, and without its query, which may hold one as well."""
+    try:
+        return sa.make_url(url).set(query={}).render_as_string(hide_password=True)
+    except sa.exc.ArgumentError:
+        return f"{str(url).partition('://')[0]}://..."
+
+
 def _is_in_memory(url: sa.URL) -> bool:
     """Whether it is SQLite without a file."""
     return url.get_backend_name() == "sqlite" and (url.database in (None, "", ":memory:") or url.query.get("mode") == "memory")
@@ -234,6 +266,26 @@ def _is_in_memory(url: sa.URL) -> bool:
 def _file_of(url: sa.URL) -> pathlib.Path | None:
     named = url.get_backend_name() == "sqlite" and not _is_in_memory(url) and not str(url.database).startswith("file:")
     return pathlib.Path(str(url.database)) if named else None
+
+
+def _named_schema(engine: sa.Engine) -> str:
+    """The one schema in which PostgreSQL keeps the ledger: named in the URL, else `public`.
+
+    Where the role's or the server's settings choose it, as by "$user", each role would have a
+    ledger, and a budget, of its own.
+    """
+    given = engine.url.query.get("options", "")
+    options = given if isinstance(given, str) else " ".join(given)
+    named = _SEARCH_PATH.findall(options)
+    if named:
+        if len(named) == 1 and _SCHEMA.fullmatch(named[0]):
+            return str(named[0]).strip('"')
+        raise InputError("ledger", "a URL with that search_path", "one whose search_path is one schema", _NAME_SCHEMA)
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT current_schema()").scalar()
+    if found != "public":
+        raise InputError("ledger", f"a URL that leads to the schema {found!r} for this role", "one that names its schema", _NAME_SCHEMA)
+    return "public"
 
 
 def _is_damage(error: BaseException | None) -> bool:

@@ -11,6 +11,7 @@ from dpbo.accounting.filters import GDPFilter
 from dpbo.curator.birth import Birth
 from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import Ledger
+from dpbo.curator.plan_fingerprints import file_of
 from dpbo.curator.storage import table
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch
 from dpbo.events import GaussianEvent, PoissonGaussianEvent, RolesEvent
@@ -204,6 +205,8 @@ class LedgerContract(abc.ABC):
 
 
 def _altered(ledger: Ledger, change: sa.Executable) -> None:
-    """Changes the stored records behind the ledger's back."""
+    """Changes the stored records behind the ledger's back, and forgets what the file beside it tells of the newest one."""
     with ledger.storage.writing() as connection:
         connection.execute(change)
+    if (kept := file_of(ledger.storage)) is not None:
+        kept.unlink(missing_ok=True)

@@ -41,10 +41,11 @@ CLASSES = {
     "A29": "a sampling rate or a divisor is computed from the private number of records, and shows it",
     "A30": "a run resumes under the name of another one, with other data, another score or another estimator",
     "A31": "what was not noised leaves inside a released object: buffers, attributes, renormalised rows, optimizer state",
-    "A33": "control flow follows a loss that was not noised",
-    "A36": "a user's own query or mechanism, as the documentation teaches it, breaks its declared bound",
-    "A34": "one cell changes the form of a private table, and so other records' scores",
     "A32": "what leaves tells which hidden run it came from: counters and generators of the process",
+    "A33": "control flow follows a loss that was not noised",
+    "A34": "one cell changes the form of a private table, and so other records' scores",
+    "A35": "one record in several roles, or under several budgets, pays once",
+    "A36": "a user's own query or mechanism, as the documentation teaches it, breaks its declared bound",
 }
 BEGIN, END = "<!-- attacks: written by python -m tests.attacks.marks -->\n", "<!-- attacks end -->"
 

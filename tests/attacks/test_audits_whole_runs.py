@@ -142,6 +142,7 @@ def test_dpsgd_and_a_tuned_model_are_as_private_as_they_say_and_no_more(measured
         found = tune(
             trained, lambda _, rows: rows[:, 0], training=TensorDataset(ONE_RECORD[which]), validation=torch.zeros(2, 1),
             space=Space(lr=scipy.stats.uniform(0, 1)), parameters={"lr": 0.5}, plan=plan, try_first=False,
+            allow_repeated=True,
         )  # fmt: skip
         return found.model
 

@@ -145,7 +145,13 @@ def test_tuning_follows_from_noised_scores_alone(strategy, monkeypatch):
     plan = plan_tuning(BUDGET, TERMS, runs=3, validation=300, adjacency=Adjacency.ADD_OR_REMOVE_ONE)[strategy]
     for records in (RECORDS, RECORDS[1:]):  # its relation: one record fewer
         inside.begin()
-        terms: dict[str, Any] = {"training": TRAINING, "validation": records[:, None], "space": RATES, "try_first": False}
+        terms: dict[str, Any] = {
+            "training": TRAINING,
+            "validation": records[:, None],
+            "space": RATES,
+            "try_first": False,
+            "allow_repeated": True,
+        }
         shown.append(repr(public(tune(fit, close, plan=plan, **terms))))
     first, second = curators
     if strategy == "search":

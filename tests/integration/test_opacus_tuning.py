@@ -19,7 +19,6 @@ from torch.utils.data import TensorDataset
 from dpbo import Budget, Space
 from dpbo.accounting import compose
 from dpbo.curator import Ledger
-from dpbo.curator.record_fingerprints import RepeatedRecordsWarning
 from dpbo.errors import InputError, LedgerMismatch, ReleaseLost, ScoreError
 from dpbo.events import RolesEvent, SelectionEvent
 from dpbo.integrations.opacus import DPSGDConfig, Session, plan_tuning, tune, tuning
@@ -87,6 +86,7 @@ def tuned(plan, fit=fit, score=right, **changed):
         "validation": VALIDATION,
         "space": SPACE,
         "try_first": False,
+        "allow_repeated": "ledger" not in changed,
         **changed,
     }
     return tune(fit, score, plan=plan, **terms)
@@ -458,9 +458,12 @@ class TestArguments:
             with pytest.raises(InputError, match=match):
                 tuned(**{"plan": four["once"], "parameters": GIVEN, **changed})
 
-    def test_repeated_records_are_warned_of_and_may_be_allowed(self, four):
-        again = {"validation": (X[300:500] + 1, Y[300:500]), "parameters": GIVEN}
-        tuned(four["once"], **again)
-        with pytest.warns(RepeatedRecordsWarning, match="allow_repeated=True"):
-            tuned(four["once"], **again)
-        assert "repeated-records" in str(tuned(four["once"], allow_repeated=True, **again).statement)
+    @pytest.mark.attack("A35")
+    def test_repeated_records_of_either_role_are_refused_and_may_be_allowed(self, four):
+        fresh = {"validation": (X[300:500] + 1, Y[300:500]), "parameters": GIVEN, "training": TensorDataset(X[:300] + 1, Y[:300])}
+        once = {**fresh, "allow_repeated": False}
+        tuned(four["once"], **once)
+        for same in ({"training": TRAINING}, {"validation": (X[300:500] + 2, Y[300:500])}):
+            with pytest.raises(InputError, match=r"^ledger=.*allow_repeated=True"):
+                tuned(four["once"], **{**once, **same})
+        assert "repeated-records" in str(tuned(four["once"], allow_repeated=True, **fresh).statement)

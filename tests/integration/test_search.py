@@ -26,7 +26,8 @@ from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
 from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit
 from dpbo.accounting import Planned
-from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
+from dpbo.curator.ledger import Ledger
+from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable
 from dpbo.events import GaussianEvent
 from dpbo.fingerprint import describe_estimator, describe_scoring, describe_space
 from dpbo.integrations.sklearn.scorings import scoring_named
@@ -397,6 +398,12 @@ def test_a_ledgers_password_is_not_shown():
     search = DPSearch(
         DecisionTreeClassifier(), {"max_depth": [1, 2]}, budget=Budget(1.0, 1e-6), dataset="d", ledger="postgresql://u:hunter2@host/db"
     )
-    shown = [repr(search), *search._repr_mimebundle_().values()]
-    assert all("host/db" in text and "hunter2" not in text for text in shown)
     assert clone(search).ledger == "postgresql://u:hunter2@host/db"
+    for url in (search.ledger, "postgresql://u@host/db?password=hunter2", f"postgresql://u@host/db?x={'x' * 300}&password=hunter2"):
+        asked = clone(search).set_params(ledger=url)
+        shown = [repr(asked), *asked._repr_mimebundle_().values()]
+        assert all("host/db" in text and "hunter2" not in text for text in shown)
+        assert asked.ledger == url
+    with pytest.raises(LedgerUnavailable) as unreachable:
+        Ledger.open("postgresql+psycopg://u@127.0.0.1:9/db?password=hunter2&sslpassword=hunter2&connect_timeout=2")
+    assert "hunter2" not in str(unreachable.value)

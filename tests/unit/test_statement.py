@@ -142,7 +142,9 @@ def test_the_form_to_sign_says_all_the_statement_says_and_asks_the_rest():
 
 def test_no_name_writes_a_row_of_its_own_on_the_form_and_a_void_one_guarantees_nothing():
     curator = make()
-    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=25, name="p |\n| Guarantee | (0.01, 1e-5)-DP\n\n# A heading")
+    forged = "p |\n| Guarantee | (0.01, 1e-5)-DP\n\n# A heading"
+    terms = {"why": forged, forged: 1}
+    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=25, name="p | Guarantee | (0.01, 1e-5)-DP", terms=terms)
     page = form(curator.statement())
     assert page.count("\n| Guarantee |") == 1
     assert "\n# A heading" not in page

@@ -53,6 +53,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     """
 
     _planned: Step  # with a curator only
+    _tables: Mapping[str, Any] = {}  # with a PrivateEngine, the records that its steps take
     _paid: Iterator[int]  # one item for each step that is charged and not yet taken
 
     def __init__(
@@ -73,10 +74,17 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         """The name under which Opacus knows this accountant."""
         return "dpbo"
 
+    def protect(self, records: Any) -> None:
+        """Note which records the steps take, so that another budget over them is found, and that a resumed run takes the same ones."""
+        assert self._curator is not None
+        self._tables = {"loader records": records}
+        self._curator.protect(records, role="training")
+
     def reserve(self, sample_rate: float) -> None:
         """Reserve the planned steps at this rate in the curator's ledger, or resume them."""
         assert self._curator is not None
         multiplier, _, steps = self._planned
+        self._curator.bind(self._name, {}, tables=self._tables, begun=self._name in self._curator.ledger.used())
         self._curator.ledger.note("assume", "dpsgd-attested")
         terms = {"attested": "Poisson", "sample_rate": float(sample_rate)}
         self._curator.reserve(self._name, self._event(multiplier, sample_rate), slots=steps, terms=terms)

@@ -56,6 +56,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from dpbo._opacus import load_opacus
 from dpbo.curator.curator import Curator
+from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, note_trained
 from dpbo.errors import InputError
 from dpbo.integrations.opacus.accountant import LedgerAccountant
 from dpbo.integrations.opacus.noise import LEAST_NORM, MOST_NORM, NoisedOptimizer, PoissonSamples
@@ -114,6 +115,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         self._public = PublicCopy(module, trained)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about hooks
+            warnings.simplefilter("always", RepeatedRecordsWarning)
             prepared: Any = super().make_private(
                 module=module, optimizer=optimizer, data_loader=data_loader, max_grad_norm=norm,
                 noise_multiplier=self.config.noise_multiplier, **opacus,
@@ -195,7 +197,9 @@ class PrivateEngine(NoisedEngine):
                 "compared if the curator holds the dataset itself."
             )
             raise InputError("data_loader", "with other records", "of the curator's records, each of them once", remedy)
-        return super()._prepare_data_loader(data_loader, **settings)
+        prepared = super()._prepare_data_loader(data_loader, **settings)
+        self.accountant.protect(data_loader.dataset)
+        return prepared
 
     def _prepare_optimizer(self, **settings: Any) -> NoisedOptimizer:
         prepared = super()._prepare_optimizer(**settings)  # nothing after this can be refused
@@ -210,7 +214,9 @@ class PrivateEngine(NoisedEngine):
 class Session:
     """One DP-SGD run: gives `fit` the training records as Poisson samples, as many as the configuration has steps.
 
-    A second step on one sample raises before its noise is drawn.
+    A second step on one sample raises before its noise is drawn. A session charges no ledger: `tune`
+    does, and `private_selection`. Where a ledger of this process protects some of the records already,
+    a session outside `tune` warns (`RepeatedRecordsWarning`).
 
     Args:
         records: the training records.
@@ -244,6 +250,7 @@ class Session:
             module=module, optimizer=optimizer, data_loader=DataLoader(self._records), max_grad_norm=max_grad_norm, **opacus
         )
         self._engine = engine
+        self._note_records()
         return prepared
 
     def released(self) -> nn.Module:
@@ -260,6 +267,10 @@ class Session:
     def is_model(self, thing: object) -> bool:
         """Whether this is the module that the session trains, or Opacus' wrapper of it."""
         return self._engine is not None and self._engine.is_model(thing)
+
+    def _note_records(self) -> None:
+        """Let this process know that a private training takes these records."""
+        note_trained(self._records)
 
     def _require_noise(self, optimizer: Any) -> None:
         """Called before a step's noise is drawn. Steps need no count: each takes one sample, and there are as many samples as steps."""

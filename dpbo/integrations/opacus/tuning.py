@@ -41,6 +41,7 @@ from dpbo.algorithms.hidden_runs import DensityRatioProposals
 from dpbo.algorithms.selection import NoisedScore, private_selection
 from dpbo.curator.curator import Curator
 from dpbo.curator.entropy import system_entropy
+from dpbo.curator.record_fingerprints import require_other_rows
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.errors import InputError, ReleaseLost
 from dpbo.fingerprint import describe_space, fingerprint
@@ -59,6 +60,12 @@ _LOG = logging.getLogger(__name__)
 _TRAINING, _SCORES, _SELECTION = "training", "scores", "selection"
 _TRIED_POINTS, _TRIED_STEPS = 4, 2
 _RECORD = PrivacyUnit("record")
+_REPEATED = (
+    "This process has already trained or tuned on some of them under another ledger, and two budgets in memory add up to more than "
+    "either states. Nothing was charged. Give every call the same dataset= and ledger=, or set allow_repeated=True, and the statement "
+    "will say so. Tell only those who may see the records."
+)
+_TWO_ROLES = "A record of both roles pays for both, and the budget counts each role alone: take such records out of one of them."
 _DATASET = Within(
     "a torch Dataset with a length, because records are sampled by position",
     lambda records: hasattr(records, "__getitem__") and hasattr(records, "__len__"),
@@ -116,7 +123,8 @@ def tune(
             `session.make_private`, after all steps. What leaves is `session.released()`: the module as it was then, with the noised
             parameters. Nothing else that `fit` computes leaves.
         score: `score(model, records)`, one number a validation record, maximised. It gets a copy of what may leave.
-        training, validation: disjoint records. Under REPLACE_ONE any split that does not look at the records, such as one by position.
+        training, validation: disjoint records; equal ones in both are refused, which is for the operator
+            alone. Under REPLACE_ONE any split that does not look at the records, such as one by position.
             Under ADD_OR_REMOVE_ONE a record's role must follow from the record itself, such as a keyed hash of its id: in a split by
             position, removing one record changes the role of others. The statement lists that as the assumption `roles-by-record`.
         plan: one plan of `plan_tuning`, which also says the budget, the adjacency, the score range and the number of validation records.
@@ -124,7 +132,9 @@ def tune(
         initial: number of Sobol points before a search's model proposes; at least 2.
         seed: of the search's points; never of noise, samples, or a selection's proposals.
         folder: where released models are kept, a file each: those of a search, or the best one of a selection.
-        dataset, ledger, allow_repeated: as in `Curator`.
+        dataset, ledger: as in `Curator`.
+        allow_repeated: True permits records of either role that this process has used under another ledger
+            in memory, and records of both roles; the privacy losses add up, and the statement says so.
         example: (training, validation), a few public records of the same form for the trial. Omitted, zeros take the place of the numbers,
             tensors and arrays of the first training record and of the validation records.
         try_first: before anything is reserved, call `fit` at four points of the space (for "once", at `parameters`), each time with
@@ -132,7 +142,8 @@ def tune(
             that takes very long to begin. Then a `fit` that always fails spends the whole budget.
 
     Raises:
-        InputError: an argument outside its range, or records that zeros cannot stand in for. ScoreError, or what `fit` raises: in the
+        InputError: an argument outside its range, records that zeros cannot stand in for, or repeated
+        records. PlanChanged: the ledger's plan began with other records. ScoreError, or what `fit` raises: in the
         trial; nothing was charged. BudgetExceeded, LedgerMismatch, ReleaseLost: as in private_selection and PrivateObjective. A run in
         which `fit` fails on private records, takes too few steps or returns another thing, is paid for and has the worst score, without a
         word.
@@ -144,6 +155,8 @@ def tune(
     if replaces and view.count != plan.validation:
         remedy = f"Plan again: plan_tuning(..., validation={view.count})."
         raise InputError("validation", f"{view.count} records", f"of {plan.validation:g} records, as the plan was made for", remedy)
+    if not allow_repeated:
+        require_other_rows("training", training, view, "validation", _TWO_ROLES)
     divisor = None if replaces else plan.validation
     settings = {} if divisor is None else {"divisor": divisor}
     noised = NoisedScore(_CopyScore(score), plan.score_range, GaussianMechanism(plan.score_multiplier), settings)
@@ -151,7 +164,7 @@ def tune(
     def train(given: dict[str, Any], session: Session | None = None) -> nn.Module:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Full backward hook is firing")  # Opacus' hooks, where inputs need no gradients
-            session = session or Session(training, plan.config)
+            session = session or _PaidSession(training, plan.config)
             returned = fit(given, session)
             if not session.is_model(returned):
                 remedy = "Only its noised parameters may leave; a number that `fit` computes is not noised."
@@ -169,6 +182,11 @@ def tune(
         validation, unit=_RECORD, adjacency=plan.adjacency, budget=plan.budget, accounting=Planned(plan.events), dataset=dataset,
         ledger=ledger, example=None if example is None else example[1], allow_repeated=allow_repeated,
     )  # fmt: skip
+    curator.protect(training, role=_TRAINING)
+    if not allow_repeated and curator.repeats_records():
+        raise InputError("ledger", None, "one file or URL for all calls with the same records", _REPEATED)
+    resumed = bool({_SELECTION, _TRAINING} & set(curator.ledger.used()))
+    curator.bind("tuning", {}, tables={"training records": training}, begun=resumed)
     curator.mark_probed(noised.query(None))  # else a score's range is examined on `example` in runs that are paid for
     curator.ledger.note("assume", "dpsgd-attested")
     if not replaces:
@@ -235,7 +253,7 @@ def _try(
     for x in points:
         given = space.decode(x)
         try:
-            model = train(given, Session(records, plan.config, samples=_TRIED_STEPS))
+            model = train(given, _PaidSession(records, plan.config, samples=_TRIED_STEPS))
             if saves:
                 torch.save(model, io.BytesIO())
             curator.evaluate(noised.query(model))
@@ -245,6 +263,13 @@ def _try(
                 "are no valid records, pass a few public ones: example=(training, validation). try_first=False omits this trial."
             )
             raise
+
+
+class _PaidSession(Session):
+    """A session whose records `tune` has compared, or that are stand-ins."""
+
+    def _note_records(self) -> None:
+        pass
 
 
 class _Repeated(Dataset[Any]):

@@ -7,13 +7,12 @@ Training records are public, or protected by other means: models, errors of a fi
 are held by a curator and influence the search through releases only; `results_` and `best_score_` hold released values and their noise.
 """
 
+import copy
 import dataclasses
-import html
 import pathlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Self
-from urllib.parse import urlsplit
 
 import torch
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, is_classifier
@@ -25,6 +24,7 @@ from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.algorithms import private_choice
 from dpbo.curator.curator import Curator
 from dpbo.curator.public_form import Form
+from dpbo.curator.record_fingerprints import require_other_rows, rows_of
 from dpbo.errors import InputError
 from dpbo.fingerprint import describe_estimator, describe_scoring, describe_space
 from dpbo.integrations.sklearn import training
@@ -61,6 +61,10 @@ _REPEATED = (
     "This process has already queried some of them under another ledger, and two budgets in memory add up to more than either states. "
     "Nothing was charged. Give every search the same dataset= and ledger=, or one Curator and a share of its budget each; or set "
     "allow_repeated=True, and the statement will say so."
+)
+_IN_THE_OPEN = (
+    "Models are fitted to training records in the open, and may reproduce them, whatever the budget: take protected records out of the "
+    "training table."
 )
 
 
@@ -213,7 +217,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             fit_params: refused, `sample_weight` with the reason: every record, or unit, counts alike.
 
         Raises:
-            InputError: an argument outside its range, or records that another ledger in memory protects. BudgetExceeded: the budget is not
+            InputError: an argument outside its range, records that another ledger in memory protects, or
+            protected records among the training records. BudgetExceeded: the budget is not
             left. LedgerMismatch: the name belongs to another search.
         """
         self._require_arguments()
@@ -240,11 +245,15 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             if scoring.cells is not None:
                 warn(_NOT_REHEARSED.format(self.scoring), UserWarning)
         if not isinstance(X_val, Curator):
+            if not split and self.mechanism is None:  # rows of one table have places of their own, equal or not
+                require_other_rows("X_train", trainer.table(), rows_of((X_val, y_val)), "validation", _IN_THE_OPEN)
             example = None if y_train is None else training.first_rows(X_train, y_train)
             form = training.public_form(X_train, y_train, classifier=is_classifier(self.estimator))
             curator = self._curator(X_val, y_val, groups, adjacency, example, form, strategy)
         elif groups is not None:
             raise InputError("groups", type(groups).__name__, "given to the Curator, in its PrivacyUnit")
+        else:
+            curator.require_other_records("X_train", trainer.table(), _IN_THE_OPEN)
         self._search(self._task(curator, space, trainer, scoring, strategy, split, groups_train, own=curator is not X_val), trainer)
         self.statement_ = curator.statement()
         if split:
@@ -361,8 +370,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         if self.n_jobs == 0:
             raise InputError("n_jobs", 0, "None, a number of workers, or -1 for all processors")
         self._callbacks()
-        if not isinstance(self.name, str) or not 0 < len(self.name) <= 150:
-            raise InputError("name", self.name, "a word of at most 150 letters")
+        if not isinstance(self.name, str) or not 0 < len(self.name) <= 150 or not self.name.isprintable():
+            raise InputError("name", self.name, "a word of at most 150 printable letters")
         if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "get_params"):
             raise InputError("estimator", type(self.estimator).__name__, "a scikit-learn estimator")
         if self.strategy not in STRATEGIES:
@@ -387,11 +396,11 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         return self.statement_
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        return self._without_password(super().__repr__(N_CHAR_MAX=N_CHAR_MAX))
+        return super(DPSearch, self._without_password()).__repr__(N_CHAR_MAX=N_CHAR_MAX)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         """What a notebook shows."""
-        return {kind: self._without_password(text) for kind, text in super()._repr_mimebundle_(**kwargs).items()}
+        return super(DPSearch, self._without_password())._repr_mimebundle_(**kwargs)
 
     def _facts(self) -> dict[str, Any]:
         if not hasattr(self, "statement_"):
@@ -404,11 +413,14 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             **self.statement_.facts(),
         }
 
-    def _without_password(self, text: str) -> str:
-        password = urlsplit(self.ledger).password if isinstance(self.ledger, str) else None
-        for shown in (password, html.escape(password)) if password else ():
-            text = text.replace(f":{shown}@", ":***@")
-        return text
+    def _without_password(self) -> Self:
+        """The same search, to show: a URL may hold a password, also in its query."""
+        shown = copy.copy(self)
+        if isinstance(self.ledger, str) and "://" in self.ledger:
+            from dpbo.curator.storage import public_place  # with SQLAlchemy
+
+            shown.ledger = public_place(self.ledger)
+        return shown
 
     def __sklearn_tags__(self) -> Any:
         tags, own = super().__sklearn_tags__(), get_tags(self.estimator)

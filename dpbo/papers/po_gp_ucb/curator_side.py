@@ -137,9 +137,11 @@ def release_rows(
             dpbo does not use itself.
 
     Raises:
-        BudgetExceeded: more than is left. ReleaseLost: it was charged, but its value was lost. LedgerMismatch: other terms.
+        BudgetExceeded: more than is left. ReleaseLost: it was charged, but its value was lost. LedgerMismatch: other terms, or
+        (PlanChanged) other records, or another order of them.
     """
     held = plan_terms({**table.public_inputs(), "records": curator.units}, terms or {}, also=("projection", "table"))
+    curator.bind(name, {}, begun=name in curator.ledger.used(), ordered=True)
     event = curator.reserve(name, mechanism.event(), slots=1, terms=held)
     if curator.ledger.used()[name] == 0:
         same = type(mechanism)(event.noise_multiplier)
@@ -172,7 +174,9 @@ class Outcomes:
         name: name of the reservation in the ledger; the same name and terms resume it.
 
     Raises:
-        InputError: an argument outside its range. BudgetExceeded: the budget is not left. LedgerMismatch: the name belongs to another plan.
+        InputError: an argument outside its range. BudgetExceeded: the budget is not left.
+        LedgerMismatch: the name belongs to another plan, or
+        (PlanChanged) to one that began with other records, another order of them, or another outcome.
     """
 
     def __init__(
@@ -201,6 +205,7 @@ class Outcomes:
         assumptions = dict(query.data_assumptions())
         held = plan_terms({**query.public_inputs(), **({"assumptions": assumptions} if assumptions else {})}, terms or {})
         event = query.release_event(planned.event(), curator.adjacency)
+        curator.bind(name, {"outcome": outcome}, begun=name in curator.ledger.used())
         reserved = curator.reserve(name, event, slots=repeats, terms=held, parallel=True, limit=limit)
         self.mechanism = planned if isinstance(planned, NoNoise) else type(planned)(reserved.noise_multiplier)
         self._known = self._stored()

@@ -7,6 +7,12 @@ import pytest
 from tests.slow.ledger import runs
 
 
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    """Where fingerprints of plans on a server are kept."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 @pytest.fixture(scope="session")
 def server():
     """A running PostgreSQL. Skips where it is not installed, and fails there in CI."""

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from dpbo.curator.ledger import Ledger
-from dpbo.errors import LedgerCorrupt, LedgerUnavailable, ReleaseLost
+from dpbo.errors import LedgerCorrupt, LedgerRolledBack, LedgerUnavailable, ReleaseLost
 from dpbo.mechanisms import GaussianMechanism
 from tests.slow.ledger.runs import MEAN, Drawn, make
 
@@ -166,6 +166,9 @@ def test_an_older_copy_under_a_running_curator_is_seen(tmp_path, drawn, how):
     handle, before = curator.evaluate(MEAN), len(drawn.handles)
     with pytest.raises(LedgerCorrupt, match="another copy"):
         curator.release(handle, NOISE)
+    with pytest.raises(LedgerRolledBack, match="an older copy"):
+        Ledger.open(url)
+    pathlib.Path(f"{url}.fingerprints").unlink()
     with pytest.raises(LedgerCorrupt, match="rolled back"):
         Ledger.open(url).verify(expect=head)
     assert len(drawn.handles) == before
@@ -179,6 +182,9 @@ def test_another_copy_that_grew_past_the_seen_head_is_seen(tmp_path, drawn):
     curator.release(MEAN, NOISE)
     curator.ledger.head()
     shutil.copy(tmp_path / "old.db", url)
+    with pytest.raises(LedgerRolledBack, match="lacks record 2"):
+        make(url)
+    pathlib.Path(f"{url}.fingerprints").unlink()
     other = make(url)
     for _ in range(3):
         other.release(MEAN, NOISE)
@@ -202,6 +208,7 @@ def test_a_charge_that_is_lost_between_the_charge_and_its_value_is_seen(tmp_path
     for _ in range(2):
         with pytest.raises(LedgerCorrupt, match="another copy"):
             curator.release(MEAN, NOISE)
+    pathlib.Path(f"{url}.fingerprints").unlink()
     kinds = [record.kind for record in Ledger.open(url).records()]
     assert kinds.count("value") == kinds.count("charge") == 1
 

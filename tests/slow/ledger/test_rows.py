@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import Ledger
+from dpbo.curator.plan_fingerprints import file_of
 from dpbo.curator.reporting import compose_statement
 from dpbo.curator.storage import table
 from dpbo.errors import LedgerCorrupt, LedgerError, LedgerMismatch, PrivacyError
@@ -41,6 +42,7 @@ def rewrite(ledger, rows):
     with ledger.storage.writing() as connection:
         connection.execute(sa.delete(table))
         connection.execute(table.insert(), rows)
+    file_of(ledger.storage).unlink(missing_ok=True)  # it tells of the newest record
 
 
 def row_of(record):

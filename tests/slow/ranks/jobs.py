@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from dpbo.algorithms.gibo_design import GIBOSettings
 from dpbo.algorithms.selection import NoisedScore, private_selection
 from dpbo.curator import streaming
 from dpbo.curator.ledger import Ledger
+from dpbo.curator.record_fingerprints import holds_protected
 from dpbo.errors import PrivacyError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
@@ -148,6 +150,34 @@ def held(ranks, records, groups=None, **more):
 def unit_on_two_ranks(ranks, folder):
     labels = torch.arange(5) + 4 * ranks.rank  # 4, 8 and 12 twice
     return held(ranks, 5, labels.double() if ranks.rank == 1 else labels, dataset="d", ledger=str(folder / "l.db"))
+
+
+def written_in_another_way(ranks, folder):
+    """One name, decomposed, in capitals or with a zero-width space on the other rank."""
+    told = []
+    for name in ("Jo\u0308rg", "J\u00d6RG", "J\u00f6\u200brg", "J\u00fcrg"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            held(ranks, 2, ["others" + "!" * ranks.rank, name if ranks.rank else "J\u00f6rg"])
+        told.append(" ".join(str(warning.message) for warning in caught))
+    return told
+
+
+def resumed_with_others(ranks, folder):
+    """A plan is resumed with the same records, dealt in another way, and not with others. What is released is remembered everywhere."""
+    whole = rows()
+    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1.0), "ranks": ranks}
+
+    def begin(records):
+        curator = Curator(records, **terms, dataset="d", ledger=str(folder / "l.db"))
+        return PrivateObjective(curator, lambda x, r: -loss(x, r), score_range=(-2.0, 0.0), evaluations=3).remaining
+
+    first = begin(whole[dealt(N, ranks)])
+    again = begin(whole[ranks.rank :: ranks.world_size])
+    (other,) = met_by(lambda: begin(whole[ranks.rank :: ranks.world_size] + 1.0))
+    fresh = whole[ranks.rank :: ranks.world_size] + 2.0
+    Curator(fresh, **terms).release(_mean(), GaussianMechanism(20.0))
+    return first, again, other, holds_protected(fresh)
 
 
 def words_and_numbers(ranks, folder):
@@ -350,6 +380,8 @@ JOBS: dict[str, tuple[int, Any]] = {
     "dies after the value": (SIZE, dies(2, Ranks, "reduce", 4, "evaluate ClippedGradient")),
     "unit on two ranks": (SIZE, unit_on_two_ranks),
     "words and numbers": (SIZE, words_and_numbers),
+    "written in another way": (2, written_in_another_way),
+    "resumed with others": (3, resumed_with_others),
     "other questions": (SIZE, other_questions),
     "other terms": (SIZE, other_terms),
     "refused by one": (SIZE, refused_by_one),

@@ -58,6 +58,23 @@ def test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger(ran, me
     assert not (ran("unit on two ranks") / "l.db").exists()
 
 
+@pytest.mark.attack("A26")
+def test_one_name_written_in_two_ways_on_two_ranks_is_said(met):
+    """Labels in NFC and NFD, in other capitals or with a zero-width space made four units of three people, without a word."""
+    for rank in met("written in another way").values():
+        assert ["differ only in case" in text for text in rank["value"]] == [True, True, True, False]
+
+
+@pytest.mark.attack("A30", "A35")
+def test_ranks_resume_with_the_same_records_however_they_are_dealt_and_remember_them(met):
+    """They resumed on other records without a word, and only the first rank knew later what had been released."""
+    for rank in met("resumed with others").values():
+        first, again, other, remembered = rank["value"]
+        assert (first, again, remembered) == (3, 3, True)
+        assert other[0] == "PlanChanged"
+        assert "began with other validation records" in other[1]
+
+
 @pytest.mark.deep
 def test_labels_of_two_kinds_other_terms_and_ranks_without_records_are_refused_on_all(met):
     assert refusal(met, "words and numbers")[0] == "InputError"

@@ -1,0 +1,230 @@
+"""What each plan began with and the newest record of its ledger, in a file that only the operator
+may read.
+
+The file is `FILE.fingerprints` beside the ledger in FILE. A ledger on a server has one on each
+machine that uses it, in the folder `dpbo` of the user's state (`XDG_STATE_HOME`, else
+`~/.local/state`), named by the server, the database and the schema: another machine cannot know
+what a plan began with here, and says so. It has mode 0600 and holds a key and, for each plan, keyed
+fingerprints of the records and of what else the plan was given. They are private
+(record_fingerprints.py), so back the file up with the records. Where it is missing, the log warns,
+and a plan is taken to go on with what it began with. Plans of a ledger in memory are compared
+within this process.
+
+Beside a file it also holds the number and hash of the newest record. A ledger that lacks that
+record is an older copy: what was charged since is not in it, so it is refused (`LedgerRolledBack`).
+An older copy of both files is not noticed: keep them apart.
+
+Plans are read, compared and written while no other process can write to the ledger. The newest record
+takes its place in the file's first line once it is durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import pathlib
+import re
+import sys
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dpbo.curator.entropy import system_entropy
+from dpbo.errors import LedgerRolledBack, LedgerUnavailable, PlanChanged
+
+if TYPE_CHECKING:
+    from dpbo.curator.ledger import Ledger
+    from dpbo.curator.storage import Storage
+
+_LOG = logging.getLogger(__name__)
+_PYTHON = f" under Python {sys.version_info.major}.{sys.version_info.minor}"  # code is compared only where one version compiled it
+_HEAD = re.compile(r" *(?:(\d+)|-) +(?:([0-9a-f]{64})|-)\n")  # the first line
+_WIDTH = 20 + 1 + 64 + 1  # of that line
+_LONGEST_NAME = 120  # letters of a server's name in a file's name
+_in_memory: weakref.WeakKeyDictionary[Ledger, dict[str, Any]] = weakref.WeakKeyDictionary()
+_unwritten: dict[str, dict[str, Any]] = {}  # by ledger on a server, where no file can be written
+
+
+def file_of(storage: Storage) -> pathlib.Path | None:
+    """Where the fingerprints of a ledger's plans are kept; None in memory."""
+    if storage.file is not None:
+        return storage.file.with_name(f"{storage.file.name}.fingerprints")
+    if not storage.persistent:
+        return None
+    named = re.sub(r"[^A-Za-z0-9._-]+", "-", storage.identity)[:_LONGEST_NAME]
+    digest = hashlib.sha256(storage.identity.encode()).hexdigest()[:12]
+    home = pathlib.Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+    return home / "dpbo" / f"{named}-{digest}.fingerprints"
+
+
+def key_of(ledger: Ledger) -> bytes:
+    """The secret key of a ledger's fingerprints, made where there is none. Raises
+    LedgerUnavailable."""
+    with _changed(ledger) as kept:
+        return bytes.fromhex(kept["key"])
+
+
+def require_same(ledger: Ledger, plan: str, things: Mapping[str, Any], tables: Mapping[str, str | None], *, begun: bool) -> None:
+    """Compare what a plan is given with what it began with, or keep the fingerprints where it
+    begins now.
+
+    Args:
+        ledger: the plan's ledger. plan: name of the plan. things: scores, functions and estimators,
+        by name. tables: digests of records by `key_of` the ledger, by name; None for records that
+        cannot be compared. begun: whether the ledger knows the plan already.
+
+    Raises:
+        PlanChanged: names what differs. LedgerUnavailable: the file of fingerprints cannot be read
+        or written.
+    """
+    from dpbo.fingerprint import fingerprint  # with torch, which opening a ledger does not need
+
+    key, file = key_of(ledger), file_of(ledger.storage)
+    current = {f"{name}{_PYTHON}": fingerprint(thing, detail="references", key=key, size=16).hex() for name, thing in things.items()}
+    current |= {name: digest for name, digest in tables.items() if digest is not None}
+    for name in tables.keys() - current.keys():
+        _LOG.warning(
+            "%r: %s not compared with those it begins or began with, because single records cannot be read alike twice", plan, name
+        )
+    with _changed(ledger) as kept:
+        plans = kept.setdefault("plans", {})
+        if begun and file is not None and plan not in plans:
+            _LOG.warning("%r: resumed unchecked, because %s does not tell which records, score and fit it began with", plan, file.name)
+        first = plans.get(plan, {}) if begun else {}
+        for name in current:
+            if first.get(name, current[name]) != current[name]:
+                raise PlanChanged(plan, name.removesuffix(_PYTHON))
+        plans[plan] = {**first, **current}
+
+
+def kept_head(storage: Storage) -> tuple[int, str] | None:
+    """Number and hash of the newest record that a process of this operator has seen; None where
+    that is not kept.
+
+    Raises LedgerUnavailable where the file of fingerprints cannot be read.
+    """
+    if storage.file is None or (file := file_of(storage)) is None:
+        return None
+    if file.exists() and not os.access(file, os.R_OK):
+        _LOG.warning("%s: only its owner can tell whether the ledger is an older copy", file.name)
+        return None
+    head: tuple[int, str] | None = _read(file).get("head")
+    return head
+
+
+def require_kept_head(storage: Storage, kept: tuple[int, str] | None, hash_there: str | None) -> None:
+    """Raises LedgerRolledBack where the ledger lacks the kept record. `hash_there`: of the ledger's
+    record of that number, if any."""
+    if kept is not None and kept[1] != hash_there:
+        file = file_of(storage)
+        assert file is not None
+        raise LedgerRolledBack(
+            f"the ledger lacks record {kept[0]}, the newest one that {file.name} tells of: an older copy, or a new ledger, was put in its "
+            "place, and what was charged since is not in it. Nothing was charged. Put back the ledger that holds it. If it is lost, no "
+            f"later statement counts what it released: to go on even so, delete {file.name}."
+        )
+
+
+def keep_head(storage: Storage, seq: int, hash: str) -> None:
+    """Keep a durable record as the newest one, unless a newer one is kept. It takes its place in the
+    file, so that nobody waits. What fails is logged: the record itself is safe."""
+    file = file_of(storage)
+    if storage.file is None or file is None:
+        return
+    try:
+        with _opened(file) as held:
+            known = _HEAD.match(os.pread(held, _WIDTH, 0).decode())
+            if known is None or known[1] is None or int(known[1]) < seq:
+                os.pwrite(held, _head_line((seq, hash)), 0)
+    except (OSError, ValueError):
+        _LOG.warning("%s: cannot be written, so an older copy of the ledger would not be noticed", file.name)
+
+
+@contextlib.contextmanager
+def _changed(ledger: Ledger) -> Iterator[dict[str, Any]]:
+    """What is kept of a ledger's plans, to read and change while no other process writes."""
+    file = file_of(ledger.storage)
+    if file is None:
+        kept = _in_memory.setdefault(ledger, {})
+        kept.setdefault("key", system_entropy(32).hex())
+        yield kept
+        return
+    with ledger.alone() as newest:
+        kept = _read(file) or _unwritten.get(ledger.storage.identity, {})
+        before = json.dumps(kept)
+        kept.setdefault("key", system_entropy(32).hex())
+        yield kept
+        if json.dumps(kept) == before:
+            return
+        if ledger.storage.file is not None:
+            kept["head"] = newest.seq, newest.hash  # what others kept in the file that is replaced is no newer
+        try:
+            _write(file, kept)
+        except (LedgerUnavailable, OSError):
+            if ledger.storage.file is not None:
+                raise
+            _LOG.warning("%s cannot be written: records are compared within this process alone. Set XDG_STATE_HOME to a folder.", file)
+            _unwritten[ledger.storage.identity] = kept
+
+
+@contextlib.contextmanager
+def _opened(file: pathlib.Path) -> Iterator[int]:
+    """A descriptor of the file, made where there is none. Others that keep a head wait."""
+    with contextlib.suppress(FileExistsError):
+        if not file.exists():
+            new = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            os.write(new, _content({"key": system_entropy(32).hex()}))
+            os.close(new)
+    held = os.open(file, os.O_RDWR)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield held
+    finally:
+        os.close(held)
+
+
+def _content(kept: Mapping[str, Any]) -> bytes:
+    """The newest record in a line of fixed width, then everything else as JSON."""
+    rest = {name: value for name, value in kept.items() if name != "head"}
+    return _head_line(kept.get("head")) + json.dumps(rest).encode()
+
+
+def _head_line(head: tuple[int, str] | None) -> bytes:
+    return (f"{'-':>20} {'-':>64}\n" if head is None else f"{head[0]:>20} {head[1]:>64}\n").encode()
+
+
+def _read(file: pathlib.Path) -> dict[str, Any]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), _file_errors(file):
+        text = file.read_text()
+        head = _HEAD.match(text)
+        found = dict(json.loads(text if head is None else text[_WIDTH:]))
+        bytes.fromhex(found["key"])
+        return found if head is None or head[1] is None else {**found, "head": (int(head[1]), head[2])}
+    return {}
+
+
+def _write(file: pathlib.Path, kept: Mapping[str, Any]) -> None:
+    new = file.with_name(f"{file.name}.{system_entropy(8).hex()}")
+    with _file_errors(file):
+        if not file.parent.exists():
+            file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+        new.touch(mode=0o600, exist_ok=False)
+        new.write_bytes(_content(kept))
+        new.replace(file)  # all of it or nothing
+
+
+@contextlib.contextmanager
+def _file_errors(file: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except (OSError, ValueError, KeyError, TypeError):
+        raise LedgerUnavailable(
+            f"the file {file.name!r}, in which the ledger's fingerprints are kept, cannot be read or written. Nothing was charged. Put it "
+            "back, or delete it: then nothing tells whether a plan is resumed with what it began with, or the ledger is an older copy."
+        ) from None

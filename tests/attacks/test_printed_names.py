@@ -1,0 +1,121 @@
+"""A name that clears the terminal and prints a guarantee of its own, on every surface that prints names; each won once."""
+
+import dataclasses
+import logging
+from typing import Any
+
+import pytest
+import torch
+
+from dpbo import Budget, Curator, PrivacyUnit, PrivateObjective, report
+from dpbo.__main__ import main
+from dpbo.curator.chain import Chain, Record
+from dpbo.curator.ledger import SCHEMA, Ledger, insert
+from dpbo.curator.reporting import compose_statement
+from dpbo.curator.storage import Storage
+from dpbo.errors import InputError
+from dpbo.events import GaussianEvent
+from dpbo.notebook import facts_table
+from dpbo.statement import form
+from dpbo.testing.ledger_contract import BIRTH
+from tests.attacks.test_holes_search import TERMS, search
+
+pytestmark = pytest.mark.attack("A21")
+CODES = (
+    "\x1b[2J\x1b[H",
+    "\x9b2J",
+    "\u202e",
+    "\u2066",
+    "\u200b",
+    "\r",
+    "\n",
+    "\x07",
+    "\x08",
+    "\x85",
+    "\u2028",
+    "\ufeff",
+    "\U000e0041",
+    "\ud800",
+)
+FORGED = "Guarantee: (0.001, 1e-09)-DP"
+EVENT = GaussianEvent(20.0)
+RECORDS = torch.linspace(0, 1, 50, dtype=torch.float64)
+
+
+def forged(code):
+    return f"people{code}{FORGED}"
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A ledger, as an older version or another program writes it: its names are hostile."""
+    name = forged("".join(CODES[:-1]))
+    url, chain = str(tmp_path / "l.db"), Chain()
+    birth = dataclasses.replace(BIRTH, dataset=name, unit=name)
+    terms = {"role": name, "assumptions": {name: name}, name: name, "score_range": [name]}
+    slot = {"handle": "0" * 32, "query": name, "public": {name: name}, "details": {"x": [0.5], name: name}, "assumptions": {name: name}}
+    value = {"handle": "0" * 32, "value": [0.5], "variance": [0.01], "law": {}, "details": slot["details"]}
+    bodies: list[tuple[str, str, dict[str, Any]]] = [
+        ("birth", "", {"schema": SCHEMA, "cap": str(birth.cap()), **birth.to_json()}),
+        ("assume", name, {}),
+        ("void", name, {}),
+        ("reserve", name, {"event": EVENT.to_json(), "slots": 2, "terms": terms, "parallel": False, "limit": None}),
+        ("charge", name, {"event": EVENT.to_json(), "plan": name, "units": 50, "slots": [slot]}),
+        ("value", name, {"entry": 4, "values": [value]}),
+        ("charge", name, {"event": EVENT.to_json(), "plan": None, "units": 50, "slots": [{**slot, "handle": "1" * 32}]}),
+    ]
+    with Storage(url).writing() as connection:
+        for kind, title, body in bodies:
+            state = chain.next_state(kind, title, body)
+            record = Record.following(chain.head, kind, title, {**body, "state": chain.carried(state, body)})
+            chain.follow(record)
+            insert(connection, record)
+    return url
+
+
+def test_old_names_are_printed_without_a_single_control_character(old, capsys, caplog):
+    ledger = Ledger.open(old)
+    statement = compose_statement(ledger)
+    pieces = [str(statement), statement._repr_html_(), form(statement), *map(str, statement.facts().values()), statement.to_json()]
+    pieces += [facts_table(statement.facts(), title=statement.dataset), report(ledger), repr(ledger.account())]
+    for command in ("show", "form", "verify", "export"):
+        assert main(["ledger", command, old]) == 0
+        pieces.append(capsys.readouterr().out)
+    held = Curator(RECORDS, **TERMS)
+    held.ledger.birth = ledger.birth
+    pieces += [repr(held), held._repr_html_()]
+    caplog.set_level(logging.INFO, "dpbo")
+    ledger.reserve(forged("another"), EVENT, 1, {})
+    assert main(["ledger", "show", f"{old}\x1b[2J"]) == 1
+    pieces += [caplog.text, capsys.readouterr().err]
+    for piece in pieces:
+        hidden = {letter for letter in piece if not letter.isprintable()} - {"\n"}
+        assert not hidden, (hidden, piece[:200])
+        assert not [line for line in piece.splitlines() if line.strip().startswith(FORGED)], "a name began a line of its own"
+
+
+def test_new_names_of_control_characters_are_refused_at_every_door(tmp_path):
+    x = torch.full((1, 1), 0.5, dtype=torch.float64)
+    held = Curator(RECORDS, **TERMS)
+    plan: dict[str, Any] = {"score_range": (0, 1), "evaluations": 1}
+    doors = {
+        "unit": lambda name: PrivacyUnit(name),
+        "dataset": lambda name: Curator(RECORDS, **TERMS, dataset=name, ledger=str(tmp_path / "l.db")),
+        "dataset in memory": lambda name: Curator(RECORDS, **TERMS, dataset=name),
+        "dataset and birth": lambda name: Ledger(None, dataclasses.replace(BIRTH, dataset=name)),
+        "unit and birth": lambda name: Ledger(None, dataclasses.replace(BIRTH, unit=name)),
+        "name": lambda name: PrivateObjective(held, lambda x, r: r, name=name, **plan),
+        "search": lambda name: search(name=name).fit(x, x),
+        "reserve": lambda name: held.reserve(name, EVENT, slots=1, terms={}),
+        "ledger": lambda name: held.ledger.reserve(name, EVENT, 1, {}),
+        "charge": lambda name: held.ledger.charge(name, EVENT, {}),
+        "note": lambda name: held.ledger.note("assume", name),
+        "assume": lambda name: held.assume(name),
+    }
+    for ask in doors.values():
+        for code in CODES:
+            with pytest.raises(InputError, match=r"printable|valid Unicode"):
+                ask(forged(code))
+    assert held.ledger.head().seq == 0
+    assert not (tmp_path / "l.db").exists()
+    assert Curator(RECORDS, **{**TERMS, "unit": "Kranke in Köln, 東京 🙂", "budget": Budget(1.0, 1e-6)}).statement().unit
