@@ -93,8 +93,8 @@ class UnitSum(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self._sum.probe(example, count, subject)
 
-    def per_record_score(self, subject: Any) -> tuple[Any, Any, Sequence[tuple[float, float]]]:
-        return self._sum.per_record_score(subject)
+    def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+        return self._sum.per_record_scores(subject)
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         return self._sum._evaluate(view, subject)

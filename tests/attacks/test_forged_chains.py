@@ -20,7 +20,7 @@ from tests.attacks.test_holes_search import TERMS
 
 pytestmark = pytest.mark.attack("A16")
 RECORDS = torch.rand(50, 2, dtype=torch.float64)
-HOSTILE = (None, True, -1, -0.5, "x", [], ["x"], {"x": "x"}, [[1.0], "x"])
+HOSTILE: tuple[Any, ...] = (None, True, -1, -0.5, "x", [], ["x"], {"x": "x"}, [[1.0], "x"])
 
 
 def near(x, records):

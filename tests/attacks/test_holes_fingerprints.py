@@ -6,6 +6,7 @@ import shutil
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from typing import Any
 
 import pytest
 import torch
@@ -98,7 +99,7 @@ def rows_and_outcomes(order):
 @pytest.mark.attack("A30", "A35")
 def test_a_table_in_another_order_does_not_answer_a_record_again(tmp_path):
     """Sorted anew in six sessions, a table answered one record six times: answers are counted by place."""
-    where = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
+    where: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
     mechanism, budget = L2LaplaceMechanism.of(2.0), 0.4
 
     def outcome(record):

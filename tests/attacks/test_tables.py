@@ -20,7 +20,7 @@ from dpbo.curator.public_form import Form
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
-from dpbo.queries import ClippedSum
+from dpbo.queries import ClippedSum, IntegerSum
 from dpbo.queries.rows import RowOutcome
 
 pytestmark = pytest.mark.attack("A34")
@@ -225,6 +225,7 @@ def test_an_unfit_record_counts_as_worst_alone_in_samples_outcomes_and_groups():
 
     def total(seen):
         answer = ages._evaluate(seen, None)
+        assert isinstance(answer, IntegerSum)
         return answer.numerators.item() * answer.quanta[0]
 
     assert total(view) == 1 - 10 + 3 + 4
@@ -234,11 +235,13 @@ def test_an_unfit_record_counts_as_worst_alone_in_samples_outcomes_and_groups():
     assert total(grouped) == (1 - 10) / 2 + (3 + 4) / 2
     outcome = RowOutcome(lambda table: float(table["age"].iloc[0]), row=1, value_range=(0.0, 50.0), worst="upper")
     answer = outcome._evaluate(view, None)
+    assert isinstance(answer, IntegerSum)
     curator = Curator(private, **TERMS, example=public)
     assert curator.evaluate(outcome) is not None
     assert answer.numerators.item() * answer.quanta[0] + outcome.affine(4)[0][0] == 50.0
     failing = ClippedSum(lambda _, table: [1.0 / (age - 4) for age in table["age"]], score_range=(-10.0, 10.0))
     answer = failing._evaluate(view, None)
+    assert isinstance(answer, IntegerSum)
     assert answer.numerators.item() * answer.quanta[0] == pytest.approx(-1 / 3 - 10 - 1 - 10), "also where the score fails on another"
 
 

@@ -27,7 +27,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search, which BoTorch tries again
 
 
-OPENED = []
+OPENED: list[optuna.storages.RDBStorage] = []
 
 
 @pytest.fixture(autouse=True)

@@ -19,9 +19,8 @@ import uvicorn
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
-from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure
+from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure, RemoteRefusal
 from dpbo.integrations.http import RemoteCurator, application, search
-from dpbo.integrations.http.client import RemoteRefusal
 from dpbo.integrations.http.server import serve
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.models.datasets import squared_exponential

@@ -14,9 +14,9 @@ import torch
 
 from dpbo.__main__ import main
 from dpbo.curator import Ledger
-from dpbo.errors import InputError
+from dpbo.errors import InputError, RemoteRefusal
 from dpbo.integrations.http import RemoteCurator
-from dpbo.integrations.http.client import Journal, RemoteRefusal
+from dpbo.integrations.http.client import Journal
 from dpbo.integrations.tables import read_columns
 from dpbo.papers.po_gp_ucb import read_release
 from tests.integration.processes import free_port, started

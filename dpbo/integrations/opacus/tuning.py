@@ -185,8 +185,8 @@ def tune(
     curator.protect(training, role=_TRAINING)
     if not allow_repeated and curator.repeats_records():
         raise InputError("ledger", None, "one file or URL for all calls with the same records", _REPEATED)
-    resumed = bool({_SELECTION, _TRAINING} & set(curator.ledger.used()))
-    curator.bind("tuning", {}, tables={"training records": training}, begun=resumed)
+    has_begun = bool({_SELECTION, _TRAINING} & set(curator.ledger.used()))
+    curator.bind("tuning", {}, tables={"training records": training}, begun=has_begun)
     curator.mark_probed(noised.query(None))  # else a score's range is examined on `example` in runs that are paid for
     curator.ledger.note("assume", "dpsgd-attested")
     if not replaces:

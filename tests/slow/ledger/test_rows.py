@@ -42,7 +42,10 @@ def rewrite(ledger, rows):
     with ledger.storage.writing() as connection:
         connection.execute(sa.delete(table))
         connection.execute(table.insert(), rows)
-    file_of(ledger.storage).unlink(missing_ok=True)  # it tells of the newest record
+    place = file_of(ledger.storage)
+    if place is not None:
+        # it tells of the newest record
+        place.unlink(missing_ok=True)
 
 
 def row_of(record):

@@ -111,9 +111,9 @@ def test_every_query_of_a_score_takes_part_and_others_are_refused():
     class Own(ClippedMean):
         pass
 
-    for query in (RowTable((0.0,), 1.0), Own(score, score_range=(0.0, 1.0))):
+    for refused in (RowTable((0.0,), 1.0), Own(score, score_range=(0.0, 1.0))):
         with pytest.raises(InputError, match=r"^query=.*one_at_a_time"):
-            curator.evaluate(query)
+            curator.evaluate(refused)
     with pytest.raises(InputError, match=r"^one_at_a_time="):
         Curator(range(5), **TERMS)
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_scored_alone_is_refused_before_any_private_record():
 
 @pytest.mark.attack("A19")
 def test_the_statement_rests_on_less_and_a_ledger_is_for_one_way_of_scoring(tmp_path):
-    kept = {"ledger": str(tmp_path / "l.db"), "dataset": "d"}
+    kept: dict[str, Any] = {"ledger": str(tmp_path / "l.db"), "dataset": "d"}
     mean = ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0))
     curator = Curator(RECORDS, **TERMS, **kept)
     assert curator.release(mean, GaussianMechanism(20.0)).value.isfinite()
