@@ -71,7 +71,8 @@ def main(job, storage, ledger, name):
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = NoiseAwareSampler(SPACE, initial=5)
-    study = optuna.load_study(study_name="search", storage=storage, sampler=sampler, pruner=optuna.pruners.NopPruner())
+    opened = optuna.storages.RDBStorage(storage)
+    study = optuna.load_study(study_name="search", storage=opened, sampler=sampler, pruner=optuna.pruners.NopPruner())
     private = TrialObjective(objective(curator(ledger), evaluations=8, fit=slow), SPACE)
     if job == "die":
         private.objective.release = released_then_killed  # type: ignore[method-assign]
@@ -80,3 +81,5 @@ def main(job, storage, ledger, name):
         print(private.resume(study), flush=True)
         meet(pathlib.Path(ledger).parent, f"working {name}")
     study.optimize(private)
+    opened.remove_session()
+    opened.engine.dispose()
