@@ -753,4 +753,4 @@ def _code_of(query: Query) -> Any:
     score = getattr(plain, "score", getattr(plain, "loss", type(plain)))
     while isinstance(score, (PairedScore, OneCell, functools.partial)):
         score = score.func if isinstance(score, functools.partial) else score.score
-    return getattr(score, "__code__", type(score))
+    return getattr(score, "__code__", score if isinstance(score, type) else type(score))

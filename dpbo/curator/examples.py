@@ -102,7 +102,8 @@ def examine_pair(score: Score, subject: Any, example: Any) -> None:
     second = _with_row(pair, 1, form, _HUGE)
     records = [pair, first, second, None if first is None else _with_row(first, 1, form, _HUGE)]
     with mute_warnings():
-        found = [_scores_or_none(score, subject, each, _plainly) for each in records]
+        results = _in_one_transfer([_result_or_none(score, subject, each) for each in records])
+        found = [_checked_or_none(result, each) for result, each in zip(results, records, strict=True)]
         if found[2] is None:
             records[2] = whole.take(torch.tensor([0, 0]))
             found[2:] = _scores_or_none(score, subject, records[2], _plainly), None
@@ -363,13 +364,40 @@ def _overwrite(part: Any, changed: int, value: float, wild: bool) -> bool:
 def _scores_or_none(score: Score, subject: Any, records: Any, call: Callable[[Score, Any, Any], Any] | None = None) -> Any:
     """None without records, and where the score raises or gives anything but a number a record: the
     curator would count the failing records as the worst score."""
+    return _checked_or_none(_result_or_none(score, subject, records, call or _called), records)
+
+
+def _result_or_none(score: Score, subject: Any, records: Any, call: Callable[[Score, Any, Any], Any] | None = None) -> Any:
+    """What the score returns, batches joined; None without records, and where it raises."""
     if records is None:
         return None
     try:
-        scores = _scores((call or _called)(score, subject, records))
+        result = (call or _plainly)(score, subject, records)
+        return _scores(result) if isinstance(result, Iterator) else result
     except KeyboardInterrupt:
         raise
     except BaseException:  # a score may end the program on a record; here it is a public one
+        return None
+
+
+def _in_one_transfer(results: list[Any]) -> list[Any]:
+    """The same results; tensors of one form are fetched from their device at once, so that it is waited for once."""
+    tensors = [result for result in results if result is not None]
+    if not all(isinstance(result, torch.Tensor) and result.ndim for result in tensors):
+        return results
+    if len({(result.device, result.dtype, result.shape[1:]) for result in tensors}) != 1:
+        return results
+    parts = iter(torch.cat(tensors).detach().cpu().split([len(result) for result in tensors]))
+    return [None if result is None else next(parts) for result in results]
+
+
+def _checked_or_none(result: Any, records: Any) -> Any:
+    """The scores of these records; None for anything but a number a record."""
+    if result is None:
+        return None
+    try:
+        scores = _scores(result)
+    except Exception:
         return None
     numeric = scores.dtype.kind in "biuf" and scores.ndim > 0
     return scores if numeric and len(scores) == count_records(records) else None

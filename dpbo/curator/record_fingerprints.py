@@ -99,11 +99,12 @@ def rows_of(records: Any) -> Rows | None:
     """Records of any form as rows that can be compared; None where they cannot, as where a Dataset
     changes its samples at random."""
     try:
-        if isinstance(records, Subset):
+        # A subclass may give other records than these two do.
+        if type(records) is Subset:
             if (whole := rows_of(records.dataset)) is None:
                 return None
             return PrivateView.of(whole.take(torch.as_tensor(records.indices)), _RECORD, units_are_public=True)
-        if isinstance(records, TensorDataset):
+        if type(records) is TensorDataset:
             records = records.tensors
         elif isinstance(records, Dataset):
             found, few = _Samples(records), torch.arange(min(len(records), _READ_TWICE))  # type: ignore[arg-type]

@@ -110,6 +110,7 @@ _BIRTH: dict[str, Check] = {
     "row_change": _or_none(_is_object),
     "units": _or_none(_is_count),
 }
+_BORN: dict[str, Check] = {"one_at_a_time": lambda value: isinstance(value, bool)}
 _RESERVE: dict[str, Check] = {"event": _is_event, "slots": lambda value: _is_count(value) and value > 0, "terms": _are_terms}
 _RESERVED: dict[str, Check] = {
     "name": _is_text,
@@ -119,7 +120,7 @@ _RESERVED: dict[str, Check] = {
 _CHARGE: dict[str, Check] = {"event": _is_event, "plan": _or_none(_is_text)}
 _CHARGED: dict[str, Check] = {"units": _or_none(_is_count), "slots": _are_slots}
 _FORMS: dict[str, tuple[dict[str, Check], dict[str, Check], bool]] = {  # needed, allowed, and whether others are
-    "birth": (_BIRTH, {}, False),
+    "birth": (_BIRTH, _BORN, False),
     "reserve": (_RESERVE, _RESERVED, False),
     "charge": (_CHARGE, _CHARGED, True),
     "value": ({"entry": _is_count, "values": _are_values}, {}, False),

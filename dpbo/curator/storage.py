@@ -159,7 +159,8 @@ class Storage:
         if not self.persistent:
             return f"memory {uuid.uuid4().hex}"
         if self.file is not None:
-            return str(self.file.resolve())
+            # of a link that leads to itself, too
+            return os.path.realpath(self.file)
         url = self._engine.url
         schema = ""
         if self._engine.dialect.name == "postgresql":

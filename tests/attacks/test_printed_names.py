@@ -86,7 +86,7 @@ def test_old_names_are_printed_without_a_single_control_character(old, capsys, c
     pieces += [repr(held), held._repr_html_()]
     caplog.set_level(logging.INFO, "dpbo")
     ledger.reserve(forged("another"), EVENT, 1, {})
-    assert main(["ledger", "show", f"{old}\x1b[2J"]) == 1
+    assert main(["ledger", "show", f"{old}\x1b[2J"]) == 4
     pieces += [caplog.text, capsys.readouterr().err]
     for piece in pieces:
         hidden = {letter for letter in piece if not letter.isprintable()} - {"\n"}

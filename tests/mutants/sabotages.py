@@ -626,7 +626,7 @@ SABOTAGES = (
     Sabotage(
         "notebooks show a conditional guarantee as a plain one",
         "statement.py",
-        old='"Guarantee": self.stated()}',
+        old='"Guarantee": _line(self.stated())}',
         new='"Guarantee": str(self.guarantee)}',
         test="tests/attacks/test_holes_statements.py::test_every_surface_that_shows_a_guarantee_shows_what_it_hangs_on[assumed]",
     ),

@@ -77,7 +77,7 @@ NEEDED = {  # what each extra's libraries are imported for
     "optuna": "dpbo.integrations.optuna",
     "testing": "dpbo.testing.{}",
 }
-HOMES = {"httpx": "client", "starlette": "server", "uvicorn": "server", "pytest": "ledger_contract", "hypothesis": "query_contract"}
+HOMES = {"httpx": "client", "starlette": "front", "uvicorn": "front", "pytest": "ledger_contract", "hypothesis": "query_contract"}
 
 
 def test_every_missing_library_is_answered_by_its_extra(monkeypatch, tmp_path):

@@ -87,6 +87,10 @@ def serve(outcomes: Outcomes, *, token: str, host: str = "127.0.0.1", port: int 
             with contextlib.suppress(KeyboardInterrupt):
                 front.wait()
         answering.join()
+    for pipe in (front.stdin, front.stdout):
+        # a broken pipe: questions or answers that nobody reads any more
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()  # type: ignore[union-attr]
     if front.returncode == CANNOT_BEGIN:
         remedy = "Choose another port, or another host."
         raise InputError("port", port, f"a free port of the address {host!r} of this machine", remedy)
