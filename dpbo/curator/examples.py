@@ -387,7 +387,7 @@ def _in_one_transfer(results: list[Any]) -> list[Any]:
         return results
     if len({(result.device, result.dtype, result.shape[1:]) for result in tensors}) != 1:
         return results
-    parts = iter(torch.cat(tensors).detach().cpu().split([len(result) for result in tensors]))
+    parts = iter(torch.cat(tensors).detach().cpu().split_with_sizes([len(result) for result in tensors]))
     return [None if result is None else next(parts) for result in results]
 
 
