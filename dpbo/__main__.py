@@ -246,8 +246,9 @@ def _released(value: dict[str, Any]) -> dict[str, Any]:
     """A released value, the standard deviation of its noise, and its point where it has one."""
     import numpy as np
 
-    point = {"x": value["details"]["x"]} if "x" in value["details"] else {}
-    return {"value": value["value"], "noise": np.sqrt(value["variance"]).tolist(), **point}
+    details = value.get("details", {})
+    point = {"x": details["x"]} if "x" in details else {}
+    return {"value": value["value"], "noise": np.sqrt(value.get("variance", [])).tolist(), **point}
 
 
 def _shown(value: dict[str, Any]) -> str:

@@ -48,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not has_gpu and not chosen.without_gpu:
             raise SystemExit(f"There is no GPU here: torch {torch.__version__} finds no CUDA device. --without-gpu goes on all the same.")
         chosen.results.mkdir(parents=True, exist_ok=True)
+        for name in ("versions.txt", "tests.txt", "gpu.txt", "gpu.json"):
+            # an earlier run's must not pass for this one's
+            (chosen.results / name).unlink(missing_ok=True)
         (chosen.results / "versions.txt").write_text(versions())
         failed = run_all(chosen, environment(unpacked), has_gpu=has_gpu)
     sys.stdout.write(f"\nResults are in {chosen.results}\n")

@@ -92,6 +92,9 @@ class Ledger:
         ledger.storage = Storage(url, create=False)
         with ledger.storage.reading() as connection:
             first = _read_one(connection, 0)
+            others = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar()
+        if first is None and others:
+            raise LedgerCorrupt("the ledger's first record is missing, though others are there: it was removed. Charge nothing on it.")
         if first is None:
             raise LedgerMissing("the ledger is empty: its first record was never written.")
         ledger._bind(first)

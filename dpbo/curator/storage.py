@@ -318,7 +318,7 @@ def _engine(url: str | None) -> sa.Engine:
         engine = sa.create_engine(parsed, hide_parameters=True, **arguments)
     except ImportError as error:
         raise _missing_driver(parsed, error) from None
-    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError):
+    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError):  # such as a port that is no number
         place = f"{str(url).partition('://')[0]}://..."
         raise InputError("ledger", place, "a file name or an SQLAlchemy URL such as sqlite:///tuning.db") from None
     if engine.dialect.name == "sqlite":

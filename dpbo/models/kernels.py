@@ -254,22 +254,26 @@ class ClampFromInside(TorchFunctionMode):
     its clamp is the identity, whose derivative is 1.
     """
 
-    _NAMES = frozenset({"clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "clip_"})
+    _NAMES = frozenset({"clamp", "clamp_", "clamp_min", "clamp_min_", "clamp_max", "clamp_max_", "clip", "clip_"})
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if name not in self._NAMES:
-            return func(*args, **(kwargs or {}))
-        clamped = _clamp(*args, **(kwargs or {}))
+        name, named = getattr(func, "__name__", ""), kwargs or {}
+        if name not in self._NAMES or "out" in named:
+            return func(*args, **named)
+        if name.startswith("clamp_max"):
+            # its second argument is the upper bound
+            args = (*args[:1], *([None] if len(args) > 1 else []), *args[1:])
+        clamped = _clamp(*args, **named)
         return args[0].copy_(clamped) if name.endswith("_") else clamped
 
 
-def _clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    clamped = x
+def _clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """As `torch.clamp`: NaN stays NaN, and what equals a bound stays what it is."""
+    clamped = input
     if min is not None:
-        clamped = torch.where(clamped >= min, clamped, min)
+        clamped = torch.where(clamped < min, min, clamped)
     if max is not None:
-        clamped = torch.where(clamped <= max, clamped, max)
+        clamped = torch.where(clamped > max, max, clamped)
     return clamped
 
 
@@ -277,7 +281,7 @@ class Autodiff(KernelDerivatives):
     """Any other GPyTorch kernel, differentiated by torch.func: reverse over reverse mode.
 
     A kernel that is not twice differentiable at coincident points (Matern-1/2), or whose code stops the gradient there, is refused when
-    its prior covariance is first asked for.
+    its prior covariance is first asked for. That is compared with its value a small step away, and with a difference of its values.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -318,7 +322,18 @@ class Autodiff(KernelDerivatives):
             beside = self.mixed(theta, (theta + _NUDGE).unsqueeze(-2)).squeeze(-3)
         except RuntimeError:  # torch.cdist, which GPyTorch's Matern kernels call, has no second derivative
             raise refusal from None
-        if not torch.allclose(exact, beside, rtol=0.0, atol=1e-2 * float(exact.abs().max())):
+        if not bool(exact.isfinite().all()):
+            raise refusal
+        largest = float(exact.abs().max())
+        if not torch.allclose(exact, beside, rtol=0.0, atol=1e-2 * largest):
+            raise refusal
+        # Along the diagonal: u'Pu against the variance of f's difference, which a kink makes far too large.
+        d = theta.shape[-1]
+        pair = torch.stack([theta, theta + _NUDGE / d**0.5], dim=-2)
+        K = self.value(pair, pair)
+        differences = (K[..., 0, 0] - 2.0 * K[..., 0, 1] + K[..., 1, 1]) / _NUDGE**2
+        rounding = 1e-6 * float(K.abs().max())
+        if not torch.allclose(exact.sum((-2, -1)) / d, differences, rtol=0.0, atol=1e-2 * largest + rounding):
             raise refusal
         return exact
 

@@ -8,7 +8,7 @@ from gpytorch.kernels import CosineKernel, Kernel, MaternKernel, RBFKernel, Scal
 
 from dpbo.errors import InputError
 from dpbo.models import GradientGP
-from dpbo.models.kernels import kernel_derivatives
+from dpbo.models.kernels import ClampFromInside, kernel_derivatives
 from tests.unit.models.kernels import DOUBLE, KERNELS, Exponential
 
 D, H = 2, 1e-4
@@ -78,6 +78,40 @@ def test_a_kernel_of_a_users_own_has_its_curvature_where_two_points_meet(clamp):
     off_diagonal = -8.0 * torch.outer(step, step) / (1.0 + r2) ** 3
     expected = off_diagonal + 2.0 * torch.eye(D, dtype=DOUBLE) / (1.0 + r2) ** 2
     torch.testing.assert_close(derivatives.mixed(at, (at + step).unsqueeze(0))[0], expected)
+
+
+@pytest.mark.parametrize(
+    "kinked",
+    [
+        pytest.param(lambda x, z: (1.0 - (x - z).abs()).clamp(min=0.0), id="triangle"),
+        pytest.param(torch.minimum, id="Brownian"),
+        pytest.param(lambda x, z: x - (x - z).clamp(min=0.0), id="Brownian-clamped"),
+        pytest.param(lambda x, z: torch.exp(-(x - z).square()) + (x == z), id="white"),
+        pytest.param(lambda x, z: torch.exp(-(x - z).square().detach()), id="detached"),
+        pytest.param(lambda x, z: torch.exp(-(x - z).square()) * torch.nan, id="NaN"),
+    ],
+)
+def test_a_kernel_whose_process_has_no_gradient_or_whose_code_hides_it_is_refused(kinked):
+    class Kinked(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
+        def forward(self, x1, x2, diag=False, **params):
+            return kinked(x1, x2.mT)
+
+    with pytest.raises(InputError, match="twice differentiable"):
+        kernel_derivatives(Kinked().double()).prior(torch.tensor([0.7], dtype=DOUBLE))
+
+
+def test_a_clamp_keeps_its_values():
+    x = torch.tensor([-1.0, 0.0, 2.0, torch.nan, torch.inf], dtype=DOUBLE)
+    for clamp in (
+        lambda x: torch.clamp(input=x, min=0.0, max=1.0),
+        lambda x: x.clamp(torch.zeros(5), torch.ones(())),
+        lambda x: x.clone().clamp_max_(1.0),
+        lambda x: torch.clamp_max(x, max=0.5),
+        lambda x: torch.clip(x, -0.5, out=torch.empty_like(x)),
+    ):
+        with ClampFromInside():
+            kept = clamp(x)
+        torch.testing.assert_close(kept, clamp(x), rtol=0.0, atol=0.0, equal_nan=True)
 
 
 def test_with_known_noise():
