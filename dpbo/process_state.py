@@ -6,8 +6,8 @@
   Counters are among them, such as torch's number of the next hook, threads' and processes' names;
   the others are constants.
 - what the caller's own modules, classes, instances and closures bind to a name, as far as `work`
-  reaches them, where it is immutable, an `itertools.count`, or an iterator of a list, tuple, text
-  or range. Names that appear are removed.
+  reaches them: the same objects as before, and an `itertools.count`, or an iterator of a list,
+  tuple, text or range, where it stood. Names that appear are removed.
 - settings of the process (`_SETTINGS`), among them the filters of warnings, and the hooks for all
   modules and optimizers of torch.
 
@@ -62,7 +62,6 @@ from dpbo.fingerprint import LIBRARIES, is_own
 from dpbo.hidden_run import in_hidden_run
 from dpbo.isolation import isolate_generators, mute_warnings
 
-_IMMUTABLE = (int, bool, float, complex, str, bytes, tuple, frozenset, type(None), torch.dtype, torch.device)
 _NEXT: Any = type(itertools.count().__next__)
 _ITERATED: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 70))
 _ITERATORS = tuple(type(iter(kind)) for kind in _ITERATED)
@@ -193,7 +192,7 @@ class ProcessState:
             names = dict(_names(holder))
             for name in {**held, **names}:
                 was, now = held.get(name, _ABSENT), names.get(name, _ABSENT)
-                if now is not was and (now is _ABSENT or type(now) in _IMMUTABLE or _moves(now)):
+                if now is not was:
                     _put(holder, name, was)
         renewed = dict[int, Any]()
         # Runs move copies, never the object itself.
@@ -340,8 +339,10 @@ def _parts(thing: Any) -> Iterable[Any]:
         return list(thing.values()) if len(thing) <= _LONGEST else []
     if (holder := _holder_of(thing)) is not None:
         return [*_names(holder).values(), type(thing)]
-    ours = type(thing).__module__.startswith("dpbo.") and dataclasses.is_dataclass(thing) and not isinstance(thing, type)
-    return list(_attributes(thing).values()) if ours else []
+    if isinstance(thing, type) or (type(thing).__module__.startswith("dpbo.") and not dataclasses.is_dataclass(thing)):
+        return []
+    # An object of a library is searched for generators, such as a DataLoader's.
+    return list(_attributes(thing).values())
 
 
 def _is_own(module: Any) -> bool:

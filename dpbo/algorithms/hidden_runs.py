@@ -19,6 +19,7 @@ All of this changes the state of the whole process, so `best_of` of several thre
 """
 
 import contextlib
+import copy
 import dataclasses
 import gc
 import io
@@ -158,7 +159,8 @@ def _run(work: Any, space: Space, x: torch.Tensor, state: ProcessState) -> Run:
     # Weak references show what an earlier run left for the collector.
     gc.collect()
     with state.first_run(system_entropy) as alone:
-        return alone(_outcome, work, space.decode(x), x)
+        # A copy: who changes a list that is a parameter changes no other run's, nor what is released.
+        return alone(_outcome, work, copy.deepcopy(space.decode(x)), x)
 
 
 def _outcome(work: Any, parameters: dict[str, Any], x: torch.Tensor) -> Run:
@@ -199,16 +201,24 @@ class _Unpickler(pickle.Unpickler):
         return self._code[place]
 
 
+def copied_by_pickle(output: Any) -> Any:
+    """A copy made from a pickle, with functions, classes and modules by reference.
+
+    Raises whatever the output's own code raises, and pickle where there is none of it.
+    """
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer)
+    pickler.dump(output)
+    buffer.seek(0)
+    return _Unpickler(buffer, pickler.code).load()
+
+
 def _copied(run: Run | None) -> Run | None:
     """The run with its output made anew from its pickle, or marked as without one."""
     if run is None or run.output is None:
         return run
-    buffer = io.BytesIO()
-    pickler = _Pickler(buffer)
     try:
-        pickler.dump(run.output)
-        buffer.seek(0)
-        return dataclasses.replace(run, output=_Unpickler(buffer, pickler.code).load())
+        return dataclasses.replace(run, output=copied_by_pickle(run.output))
     except KeyboardInterrupt:
         raise
     except BaseException:  # of the output's own code, too

@@ -21,6 +21,7 @@ Source: Liu & Talwar 2019; Papernot & Steinke 2022. Bounds and proofs: dpbo/acco
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import weakref
@@ -30,7 +31,7 @@ from typing import Annotated, Any
 
 import torch
 
-from dpbo.algorithms.hidden_runs import DensityRatioProposals, best_of
+from dpbo.algorithms.hidden_runs import DensityRatioProposals, best_of, copied_by_pickle
 from dpbo.curator.birth import ROLES
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError, ReleaseLost
@@ -164,7 +165,7 @@ def private_selection(
     curator.bind(name, {}, begun=name in curator.ledger.used())
     charged = curator.reserve(name, event, slots=1, terms=terms)  # as the ledger has it
     if curator.ledger.used()[name] == 0:
-        for assumed in ("runs-hidden", *(["runs-attested"] if base else [])):
+        for assumed in ("runs-hidden", "runs-attested"):
             curator.ledger.note("assume", assumed)
         slot = {"query": "PrivateSelection", "public": {}, "details": {}}
         entry = curator.ledger.charge(name, charged, {"units": curator.units, "slots": [slot]}, name, used=0)
@@ -253,7 +254,11 @@ def _scored(curator: Curator, train: Callable[..., Any], score: NoisedScore, nam
 
     def work(parameters: dict[str, Any]) -> tuple[Any, float]:
         output = train(parameters)
-        value = draw(score.query(output), score.mechanism)
+        scored = output
+        # What is scored may keep the records that it sees, so the score gets a copy. What has no pickle does not leave.
+        with contextlib.suppress(Exception):
+            scored = copied_by_pickle(output)
+        value = draw(score.query(scored), score.mechanism)
         return output, -math.inf if value is None else float(value[0])
 
     return work

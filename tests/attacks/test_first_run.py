@@ -74,6 +74,16 @@ class Trainer:
 TRAINER = Trainer()
 
 
+BEST = np.float64(0.0)
+LOADER = DataLoader(range(100), shuffle=True, generator=torch.Generator().manual_seed(0))  # type: ignore[arg-type, var-annotated]
+
+
+def own_number_of_numpy() -> float:
+    global BEST
+    BEST = np.float64(BEST + 1.0)
+    return float(BEST)
+
+
 def with_hook() -> Any:
     model = nn.Linear(2, 2)
     model.register_forward_hook(hook)
@@ -159,6 +169,8 @@ KINDS: dict[str, Callable[[], Any]] = {
     "threads": of_threads,
     "own global": own_global,
     "new global": new_global,
+    "own number of numpy": own_number_of_numpy,
+    "generator of a loader": lambda: next(iter(LOADER)).item(),
     "own class": lambda: Counting().name,
     "own object": TRAINER,
     "own function": own_attribute,
@@ -212,6 +224,21 @@ def test_the_winner_is_the_same_to_the_bit_wherever_it_stands(kind: str) -> None
     last = winner(KINDS[kind], 6, 6, seen)
     assert alone is not None
     assert len({fingerprint(each, detail="content") for each in [last, *seen, *([] if kind in STEPPED else [alone])]}) == 1, seen
+
+
+def test_a_run_that_changes_its_parameters_changes_no_other_runs() -> None:
+    """A list among the values had as many new items afterwards as there were runs."""
+    seen, law = list[int](), FixedRuns(3)
+
+    def train(parameters: dict[str, Any]) -> tuple[Any, float]:
+        parameters["hidden"].append(2)
+        seen.append(len(parameters["hidden"]))
+        return None, 0.5
+
+    curator = Curator(torch.zeros(50), **SETTINGS, accounting=Planned([SelectionEvent(base=BASE, run_count=law)]))
+    found = private_selection(curator, train, space=Space(hidden=[[8]]), run_count=law, base=BASE)
+    assert seen == [2, 2, 2]
+    assert found.parameters == {"hidden": [8]}
 
 
 def _begins_afresh() -> tuple[bool, ...]:

@@ -109,6 +109,13 @@ class Same:
         return self
 
 
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self):
+        self.value = 0.0
+
+
 def closed_over(layer):
     layer.act = lambda rows: layer.mean + rows
     return layer
@@ -158,6 +165,8 @@ KINDS: dict[str, Any] = {
     "closure over an array": lambda: Keeps(into_array()),
     "default": lambda: Keeps(lambda self, rows, kept=[]: kept.append(float(seen(rows)[0]))),
     "object that is never copied": lambda: Keeps(lambda self, rows: setattr(self.box, "value", float(seen(rows)[0])), box=Same()),
+    "object with slots": lambda: Keeps(lambda self, rows: setattr(self.box, "value", float(seen(rows)[0])), box=Slotted()),
+    "method of a list": lambda: Keeps(lambda self, rows: self.push(float(seen(rows)[0])), push=[].append),
     "partial": lambda: Keeps(lambda self, rows: self.part.keywords.update(mean=float(seen(rows)[0])), part=functools.partial(print)),
     "hook": lambda: first_place(to_hook=lambda layer, _, out: layer.mean.copy_(seen(out))),
 }
@@ -176,9 +185,7 @@ class Counts(nn.Module):
 def fit(parameters, session, layer, loop=None):
     """Trains a linear layer behind another one."""
     network = nn.Sequential(layer(), nn.Flatten(), nn.Linear(4, 2))
-    optimizer = torch.optim.SGD(network[-1].parameters(), parameters["lr"])
-    if any(parameter.requires_grad for parameter in network[0].parameters()):
-        optimizer = torch.optim.SGD(network.parameters(), parameters["lr"])
+    optimizer = torch.optim.SGD(network.parameters(), parameters["lr"])
     module, optimizer, loader = session.make_private(network, optimizer, max_grad_norm=1.0)
     (loop or plain)(module, optimizer, loader)
     return module
@@ -356,14 +363,27 @@ def test_layers_that_are_known_are_refused_before_a_forward_pass(kind):
         fit(GIVEN, Opened(private()[1], (X, Y)), KINDS[kind], loop=lambda *_: pytest.fail("it was made private"))
 
 
+WRITES = {
+    "in place": lambda bias: bias.add_(X.mean()),
+    "data": lambda bias: bias.data.copy_(X.mean()),
+    "NumPy": lambda bias: operator.setitem(bias.detach().numpy(), 0, float(X.mean())),
+    "out": lambda bias: torch.add(X[0, :2], 1.0, out=bias.data),
+}
+
+
 @pytest.mark.attack("A31")
-def test_a_loop_that_writes_to_parameters_gives_no_model():
+@pytest.mark.parametrize("way", WRITES)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_loop_that_writes_to_parameters_gives_no_model(way, frozen):
+    def layer():
+        return nn.Linear(4, 4).requires_grad_(False) if frozen else nn.Identity()
+
     def writes(module, optimizer, loader):
         plain(module, optimizer, loader)
         with torch.no_grad():
-            module._module[-1].bias.add_(X.mean())
+            WRITES[way](module._module[0 if frozen else -1].bias)
 
-    assert tuned(functools.partial(fit, layer=nn.Identity, loop=writes)) is None
+    assert tuned(functools.partial(fit, layer=layer, loop=writes)) is None
 
 
 LOOPS = {

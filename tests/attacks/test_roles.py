@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import torch
@@ -151,6 +152,10 @@ def test_protected_rows_among_public_training_rows_are_refused():
     for held in ((X[chosen], y[chosen]), (np.concatenate([X[:9], table(71, 91)[0]]), np.concatenate([y[:9], table(71, 91)[1]]))):
         with pytest.raises(InputError, match=r"^X_train=.*of other records than the validation records.*may reproduce them"):
             search().fit(X, y, *held)
+    columns = {"first": X[:, 0], "second": X[:, 1]}
+    public, text = pd.DataFrame(columns), pd.DataFrame(columns).iloc[chosen, ::-1].astype(str)
+    with pytest.raises(InputError, match=r"^X_train="):
+        search().fit(public, y, text, y[chosen])
     owner = Curator((X[chosen], y[chosen]), **TERMS)
     with pytest.raises(InputError, match=r"^X_train="):
         search(budget=0.5).fit(X, y, owner)

@@ -11,8 +11,8 @@ module may change at all. This protects the parameters as well: where a forward 
 something of its records, the next sample's gradients depend on those records, and clipping does
 not bound how much. So the module is compared with what it was, before each step and before it is
 rebuilt:
-- of each noised parameter, the object, its memory and its version counter, with those that the
-  last step left
+- of each noised parameter, the object, its memory, its version counter and its numbers, with
+  those that the last step left: `parameter.data.copy_` and NumPy move no counter
 - of each other parameter and buffer the same, with those before training
 - other attributes by identity; numbers and text by value
 - before the steps 1, 2, 4, 8, ... and before a rebuild, also what hangs on attributes (items of
@@ -107,7 +107,8 @@ class PublicCopy:
 
     def __init__(self, module: nn.Module, noised: Iterable[nn.Parameter]) -> None:
         _require_trainable(module)
-        self._module, self._noised = module, {id(parameter): parameter for parameter in noised}
+        # A frozen parameter is not noised, though the optimizer may have it.
+        self._module, self._noised = module, {id(parameter): parameter for parameter in noised if parameter.requires_grad}
         self._copies = _fresh_tensors(module)
         self._copy = _copied(module, self._copies)
         self._layers = [*module.named_modules()]
@@ -135,6 +136,7 @@ class PublicCopy:
     def note_step(self) -> None:
         """Call after each step of the optimizer: noised parameters are now as they should be."""
         self._stepped = {place: _position(parameter) for place, parameter in self._noised.items()}
+        self._numbers = {place: parameter.detach().clone() for place, parameter in self._noised.items()}
 
     def require_unchanged(self, *, whole: bool = False) -> None:
         """Raise InputError, with the layer's name, if anything changed outside the optimizer's step.
@@ -144,11 +146,15 @@ class PublicCopy:
         """
         self._comparisons += 1
         whole = whole or self._comparisons & (self._comparisons - 1) == 0
-        moved = {place for place, parameter in self._noised.items() if _position(parameter) != self._stepped[place]}
+        moved = {place for place, parameter in self._noised.items() if not self._is_as_stepped(place, parameter)}
         for (name, layer), before, now in zip(self._layers, self._before[whole], self._traces(whole), strict=True):
             same = _equal(before, now) and not any(id(parameter) in moved for parameter in layer._parameters.values())
             if not same or (whole and not all(map(self._has_its_numbers, now))):
                 raise _refusal(name, layer, "changed outside the optimizer's step", "unchanged by forward passes and by your loop", _KEPT)
+
+    def _is_as_stepped(self, place: int, parameter: nn.Parameter) -> bool:
+        """Whether a noised parameter is as the last step left it."""
+        return _position(parameter) == self._stepped[place] and _same_numbers(parameter, self._numbers[place])
 
     def is_model(self, thing: object) -> bool:
         """Whether this is the module, or Opacus' wrapper of it."""
@@ -171,7 +177,7 @@ class PublicCopy:
         """Raise InputError for what the copy would share with the trained module, unless it cannot change."""
         for (name, layer), trace in zip(self._layers, self._before[True], strict=True):
             for value in trace:
-                function = isinstance(value, types.FunctionType)
+                function = isinstance(value, (types.FunctionType, types.BuiltinFunctionType))
                 if (function and not _is_constant(value)) or not (id(value) in self._copies or isinstance(value, _CONSTANT)):
                     what = f"holding a {type(value).__name__} that cannot be copied"
                     raise _refusal(name, layer, what, "a module that can be copied with all it holds", _SHARES)
@@ -323,6 +329,9 @@ def _is_constant(value: Any) -> bool:
     if isinstance(value, types.FunctionType):
         cells = [part for cell in value.__closure__ or () for part in _parts(cell)]
         parts = [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
+    elif isinstance(value, types.BuiltinFunctionType):
+        # a method of an object, such as a list's `append`, leads to the object
+        return isinstance(value.__self__, (types.ModuleType, type, types.NoneType))
     elif isinstance(value, tuple):
         parts = [*value]
     return isinstance(value, _CONSTANT) and all(part is value or _is_constant(part) for part in parts)
@@ -358,10 +367,19 @@ def _parts(value: Any) -> Iterable[Any]:
         with contextlib.suppress(ValueError):
             return [value.cell_contents]
         return ()
-    if isinstance(value, (*_CONSTANT, torch.Tensor)) or not hasattr(value, "__dict__"):
+    if isinstance(value, (*_CONSTANT, torch.Tensor)):
         return ()
+    slots = [getattr(value, name) for kind in type(value).__mro__ for name in _slots_of(kind) if hasattr(value, name)]
+    if not hasattr(value, "__dict__"):
+        return slots
     passed_over = _OF_EVERY_MODULE if isinstance(value, nn.Module) else ()
-    return [part for name, part in vars(value).items() if name not in passed_over]
+    return [*slots, *(part for name, part in vars(value).items() if name not in passed_over)]
+
+
+def _slots_of(kind: type) -> Iterable[str]:
+    slots = vars(kind).get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else slots
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def _equal(before: list[Any], now: list[Any]) -> bool:

@@ -245,10 +245,11 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             if scoring.cells is not None:
                 warn(_NOT_REHEARSED.format(self.scoring), UserWarning)
         if not isinstance(X_val, Curator):
-            if not split and self.mechanism is None:  # rows of one table have places of their own, equal or not
-                require_other_rows("X_train", trainer.table(), rows_of((X_val, y_val)), "validation", _IN_THE_OPEN)
             example = None if y_train is None else training.first_rows(X_train, y_train)
             form = training.public_form(X_train, y_train, classifier=is_classifier(self.estimator))
+            if not split and self.mechanism is None:  # rows of one table have places of their own, equal or not
+                own = rows_of(_in_form(form, X_val, y_val))
+                require_other_rows("X_train", trainer.table(), own, "validation", _IN_THE_OPEN)
             curator = self._curator(X_val, y_val, groups, adjacency, example, form, strategy)
         elif groups is not None:
             raise InputError("groups", type(groups).__name__, "given to the Curator, in its PrivacyUnit")
@@ -489,6 +490,15 @@ def rehearse(
 def _accounting(strategy: str, budget: Budget) -> Accounting:
     """The filter under which the strategy's releases need the least noise."""
     return PureFilter() if strategy in _FEW_RELEASES and budget.epsilon is not None else GDPFilter()
+
+
+def _in_form(form: Form, X: Any, y: Any) -> Any:
+    """The protected records as the curator will hold them: text and another order of columns hide no equal row."""
+    try:
+        return form.cast((X, y))[0]
+    except InputError:
+        # the curator will say why
+        return X, y
 
 
 def _space(distributions: Any) -> Space:

@@ -452,13 +452,31 @@ def test_refused_before_anything_is_charged():
     assert len(curator.ledger.records()) == before
 
 
+class Attentive:
+    """Keeps what it is called on, as an attention's weights are kept for a picture."""
+
+    kept: Any = None
+
+    def __call__(self, records):
+        self.kept = records
+        return torch.full((len(records),), 0.5)
+
+
+@pytest.mark.attack("A31")
+def test_the_output_that_leaves_is_not_the_object_that_was_scored():
+    score = NoisedScore(lambda model, records: model(records), (0.0, 1.0), GaussianMechanism(10.0))
+    chosen = select(made(FixedRuns(2), score=score), lambda _: Attentive(), run_count=FixedRuns(2), score=score)
+    assert isinstance(chosen.output, Attentive)
+    assert chosen.output.kept is None
+
+
 def test_filters_that_can_pay_do():
     pure = NoisedScore(near, (0.0, 1.0), LaplaceMechanism(10.0))
     curator = Curator(RECORDS, **{**TERMS, "budget": Budget(1.0, 0.0), "accounting": PureFilter(), "entropy": SeededEntropy(1)})
     select(curator, base=(), score=pure)
     spent = float(curator.ledger.head().total.parts[0])
     assert 0.2 < spent < (2 + LAW.shape) * 0.1
-    assert "runs-attested" not in str(curator.statement())
+    assert "runs-attested" in str(curator.statement()), "also that a run which is said to cost nothing does so"
     gdp = Curator(RECORDS, **TERMS, entropy=SeededEntropy(1))
     select(gdp, base=(), score=pure)
     renyi = Curator(RECORDS, **{**TERMS, "accounting": RDPFilter(16.0), "entropy": SeededEntropy(1)})
