@@ -12,6 +12,7 @@ The newest versions are what uv chooses on that day. Where they are those of con
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import pathlib
@@ -35,6 +36,13 @@ def uv(*arguments: str) -> str:
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def commit() -> str:
+    """The commit that is tested, with "+" where files differ from it."""
+    return subprocess.run(
+        ["git", "describe", "--always", "--dirty=+", "--abbrev=8"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.strip()
+
+
 def install(python: str, versions: str) -> pathlib.Path:
     """The cell's environment. torch is named beside dpbo, so that all constraints hold for it at once."""
     home = FOLDER / f"{versions}-{python}"
@@ -51,9 +59,10 @@ def run(python: str, versions: str, known: dict[str, Any]) -> dict[str, Any]:
     home = install(python, versions)
     frozen = uv("pip", "freeze", "--python", str(home)).splitlines()
     installed = dict(line.split("==") for line in frozen if "==" in line)
-    cell: dict[str, Any] = {"date": datetime.date.today().isoformat(), "installed": installed}
+    cell: dict[str, Any] = {"date": datetime.date.today().isoformat(), "commit": commit(), "installed": installed}
     same = known.get(f"pinned {python}")
-    if versions == "newest" and same is not None and same["installed"] == installed and same["date"] == cell["date"]:
+    told = ("installed", "date", "commit")
+    if versions == "newest" and same is not None and all(same[name] == cell[name] for name in told):
         return cell | {"result": same["result"], "rc": same["rc"]}
     log = FOLDER / f"{home.name}.log"
     # a Python of the cell's own for every process that the tests start
@@ -67,20 +76,23 @@ def run(python: str, versions: str, known: dict[str, Any]) -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
-    rows = ["| Python, versions | " + " | ".join(SHOWN) + " | tests | date |", "|---|" + "---|" * (len(SHOWN) + 2)]
+    rows = ["| Python, versions | " + " | ".join(SHOWN) + " | tests | date, commit |", "|---|" + "---|" * (len(SHOWN) + 2)]
     for name, cell in sorted(results.items(), key=lambda row: (row[0].split()[1], list(VERSIONS).index(row[0].split()[0]))):
         versions, python = name.split()
         installed = {key.lower(): version for key, version in cell["installed"].items()}
         shown = [installed.get(package.lower(), "-").partition("+")[0] for package in SHOWN]
         counts = cell["result"].partition(" in ")[0]
-        rows.append(f"| {python} {versions} | {' | '.join(shown)} | {counts} | {cell['date']} |")
+        rows.append(f"| {python} {versions} | {' | '.join(shown)} | {counts} | {cell['date']}, {cell['commit']} |")
     return "\n".join(rows)
 
 
 def write(results: dict[str, Any]) -> None:
     """Put the table into CONTRIBUTING.md."""
     page = ROOT / "CONTRIBUTING.md"
-    before, _, rest = page.read_text().partition(MARKS[0])
+    text = page.read_text()
+    if any(text.count(mark) != 1 for mark in MARKS):
+        raise SystemExit(f"{page.name} must have each of these lines once: {MARKS}")
+    before, _, rest = text.partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
     page.write_text(f"{before}{MARKS[0]}\n{table(results)}\n{MARKS[1]}{after}")
 
@@ -91,8 +103,11 @@ def main() -> int:
     parser.add_argument("--versions", nargs="+", default=list(VERSIONS), choices=list(VERSIONS))
     parser.add_argument("--only-table", action="store_true", help="run nothing")
     chosen = parser.parse_args()
+    if importlib.util.find_spec("uv") is None:
+        raise SystemExit(f"{sys.executable} has no uv. It comes with the extra `test`.")
     FOLDER.mkdir(parents=True, exist_ok=True)
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    ran = 0
     for python in () if chosen.only_table else chosen.python:
         try:
             uv("python", "find", python)
@@ -101,9 +116,15 @@ def main() -> int:
             continue
         for versions in chosen.versions:
             name = f"{versions} {python}"
+            # what fails to install has no old result
+            results.pop(name, None)
+            RESULTS.write_text(json.dumps(results, indent=1))
             results[name] = run(python, versions, results)
             print(f"{name}: {results[name]['result']}", flush=True)
             RESULTS.write_text(json.dumps(results, indent=1))
+            ran += 1
+    if not ran and not chosen.only_table:
+        raise SystemExit("No cell was run.")
     write(results)
     return int(any(cell["rc"] for cell in results.values()))
 
