@@ -141,6 +141,20 @@ def test_two_parties_end_with_the_same_exit_statuses(tmp_path, monkeypatch):
     table = ["--columns", "a", "--radius", 2, "--row-change", 1, "--epsilon", 8, "--outcome", "y", "--outcome-range", 0, 1]
     curate = ["curate", "t.csv", *table, "--dataset", "d", "--ledger", "l.db", "--out", "release"]
     model = ["model", "release", "--curator", "http://127.0.0.1:1", "--length-scale", 1, "--journal", "j", "--token-file", "token"]
+    served = ["--token-file", "made", "--serve"]
+    for wrong, flag in (
+        (["--out", "t.csv"], "--out"),
+        (["--out", "/proc/release"], "--out"),
+        (["--radius", "nan"], "--radius"),
+        (["--length-scale", "0"], "--length-scale"),
+        ([*served, "0", "--every", "0"], "--every"),
+        ([*served, "99999999"], "--serve"),
+        ([*served, "0", "--host", "999.9.9.9"], "--serve"),
+    ):
+        status, _, err = printed(*curate, *wrong)
+        assert status == 2, err
+        assert f"InputError: {flag}" in err
+        assert not (tmp_path / "l.db").exists(), "nothing is charged"
     assert printed(*curate)[0] == 0
     status, _, err = printed(*model)
     assert (status, "--token-file" in err) == (2, True), err

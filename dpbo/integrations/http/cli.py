@@ -27,7 +27,7 @@ from dpbo.papers.po_gp_ucb.modeler import Modeler
 from dpbo.papers.po_gp_ucb.row_noise import RowNoise, row_noises
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
 from dpbo.queries.rows import RowTable
-from dpbo.validation import named_file
+from dpbo.validation import Positive, named_file, require
 
 _TABLE = "rows"  # key of the table among the curator's records
 
@@ -36,9 +36,15 @@ def curate(options: argparse.Namespace) -> None:
     """Release the rows, or read them from the ledger if they were released; write the folder; serve outcomes."""
     token = ""
     if options.serve is not None:  # what serving needs is seen to be there before anything is charged
-        from dpbo.integrations.http.server import serve
+        from dpbo.integrations.http.server import require_address, serve
 
         token = _token(options.token_file)
+        require("every", options.every, Positive)
+        require_address(options.host, options.serve)
+    require("radius", options.radius, Positive)
+    require("length_scale", options.length_scale, Positive | None)
+    with named_file("out", options.out, "a folder, or where one can be made"):
+        pathlib.Path(options.out).mkdir(parents=True, exist_ok=True)
     curator = _curator(options)
     chosen = _noise(options, curator)
     protection = {"declassified": options.declassify} if options.declassify else {"budget": options.outcome_share}

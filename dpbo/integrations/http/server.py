@@ -25,6 +25,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -92,11 +93,26 @@ def serve(outcomes: Outcomes, *, token: str, host: str = "127.0.0.1", port: int 
         with contextlib.suppress(BrokenPipeError):
             pipe.close()  # type: ignore[union-attr]
     if front.returncode == CANNOT_BEGIN:
-        remedy = "Choose another port, or another host."
-        raise InputError("port", port, f"a free port of the address {host!r} of this machine", remedy)
+        raise _not_free(host, port)
     if front.returncode > 0:
         # it has said why
         raise SystemExit(front.returncode)
+
+
+def require_address(host: str, port: int) -> None:
+    """Raises InputError where nobody could listen now."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(place)
+    except (OSError, OverflowError):
+        raise _not_free(host, port) from None
+
+
+def _not_free(host: str, port: int) -> InputError:
+    allowed = f"a free port of the address {host!r} of this machine"
+    return InputError("port", port, allowed, "Choose another port, or another host.")
 
 
 def _require_token(token: str) -> None:
