@@ -102,10 +102,11 @@ def serve(outcomes: Outcomes, *, token: str, host: str = "127.0.0.1", port: int 
 def require_address(host: str, port: int) -> None:
     """Raises InputError where nobody could listen now."""
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # Of a port beyond 65,535 the lookup would make another one.
+        family, kind, protocol, _, place = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(place)
+            tried.bind((place[0], port, *place[2:]))
     except (OSError, OverflowError):
         raise _not_free(host, port) from None
 
