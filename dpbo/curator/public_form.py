@@ -695,7 +695,8 @@ def _moment(cell: Any, dtype: np.dtype[Any], zone: Any) -> Any:
     """numpy's date or duration of this dtype, in UTC where there is a zone; NaT for anything else,
     and for what the dtype cannot hold."""
     dates = dtype.kind == "M"
-    none = np.datetime64("NaT") if dates else np.timedelta64("NaT")
+    unit = np.datetime_data(dtype)[0]
+    none = np.datetime64("NaT", unit) if dates else np.timedelta64("NaT", unit)  # type: ignore[call-overload]
     try:
         if isinstance(cell, str) and dates:
             cell = datetime.datetime.fromisoformat(cell)
