@@ -1186,7 +1186,7 @@ SABOTAGES = (
     Sabotage(
         "protected rows train a model in the open",
         "integrations/sklearn/search.py",
-        old='require_other_rows("X_train", trainer.table(), rows_of((X_val, y_val)), "validation", _IN_THE_OPEN)',
+        old='require_other_rows("X_train", trainer.table(), own, "validation", _IN_THE_OPEN)',
         new="pass",
         test="tests/attacks/test_roles.py::test_protected_rows_among_public_training_rows_are_refused",
     ),
