@@ -84,10 +84,12 @@ def test_one_cell_changes_no_other_record_of_a_column(name):
     for hostile in HOSTILE:
         cells = PUBLIC[name].tolist()
         cells[1] = hostile
-        column = pd.Series(np.fromiter(cells, dtype=object, count=ROWS), index=np.arange(ROWS) + 5)
-        privates = [column, column.infer_objects()]
-        with contextlib.suppress(TypeError, ValueError, ArithmeticError):  # such cells are no categories
-            privates.append(column.astype("category"))
+        column = pd.Series(np.fromiter(cells, dtype=object, count=ROWS), index=np.arange(ROWS) + 5, dtype=object)
+        privates = [column]
+        # Such cells are no categories, and pandas 2 infers nothing from a whole number beyond all floats.
+        for make in (column.infer_objects, lambda column=column: column.astype("category")):
+            with contextlib.suppress(TypeError, ValueError, ArithmeticError):
+                privates.append(make())
         for private in privates:
             cast, unfit = form.cast(private.to_frame(name))
             assert cast[name].dtype == PUBLIC[name].dtype
@@ -130,14 +132,15 @@ def test_one_cell_changes_no_other_record_of_an_array_or_a_series(kind):
             cells = np.fromiter(public, dtype=object, count=4)
         cells[-1] = hostile
         cells = cells.reshape(np.asarray(public).shape)
-        made = [pd.Series(list(cells))] if hasattr(public, "iloc") else [cells]
-        for private in made:
-            cast, unfit = form.cast({"part": (private,)})
-            found = cast["part"][0]
-            assert type(found) is type(expected)
-            assert found.dtype == expected.dtype
-            assert [*map(repr, found[:3])] == [*map(repr, expected[:3])], hostile
-            assert not unfit[:3].any()
+        private = pd.Series(cells, dtype=object) if hasattr(public, "iloc") else cells
+        with contextlib.suppress(OverflowError):
+            private = private.infer_objects() if hasattr(public, "iloc") else private
+        cast, unfit = form.cast({"part": (private,)})
+        found = cast["part"][0]
+        assert type(found) is type(expected)
+        assert found.dtype == expected.dtype
+        assert [*map(repr, found[:3])] == [*map(repr, expected[:3])], hostile
+        assert not unfit[:3].any()
 
 
 def test_structured_sparse_and_torch_records_are_cast_too():
