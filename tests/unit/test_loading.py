@@ -36,7 +36,7 @@ else:
     loaded('torch', 'opacus', 'dp_accounting')
     os._exit(0)
 warnings.filterwarnings("ignore", category=DeprecationWarning, module="(torch|linear_operator)")  # theirs, as in pyproject.toml
-warnings.filterwarnings("ignore", ".torch.jit.script. is deprecated", FutureWarning)
+warnings.filterwarnings("ignore", ".torch.jit.script. is", FutureWarning)
 from dpbo import Curator, PrivateObjective
 loaded('botorch', 'gpytorch', 'scipy.optimize', 'scipy.special', 'scipy.stats', 'sklearn', 'pandas', 'sqlalchemy')
 from dpbo import DPGIBO, DPSearch
