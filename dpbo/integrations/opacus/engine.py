@@ -121,7 +121,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
                 noise_multiplier=self.config.noise_multiplier, **opacus,
             )  # fmt: skip
         prepared[1].step_hook = None  # steps are charged where their noise is drawn, not by a hook
-        self._public.begin(0 if opacus.get("batch_first", True) else 1)
+        self._public.begin(0 if opacus.get("batch_first", True) else 1, prepared[0])
         return prepared[0], prepared[1], prepared[2]
 
     def released(self) -> nn.Module:
@@ -142,10 +142,6 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
     def steps(self) -> int:
         """Number of steps taken, each on a sample of its own."""
         return self._samples.stepped
-
-    def is_model(self, thing: object) -> bool:
-        """Whether this is the module that is trained, or Opacus' wrapper of it."""
-        return self._public.is_model(thing)
 
     def _prepare_data_loader(self, data_loader: Any, *, distributed: bool, batch_first: bool = True, **_: Any) -> DataLoader[Any]:
         if distributed:
@@ -228,6 +224,7 @@ class Session:
         self._records, self.config = records, config
         self._most = min(config.steps, samples or config.steps)
         self._engine: NoisedEngine | None = None
+        self._models: tuple[nn.Module, ...] = ()
 
     def make_private(
         self, module: nn.Module, optimizer: torch.optim.Optimizer, *, max_grad_norm: float, **opacus: Any
@@ -249,7 +246,7 @@ class Session:
         prepared = engine.make_private(
             module=module, optimizer=optimizer, data_loader=DataLoader(self._records), max_grad_norm=max_grad_norm, **opacus
         )
-        self._engine = engine
+        self._engine, self._models = engine, (module, prepared[0])
         self._note_records()
         return prepared
 
@@ -266,7 +263,7 @@ class Session:
 
     def is_model(self, thing: object) -> bool:
         """Whether this is the module that the session trains, or Opacus' wrapper of it."""
-        return self._engine is not None and self._engine.is_model(thing)
+        return any(thing is model for model in self._models)
 
     def _note_records(self) -> None:
         """Let this process know that a private training takes these records."""
