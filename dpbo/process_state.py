@@ -179,7 +179,7 @@ class ProcessState:
                 for generator, _ in kept:
                     _seed(generator, entropy)
                 context = contextvars.copy_context()
-                context.run(in_hidden_run.set, True)
+                context.run(in_hidden_run.set, collections.Counter())
                 yield context.run
         finally:
             vars(tempfile)["_name_sequence"] = names
@@ -304,8 +304,10 @@ def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[tuple[Any
         if own and (is_opaque(thing) or (_moves(thing) and id(thing) not in bound)):
             what = f"a {type(thing).__name__}, which would go on from run to run"
             raise InputError(name or "iterator", what, "made anew in each run", _ANEW)
-        own = _is_own(thing) or (own and (bool(_holders_of(thing)) or not attributes(thing)))
-        for holder, whole in _holders_of(thing) if own else ():
+        mine = _is_own(thing)
+        holders = _holders_of(thing, mine) if mine or own else []
+        own = mine or bool(holders) or (own and not attributes(thing))
+        for holder, whole in holders:
             if holder is not thing and id(holder) in seen:
                 continue
             seen[id(holder)] = holder
@@ -313,26 +315,22 @@ def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[tuple[Any
             bound.update(id(value) for value in held.values() if _moves(value))
             waiting.extend((str(each) if whole else name, True, value) for each, value in held.items())
             yield holder, whole
-        inside = _parts_within(thing)
-        waiting.extend((name, own, part) for part in inside if len(inside) <= _LONGEST)
+        kind = type(thing)
+        if kind.__module__.startswith("dpbo.") and not dataclasses.is_dataclass(kind):
+            continue
+        inside = parts(thing)
+        inside.append(kind if mine else None)
+        waiting.extend((name, own, part) for part in inside if len(inside) <= _LONGEST and type(part) not in PLAIN)
 
 
-def _parts_within(thing: Any) -> list[Any]:
-    """What a thing leads to, except what dpbo's objects are made of."""
-    kind = type(thing)
-    if kind.__module__.startswith("dpbo.") and not dataclasses.is_dataclass(kind):
-        return []
-    return [*parts(thing), kind]
-
-
-def _holders_of(thing: Any) -> list[tuple[Any, bool]]:
+def _holders_of(thing: Any, mine: bool) -> list[tuple[Any, bool]]:
     """What binds names in a thing, and whether all of them are put back, or only counts and iterators."""
     kind = type(thing)
     if kind in _CONTAINERS:
         return [(thing, False)] if len(thing) <= _LONGEST else []
     if kind is types.CellType or kind in BYTES:
         return [(thing, True)]
-    if not (_is_own(thing) or issubclass(kind, _ATTRIBUTES) or kind.__module__.startswith("scipy.stats.")):
+    if not (mine or issubclass(kind, _ATTRIBUTES) or kind.__module__.startswith("scipy.stats.")):
         return []
     if issubclass(kind, type):
         return [(thing, True)]
@@ -442,9 +440,7 @@ def _is_generator(value: Any) -> bool:
         kind = type(value.bit_generator)
     if issubclass(kind, np.random.BitGenerator):
         return bool(kind.__module__.startswith("numpy.random."))
-    if id(value) in _GLOBAL_GENERATORS or issubclass(kind, random.SystemRandom):
-        return False
-    return issubclass(kind, (torch.Generator, np.random.RandomState, random.Random))
+    return issubclass(kind, (torch.Generator, np.random.RandomState, random.Random)) and id(value) not in _GLOBAL_GENERATORS
 
 
 def _state_of(generator: Any) -> Any:

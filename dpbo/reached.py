@@ -88,8 +88,8 @@ def attributes(thing: Any) -> dict[str, Any]:
 def slots(thing: Any) -> dict[Any, Any]:
     """What an object has in its slots, by their descriptors."""
     found = {}
-    for kind in type(thing).__mro__:
-        for member in vars(kind).values() if "__slots__" in vars(kind) else ():
+    for kind in type(thing).__mro__ if hasattr(type(thing), "__slots__") else ():
+        for member in vars(kind).values() if vars(kind).get("__slots__") else ():
             if type(member) is types.MemberDescriptorType:
                 with contextlib.suppress(AttributeError):
                     found[member] = member.__get__(thing)

@@ -23,8 +23,9 @@ function is odd and, away from zero, ever flatter, so this difference is largest
 needs (a grid over t in the tests).
 """
 
+import collections
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import scipy
@@ -38,10 +39,13 @@ from dpbo.events import (  # fmt: skip
     L2LaplaceEvent,
     LaplaceEvent,
     PermuteAndFlipEvent,
+    PoissonGaussianEvent,
     RolesEvent,
     SelectionEvent,
 )
 
+# Events whose cost falls with their noise.
+_SCALED = (LaplaceEvent, L2LaplaceEvent, ExponentialEvent, PermuteAndFlipEvent)
 _LARGEST = 400  # pure epsilon above which no mu is computed
 _UP = 1.0 + 2.0**-40  # covers the rounding of the few float operations below
 
@@ -103,6 +107,40 @@ def rho(event: Event) -> Fraction | None:
             return worst_role(event, rho)
     one = pure(event.repeated(1))
     return None if one is None else event.slots * one**2 / 2
+
+
+def covers(paid: Sequence[Event], drawn: Sequence[Event]) -> bool:
+    """Whether the first events surely cost at least what the others do.
+
+    Unsampled Gaussian events count together, by mu^2, which is exact. Of the others each slot that
+    was drawn takes one that was paid: of the same kind, with as much noise or less, and as often
+    sampled or oftener.
+    """
+    if _gaussian(paid) < _gaussian(drawn):
+        return False
+    left = collections.Counter[Event]()
+    for event in paid:
+        left[event.repeated(1)] += event.slots
+    for event in sorted(drawn, key=lambda one: one.noise_multiplier):
+        wanted = 0 if type(event) is GaussianEvent else event.slots
+        for other in sorted(left, key=lambda one: -one.noise_multiplier):
+            taken = min(wanted, left[other]) if _pays(other, event.repeated(1)) else 0
+            left[other] -= taken
+            wanted -= taken
+        if wanted:
+            return False
+    return True
+
+
+def _gaussian(events: Sequence[Event]) -> Fraction:
+    costs = [mu_squared(event) for event in events if type(event) is GaussianEvent]
+    return total(costs) or Fraction(0)
+
+
+def _pays(paid: Event, drawn: Event) -> bool:
+    if not isinstance(paid, PoissonGaussianEvent) or not isinstance(drawn, PoissonGaussianEvent):
+        return paid == drawn or (type(paid) is type(drawn) in _SCALED and paid.noise_multiplier <= drawn.noise_multiplier)
+    return paid.relation == drawn.relation and paid.rate >= drawn.rate and paid.noise_multiplier <= drawn.noise_multiplier
 
 
 def _laplace_kl(epsilon: float) -> float:

@@ -58,6 +58,7 @@ from dpbo._opacus import load_opacus
 from dpbo.curator.curator import Curator
 from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, note_trained
 from dpbo.errors import InputError
+from dpbo.hidden_run import note_drawn
 from dpbo.integrations.opacus.accountant import LedgerAccountant
 from dpbo.integrations.opacus.noise import LEAST_NORM, MOST_NORM, NoisedOptimizer, PoissonSamples
 from dpbo.integrations.opacus.planning import DPSGDConfig
@@ -270,7 +271,12 @@ class Session:
         note_trained(self._records)
 
     def _require_noise(self, optimizer: Any) -> None:
-        """Called before a step's noise is drawn. Steps need no count: each takes one sample, and there are as many samples as steps."""
+        """Called before a step's noise is drawn.
+
+        Steps are counted for hidden runs alone: each takes one sample, and there are as many
+        samples as steps.
+        """
+        note_drawn(self.config.step_event)
         if optimizer.noise_multiplier != self.config.noise_multiplier:
             raise InputError("noise_multiplier", optimizer.noise_multiplier, f"{self.config.noise_multiplier}, as configured")
 
