@@ -320,7 +320,7 @@ def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[tuple[Any
             continue
         inside = parts(thing)
         inside.append(kind if mine else None)
-        waiting.extend((name, own, part) for part in inside if len(inside) <= _LONGEST and type(part) not in PLAIN)
+        waiting.extend((name, own, part) for part in inside if len(inside) <= _LONGEST and id(part) not in seen)
 
 
 def _holders_of(thing: Any, mine: bool) -> list[tuple[Any, bool]]:
@@ -366,7 +366,7 @@ def _names(holder: Any) -> Any:
     if isinstance(holder, _Slots):
         return slots(holder.thing)
     if type(holder) in BYTES:
-        return {0: holder[:]}
+        return {0: bytes(holder)}
     if isinstance(holder, (list, collections.deque)):
         return dict(enumerate(holder))
     return holder if isinstance(holder, dict) else vars(holder)
@@ -385,7 +385,7 @@ def _put(holder: Any, name: Any, value: Any) -> None:
         else:
             name.__set__(holder.thing, value)
     elif type(holder) in BYTES:
-        holder[:] = value
+        holder[:] = value if isinstance(holder, bytearray) else type(holder)(holder.typecode, value)
     elif isinstance(holder, type):
         if value is _ABSENT:
             type.__delattr__(holder, name)
