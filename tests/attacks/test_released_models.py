@@ -355,7 +355,7 @@ def registers(module, where):
 @pytest.mark.parametrize(
     "where", ["all", "wrapper register_forward_hook", "module register_forward_pre_hook", "layer register_full_backward_hook"]
 )
-def test_a_hook_that_comes_after_make_private_is_refused_in_a_step_and_at_release(where, late):
+def test_a_hook_after_make_private_is_refused(where, late):
     curator, engine = private()
 
     def loop(module, optimizer, loader):
