@@ -5,9 +5,11 @@
 - whole numbers and `itertools.count` objects that a module or a class of a library binds to a name.
   Counters are among them, such as torch's number of the next hook, threads' and processes' names;
   the others are constants.
-- what the caller's own modules, classes, instances and closures bind to a name, as far as `work`
-  reaches them: the same objects as before, and an `itertools.count`, or an iterator of a list,
-  tuple, text or range, where it stood. Names that appear are removed.
+- what the caller's own modules, classes, instances, slots and closures bind to a name, as far as
+  `work` reaches them (`reached`): the same objects as before. Names that appear are removed. So are
+  attributes of namespaces, tensors and SciPy's distributions, and bytes of `array.array`.
+- an `itertools.count`, an iterator of a list, tuple, text or range, and a `SeedSequence`, bound to
+  such a name or kept in a list or dict: where it stood. Other iterators are refused.
 - settings of the process (`_SETTINGS`), among them the filters of warnings, and the hooks for all
   modules and optimizers of torch.
 
@@ -16,8 +18,9 @@ and Python, those that names above are bound to, and that of temporary files' na
 would make the noise of several runs one noise; one stream for all of them would show in a run's
 numbers which place in it the run had. Context variables that a run sets are lost with it.
 
-What may differ between runs, therefore: contents of lists, dicts and other objects of the caller,
-and of tensors and arrays; caches and lazily loaded libraries; counters in C, such as those of
+What may differ between runs, therefore: contents of lists, dicts and sets, where runs may leave
+notes for the caller, of tensors and arrays, and of libraries' objects; caches and lazily loaded
+libraries; counters in C, such as those of
 autograd's graph and of asyncio's tasks; memory addresses, the clock, files, devices and other
 processes. A private selection's statement names it in the assumption `runs-hidden`. What other
 threads change meanwhile of the same names and settings is put back as well.
@@ -135,6 +138,9 @@ class ProcessState:
 
     Args:
         work: the function whose runs shall not differ by what earlier ones left.
+
+    Raises:
+        InputError: `work` reaches an iterator that cannot be put back.
     """
 
     def __init__(self, work: Callable[..., Any]) -> None:
@@ -334,7 +340,7 @@ def _holders_of(thing: Any, mine: bool) -> list[tuple[Any, bool]]:
         return []
     if issubclass(kind, type):
         return [(thing, True)]
-    spaces = [attributes(thing)]
+    spaces: list[Any] = [attributes(thing)]
     if kind is types.FunctionType:
         spaces.append(thing.__globals__)
     elif slots(thing):
@@ -456,7 +462,7 @@ def _set_state(generator: Any, state: Any) -> None:
     if isinstance(generator, np.random.Generator):
         _set_state(generator.bit_generator, state)
     elif isinstance(generator, np.random.BitGenerator):
-        generator.__setstate__(state)
+        generator.__setstate__(state)  # type: ignore[attr-defined]
     elif isinstance(generator, random.Random):
         random.Random.setstate(generator, state)
     else:

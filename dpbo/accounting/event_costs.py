@@ -24,6 +24,7 @@ needs (a grid over t in the tests).
 """
 
 import collections
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -39,13 +40,10 @@ from dpbo.events import (  # fmt: skip
     L2LaplaceEvent,
     LaplaceEvent,
     PermuteAndFlipEvent,
-    PoissonGaussianEvent,
     RolesEvent,
     SelectionEvent,
 )
 
-# Events whose cost falls with their noise.
-_SCALED = (LaplaceEvent, L2LaplaceEvent, ExponentialEvent, PermuteAndFlipEvent)
 _LARGEST = 400  # pure epsilon above which no mu is computed
 _UP = 1.0 + 2.0**-40  # covers the rounding of the few float operations below
 
@@ -113,34 +111,24 @@ def covers(paid: Sequence[Event], drawn: Sequence[Event]) -> bool:
     """Whether the first events surely cost at least what the others do.
 
     Unsampled Gaussian events count together, by mu^2, which is exact. Of the others each slot that
-    was drawn takes one that was paid: of the same kind, with as much noise or less, and as often
-    sampled or oftener.
+    was drawn takes one that was paid, with as much noise or less and otherwise the same.
     """
-    if _gaussian(paid) < _gaussian(drawn):
-        return False
+    squares = [total([mu_squared(event) for event in events if type(event) is GaussianEvent]) for events in (paid, drawn)]
     left = collections.Counter[Event]()
     for event in paid:
         left[event.repeated(1)] += event.slots
     for event in sorted(drawn, key=lambda one: one.noise_multiplier):
         wanted = 0 if type(event) is GaussianEvent else event.slots
         for other in sorted(left, key=lambda one: -one.noise_multiplier):
-            taken = min(wanted, left[other]) if _pays(other, event.repeated(1)) else 0
-            left[other] -= taken
-            wanted -= taken
+            if other.noise_multiplier <= event.noise_multiplier and event.repeated(1) == dataclasses.replace(
+                other, noise_multiplier=event.noise_multiplier
+            ):
+                taken = min(wanted, left[other])
+                left[other] -= taken
+                wanted -= taken
         if wanted:
             return False
-    return True
-
-
-def _gaussian(events: Sequence[Event]) -> Fraction:
-    costs = [mu_squared(event) for event in events if type(event) is GaussianEvent]
-    return total(costs) or Fraction(0)
-
-
-def _pays(paid: Event, drawn: Event) -> bool:
-    if not isinstance(paid, PoissonGaussianEvent) or not isinstance(drawn, PoissonGaussianEvent):
-        return paid == drawn or (type(paid) is type(drawn) in _SCALED and paid.noise_multiplier <= drawn.noise_multiplier)
-    return paid.relation == drawn.relation and paid.rate >= drawn.rate and paid.noise_multiplier <= drawn.noise_multiplier
+    return (squares[0] or 0) >= (squares[1] or 0)
 
 
 def _laplace_kl(epsilon: float) -> float:

@@ -129,8 +129,9 @@ def private_selection(
         curator: owner of the records and of the ledger. Its accounting must be able to pay: `Planned` with this very `SelectionEvent`
             (`selection_event` makes it), `RDPFilter`, or, where all events of a run are pure, PureFilter and GDPFilter.
         train: `train(parameters) -> output`. Without `score` it returns `(output, number)`. A run
-            fails if it raises an exception, its number is not finite, it writes to a ledger, or it
-            draws by `Curator.hidden_draws` an answer that rests on data assumptions. The best run's
+            fails if it raises an exception, its number is not finite, it writes to a ledger, its
+            Sessions, own curators and hidden draws cost more than `base`, or it draws by
+            `Curator.hidden_draws` an answer that rests on data assumptions. The best run's
             output is released, as a copy from its pickle, so it must hold nothing but what `base`
             pays for: noised numbers, and settings that are public. A module that was trained in a
             `Session` holds records: return `session.released()`, because a run that returns the
@@ -150,7 +151,8 @@ def private_selection(
         name: name of the selection in the ledger.
 
     Raises:
-        InputError: an argument outside its range.
+        InputError: an argument outside its range, or `train` reaches an iterator that cannot be
+            put back.
         BudgetExceeded: the budget is not left; nothing was charged.
         LedgerMismatch: the name belongs to a selection with other terms.
         ReleaseLost: the selection was charged, but its process ended before the value was stored, or runs ended with an error outside

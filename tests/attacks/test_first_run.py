@@ -163,7 +163,7 @@ def of_threads() -> Any:
 
 
 class Slotted:
-    __slots__ = ("_Slotted__calls", "new")
+    __slots__ = ("__calls", "new")
 
     def __init__(self) -> None:
         self.__calls = 0

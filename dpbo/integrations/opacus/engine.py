@@ -92,6 +92,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
 
         Args:
             module: not trained before, without hooks, and without layers that keep or mix records, such as batch norm in training mode.
+            optimizer: a library's, such as torch.optim's: code of the caller's in a step, also a hook, is refused.
             data_loader: its records and collate function are used. It must have no workers, because samples are counted where they are
                 drawn.
             max_grad_norm: clip bound of one record's gradient, 1e-15 to 1e15.

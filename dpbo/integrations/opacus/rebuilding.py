@@ -14,18 +14,19 @@ rebuilt:
 - of each noised parameter, the object, its memory, its version counter and its numbers, with
   those that the last step left: `parameter.data.copy_` and NumPy move no counter
 - of each other parameter and buffer the same, with those before training
-- other attributes by identity; numbers and text by value
-- before the steps 1, 2, 4, 8, ... and before a rebuild, also what hangs on attributes (items of
-  containers, attributes of objects, what a function closes over), and the numbers in tensors and
-  arrays, bit by bit: NumPy, and torch's kernel of batch norm, write without moving a counter
+- other attributes, and the hooks of all layers, by identity; numbers and text by value
+- before the steps 1, 2, 4, 8, ... and before a rebuild, also what hangs on attributes (`reached`),
+  what the caller's classes hold and the global variables that their code names, and the numbers in
+  the module's tensors and arrays, bit by bit: NumPy, and torch's kernel of batch norm, write without
+  moving a counter
 
 A layer that mixes the records of a sample is refused where a trial on made-up records shows it.
 
 What a copy would share with the trained module, such as a function that closes over a list, is
 refused unless it cannot change.
 
-Not seen: what code keeps outside the module, such as in a global variable or on a class, and the
-state inside objects of extensions, such as generators.
+Not seen: the state inside objects of extensions, such as generators, and numbers of tensors and
+arrays outside the module that are written without moving a counter.
 """
 
 from __future__ import annotations
