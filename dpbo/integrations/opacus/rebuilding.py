@@ -120,7 +120,7 @@ class PublicCopy:
         self._comparisons = 0
         self.note_step()
 
-    def begin(self, axis: int, wrapper: nn.Module) -> None:
+    def begin(self, axis: int, wrapper: object) -> None:
         """Call when training may begin. From now on other trainings refuse the module and its layers.
 
         The first forward pass of the module is tried on made-up records beforehand (`_try`).
@@ -128,10 +128,10 @@ class PublicCopy:
 
         Args:
             axis: of records, in the inputs.
-            wrapper: Opacus' module around this one.
+            wrapper: Opacus' module around this one, if it is a module.
         """
         note_trained(layer for _, layer in self._layers)
-        self._hooked = [*self._layers, ("", wrapper)]
+        self._hooked = [*self._layers, *([("", wrapper)] if isinstance(wrapper, nn.Module) else [])]
         self._hooks = self._hooks_now()
 
         def before_first_pass(_: nn.Module, args: Any, kwargs: Any) -> None:
