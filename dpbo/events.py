@@ -44,6 +44,10 @@ class Event:
         """The neighbouring relations that its numbers refer to; none for most events, which count in units of their sensitivity."""
         return frozenset()
 
+    def under(self, _: object) -> Self:
+        """The event, whatever the adjacency: it was made for one."""
+        return self
+
     def repeated(self, slots: int) -> Self:
         """The same event with another number of slots."""
         return dataclasses.replace(self, slots=slots)

@@ -5,9 +5,11 @@
 - whole numbers and `itertools.count` objects that a module or a class of a library binds to a name.
   Counters are among them, such as torch's number of the next hook, threads' and processes' names;
   the others are constants.
-- what the caller's own modules, classes, instances and closures bind to a name, as far as `work`
-  reaches them: the same objects as before, and an `itertools.count`, or an iterator of a list,
-  tuple, text or range, where it stood. Names that appear are removed.
+- what the caller's own modules, classes, instances, slots and closures bind to a name, as far as
+  `work` reaches them (`reached`): the same objects as before. Names that appear are removed. So are
+  attributes of namespaces, tensors and SciPy's distributions, and bytes of `array.array`.
+- an `itertools.count`, an iterator of a list, tuple, text or range, and a `SeedSequence`, bound to
+  such a name or kept in a list or dict: where it stood. Other iterators are refused.
 - settings of the process (`_SETTINGS`), among them the filters of warnings, and the hooks for all
   modules and optimizers of torch.
 
@@ -16,8 +18,9 @@ and Python, those that names above are bound to, and that of temporary files' na
 would make the noise of several runs one noise; one stream for all of them would show in a run's
 numbers which place in it the run had. Context variables that a run sets are lost with it.
 
-What may differ between runs, therefore: contents of lists, dicts and other objects of the caller,
-and of tensors and arrays; caches and lazily loaded libraries; counters in C, such as those of
+What may differ between runs, therefore: contents of lists, dicts and sets, where runs may leave
+notes for the caller, of tensors and arrays, and of libraries' objects; caches and lazily loaded
+libraries; counters in C, such as those of
 autograd's graph and of asyncio's tasks; memory addresses, the clock, files, devices and other
 processes. A private selection's statement names it in the assumption `runs-hidden`. What other
 threads change meanwhile of the same names and settings is put back as well.
@@ -34,13 +37,13 @@ a GPU, OpenMP's threads hang in it, and everything else that runs notice in the 
 would be lost without a word.
 """
 
+import argparse
 import ast
 import collections
 import contextlib
 import contextvars
 import copy
 import dataclasses
-import functools
 import itertools
 import logging
 import operator
@@ -51,28 +54,30 @@ import sys
 import tempfile
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from dpbo.fingerprint import LIBRARIES, is_own
+from dpbo.errors import InputError
+from dpbo.fingerprint import is_own
 from dpbo.hidden_run import in_hidden_run
 from dpbo.isolation import isolate_generators, mute_warnings
+from dpbo.reached import BYTES, ITERATORS, NEXT, PLAIN, attributes, is_opaque, is_own_class, is_own_module, parts, slots
 
-_NEXT: Any = type(itertools.count().__next__)
-_ITERATED: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 70))
-_ITERATORS = tuple(type(iter(kind)) for kind in _ITERATED)
 _ABSENT = object()
-_CONTAINERS = (list, tuple, set, frozenset, collections.deque)
+_CONTAINERS = (list, dict, collections.deque)
+# Of these, attributes are put back as of the caller's own objects.
+_ATTRIBUTES = (types.SimpleNamespace, argparse.Namespace, torch.Tensor)
 # The longest container of the caller's that is searched for instances and generators.
 _LONGEST = 1000
 # `isolate_generators` seeds these.
 _GLOBAL_GENERATORS = {id(torch.default_generator), id(vars(random)["_inst"]), id(vars(np.random.mtrand)["_rand"])}
 # More hooks than runs attach: later hooks on a released module must not take the numbers of its own.
 _BEYOND = 1 << 32
+_ANEW = "Make it within the function that hidden runs call: what one run takes from it, the next would not find."
 
 
 def _settable(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
@@ -133,6 +138,9 @@ class ProcessState:
 
     Args:
         work: the function whose runs shall not differ by what earlier ones left.
+
+    Raises:
+        InputError: `work` reaches an iterator that cannot be put back.
     """
 
     def __init__(self, work: Callable[..., Any]) -> None:
@@ -142,10 +150,11 @@ class ProcessState:
         self._generators = dict[int, Any]()
         self._known = set[str]()
         self._take_libraries()
-        for holder in _holders_within(work, self._generators):
+        for holder, whole in _holders_within(work, self._generators):
             before = dict(_names(holder))
-            self._own.append((holder, before))
             self._moving += [(holder, name, value) for name, value in before.items() if _moves(value)]
+            if whole:
+                self._own.append((holder, before))
         self._settings = [(read, write, read()) for read, write in _SETTINGS]
         self._tables = [(table, table.copy()) for table in _shared_tables()]
 
@@ -176,7 +185,7 @@ class ProcessState:
                 for generator, _ in kept:
                     _seed(generator, entropy)
                 context = contextvars.copy_context()
-                context.run(in_hidden_run.set, True)
+                context.run(in_hidden_run.set, collections.Counter())
                 yield context.run
         finally:
             vars(tempfile)["_name_sequence"] = names
@@ -262,8 +271,8 @@ def _found_in(name: str, module: Any) -> _Found:
     takes a quarter of a second. A class is searched where it was met first. Types are compared by
     `type`: objects that a library loads when asked would answer `isinstance`.
     """
-    namespace = _attributes(module)
-    if not namespace or _is_own(module):
+    namespace = attributes(module)
+    if not namespace or is_own_module(module):
         return [], []
     last = _scanned.get(name)
     if last is None or last[0] is not module or last[1] != len(namespace):
@@ -280,135 +289,146 @@ def _found_in(name: str, module: Any) -> _Found:
     return last[2]
 
 
-class _Globals:
-    """The namespace that a function of the caller's looks into."""
+def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[tuple[Any, bool]]:
+    """What binds names in the caller's code that `work` reaches, and whether all its names count.
 
-    def __init__(self, names: dict[str, Any]) -> None:
-        self.names = names
+    Collects generators. What a library's object holds is searched for generators alone.
 
-
-def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[Any]:
-    """What binds names in the caller's code that `work` reaches. Collects generators.
-
-    These are namespaces of modules, classes, instances and closures.
+    Raises:
+        InputError: there is an iterator that cannot be put back.
     """
-    waiting, seen = collections.deque([work]), dict[int, Any]()
+    waiting, seen, bound = collections.deque([("", True, work)]), dict[int, Any](), set[int]()
     while waiting:
-        thing = waiting.popleft()
-        key = id(thing.names) if isinstance(thing, _Globals) else id(thing)
-        if key in seen:
+        name, own, thing = waiting.popleft()
+        if type(thing) in PLAIN or id(thing) in seen:
             continue
         # The reference keeps its id from being given to another object.
-        seen[key] = thing
+        seen[id(thing)] = thing
         if _is_generator(thing):
             generators[id(thing)] = thing
             continue
-        if (holder := _holder_of(thing)) is not None:
-            yield holder
-        waiting.extend(_parts(thing))
+        if own and (is_opaque(thing) or (_moves(thing) and id(thing) not in bound)):
+            what = f"a {type(thing).__name__}, which would go on from run to run"
+            raise InputError(name or "iterator", what, "made anew in each run", _ANEW)
+        mine = _is_own(thing)
+        holders = _holders_of(thing, mine) if mine or own else []
+        own = mine or bool(holders) or (own and not attributes(thing))
+        for holder, whole in holders:
+            if holder is not thing and id(holder) in seen:
+                continue
+            seen[id(holder)] = holder
+            held = _names(holder)
+            bound.update(id(value) for value in held.values() if _moves(value))
+            waiting.extend((str(each) if whole else name, True, value) for each, value in held.items())
+            yield holder, whole
+        kind = type(thing)
+        if kind.__module__.startswith("dpbo.") and not dataclasses.is_dataclass(kind):
+            continue
+        inside = parts(thing)
+        inside.append(kind if mine else None)
+        waiting.extend((name, own, part) for part in inside if len(inside) <= _LONGEST and id(part) not in seen)
 
 
-def _holder_of(thing: Any) -> Any:
-    """A namespace, class or closure's cell that binds names of the caller's; else None."""
-    if isinstance(thing, types.CellType):
-        return thing
-    if isinstance(thing, _Globals):
-        return thing.names
-    if issubclass(type(thing), type):
-        return thing if _is_own(sys.modules.get(thing.__module__)) else None
-    if type(thing) is types.FunctionType:
-        return vars(thing) if is_own(thing) else None
-    return _attributes(thing) if _is_own(sys.modules.get(type(thing).__module__)) else None
-
-
-def _parts(thing: Any) -> Iterable[Any]:
-    """What a thing leads to."""
-    if isinstance(thing, types.FunctionType):
-        globals_ = [_Globals(thing.__globals__)] if is_own(thing) else []
-        defaults = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
-        return [*(thing.__closure__ or ()), *defaults, *vars(thing).values(), *globals_]
-    if isinstance(thing, types.ModuleType):
-        return [_Globals(vars(thing))] if _is_own(thing) else []
-    if isinstance(thing, types.MethodType):
-        return [thing.__func__, thing.__self__]
-    if isinstance(thing, functools.partial):
-        return [thing.func, *thing.args, *thing.keywords.values()]
-    if type(thing) in _CONTAINERS:
-        return list(thing) if len(thing) <= _LONGEST else []
-    if type(thing) is dict:
-        return list(thing.values()) if len(thing) <= _LONGEST else []
-    if (holder := _holder_of(thing)) is not None:
-        return [*_names(holder).values(), type(thing)]
-    if isinstance(thing, type) or (type(thing).__module__.startswith("dpbo.") and not dataclasses.is_dataclass(thing)):
+def _holders_of(thing: Any, mine: bool) -> list[tuple[Any, bool]]:
+    """What binds names in a thing, and whether all of them are put back, or only counts and iterators."""
+    kind = type(thing)
+    if kind in _CONTAINERS:
+        return [(thing, False)] if len(thing) <= _LONGEST else []
+    if kind is types.CellType or kind in BYTES:
+        return [(thing, True)]
+    if not (mine or issubclass(kind, _ATTRIBUTES) or kind.__module__.startswith("scipy.stats.")):
         return []
-    # An object of a library is searched for generators, such as a DataLoader's.
-    return list(_attributes(thing).values())
+    if issubclass(kind, type):
+        return [(thing, True)]
+    spaces: list[Any] = [attributes(thing)]
+    if kind is types.FunctionType:
+        spaces.append(thing.__globals__)
+    elif slots(thing):
+        spaces.append(_Slots(thing))
+    return [(space, True) for space in spaces]
 
 
-def _is_own(module: Any) -> bool:
-    """Whether a module is the caller's own."""
-    file = _attributes(module).get("__file__")
-    return module is sys.modules.get("__main__") or (isinstance(file, str) and not file.startswith(LIBRARIES))
+def _is_own(thing: Any) -> bool:
+    """Whether it is the caller's own code, or an object of the caller's own class."""
+    kind = type(thing)
+    if kind is types.FunctionType:
+        return is_own(thing)
+    if issubclass(kind, types.ModuleType):
+        return is_own_module(thing)
+    return is_own_class(thing if issubclass(kind, type) else kind)
 
 
-def _attributes(thing: Any) -> dict[str, Any]:
-    """An object's own attributes, without the code that it may have for reading them."""
-    try:
-        found = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
-        return {}
-    return found if isinstance(found, dict) else {}
+class _Slots:
+    """The slots of an object."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
 
 
 def _names(holder: Any) -> Any:
     """A mapping of what a holder binds."""
     if isinstance(holder, types.CellType):
-        try:
-            return {"": holder.cell_contents}
-        # The cell is empty.
-        except ValueError:
-            return {}
+        return dict(enumerate(parts(holder)))
+    if isinstance(holder, _Slots):
+        return slots(holder.thing)
+    if type(holder) in BYTES:
+        return {0: bytes(holder)}
+    if isinstance(holder, (list, collections.deque)):
+        return dict(enumerate(holder))
     return holder if isinstance(holder, dict) else vars(holder)
 
 
-def _put(holder: Any, name: str, value: Any) -> None:
+def _put(holder: Any, name: Any, value: Any) -> None:
     """Binds a name, or unbinds it where the value is _ABSENT."""
     if isinstance(holder, types.CellType):
         if value is _ABSENT:
             del holder.cell_contents
         else:
             holder.cell_contents = value
-    elif isinstance(holder, dict):
+    elif isinstance(holder, _Slots):
         if value is _ABSENT:
-            del holder[name]
+            name.__delete__(holder.thing)
         else:
-            holder[name] = value
+            name.__set__(holder.thing, value)
+    elif type(holder) in BYTES:
+        holder[:] = value if isinstance(holder, bytearray) else type(holder)(holder.typecode, value)
+    elif isinstance(holder, type):
+        if value is _ABSENT:
+            type.__delattr__(holder, name)
+        else:
+            type.__setattr__(holder, name, value)
     elif value is _ABSENT:
-        type.__delattr__(holder, name)
-    else:
-        type.__setattr__(holder, name, value)
+        del holder[name]
+    # A run may have shortened a list.
+    elif isinstance(holder, dict) or name < len(holder):
+        holder[name] = value
 
 
 def _is_count(value: Any) -> bool:
     """Whether it is an `itertools.count` of numbers, or what takes the next number from one."""
-    count = value.__self__ if type(value) is _NEXT else value
+    count = value.__self__ if type(value) is NEXT else value
     return type(count) is itertools.count and repr(count).replace(".", "").replace("-", "")[6:-1].replace(", ", "").isdigit()
 
 
 def _moves(value: Any) -> bool:
-    """Whether a value is a count or an iterator, which whoever takes a number from it moves."""
-    return type(value) in _ITERATORS or _is_count(value)
+    """Whether a value is a count, an iterator or a seed, which whoever takes from it moves."""
+    return type(value) in (*ITERATORS, np.random.SeedSequence) or _is_count(value)
 
 
 def _renewed(value: Any, renewed: dict[int, Any]) -> Any:
     """A copy that stands where the count or iterator stands; one for all its names."""
-    if type(value) is _NEXT:
+    if type(value) is NEXT:
         return _renewed(value.__self__, renewed).__next__
     if id(value) not in renewed:
-        # Python 3.14 copies no counts.
-        is_count = type(value) is itertools.count
-        renewed[id(value)] = itertools.count(*ast.literal_eval(f"[{repr(value)[6:-1]}]")) if is_count else copy.copy(value)
+        renewed[id(value)] = _copied(value)
     return renewed[id(value)]
+
+
+def _copied(value: Any) -> Any:
+    # Python 3.14 copies no counts.
+    if type(value) is itertools.count:
+        return itertools.count(*ast.literal_eval(f"[{repr(value)[6:-1]}]"))
+    return np.random.SeedSequence(**value.state) if isinstance(value, np.random.SeedSequence) else copy.copy(value)
 
 
 def _shared_tables() -> list[Any]:
@@ -420,28 +440,31 @@ def _shared_tables() -> list[Any]:
 
 
 def _is_generator(value: Any) -> bool:
-    """Whether it is a generator, except the global ones.
-
-    Exactly these types, and numpy's own bit generators, are known to take seeds.
-    """
-    if id(value) in _GLOBAL_GENERATORS:
-        return False
-    if type(value) is np.random.Generator:
-        return type(value.bit_generator).__module__.startswith("numpy.random.")
-    return type(value) in (torch.Generator, np.random.RandomState, random.Random)
+    """Whether it is a generator that takes seeds, except the global ones."""
+    kind: Any = type(value)
+    if issubclass(kind, np.random.Generator):
+        kind = type(value.bit_generator)
+    if issubclass(kind, np.random.BitGenerator):
+        return bool(kind.__module__.startswith("numpy.random."))
+    return issubclass(kind, (torch.Generator, np.random.RandomState, random.Random)) and id(value) not in _GLOBAL_GENERATORS
 
 
 def _state_of(generator: Any) -> Any:
+    """Of numpy's generators with the seeds that they give to others."""
     if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+        return _state_of(generator.bit_generator)
+    if isinstance(generator, np.random.BitGenerator):
+        return generator.state, generator.seed_seq
+    return random.Random.getstate(generator) if isinstance(generator, random.Random) else generator.get_state()
 
 
 def _set_state(generator: Any, state: Any) -> None:
     if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
+        _set_state(generator.bit_generator, state)
+    elif isinstance(generator, np.random.BitGenerator):
+        generator.__setstate__(state)  # type: ignore[attr-defined]
     elif isinstance(generator, random.Random):
-        generator.setstate(state)
+        random.Random.setstate(generator, state)
     else:
         generator.set_state(state)
 
@@ -449,10 +472,10 @@ def _set_state(generator: Any, state: Any) -> None:
 def _seed(generator: Any, entropy: Callable[[int], bytes]) -> None:
     if isinstance(generator, torch.Generator):
         generator.manual_seed(int.from_bytes(entropy(8), "little") >> 1)
-    elif isinstance(generator, np.random.Generator):
-        kind = type(generator.bit_generator)
-        generator.bit_generator.state = kind(int.from_bytes(entropy(32), "little")).state
+    elif isinstance(generator, (np.random.Generator, np.random.BitGenerator)):
+        kind: Any = type(getattr(generator, "bit_generator", generator))
+        _set_state(generator, _state_of(kind(int.from_bytes(entropy(32), "little"))))
     elif isinstance(generator, np.random.RandomState):
         generator.seed(np.frombuffer(entropy(64), dtype="<u4"))
     else:
-        generator.seed(entropy(64))
+        random.Random.seed(generator, entropy(64))

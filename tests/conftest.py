@@ -57,23 +57,16 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup():
-    """A fixture that imports a missing library skips the tests that ask for it."""
-    try:
-        return (yield)
-    except ModuleNotFoundError as error:
-        skip_without_library(error)
-        raise
-
-
-@pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call():
-    """A test that imports a missing library while it runs is skipped."""
+    """A test that imports a missing library while it runs is skipped, and those that ask for a fixture that does so."""
     try:
         return (yield)
     except ModuleNotFoundError as error:
         skip_without_library(error)
         raise
+
+
+pytest_fixture_setup = pytest_pyfunc_call
 
 
 @pytest.fixture

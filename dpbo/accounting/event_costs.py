@@ -23,8 +23,10 @@ function is odd and, away from zero, ever flatter, so this difference is largest
 needs (a grid over t in the tests).
 """
 
+import collections
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import scipy
@@ -103,6 +105,30 @@ def rho(event: Event) -> Fraction | None:
             return worst_role(event, rho)
     one = pure(event.repeated(1))
     return None if one is None else event.slots * one**2 / 2
+
+
+def covers(paid: Sequence[Event], drawn: Sequence[Event]) -> bool:
+    """Whether the first events surely cost at least what the others do.
+
+    Unsampled Gaussian events count together, by mu^2, which is exact. Of the others each slot that
+    was drawn takes one that was paid, with as much noise or less and otherwise the same.
+    """
+    squares = [total([mu_squared(event) for event in events if type(event) is GaussianEvent]) for events in (paid, drawn)]
+    left = collections.Counter[Event]()
+    for event in paid:
+        left[event.repeated(1)] += event.slots
+    for event in sorted(drawn, key=lambda one: one.noise_multiplier):
+        wanted = 0 if type(event) is GaussianEvent else event.slots
+        for other in sorted(left, key=lambda one: -one.noise_multiplier):
+            if other.noise_multiplier <= event.noise_multiplier and event.repeated(1) == dataclasses.replace(
+                other, noise_multiplier=event.noise_multiplier
+            ):
+                taken = min(wanted, left[other])
+                left[other] -= taken
+                wanted -= taken
+        if wanted:
+            return False
+    return (squares[0] or 0) >= (squares[1] or 0)
 
 
 def _laplace_kl(epsilon: float) -> float:

@@ -114,13 +114,13 @@ def best_of(
         while True:
             run = _run(work, space, draw((), entropy), state)
             if run.score >= threshold and not run.failed:
-                return run
+                return _copied(run)
             if coin(run_count.gamma, entropy):
                 return None
 
     def hidden() -> Outcome:
         with _unobserved(work) as state:  # an error and its frames are destroyed before output is possible again
-            return _contained(lambda: _copied(runs(state)))
+            return _contained(lambda: runs(state))
 
     outcome = _contained(hidden)
     if outcome is KeyboardInterrupt:
@@ -151,7 +151,9 @@ def _largest(work: Any, space: Space, count: int, entropy: Entropy, proposals: P
         run = _run(work, space, x, state)
         earlier.append(dataclasses.replace(run, output=None))
         if (run.score, tie) > highest:
-            best, highest = run, (run.score, tie)
+            # At once: a later run may change an object that it shares with this one.
+            best = _copied(run)
+            highest = (run.score, tie)
     return best
 
 
@@ -213,10 +215,8 @@ def copied_by_pickle(output: Any) -> Any:
     return _Unpickler(buffer, pickler.code).load()
 
 
-def _copied(run: Run | None) -> Run | None:
+def _copied(run: Run) -> Run:
     """The run with its output made anew from its pickle, or marked as without one."""
-    if run is None or run.output is None:
-        return run
     try:
         return dataclasses.replace(run, output=copied_by_pickle(run.output))
     except KeyboardInterrupt:

@@ -31,13 +31,16 @@ from typing import Annotated, Any
 
 import torch
 
+from dpbo.accounting.event_costs import covers
 from dpbo.algorithms.hidden_runs import DensityRatioProposals, best_of, copied_by_pickle
 from dpbo.curator.birth import ROLES
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError, ReleaseLost
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.fingerprint import describe_space
+from dpbo.hidden_run import in_hidden_run
 from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.privacy import Adjacency
 from dpbo.process_state import ProcessState
 from dpbo.queries.clipped import ClippedMean, ScoreRanges
 from dpbo.queries.query import copy_mutable
@@ -126,8 +129,9 @@ def private_selection(
         curator: owner of the records and of the ledger. Its accounting must be able to pay: `Planned` with this very `SelectionEvent`
             (`selection_event` makes it), `RDPFilter`, or, where all events of a run are pure, PureFilter and GDPFilter.
         train: `train(parameters) -> output`. Without `score` it returns `(output, number)`. A run
-            fails if it raises an exception, its number is not finite, it writes to a ledger, or it
-            draws by `Curator.hidden_draws` an answer that rests on data assumptions. The best run's
+            fails if it raises an exception, its number is not finite, it writes to a ledger, its
+            Sessions, own curators and hidden draws cost more than `base`, or it draws by
+            `Curator.hidden_draws` an answer that rests on data assumptions. The best run's
             output is released, as a copy from its pickle, so it must hold nothing but what `base`
             pays for: noised numbers, and settings that are public. A module that was trained in a
             `Session` holds records: return `session.released()`, because a run that returns the
@@ -147,7 +151,8 @@ def private_selection(
         name: name of the selection in the ledger.
 
     Raises:
-        InputError: an argument outside its range.
+        InputError: an argument outside its range, or `train` reaches an iterator that cannot be
+            put back.
         BudgetExceeded: the budget is not left; nothing was charged.
         LedgerMismatch: the name belongs to a selection with other terms.
         ReleaseLost: the selection was charged, but its process ended before the value was stored, or runs ended with an error outside
@@ -171,6 +176,7 @@ def private_selection(
         entry = curator.ledger.charge(name, charged, {"units": curator.units, "slots": [slot]}, name, used=0)
         rebuilt = functools.partial(_rebuilt, train)
         work = rebuilt if score is None else _scored(curator, rebuilt, score, name)
+        work = _paid(work, event, curator.adjacency)
         best = best_of(work, space, run_count, curator.entropy, threshold=threshold, pad_to=pad_to, proposals=adaptive)
         chosen = Selected(None, None, None)
         if best is not None:
@@ -245,6 +251,21 @@ def _rebuilt(train: Callable[[dict[str, Any]], Any], parameters: dict[str, Any])
     output = train(parameters)
     require_rebuilt(output)
     return output
+
+
+def _paid(work: Callable[..., Any], event: SelectionEvent | RolesEvent, adjacency: Adjacency) -> Callable[[dict[str, Any]], Any]:
+    """`work`, with an InputError where a run drew more than the selection's event pays for."""
+    selections = [each for role in event.roles for each in event.of(role)] if isinstance(event, RolesEvent) else [event]
+    paid = [one for each in selections if isinstance(each, SelectionEvent) for one in each.run()]
+
+    def run(parameters: dict[str, Any]) -> Any:
+        result = work(parameters)
+        drawn = [(source(adjacency), times) for source, times in (in_hidden_run.get() or {}).items()]
+        if not covers(paid, [one.repeated(one.slots * times) for one, times in drawn]):
+            raise InputError("base", "less than a run draws", "all events of a run", "Name each Session and each release of train's.")
+        return result
+
+    return run
 
 
 def _scored(curator: Curator, train: Callable[..., Any], score: NoisedScore, name: str) -> Callable[[dict[str, Any]], tuple[Any, float]]:

@@ -44,6 +44,7 @@ from dpbo.curator.records import PrivateView, count_records, map_leaves
 from dpbo.curator.reporting import BudgetUse, compose_statement
 from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
 from dpbo.events import Event, RolesEvent, SelectionEvent
+from dpbo.hidden_run import note_drawn
 from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
 from dpbo.notebook import facts_table
@@ -543,6 +544,7 @@ class Curator(Opaque):
             return None
         law = mechanism.law(query.scale(self.adjacency), outcome.quanta)
         _, value, _ = self._noised(query, outcome, law, mechanism)
+        note_drawn(query.release_event(mechanism.event(), self.adjacency).under)
         return value
 
     def repeats_records(self) -> bool:

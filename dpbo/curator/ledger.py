@@ -29,7 +29,7 @@ from dpbo.curator.plan_fingerprints import keep_head, kept_head, require_kept_he
 from dpbo.curator.storage import Storage, Taken, append, table
 from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch, LedgerMissing, LedgerRolledBack
 from dpbo.events import Event
-from dpbo.hidden_run import in_hidden_run
+from dpbo.hidden_run import in_hidden_run, note_drawn
 from dpbo.validation import PRINTABLE, Count, Within, checked, require_json
 
 _LOG = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class Ledger:
         if (schema := first.body.get("schema")) not in _SCHEMAS:
             raise LedgerMismatch("schema", schema, SCHEMA, "Open it with the dpbo version that wrote it, or upgrade dpbo.")
         self._chain, self._seen = Chain(), (first.seq, first.hash)
-        self._made_in_hidden_run = in_hidden_run.get()
+        self._made_in_hidden_run = in_hidden_run.get() is not None
         self._version: tuple[object, int, int] | None = None  # of the storage that holds the chain's records and no others
         if (kept := kept_head(self.storage)) is not None:  # read before the chain, which may grow meanwhile
             with self.storage.reading() as connection:
@@ -155,7 +155,10 @@ class Ledger:
             if used is not None and self._chain.used.get(str(plan)) != used:
                 what = f"another process released from the reservation {plan!r}; nothing was charged."
                 raise LedgerError(f"{what} Open the run again to go on.")
-            return self._write(connection, "charge", name, {**details, "event": event.to_json(), "plan": plan}).seq
+            entry = self._write(connection, "charge", name, {**details, "event": event.to_json(), "plan": plan})
+        if not self.void:
+            note_drawn(event.under)
+        return entry.seq
 
     def store(self, entry: int, name: str, values: Sequence[Mapping[str, Any]]) -> None:
         """Keep what was drawn for a charge, one value a slot. Called again, it keeps it once: the first commit may have gone unanswered."""
@@ -347,7 +350,7 @@ class Ledger:
         A hidden run writes to ledgers that it made in memory, and to no other: their records would
         tell how many runs there were.
         """
-        if in_hidden_run.get() and (self.storage.persistent or not self._made_in_hidden_run):
+        if in_hidden_run.get() is not None and (self.storage.persistent or not self._made_in_hidden_run):
             text = "a run of a private selection writes to no ledger: its records would tell how many runs there were."
             raise LedgerError(f"{text} The selection's base= says what a run costs. Release outside the selection.")
         record, text, state = _next(self._chain, kind, name, body)

@@ -4,6 +4,7 @@ Each attack returns something of the process that numbers things or continues a 
 the runs' place: the pieces of one stream and one counter told 12 of 12 places.
 """
 
+import array
 import concurrent.futures
 import contextlib
 import itertools
@@ -28,7 +29,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
 from dpbo.accounting import Planned, RDPFilter
 from dpbo.algorithms import hidden_runs, private_selection
-from dpbo.errors import LedgerError
+from dpbo.errors import InputError, LedgerError
 from dpbo.events import GaussianEvent, SelectionEvent
 from dpbo.fingerprint import fingerprint
 from dpbo.integrations.opacus import DPSGDConfig, Session, plan_tuning, tune
@@ -161,7 +162,67 @@ def of_threads() -> Any:
         return threading.Thread().name, pool._thread_name_prefix
 
 
+class Slotted:
+    __slots__ = ("__calls", "new")
+
+    def __init__(self) -> None:
+        self.__calls = 0
+
+    def __call__(self) -> Any:
+        self.__calls += 1
+        self.new = getattr(self, "new", 0) + 1
+        return self.__calls, self.new
+
+
+class Own(random.Random): ...
+
+
+SLOTTED, NAMESPACE, PARAMETER = Slotted(), types.SimpleNamespace(calls=0), nn.Parameter(torch.zeros(1))
+ARRAY, BYTES = array.array("l", [0]), bytearray(1)
+OWN, BITS, SEED = Own(0), np.random.PCG64(0), np.random.SeedSequence(0)
+DISTRIBUTION = scipy.stats.norm()
+DRAW = random.Random(0).random
+HELD: dict[str, Any] = {"numbers": itertools.count(), "seeds": [iter([1, 2, 3, 4, 5, 6, 7])]}
+
+
+def in_namespace() -> int:
+    NAMESPACE.calls += 1
+    return NAMESPACE.calls
+
+
+def on_parameter() -> int:
+    PARAMETER.calls = getattr(PARAMETER, "calls", 0) + 1  # type: ignore[attr-defined]
+    return PARAMETER.calls  # type: ignore[attr-defined]
+
+
+def in_arrays() -> Any:
+    ARRAY[0] += 1
+    ARRAY.append(0)
+    BYTES[0] += 1
+    return ARRAY.tolist(), bytes(BYTES)
+
+
+def of_distribution() -> Any:
+    before = type(DISTRIBUTION.random_state).__name__, DISTRIBUTION.random_state is np.random.mtrand._rand
+    DISTRIBUTION.random_state = 1
+    return before
+
+
+def spawned() -> Any:
+    return NUMPY.spawn(1)[0].bit_generator.seed_seq.spawn_key, SEED.spawn(1)[0].spawn_key  # type: ignore[attr-defined]
+
+
 KINDS: dict[str, Callable[[], Any]] = {
+    "slots": SLOTTED,
+    "namespace": in_namespace,
+    "attribute of a parameter": on_parameter,
+    "arrays": in_arrays,
+    "distribution": of_distribution,
+    "spawned": spawned,
+    "kept in a dict": lambda: (next(HELD["numbers"]), next(HELD["seeds"][0])),
+    "own kind of generator": lambda: OWN.random(),
+    "bits": lambda: BITS.random_raw(),
+    "method of a generator": lambda: DRAW(),
     "number of a hook": with_hook,
     "global hook": lambda: nn.modules.module.register_module_forward_hook(hook).id,
     "autograd's function": function_number,
@@ -224,6 +285,45 @@ def test_the_winner_is_the_same_to_the_bit_wherever_it_stands(kind: str) -> None
     last = winner(KINDS[kind], 6, 6, seen)
     assert alone is not None
     assert len({fingerprint(each, detail="content") for each in [last, *seen, *([] if kind in STEPPED else [alone])]}) == 1, seen
+
+
+ITERATORS: dict[str, Callable[[], Any]] = {
+    "generator": lambda: (number for number in range(100)),
+    "zip": lambda: zip(range(100), range(100), strict=True),
+    "map": lambda: map(abs, range(100)),
+    "enumerate": lambda: enumerate(range(100)),
+    "cycle": lambda: itertools.cycle(range(100)),
+    "islice": lambda: itertools.islice(range(100), 100),
+    "_SingleProcessDataLoaderIter": lambda: iter(DataLoader(TensorDataset(torch.zeros(9, 1)))),
+    "count": lambda: (itertools.count(),),
+    "range_iterator": lambda: (iter(range(100)),),
+}
+
+
+@pytest.mark.parametrize("kind", ITERATORS)
+def test_an_iterator_that_cannot_be_put_back_is_refused_by_name_before_anything_is_charged(kind: str) -> None:
+    """Which item a run took told its place: 12 of 12."""
+    batches = ITERATORS[kind]()
+
+    def train(_: dict[str, Any]) -> tuple[Any, float]:
+        return next(batches[0] if isinstance(batches, tuple) else batches), 0.5
+
+    law = FixedRuns(2)
+    curator = Curator(torch.zeros(50), **SETTINGS, accounting=Planned([SelectionEvent(base=BASE, run_count=law)]))
+    with pytest.raises(InputError, match=f"a {kind}, which would go on"):
+        private_selection(curator, train, space=SPACE, run_count=law, base=BASE)
+    assert "charge" not in [record.kind for record in curator.ledger.records()]
+
+
+def test_the_winner_is_as_its_own_run_left_it() -> None:
+    """Runs that return one object, such as an estimator made outside, released the last run's state as the winner's."""
+    shared: dict[str, Any] = {}
+
+    def read() -> Any:
+        shared["runs"] = shared.get("runs", 0) + 1
+        return shared
+
+    assert winner(read, 2, 4) == {"runs": 2}
 
 
 def test_a_run_that_changes_its_parameters_changes_no_other_runs() -> None:

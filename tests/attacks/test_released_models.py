@@ -4,27 +4,33 @@ The noise of these trainings is ten thousand times as large as the norm bound, s
 is read elsewhere.
 """
 
+import array
 import collections
 import functools
 import io
+import itertools
 import math
 import operator
+import types
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpbo import Budget, Curator, Space
-from dpbo.accounting import Planned
+from dpbo.accounting import Planned, RDPFilter
 from dpbo.algorithms import private_selection
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, RolesEvent, SelectionEvent
 from dpbo.integrations.opacus import DPSGDConfig, PrivateEngine, Session, noise, tune
 from dpbo.integrations.opacus.planning import TuningPlan
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Adjacency
+from dpbo.queries import ClippedMean
 from dpbo.run_counts import FixedRuns
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -131,7 +137,32 @@ def into_closure():
     return lambda _, rows: kept.update(mean=float(seen(rows)[0]))
 
 
+KEPT: dict[str, Any] = {"mean": 0.0}
+LAST = 0.0
+
+
+def into_global(rows):
+    global LAST
+    LAST = float(seen(rows)[0])
+
+
+class Remembers(Keeps):
+    last: Any = None
+
+
 KINDS: dict[str, Any] = {
+    "attribute of a parameter": lambda: Keeps(
+        lambda self, rows: setattr(self.inner.weight, "kept", seen(rows)), inner=nn.Linear(4, 4).requires_grad_(False)
+    ),
+    "array of numbers": lambda: Keeps(lambda self, rows: operator.setitem(self.seen, 0, float(seen(rows)[0])), seen=array.array("d", [0])),
+    "namespace": lambda: Keeps(lambda self, rows: setattr(self.seen, "mean", seen(rows)), seen=types.SimpleNamespace(mean=0.0)),
+    "class": lambda: Remembers(lambda self, rows: setattr(Remembers, "last", seen(rows))),
+    "class of an object": lambda: Keeps(lambda self, rows: setattr(Box, "value", seen(rows)), box=Box()),
+    "in a global dict": lambda: Keeps(lambda self, rows: KEPT.update(mean=float(seen(rows)[0]))),
+    "global": lambda: Keeps(lambda self, rows: into_global(rows)),
+    "count": lambda: Keeps(lambda self, rows: next(self.seen), seen=itertools.count()),
+    "iterator": lambda: Keeps(lambda self, rows: next(self.seen), seen=iter(range(1000))),
+    "iterator that hides where it stands": lambda: Keeps(lambda self, rows: next(self.seen), seen=itertools.cycle([1, 2])),
     "batch norm": lambda: nn.BatchNorm1d(4),
     "batch norm, frozen": lambda: nn.BatchNorm1d(4).requires_grad_(False),
     "batch norm without parameters": lambda: nn.BatchNorm1d(4, affine=False),
@@ -309,6 +340,129 @@ def test_a_private_selection_releases_no_trained_module_but_the_rebuilt_one(kept
 
     assert selected(released=False) is None
     assert isinstance(selected(released=True), nn.Sequential)
+
+
+def registers(module, where):
+    """A hook that shows the layer's output to the caller, registered after `make_private`."""
+    if where == "all":
+        return nn.modules.module.register_module_forward_hook(lambda layer, _, out: None)
+    layer = {"wrapper": module, "module": module._module, "layer": module._module[-1]}[where.partition(" ")[0]]
+    return getattr(layer, where.partition(" ")[2])(lambda *_: None)
+
+
+@pytest.mark.attack("A31")
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    "where", ["all", "wrapper register_forward_hook", "module register_forward_pre_hook", "layer register_full_backward_hook"]
+)
+def test_a_hook_after_make_private_is_refused(where, late):
+    curator, engine = private()
+
+    def loop(module, optimizer, loader):
+        if late:
+            plain(module, optimizer, loader)
+        handles.append(registers(module, where))
+        if late:
+            engine.released()
+        plain(module, optimizer, loader)
+
+    handles = list[Any]()
+    try:
+        with pytest.raises(InputError, match="with hooks"):
+            fit(GIVEN, Opened(engine, (X, Y)), nn.Identity, loop)
+    finally:
+        handles[0].remove()
+    assert ("charge" in [record.kind for record in curator.ledger.records()]) == late
+
+
+class Own(torch.optim.SGD):
+    """Its step may write anything."""
+
+
+STEPS = {
+    "own class": lambda optimizer: setattr(optimizer.original_optimizer, "__class__", Own),
+    "own step": lambda optimizer: setattr(optimizer.original_optimizer, "step", lambda: None),
+    "hook before": lambda optimizer: optimizer.original_optimizer.register_step_pre_hook(lambda *_: None),
+    "hook after": lambda optimizer: optimizer.original_optimizer.register_step_post_hook(lambda *_: None),
+    "hook of Opacus": lambda optimizer: optimizer.attach_step_hook(lambda _: None),
+    "hook of all": lambda _: register_optimizer_step_post_hook(lambda *_: None),
+}
+
+
+@pytest.mark.attack("A31")
+@pytest.mark.parametrize("kind", STEPS)
+def test_code_within_the_optimizers_step_is_refused(kind):
+    """It could write to noised parameters where nobody compares them."""
+    curator, engine = private()
+    handles = list[Any]()
+
+    def loop(module, optimizer, loader):
+        handles.append(STEPS[kind](optimizer))
+        plain(module, optimizer, loader)
+
+    with pytest.raises(InputError, match="optimizer="):
+        fit(GIVEN, Opened(engine, (X, Y)), nn.Identity, loop)
+    if kind == "hook of all":
+        handles[0].remove()
+    assert not [record for record in curator.ledger.records() if record.kind == "charge"]
+
+
+@pytest.mark.attack("A31")
+def test_an_optimizer_of_the_callers_is_refused_and_a_schedule_of_torch_is_not():
+    def made(module, kind):
+        optimizer = kind(module.parameters(), 0.1)
+        torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        return Opened(private()[1], (X, Y)).make_private(module, optimizer, max_grad_norm=1.0)
+
+    with pytest.raises(InputError, match="optimizer='Own'"):
+        made(nn.Linear(4, 2), Own)
+    plain(*made(nn.Linear(4, 2), torch.optim.SGD))
+
+
+DRAWS: dict[str, Any] = {
+    "nothing declared": ((GaussianEvent(1e6),), CONFIG),
+    "another run's steps": ((GaussianEvent(1e4, 2),), CONFIG),
+    "a sampled run": ((GaussianEvent(1e2),), DPSGDConfig(noise_multiplier=1e4, epochs=3, batches=2, batch_size=30)),
+    "enough": ((CONFIG.event(Adjacency.REPLACE_ONE),), CONFIG),
+    "enough, in parts": ((CONFIG.event(Adjacency.REPLACE_ONE).repeated(1),) * 3, CONFIG),
+}
+
+
+@pytest.mark.attack("A19", "A21")
+@pytest.mark.parametrize("kind", DRAWS)
+def test_a_hidden_run_whose_base_does_not_pay_for_its_session_fails(kind):
+    """A session on the ledger's own records that no event paid for let 19 of 20 guesses be right."""
+    base, config = DRAWS[kind]
+    law = FixedRuns(2)
+
+    def train(parameters):
+        session = Session(TensorDataset(X, Y), config)
+        fit(parameters, session, nn.Identity)
+        return session.released(), 1.0
+
+    terms: dict[str, Any] = {"unit": "record", "budget": Budget(8.0, 1e-5), "allow_repeated": True, "role": "training"}
+    curator = Curator((X, Y), adjacency=Adjacency.REPLACE_ONE, accounting=RDPFilter(8.0), **terms)
+    best = private_selection(curator, train, space=Space(lr=[0.1, 0.2]), run_count=law, base=base)
+    assert (best.output is not None) == (best.score is not None) == kind.startswith("enough")
+
+
+@pytest.mark.attack("A19", "A21")
+@pytest.mark.parametrize("paid", [False, True])
+@pytest.mark.parametrize("way", ["curator", "hidden draws"])
+def test_a_hidden_run_whose_base_does_not_pay_for_its_releases_fails(way, paid):
+    law, mechanism = FixedRuns(2), GaussianMechanism(1e3)
+    question = ClippedMean(lambda _, rows: rows[:, 0] / 100, score_range=(0.0, 1.0))
+    terms: dict[str, Any] = {"unit": "record", "budget": Budget(8.0, 1e-5), "allow_repeated": True, "adjacency": Adjacency.REPLACE_ONE}
+    curator = Curator(X, accounting=RDPFilter(8.0), **terms)
+
+    def train(_):
+        if way == "hidden draws":
+            return curator.hidden_draws("selection")(question, mechanism), 1.0
+        return Curator(X, accounting=RDPFilter(8.0), **terms).release(question, mechanism).value, 1.0
+
+    base = [GaussianEvent(1e3 if paid else 1e6)]
+    best = private_selection(curator, train, space=Space(lr=[0.1, 0.2]), run_count=law, base=base)
+    assert (best.output is not None) == paid
 
 
 class Mixes(nn.Module):

@@ -152,12 +152,18 @@ def test_a_second_step_on_one_sample_is_refused_and_charges_nothing():
 @pytest.mark.attack("A27")
 def test_a_hook_of_the_users_displaces_no_charge():
     curator, module, noised, loader = private()
-    seen = list[Any]()
-    noised.attach_step_hook(seen.append)
-    for batch in loader:
+    batches = iter(loader)
+    backward(module, noised, next(batches))
+    noised.attach_step_hook(print)
+    with pytest.raises(InputError, match="without hooks on its step"):
+        noised.step()
+    assert steps_charged(curator) == 0
+    noised.step_hook = None
+    noised.step()
+    for batch in batches:
         backward(module, noised, batch)
         noised.step()
-    assert len(seen) == steps_charged(curator) == TERMS.batches
+    assert steps_charged(curator) == TERMS.batches
 
 
 @pytest.mark.attack("A27")

@@ -32,6 +32,7 @@ LAYERS = [  # a folder or file may import from its own line and the lines above 
         "isolation",
         "fingerprint",
         "process_state",
+        "reached",
         "hidden_run",
         "notebook",
         "progress",

@@ -58,6 +58,7 @@ from dpbo._opacus import load_opacus
 from dpbo.curator.curator import Curator
 from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, note_trained
 from dpbo.errors import InputError
+from dpbo.hidden_run import note_drawn
 from dpbo.integrations.opacus.accountant import LedgerAccountant
 from dpbo.integrations.opacus.noise import LEAST_NORM, MOST_NORM, NoisedOptimizer, PoissonSamples
 from dpbo.integrations.opacus.planning import DPSGDConfig
@@ -91,6 +92,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
 
         Args:
             module: not trained before, without hooks, and without layers that keep or mix records, such as batch norm in training mode.
+            optimizer: a library's, such as torch.optim's: code of the caller's in a step, also a hook, is refused.
             data_loader: its records and collate function are used. It must have no workers, because samples are counted where they are
                 drawn.
             max_grad_norm: clip bound of one record's gradient, 1e-15 to 1e15.
@@ -121,7 +123,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
                 noise_multiplier=self.config.noise_multiplier, **opacus,
             )  # fmt: skip
         prepared[1].step_hook = None  # steps are charged where their noise is drawn, not by a hook
-        self._public.begin(0 if opacus.get("batch_first", True) else 1)
+        self._public.begin(0 if opacus.get("batch_first", True) else 1, prepared[0])
         return prepared[0], prepared[1], prepared[2]
 
     def released(self) -> nn.Module:
@@ -142,10 +144,6 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
     def steps(self) -> int:
         """Number of steps taken, each on a sample of its own."""
         return self._samples.stepped
-
-    def is_model(self, thing: object) -> bool:
-        """Whether this is the module that is trained, or Opacus' wrapper of it."""
-        return self._public.is_model(thing)
 
     def _prepare_data_loader(self, data_loader: Any, *, distributed: bool, batch_first: bool = True, **_: Any) -> DataLoader[Any]:
         if distributed:
@@ -228,6 +226,7 @@ class Session:
         self._records, self.config = records, config
         self._most = min(config.steps, samples or config.steps)
         self._engine: NoisedEngine | None = None
+        self._models: tuple[nn.Module, ...] = ()
 
     def make_private(
         self, module: nn.Module, optimizer: torch.optim.Optimizer, *, max_grad_norm: float, **opacus: Any
@@ -249,7 +248,7 @@ class Session:
         prepared = engine.make_private(
             module=module, optimizer=optimizer, data_loader=DataLoader(self._records), max_grad_norm=max_grad_norm, **opacus
         )
-        self._engine = engine
+        self._engine, self._models = engine, (module, prepared[0])
         self._note_records()
         return prepared
 
@@ -266,14 +265,19 @@ class Session:
 
     def is_model(self, thing: object) -> bool:
         """Whether this is the module that the session trains, or Opacus' wrapper of it."""
-        return self._engine is not None and self._engine.is_model(thing)
+        return any(thing is model for model in self._models)
 
     def _note_records(self) -> None:
         """Let this process know that a private training takes these records."""
         note_trained(self._records)
 
     def _require_noise(self, optimizer: Any) -> None:
-        """Called before a step's noise is drawn. Steps need no count: each takes one sample, and there are as many samples as steps."""
+        """Called before a step's noise is drawn.
+
+        Steps are counted for hidden runs alone: each takes one sample, and there are as many
+        samples as steps.
+        """
+        note_drawn(self.config.step_event)
         if optimizer.noise_multiplier != self.config.noise_multiplier:
             raise InputError("noise_multiplier", optimizer.noise_multiplier, f"{self.config.noise_multiplier}, as configured")
 

@@ -33,14 +33,17 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from dpbo._opacus import load_opacus
 from dpbo.curator.entropy import bernoulli, system_entropy
 from dpbo.errors import InputError
+from dpbo.fingerprint import is_own
 from dpbo.integrations.opacus.rebuilding import PublicCopy
 from dpbo.mechanisms.additive import ROUND_UP, grid_of
 from dpbo.mechanisms.gaussian import NORMALS
 from dpbo.mechanisms.rounding import rounded
+from dpbo.reached import is_own_class
 from dpbo.validation import between, require
 
 LEAST_NORM, MOST_NORM = 1e-15, 1e15
@@ -57,6 +60,8 @@ _SKIPPED = (
     "Take a step on each sample, also on an empty one, and whatever its loss is: how many steps were taken can be read from the weights. "
     "A record's gradient that is not finite counts as zero by itself. After an interrupt, train on with what `released()` gives."
 )
+_OUTSIDE = "Do what follows from public numbers between steps, and what follows from records not at all."
+_HOOKS_OF_ALL = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
 _HALF = (torch.float16, torch.bfloat16)
 
 DPOptimizer: Any = load_opacus("opacus.optimizers").DPOptimizer
@@ -113,6 +118,7 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         super().__init__(optimizer, **settings)
         self._model, self._samples, self._charge = model, samples, charge
+        self._require_plain()
         self._begin_step()
 
     def _begin_step(self) -> None:
@@ -132,6 +138,7 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> float | None:
         """As in Opacus. Gradients without noise, such as that of a parameter that was frozen meanwhile, are thrown away."""
+        self._require_plain()
         noised = {id(parameter) for parameter in self.params}
         if not noised:
             raise InputError("module", "without a parameter to train", "one with parameters that require gradients")
@@ -139,6 +146,14 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
             parameter.grad = None
         done: float | None = super().pre_step(closure)
         return done
+
+    def _require_plain(self) -> None:
+        """Raise InputError for code of the caller's within the step: it could write what is not noised to the parameters."""
+        plain = self.original_optimizer
+        tables = (plain._optimizer_step_pre_hooks, plain._optimizer_step_post_hooks, *_HOOKS_OF_ALL)
+        step = vars(plain).get("step")
+        if self.step_hook or any(tables) or is_own_class(type(plain)) or (step and is_own(getattr(step, "__func__", step))):
+            raise InputError("optimizer", type(plain).__name__, "a library's, without hooks on its step or code of yours in it", _OUTSIDE)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """As in Opacus. Parameters may change here alone."""

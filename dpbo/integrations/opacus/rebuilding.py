@@ -14,27 +14,26 @@ rebuilt:
 - of each noised parameter, the object, its memory, its version counter and its numbers, with
   those that the last step left: `parameter.data.copy_` and NumPy move no counter
 - of each other parameter and buffer the same, with those before training
-- other attributes by identity; numbers and text by value
-- before the steps 1, 2, 4, 8, ... and before a rebuild, also what hangs on attributes (items of
-  containers, attributes of objects, what a function closes over), and the numbers in tensors and
-  arrays, bit by bit: NumPy, and torch's kernel of batch norm, write without moving a counter
+- other attributes, and the hooks of all layers, by identity; numbers and text by value
+- before the steps 1, 2, 4, 8, ... and before a rebuild, also what hangs on attributes (`reached`),
+  what the caller's classes hold and the global variables that their code names, and the numbers in
+  the module's tensors and arrays, bit by bit: NumPy, and torch's kernel of batch norm, write without
+  moving a counter
 
 A layer that mixes the records of a sample is refused where a trial on made-up records shows it.
 
 What a copy would share with the trained module, such as a function that closes over a list, is
 refused unless it cannot change.
 
-Not seen: what code keeps outside the module, such as in a global variable or on a class, and the
-state inside objects of extensions, such as generators.
+Not seen: the state inside objects of extensions, such as generators, and numbers of tensors and
+arrays outside the module that are written without moving a counter.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import copy
 import enum
-import functools
 import logging
 import math
 import types
@@ -49,9 +48,9 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from dpbo._opacus import load_opacus
 from dpbo.errors import InputError
 from dpbo.isolation import isolate_generators
+from dpbo.reached import PLAIN, is_opaque, named, parts
 from dpbo.trained import note_trained, was_trained
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _STATE = ("_parameters", "_buffers", "_modules")
 # Hooks, the mode, and what Opacus writes on the whole module. None of it is copied after training.
 _OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "autograd_grad_sample_hooks"}) - {*_STATE}
@@ -59,7 +58,7 @@ _OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "autograd_grad_sample_hooks"})
 _OF_OPACUS = frozenset({"activations", "max_batch_len", "ft_compute_sample_grad"})
 # Deep copies share these. Cells are looked into with their function.
 _CONSTANT = (
-    *_PLAIN,
+    *PLAIN,
     types.FunctionType,
     types.BuiltinFunctionType,
     types.CellType,
@@ -87,6 +86,7 @@ _OF_STATE_DICTS = (
 )
 _NORMS = "Use nn.GroupNorm or nn.LayerNorm, or keep public running statistics and set this layer to .eval() before and during training."
 _KEPT = f"What a layer keeps of records is not noised: write to no buffer or attribute in a forward pass. {_NORMS}"
+_HOOKS = "A hook may keep records. Put what it does into `forward`."
 _SHARES = "Make a function that closes over other things a method of the layer, or a module."
 _TOKENS = "Leave max_norm out: it shortens the rows of the sample's tokens in each forward pass, without noise."
 # Number of records that a module is tried on before it is trained.
@@ -114,24 +114,38 @@ class PublicCopy:
         self._layers = [*module.named_modules()]
         self._before = {whole: self._traces(whole) for whole in (False, True)}
         self._require_apart()
+        self._hooked: list[tuple[str, nn.Module]] = self._layers
+        self._own_hook: Any = None
+        self._hooks = self._hooks_now()
         self._comparisons = 0
         self.note_step()
 
-    def begin(self, axis: int) -> None:
+    def begin(self, axis: int, wrapper: object) -> None:
         """Call when training may begin. From now on other trainings refuse the module and its layers.
 
         The first forward pass of the module is tried on made-up records beforehand (`_try`).
+        The hooks that are there now are Opacus' own: there were none before.
 
         Args:
             axis: of records, in the inputs.
+            wrapper: Opacus' module around this one, if it is a module.
         """
         note_trained(layer for _, layer in self._layers)
+        self._hooked = [*self._layers, *([("", wrapper)] if isinstance(wrapper, nn.Module) else [])]
+        self._hooks = self._hooks_now()
 
         def before_first_pass(_: nn.Module, args: Any, kwargs: Any) -> None:
             handle.remove()
             self._try((args, kwargs), axis)
 
         handle = self._module.register_forward_pre_hook(before_first_pass, with_kwargs=True)
+        self._own_hook = before_first_pass
+
+    def _hooks_now(self) -> list[list[Any]]:
+        """The hooks that run in passes, but for `begin`'s own: each layer's, the wrapper's, and those of all modules."""
+        tables = [vars(layer) for _, layer in self._hooked]
+        tables.append({name: vars(torch.nn.modules.module)[f"_global{name}"] for name in _RUN_IN_PASSES})
+        return [[hook for name in _RUN_IN_PASSES for hook in table[name].values() if hook is not self._own_hook] for table in tables]
 
     def note_step(self) -> None:
         """Call after each step of the optimizer: noised parameters are now as they should be."""
@@ -147,7 +161,10 @@ class PublicCopy:
         self._comparisons += 1
         whole = whole or self._comparisons & (self._comparisons - 1) == 0
         moved = {place for place, parameter in self._noised.items() if not self._is_as_stepped(place, parameter)}
-        for (name, layer), before, now in zip(self._layers, self._before[whole], self._traces(whole), strict=True):
+        for (name, layer), hooks, hooks_now in zip([*self._hooked, ("", self._module)], self._hooks, self._hooks_now(), strict=True):
+            if not _equal(hooks, hooks_now):
+                raise _refusal(name, layer, "with hooks that make_private did not find", "without hooks", _HOOKS)
+        for (name, layer), before, now in zip(self._all_layers(whole=whole), self._before[whole], self._traces(whole), strict=True):
             same = _equal(before, now) and not any(id(parameter) in moved for parameter in layer._parameters.values())
             if not same or (whole and not all(map(self._has_its_numbers, now))):
                 raise _refusal(name, layer, "changed outside the optimizer's step", "unchanged by forward passes and by your loop", _KEPT)
@@ -155,10 +172,6 @@ class PublicCopy:
     def _is_as_stepped(self, place: int, parameter: nn.Parameter) -> bool:
         """Whether a noised parameter is as the last step left it."""
         return _position(parameter) == self._stepped[place] and _same_numbers(parameter, self._numbers[place])
-
-    def is_model(self, thing: object) -> bool:
-        """Whether this is the module, or Opacus' wrapper of it."""
-        return thing is self._module or getattr(thing, "_module", None) is self._module
 
     def rebuilt(self) -> nn.Module:
         """A new copy of the public copy with the noised parameters' numbers, in evaluation mode.
@@ -175,12 +188,21 @@ class PublicCopy:
 
     def _require_apart(self) -> None:
         """Raise InputError for what the copy would share with the trained module, unless it cannot change."""
-        for (name, layer), trace in zip(self._layers, self._before[True], strict=True):
+        for (name, layer), trace in zip(self._all_layers(whole=True), self._before[True], strict=True):
             for value in trace:
+                if is_opaque(value):
+                    raise _refusal(name, layer, f"with a {type(value).__name__}", "without iterators that hide where they stand", _KEPT)
+                # What classes and modules hold is shared, and is compared alone.
+                if trace is self._before[True][-1] or id(value) in self._copies:
+                    continue
                 function = isinstance(value, (types.FunctionType, types.BuiltinFunctionType))
-                if (function and not _is_constant(value)) or not (id(value) in self._copies or isinstance(value, _CONSTANT)):
+                if (function and not _is_constant(value)) or not isinstance(value, _CONSTANT):
                     what = f"holding a {type(value).__name__} that cannot be copied"
                     raise _refusal(name, layer, what, "a module that can be copied with all it holds", _SHARES)
+
+    def _all_layers(self, *, whole: bool) -> list[tuple[str, nn.Module]]:
+        """The layers that `_traces` has traces of."""
+        return [*self._layers, ("", self._module)] if whole else self._layers
 
     def _try(self, inputs: Any, axis: int) -> None:
         """Call two public copies on made-up records that have the first in common, with the same generators.
@@ -217,30 +239,37 @@ class PublicCopy:
                 raise InputError("module", what, "one that treats each record by itself", _NORMS)
 
     def _traces(self, whole: bool) -> list[list[Any]]:
-        """For each layer, what is compared of it."""
+        """For each layer, what is compared of it; with `whole`, last, what their code refers to."""
         seen = {id(layer) for _, layer in self._layers}
-        traces = list[list[Any]]()
+        traces, code = list[list[Any]](), list[Any]()
         for _, layer in self._layers:
             # Batch norm mixes records in one mode and not in the other.
             trace: list[Any] = [layer.training] if isinstance(layer, _BatchNorm) else []
             for name, value in vars(layer).items():
                 if name not in _OF_EVERY_MODULE and not (layer._parameters and name in _OF_OPACUS):
                     trace.append(name)
-                    self._follow(value, trace, seen, whole or name in _STATE, whole)
+                    self._follow(value, trace, seen, code, whole or name in _STATE, whole)
             traces.append(trace)
+            code.append(type(layer))
+        if whole:
+            traces.append([])
+            # It grows meanwhile.
+            for thing in code:
+                self._follow(thing, traces[-1], seen, code, True, True)
         return traces
 
-    def _follow(self, value: Any, trace: list[Any], seen: set[int], inside: bool, whole: bool) -> None:
-        """Add a value to a trace; with `inside` also its parts, with `whole` also theirs."""
+    def _follow(self, value: Any, trace: list[Any], seen: set[int], code: list[Any], inside: bool, whole: bool) -> None:
+        """Add a value to a trace; with `inside` also its parts, with `whole` also theirs. Of functions, `code` gets what they name."""
         trace.append(value)
-        if type(value) in _PLAIN or id(value) in seen or id(value) in self._noised:
+        if type(value) in PLAIN or id(value) in seen:
             return
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and id(value) not in self._noised:
             trace.extend(_position(value))
         if inside:
             seen.add(id(value))
-            for part in _parts(value):
-                self._follow(part, trace, seen, whole, whole)
+            code.extend(named(value) if isinstance(value, types.FunctionType) else [type(value)])
+            for part in parts(value):
+                self._follow(part, trace, seen, code, whole, whole)
 
     def _has_its_numbers(self, value: Any) -> bool:
         """False for a tensor or an array, not noised, whose numbers differ from those in the copy."""
@@ -257,7 +286,7 @@ def _require_trainable(module: nn.Module) -> None:
         raise InputError("module", type(module).__name__, "one that was not trained before", remedy)
     for name, layer in module.named_modules():
         if any(getattr(layer, hooks) for hooks in _RUN_IN_PASSES):
-            raise _refusal(name, layer, "with hooks", "without hooks", "A hook may keep records. Put what it does into `forward`.")
+            raise _refusal(name, layer, "with hooks", "without hooks", _HOOKS)
         if any(map(nn.parameter.is_lazy, [*layer._parameters.values(), *layer._buffers.values()])):
             raise _refusal(name, layer, "without its shapes", "initialised", "Call the module once on public inputs, such as zeros.")
         if isinstance(layer, _NormBase) and layer.running_mean is not None and layer.training:
@@ -323,18 +352,14 @@ def _made_up(like: torch.Tensor, axis: int, which: int) -> torch.Tensor:
     return kept.to(like.device, like.dtype)
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: Any, around: tuple[Any, ...] = ()) -> bool:
     """Whether neither a value nor what is inside it can change; of a function, what it closes over, and its defaults."""
-    parts: list[Any] = []
-    if isinstance(value, types.FunctionType):
-        cells = [part for cell in value.__closure__ or () for part in _parts(cell)]
-        parts = [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
-    elif isinstance(value, types.BuiltinFunctionType):
-        # a method of an object, such as a list's `append`, leads to the object
-        return isinstance(value.__self__, (types.ModuleType, type, types.NoneType))
-    elif isinstance(value, tuple):
-        parts = [*value]
-    return isinstance(value, _CONSTANT) and all(part is value or _is_constant(part) for part in parts)
+    if any(value is each for each in around):
+        return True
+    if not isinstance(value, _CONSTANT):
+        return False
+    inside = parts(value) if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.CellType, tuple)) else []
+    return all(_is_constant(part, (*around, value)) for part in inside)
 
 
 def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -349,44 +374,11 @@ def _position(tensor: torch.Tensor) -> tuple[int, int]:
     return version, tensor.data_ptr() if tensor.layout is torch.strided else 0
 
 
-def _parts(value: Any) -> Iterable[Any]:
-    """What is inside a value: items, attributes, and what a function closes over."""
-    if isinstance(value, (dict, Mapping)):
-        return [part for item in value.items() for part in item]
-    if isinstance(value, bytearray):
-        return [bytes(value)]
-    if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
-        return [len(value), *value]
-    if isinstance(value, functools.partial):
-        return [value.func, value.args, value.keywords]
-    if isinstance(value, types.MethodType):
-        return [value.__self__]
-    if isinstance(value, types.FunctionType):
-        return value.__closure__ or ()
-    if isinstance(value, types.CellType):
-        with contextlib.suppress(ValueError):
-            return [value.cell_contents]
-        return ()
-    if isinstance(value, (*_CONSTANT, torch.Tensor)):
-        return ()
-    slots = [getattr(value, name) for kind in type(value).__mro__ for name in _slots_of(kind) if hasattr(value, name)]
-    if not hasattr(value, "__dict__"):
-        return slots
-    passed_over = _OF_EVERY_MODULE if isinstance(value, nn.Module) else ()
-    return [*slots, *(part for name, part in vars(value).items() if name not in passed_over)]
-
-
-def _slots_of(kind: type) -> Iterable[str]:
-    slots = vars(kind).get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else slots
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
-
-
 def _equal(before: list[Any], now: list[Any]) -> bool:
     """Whether two traces have the same objects, and equal numbers and text."""
     if len(before) != len(now):
         return False
-    return all(a is b or (type(a) is type(b) and type(a) in _PLAIN and a == b) for a, b in zip(before, now, strict=True))
+    return all(a is b or (type(a) is type(b) and type(a) in PLAIN and a == b) for a, b in zip(before, now, strict=True))
 
 
 def _same_numbers(a: Any, b: Any) -> bool:
