@@ -84,20 +84,6 @@ def test_the_best_run_is_released_and_costs_what_the_plan_says():
     curator.ledger.verify()
 
 
-def test_winners_follow_the_law_of_the_best_of_many_and_chance_decides_between_equal_scores():
-    law = TruncatedNegativeBinomial.of_mean(6.0)
-    found = [best_of(lambda p: (None, p["lr"]), law, seed).score for seed in range(150)]
-    assert scipy.stats.kstest(found, law.generating).pvalue > 1e-6, "of a uniform score: P(best <= x) = f(x)"
-    for other in (TruncatedNegativeBinomial.of_mean(2.0), TruncatedNegativeBinomial.of_mean(18.0)):
-        assert scipy.stats.kstest(found, other.generating).pvalue < 1e-6, "another number of runs would be seen"
-    firsts = 0
-    for seed in range(60):
-        order: list[Any] = []
-        best = best_of(lambda p: (order.append(p["lr"]), 0.5), FixedRuns(2), seed)  # type: ignore[func-returns-value]  # noqa: B023
-        firsts += SPACE.decode(best.x)["lr"] == order[0]
-    assert 12 <= firsts <= 48
-
-
 @pytest.mark.attack("A21")
 def test_the_ledger_holds_one_charge_and_one_value_and_no_trace_of_a_run():
     def failing(parameters):
