@@ -132,9 +132,11 @@ def test_one_cell_changes_no_other_record_of_an_array_or_a_series(kind):
             cells = np.fromiter(public, dtype=object, count=4)
         cells[-1] = hostile
         cells = cells.reshape(np.asarray(public).shape)
-        private = pd.Series(cells, dtype=object) if hasattr(public, "iloc") else cells
-        with contextlib.suppress(OverflowError):
-            private = private.infer_objects() if hasattr(public, "iloc") else private
+        private = cells
+        if isinstance(public, pd.Series):
+            private = pd.Series(cells, dtype=object)
+            with contextlib.suppress(OverflowError):
+                private = private.infer_objects()
         cast, unfit = form.cast({"part": (private,)})
         found = cast["part"][0]
         assert type(found) is type(expected)

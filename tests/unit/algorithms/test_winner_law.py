@@ -26,7 +26,7 @@ def test_winners_follow_the_law_of_the_best_of_many():
 def test_chance_decides_between_equal_scores():
     firsts = 0
     for seed in range(60):
-        order = []
+        order = list[float]()
 
         def noting(parameters, order=order):
             order.append(parameters["lr"])
