@@ -170,7 +170,7 @@ class AsynchronousBO:
         if self._workers > 1 and not self._ordered:
             self.objective.curator.assume("durations-tell-nothing")
         with Pool(executor) as pool:
-            self._submit_lost(pool)
+            self._submit_again(pool, Exception, KeyboardInterrupt)
             self._fill(pool)
             while self._jobs:
                 self._finish_one(pool)
@@ -195,10 +195,10 @@ class AsynchronousBO:
     def _submitted(self, x: torch.Tensor, pool: Pool) -> Future[Handle]:
         return pool.submit(lambda executor: self.objective.submit(x, executor))
 
-    def _submit_lost(self, pool: Pool) -> None:
-        """Submit again the jobs that were lost or interrupted, now or in an earlier `run`, in their order."""
+    def _submit_again(self, pool: Pool, *errors: type[BaseException]) -> None:
+        """Submit the jobs that ended with one of these errors once more, in their order."""
         for job in self._jobs:
-            if job.future.done() and isinstance(job.future.exception(), (*LOST, KeyboardInterrupt)):
+            if job.future.done() and isinstance(job.future.exception(), errors):
                 job.future = self._submitted(job.x, pool)
 
     def _finish_one(self, pool: Pool) -> None:
@@ -211,13 +211,14 @@ class AsynchronousBO:
         except LOST as error:
             wait([each.future for each in self._jobs])  # a broken executor fails all its jobs
             pool.renew(error)
-            self._submit_lost(pool)
+            self._submit_again(pool, *LOST)
             return
         except Exception as error:
-            self._jobs.remove(job)
             allowed = isinstance(error, self._skip) and not isinstance(error, PrivacyError)
-            if not allowed or len(self._skipped) >= self.objective.evaluations:  # else a fit that always fails would never end
+            # A fit that always fails would never end. The job stays for the next `run`: nothing was charged for it.
+            if not allowed or len(self._skipped) >= self.objective.evaluations:
                 raise
+            self._jobs.remove(job)
             self._skipped.append(job.x)
             return
         pool.breaks = 0

@@ -114,6 +114,9 @@ def public_error(error: BaseException) -> BaseException:
     public = (PrivacyError, KeyboardInterrupt)
     if isinstance(error, public) or _OF_FIT in getattr(error, "__notes__", ()):
         return error
+    if (type(error).__module__, type(error).__name__) == ("distributed.scheduler", "KilledWorker"):
+        # By its name, since Dask need not be installed. Its workers died too often with this job.
+        return BrokenExecutor("Dask's workers died while they evaluated it")
     if isinstance(error, LOST):
         error.__cause__ = error.__context__ = None
         return error

@@ -761,6 +761,13 @@ SABOTAGES = (
         test="tests/unit/algorithms/test_hypo.py::test_weights_keep_the_bounds_exactly_and_their_mean_is_one",
     ),
     Sabotage(
+        "a job that an executor refused is forgotten",
+        "algorithms/asynchronous.py",
+        old="self._submit_again(pool, Exception, KeyboardInterrupt)",
+        new="self._jobs.clear()",
+        test="tests/unit/algorithms/test_asynchronous.py::test_after_any_error_of_an_executor_the_next_run_goes_on_with_the_same_points",
+    ),
+    Sabotage(
         "the search looks at raw scores",
         "algorithms/asynchronous.py",
         old="        x = self._propose(X, Y, Yvar,",

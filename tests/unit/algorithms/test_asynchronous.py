@@ -308,6 +308,30 @@ def test_broken_executors_are_replaced_three_times_in_a_row_or_by_hand_and_point
         assert objective.remaining == 12
 
 
+class Refusing(Breaking):
+    """Its k-th job ends with an error of the executor's own."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        self.left -= 1
+        if self.left:
+            return self.inner.submit(fn, *args, **kwargs)
+        future: Future[object] = Future()
+        future.set_exception(OSError("no connection"))
+        return future
+
+
+@pytest.mark.parametrize("k", [1, 2, 6])
+def test_after_any_error_of_an_executor_the_next_run_goes_on_with_the_same_points(k):
+    with ThreadPoolExecutor(3) as threads:
+        whole = search(planned(), threads, workers=3)
+        tried = AsynchronousBO(planned(), SPACE, initial=4, workers=3, propose=quick)
+        with pytest.raises(PrivateFailure, match="The executor raised OSError"):
+            tried.run(Refusing(threads, k))
+        found = tried.run(threads)
+    assert torch.equal(found.X, whole.X)
+    assert torch.equal(found.Y, whole.Y)
+
+
 def test_bad_settings_several_metrics_and_what_is_no_executor_are_refused_and_nothing_is_charged():
     both = PrivateObjective(make(), lambda x, r: torch.stack([r, r], 1), score_range=[(0.0, 1.0)] * 2, evaluations=3)
     with pytest.raises(InputError, match="one metric"):

@@ -8,6 +8,7 @@ from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, Th
 from multiprocessing import get_context
 from typing import Any
 
+import dask
 import loky
 import pytest
 import torch
@@ -15,12 +16,13 @@ from distributed import Client, LocalCluster
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Source
 from dpbo.accounting import RDPFilter
-from dpbo.errors import PrivateFailure
+from dpbo.algorithms import AsynchronousBO
+from dpbo.errors import PrivateFailure, WorkersDied
 from dpbo.mechanisms import NoNoise
 from dpbo.queries import ClippedMean
 from dpbo.queries.sampled import PoissonSampled
 from dpbo.testing import SeededEntropy
-from tests.unit.algorithms.test_asynchronous import search
+from tests.unit.algorithms.test_asynchronous import SPACE, quick, search
 from tests.unit.algorithms.worker_scores import RECORDS, Noting, Patient, load, near, trouble
 
 X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3], [0.5, 0.5]], dtype=torch.float64)
@@ -138,6 +140,27 @@ def test_a_worker_killed_while_it_evaluates_costs_no_charge_and_no_second_noise(
     assert torch.equal(found.X, undisturbed.X)
     assert torch.equal(found.Y, undisturbed.Y), "every value has its first and only noise"
     _no_worker_can_draw(score)
+
+
+@pytest.mark.deep
+@pytest.mark.attack("A17")
+def test_a_job_that_dask_gave_up_loses_no_point_and_no_charge(tmp_path):
+    """Dask raises KilledWorker once as many workers died of a job as it allows."""
+    with ThreadPoolExecutor(2) as threads:
+        undisturbed = search(planned(near), threads, workers=2)
+    objective = planned(Noting(tmp_path, kill=True))
+    tried = AsynchronousBO(objective, SPACE, initial=4, workers=2, propose=quick)
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        LocalCluster(1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as connected,
+        connected.get_executor(pure=False) as executor,
+    ):
+        with pytest.raises(WorkersDied, match=r"A worker process died.* Nothing was charged"):
+            tried.run(executor)
+        found = tried.run(executor)
+    assert torch.equal(found.X, undisturbed.X)
+    assert torch.equal(found.Y, undisturbed.Y)
 
 
 def _no_worker_can_draw(score):
