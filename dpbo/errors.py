@@ -186,19 +186,24 @@ class RanksError(PrivacyError):
 
 
 class RanksDisagree(RanksError):
-    """Ranks requested different steps. Nothing was evaluated, charged or drawn, and all may continue.
+    """Ranks requested different steps, or have other code, numbers or models to evaluate.
+
+    Nothing was evaluated, charged or drawn, and all may continue.
 
     Attributes:
         requested: what each rank requested.
-        differing: ranks that differ from rank 0, perhaps in a public number only.
+        differing: ranks that differ from rank 0, perhaps in code, a public number or a model only.
     """
 
     def __init__(self, requested: Sequence[str], differing: Sequence[int]) -> None:
         self.requested, self.differing = tuple(requested), tuple(differing)
-        others = [f"rank {r} to {'do so with other public numbers' if requested[r] == requested[0] else requested[r]}" for r in differing]
+        others = [
+            f"rank {r} to {'do so with other code, numbers or models' if requested[r] == requested[0] else requested[r]}" for r in differing
+        ]
         super().__init__(
             f"ranks requested different steps: rank 0 to {requested[0]}; {', '.join(others)}. Nothing was charged. Every rank must run the "
-            "same code with the same settings, seeds and versions, on machines of one kind."
+            "same code with the same settings, seeds, models and versions, on machines of one kind. A score takes its device from "
+            "the records."
         )
 
 

@@ -28,7 +28,7 @@ import pickle
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -49,6 +49,21 @@ def fingerprint(value: Any, *, detail: Detail = "names", key: bytes = b"", size:
         size: bytes of the digest, at most 32.
     """
     return _Walk(detail, key).digest(value)[:size]
+
+
+class Reached:
+    """A value that counts, in a fingerprint, with everything lasting that its code refers to.
+
+    Besides "references" these are torch modules, by their parameters, buffers and mode, and
+    attributes of the caller's own objects. Ranks compare by it what they evaluate.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def fingerprint_parts(self) -> tuple[bytes]:
+        """The digest, computed when it is asked for."""
+        return (_Walk("references", b"", modules=True).digest(self._value),)
 
 
 def describe_space(distributions: Mapping[str, Any]) -> dict[str, str]:
@@ -115,8 +130,8 @@ def _code_digest(value: Any) -> str:
 class _Walk:
     """A tree of digests: every value's is a hash of its kind, its own bytes and the digests of its parts."""
 
-    def __init__(self, detail: Detail, key: bytes) -> None:
-        self.detail, self.key = detail, key
+    def __init__(self, detail: Detail, key: bytes, *, modules: bool = False) -> None:
+        self.detail, self.key, self.modules = detail, key, modules
         self.functions: dict[Any, bytes | None] = {}  # functions and classes met so far; None while one is being looked at
 
     def join(self, kind: str, *parts: Any, raw: bytes = b"") -> bytes:
@@ -183,7 +198,14 @@ class _Walk:
             return self.object(value, raw=b"".join(sorted(map(self.digest, value))))
         if self.detail == "content":
             return self.object(value, raw=_pickled(value))
+        if self.modules and isinstance(value, torch.nn.Module):
+            return self.object(value, value.state_dict(), value.training)
+        if self.modules and is_own(type(value)):
+            return self.object(value, {name: part for name, part in getattr(value, "__dict__", {}).items() if self.lasts(part)})
         return self.object(value, raw=_name(value) if callable(value) else b"")
+
+    def lasts(self, value: Any) -> bool:
+        return _lasts(value) or (self.modules and (isinstance(value, torch.nn.Module) or is_own(type(value))))
 
     def remembered(self, value: Any) -> bytes:
         """The digest of a function or class, computed once; within itself it counts by its name."""
@@ -201,7 +223,7 @@ class _Walk:
             return self.join("class", {name: part for name, part in vars(value).items() if isinstance(part, types.FunctionType)})
         name = b"" if self.detail == "references" else _name(value)
         code = self.code(value.__code__, value.__doc__)
-        used = [] if self.detail == "code" else [*_used(value, everything=self.detail == "content")]
+        used = [] if self.detail == "code" else [*_used(value, None if self.detail == "content" else self.lasts)]
         return self.join("function", code, value.__defaults__, value.__kwdefaults__, used, raw=name)
 
     def code(self, code: types.CodeType, doc: str | None = None) -> bytes:
@@ -210,14 +232,14 @@ class _Walk:
         return self.join("code", code.co_names, constants, raw=code.co_code)
 
 
-def _used(function: types.FunctionType, *, everything: bool) -> Iterator[tuple[str, Any]]:
+def _used(function: types.FunctionType, lasts: Callable[[Any], bool] | None) -> Iterator[tuple[str, Any]]:
     """What a function's code refers to outside itself.
 
-    With `everything`, what it closes over; else also globals, but only what lasts and the code does not set.
+    Without `lasts`, what it closes over; else also globals, but only what lasts and the code does not set.
     """
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     names = set(cells)
-    if not everything:
+    if lasts is not None:
         codes = [*_nested(function.__code__)]
         names |= {name for code in codes for name in code.co_names}
         names -= {line.argval for code in codes for line in dis.get_instructions(code) if line.opname in ("STORE_DEREF", "STORE_GLOBAL")}
@@ -226,7 +248,7 @@ def _used(function: types.FunctionType, *, everything: bool) -> Iterator[tuple[s
             value = cells[name].cell_contents if name in cells else function.__globals__.get(name)
         except ValueError:  # not assigned yet
             continue
-        if everything or _lasts(value):
+        if lasts is None or lasts(value):
             yield name, value
 
 

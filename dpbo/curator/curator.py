@@ -44,6 +44,7 @@ from dpbo.curator.records import PrivateView, count_records, map_leaves
 from dpbo.curator.reporting import BudgetUse, compose_statement
 from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
 from dpbo.events import Event, RolesEvent, SelectionEvent
+from dpbo.fingerprint import Reached
 from dpbo.hidden_run import note_drawn
 from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
@@ -307,7 +308,8 @@ class Curator(Opaque):
             self._mutated |= isinstance(outcome, Failure) and outcome.kind == "mutated"  # here, even if another rank's failure is told
             return outcome
 
-        return self._accept(query, details, self._ranks.reduce(f"evaluate {type(query).__name__}", (query, details), answer))
+        question = query, details, Reached(query)
+        return self._accept(query, details, self._ranks.reduce(f"evaluate {type(query).__name__}", question, answer))
 
     def submit(self, query: Query, executor: Executor, **details: Any) -> Future[Handle]:
         """`evaluate` on any executor: a future of a handle. Not on several ranks, which are the workers there.

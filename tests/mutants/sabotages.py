@@ -571,6 +571,13 @@ SABOTAGES = (
         test="tests/unit/curator/test_curator.py::test_a_forked_process_cannot_release",
     ),
     Sabotage(
+        "ranks evaluate different models",
+        "curator/curator.py",
+        old="question = query, details, Reached(query)",
+        new="question = query, details",
+        test="tests/slow/ranks/test_failures.py::test_ranks_with_other_code_globals_or_models_are_refused_before_anything_is_charged",
+    ),
+    Sabotage(
         "a unit's rows on two ranks pass",
         "curator/distributed.py",
         old="        return any(row[0] for row in self.all_gather(bytes([repeated])))",

@@ -201,6 +201,37 @@ def other_questions(ranks, folder):
     return [*met, [record.kind for record in curator.ledger.records()].count("charge"), objective.remaining]
 
 
+class Scorer:
+    """A score that is an object of the caller's own, with a number or a model in it."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def __call__(self, _, records):
+        return records[:, 0]
+
+
+def other_models(ranks, folder):
+    """Rank 1 has another number, table, model, default or line of code; then a device of its own alone."""
+    curator, other = opened(ranks, dataset="d", ledger=str(folder / "l.db")), ranks.rank == 1
+    shift, table = 0.5 + other, torch.full((3,), float(other))
+    torch.manual_seed(int(other))
+    model = torch.nn.Linear(D, 1)
+    scores: dict[str, Any] = {
+        "number": lambda _, r: r[:, 0] * shift,
+        "table": lambda _, r: r[:, 0] * table[0],
+        "model": lambda _, r: model(r.to(torch.float32))[:, 0],
+        "default": lambda _, r, by=shift: r[:, 0] * by,
+        "code": (lambda _, r: r[:, 1]) if other else (lambda _, r: r[:, 0]),
+        "attribute": Scorer(shift),
+        "model of an object": Scorer(model),
+    }
+    met = [[kind, *met_by(lambda: curator.evaluate(ClippedMean(score, score_range=(0.0, 1.0))))] for kind, score in scores.items()]  # noqa: B023
+    same = Scorer(torch.device("meta" if other else "cpu"))
+    alike = met_by(lambda: curator.evaluate(ClippedMean(same, score_range=(0.0, 1.0))))
+    return [*met, alike, [record.kind for record in curator.ledger.records()].count("charge")]
+
+
 def other_terms(ranks, folder):
     return opened(ranks, budget=Budget.gdp(1.0 + (ranks.rank == 2)), dataset="d", ledger=str(folder / "l.db"))
 
@@ -383,6 +414,7 @@ JOBS: dict[str, tuple[int, Any]] = {
     "written in another way": (2, written_in_another_way),
     "resumed with others": (3, resumed_with_others),
     "other questions": (SIZE, other_questions),
+    "other models": (2, other_models),
     "other terms": (SIZE, other_terms),
     "refused by one": (SIZE, refused_by_one),
     "fail in two ways": (2, fail_in_two_ways),

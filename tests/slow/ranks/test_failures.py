@@ -86,10 +86,23 @@ def test_ranks_that_ask_for_different_things_are_refused_and_may_go_on(met):
     for rank in met("other questions").values():
         point, alone, step, noise, charges, left = rank["value"]
         assert [point[0], alone, step[0], noise[0]] == ["RanksDisagree", None, "RanksDisagree", "RanksDisagree"]
-        assert "rank 3 to do so with other public numbers" in point[1]
+        assert "rank 3 to do so with other code, numbers or models" in point[1]
         assert "rank 3 to evaluate ClippedMean" in step[1]
         assert "rank 1" in noise[1]
         assert (charges, left) == (1, 2), "only what all asked for was charged"
+
+
+@pytest.mark.attack("A35")
+def test_ranks_with_other_code_globals_or_models_are_refused_before_anything_is_charged(met):
+    """They were accepted: the sum was of scores by two models, which no statement says."""
+    for rank in met("other models").values():
+        *others, alike, charges = rank["value"]
+        for kind, error in others:
+            assert error is not None, kind
+            assert error[0] == "RanksDisagree", kind
+            assert "rank 1 to do so with other code, numbers or models" in error[1], kind
+        assert alike == [None]
+        assert charges == 0
 
 
 @pytest.mark.deep
