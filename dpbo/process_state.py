@@ -71,6 +71,8 @@ _ABSENT = object()
 _CONTAINERS = (list, dict, collections.deque)
 # Of these, attributes are put back as of the caller's own objects.
 _ATTRIBUTES = (types.SimpleNamespace, argparse.Namespace, torch.Tensor)
+# What the import system binds in a module. From a loader of pytest's all tests are reached.
+_OF_IMPORTS = frozenset({"__loader__", "__spec__", "__builtins__"})
 # The longest container of the caller's that is searched for instances and generators.
 _LONGEST = 1000
 # `isolate_generators` seeds these.
@@ -319,7 +321,8 @@ def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[tuple[Any
             seen[id(holder)] = holder
             held = _names(holder)
             bound.update(id(value) for value in held.values() if _moves(value))
-            waiting.extend((str(each) if whole else name, True, value) for each, value in held.items())
+            within = ((each, value) for each, value in held.items() if each not in _OF_IMPORTS)
+            waiting.extend((str(each) if whole else name, True, value) for each, value in within)
             yield holder, whole
         kind = type(thing)
         if kind.__module__.startswith("dpbo.") and not dataclasses.is_dataclass(kind):
