@@ -10,9 +10,9 @@ fingerprints of the records and of what else the plan was given. They are privat
 and a plan is taken to go on with what it began with. Plans of a ledger in memory are compared
 within this process.
 
-Beside a file it also holds the number and hash of the newest record. A ledger that lacks that
-record is an older copy: what was charged since is not in it, so it is refused (`LedgerRolledBack`).
-An older copy of both files is not noticed: keep them apart.
+It also holds the number and hash of the newest record that its operator saw. A ledger that lacks
+that record is an older copy: what was charged since is not in it, so it is refused
+(`LedgerRolledBack`). An older copy of both is not noticed: keep them apart.
 
 Plans are read, compared and written while no other process can write to the ledger. The newest record
 takes its place in the file's first line once it is durable.
@@ -107,7 +107,7 @@ def kept_head(storage: Storage) -> tuple[int, str] | None:
 
     Raises LedgerUnavailable where the file of fingerprints cannot be read.
     """
-    if storage.file is None or (file := file_of(storage)) is None:
+    if (file := file_of(storage)) is None:
         return None
     if file.exists() and not os.access(file, os.R_OK):
         _LOG.warning("%s: only its owner can tell whether the ledger is an older copy", file.name)
@@ -133,14 +133,16 @@ def keep_head(storage: Storage, seq: int, hash: str) -> None:
     """Keep a durable record as the newest one, unless a newer one is kept. It takes its place in the
     file, so that nobody waits. What fails is logged: the record itself is safe."""
     file = file_of(storage)
-    if storage.file is None or file is None:
+    if file is None or not storage.keeps_head:
         return
     try:
+        file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         with _opened(file) as held:
             known = _HEAD.match(os.pread(held, _WIDTH, 0).decode())
             if known is None or known[1] is None or int(known[1]) < seq:
                 os.pwrite(held, _head_line((seq, hash)), 0)
     except (OSError, ValueError):
+        storage.keeps_head = False
         _LOG.warning("%s: cannot be written, so an older copy of the ledger would not be noticed", file.name)
 
 
@@ -160,8 +162,8 @@ def _changed(ledger: Ledger) -> Iterator[dict[str, Any]]:
         yield kept
         if json.dumps(kept) == before:
             return
-        if ledger.storage.file is not None:
-            kept["head"] = newest.seq, newest.hash  # what others kept in the file that is replaced is no newer
+        # What others kept in the file that is replaced is no newer.
+        kept["head"] = newest.seq, newest.hash
         try:
             _write(file, kept)
         except (LedgerUnavailable, OSError):

@@ -74,6 +74,7 @@ class Storage:
     Attributes:
         persistent: whether the records outlive this process.
         written: number of transactions of `writing`.
+        keeps_head: whether the newest record can be kept beside the fingerprints.
         file: SQLite's file, by its whole path; None where it is not named as a path.
         identity: the same text for the same place alone, without a password; in memory, of this object.
 
@@ -94,6 +95,7 @@ class Storage:
         self.file = _file_of(self._engine.url)
         self._left: tuple[int, ...] | None = None  # the file as the last transaction left it
         self.written = 0
+        self.keeps_head = True
         self._closing = weakref.finalize(self, _dispose, self._engine, self._home)
         self._committing = False  # whether the transaction under way was sent its commit, which may go unanswered
         self.identity = self._identity()

@@ -1338,6 +1338,13 @@ SABOTAGES = (
         test="tests/attacks/test_roles.py::test_a_session_and_an_engine_know_the_records_of_other_budgets",
     ),
     Sabotage(
+        "an older dump of a server is continued",
+        "curator/plan_fingerprints.py",
+        old="    if (file := file_of(storage)) is None:\n",
+        new="    if storage.file is None or (file := file_of(storage)) is None:\n",
+        test="tests/slow/ledger/test_places.py::test_a_server_that_was_restored_from_an_older_dump_is_refused_where_it_was_used",
+    ),
+    Sabotage(
         "plans are written without the ledger's lock",
         "curator/plan_fingerprints.py",
         old="    with ledger.alone() as newest:\n        kept",

@@ -8,7 +8,8 @@ import torch
 
 from dpbo import Curator, PrivateObjective
 from dpbo.curator.ledger import Ledger
-from dpbo.errors import InputError, PlanChanged
+from dpbo.curator.plan_fingerprints import file_of
+from dpbo.errors import InputError, LedgerRolledBack, LedgerUnavailable, PlanChanged
 from dpbo.testing.ledger_contract import BIRTH
 from tests.attacks.test_holes_search import TERMS
 
@@ -80,3 +81,65 @@ def test_each_role_finds_the_same_ledger_or_none(server):
     server.ask("CREATE SCHEMA dpbo")
     with pytest.raises(InputError, match="schema 'dpbo' for this role"):
         Ledger(url("dpbo"), BIRTH)
+
+
+@pytest.mark.attack("A22")
+def test_a_server_that_was_restored_from_an_older_dump_is_refused_where_it_was_used(server, tmp_path, monkeypatch):
+    """What was charged since the dump was forgotten without a word, and its budget spent again."""
+    url = server.schema()
+    first = objective(url)
+    schema = first.curator.ledger.storage.identity.split()[-1]
+    first(torch.full((1, 2), 0.25, dtype=torch.float64))
+    dumped = first.curator.ledger.head().seq
+    first(torch.full((1, 2), 0.5, dtype=torch.float64))
+    server.ask(f"DELETE FROM {schema}.dpbo_ledger WHERE seq > {dumped}")
+    with pytest.raises(LedgerRolledBack, match=r"lacks record .* an older copy"):
+        objective(url)
+    with pytest.raises(LedgerRolledBack):
+        Ledger.open(url)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
+    assert objective(url).remaining == 2, "a machine that saw none of it cannot know"
+
+
+def _truncated(file):
+    file.write_bytes(file.read_bytes()[:40])
+
+
+def _folder(file):
+    file.unlink()
+    file.mkdir()
+
+
+def _link(file):
+    file.rename(file.with_name("elsewhere"))
+    file.symlink_to(file.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "goes_on"),
+    [
+        pytest.param(lambda file: file.unlink(), True, id="deleted"),
+        pytest.param(lambda file: file.write_text(""), False, id="emptied"),
+        pytest.param(_truncated, False, id="truncated"),
+        pytest.param(lambda file: file.write_bytes(bytes(range(256))), False, id="overwritten"),
+        pytest.param(_folder, False, id="a folder"),
+        pytest.param(_link, True, id="a link to itself elsewhere"),
+    ],
+)
+@pytest.mark.parametrize("place", ["file", "server"])
+@pytest.mark.attack("A16", "A22")
+def test_whatever_becomes_of_the_fingerprints_nothing_is_charged_twice(request, tmp_path, monkeypatch, place, spoil, goes_on):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    url = str(tmp_path / "l.db") if place == "file" else request.getfixturevalue("server").schema()
+    first, x = objective(url), torch.full((1, 2), 0.5, dtype=torch.float64)
+    first(x)
+    spoil(file_of(first.curator.ledger.storage))
+    if goes_on:
+        assert objective(url).remaining == 2
+    else:
+        with pytest.raises(LedgerUnavailable, match=r"Nothing was charged\. Put it back, or delete it"):
+            objective(url)
+    first(x)
+    assert first.remaining == 1, "the process that has the ledger open goes on"
+    charged = [slot["handle"] for record in first.curator.ledger.records() if record.kind == "charge" for slot in record.body["slots"]]
+    assert len(charged) == len(set(charged)) == 2
