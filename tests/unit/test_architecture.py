@@ -5,6 +5,7 @@ import functools
 import importlib
 import pathlib
 import pkgutil
+import re
 from typing import Any
 
 import dpbo
@@ -123,6 +124,12 @@ def test_entropy_comes_from_one_place_and_noise_is_shaped_in_mechanisms_alone():
     assert _users(*generators) == {"curator/entropy.py"} | public
     computing = {"accounting/gdp.py", "accounting/dominating_pairs.py", "accounting/event_costs.py", "testing/auditing.py"}
     assert _users("ndtri", "erfinv") <= {"mechanisms/gaussian.py", *computing}
+
+
+def test_no_clock_that_can_be_set_is_read():
+    """A jump of the system's time can end no wait, lose no charge and open no ledger anew."""
+    clock = re.compile(r"\b(time\.(time|time_ns|localtime|gmtime|ctime|strftime)|(datetime|date)\.(now|utcnow|today))\(")
+    assert [path for path in FILES if clock.search(path.read_text())] == []
 
 
 def _all_subclasses(cls):

@@ -232,6 +232,44 @@ def other_models(ranks, folder):
     return [*met, alike, [record.kind for record in curator.ledger.records()].count("charge")]
 
 
+def lies(ranks, folder):
+    """Rank 1 sends false sums, asks for a release that nobody else asks for, repeats an earlier message and hides an error.
+
+    After each lie all ranks release another question.
+    """
+    curator, liar = opened(ranks, dataset="d", ledger=str(folder / "l.db")), ranks.rank == 1
+    mechanism, honest = GaussianMechanism(20.0), dict[str, Any](vars(Ranks))
+    rows_sent = list[bytes]()
+
+    def released(score=None):
+        return curator.release(ClippedMean(score or (lambda _, r: r[:, 0]), score_range=(0.0, 1.0)), mechanism).value.tolist()
+
+    def ten_times(self, numbers):
+        return honest["reduce_tensor"](self, numbers * 10 if self.rank == 1 and numbers.numel() else numbers)
+
+    def repeated(self, row):
+        rows_sent.append(row)
+        first = next(sent for sent in rows_sent if len(sent) == len(row))
+        return honest["all_gather"](self, first if self.rank == 1 and len(row) > 1 else row)
+
+    def hidden(self, row):
+        return honest["all_gather"](self, bytes([0]) if self.rank == 1 and len(row) == 1 else row)
+
+    told = []
+    for method, lie in (("reduce_tensor", ten_times), ("all_gather", repeated), ("all_gather", hidden)):
+        setattr(Ranks, method, lie)
+        told += met_by(released)
+        setattr(Ranks, method, honest[method])
+        told.append(met_by(released)[0])
+    told += met_by(lambda: released() if liar else curator.evaluate(_mean()))
+    last = released()
+    records = curator.ledger.records()
+    charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]
+    stored = [value["handle"] for record in records if record.kind == "value" for value in record.body["values"]]
+    curator.ledger.verify()
+    return [told, last, charged, stored]
+
+
 def other_terms(ranks, folder):
     return opened(ranks, budget=Budget.gdp(1.0 + (ranks.rank == 2)), dataset="d", ledger=str(folder / "l.db"))
 
@@ -415,6 +453,7 @@ JOBS: dict[str, tuple[int, Any]] = {
     "resumed with others": (3, resumed_with_others),
     "other questions": (SIZE, other_questions),
     "other models": (2, other_models),
+    "lies": (2, lies),
     "other terms": (SIZE, other_terms),
     "refused by one": (SIZE, refused_by_one),
     "fail in two ways": (2, fail_in_two_ways),

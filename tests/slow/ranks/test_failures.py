@@ -105,6 +105,24 @@ def test_ranks_with_other_code_globals_or_models_are_refused_before_anything_is_
         assert charges == 0
 
 
+@pytest.mark.attack("A16", "A17")
+def test_a_rank_that_lies_causes_no_second_noise_and_no_release_without_a_charge(ran, met):
+    """What it sends of its own records is believed. All else is compared before anything is charged."""
+    told = [rank["value"] for rank in met("lies").values()]
+    assert len(told) == 2
+    assert told[0][1:] == told[1][1:], "the same value and ledger on both"
+    charged, stored = told[0][2:]
+    assert len(charged) == len(set(charged))
+    assert charged == stored
+    drawn = [line.split() for line in (ran("lies") / "draws").read_text().splitlines()]
+    assert {rank for rank, _ in drawn} == {"0"}
+    assert [handle for _, handle in drawn] == charged, "one draw a charge"
+    for steps in (each[0] for each in told):
+        false_sum, after, repeated, goes_on, hidden, again, alone = steps
+        assert [false_sum, after, goes_on, hidden, again] == [None] * 5
+        assert [repeated[0], alone[0]] == ["RanksDisagree"] * 2
+
+
 @pytest.mark.deep
 def test_an_argument_refused_on_one_rank_keeps_the_others_in_step(met):
     told = met("refused before it is asked")
