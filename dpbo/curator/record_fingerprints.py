@@ -42,6 +42,8 @@ from dpbo.validation import warn
 Digests = NDArray[np.uint64]
 MOST_ROWS, _CHUNK_WORDS, _TABLES = 1 << 16, 1 << 21, 64
 _SUMS = 4  # of 64 bits each, in the digest of a table
+# So many values in the first rows of a column, not sorted, are no code and no row number.
+_FEW, _LOOKED_AT = 16, 256
 _READ_TWICE = 16  # samples of a Dataset, to see whether it gives the same ones again
 _CELLS = (str, bytes, numbers.Number, datetime.date, datetime.time, datetime.timedelta, tuple, list, Mapping, np.ndarray, torch.Tensor)
 _RECORD = PrivacyUnit("record")
@@ -136,12 +138,14 @@ class Sketch:
         repeated: share of these that occur more than once. By Good and Turing it estimates the share of other people's rows that equal one
             of these by chance: 0 for measurements, large where a row has only a few words or bits.
         whole: digest of all rows in their order.
+        columns: digests of single columns in their order, but for those of few values and sorted ones, in which other people agree, too.
     """
 
     rows: Digests = field(repr=False)
     count: int = field(repr=False)
     repeated: float = field(repr=False)
     whole: bytes = field(repr=False)
+    columns: frozenset[int] = field(repr=False)
 
     @classmethod
     def of(cls, rows: Rows | None) -> Sketch | None:
@@ -152,12 +156,17 @@ class Sketch:
         if rows.count > MOST_ROWS:
             drawn = np.random.default_rng(list(_key)).choice(rows.count, MOST_ROWS, replace=False)
             positions = torch.from_numpy(np.sort(drawn))
-        found = row_digests(rows, _key, positions)
+        columns = _Columns()
+        found = row_digests(rows, _key, positions, columns)
         if found is None or not len(found):
             return None
         distinct, counts = np.unique(found, return_counts=True)
         whole = hashlib.sha256(found.tobytes() + str(rows.count).encode()).digest()
-        return cls(distinct, len(found), 1.0 - float((counts == 1).sum()) / len(found), whole)
+        return cls(distinct, len(found), 1.0 - float((counts == 1).sum()) / len(found), whole, columns.telling())
+
+    def is_of_people_of(self, other: Sketch) -> bool:
+        """Whether the tables have rows in common, or a column: the same people with another label, or other columns."""
+        return self.shares_rows_with(other) or not self.columns.isdisjoint(other.columns)
 
     def shares_rows_with(self, other: Sketch) -> bool:
         """Whether the tables have more rows in common than chance explains: three standard deviations beyond its mean."""
@@ -174,6 +183,31 @@ class Sketch:
 
     def _shared(self, other: Sketch) -> int:
         return int(np.isin(other.rows, self.rows, assume_unique=True).sum())
+
+
+class _Columns:
+    """Digests of a table's columns of 32-bit words, of which blocks of rows come one after the other:
+    sums of the words with a secret key a row, modulo 2^64."""
+
+    def __init__(self) -> None:
+        self._keys = np.frombuffer(hashlib.shake_128(b"columns" + _key).digest(8 * MOST_ROWS), dtype="<u8")
+        self._sums: Any = np.uint64(0)
+        self._first: Digests | None = None
+
+    def add(self, words: Digests) -> None:
+        own, self._keys = np.split(self._keys, [len(words)])
+        self._sums = self._sums + own @ words
+        if self._first is None:
+            self._first = words[:_LOOKED_AT].astype(np.int64)
+
+    def telling(self) -> frozenset[int]:
+        """Of the columns that no other people share by chance: not of those with few values, nor of sorted ones."""
+        if self._first is None:
+            return frozenset()
+        steps = np.diff(self._first, axis=0)
+        mixed = (steps > 0).any(axis=0) & (steps < 0).any(axis=0)
+        many = (np.diff(np.sort(self._first, axis=0), axis=0) != 0).sum(axis=0) >= _FEW
+        return frozenset(self._sums[mixed & many].tolist())
 
 
 _protected: collections.deque[tuple[Sketch, str]] = collections.deque(maxlen=_TABLES)  # each with the budget that pays for it
@@ -195,7 +229,7 @@ def is_protected(sketch: Sketch | None, *, but_for: str = "") -> bool:
     """Whether a budget of this process, other than `but_for`, protects some of these records."""
     with _lock:
         known = [table for table, budget in _protected if budget != but_for]
-    return sketch is not None and any(table.shares_rows_with(sketch) for table in known)
+    return sketch is not None and any(table.is_of_people_of(sketch) for table in known)
 
 
 def note_trained(records: Any) -> None:
@@ -294,8 +328,11 @@ def _mixed(numbers: Digests) -> Digests:
     return numbers ^ (numbers >> np.uint64(31))
 
 
-def row_digests(view: Rows, key: bytes, positions: torch.Tensor | None = None) -> Digests | None:
-    """A fingerprint for each row, or those at these positions; None where single records cannot be read."""
+def row_digests(view: Rows, key: bytes, positions: torch.Tensor | None = None, columns: _Columns | None = None) -> Digests | None:
+    """A fingerprint for each row, or those at these positions; None where single records cannot be read.
+
+    `columns` is given the same words.
+    """
     places = torch.arange(view.count) if positions is None else positions
     found = [np.empty(0, np.uint64)]
     try:
@@ -306,6 +343,8 @@ def row_digests(view: Rows, key: bytes, positions: torch.Tensor | None = None) -
         for chunk in torch.split(places, max(_CHUNK_WORDS // max(wide, 1), 1)):
             if len(chunk):
                 words = np.hstack([_words(part, len(chunk), key) for part in leaves(view.take(chunk))])
+                if columns is not None:
+                    columns.add(words)
                 sums = words @ keys[1:] + keys[0]  # modulo 2^64
                 found.append((sums[:, 0] & np.uint64(0xFFFFFFFF00000000)) | (sums[:, 1] >> np.uint64(32)))
     except Exception:  # its text may hold records

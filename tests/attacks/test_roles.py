@@ -1,5 +1,6 @@
 """A record in two roles, or under two budgets, that paid once: each attack won once."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,53 @@ def test_a_second_budget_over_the_same_training_records_is_refused(once):
     with pytest.warns(RepeatedRecordsWarning, match="larger than either statement says"):
         Curator((X, Y), **TERMS).release(ClippedMean(lambda _, r: r[1], score_range=(0, 1)), GaussianMechanism(20.0))
     assert holds_protected((X[:1].numpy(), Y[:1].numpy()))
+
+
+SAME_PEOPLE = [
+    pytest.param(lambda X, Y: (X, 1 - Y), id="another label"),
+    pytest.param(lambda X, Y: (Y, X), id="the label first"),
+    pytest.param(lambda X, Y: X, id="without a label"),
+    pytest.param(lambda X, Y: (X[:, :3], Y), id="without a column"),
+    pytest.param(lambda X, Y: (X[:, [2, 0, 3, 1]], Y), id="columns in another order"),
+    pytest.param(lambda X, Y: (torch.cat([X * 2.0, X[:, :1]], dim=1), Y), id="one column as it was"),
+    pytest.param(lambda X, Y: (X.numpy(), Y.numpy()), id="arrays"),
+]
+OTHER_PEOPLE = [
+    pytest.param(lambda X, Y: (people(41)[0], Y), id="the same labels"),
+    pytest.param(lambda X, Y: (X.sort(dim=0).values, Y), id="sorted columns"),
+    pytest.param(lambda X, Y: people(42), id="everything new"),
+]
+
+
+def _first(_, records):
+    part = records[0] if isinstance(records, tuple) else records
+    return part.reshape(len(part), -1)[:, 0]
+
+
+def _released(records):
+    Curator(records, **TERMS).release(ClippedMean(_first, score_range=(0, 1)), GaussianMechanism(20.0))
+
+
+@pytest.mark.parametrize("changed", SAME_PEOPLE)
+def test_a_second_budget_over_the_same_people_is_noticed_by_a_column(changed):
+    """Rows were compared as a whole, so that with another label they were other people's."""
+    X, Y = people(40)
+    _released((X, Y))
+    with pytest.warns(RepeatedRecordsWarning, match="larger than either statement says"):
+        _released(changed(X, Y))
+
+
+@pytest.mark.parametrize("changed", OTHER_PEOPLE)
+def test_other_people_with_like_columns_are_not_taken_for_the_same(changed):
+    X, Y = people(40)
+    numbered = torch.cat([X, torch.arange(200.0)[:, None]], dim=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RepeatedRecordsWarning)
+        _released((numbered, Y))
+    X, Y = changed(X, Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RepeatedRecordsWarning)
+        _released((torch.cat([X, torch.arange(200.0)[:, None]], dim=1), Y))
 
 
 def test_records_of_both_roles_are_refused_before_there_is_a_ledger(once, tmp_path):

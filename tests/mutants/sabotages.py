@@ -1387,6 +1387,13 @@ SABOTAGES = (
         test="tests/attacks/test_holes_fingerprints.py::test_a_table_in_another_order_does_not_answer_a_record_again",
     ),
     Sabotage(
+        "the same people with another label are others",
+        "curator/record_fingerprints.py",
+        old="return self.shares_rows_with(other) or not self.columns.isdisjoint(other.columns)",
+        new="return self.shares_rows_with(other)",
+        test="tests/attacks/test_roles.py::test_a_second_budget_over_the_same_people_is_noticed_by_a_column",
+    ),
+    Sabotage(
         "a failure probability may be negative",
         "curator/record_forms.py",
         old="type(value) in (int, float) and 0 <= value <= 1",
