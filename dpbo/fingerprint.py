@@ -199,7 +199,8 @@ class _Walk:
         if self.detail == "content":
             return self.object(value, raw=_pickled(value))
         if self.modules and isinstance(value, torch.nn.Module):
-            return self.object(value, value.state_dict(), value.training)
+            settings = [vars(layer)[name] for layer in value.modules() for name in sorted(vars(layer)) if _lasts(vars(layer)[name])]
+            return self.object(value, value.state_dict(), [*value.buffers()], settings, raw=repr(value).encode())
         if self.modules and is_own(type(value)):
             return self.object(value, {name: part for name, part in getattr(value, "__dict__", {}).items() if self.lasts(part)})
         return self.object(value, raw=_name(value) if callable(value) else b"")

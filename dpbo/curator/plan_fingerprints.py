@@ -139,7 +139,7 @@ def keep_head(storage: Storage, seq: int, hash: str) -> None:
         file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         with _opened(file) as held:
             known = _HEAD.match(os.pread(held, _WIDTH, 0).decode())
-            if known is None or known[1] is None or int(known[1]) < seq:
+            if known is not None and (known[1] is None or int(known[1]) < seq):
                 os.pwrite(held, _head_line((seq, hash)), 0)
     except (OSError, ValueError):
         storage.keeps_head = False
@@ -176,17 +176,26 @@ def _changed(ledger: Ledger) -> Iterator[dict[str, Any]]:
 @contextlib.contextmanager
 def _opened(file: pathlib.Path) -> Iterator[int]:
     """A descriptor of the file, made where there is none. Others that keep a head wait."""
-    with contextlib.suppress(FileExistsError):
-        if not file.exists():
-            new = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            os.write(new, _content({"key": system_entropy(32).hex()}))
-            os.close(new)
+    if not file.exists():
+        _make(file)
     held = os.open(file, os.O_RDWR)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield held
     finally:
         os.close(held)
+
+
+def _make(file: pathlib.Path) -> None:
+    """A file with a key alone, unless another process made it meanwhile. No process sees it half written."""
+    new = file.with_name(f"{file.name}.{system_entropy(8).hex()}")
+    new.touch(mode=0o600, exist_ok=False)
+    try:
+        new.write_bytes(_content({"key": system_entropy(32).hex()}))
+        with contextlib.suppress(FileExistsError):
+            file.hardlink_to(new)
+    finally:
+        new.unlink()
 
 
 def _content(kept: Mapping[str, Any]) -> bytes:

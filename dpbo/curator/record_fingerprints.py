@@ -192,13 +192,13 @@ class _Columns:
     def __init__(self) -> None:
         self._keys = np.frombuffer(hashlib.shake_128(b"columns" + _key).digest(8 * MOST_ROWS), dtype="<u8")
         self._sums: Any = np.uint64(0)
-        self._first: Digests | None = None
+        self._first: NDArray[np.int64] | None = None
 
     def add(self, words: Digests) -> None:
         own, self._keys = np.split(self._keys, [len(words)])
         self._sums = self._sums + own @ words
-        if self._first is None:
-            self._first = words[:_LOOKED_AT].astype(np.int64)
+        known = np.empty((0, words.shape[1]), np.int64) if self._first is None else self._first
+        self._first = np.concatenate([known, words[: _LOOKED_AT - len(known)].astype(np.int64)])
 
     def telling(self) -> frozenset[int]:
         """Of the columns that no other people share by chance: not of those with few values, nor of sorted ones."""

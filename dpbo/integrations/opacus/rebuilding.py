@@ -47,7 +47,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from dpbo._opacus import load_opacus
 from dpbo.errors import InputError
-from dpbo.isolation import isolate_generators
+from dpbo.isolation import isolate_generators, mute_warnings
 from dpbo.reached import PLAIN, is_opaque, named, parts
 from dpbo.trained import note_trained, was_trained
 
@@ -310,8 +310,9 @@ def _fresh_tensors(module: nn.Module) -> dict[int, Any]:
 def _copied(module: nn.Module, tensors: dict[int, Any]) -> nn.Module:
     """A copy with these tensors. Afterwards `tensors` has a copy of each thing inside, by the id of the original."""
     twin = None
-    # The error may hold what the module keeps.
-    with contextlib.suppress(Exception):
+    # The error may hold what the module keeps. From Python 3.12 on counts and other iterators warn
+    # where they are copied.
+    with contextlib.suppress(Exception), mute_warnings(DeprecationWarning):
         twin = copy.deepcopy(module, tensors)
     if twin is None:
         raise InputError("module", type(module).__name__, "one that can be copied", "Keep no outputs in its attributes.")

@@ -225,6 +225,8 @@ def other_models(ranks, folder):
         "code": (lambda _, r: r[:, 1]) if other else (lambda _, r: r[:, 0]),
         "attribute": Scorer(shift),
         "model of an object": Scorer(model),
+        "layer": Scorer(torch.nn.Sequential(torch.nn.Tanh() if other else torch.nn.ReLU())),
+        "setting of a layer": Scorer(torch.nn.LeakyReLU(shift)),
     }
     met = [[kind, *met_by(lambda: curator.evaluate(ClippedMean(score, score_range=(0.0, 1.0))))] for kind, score in scores.items()]  # noqa: B023
     same = Scorer(torch.device("meta" if other else "cpu"))
