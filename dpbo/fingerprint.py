@@ -63,7 +63,11 @@ class Reached:
 
     def fingerprint_parts(self) -> tuple[bytes]:
         """The digest, computed when it is asked for."""
-        return (_Walk("references", b"", modules=True).digest(self._value),)
+        # A rank that raised here would leave the others waiting.
+        try:
+            return (_Walk("references", b"", modules=True).digest(self._value),)
+        except Exception as error:
+            return (type(error).__name__.encode(),)
 
 
 def describe_space(distributions: Mapping[str, Any]) -> dict[str, str]:
