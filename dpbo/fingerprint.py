@@ -245,7 +245,7 @@ def _used(function: types.FunctionType, lasts: Callable[[Any], bool] | None) -> 
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     names = set(cells)
     if lasts is not None:
-        codes = [*_nested(function.__code__)]
+        codes = [*nested_code(function.__code__)]
         names |= {name for code in codes for name in code.co_names}
         names -= {line.argval for code in codes for line in dis.get_instructions(code) if line.opname in ("STORE_DEREF", "STORE_GLOBAL")}
     for name in sorted(names):
@@ -257,11 +257,12 @@ def _used(function: types.FunctionType, lasts: Callable[[Any], bool] | None) -> 
             yield name, value
 
 
-def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Compiled code, and that of the functions that it makes."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _nested(constant)
+            yield from nested_code(constant)
 
 
 def _lasts(value: Any) -> bool:

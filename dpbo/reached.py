@@ -26,7 +26,7 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-from dpbo.fingerprint import LIBRARIES, is_own
+from dpbo.fingerprint import LIBRARIES, is_own, nested_code
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 BYTES = (bytearray, array.array)
@@ -100,10 +100,7 @@ def named(function: Any) -> list[Any]:
     """What the code of a function of the caller's names in its module, and in other modules of the caller's."""
     if not is_own(function):
         return []
-    names, codes = set[str](), [function.__code__]
-    for code in codes:
-        names.update(code.co_names)
-        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    names = {name for code in nested_code(function.__code__) for name in code.co_names}
     found = [value for name, value in function.__globals__.items() if name in names]
     modules = [value for value in found if isinstance(value, types.ModuleType) and is_own_module(value)]
     return found + [value for module in modules for name, value in vars(module).items() if name in names]

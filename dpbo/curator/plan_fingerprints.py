@@ -188,10 +188,8 @@ def _opened(file: pathlib.Path) -> Iterator[int]:
 
 def _make(file: pathlib.Path) -> None:
     """A file with a key alone, unless another process made it meanwhile. No process sees it half written."""
-    new = file.with_name(f"{file.name}.{system_entropy(8).hex()}")
-    new.touch(mode=0o600, exist_ok=False)
+    new = _beside(file, {"key": system_entropy(32).hex()})
     try:
-        new.write_bytes(_content({"key": system_entropy(32).hex()}))
         with contextlib.suppress(FileExistsError):
             file.hardlink_to(new)
     finally:
@@ -219,13 +217,18 @@ def _read(file: pathlib.Path) -> dict[str, Any]:
 
 
 def _write(file: pathlib.Path, kept: Mapping[str, Any]) -> None:
-    new = file.with_name(f"{file.name}.{system_entropy(8).hex()}")
     with _file_errors(file):
         if not file.parent.exists():
             file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-        new.touch(mode=0o600, exist_ok=False)
-        new.write_bytes(_content(kept))
-        new.replace(file)  # all of it or nothing
+        _beside(file, kept).replace(file)  # all of it or nothing
+
+
+def _beside(file: pathlib.Path, kept: Mapping[str, Any]) -> pathlib.Path:
+    """A new file of this content beside the file, for its owner alone."""
+    new = file.with_name(f"{file.name}.{system_entropy(8).hex()}")
+    new.touch(mode=0o600, exist_ok=False)
+    new.write_bytes(_content(kept))
+    return new
 
 
 @contextlib.contextmanager
