@@ -134,7 +134,7 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]  # BoTorch carries no a
         Args:
             curator: owner of the records.
             score, candidates, options: as in `argmax_query`.
-            mechanism: a selection mechanism, e.g. ExponentialMechanism.
+            mechanism: a choice mechanism, e.g. ExponentialMechanism.
 
         Raises:
             InputError: an argument out of range. BudgetExceeded: more than is left; nothing was charged.

@@ -41,10 +41,10 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError, LedgerError, LedgerMismatch, LedgerUnavailable, PrivacyError
+from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.no_noise import NoNoise
-from dpbo.mechanisms.selection import SelectionMechanism
 from dpbo.models.gradient_posterior import GradientPosterior
 from dpbo.objective import NoiseWarning
 from dpbo.privacy import Budget
@@ -427,6 +427,6 @@ def choose_clip(
     return float(candidates[_choose(curator, query, mechanism, name, terms)])
 
 
-def _choose(curator: Curator, query: Query, mechanism: SelectionMechanism, name: str, terms: dict[str, Any]) -> int:
+def _choose(curator: Curator, query: Query, mechanism: ChoiceMechanism, name: str, terms: dict[str, Any]) -> int:
     mechanism = private_choice.reserve(curator, mechanism, name, {**query.public_inputs(), **terms})
     return int(private_choice.make(curator, query, mechanism, name)["value"][0])

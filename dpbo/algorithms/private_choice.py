@@ -9,11 +9,11 @@ from dpbo.accounting.planned import Planned
 from dpbo.curator.curator import Curator
 from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
 from dpbo.mechanisms.additive import AdditiveMechanism
-from dpbo.mechanisms.selection import SelectionMechanism
+from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.privacy import Budget
 from dpbo.queries.query import Query
 
-Kind = TypeVar("Kind", bound=AdditiveMechanism | SelectionMechanism)
+Kind = TypeVar("Kind", bound=AdditiveMechanism | ChoiceMechanism)
 
 
 def share_of_cap(curator: Curator, budget: Budget | float | Fraction) -> Fraction:
@@ -55,7 +55,7 @@ def reserve(curator: Curator, mechanism: Kind, name: str, terms: Mapping[str, An
     return type(mechanism)(curator.reserve(name, mechanism.event(), slots=1, terms=terms).noise_multiplier)
 
 
-def make(curator: Curator, query: Query, mechanism: SelectionMechanism, name: str, **details: Any) -> dict[str, Any]:
+def make(curator: Curator, query: Query, mechanism: ChoiceMechanism, name: str, **details: Any) -> dict[str, Any]:
     """Make the reserved choice, or read it if it was made earlier; returns the ledger's row, whose `value` lists the chosen index.
 
     Raises ReleaseLost if the choice was charged earlier, but its value was never stored.

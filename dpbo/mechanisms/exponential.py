@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dpbo._mpmath import precision
 from dpbo.events import ExponentialEvent
+from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Entropy
-from dpbo.mechanisms.selection import SelectionMechanism
 from dpbo.validation import checked
 
 _WIDEN = 2.0**-36  # far above the error of 2^16 float exponentials and their running sum
@@ -23,7 +23,7 @@ _WIDEN = 2.0**-36  # far above the error of 2^16 float exponentials and their ru
 
 @checked
 @dataclass(frozen=True)
-class ExponentialMechanism(SelectionMechanism):
+class ExponentialMechanism(ChoiceMechanism):
     """Selects a candidate with probability proportional to exp(epsilon utility / (2 sensitivity))."""
 
     def event(self, slots: int = 1) -> ExponentialEvent:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from dpbo._mpmath import precision
 from dpbo.events import PermuteAndFlipEvent
+from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.rounding import random_words
-from dpbo.mechanisms.selection import SelectionMechanism
 from dpbo.validation import checked
 
 _WIDEN = 2.0**-36
@@ -26,7 +26,7 @@ _WIDEN = 2.0**-36
 
 @checked
 @dataclass(frozen=True)
-class PermuteAndFlipMechanism(SelectionMechanism):
+class PermuteAndFlipMechanism(ChoiceMechanism):
     """Selects the best candidate more often than the exponential mechanism does at the same epsilon."""
 
     def event(self, slots: int = 1) -> PermuteAndFlipEvent:

@@ -187,7 +187,7 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         Args:
             curator: owner of the records.
             score, options: as in `argmax_query`.
-            mechanism: a selection mechanism, e.g. ExponentialMechanism.
+            mechanism: a choice mechanism, e.g. ExponentialMechanism.
 
         Raises:
             InputError: an argument out of range. BudgetExceeded: more than is left; nothing was charged.

@@ -35,7 +35,7 @@ def _same_for_all(bound: float, candidates: int) -> Sensitivity:
 @checked
 @dataclass(frozen=True, eq=False)
 class CandidateScores(Query):
-    """Total scores of N public candidates. Release it with a selection mechanism, which publishes the index of the chosen one.
+    """Total scores of N public candidates. Release it with a choice mechanism, which publishes the index of the chosen one.
 
     A unit counts as the mean of its records' clipped scores, measured from the middle of the range [a, b], so one unit moves every
     candidate's sum by at most D = b - a (REPLACE_ONE) or (b - a)/2 (ADD_OR_REMOVE_ONE), all at once: linf is D, l2 sqrt(N) D, l1 N D. No
@@ -114,7 +114,7 @@ class CandidateScores(Query):
 class QuantileUtilities(Query):
     """How good each of N public values is as a quantile of a score over units, for example to choose a clip bound privately.
 
-    Release it with a selection mechanism, which publishes the index of the chosen value.
+    Release it with a choice mechanism, which publishes the index of the chosen value.
 
     A unit counts as the mean of its records' scores, truncated to the lattice. With the quantile q = a/b and c_j the number of units below
     candidate j, the utility is -|b c_j - a n| / b: zero at the quantile (less a public j * step_cost, which no record moves).

@@ -1,4 +1,5 @@
 from .auditing import audit as audit
+from .choice_contract import ChoiceContract as ChoiceContract
 from .entropy import SeededEntropy as SeededEntropy
 from .mechanism_contract import MechanismContract as MechanismContract
 from .mechanism_contract import VectorContract as VectorContract
@@ -7,4 +8,3 @@ from .query_contract import QueryContract as QueryContract
 from .query_contract import RowContract as RowContract
 from .query_contract import SumContract as SumContract
 from .replaying import replay as replay
-from .selection_contract import SelectionContract as SelectionContract

@@ -23,11 +23,11 @@ from dpbo.mechanisms import GaussianMechanism
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.queries import ClippedMean, ClippedSum, IntegerSum, PoissonSampled, Query, Sensitivity, UnitSum
 from dpbo.queries.query import declares_per_unit
-from dpbo.testing import MechanismContract, QueryContract, RowContract, SelectionContract, VectorContract, replay
+from dpbo.testing import ChoiceContract, MechanismContract, QueryContract, RowContract, VectorContract, replay
 from tests.contracts.bases import tries
 
 ROOT = pathlib.Path(__file__).parents[2]
-CONTRACTS = (QueryContract, RowContract, MechanismContract, VectorContract, SelectionContract)
+CONTRACTS = (QueryContract, RowContract, MechanismContract, VectorContract, ChoiceContract)
 GAUSSIAN = GaussianMechanism(10.0)
 
 

@@ -10,7 +10,7 @@ from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
 from dpbo.errors import InputError
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
-from dpbo.mechanisms.selection import _LARGEST
+from dpbo.mechanisms.choice import _LARGEST
 from dpbo.queries import CandidateScores, QuantileUtilities
 from dpbo.queries.integers import MOST_UNITS
 from dpbo.queries.utilities import _FINE

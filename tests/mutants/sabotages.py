@@ -279,17 +279,17 @@ SABOTAGES = (
     ),
     Sabotage(
         "utilities are scaled by a quarter of l1",
-        "mechanisms/selection.py",
+        "mechanisms/choice.py",
         old="Fraction(sensitivity.linf) * _ROUND_UP",
         new="Fraction(sensitivity.l1) / 4 * _ROUND_UP",
-        test="tests/contracts/test_selection_contract.py::TestExponential::test_neighbours_move_levels_by_no_more_than_the_law_says",
+        test="tests/contracts/test_choice_contract.py::TestExponential::test_neighbours_move_levels_by_no_more_than_the_law_says",
     ),
     Sabotage(
         "the best of more than a thousand candidates always wins",
-        "mechanisms/selection.py",
+        "mechanisms/choice.py",
         old="distance = self.choose(filled, law.rate, entropy)",
         new="distance = self.choose(filled, law.rate, entropy) if len(utilities) <= 1000 else 0",
-        test="tests/contracts/test_selection_contract.py::TestExponential::test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good",
+        test="tests/contracts/test_choice_contract.py::TestExponential::test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good",
     ),
     Sabotage(
         "noise of seven tenths of its scale",
@@ -321,14 +321,14 @@ SABOTAGES = (
         "mechanisms/permute_and_flip.py",
         old="        return PermuteAndFlipEvent(self.noise_multiplier, slots)",
         new="        from dpbo.events import ExponentialEvent\n\n        return ExponentialEvent(self.noise_multiplier, slots)",
-        test="tests/contracts/test_selection_contract.py::TestPermuteAndFlip::test_no_order_diverges_further_than_is_charged",
+        test="tests/contracts/test_choice_contract.py::TestPermuteAndFlip::test_no_order_diverges_further_than_is_charged",
     ),
     Sabotage(
         "the exponential mechanism's rate doubled",
         "mechanisms/exponential.py",
         old="rate: Fraction, entropy: Entropy) -> int:\n",
         new="rate: Fraction, entropy: Entropy) -> int:\n        rate = 2 * rate\n",
-        test="tests/unit/mechanisms/test_selection.py::test_at_the_edge_between_two_levels_further_bits_decide",
+        test="tests/unit/mechanisms/test_choice.py::test_at_the_edge_between_two_levels_further_bits_decide",
     ),
     Sabotage(
         "all rows of a table get the same l2-Laplace noise",

@@ -13,7 +13,7 @@ from dpbo.mechanisms import NoNoise
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.papers.kusner import RegularisedBest
 from dpbo.queries import Query
-from dpbo.testing import MechanismContract, QueryContract, SelectionContract
+from dpbo.testing import ChoiceContract, MechanismContract, QueryContract
 from dpbo.testing.mechanism_contract import VectorContract
 from dpbo.testing.query_contract import RowContract
 from tests.contracts.test_copies import CASES
@@ -107,7 +107,7 @@ def test_only_the_curator_evaluates_queries_and_draws_noise():
         },
         "_sample": {
             "curator/curator.py",
-            *(f"testing/{kind}_contract.py" for kind in ("mechanism", "selection")),
+            *(f"testing/{kind}_contract.py" for kind in ("mechanism", "choice")),
         },
     }
     for name, homes in allowed.items():
@@ -150,7 +150,7 @@ def test_every_query_and_mechanism_is_under_contract():
         importlib.import_module(".".join(path.relative_to(pathlib.Path(__file__).parents[2]).with_suffix("").parts))
     contracts: dict[Any, list[Any]] = {
         Query: [QueryContract, RowContract],
-        Mechanism: [MechanismContract, SelectionContract, VectorContract],
+        Mechanism: [MechanismContract, ChoiceContract, VectorContract],
     }
     for base, kinds in contracts.items():
         covered = {c.covers for kind in kinds for c in _all_subclasses(kind) if not c.__abstractmethods__}

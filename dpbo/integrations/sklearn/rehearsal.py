@@ -25,7 +25,7 @@ the release this costs nothing. The estimate is biased where a cell's records di
 privacy, which rests on the release of the shares.
 The weighted score is public, so a Bayesian optimisation on it, half as many configurations again, costs fits but no privacy.
 
-A private choice ("list"). The candidates are ordered by the public score, the default second; one selection mechanism chooses among the
+A private choice ("list"). The candidates are ordered by the public score, the default second; one choice mechanism chooses among the
 first ones, on exact mean scores, plain or paired with the default (`ClippedScores`, largest_difference).
 """
 

@@ -52,9 +52,9 @@ from dpbo.integrations.sklearn.rehearsal import (
 from dpbo.integrations.sklearn.results import results_table
 from dpbo.integrations.sklearn.task import REHEARSED, SEARCHES, SHIFT, Found, Task
 from dpbo.isolation import mute_warnings
+from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
-from dpbo.mechanisms.selection import SelectionMechanism
 from dpbo.models.builders import default_gp, sparse_gp
 from dpbo.objective import NoiseWarning, PrivateObjective
 from dpbo.privacy import Adjacency, PrivacyUnit
@@ -279,8 +279,8 @@ def _noise(task: Task, units: float) -> Noise:
     )
 
 
-def _choice(curator: Curator, share: Fraction) -> SelectionMechanism:
-    """The selection mechanism with the least noise that the share pays for."""
+def _choice(curator: Curator, share: Fraction) -> ChoiceMechanism:
+    """The choice mechanism with the least noise that the share pays for."""
     laws = []
     for kind in (PermuteAndFlipMechanism, ExponentialMechanism):
         with contextlib.suppress(InputError):  # this filter cannot pay for it at this budget
@@ -348,7 +348,7 @@ def by_list(task: Task, public: Rehearsed) -> Found:
     return _found(task, public, chosen, chosen=np.arange(len(public.candidates)) == chosen)
 
 
-def _make_choice(task: Task, query: CandidateScores, law: SelectionMechanism, name: str) -> int:
+def _make_choice(task: Task, query: CandidateScores, law: ChoiceMechanism, name: str) -> int:
     """Index of the chosen candidate: chosen now, or read from the ledger."""
     fresh = task.curator.ledger.used()[name] == 0
     if fresh:

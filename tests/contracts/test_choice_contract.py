@@ -1,4 +1,4 @@
-"""The selection mechanisms under their contract, with laws written down independently of the code that draws."""
+"""The choice mechanisms under their contract, with laws written down independently of the code that draws."""
 
 import functools
 
@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
-from dpbo.mechanisms.selection import LEVELS, uniform
-from dpbo.testing import SeededEntropy, SelectionContract
+from dpbo.mechanisms.choice import LEVELS, uniform
+from dpbo.testing import ChoiceContract, SeededEntropy
 
 _gauss = functools.cache(np.polynomial.legendre.leggauss)
 
 
-class _CountedOnce(SelectionContract):
+class _CountedOnce(ChoiceContract):
     """Counts the candidates of each level once for all draws, which is nearly all of a draw's time; a few draws are the mechanism's own."""
 
     def _draw(self, epsilon, utilities, draws, seed):

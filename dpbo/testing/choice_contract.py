@@ -1,6 +1,6 @@
-"""The contract of selection mechanisms: draws follow the exact output distribution, which is as private as the event says.
+"""The contract of choice mechanisms: draws follow the exact output distribution, which is as private as the event says.
 
-Subclass `SelectionContract`, give `mechanism` and `probabilities`, and every test below is
+Subclass `ChoiceContract`, give `mechanism` and `probabilities`, and every test below is
 inherited. The distribution is compared with many draws, for close and distant utilities, few
 candidates and hundreds; up to a million are tried. On small utility vectors, with every candidate
 moved by none or all of the sensitivity, its privacy loss and its Renyi divergence are computed
@@ -19,7 +19,7 @@ from scipy.special import logsumexp
 from scipy.stats import chisquare
 
 from dpbo.accounting import event_costs, renyi
-from dpbo.mechanisms.selection import LEVELS, SelectionLaw, SelectionMechanism
+from dpbo.mechanisms.choice import LEVELS, ChoiceDistribution, ChoiceMechanism
 from dpbo.privacy import Sensitivity
 from dpbo.testing.entropy import SeededEntropy
 from dpbo.testing.mechanism_contract import LEVEL
@@ -30,12 +30,12 @@ _QUANTUM = 2.0**-20
 _ORDERS = (1.0001, 1.5, 2.0, 4.0, 16.0, 64.0)
 
 
-class SelectionContract(abc.ABC):
+class ChoiceContract(abc.ABC):
     """Tests of a mechanism that publishes the index of a chosen candidate.
 
-    Inherit from it to get tests for your own selection mechanism; define `covers`, `mechanism` and `probabilities`::
+    Inherit from it to get tests for your own choice mechanism; define `covers`, `mechanism` and `probabilities`::
 
-        class TestExponential(SelectionContract):
+        class TestExponential(ChoiceContract):
             covers = ExponentialMechanism
 
             def mechanism(self, epsilon):
@@ -46,10 +46,10 @@ class SelectionContract(abc.ABC):
                 return weights / weights.sum()
     """
 
-    covers: ClassVar[type[SelectionMechanism]]
+    covers: ClassVar[type[ChoiceMechanism]]
 
     @abc.abstractmethod
-    def mechanism(self, epsilon: float) -> SelectionMechanism:
+    def mechanism(self, epsilon: float) -> ChoiceMechanism:
         """The mechanism under test, at this epsilon."""
 
     @abc.abstractmethod
@@ -161,7 +161,7 @@ class SelectionContract(abc.ABC):
                 after = np.array(start) + np.array(shift)
                 yield before, self.probabilities(np.minimum(after - after.min(), LEVELS - 1), float(law.rate))
 
-    def _law(self, epsilon: float) -> SelectionLaw:
+    def _law(self, epsilon: float) -> ChoiceDistribution:
         return self.mechanism(epsilon).law(_all_move(1.0, 3), [_QUANTUM] * 3)
 
     def _draw(self, epsilon: float, utilities: NDArray[np.int64], draws: int, seed: int) -> NDArray[np.int64]:

@@ -36,7 +36,7 @@ _LARGEST = 1 << 61
 
 
 @dataclass(frozen=True)
-class SelectionLaw:
+class ChoiceDistribution:
     """The public law of one choice: levels of `width` quanta, which neighbours move by at most `moves`; noise of scale M * moves."""
 
     name: str
@@ -56,7 +56,7 @@ class SelectionLaw:
 
 @checked
 @dataclass(frozen=True)
-class SelectionMechanism(Mechanism):
+class ChoiceMechanism(Mechanism):
     """Selection with noise of scale `noise_multiplier` times the utilities' linf sensitivity: pure epsilon = 2 / noise_multiplier.
 
     Args:
@@ -75,14 +75,14 @@ class SelectionMechanism(Mechanism):
     def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
         """Draws the distance d below the best level, given the number of candidates at each distance."""
 
-    def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> SelectionLaw:
+    def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> ChoiceDistribution:
         scale = sensitivity.scale
         if scale[0] != 1.0 or any(each.count(each[0]) < len(each) for each in (scale, quanta)):  # a set of millions would take long
             raise InputError("question", "utilities of several units", "one with a single unit and range for all candidates")
         most = math.ceil(Fraction(sensitivity.linf) * _ROUND_UP / Fraction(quanta[0]))
         reach = _DEPTH * self.noise_multiplier / LEVELS
         width = max(math.ceil(most * max(1 / _FINENESS, reach)), 1)
-        return SelectionLaw(self.event().mechanism, width, math.ceil(Fraction(most, width)), self.noise_multiplier)
+        return ChoiceDistribution(self.event().mechanism, width, math.ceil(Fraction(most, width)), self.noise_multiplier)
 
     def _sample(self, numerators: Numerators, quanta: Sequence[float], law: Any, entropy: Entropy) -> NDArray[np.int64]:
         tensor = numerators if isinstance(numerators, torch.Tensor) else torch.from_numpy(np.array(numerators, dtype=np.int64))

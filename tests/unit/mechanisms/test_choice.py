@@ -17,14 +17,14 @@ from dpbo.accounting import PureFilter, event_costs
 from dpbo.accounting.filters import Cost
 from dpbo.errors import InputError
 from dpbo.events import ExponentialEvent
-from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism, selection
+from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism, choice
+from dpbo.mechanisms.choice import LEVELS as LEVELS_IN_ALL
+from dpbo.mechanisms.choice import uniform
 from dpbo.mechanisms.permute_and_flip import _noisy
-from dpbo.mechanisms.selection import LEVELS as LEVELS_IN_ALL
-from dpbo.mechanisms.selection import uniform
 from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedSum
-from dpbo.testing import SeededEntropy, SelectionContract
-from tests.contracts import test_selection_contract as contracts
+from dpbo.testing import ChoiceContract, SeededEntropy
+from tests.contracts import test_choice_contract as contracts
 from tests.unit.mechanisms.words import Words
 
 BOTH = [ExponentialMechanism, PermuteAndFlipMechanism]
@@ -76,7 +76,7 @@ class HalfNoise(contracts.TestExponential):
         return super().probabilities(distances, 2 * rate)
 
 
-class SelectionOnly(SelectionContract):
+class ChoiceOnly(ChoiceContract):
     """The contract without the shortcut of its own tests, which counts the levels itself."""
 
     __test__ = False
@@ -101,7 +101,7 @@ def test_the_contract_catches_undercharging_and_half_the_noise():
         broken(contracts.TestExponential, exponential, **by_l1).test_neighbours_move_levels_by_no_more_than_the_law_says()
     best = {"_sample": lambda self, u, *others: np.array([u.argmax()]) if len(u) > 1000 else exponential._sample(self, u, *others)}
     with pytest.raises(AssertionError, match="of 1001 candidates"):
-        broken(SelectionOnly, exponential, **best).test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good()
+        broken(ChoiceOnly, exponential, **best).test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good()
     with pytest.raises(AssertionError):
         HalfNoise().test_it_is_purely_private_as_its_event_says()
 
@@ -263,7 +263,7 @@ def test_utilities_at_the_ends_of_their_type_are_as_far_apart_as_can_be(kind):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_more_candidates_than_one_chunk_holds_are_one_set(device, monkeypatch):
-    monkeypatch.setattr(selection, "_DEVICE_CHUNK", 1 << 20)
+    monkeypatch.setattr(choice, "_DEVICE_CHUNK", 1 << 20)
     mechanism, count = ExponentialMechanism(0.01), (1 << 20) + 3
     utilities = torch.full((count,), -(10**9), device=device)
     utilities[-1] = 10**9
