@@ -7,6 +7,7 @@ logarithm; whole-number distributions and lists or arrays of numbers are evenly 
 0, 1, ... Every decoded value can be encoded again. A value outside the space is refused, not moved into it.
 """
 
+import json
 import math
 import numbers
 import reprlib
@@ -14,9 +15,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
+import scipy
 import torch
 
 from dpbo.errors import InputError
+from dpbo.fingerprint import fingerprint
 from dpbo.validation import FINITE, POINTS, Seed, at_least, checked
 
 _MOST_STEPS = 1000
@@ -121,6 +124,25 @@ class Space:
                 raise InputError(f"parameters[{name!r}]", parameters[name], axis.allowed) from None
         return torch.tensor(point, dtype=torch.float64)
 
+    def to_json(self) -> str:
+        """The parameters as JSON, from which `from_json` makes the space again: two spaces with the same text are the same space.
+
+        JSON can only name some values, such as functions: the text then has their digest, and `from_json` refuses it.
+        """
+        return json.dumps({name: _axis_to_json(self.specs[name], axis) for name, axis in self._axes.items()})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Space":
+        """The space that `to_json` wrote.
+
+        Raises:
+            InputError: another text, or one with values that are only named.
+        """
+        try:
+            return cls(**{name: _axis_from_json(held) for name, held in json.loads(text).items()})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise InputError("text", text, "written by Space.to_json, of values that JSON can hold") from None
+
     def sample(self, q: Annotated[int, at_least(1, 2**20)], *, seed: Seed) -> torch.Tensor:
         """`q x d` scrambled Sobol points, rounded to the nearest allowed value: a public initial design."""
         return self.placed(torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=seed).draw(q, dtype=torch.float64))
@@ -179,3 +201,47 @@ def _axis(name: str, spec: Any) -> _Continuous | _Listed:
         return _Listed(tuple(sorted(values)) if ordered else values, categories=not ordered)
     allowed = "a frozen scipy.stats distribution, or a list or 1-d array of one value or more"
     raise InputError(name, spec, allowed, "For example scipy.stats.loguniform(1e-3, 1e3).")
+
+
+def _axis_to_json(spec: Any, axis: _Continuous | _Listed) -> dict[str, Any]:
+    if hasattr(spec, "dist"):
+        arguments = {"args": _to_json(list(spec.args)), "kwds": _to_json(spec.kwds)}
+        return {"distribution": spec.dist.name, **arguments}
+    if isinstance(axis, _Listed):
+        return {"values": _to_json(list(axis.values))}
+    return {"object": type(spec).__name__, "quantiles": [f"{spec.ppf(q):.6g}" for q in (0.1, 0.3, 0.5, 0.7, 0.9)]}
+
+
+def _axis_from_json(held: dict[str, Any]) -> Any:
+    if "values" in held:
+        return _from_json(held["values"])
+    distribution = getattr(scipy.stats, held["distribution"])
+    if not isinstance(distribution, scipy.stats.rv_continuous | scipy.stats.rv_discrete):
+        raise TypeError("not a distribution")
+    return distribution(*_from_json(held["args"]), **_from_json(held["kwds"]))
+
+
+def _to_json(value: Any) -> Any:
+    """A value as JSON; a tuple or dict, or what JSON cannot hold, as a dict of one key that says what it is."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if type(value) is list:
+        return [_to_json(part) for part in value]
+    if type(value) is tuple:
+        return {"tuple": _to_json(list(value))}
+    if type(value) is dict:
+        return {"dict": sorted(([_to_json(key), _to_json(held)] for key, held in value.items()), key=str)}
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    return {"object": f"{name} {fingerprint(value, detail='code', size=8).hex()}"}
+
+
+def _from_json(held: Any) -> Any:
+    if isinstance(held, list):
+        return [_from_json(part) for part in held]
+    if not isinstance(held, dict):
+        return held
+    if "tuple" in held:
+        return tuple(_from_json(held["tuple"]))
+    return dict(_from_json(held["dict"]))

@@ -12,6 +12,7 @@ from botorch.models import MixedSingleTaskGP
 from botorch.optim import optimize_acqf_mixed_alternating
 from hypothesis import example, given
 from hypothesis import strategies as st
+from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import Space
 from dpbo.errors import InputError
@@ -129,3 +130,68 @@ def test_a_tuple_is_refused_because_it_may_be_a_range_or_its_values():
         with pytest.raises(InputError, match=r"^lr=.*scipy.stats.loguniform\(low, high\).* for the values use a list"):
             Space(lr=spec)
     assert Space(sizes=[(10,), (20, 20)]).decode(torch.zeros(1).double()) == {"sizes": (10,)}, "tuples in a list are values"
+
+
+HELD = [
+    pytest.param(scipy.stats.loguniform(1e-2, 1e3), id="distribution"),
+    pytest.param(scipy.stats.loguniform(1, 10, loc=np.float64(3)), id="keyword"),
+    pytest.param(scipy.stats.randint(2, 10), id="discrete"),
+    pytest.param(scipy.stats.rv_discrete(values=([1, 5, 50], [0.3, 0.3, 0.4])), id="nameless-discrete"),
+    pytest.param(np.logspace(-3, 0, 4), id="array"),
+    pytest.param(["rbf", "poly", True, None], id="words"),
+    pytest.param([(10,), (20, (20,)), [3.5]], id="tuples"),
+    pytest.param([{0: 1.0, 1: 0.25}, {0: 1.0, 1: 4.0}], id="dicts"),
+]
+
+
+@pytest.mark.parametrize("spec", HELD)
+def test_a_space_comes_back_from_its_json(spec):
+    space = Space(a=spec, z=[2, 1])
+    again = Space.from_json(space.to_json())
+    assert again.names == space.names
+    assert again.to_json() == space.to_json()
+    for x in space.sample(16, seed=1):
+        assert again.decode(x) == space.decode(x)
+
+
+@pytest.mark.parametrize(
+    "spec", [pytest.param([print, len], id="functions"), pytest.param(scipy.stats.rv_histogram(np.histogram([0.1, 0.2])), id="nameless")]
+)
+def test_what_json_cannot_hold_is_named_and_does_not_come_back(spec):
+    with pytest.raises(InputError, match=r"^text="):
+        Space.from_json(Space(a=spec).to_json())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("{", id="no-json"),
+        pytest.param("3", id="number"),
+        pytest.param("{}", id="empty"),
+        pytest.param('{"a": [1, 2]}', id="list"),
+        pytest.param('{"a": {"distribution": "gaussian_kde", "args": [[1.0, 2.0]], "kwds": {"dict": []}}}', id="no-distribution"),
+        pytest.param('{"a": {"distribution": "norm", "args": ["x"], "kwds": {"dict": []}}}', id="argument"),
+        pytest.param("[" * 100_000, id="deep"),
+    ],
+)
+def test_other_texts_are_no_space(text):
+    with pytest.raises(InputError, match=r"^text="):
+        Space.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param([(10,), (50,)], [(7,), (50,)], id="tuples"),
+        pytest.param([[10]], [(10,)], id="list-and-tuple"),
+        pytest.param([DecisionTreeClassifier(max_depth=1)], [DecisionTreeClassifier(max_depth=2)], id="estimators"),
+        pytest.param(np.array([1, 2]), np.array([1, 3]), id="arrays"),
+        pytest.param(
+            scipy.stats.rv_histogram(np.histogram([1.0, 2.0, 3.0])),
+            scipy.stats.rv_histogram(np.histogram([1.0, 2.0, 9.0])),
+            id="histograms",
+        ),
+    ],
+)
+def test_different_spaces_have_different_json(first, second):
+    assert Space(a=first).to_json() != Space(a=second).to_json()
