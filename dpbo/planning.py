@@ -14,13 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-import numpy as np
-
 from dpbo.accounting.calibration import calibrate, exact_share
 from dpbo.accounting.filters import GDPFilter
 from dpbo.errors import InputError
 from dpbo.events import PermuteAndFlipEvent
-from dpbo.papers.dpgibo import bounds
 from dpbo.privacy import Budget, warn_of_delta
 from dpbo.validation import Count, ScoreRange, checked
 
@@ -201,32 +198,11 @@ def _gibo(units: int, budget: Budget, evaluations: int, dimension: int, share: F
     if steps == 0:
         return StrategyPlan(GIBO, 0, 0, None, None, f"impossible: one step needs {dimension + 1} model fits")
     rho = 2 * math.sqrt(dimension) * calibrate(budget, releases=steps, share=share) / units
-    verdict = "too noisy" if rho > _HOPELESS else "noisy" if rho > _NOISY else "usable"
-    bound, simulated = _squared_gradients(units, dimension, steps, rho)
-    promised = f"at most {bound:.2g} by DP-GIBO's Theorem 3.2" if bound < 1.0 else "no bound by DP-GIBO's Theorem 3.2"
-    remark = (f"{steps} steps; a gradient's noise is {rho:.2g} times its clip: {verdict}; mean squared gradient on a quadratic, over the "
-              f"clip's square, without the estimate's bias: {promised}, {simulated:.2g} simulated; for continuous parameters and smooth "
-              "scores only")  # fmt: skip
+    verdict = "usable"
+    if rho > _NOISY:
+        verdict = "too noisy" if rho > _HOPELESS else "noisy"
+    remark = f"{steps} steps; a gradient's noise is {rho:.2g} times its clip: {verdict}; for continuous parameters and smooth scores only"
     return StrategyPlan(GIBO, steps, steps * (dimension + 1), None, None if rho <= _HOPELESS else math.inf, remark)
-
-
-def _squared_gradients(units: int, dimension: int, steps: int, rho: float) -> tuple[float, float]:
-    """Mean squared gradient of descent with step 1 on quadratics of curvature 0.5 to 1 that start with a gradient of the clip's length 1.
-
-    The theorem's bound, which holds with probability 95 %, and the mean of 200 simulated runs. Clipping is left out: gradients shrink.
-    """
-    random, curvature = np.random.default_rng(0), np.geomspace(1.0, 0.5, dimension)
-    start = random.standard_normal((200, dimension))
-    theta = start / np.linalg.norm(start, axis=1, keepdims=True) / curvature
-    gap, std, found = 0.5 * float((curvature * theta**2).sum(1).max()), rho / math.sqrt(dimension), 0.0
-    for _ in range(steps):
-        gradient = curvature * theta
-        found += float((gradient**2).sum(1).mean()) / steps
-        theta = theta - gradient - std * random.standard_normal(theta.shape)
-    mu = 2.0 * math.sqrt(steps) / (units * std)
-    noise = bounds.noise_term(units=units, dimension=dimension, iterations=steps, clip=1.0, mu=mu, delta=_ERROR)
-    bound = bounds.mean_squared_gradient(gap=gap, iterations=steps, step=1.0, norm=0.0, traces=0.0, noise_term=noise)
-    return bound, found
 
 
 def _grid(units: int, budget: Budget, evaluations: int, score_range: tuple[float, float], share: Fraction) -> StrategyPlan:
@@ -256,4 +232,6 @@ def _recommended(strategies: tuple[StrategyPlan, StrategyPlan, StrategyPlan], wi
 
 
 def _short(value: float | None) -> str:
-    return "-" if value is None else "never" if math.isinf(value) else f"{value:.2g}"
+    if value is None:
+        return "-"
+    return "never" if math.isinf(value) else f"{value:.2g}"
