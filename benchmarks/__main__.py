@@ -105,7 +105,7 @@ def draws(smoke: bool) -> list[list[Any]]:
     n = 10**4 if smoke else 10**6
     quantum, rng, mechanism = 2.0**-20, np.random.default_rng(0), ExponentialMechanism(10.0)
     utilities = torch.from_numpy(rng.integers(0, 1 << 20, n))
-    law, floats = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [quantum]), quantum * utilities.numpy()
+    law, floats = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [quantum]), quantum * utilities.numpy()
     zeros, ones = np.zeros(100_000), np.full(100_000, 2.0**20)
 
     def inexact() -> Any:

@@ -99,7 +99,7 @@ def choice(count: int, ceilings: Ceilings, device: torch.device) -> dict[str, fl
     """Seconds of a private choice among so many utilities, and the share of the time to read them three times."""
     utilities = torch.randint(-(1 << 40), 1 << 40, (count,), device=device)
     mechanism = PermuteAndFlipMechanism.of(1.0)
-    law = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [2.0**-20])
+    law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-20])
     entropy = SeededEntropy(0)
     (own,) = seconds(device, lambda: mechanism._sample(utilities, [2.0**-20], law, entropy), repetitions=5)
     return {"seconds": own, "share": 24.0 * count / ceilings.read / own}

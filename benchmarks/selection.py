@@ -28,7 +28,7 @@ from dpbo.accounting.selection_pairs import run_profiles, selection_epsilon
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, SelectionEvent
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
 from dpbo.privacy import Budget, Sensitivity
-from dpbo.run_counts import FixedRuns, PoissonRuns, RunCountLaw, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
+from dpbo.run_counts import FixedRuns, PoissonRuns, RunCountDistribution, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
 
 QUANTUM = 2.0**-20
 Array = NDArray[np.float64]
@@ -56,7 +56,7 @@ class Peer:
         return float(peer.compute_epsilon(ORDERS, chosen, DELTA)[0])
 
 
-def law_of(shape: float, mean: float) -> RunCountLaw:
+def law_of(shape: float, mean: float) -> RunCountDistribution:
     """The law of this shape and mean; infinite means Poisson, which may release nothing."""
     return PoissonRuns(mean) if math.isinf(shape) else TruncatedNegativeBinomial.of_mean(mean, shape=shape)
 
@@ -70,7 +70,7 @@ def accuracies() -> tuple[Array, str]:
     return np.sort(0.1 + 0.86 * np.exp(-(((rates + 0.5) / 1.2) ** 2))), "SYNTHETIC accuracies, as DPBO_DATA names no table"
 
 
-def expected(law: RunCountLaw, scores: Array) -> float:
+def expected(law: RunCountDistribution, scores: Array) -> float:
     """E[accuracy of the best], exactly: sum_i acc_i (f(F_i) - f(F_{i-1})), and a guess where there is no run."""
     levels = law.generating(np.arange(len(scores) + 1) / len(scores))
     return float(np.diff(levels) @ scores) + law.none * GUESS
@@ -127,7 +127,7 @@ def runs_tables(smoke: bool) -> dict[str, Any]:
     return {"data": source, "one run": one, "frontier": frontier, **found}
 
 
-def _point(law: RunCountLaw, shape: float, base: tuple[Event, ...], scores: Array, peer: Peer) -> dict[str, Any]:
+def _point(law: RunCountDistribution, shape: float, base: tuple[Event, ...], scores: Array, peer: Peer) -> dict[str, Any]:
     figures = {"mean": law.mean, "accuracy": expected(law, scores), "95 % of K": law.quantile(0.95)}
     return {**figures, "dp_accounting": peer.epsilon(shape, law.mean), **bounds(law, base)}
 
@@ -252,7 +252,7 @@ def main(arguments: list[str] | None = None) -> None:
     figures: dict[str, Any] = {}
     generator = np.random.default_rng(chosen.seed)
     for mechanism in (ExponentialMechanism.of(0.5), PermuteAndFlipMechanism.of(0.5)):
-        law = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [QUANTUM])
+        law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [QUANTUM])
         work = functools.partial(mechanism._sample, utilities, [QUANTUM], law, os.urandom)
         extra = peak_memory(work)
         others = (utilities.argmax, lambda: (utilities + generator.gumbel(size=count)).argmax())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 from dpbo.errors import InputError
-from dpbo.run_counts import RunCountLaw, StoppingRule, run_count_from_json
+from dpbo.run_counts import RunCountDistribution, StoppingRule, run_count_from_json
 from dpbo.validation import Within, at_least, between, checked
 
 
@@ -138,7 +138,7 @@ class SelectionEvent(Event):
     mechanism: ClassVar[str] = "private-selection"
 
     def __post_init__(self) -> None:
-        if self.spread != (1.0, 1.0) and not isinstance(self.run_count, RunCountLaw):
+        if self.spread != (1.0, 1.0) and not isinstance(self.run_count, RunCountDistribution):
             given = type(self.run_count).__name__
             raise InputError("run_count", given, "a distribution of the number of runs, where spread is not (1, 1)")
         if len(self.relations()) > 1:

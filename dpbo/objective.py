@@ -379,8 +379,8 @@ class PrivateObjective:
     def _noise_std(self, mechanism: AdditiveMechanism | NoNoise) -> torch.Tensor:
         """Standard deviation of an evaluation, `m`, with that of the sampling where units are sampled."""
         query, units = self._query(None), self.curator.units
-        law = mechanism.law(query.scale(self.curator.adjacency), [grid.quantum for grid in self._mean.lattices(units)])
-        variance = (torch.tensor(law.std, dtype=torch.float64) * query.affine(units)[1]) ** 2
+        distribution = mechanism.distribution(query.scale(self.curator.adjacency), [grid.quantum for grid in self._mean.lattices(units)])
+        variance = (torch.tensor(distribution.std, dtype=torch.float64) * query.affine(units)[1]) ** 2
         return (variance + torch.as_tensor(query.sampling_variance(units), dtype=torch.float64)).sqrt()
 
     def _report(self, mean: ClippedMean, done: int) -> None:

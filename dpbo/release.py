@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 
 from dpbo.events import Event
-from dpbo.mechanisms.mechanism import Law, Mechanism
+from dpbo.mechanisms.mechanism import Mechanism, NoiseDistribution
 from dpbo.queries.query import Query
 
 
@@ -17,8 +17,8 @@ class Release:
     Attributes:
         value: float64, shape `m` (`n x m` of a table); of a selection, the index that was chosen.
         variance: of the noise, float64, shape `m`, the same for every row; known, not estimated. Empty for a selection.
-        lattice: what was drawn, in whole numbers, row after row: the value in multiples of `law.grid`, or the index.
-        law: the law of the noise.
+        lattice: what was drawn, in whole numbers, row after row: the value in multiples of `distribution.grid`, or the index.
+        distribution: of the noise.
         event: what the ledger was charged for all that was released jointly.
         entry: number of the ledger entry; values released jointly share one.
     """
@@ -26,7 +26,7 @@ class Release:
     value: torch.Tensor
     variance: torch.Tensor
     lattice: tuple[int, ...]
-    law: Law
+    distribution: NoiseDistribution
     event: Event
     entry: int
 

@@ -72,7 +72,7 @@ class StoppingRule(abc.ABC):
 
 @checked
 @dataclass(frozen=True)
-class RunCountLaw(StoppingRule):
+class RunCountDistribution(StoppingRule):
     """A distribution of K, which is drawn before any run."""
 
     @property
@@ -112,7 +112,7 @@ class RunCountLaw(StoppingRule):
 
 @checked
 @dataclass(frozen=True)
-class TruncatedNegativeBinomial(RunCountLaw):
+class TruncatedNegativeBinomial(RunCountDistribution):
     """At least one run. Shape 1 is geometric, 0 logarithmic; at a fixed mean, ever larger shapes end at the truncated Poisson.
 
     Args:
@@ -166,7 +166,7 @@ class TruncatedNegativeBinomial(RunCountLaw):
 
 @checked
 @dataclass(frozen=True)
-class PoissonRuns(RunCountLaw):
+class PoissonRuns(RunCountDistribution):
     """Poisson; with probability e^-rate there is no run, and "nothing" is released."""
 
     rate: Annotated[float, Within(f"above 0 and at most {_MOST:g}", lambda rate: 0.0 < rate <= _MOST)]
@@ -195,7 +195,7 @@ class PoissonRuns(RunCountLaw):
 
 @checked
 @dataclass(frozen=True)
-class TruncatedPoisson(RunCountLaw):
+class TruncatedPoisson(RunCountDistribution):
     """Poisson of this rate, given that it is not 0."""
 
     rate: Annotated[float, between(_LEAST, _MOST)]
@@ -231,7 +231,7 @@ class TruncatedPoisson(RunCountLaw):
 
 @checked
 @dataclass(frozen=True)
-class BinomialRuns(RunCountLaw):
+class BinomialRuns(RunCountDistribution):
     """Binomial: at most `trials` runs, each made with probability `chance`. FixedRuns is the case of chance 1."""
 
     trials: Runs
@@ -262,7 +262,7 @@ class BinomialRuns(RunCountLaw):
 
 @checked
 @dataclass(frozen=True)
-class FixedRuns(RunCountLaw):
+class FixedRuns(RunCountDistribution):
     """Always the same number of runs. It costs far more privacy than a random number with the same mean."""
 
     runs: Runs

@@ -23,7 +23,7 @@ from dpbo.accounting.selection_pairs import selection_delta
 from dpbo.errors import InputError
 from dpbo.events import Event, SelectionEvent
 from dpbo.privacy import Budget
-from dpbo.run_counts import RunCountLaw, StoppingRule, TruncatedNegativeBinomial, TruncatedPoisson
+from dpbo.run_counts import RunCountDistribution, StoppingRule, TruncatedNegativeBinomial, TruncatedPoisson
 from dpbo.validation import between, checked
 
 _SHAPES = (0.0, 0.5, 1.0, 3.0, 10.0, 30.0, math.inf)
@@ -44,7 +44,7 @@ class RunCountChoice:
         reach: probability that some run is among the best 1/runs of all proposals.
     """
 
-    run_count: RunCountLaw
+    run_count: RunCountDistribution
     event: SelectionEvent
     epsilon: float
     expected: float
@@ -87,13 +87,13 @@ def choose_run_count(
     return RunCountChoice(run_count, event, epsilon, run_count.mean, run_count.quantile(0.95), reached)
 
 
-def _largest(shape: float, most: float, base: Sequence[Event], fits: Callable[[SelectionEvent], bool]) -> RunCountLaw | None:
+def _largest(shape: float, most: float, base: Sequence[Event], fits: Callable[[SelectionEvent], bool]) -> RunCountDistribution | None:
     """The distribution of this shape with the largest mean that fits, to 1 % of the runs beyond the first."""
 
-    def of_mean(mean: float) -> RunCountLaw:
+    def of_mean(mean: float) -> RunCountDistribution:
         return TruncatedPoisson.of_mean(mean) if math.isinf(shape) else TruncatedNegativeBinomial.of_mean(mean, shape=shape)
 
-    def affordable(run_count: RunCountLaw) -> bool:
+    def affordable(run_count: RunCountDistribution) -> bool:
         return fits(SelectionEvent(base=tuple(base), run_count=run_count))
 
     if affordable(largest := of_mean(most)):

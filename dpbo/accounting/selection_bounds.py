@@ -49,7 +49,7 @@ from dpbo.run_counts import (
     BinomialRuns,
     FixedRuns,
     PoissonRuns,
-    RunCountLaw,
+    RunCountDistribution,
     StoppingRule,
     ThresholdStop,
     TruncatedNegativeBinomial,
@@ -260,7 +260,7 @@ def pure(run_count: StoppingRule, epsilon: float) -> float:
     return (epsilon + log_ratio(run_count, RunProfiles.response(epsilon))) * (1 + 1e-12) if epsilon <= 300.0 else math.inf
 
 
-def reach(run_count: RunCountLaw, quality: float) -> float:
+def reach(run_count: RunCountDistribution, quality: float) -> float:
     """Probability that some run lands in the best share `quality` of all proposals."""
     return float(1.0 - run_count.generating(np.array([1.0 - quality]))[0])
 

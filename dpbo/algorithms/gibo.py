@@ -162,13 +162,15 @@ class DPGIBO:
         query = self._query()
         query.require_public(curator.adjacency)
         planned = private_choice.affordable(curator, GaussianMechanism, budget, iterations) if mechanism is None else mechanism
-        planned.law(query.scale(curator.adjacency), query.quanta())  # raises if this noise cannot be drawn, before anything is reserved
+        planned.distribution(
+            query.scale(curator.adjacency), query.quanta()
+        )  # raises if this noise cannot be drawn, before anything is reserved
         stated = {"budget": describe_budget(budget) if mechanism is None else str(mechanism), **query.public_inputs(), **terms}
         curator.bind(name, {"loss": loss}, begun=name in curator.ledger.used())
         event = curator.reserve(name, planned.event(), slots=iterations, terms=stated)
         self._mechanism = GaussianMechanism(event.noise_multiplier) if mechanism is None else mechanism
-        law = self._mechanism.law(query.scale(curator.adjacency), query.quanta())
-        self.noise_std = law.std[0] * query.affine(curator.units)[1]
+        distribution = self._mechanism.distribution(query.scale(curator.adjacency), query.quanta())
+        self.noise_std = distribution.std[0] * query.affine(curator.units)[1]
         self.rho = self.noise_std * math.sqrt(len(self._theta)) / clip
         if self.rho > _HOPELESS:
             text = (f"the noise of one gradient is {self.rho:.2g} times the clip, so this run can hardly find anything: "

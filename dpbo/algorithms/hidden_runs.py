@@ -46,7 +46,7 @@ from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.run_count import draw_run_count
 from dpbo.models.builders import default_gp, mute_optimizer_warnings
 from dpbo.process_state import ProcessState
-from dpbo.run_counts import RunCountLaw, StoppingRule, ThresholdStop
+from dpbo.run_counts import RunCountDistribution, StoppingRule, ThresholdStop
 from dpbo.space import Space
 from dpbo.validation import Positive, Within, at_least, checked
 
@@ -107,7 +107,7 @@ def best_of(
 
     def runs(state: ProcessState) -> Run | None:
         draw = proposals or uniform(space)
-        if isinstance(run_count, RunCountLaw):
+        if isinstance(run_count, RunCountDistribution):
             return _largest(work, space, draw_run_count(run_count, entropy), entropy, draw, state)
         assert isinstance(run_count, ThresholdStop)
         assert threshold is not None

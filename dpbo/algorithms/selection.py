@@ -211,7 +211,7 @@ def selection_event(
         if query.metrics != 1:
             raise InputError("score_range", query.metrics, "of one metric", "A selection maximises one number.")
         quanta = [grid.quantum for grid in query.lattices(curator.units)]
-        score.mechanism.law(query.scale(curator.adjacency), quanta)  # raises if out of range
+        score.mechanism.distribution(query.scale(curator.adjacency), quanta)  # raises if out of range
         scored = [query.release_event(score.mechanism.event(), curator.adjacency)]
     if not isinstance(base, Mapping):
         return selection([*base, *scored])
@@ -233,8 +233,10 @@ def _terms(
     scored: dict[str, Any] = {"score": "attested"}
     if score is not None:
         query = score.query(None)
-        law = score.mechanism.law(query.scale(curator.adjacency), [grid.quantum for grid in query.lattices(curator.units)])
-        noise = float(f"{law.std[0] * query.affine(curator.units)[1]:.3g}")  # few digits: another machine computes the same
+        distribution = score.mechanism.distribution(
+            query.scale(curator.adjacency), [grid.quantum for grid in query.lattices(curator.units)]
+        )
+        noise = float(f"{distribution.std[0] * query.affine(curator.units)[1]:.3g}")  # few digits: another machine computes the same
         scored = {"score": "noised by the curator", **query.public_inputs(), "noise_std": noise}
     optional = {"threshold": threshold, "pad_to": pad_to, "role": others[0] if others else None}
     return {

@@ -47,7 +47,7 @@ from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.fingerprint import Reached
 from dpbo.hidden_run import note_drawn
 from dpbo.isolation import mute_warnings
-from dpbo.mechanisms.mechanism import Entropy, Law, Mechanism
+from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseDistribution
 from dpbo.notebook import facts_table
 from dpbo.privacy import Adjacency, Budget, DeltaWarning, PrivacyUnit, RowChange, warn_of_delta
 from dpbo.queries.cells import OneCell
@@ -544,8 +544,8 @@ class Curator(Opaque):
             if outcome.kind == "interrupted":
                 raise KeyboardInterrupt
             return None
-        law = mechanism.law(query.scale(self.adjacency), outcome.quanta)
-        _, value, _ = self._noised(query, outcome, law, mechanism)
+        distribution = mechanism.distribution(query.scale(self.adjacency), outcome.quanta)
+        _, value, _ = self._noised(query, outcome, distribution, mechanism)
         note_drawn(query.release_event(mechanism.event(), self.adjacency).under)
         return value
 
@@ -570,7 +570,7 @@ class Curator(Opaque):
             # an error of a user's query must come before the charge, or its value would be lost
             query.affine(self.units)
             query.sampling_variance(self.units)
-            laws.append(mechanism.law(query.scale(self.adjacency), answer.quanta))
+            laws.append(mechanism.distribution(query.scale(self.adjacency), answer.quanta))
         event = self._event(handles, mechanism)
         self._require_allowed({name for handle in handles for name in _conditions_of(self._answer(handle)[0])})
         entry = self._charge(handles, name, event, plan, used)
@@ -648,20 +648,22 @@ class Curator(Opaque):
             raise InputError("allow_conditional", False, f"True for a guarantee that rests on {', '.join(conditions)}",
                              "The statement then says what holds without them.")  # fmt: skip
 
-    def _draw(self, handle: Handle, law: Law, mechanism: Mechanism, event: Event, entry: int) -> Release:
+    def _draw(self, handle: Handle, distribution: NoiseDistribution, mechanism: Mechanism, event: Event, entry: int) -> Release:
         query, answer = self._answer(handle)
-        drawn, value, variance = self._noised(query, answer, law, mechanism)
-        return Release(value, variance, tuple(drawn.reshape(-1).tolist()), law, event, entry)
+        drawn, value, variance = self._noised(query, answer, distribution, mechanism)
+        return Release(value, variance, tuple(drawn.reshape(-1).tolist()), distribution, event, entry)
 
-    def _noised(self, query: Query, answer: IntegerSum, law: Law, mechanism: Mechanism) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    def _noised(
+        self, query: Query, answer: IntegerSum, distribution: NoiseDistribution, mechanism: Mechanism
+    ) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """What was drawn, the value that it stands for, and the value's variance.
 
         Whatever the caller has set for devices and numpy's errors: an error now would lose what was charged, and one of underflow, or a
         warning, would tell of records.
         """
         with torch.device("cpu"), np.errstate(all="ignore"):
-            drawn = mechanism._sample(answer.numerators, answer.quanta, law, self._entropy)
-            published = mechanism.publish(drawn, law, query.affine(self.units))
+            drawn = mechanism._sample(answer.numerators, answer.quanta, distribution, self._entropy)
+            published = mechanism.publish(drawn, distribution, query.affine(self.units))
             sampled = np.asarray(query.sampling_variance(self.units), dtype=np.float64)
         value, variance = map(torch.from_numpy, published)
         return drawn, value, variance + torch.from_numpy(sampled)

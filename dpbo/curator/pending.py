@@ -59,7 +59,7 @@ class PendingReleases:
                     "handle": handle.id,
                     "value": _listed(release.value),
                     "variance": _listed(release.variance),
-                    "law": release.law.to_json(),
+                    "distribution": release.distribution.to_json(),
                     "lattice": [str(k) for k in release.lattice],
                     "details": handle.details,
                 }

@@ -93,7 +93,7 @@ _VALUE: dict[str, Check] = {"value": _are_numbers}
 _DRAWN: dict[str, Check] = {
     "handle": _is_text,
     "variance": _are_variances,
-    "law": _is_object,
+    "distribution": _is_object,
     "lattice": lambda value: isinstance(value, list) and all(map(_is_text, value)),
     "details": _is_object,
 }

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from dpbo.errors import InputError
 from dpbo.events import Event
-from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseLaw, Numerators, Published, on_the_host
-from dpbo.mechanisms.rounding import SymmetricLaw, rounded
+from dpbo.mechanisms.mechanism import AdditiveDistribution, Affine, Entropy, Mechanism, Numerators, Published, on_the_host
+from dpbo.mechanisms.rounding import SymmetricDistribution, rounded
 from dpbo.privacy import Sensitivity
 from dpbo.validation import between, checked
 
@@ -59,27 +59,29 @@ class AdditiveMechanism(Mechanism):
     def event(self, slots: int = 1) -> Event:
         return self.kind(self.noise_multiplier, slots)
 
-    def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseLaw:
+    def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> AdditiveDistribution:
         scale = tuple(self.noise_multiplier * self.norm(sensitivity) * unit * ROUND_UP for unit in sensitivity.scale)
         std = self.std(len(scale))
-        law = NoiseLaw(self.kind.mechanism, scale, tuple(s * std for s in scale), tuple(grid_of(s) for s in scale), sensitivity.block)
+        distribution = AdditiveDistribution(
+            self.kind.mechanism, scale, tuple(s * std for s in scale), tuple(grid_of(s) for s in scale), sensitivity.block
+        )
         reachable = all(_SMALLEST < s < 1 / _SMALLEST for s in (*sensitivity.scale, *scale))
-        if not reachable or not all(0 < shift <= 53 for shift in _shifts(quanta, law.grid)):
+        if not reachable or not all(0 < shift <= 53 for shift in _shifts(quanta, distribution.grid)):
             raise InputError("noise_multiplier", self.noise_multiplier, "such that noise and clipping fit one 64-bit lattice",
                              "Use a smaller max_records_per_unit, or ranges and weights that differ less.")  # fmt: skip
-        return law
+        return distribution
 
-    def publish(self, drawn: NDArray[np.int64], law: Any, affine: Affine) -> Published:
+    def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
         offset, gain = affine
-        return np.asarray(offset) + drawn * np.asarray(law.grid) * gain, (np.asarray(law.std) * gain) ** 2
+        return np.asarray(offset) + drawn * np.asarray(distribution.grid) * gain, (np.asarray(distribution.std) * gain) ** 2
 
-    def _sample(self, numerators: Numerators, quanta: Sequence[float], law: Any, entropy: Entropy) -> NDArray[np.int64]:
-        exact, shift = on_the_host(numerators), _shifts(quanta, law.grid)
-        if law.block is not None:
-            exact = exact.reshape(-1, law.block)
+    def _sample(self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy) -> NDArray[np.int64]:
+        exact, shift = on_the_host(numerators), _shifts(quanta, distribution.grid)
+        if distribution.block is not None:
+            exact = exact.reshape(-1, distribution.block)
         whole = exact >> shift
         fractions = np.ldexp((exact - (whole << shift)).astype(np.float64), -shift)  # below 2^53 units: exact
-        return whole + self.noise(fractions, np.asarray(law.scale) / np.asarray(law.grid), entropy)
+        return whole + self.noise(fractions, np.asarray(distribution.scale) / np.asarray(distribution.grid), entropy)
 
 
 @checked
@@ -98,11 +100,11 @@ class PureNoise(AdditiveMechanism):
 class IndependentNoise(AdditiveMechanism):
     """Noise with one independent draw of a symmetric law for each coordinate."""
 
-    law_of_noise: ClassVar[SymmetricLaw]
+    base_distribution: ClassVar[SymmetricDistribution]
 
     def noise(self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy) -> NDArray[np.int64]:
         wide = scale if scale.shape == fractions.shape else np.broadcast_to(scale, fractions.shape)
-        return rounded(self.law_of_noise, fractions.reshape(-1), wide.reshape(-1), entropy).reshape(fractions.shape)
+        return rounded(self.base_distribution, fractions.reshape(-1), wide.reshape(-1), entropy).reshape(fractions.shape)
 
 
 def grid_of(scale: float) -> float:

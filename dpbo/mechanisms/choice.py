@@ -75,7 +75,7 @@ class ChoiceMechanism(Mechanism):
     def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
         """Draws the distance d below the best level, given the number of candidates at each distance."""
 
-    def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> ChoiceDistribution:
+    def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> ChoiceDistribution:
         scale = sensitivity.scale
         if scale[0] != 1.0 or any(each.count(each[0]) < len(each) for each in (scale, quanta)):  # a set of millions would take long
             raise InputError("question", "utilities of several units", "one with a single unit and range for all candidates")
@@ -84,18 +84,18 @@ class ChoiceMechanism(Mechanism):
         width = max(math.ceil(most * max(1 / _FINENESS, reach)), 1)
         return ChoiceDistribution(self.event().mechanism, width, math.ceil(Fraction(most, width)), self.noise_multiplier)
 
-    def _sample(self, numerators: Numerators, quanta: Sequence[float], law: Any, entropy: Entropy) -> NDArray[np.int64]:
+    def _sample(self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy) -> NDArray[np.int64]:
         tensor = numerators if isinstance(numerators, torch.Tensor) else torch.from_numpy(np.array(numerators, dtype=np.int64))
         utilities = tensor.to(torch.int64)
-        best = max(int(chunk.max()) for _, chunk in _chunks(utilities)) // law.width
+        best = max(int(chunk.max()) for _, chunk in _chunks(utilities)) // distribution.width
         counts = torch.zeros(LEVELS, dtype=torch.int64, device=utilities.device)
         for _, chunk in _chunks(utilities):
-            counts += torch.bincount(_distances(chunk, best, law.width), minlength=LEVELS)
+            counts += torch.bincount(_distances(chunk, best, distribution.width), minlength=LEVELS)
         filled = counts.cpu().numpy()
-        distance = self.choose(filled, law.rate, entropy)
-        return np.array([_nth(utilities, best, law.width, distance, uniform(int(filled[distance]), entropy))])
+        distance = self.choose(filled, distribution.rate, entropy)
+        return np.array([_nth(utilities, best, distribution.width, distance, uniform(int(filled[distance]), entropy))])
 
-    def publish(self, drawn: NDArray[np.int64], law: Any, affine: Affine) -> Published:
+    def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
         return drawn.astype(np.float64), np.empty(0)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpbo.events import Event, GaussianEvent
 from dpbo.mechanisms.additive import IndependentNoise
-from dpbo.mechanisms.rounding import SymmetricLaw
+from dpbo.mechanisms.rounding import SymmetricDistribution
 from dpbo.privacy import Sensitivity
 from dpbo.validation import checked
 
@@ -28,8 +28,8 @@ def _quantile(p: NDArray[np.float64]) -> Any:
     return np.where(near, scipy.special.ndtri(np.where(near, p, 0.25)), scipy.special.ndtri(np.where(near, 0.01, p)))
 
 
-NORMAL = SymmetricLaw(_quantile, lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1))
-NORMALS = SymmetricLaw(lambda p: scipy.special.ndtri(p), NORMAL.exact)
+NORMAL = SymmetricDistribution(_quantile, lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1))
+NORMALS = SymmetricDistribution(lambda p: scipy.special.ndtri(p), NORMAL.exact)
 """The same law for long vectors, a third faster. Its time depends on how many of all draws lie far from zero, on no single draw."""
 
 
@@ -38,7 +38,7 @@ NORMALS = SymmetricLaw(lambda p: scipy.special.ndtri(p), NORMAL.exact)
 class GaussianMechanism(IndependentNoise):
     """Gaussian noise of standard deviation `noise_multiplier` times the l2 sensitivity: (1 / noise_multiplier)-GDP."""
 
-    law_of_noise: ClassVar[SymmetricLaw] = NORMAL
+    base_distribution: ClassVar[SymmetricDistribution] = NORMAL
     kind: ClassVar[type[Event]] = GaussianEvent
 
     @staticmethod

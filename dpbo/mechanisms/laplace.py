@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpbo.events import Event, LaplaceEvent
 from dpbo.mechanisms.additive import IndependentNoise, PureNoise
-from dpbo.mechanisms.rounding import SymmetricLaw
+from dpbo.mechanisms.rounding import SymmetricDistribution
 from dpbo.privacy import Sensitivity
 from dpbo.validation import checked
 
@@ -25,7 +25,7 @@ def _quantile(p: NDArray[np.float64]) -> Any:
         return np.log(2 * p)
 
 
-LAPLACE = SymmetricLaw(_quantile, lambda p: mpmath.log(2 * p))
+LAPLACE = SymmetricDistribution(_quantile, lambda p: mpmath.log(2 * p))
 
 
 @checked
@@ -33,7 +33,7 @@ LAPLACE = SymmetricLaw(_quantile, lambda p: mpmath.log(2 * p))
 class LaplaceMechanism(IndependentNoise, PureNoise):
     """Laplace noise of scale `noise_multiplier` times the l1 sensitivity: pure epsilon = 1 / noise_multiplier."""
 
-    law_of_noise: ClassVar[SymmetricLaw] = LAPLACE
+    base_distribution: ClassVar[SymmetricDistribution] = LAPLACE
     kind: ClassVar[type[Event]] = LaplaceEvent
 
     @staticmethod

@@ -23,14 +23,14 @@ Affine = tuple[Sequence[float], float]  # (offset, gain)
 Published = tuple[NDArray[np.float64], NDArray[np.float64]]  # (value, variance)
 
 
-class Law(Protocol):
+class NoiseDistribution(Protocol):
     """The public law of what is drawn, fit for the ledger."""
 
     def to_json(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
-class NoiseLaw:
+class AdditiveDistribution:
     """The public law of one released vector: per coordinate its scale parameter, standard deviation and release grid.
 
     With `block` the vector is a table with rows of this many coordinates, and each row has independent noise of this law.
@@ -52,23 +52,23 @@ class NoiseLaw:
 class Mechanism(abc.ABC):
     """A law of noise. Subclasses state in their docstring what they guarantee and why the sampling is exact."""
 
-    _hooks: ClassVar[frozenset[str]] = frozenset({"choose", "law", "noise", "norm", "publish", "std"})
+    _hooks: ClassVar[frozenset[str]] = frozenset({"choose", "distribution", "noise", "norm", "publish", "std"})
 
     @abc.abstractmethod
     def event(self, slots: int = 1) -> Event:
         """What `slots` joint or successive releases cost."""
 
     @abc.abstractmethod
-    def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> Law:
+    def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseDistribution:
         """The noise for this sensitivity on sums in whole `quanta`; public. Raises InputError where it cannot be drawn exactly."""
 
     @abc.abstractmethod
-    def publish(self, drawn: NDArray[np.int64], law: Any, affine: Affine) -> Published:
+    def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
         """(value, variance) of a draw, in the query's own units. Public post-processing."""
 
     @abc.abstractmethod
-    def _sample(self, numerators: Numerators, quanta: Sequence[float], law: Any, entropy: Entropy) -> NDArray[np.int64]:
-        """A draw in whole numbers: each coordinate as a multiple of its `law.grid`, or the selected index."""
+    def _sample(self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy) -> NDArray[np.int64]:
+        """A draw in whole numbers: each coordinate as a multiple of its `distribution.grid`, or the selected index."""
 
 
 def on_the_host(numerators: Numerators) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpbo.errors import InputError
 from dpbo.events import NotPrivateEvent
-from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseLaw, Numerators, Published, on_the_host
+from dpbo.mechanisms.mechanism import AdditiveDistribution, Affine, Entropy, Mechanism, Numerators, Published, on_the_host
 from dpbo.privacy import Sensitivity
 from dpbo.validation import checked
 
@@ -35,13 +35,13 @@ class NoNoise(Mechanism):
     def event(self, slots: int = 1) -> NotPrivateEvent:
         return NotPrivateEvent(slots=slots)
 
-    def law(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseLaw:
-        return NoiseLaw(self.event().mechanism, (0.0,) * len(quanta), (0.0,) * len(quanta), tuple(quanta), sensitivity.block)
+    def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> AdditiveDistribution:
+        return AdditiveDistribution(self.event().mechanism, (0.0,) * len(quanta), (0.0,) * len(quanta), tuple(quanta), sensitivity.block)
 
-    def publish(self, drawn: NDArray[np.int64], law: Any, affine: Affine) -> Published:
+    def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
         offset, gain = affine
-        return np.asarray(offset) + drawn * np.asarray(law.grid) * gain, np.zeros(len(law.grid))
+        return np.asarray(offset) + drawn * np.asarray(distribution.grid) * gain, np.zeros(len(distribution.grid))
 
-    def _sample(self, numerators: Numerators, quanta: Sequence[float], law: Any, entropy: Entropy) -> NDArray[np.int64]:
+    def _sample(self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy) -> NDArray[np.int64]:
         exact = on_the_host(numerators)
-        return exact if law.block is None else exact.reshape(-1, law.block)
+        return exact if distribution.block is None else exact.reshape(-1, distribution.block)

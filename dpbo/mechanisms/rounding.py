@@ -31,7 +31,7 @@ _FEW = np.uint64(1 << 47)
 
 
 @dataclass(frozen=True)
-class SymmetricLaw:
+class SymmetricDistribution:
     """A continuous law symmetric about zero, by the inverse of its cdf at p in (0, 1/2].
 
     Args:
@@ -51,7 +51,9 @@ def random_words(count: int, entropy: Entropy) -> NDArray[np.uint64]:
     return words
 
 
-def rounded(law: SymmetricLaw, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy) -> NDArray[np.int64]:
+def rounded(
+    distribution: SymmetricDistribution, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy
+) -> NDArray[np.int64]:
     """floor(fraction + scale * z + 1/2) for independent z of the law.
 
     Args:
@@ -62,7 +64,7 @@ def rounded(law: SymmetricLaw, fractions: NDArray[np.float64], scale: NDArray[np
     """
     words = random_words(len(fractions), entropy)
     negative, k = (words >> np.uint64(63)).astype(bool), words & np.uint64((1 << 63) - 1)
-    z = law.quantile(np.ldexp(k.astype(np.float64), -64))  # negative or zero; -inf at k = 0
+    z = distribution.quantile(np.ldexp(k.astype(np.float64), -64))  # negative or zero; -inf at k = 0
     wide = scale * _WIDEN
     with np.errstate(invalid="ignore"):
         centre = np.where(negative, z, -z) * scale + (fractions + 0.5)
@@ -70,13 +72,15 @@ def rounded(law: SymmetricLaw, fractions: NDArray[np.float64], scale: NDArray[np
         result = np.floor(centre - slack)
         close = np.flatnonzero((k < _FEW) | (result != np.floor(centre + slack)))
         lattice = np.where(np.isfinite(result), result, 0.0).astype(np.int64)
-    lattice[close] = _by_both_ends(law, k[close], negative[close], fractions[close], scale[close], entropy)
+    lattice[close] = _by_both_ends(distribution, k[close], negative[close], fractions[close], scale[close], entropy)
     return lattice
 
 
-def _by_both_ends(law: SymmetricLaw, k: Any, negative: Any, fractions: Any, scale: Any, entropy: Entropy) -> NDArray[np.int64]:
+def _by_both_ends(
+    distribution: SymmetricDistribution, k: Any, negative: Any, fractions: Any, scale: Any, entropy: Entropy
+) -> NDArray[np.int64]:
     """The same for draws near an edge of the grid or far in the tail; what both ends leave undecided gets more bits."""
-    near, far = ends_of(law, k)  # near zero, far from zero: both negative, |near| <= |far|
+    near, far = ends_of(distribution, k)  # near zero, far from zero: both negative, |near| <= |far|
     low = np.where(negative, far, -near) * scale + (fractions + 0.5) - _SLACK
     high = np.where(negative, near, -far) * scale + (fractions + 0.5) + _SLACK
     with np.errstate(invalid="ignore"):
@@ -84,19 +88,19 @@ def _by_both_ends(law: SymmetricLaw, k: Any, negative: Any, fractions: Any, scal
         undecided = np.flatnonzero(~np.isfinite(low) | ~np.isfinite(high) | (result != np.floor(high)))
         lattice = np.where(np.isfinite(result), result, 0.0).astype(np.int64)
     for i in undecided:
-        lattice[i] = decide(law, int(k[i]), bool(negative[i]), float(fractions[i]), float(scale[i]), entropy)
+        lattice[i] = decide(distribution, int(k[i]), bool(negative[i]), float(fractions[i]), float(scale[i]), entropy)
     return lattice
 
 
-def ends_of(law: SymmetricLaw, k: NDArray[np.uint64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def ends_of(distribution: SymmetricDistribution, k: NDArray[np.uint64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Outward bounds of the inverse cdf over [k, k+1]/2^64: (the one nearer zero, the one further away); -inf where k = 0."""
     below = np.nextafter(np.ldexp(k.astype(np.float64), -64), 0.0)
     above = np.minimum(np.nextafter(np.ldexp((k + np.uint64(1)).astype(np.float64), -64), 1.0), 0.5)
-    far, near = law.quantile(below), law.quantile(above)
+    far, near = distribution.quantile(below), distribution.quantile(above)
     return near + np.abs(near) * _WIDEN, far - np.abs(far) * _WIDEN
 
 
-def decide(law: SymmetricLaw, k: int, negative: bool, fraction: float, scale: float, entropy: Entropy) -> int:
+def decide(distribution: SymmetricDistribution, k: int, negative: bool, fraction: float, scale: float, entropy: Entropy) -> int:
     """The same draw with 64 more bits at a time, in interval arithmetic of rising precision."""
     bits = 64
     while True:
@@ -104,14 +108,14 @@ def decide(law: SymmetricLaw, k: int, negative: bool, fraction: float, scale: fl
         if k == 0:
             continue
         with precision(2 * bits + 64):
-            ends = [_floor_at(law, Fraction(p, 1 << bits), negative, fraction, scale) for p in (k, k + 1)]
+            ends = [_floor_at(distribution, Fraction(p, 1 << bits), negative, fraction, scale) for p in (k, k + 1)]
         if ends[0] == ends[1] and ends[0] is not None:
             return ends[0]
 
 
-def _floor_at(law: SymmetricLaw, p: Fraction, negative: bool, fraction: float, scale: float) -> int | None:
+def _floor_at(distribution: SymmetricDistribution, p: Fraction, negative: bool, fraction: float, scale: float) -> int | None:
     """floor(fraction + scale z + 1/2) at one end, or None where the working precision cannot tell."""
-    z = law.exact(mpmath.mpf(p.numerator) / p.denominator)
+    z = distribution.exact(mpmath.mpf(p.numerator) / p.denominator)
     total = mpmath.mpf(fraction) + mpmath.mpf(scale) * (z if negative else -z) + mpmath.mpf(1) / 2
     slack = mpmath.ldexp(1, -mpmath.mp.prec // 2)
     low, high = mpmath.floor(total - slack), mpmath.floor(total + slack)

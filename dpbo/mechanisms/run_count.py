@@ -14,12 +14,12 @@ import mpmath
 
 from dpbo._mpmath import precision
 from dpbo.mechanisms.mechanism import Entropy
-from dpbo.run_counts import RunCountLaw
+from dpbo.run_counts import RunCountDistribution
 
 _WORD = 64
 
 
-def draw_run_count(distribution: RunCountLaw, entropy: Entropy) -> int:
+def draw_run_count(distribution: RunCountDistribution, entropy: Entropy) -> int:
     """Draws one number of runs, in time that grows with the number, as that of the runs themselves does."""
     word, bits = _word(entropy), _WORD
     while True:
@@ -30,7 +30,7 @@ def draw_run_count(distribution: RunCountLaw, entropy: Entropy) -> int:
         word, bits = (word << _WORD) | _word(entropy), bits + _WORD
 
 
-def _decided(distribution: RunCountLaw, word: int, bits: int) -> int | None:
+def _decided(distribution: RunCountDistribution, word: int, bits: int) -> int | None:
     """The k whose cell holds all of [word, word + 1] / 2^bits, or None where an end is too near a border."""
     low, high = (mpmath.ldexp(mpmath.mpf(end), -bits) for end in (word, word + 1))
     k, mass = distribution.first()

@@ -64,12 +64,12 @@ class ChoiceContract(abc.ABC):
         """
 
     def test_it_draws_its_law(self) -> None:
-        law = self._law(1.5)
-        utilities = np.array([0, -1, -1, -40, -90, 0, -300]) * law.width
-        expected = self.probabilities(-utilities // law.width, float(law.rate))
+        distribution = self._law(1.5)
+        utilities = np.array([0, -1, -1, -40, -90, 0, -300]) * distribution.width
+        expected = self.probabilities(-utilities // distribution.width, float(distribution.rate))
         seen = np.bincount(self._draw(1.5, utilities, 20_000, seed=1), minlength=len(utilities))
         assert chisquare(seen, 20_000 * expected).pvalue > LEVEL
-        wrong = self.probabilities(-utilities // law.width, 0.7 * float(law.rate))
+        wrong = self.probabilities(-utilities // distribution.width, 0.7 * float(distribution.rate))
         assert chisquare(seen, 20_000 * wrong).pvalue <= LEVEL, "the test has no power"
 
     def test_it_is_purely_private_as_its_event_says(self) -> None:
@@ -105,19 +105,19 @@ class ChoiceContract(abc.ABC):
     def test_neighbours_move_levels_by_no_more_than_the_law_says(self) -> None:
         rng = np.random.default_rng(5)
         for linf, quantum, count in itertools.product((0.3, 1.0, 10.0), (2.0**-20, 2.0**-31), (1, 2, 3, 4, 9, 1000)):
-            law = self.mechanism(0.5).law(_all_move(linf, count), [quantum] * count)
+            distribution = self.mechanism(0.5).distribution(_all_move(linf, count), [quantum] * count)
             most = math.floor(linf / quantum)
             utilities = rng.integers(-(2**45), 2**45, size=4_000)
             moved = utilities + rng.choice([-most, most], size=4_000)
-            assert np.abs(utilities // law.width - moved // law.width).max() <= law.moves
-            assert law.width * law.moves <= 1.05 * most + law.width, "coarser than it need be"
+            assert np.abs(utilities // distribution.width - moved // distribution.width).max() <= distribution.moves
+            assert distribution.width * distribution.moves <= 1.05 * most + distribution.width, "coarser than it need be"
 
     def test_hundreds_of_candidates_near_and_far(self) -> None:
         """Levels thousands apart at a small epsilon stay within reach, as pure privacy demands."""
-        law, rng = self._law(0.05), np.random.default_rng(6)
+        distribution, rng = self._law(0.05), np.random.default_rng(6)
         distances = np.concatenate([[0], rng.integers(0, 3000, size=199), rng.integers(3000, 20_000, size=100)])
-        expected = self.probabilities(distances, float(law.rate))
-        seen = np.bincount(self._draw(0.05, -distances * law.width, 20_000, seed=7), minlength=len(distances))
+        expected = self.probabilities(distances, float(distribution.rate))
+        seen = np.bincount(self._draw(0.05, -distances * distribution.width, 20_000, seed=7), minlength=len(distances))
         order = np.argsort(-expected)
         bins = np.searchsorted(np.cumsum(expected[order]), np.linspace(0, 1, 30)[1:-1])
         grouped = [np.array([part.sum() for part in np.split(values[order], bins)]) for values in (seen, 20_000 * expected)]
@@ -153,20 +153,20 @@ class ChoiceContract(abc.ABC):
 
     def _neighbours(self, epsilon: float) -> Iterator[tuple[Any, Any]]:
         """Laws before and after every candidate's utility moves by none or all of the sensitivity."""
-        law = self._law(epsilon)
-        s = law.moves
+        distribution = self._law(epsilon)
+        s = distribution.moves
         for start in ([0, 0, 0], [0, s, s], [0, 2 * s, 5 * s], [0, s // 2, 3 * s], [0, 0, 9 * s]):
-            before = self.probabilities(np.array(start), float(law.rate))
+            before = self.probabilities(np.array(start), float(distribution.rate))
             for shift in itertools.product((-s, 0, s), repeat=len(start)):
                 after = np.array(start) + np.array(shift)
-                yield before, self.probabilities(np.minimum(after - after.min(), LEVELS - 1), float(law.rate))
+                yield before, self.probabilities(np.minimum(after - after.min(), LEVELS - 1), float(distribution.rate))
 
     def _law(self, epsilon: float) -> ChoiceDistribution:
-        return self.mechanism(epsilon).law(_all_move(1.0, 3), [_QUANTUM] * 3)
+        return self.mechanism(epsilon).distribution(_all_move(1.0, 3), [_QUANTUM] * 3)
 
     def _draw(self, epsilon: float, utilities: NDArray[np.int64], draws: int, seed: int) -> NDArray[np.int64]:
-        mechanism, law, entropy = self.mechanism(epsilon), self._law(epsilon), SeededEntropy(seed)
-        return np.array([int(mechanism._sample(utilities, [_QUANTUM], law, entropy)[0]) for _ in range(draws)])
+        mechanism, distribution, entropy = self.mechanism(epsilon), self._law(epsilon), SeededEntropy(seed)
+        return np.array([int(mechanism._sample(utilities, [_QUANTUM], distribution, entropy)[0]) for _ in range(draws)])
 
 
 def _all_move(linf: float, count: int) -> Sensitivity:

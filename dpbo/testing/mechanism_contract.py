@@ -20,7 +20,7 @@ from scipy import stats
 
 from dpbo.errors import InputError
 from dpbo.mechanisms.additive import AdditiveMechanism
-from dpbo.mechanisms.mechanism import NoiseLaw
+from dpbo.mechanisms.mechanism import AdditiveDistribution
 from dpbo.privacy import Sensitivity
 from dpbo.testing.entropy import SeededEntropy
 from dpbo.validation import checked
@@ -83,12 +83,12 @@ class _NoiseContract(abc.ABC):
         """The mechanism under test."""
 
     @abc.abstractmethod
-    def _draw(self, law: NoiseLaw, value: Any, draws: int, entropy: SeededEntropy) -> NDArray[np.int64]:
+    def _draw(self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy) -> NDArray[np.int64]:
         """Independent draws around a value: shape `draws`, or `draws x d`."""
 
-    def _law(self, dimension: int) -> NoiseLaw:
+    def _law(self, dimension: int) -> AdditiveDistribution:
         """The law for a vector of which each coordinate may move by 1."""
-        return self.mechanism().law(self._sensitivity(dimension), [_QUANTUM] * dimension)
+        return self.mechanism().distribution(self._sensitivity(dimension), [_QUANTUM] * dimension)
 
     def _sensitivity(self, dimension: int) -> Sensitivity:
         return Sensitivity(float(dimension), math.sqrt(dimension), 1.0, (1.0,) * dimension)
@@ -100,8 +100,8 @@ class _NoiseContract(abc.ABC):
         mechanism = self.mechanism()
         for width in self._widths:
             sensitivity = Sensitivity(7.0, 3.0, 2.0, (1.0, 0.25, 0.5)[:width] + (0.3,) * (width - 3))
-            law = mechanism.law(sensitivity, [_QUANTUM] * width)
-            for scale, unit in zip(law.scale, sensitivity.scale, strict=True):
+            distribution = mechanism.distribution(sensitivity, [_QUANTUM] * width)
+            for scale, unit in zip(distribution.scale, sensitivity.scale, strict=True):
                 least = mechanism.event().noise_multiplier * getattr(sensitivity, self.norm) * unit
                 assert least <= scale <= 1.001 * least, f"at {width} coordinates"
 
@@ -133,9 +133,9 @@ def _less(drawn: NDArray[np.int64], value: int, grid: float) -> NDArray[np.float
     return noise * grid
 
 
-def _repeated(law: NoiseLaw, draws: int) -> NoiseLaw:
+def _repeated(distribution: AdditiveDistribution, draws: int) -> AdditiveDistribution:
     """The law of many independent draws at once."""
-    return NoiseLaw(law.name, law.scale * draws, law.std * draws, law.grid * draws)
+    return AdditiveDistribution(distribution.name, distribution.scale * draws, distribution.std * draws, distribution.grid * draws)
 
 
 class MechanismContract(_NoiseContract):
@@ -151,18 +151,18 @@ class MechanismContract(_NoiseContract):
         """Distribution function of the noise at this scale parameter."""
 
     def test_law_is_accepted_and_wrong_scales_are_rejected(self) -> None:
-        law = self._law(1)
-        noise = self._draw(law, 0, _DRAWS, SeededEntropy(1)) * law.grid[0]
-        assert_law(noise, lambda x: self.cdf(x, law.scale[0]))
+        distribution = self._law(1)
+        noise = self._draw(distribution, 0, _DRAWS, SeededEntropy(1)) * distribution.grid[0]
+        assert_law(noise, lambda x: self.cdf(x, distribution.scale[0]))
         for wrong in (0.7, 1.3):
-            assert_not_law(wrong * noise, lambda x: self.cdf(x, law.scale[0]))
+            assert_not_law(wrong * noise, lambda x: self.cdf(x, distribution.scale[0]))
 
     def test_noise_is_added_to_the_exact_value(self) -> None:
         """To every value that a sum can have, of either sign, and all of it."""
-        law = self._law(1)
+        distribution = self._law(1)
         for value in _VALUES:
-            drawn = self._draw(law, value, 1000, SeededEntropy(2))
-            assert_law(_less(drawn, value, law.grid[0]), lambda x: self.cdf(x, law.scale[0]))
+            drawn = self._draw(distribution, value, 1000, SeededEntropy(2))
+            assert_law(_less(drawn, value, distribution.grid[0]), lambda x: self.cdf(x, distribution.scale[0]))
 
     def test_vectors_of_every_width_get_the_noise_of_their_event(self) -> None:
         """Each coordinate's noise has the scale that the event states, and no two coordinates of a
@@ -170,12 +170,12 @@ class MechanismContract(_NoiseContract):
         """
         mechanism, entropy = self.mechanism(), SeededEntropy(15)
         for width in self._widths:
-            law, values = self._law(width), np.zeros(width, np.int64)
+            distribution, values = self._law(width), np.zeros(width, np.int64)
             scale = mechanism.event().noise_multiplier * getattr(self._sensitivity(width), self.norm)
             draws = max(_FEW_DRAWS, 1000 // width)
-            drawn = np.array([mechanism._sample(values, [_QUANTUM] * width, law, entropy) for _ in range(draws)])
+            drawn = np.array([mechanism._sample(values, [_QUANTUM] * width, distribution, entropy) for _ in range(draws)])
             # uniform, if it is this law
-            shares = np.asarray(self.cdf(drawn * np.asarray(law.grid), scale))
+            shares = np.asarray(self.cdf(drawn * np.asarray(distribution.grid), scale))
             assert_law(shares.reshape(-1), stats.uniform.cdf)
             if width > 1:
                 for values_of in (shares, np.abs(shares - 0.5)):
@@ -183,35 +183,35 @@ class MechanismContract(_NoiseContract):
                     assert np.abs(found).max() < _SIGMAS / np.sqrt(draws), f"two of {width} coordinates go together"
 
     def test_values_are_whole_multiples_of_a_grid_that_the_data_do_not_move(self) -> None:
-        law = self._law(1)
+        distribution = self._law(1)
         for value in (0, 1, -(2**40) + 1):
-            assert self._draw(law, value, 100, SeededEntropy(3)).dtype == np.int64
+            assert self._draw(distribution, value, 100, SeededEntropy(3)).dtype == np.int64
 
     def test_supports_of_neighbours_are_equal(self) -> None:
         """On a coarse grid (four steps a scale): every cell likely under one neighbour occurs under the other."""
         grid = 0.5
-        law = NoiseLaw("coarse", (4 * grid,), (4 * grid,), (grid,))
+        distribution = AdditiveDistribution("coarse", (4 * grid,), (4 * grid,), (grid,))
         neighbours = ((0, SeededEntropy(4)), (round(grid / _QUANTUM), SeededEntropy(5)))
-        seen = [set(self._draw(law, value, 200_000, entropy).tolist()) for value, entropy in neighbours]
+        seen = [set(self._draw(distribution, value, 200_000, entropy).tolist()) for value, entropy in neighbours]
         likely = [step for step in range(-40, 41) if 200_000 * self._cell(step, grid) >= 30]
         assert len(likely) > 20
         assert set(likely) <= seen[0] & seen[1]
 
     def test_each_coordinate_has_its_own_scale(self) -> None:
-        law = self.mechanism().law(Sensitivity(7.0, 3.0, 2.0, (1.0, 0.3)), [_QUANTUM] * 2)
+        distribution = self.mechanism().distribution(Sensitivity(7.0, 3.0, 2.0, (1.0, 0.3)), [_QUANTUM] * 2)
         half = _DRAWS // 2
-        mixed = _repeated(law, half)
+        mixed = _repeated(distribution, half)
         drawn = self.mechanism()._sample(np.zeros(2 * half, np.int64), [_QUANTUM] * 2 * half, mixed, SeededEntropy(14))
         for j in (0, 1):
-            assert_law(drawn[j::2] * law.grid[j], lambda x, j=j: self.cdf(x, law.scale[j]))  # type: ignore[misc]
+            assert_law(drawn[j::2] * distribution.grid[j], lambda x, j=j: self.cdf(x, distribution.scale[j]))  # type: ignore[misc]
 
     def test_coordinates_are_independent(self) -> None:
         """Neither the noises of a long vector nor their sizes are correlated, however far apart;
         nor mirrored.
         """
-        law = self._law(1)
-        noise = _less(self._draw(law, 0, _DRAWS, SeededEntropy(13)), 0, law.grid[0])
-        shares = np.asarray(self.cdf(noise, law.scale[0]))
+        distribution = self._law(1)
+        noise = _less(self._draw(distribution, 0, _DRAWS, SeededEntropy(13)), 0, distribution.grid[0])
+        shares = np.asarray(self.cdf(noise, distribution.scale[0]))
         for values in (shares - 0.5, np.abs(shares - 0.5) - 0.25):
             spectrum = np.fft.rfft(values / values.std(), 2 * _DRAWS)
             # the sum of products at each lag
@@ -225,9 +225,9 @@ class MechanismContract(_NoiseContract):
         low, high = self.cdf(ends, 4 * grid) if step <= 0 else self.cdf(-ends[::-1], 4 * grid)
         return float(high - low)
 
-    def _draw(self, law: NoiseLaw, value: Any, draws: int, entropy: SeededEntropy) -> NDArray[np.int64]:
+    def _draw(self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy) -> NDArray[np.int64]:
         values = np.full(draws, value, dtype=np.int64)
-        return self.mechanism()._sample(values, [_QUANTUM] * draws, _repeated(law, draws), entropy)
+        return self.mechanism()._sample(values, [_QUANTUM] * draws, _repeated(distribution, draws), entropy)
 
 
 class VectorContract(_NoiseContract):
@@ -266,16 +266,16 @@ class VectorContract(_NoiseContract):
             assert np.allclose(noise.std(axis=0), self.mechanism().std(dimension), rtol=0.15)
 
     def test_noise_is_added_to_the_exact_value_with_each_coordinate_s_scale(self) -> None:
-        law = self.mechanism().law(Sensitivity(9.0, 2.0, 2.0, (1.0, 0.25)), [_QUANTUM] * 2)
+        distribution = self.mechanism().distribution(Sensitivity(9.0, 2.0, 2.0, (1.0, 0.25)), [_QUANTUM] * 2)
         for value, other in itertools.pairwise(_VALUES):
-            drawn = self._draw(law, [value, other], _FEW_DRAWS, SeededEntropy(40))
-            noise = [_less(drawn[:, j], x, law.grid[j]) / law.scale[j] for j, x in enumerate((value, other))]
+            drawn = self._draw(distribution, [value, other], _FEW_DRAWS, SeededEntropy(40))
+            noise = [_less(drawn[:, j], x, distribution.grid[j]) / distribution.scale[j] for j, x in enumerate((value, other))]
             assert_law(np.hypot(*noise), lambda r: self.radius(r, 2))
 
     def test_what_64_bits_decide_more_bits_decide_alike(self) -> None:
         """The quick path against the slow one on the same words, and words that leave a tail open."""
-        law = self._law(3)
-        fractions, scale = np.array([0.0, 0.25, 0.75]), np.array(law.scale) / np.array(law.grid)
+        distribution = self._law(3)
+        fractions, scale = np.array([0.0, 0.25, 0.75]), np.array(distribution.scale) / np.array(distribution.grid)
         for seed in range(40):
             quick = self.mechanism().noise(fractions, scale, SeededEntropy(seed))
             assert quick.tolist() == self.slowly(fractions, scale, SeededEntropy(seed)).tolist()
@@ -291,10 +291,10 @@ class VectorContract(_NoiseContract):
 
     def _noise(self, dimension: int, seed: int, draws: int = _VECTOR_DRAWS) -> NDArray[np.float64]:
         """Draws at scale 1."""
-        law = self._law(dimension)
-        return self._draw(law, 0, draws, SeededEntropy(seed)) * np.array(law.grid) / np.array(law.scale)
+        distribution = self._law(dimension)
+        return self._draw(distribution, 0, draws, SeededEntropy(seed)) * np.array(distribution.grid) / np.array(distribution.scale)
 
-    def _draw(self, law: NoiseLaw, value: Any, draws: int, entropy: SeededEntropy) -> NDArray[np.int64]:
-        mechanism, d = self.mechanism(), len(law.scale)
+    def _draw(self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy) -> NDArray[np.int64]:
+        mechanism, d = self.mechanism(), len(distribution.scale)
         values = np.broadcast_to(np.asarray(value, dtype=np.int64), d)
-        return np.array([mechanism._sample(values, [_QUANTUM] * d, law, entropy) for _ in range(draws)])
+        return np.array([mechanism._sample(values, [_QUANTUM] * d, distribution, entropy) for _ in range(draws)])

@@ -17,7 +17,7 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.events import Event
 from dpbo.fingerprint import fingerprint
-from dpbo.mechanisms.mechanism import Law, Mechanism
+from dpbo.mechanisms.mechanism import Mechanism, NoiseDistribution
 from dpbo.privacy import PrivacyUnit, Sensitivity
 from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
@@ -57,12 +57,19 @@ class RecordingCurator(Curator):
         self.evaluations.append({**_public(query), **details})
         return super()._accept(query, details, outcome)
 
-    def _draw(self, handle: Handle, law: Law, mechanism: Mechanism, event: Event, entry: int) -> Release:
+    def _draw(self, handle: Handle, distribution: NoiseDistribution, mechanism: Mechanism, event: Event, entry: int) -> Release:
         query, answer = self._answer(handle)
         sensitivity = query.sensitivity(self.adjacency)
-        question = {**_public(query), **handle.details, "event": event, "law": law, "quanta": answer.quanta, "sensitivity": sensitivity}
+        question = {
+            **_public(query),
+            **handle.details,
+            "event": event,
+            "distribution": distribution,
+            "quanta": answer.quanta,
+            "sensitivity": sensitivity,
+        }
         place = len(self.steps)
-        value = self._frozen[place].release if place < len(self._frozen) else super()._draw(handle, law, mechanism, event, entry)
+        value = self._frozen[place].release if place < len(self._frozen) else super()._draw(handle, distribution, mechanism, event, entry)
         release = dataclasses.replace(value, entry=entry)
         self.steps.append(Step(question, tuple(answer.numerators.tolist()), answer.quanta, sensitivity, release))
         return release

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.dpbo_audit, pytest.mark.attack("A24")]
 
 def drawing(mechanism, seed, factor=1.0):
     """Outputs of a mechanism on sums 0 and 1, its sensitivity apart."""
-    law, entropy = mechanism.law(UNIT, [QUANTUM]), SeededEntropy(seed)
+    law, entropy = mechanism.distribution(UNIT, [QUANTUM]), SeededEntropy(seed)
 
     def draw(which, count):
         many = dataclasses.replace(law, scale=(factor * law.scale[0],) * count, grid=law.grid * count)
@@ -62,7 +62,7 @@ def test_the_laplace_mechanism_is_as_private_as_it_says_and_no_more(epsilon, mea
 
 def test_l2_noise_is_as_private_as_it_says_and_no_more(measured):
     mechanism, epsilon, runs = L2LaplaceMechanism(1 / 4.0), 4.0, 300_000
-    law = mechanism.law(Sensitivity(2.0, 1.0, 1.0, (1.0, 1.0)), [QUANTUM] * 2)
+    law = mechanism.distribution(Sensitivity(2.0, 1.0, 1.0, (1.0, 1.0)), [QUANTUM] * 2)
     law, entropy = dataclasses.replace(law, block=2), SeededEntropy(4)  # a table of independent rows: many runs in one draw
 
     def draw(which, count):
@@ -82,7 +82,7 @@ def test_a_sampled_mean_is_as_private_as_it_says_and_no_more(relation, measured)
     """The curator's own sampler decides for each of N units, one a run, whether it is in; replaced, it pulls the other way when it is."""
     rate, sigma, runs, delta = 0.9, 0.6, 1_000_000, 0.05
     mechanism, entropy = GaussianMechanism(sigma), SeededEntropy(5)
-    law = mechanism.law(UNIT, [QUANTUM])
+    law = mechanism.distribution(UNIT, [QUANTUM])
 
     def draw(which, count):
         taken = np.zeros(count, dtype=np.int64)
@@ -109,7 +109,7 @@ def test_noise_of_seven_tenths_is_caught(mechanism, measured):
 
 def choosing(mechanism, distances, seed):
     """Whether the second of two candidates is chosen, when it lies so many sensitivities below the first, on either data set."""
-    law, entropy = mechanism.law(Sensitivity(2.0, 2**0.5, 1.0), [2.0**-20] * 2), SeededEntropy(seed)
+    law, entropy = mechanism.distribution(Sensitivity(2.0, 2**0.5, 1.0), [2.0**-20] * 2), SeededEntropy(seed)
 
     def draw(which, count):
         levels = np.zeros(distances[which] * law.moves + 1, dtype=np.int64)
@@ -150,7 +150,7 @@ def test_permute_and_flip_charged_as_exponential_is_caught(measured):
 def best_of_hidden_runs(law, seed):
     """The released score: the highest of the runs', each with Laplace noise of epsilon 1 on 0 or on 1."""
     mechanism, entropy, space = LaplaceMechanism(1.0), SeededEntropy(seed), Space(x=scipy.stats.uniform(0, 1))
-    one = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [2.0**-30])
+    one = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-30])
 
     def scores(which, count):
         many = dataclasses.replace(one, scale=one.scale * count, grid=one.grid * count)

@@ -17,7 +17,7 @@ from scipy import stats
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
-from dpbo.mechanisms.mechanism import NoiseLaw
+from dpbo.mechanisms.mechanism import AdditiveDistribution
 from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy
@@ -42,7 +42,7 @@ def drawn(mechanism, law, value, draws, seed):
 @NOISY
 def test_supports_of_neighbours_are_equal_at_four_grid_units(mechanism, request, measured):
     cdf, grid = LAWS[request.node.callspec.id], 0.25
-    law = NoiseLaw("coarse", (1.0,), (1.0,), (grid,))
+    law = AdditiveDistribution("coarse", (1.0,), (1.0,), (grid,))
     step = round(grid / QUANTUM)
     for neighbour in (1, step // 2, step, 3 * step + 7):  # in quanta: less than a step of the grid, half, one, several
         seen = [set(drawn(mechanism, law, value, DRAWS, seed).tolist()) for value, seed in ((0, 1), (neighbour, 2))]
@@ -61,7 +61,7 @@ def test_supports_of_neighbours_are_equal_at_four_grid_units(mechanism, request,
 @given(st.integers(-(2**40), 2**40), st.integers(-(2**31), 2**31), st.sampled_from(KINDS), st.integers(0, 2**32))
 def test_the_same_noise_moves_every_neighbour_to_the_same_residues(value, distance, mechanism, seed):
     """Of any two values, with one entropy, releases differ by their distance on the grid, to one step: no value has holes of its own."""
-    law = mechanism.law(UNIT, [QUANTUM])
+    law = mechanism.distribution(UNIT, [QUANTUM])
     step = round(law.grid[0] / QUANTUM)
     a, b = (drawn(mechanism, law, v, 20, seed) for v in (value, value + distance))
     assert np.abs((b - a) - distance / step).max() <= 1
@@ -72,7 +72,7 @@ def test_the_same_noise_moves_every_neighbour_to_the_same_residues(value, distan
 @pytest.mark.parametrize("power", [0, 10, 30, 40])
 def test_trailing_zeros_are_as_frequent_for_nothing_as_for_a_power_of_two(mechanism, power, measured):
     """Chi-square over how often 2^j divides the release; float addition would tell 0, whose noise keeps its own last bits, from 2^k."""
-    law, draws = mechanism.law(UNIT, [QUANTUM]), 40_000
+    law, draws = mechanism.distribution(UNIT, [QUANTUM]), 40_000
     tables = []
     for value, seed in ((0, 3), (1 << power, 4)):
         k = np.abs(drawn(mechanism, law, value, draws, seed))
@@ -94,4 +94,4 @@ def test_a_released_mean_is_a_whole_multiple_of_its_public_grid():
         for release in curator.release_all([curator.evaluate(mean) for _ in range(50)], GaussianMechanism(1.0)):
             steps = (release.value.item() - 0.5) * 4 / 2.0**-20  # scores count from the middle of their range; four units
             assert steps == round(steps)
-            assert release.law.to_json()["grid"] == [2.0**-20]
+            assert release.distribution.to_json()["grid"] == [2.0**-20]

@@ -54,7 +54,7 @@ def old(tmp_path):
     birth = dataclasses.replace(BIRTH, dataset=name, unit=name)
     terms = {"role": name, "assumptions": {name: name}, name: name, "score_range": [name]}
     slot = {"handle": "0" * 32, "query": name, "public": {name: name}, "details": {"x": [0.5], name: name}, "assumptions": {name: name}}
-    value = {"handle": "0" * 32, "value": [0.5], "variance": [0.01], "law": {}, "details": slot["details"]}
+    value = {"handle": "0" * 32, "value": [0.5], "variance": [0.01], "distribution": {}, "details": slot["details"]}
     bodies: list[tuple[str, str, dict[str, Any]]] = [
         ("birth", "", {"schema": SCHEMA, "cap": str(birth.cap()), **birth.to_json()}),
         ("assume", name, {}),

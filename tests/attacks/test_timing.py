@@ -37,7 +37,7 @@ def timed(draw, value):
 def sampler(mechanism):
     from dpbo.curator.entropy import system_entropy
 
-    law = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [2.0**-30])
+    law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-30])
     law = dataclasses.replace(law, scale=law.scale * BATCH, std=law.std * BATCH, grid=law.grid * BATCH)
 
     def draw(value):

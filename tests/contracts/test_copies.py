@@ -155,7 +155,7 @@ def test_noise_is_for_the_question_that_was_answered(held, asked, mechanism):
         given, curator = list(held), made(RECORDS)
         handle = curator.evaluate(asked(given))
         given[:] = narrowed
-        laws.append(curator.release(handle, mechanism).law)
+        laws.append(curator.release(handle, mechanism).distribution)
     assert laws[0] == laws[1]
 
 

@@ -287,8 +287,8 @@ SABOTAGES = (
     Sabotage(
         "the best of more than a thousand candidates always wins",
         "mechanisms/choice.py",
-        old="distance = self.choose(filled, law.rate, entropy)",
-        new="distance = self.choose(filled, law.rate, entropy) if len(utilities) <= 1000 else 0",
+        old="distance = self.choose(filled, distribution.rate, entropy)",
+        new="distance = self.choose(filled, distribution.rate, entropy) if len(utilities) <= 1000 else 0",
         test="tests/contracts/test_choice_contract.py::TestExponential::test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good",
     ),
     Sabotage(
@@ -301,16 +301,16 @@ SABOTAGES = (
     Sabotage(
         "noise of seven tenths, told as if it were whole",
         "mechanisms/additive.py",
-        old="np.asarray(law.scale) / np.asarray(law.grid), entropy)",
-        new="0.7 * np.asarray(law.scale) / np.asarray(law.grid), entropy)",
+        old="np.asarray(distribution.scale) / np.asarray(distribution.grid), entropy)",
+        new="0.7 * np.asarray(distribution.scale) / np.asarray(distribution.grid), entropy)",
         test="tests/contracts/test_additive_contract.py::TestGaussian::test_law_is_accepted_and_wrong_scales_are_rejected",
     ),
     Sabotage(
         "float noise added to a float value",
         "mechanisms/additive.py",
-        old="        return whole + self.noise(fractions, np.asarray(law.scale) / np.asarray(law.grid), entropy)",
+        old="        return whole + self.noise(fractions, np.asarray(distribution.scale) / np.asarray(distribution.grid), entropy)",
         new=(
-            "        wide = np.asarray(law.scale) / np.asarray(law.grid)\n"
+            "        wide = np.asarray(distribution.scale) / np.asarray(distribution.grid)\n"
             "        rng = np.random.default_rng(int.from_bytes(entropy(8), 'little'))\n"
             "        return np.floor(whole + fractions + wide * rng.normal(size=fractions.shape)).astype(np.int64)"
         ),
@@ -340,8 +340,8 @@ SABOTAGES = (
     Sabotage(
         "noise never reaches its far tails",
         "mechanisms/rounding.py",
-        old="    near, far = ends_of(law, k)  # near zero",
-        new="    k = np.maximum(k, np.uint64(1 << 40))\n    near, far = ends_of(law, k)  # near zero",
+        old="    near, far = ends_of(distribution, k)  # near zero",
+        new="    k = np.maximum(k, np.uint64(1 << 40))\n    near, far = ends_of(distribution, k)  # near zero",
         test="tests/unit/mechanisms/test_rounding.py::test_the_extreme_word_is_decided_by_more_bits",
     ),
     # accounting
@@ -753,10 +753,10 @@ SABOTAGES = (
     Sabotage(
         "a hidden run's score is not noised",
         "curator/curator.py",
-        old="        _, value, _ = self._noised(query, outcome, law, mechanism)\n",
+        old="        _, value, _ = self._noised(query, outcome, distribution, mechanism)\n",
         new=(
-            "        steps = outcome.numerators.double() * torch.tensor(outcome.quanta) / torch.tensor(law.grid).double()\n"
-            "        value = torch.from_numpy(mechanism.publish(steps.round().long().numpy(), law, query.affine(self.units))[0])\n"
+            "        steps = outcome.numerators.double() * torch.tensor(outcome.quanta) / torch.tensor(distribution.grid).double()\n"
+            "        value = torch.from_numpy(mechanism.publish(steps.round().long().numpy(), distribution, query.affine(self.units))[0])\n"
         ),
         test="tests/unit/algorithms/test_private_selection.py::test_scores_inside_carry_the_noise_that_is_charged[Adjacency.REPLACE_ONE-0.01]",
     ),

@@ -208,7 +208,7 @@ def pareto(at):
 
 def permute_and_flip(at):
     mechanism, utilities = PermuteAndFlipMechanism.of(1.0), at.put((torch.arange(5000) * 7919 % 5000) << 20)
-    law = mechanism.law(ClippedMean(score, score_range=(0.0, 1.0)).sensitivity(Adjacency.REPLACE_ONE), [2.0**-20])
+    law = mechanism.distribution(ClippedMean(score, score_range=(0.0, 1.0)).sensitivity(Adjacency.REPLACE_ONE), [2.0**-20])
     return torch.from_numpy(mechanism._sample(utilities, [2.0**-20], law, SeededEntropy(0)))
 
 

@@ -28,7 +28,7 @@ from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, RolesEvent, 
 from dpbo.mechanisms.additive import LEAST, MOST
 from dpbo.privacy import Adjacency, Budget
 from dpbo.progress import progress_bar
-from dpbo.run_counts import RunCountLaw, TruncatedNegativeBinomial
+from dpbo.run_counts import RunCountDistribution, TruncatedNegativeBinomial
 from dpbo.validation import Count, Positive, ScoreRange, between, checked
 
 SHAPE = 3.0
@@ -106,7 +106,7 @@ class TuningPlan:
     adjacency: Adjacency
     validation: float
     score_range: tuple[float, float]
-    run_count: RunCountLaw | None = field(default=None, repr=False)
+    run_count: RunCountDistribution | None = field(default=None, repr=False)
     spread: tuple[float, float] = (1.0, 1.0)
 
 
@@ -133,7 +133,7 @@ def plan_tuning(
     validation: Positive,
     score_range: ScoreRange = (0.0, 1.0),
     adjacency: Adjacency | str = Adjacency.REPLACE_ONE,
-    run_count: RunCountLaw | None = None,
+    run_count: RunCountDistribution | None = None,
     spread: tuple[float, float] = (0.9, 1.2),
 ) -> TuningPlans:
     """Plan every strategy at one budget.
@@ -179,7 +179,7 @@ class _Strategy(NamedTuple):
     runs: float
     usually: int
     cost: Callable[[Event], Event]
-    run_count: RunCountLaw | None = None
+    run_count: RunCountDistribution | None = None
     spread: tuple[float, float] = (1.0, 1.0)
 
 

@@ -150,8 +150,8 @@ class EMSchedule:
         self._turn += 1
         if self._turn == self.slots:
             self._bar.close()
-        law = self.mechanism.law(query.scale(self.curator.adjacency), query.quanta(self.curator.units))
-        return value.reshape(rows, -1), torch.tensor(law.std, dtype=torch.float64).reshape(rows, -1)
+        distribution = self.mechanism.distribution(query.scale(self.curator.adjacency), query.quanta(self.curator.units))
+        return value.reshape(rows, -1), torch.tensor(distribution.std, dtype=torch.float64).reshape(rows, -1)
 
 
 def _public_text(value: Any) -> Iterator[str]:

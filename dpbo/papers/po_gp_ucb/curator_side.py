@@ -54,13 +54,13 @@ class ReleasedRows:
     Attributes:
         Z: `n x k`, float64.
         variance: variance of the noise of each released coordinate, the same for all.
-        law: the noise, as the ledger has it.
+        distribution: of the noise, as the ledger has it.
         projection: A, `d x k`, where rows were projected.
     """
 
     Z: torch.Tensor
     variance: float
-    law: dict[str, Any]
+    distribution: dict[str, Any]
     projection: torch.Tensor | None = None
 
 
@@ -92,7 +92,7 @@ def write_release(folder: str | os.PathLike[str], rows: ReleasedRows, facts: Map
     arrays = {"Z": rows.Z.numpy()} | ({} if rows.projection is None else {"projection": rows.projection.numpy()})
     table = io.BytesIO()
     np.savez_compressed(table, **arrays)  # type: ignore[arg-type]
-    release = {"format": FORMAT, "rows": list(rows.Z.shape), "variance": rows.variance, "law": rows.law, **facts}
+    release = {"format": FORMAT, "rows": list(rows.Z.shape), "variance": rows.variance, "distribution": rows.distribution, **facts}
     files = {
         "rows.npz": table.getvalue(),
         "release.json": json.dumps(release, indent=2).encode(),
@@ -119,7 +119,7 @@ def read_release(folder: str | os.PathLike[str]) -> tuple[ReleasedRows, dict[str
             Z, A = torch.from_numpy(arrays["Z"]), torch.from_numpy(arrays["projection"]) if "projection" in arrays else None
         if facts["format"] != FORMAT or list(Z.shape) != facts["rows"]:
             raise ValueError("another format")
-        return ReleasedRows(Z, float(facts["variance"]), facts["law"], A), facts
+        return ReleasedRows(Z, float(facts["variance"]), facts["distribution"], A), facts
     except (OSError, ValueError, KeyError, TypeError) as error:
         remedy = "`python -m dpbo curate` writes one."
         raise InputError("folder", str(place), f"a folder with a release of format {FORMAT}", remedy) from error
@@ -151,7 +151,7 @@ def release_rows(
     if not known:
         raise ReleaseLost(f"the table {name!r} was charged but never delivered, and it is never drawn twice. Release under another name.")
     Z = torch.tensor(known[0]["value"], dtype=torch.float64)
-    return ReleasedRows(Z, max(known[0]["variance"]), known[0]["law"], table.projection)
+    return ReleasedRows(Z, max(known[0]["variance"]), known[0]["distribution"], table.projection)
 
 
 @checked
@@ -214,8 +214,8 @@ class Outcomes:
     def variance(self) -> float:
         """Variance of an answer's noise."""
         any_row = self._query(row=0)
-        law = self.mechanism.law(any_row.scale(self.curator.adjacency), any_row.quanta())
-        return float(law.std[0]) ** 2
+        distribution = self.mechanism.distribution(any_row.scale(self.curator.adjacency), any_row.quanta())
+        return float(distribution.std[0]) ** 2
 
     def value(self, row: int, *, request: Name) -> Answer:
         """The outcome of a row.
@@ -266,8 +266,8 @@ class Outcomes:
         """The least noisy mechanism that the accounting can pay for."""
         accounting = self.curator.accounting
         available = budget_cost(budget, accounting, self.curator.ledger.cap)
-        priced = ((law, accounting.multiplier(law.kind, self.repeats, available)) for law in _LAWS)
-        affordable = [law(multiplier) for law, multiplier in priced if multiplier is not None]
+        priced = ((noise, accounting.multiplier(noise.kind, self.repeats, available)) for noise in _LAWS)
+        affordable = [noise(multiplier) for noise, multiplier in priced if multiplier is not None]
         if not affordable:
             raise InputError("accounting", accounting.name, "one that can pay for Gaussian or Laplace noise")
-        return min(affordable, key=lambda law: law.noise_multiplier * law.std(1))
+        return min(affordable, key=lambda noise: noise.noise_multiplier * noise.std(1))

@@ -590,9 +590,9 @@ def test_submit_gives_handles_from_an_executor():
 def test_metrics_are_released_jointly_with_the_boxs_diagonal():
     scores = ClippedSum(lambda _m, r: torch.stack([r, 10 * r], 1), score_range=[(0.0, 1.0), (0.0, 10.0)])
     release = make().release(scores, NOISE)
-    assert release.law.std == pytest.approx((5 * 2**0.5, 50 * 2**0.5))
+    assert release.distribution.std == pytest.approx((5 * 2**0.5, 50 * 2**0.5))
     weighted = ClippedSum(lambda _m, r: torch.stack([r, 10 * r], 1), score_range=[(0.0, 1.0), (0.0, 10.0)], weights=[2.0, 1.0])
-    law = make().release(weighted, NOISE).law
+    law = make().release(weighted, NOISE).distribution
     assert law.std == pytest.approx((5 * 5**0.5 / 2, 50 * 5**0.5))
     assert sum((1 / s) ** 2 for s in (law.std[0], law.std[1] / 10)) == pytest.approx(1 / 25)
 

@@ -24,7 +24,7 @@ def _contrib():
 
 def ours(mechanism, draws=DRAWS):
     """Noise of scale 1 from so many independent coordinates."""
-    law = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [2.0**-30])
+    law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-30])
     many = type(law)(law.name, law.scale * draws, law.std * draws, law.grid * draws)
     return mechanism._sample(np.zeros(draws, np.int64), [2.0**-30] * draws, many, SeededEntropy(1)) * law.grid[0] / law.scale[0]
 
@@ -49,7 +49,7 @@ def test_gaussian_and_laplace():
 def test_l2_laplace_in_one_dimension_and_its_direction():
     def rows(d):
         """A table of independent rows of d numbers."""
-        law = L2LaplaceMechanism(2.0).law(Sensitivity(float(d), 1.0, 1.0, (1.0,) * d), [2.0**-30] * d)
+        law = L2LaplaceMechanism(2.0).distribution(Sensitivity(float(d), 1.0, 1.0, (1.0,) * d), [2.0**-30] * d)
         zeros = np.zeros(8000 * d, np.int64)
         drawn = L2LaplaceMechanism(2.0)._sample(zeros, [2.0**-30] * d, dataclasses.replace(law, block=d), SeededEntropy(2))
         return drawn.reshape(8000, d) * law.grid[0] / law.scale[0]
@@ -69,7 +69,7 @@ def test_choices(kind, measure):
     scores = [0, -1, -3, -6]
     reference = np.bincount([choose(scores) for _ in range(CHOICES)], minlength=4)
     mechanism, quantum = kind.of(1.0), 2.0**-20
-    law = mechanism.law(Sensitivity(4.0, 2.0, 1.0), [quantum] * 4)
+    law = mechanism.distribution(Sensitivity(4.0, 2.0, 1.0), [quantum] * 4)
     entropy, utilities = SeededEntropy(3), np.array(scores, dtype=np.int64) << 20
     drawn = np.bincount([int(mechanism._sample(utilities, [quantum], law, entropy)[0]) for _ in range(CHOICES)], minlength=4)
     assert chi2_contingency([reference, drawn]).pvalue > AGREE

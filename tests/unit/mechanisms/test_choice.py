@@ -87,16 +87,18 @@ class ChoiceOnly(ChoiceContract):
 @pytest.mark.attack("A10")
 def test_the_contract_catches_undercharging_and_half_the_noise():
     exponential, flip = ExponentialMechanism, PermuteAndFlipMechanism
-    one = exponential.of(0.5).law(Sensitivity(1.0, 1.0, 1.0), [2.0**-20])
+    one = exponential.of(0.5).distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-20])
     charging = {"event": lambda self, slots=1: ExponentialEvent(self.noise_multiplier, slots)}
     near = {"choose": lambda self, counts, rate, entropy: exponential.choose(self, counts[:1000], rate, entropy)}
     with pytest.raises(AssertionError):  # charged as the exponential mechanism
         broken(contracts.TestPermuteAndFlip, flip, **charging).test_no_order_diverges_further_than_is_charged()
     with pytest.raises(AssertionError):  # one width for every question
-        broken(contracts.TestExponential, exponential, law=lambda *_: one).test_neighbours_move_levels_by_no_more_than_the_law_says()
+        broken(
+            contracts.TestExponential, exponential, distribution=lambda *_: one
+        ).test_neighbours_move_levels_by_no_more_than_the_law_says()
     with pytest.raises(AssertionError):  # what lies far below is never chosen
         broken(contracts.TestExponential, exponential, **near).test_hundreds_of_candidates_near_and_far()
-    by_l1 = {"law": lambda self, s, quanta: exponential.law(self, Sensitivity(s.l1, s.l2, s.l1 / 4, s.scale), quanta)}
+    by_l1 = {"distribution": lambda self, s, quanta: exponential.distribution(self, Sensitivity(s.l1, s.l2, s.l1 / 4, s.scale), quanta)}
     with pytest.raises(AssertionError):
         broken(contracts.TestExponential, exponential, **by_l1).test_neighbours_move_levels_by_no_more_than_the_law_says()
     best = {"_sample": lambda self, u, *others: np.array([u.argmax()]) if len(u) > 1000 else exponential._sample(self, u, *others)}
@@ -243,7 +245,7 @@ def test_levels_are_as_wide_as_said_and_neighbours_never_move_further():
     within, beyond = 1 - 2.0**-41, 1 - 3 * 2.0**-41  # of 2^-40 below a whole number of quanta
     sums = [(1.0, 2.0**-7), (1.0, 2.0**-12), (0.3, 2.0**-20), (7.7, 2.0**-30), (2.0**-20, 2.0**-20), (5e-7, 2.0**-20)]
     for multiplier, (linf, quantum) in itertools.product((0.01, 0.3, 5.0, 200.0), (*sums, (within, 2.0**-7), (beyond, 2.0**-7))):
-        law = ExponentialMechanism(multiplier).law(Sensitivity(linf, linf, linf), [quantum, quantum])
+        law = ExponentialMechanism(multiplier).distribution(Sensitivity(linf, linf, linf), [quantum, quantum])
         most = math.ceil(Fraction(linf) * (1 + Fraction(1, 2**40)) / Fraction(quantum))
         assert law.width == max(math.ceil(most * max(1 / 64, 65 * multiplier / 65536)), 1)
         assert law.moves == math.ceil(Fraction(most, law.width))
@@ -254,7 +256,7 @@ def test_levels_are_as_wide_as_said_and_neighbours_never_move_further():
 @pytest.mark.parametrize("kind", BOTH)
 def test_utilities_at_the_ends_of_their_type_are_as_far_apart_as_can_be(kind):
     mechanism, utilities = kind(0.01), np.array([-(2**63), 2**63 - 1, -(2**62)])
-    law = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [1.0])
+    law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [1.0])
     assert law.width == 1
     value, variance = mechanism.publish(mechanism._sample(utilities, [1.0], law, SeededEntropy(0)), law, ((0.0,), 1.0))
     assert value.tolist() == [1.0]
@@ -267,7 +269,7 @@ def test_more_candidates_than_one_chunk_holds_are_one_set(device, monkeypatch):
     mechanism, count = ExponentialMechanism(0.01), (1 << 20) + 3
     utilities = torch.full((count,), -(10**9), device=device)
     utilities[-1] = 10**9
-    law = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [1.0])
+    law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [1.0])
     assert mechanism._sample(utilities, [1.0], law, SeededEntropy(0)).tolist() == [count - 1]
     utilities[[5, 6]] = 10**9
     drawn = {int(mechanism._sample(utilities, [1.0], law, SeededEntropy(seed))[0]) for seed in range(12)}
@@ -279,7 +281,7 @@ def test_more_candidates_than_one_chunk_holds_are_one_set(device, monkeypatch):
 def test_a_choice_is_the_same_wherever_the_utilities_lie(kind, device):
     """As a list, an array or a tensor on any device: equal bits choose the same index, far below the best and far above all sums, too."""
     mechanism, utilities = kind(2.0), [7, -(2**62), 2**40, 2**40 - 3, 2**40 + 1, -5, 2**40]
-    law = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [0.25])
+    law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [0.25])
     for seed in range(30):
         ways = (utilities, np.array(utilities), torch.tensor(utilities, device=device))
         assert len({int(mechanism._sample(way, [0.25], law, SeededEntropy(seed))[0]) for way in ways}) == 1
@@ -295,7 +297,7 @@ def test_bad_questions_and_numbers_are_refused_and_no_epsilon_is_exceeded(kind):
         assert Fraction(epsilon) * (1 - Fraction(1, 2**50)) <= (event_costs.pure(kind.of(epsilon).event()) or 0) <= Fraction(epsilon)
     for sensitivity, quanta in ((Sensitivity(1.0, 1.0, 1.0, (1.0, 2.0)), [0.5, 0.5]), (Sensitivity(1.0, 1.0, 1.0), [0.5, 0.25])):
         with pytest.raises(InputError, match="question"):
-            kind(1.0).law(sensitivity, quanta)
+            kind(1.0).distribution(sensitivity, quanta)
     curator = make()
     several = ClippedSum(votes, score_range=[(0.0, 1.0), (0.0, 2.0), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)])
     with pytest.raises(InputError, match="single unit and range"):
@@ -306,7 +308,7 @@ def test_bad_questions_and_numbers_are_refused_and_no_epsilon_is_exceeded(kind):
 def choosing(kind, utilities, draws, seed=0):
     """Choices at epsilon 2 among utilities that are counted in sensitivities."""
     mechanism, entropy = kind.of(2.0), SeededEntropy(seed)
-    law = mechanism.law(Sensitivity(1.0, 1.0, 1.0), [2.0**-20])
+    law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-20])
     levels = (np.asarray(utilities, dtype=float) * law.moves * law.width).astype(np.int64)
     return np.array([int(mechanism._sample(levels, [2.0**-20] * len(levels), law, entropy)[0]) for _ in range(draws)])
 

@@ -147,14 +147,14 @@ def test_ends_that_the_digits_carried_cannot_tell_from_an_edge_wait_for_more_bit
 def test_a_scale_is_above_the_product_that_it_stands_for_by_more_than_a_sensitivity_may_be_rounded():
     random = np.random.default_rng(0)
     for multiplier, norm_, unit in (10.0 ** random.uniform(-1, 1, (300, 3))).tolist():
-        law = GaussianMechanism(multiplier).law(Sensitivity(norm_, norm_, norm_, (unit,)), [2.0**-40])
+        law = GaussianMechanism(multiplier).distribution(Sensitivity(norm_, norm_, norm_, (unit,)), [2.0**-40])
         rounded_up = 1 + Fraction(1, 2**48) - Fraction(1, 2**50)
         assert Fraction(law.scale[0]) >= Fraction(multiplier) * Fraction(norm_) * Fraction(unit) * rounded_up
 
 
 def test_the_grid_is_a_power_of_two_and_an_epsilon_that_has_a_multiplier_gets_it():
     for multiplier in (0.011, 0.9, 1.0, 7.6, 1e5):
-        law = GaussianMechanism(multiplier).law(Sensitivity(1.0, 1.0, 1.0), [2.0**-40])
+        law = GaussianMechanism(multiplier).distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-40])
         assert math.frexp(law.grid[0])[0] == 0.5
         assert 2.0**20 <= law.std[0] / law.grid[0] < 2.0**21
         assert law.std[0] >= multiplier
@@ -179,25 +179,25 @@ def test_a_multiplier_outside_its_range_and_an_entropy_of_too_few_bytes_are_refu
 
 def test_noise_that_one_lattice_cannot_hold_is_refused_before_anything_is_drawn():
     with pytest.raises(InputError, match="lattice"):
-        GaussianMechanism(2.0**20).law(Sensitivity(1.0, 1.0, 1.0), [2.0**-60])
-    (grid,) = GaussianMechanism(1.0).law(Sensitivity(1.0, 1.0, 1.0), [2.0**-40]).grid
+        GaussianMechanism(2.0**20).distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-60])
+    (grid,) = GaussianMechanism(1.0).distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-40]).grid
     pair = Sensitivity(1.0, 1.0, 1.0, (1.0, 1.0))
     for shift in (1, 53):
-        assert GaussianMechanism(1.0).law(pair, [grid / 2, math.ldexp(grid, -shift)]).grid == (grid, grid)
+        assert GaussianMechanism(1.0).distribution(pair, [grid / 2, math.ldexp(grid, -shift)]).grid == (grid, grid)
     for shift in (0, 54):
         with pytest.raises(InputError, match="lattice"):
-            GaussianMechanism(1.0).law(pair, [grid / 2, math.ldexp(grid, -shift)])
-    assert GaussianMechanism(1.0).law(Sensitivity(1.0, 1.0, 1.0, (1.0, 1.5e-150)), [2.0**-40, 1.5e-150 * 2.0**-40])
+            GaussianMechanism(1.0).distribution(pair, [grid / 2, math.ldexp(grid, -shift)])
+    assert GaussianMechanism(1.0).distribution(Sensitivity(1.0, 1.0, 1.0, (1.0, 1.5e-150)), [2.0**-40, 1.5e-150 * 2.0**-40])
     for scale in (1e-151, 1e151, 1.5e150):
         with pytest.raises(InputError, match="lattice"):
-            GaussianMechanism(1.0).law(Sensitivity(1.0, 1.0, 1.0, (1.0, scale)), [2.0**-40, scale * 2.0**-40])
+            GaussianMechanism(1.0).distribution(Sensitivity(1.0, 1.0, 1.0, (1.0, scale)), [2.0**-40, scale * 2.0**-40])
 
 
 def test_what_a_law_says_of_its_spread():
     """Standard deviations over scales, as published in Yvar: 1 of a normal, sqrt 2 of a Laplace number, sqrt(d + 1) in a vector of d."""
     question = Sensitivity(2.0, 2.0, 2.0, (1.0, 1.0, 1.0), 3)
     for kind, times in ((GaussianMechanism, 1.0), (LaplaceMechanism, math.sqrt(2.0)), (L2LaplaceMechanism, 2.0)):
-        law = kind(1.5).law(question, [2.0**-30] * 3)
+        law = kind(1.5).distribution(question, [2.0**-30] * 3)
         assert law.scale == pytest.approx((3.0,) * 3, rel=1e-12)
         assert law.std == pytest.approx((3.0 * times,) * 3, rel=1e-12)
         assert law.to_json() == {

@@ -14,7 +14,7 @@ from dpbo.run_counts import (
     BinomialRuns,
     FixedRuns,
     PoissonRuns,
-    RunCountLaw,
+    RunCountDistribution,
     ThresholdStop,
     TruncatedNegativeBinomial,
     TruncatedPoisson,
@@ -27,7 +27,7 @@ NEGATIVE_BINOMIALS = [
     TruncatedNegativeBinomial.of_mean(mean, shape=shape) for mean, shape in ((6.0, 1.0), (6.0, 0.0), (4.0, 0.5), (9.0, 20.0), (2.0, -0.5))
 ]
 OTHERS = [PoissonRuns(5.0), PoissonRuns(0.3), TruncatedPoisson.of_mean(3.0), BinomialRuns(10, 0.35), FixedRuns(7)]
-LAWS: list[RunCountLaw] = [*NEGATIVE_BINOMIALS, *OTHERS]
+LAWS: list[RunCountDistribution] = [*NEGATIVE_BINOMIALS, *OTHERS]
 IDS = [f"{law.name}-{law.mean:.2g}" for law in LAWS]
 DRAWS = 1000
 BAD: Any = "3"

@@ -60,7 +60,7 @@ def test_the_noise_is_the_papers():
         assert best.sensitivity(Adjacency.REPLACE_ONE).linf == pytest.approx(bounds.theorem_1(**shared))
         scale = value.sensitivity(Adjacency.REPLACE_ONE).l1 / 2.0
         release = make().release(value, LaplaceMechanism(0.5))
-        assert release.law.scale[0] == pytest.approx(scale)
+        assert release.distribution.scale[0] == pytest.approx(scale)
         assert plan.last(amplitude=0.3, tau=0.5).bound == pytest.approx(
             bounds.theorem_5(
                 count=50, kappa=0.99, delta=0.01, constants=constants,
@@ -176,7 +176,7 @@ def test_the_best_value_is_found_and_unconditional_over_the_whole_grid(adaptive)
         with pytest.raises(InputError, match="loss-lipschitz"):
             make(data, allow_conditional=False).release(best(200, adaptive=adaptive), LaplaceMechanism(1.0))
     expected = regularised.fixed_grid if adaptive is None else lambda **k: regularised.theorem_7(most=4.0, **k)
-    assert release.law.scale[0] / 200 == pytest.approx(expected(least=0.5, lipschitz=0.5, bound=1.0, records=200), rel=1e-6)
+    assert release.distribution.scale[0] / 200 == pytest.approx(expected(least=0.5, lipschitz=0.5, bound=1.0, records=200), rel=1e-6)
 
 
 @pytest.mark.parametrize("adaptive", [None, AdaptiveLipschitz(kernel(1.0), 1e-2, 3)])

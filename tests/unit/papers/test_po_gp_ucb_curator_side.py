@@ -175,7 +175,7 @@ def test_many_rows_audit_the_claim_for_one(kind, measured):
 
     def draw(which, count):
         answer = exact_sum(query, (which * direction).expand(count, 2))
-        law = mechanism.law(query.sensitivity(Adjacency.BOUNDED_ROW_CHANGE), answer.quanta)
+        law = mechanism.distribution(query.sensitivity(Adjacency.BOUNDED_ROW_CHANGE), answer.quanta)
         drawn = mechanism._sample(answer.numerators.numpy(), answer.quanta, law, entropy)
         return drawn * np.array(law.grid)
 

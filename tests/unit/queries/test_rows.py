@@ -75,7 +75,9 @@ def rows_of(n, d, seed=0):
 def test_the_gaussian_is_that_of_one_row_however_many_there_are():
     X = rows_of(5000, 2)
     table = RowTable((0.0, 0.0), 25.0, row_change=CHANGE)
-    few, many = (curator(X[:n], budget=Budget(3.0, 1e-6), accounting=None).release(table, GaussianMechanism(2.0)).law for n in (10, 5000))
+    few, many = (
+        curator(X[:n], budget=Budget(3.0, 1e-6), accounting=None).release(table, GaussianMechanism(2.0)).distribution for n in (10, 5000)
+    )
     assert few == many
     assert few.scale == pytest.approx((2.0, 2.0))
 

@@ -92,7 +92,7 @@ def test_it_is_charged_as_a_sampled_gaussian_of_that_relation(adjacency):
     curator = make(records(), adjacency)
     release = curator.release(mean(divisor=1000.0), GaussianMechanism(1.5))
     assert release.event == PoissonGaussianEvent(1.5, rate=0.25, relation=adjacency.value)
-    assert release.law.std[0] == pytest.approx(1.5 * 0.5)  # M times half the range, under either relation
+    assert release.distribution.std[0] == pytest.approx(1.5 * 0.5)  # M times half the range, under either relation
     assert str(curator.statement().spent)
     assert "sample rate 0.25" in str(curator.statement())
 

@@ -104,7 +104,7 @@ def test_noise_is_for_the_question_that_was_answered():
     assert query.factors.tolist() == [1.0, 1.0]
     owner = curator()
     handle = owner.evaluate(Changing())
-    assert owner.release(handle, GaussianMechanism(10.0)).law.scale[0] == pytest.approx(10.0)
+    assert owner.release(handle, GaussianMechanism(10.0)).distribution.scale[0] == pytest.approx(10.0)
 
 
 def test_a_range_that_is_none_is_refused_by_its_name_and_a_wrong_shape_before_any_record_is_read():

@@ -93,7 +93,7 @@ def mutant(honest, **methods):
 
 
 replace, lattices, evaluate, sensitivity = dataclasses.replace, ClippedMean.lattices, ClippedMean._evaluate, ClippedMean.sensitivity
-sample, law_of = GaussianMechanism._sample, GaussianMechanism.law
+sample, law_of = GaussianMechanism._sample, GaussianMechanism.distribution
 
 
 def unclipped(self, units):
@@ -228,9 +228,9 @@ def one_scale(self, sensitivity, quanta):
 BROKEN_NOISE: dict[str, list[dict[str, Any]]] = {  # by the contract's test that must see it
     "noise_is_at_least_what_the_event_charges_for": [
         {"event": lambda self, slots=1: GaussianEvent(100 * self.noise_multiplier, slots)},
-        {"law": lambda self, sensitivity, quanta: law_of(self, replace(sensitivity, l2=sensitivity.linf), quanta)},
-        {"law": one_scale},
-        {"law": by_linf_at_some_widths},
+        {"distribution": lambda self, sensitivity, quanta: law_of(self, replace(sensitivity, l2=sensitivity.linf), quanta)},
+        {"distribution": one_scale},
+        {"distribution": by_linf_at_some_widths},
     ],
     "each_coordinate_has_its_own_scale": [{"_sample": by_the_first}],
     "coordinates_are_independent": [{"_sample": antithetic}, {"_sample": reused}],
