@@ -50,7 +50,7 @@ def by_peer(events: Sequence[Event]) -> tuple[float, float]:
                 part = peer.from_laplace_mechanism(noise, value_discretization_interval=GRID)
             case _:
                 part = peer.from_randomized_response(2 / (1 + np.exp(2 / noise)), 2, value_discretization_interval=GRID)
-        part = part.self_compose(event.slots)
+        part = part.self_compose(event.count)
         total = part if total is None else total.compose(part)
     assert total is not None
     return time.perf_counter() - start, float(total.get_epsilon_for_delta(DELTA))
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
     few_events, many_events = plan(20, releases, chosen.seed), plan(many, many, chosen.seed)
     few, bound = seconds(few_events, 5)
     peers, reference = by_peer(few_events)
-    as_peers = [PermuteAndFlipEvent(e.noise_multiplier, e.slots) if isinstance(e, ExponentialEvent) else e for e in few_events]
+    as_peers = [PermuteAndFlipEvent(e.noise_multiplier, e.count) if isinstance(e, ExponentialEvent) else e for e in few_events]
     alike, same = seconds(as_peers, 5)  # every exponential choice as randomised response, which dp_accounting takes it for
     distinct, other = seconds(many_events, 3)
     only_choices = compose([ExponentialEvent(20.0, 150)], delta=DELTA)

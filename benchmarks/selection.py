@@ -114,7 +114,7 @@ def runs_tables(smoke: bool) -> dict[str, Any]:
         peer = Peer(dp_event.GaussianDpEvent(2.5))
     else:
         step = dp_event.PoissonSampledDpEvent(STEPS.rate, dp_event.GaussianDpEvent(STEPS.noise_multiplier))
-        peer = Peer(dp_event.SelfComposedDpEvent(step, STEPS.slots))
+        peer = Peer(dp_event.SelfComposedDpEvent(step, STEPS.count))
     frontier = {name: [_point(law_of(shape, mean), shape, base, scores, peer) for mean in means] for name, shape in shapes.items()}
     one = selection_epsilon(SelectionEvent(base=base, run_count=FixedRuns(1)), DELTA)
     print(f"\nPrivate selection, {source}: {len(scores)} runs, one costs epsilon {one:.3f} at delta {DELTA:g}; best {scores[-1]:.4f}, "

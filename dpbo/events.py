@@ -17,15 +17,15 @@ from dpbo.validation import Within, at_least, between, checked
 @checked
 @dataclass(frozen=True)
 class Event:
-    """`slots` releases, each with noise of scale `noise_multiplier` times its sensitivity, drawn jointly or one after another.
+    """`count` releases, each with noise of scale `noise_multiplier` times its sensitivity, drawn jointly or one after another.
 
     Args:
         noise_multiplier: from 1e-100 to 1e100.
-        slots: number of releases.
+        count: number of releases.
     """
 
     noise_multiplier: Annotated[float, between(1e-100, 1e100)]
-    slots: Annotated[int, at_least(1, 2**63 - 1)] = 1
+    count: Annotated[int, at_least(1, 2**63 - 1)] = 1
     mechanism: ClassVar[str]
     free: ClassVar[bool] = False  # True for exact answers, which are charged nothing because no budget could pay for them
 
@@ -48,42 +48,42 @@ class Event:
         """The event, whatever the adjacency: it was made for one."""
         return self
 
-    def repeated(self, slots: int) -> Self:
-        """The same event with another number of slots."""
-        return dataclasses.replace(self, slots=slots)
+    def repeated(self, count: int) -> Self:
+        """The same event with another count."""
+        return dataclasses.replace(self, count=count)
 
 
 @checked
 class GaussianEvent(Event):
-    """Standard deviation over l2 sensitivity: each slot is exactly mu-GDP with mu = 1 / noise_multiplier."""
+    """Standard deviation over l2 sensitivity: each release is exactly mu-GDP with mu = 1 / noise_multiplier."""
 
     mechanism = "gaussian"
 
 
 @checked
 class LaplaceEvent(Event):
-    """Scale over l1 sensitivity: each slot is pure epsilon = 1 / noise_multiplier."""
+    """Scale over l1 sensitivity: each release is pure epsilon = 1 / noise_multiplier."""
 
     mechanism = "laplace"
 
 
 @checked
 class L2LaplaceEvent(Event):
-    """Scale of the radius over l2 sensitivity: each slot is pure epsilon = 1 / noise_multiplier."""
+    """Scale of the radius over l2 sensitivity: each release is pure epsilon = 1 / noise_multiplier."""
 
     mechanism = "l2-laplace"
 
 
 @checked
 class ExponentialEvent(Event):
-    """Scale of the utilities' noise over their sensitivity: each slot is pure epsilon = 2 / noise_multiplier, of range epsilon."""
+    """Scale of the utilities' noise over their sensitivity: each release is pure epsilon = 2 / noise_multiplier, of range epsilon."""
 
     mechanism = "exponential"
 
 
 @checked
 class PermuteAndFlipEvent(Event):
-    """Scale of the utilities' noise over their sensitivity: each slot is pure epsilon = 2 / noise_multiplier."""
+    """Scale of the utilities' noise over their sensitivity: each release is pure epsilon = 2 / noise_multiplier."""
 
     mechanism = "permute-and-flip"
 
@@ -91,7 +91,7 @@ class PermuteAndFlipEvent(Event):
 @checked
 @dataclass(frozen=True)
 class PoissonGaussianEvent(Event):
-    """Gaussian noise on a sum over a sample that takes each unit independently with probability `rate`, a new sample for every slot.
+    """Gaussian noise on a sum over a sample that takes each unit independently with probability `rate`, a new sample for every release.
 
     Args:
         noise_multiplier: standard deviation over the norm bound of one unit's contribution, under either relation.
@@ -191,10 +191,10 @@ class RolesEvent(Event):
             self.of(role)  # raises InputError where noise is out of its range
 
     def of(self, role: str) -> tuple[Event, ...]:
-        """The events that all slots cost a record of this role."""
+        """The events that all releases cost a record of this role."""
         events = dict(self.costs).get(role, ())
-        scale, slots = self.noise_multiplier, self.slots
-        return tuple(dataclasses.replace(e, noise_multiplier=e.noise_multiplier * scale, slots=e.slots * slots) for e in events)
+        scale, count = self.noise_multiplier, self.count
+        return tuple(dataclasses.replace(e, noise_multiplier=e.noise_multiplier * scale, count=e.count * count) for e in events)
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -362,8 +362,8 @@ class PrivateObjective:
         events = {one: query.release_event(one(1.0).event(), adjacency) for one in (usual if kind is None else (kind,))}
         for candidate, event in events.items():
 
-            def with_noise(noise_multiplier: float, slots: int = 1, event: Event = event) -> Event:
-                return dataclasses.replace(event, noise_multiplier=noise_multiplier, slots=slots)
+            def with_noise(noise_multiplier: float, count: int = 1, event: Event = event) -> Event:
+                return dataclasses.replace(event, noise_multiplier=noise_multiplier, count=count)
 
             multiplier = accounting.multiplier(with_noise, self.evaluations, available)
             if multiplier is not None:

@@ -171,7 +171,7 @@ def plot_budget(curator: Curator, *, ax: Any = None) -> Any:
         InputError: nothing was released yet, or matplotlib is not installed.
     """
     records, delta = curator.ledger.records(), curator.budget.delta
-    counts = np.cumsum([record.event.slots for record in records if record.kind == "charge"])
+    counts = np.cumsum([record.event.count for record in records if record.kind == "charge"])
     if not len(counts):
         raise InputError("curator", "without releases", "one that has released a value")
     steps = sorted({*np.linspace(0, len(counts) - 1, min(len(counts), _MOST_STEPS)).round().astype(int).tolist()})

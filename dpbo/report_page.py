@@ -110,7 +110,7 @@ def _facts_of_ledger(ledger: Ledger, space: Spaces | None, delta: float | None, 
     releases, counts = [*_releases(records, spaces)], Counter[str | None]()
     for record in records:
         if record.kind == "charge":
-            counts[record.body["plan"]] += record.event.slots
+            counts[record.body["plan"]] += record.event.count
     rows = []
     for name, cost in chain.paid.items():
         reserved = chain.reservations.get(name)
@@ -356,7 +356,7 @@ def _releases(records: Sequence[Record], spaces: Mapping[str, Space | None]) -> 
         charged = list(group)
         first, last, own = charged[0], charged[-1], charged[0].body.get("slots")
         if own is None:
-            count = sum(record.event.slots for record in charged)
+            count = sum(record.event.count for record in charged)
             entry = f"{first.seq}" if first is last else f"{first.seq} to {last.seq}"
             what = (f"{count:,} times: " if count > 1 else "") + mechanism_in_words(first.event)
             yield {"entry": entry, "name": str(key[1] or key[0]), "what": what, "at": "", "value": "the ledger holds the cost alone"}

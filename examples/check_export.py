@@ -76,7 +76,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
             require(r, r["name"] not in plans and type(body["slots"]) is int and body["slots"] > 0, "one plan a name")
             plans[r["name"]], used[r["name"]], parts[r["name"]], slots = body, 0, Counter(), body["slots"]
         elif kind == "charge":
-            asked, slots = body.get("slots"), event["slots"]
+            asked, slots = body.get("slots"), event["count"]
             handles = {s["handle"] for s in asked or [] if type(s["handle"]) is str} - charged
             require(r, type(slots) is int and slots > 0 and (asked is None or len(asked) == len(handles) == slots), "one slot a handle")
             waiting[seq] = None if asked is None else [s["handle"] for s in asked], slots
@@ -86,7 +86,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
                 slots, used[plan] = max(parts[plan].values()) - used[plan], max(parts[plan].values())
                 wrong, limit = [p for p in parts[plan] if type(p) is not int or p < 0], plans[plan].get("limit") or math.inf
                 require(r, not wrong and (not plans[plan].get("parallel") or parts[plan].total() <= limit), "its parts and their limit")
-                require(r, used[plan] <= plans[plan]["slots"] and {**event, "slots": 1} == {**plans[plan]["event"], "slots": 1}, "its plan")
+                require(r, used[plan] <= plans[plan]["slots"] and {**event, "count": 1} == {**plans[plan]["event"], "count": 1}, "its plan")
         elif kind == "value":
             (expected, count), given = waiting.pop(body["entry"]), [v.get("handle") for v in body["values"]]
             require(r, len(given) == count and expected in (None, given), "its charge")
@@ -98,7 +98,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
         unknown |= set() if found is not None else {event["mechanism"]}
         rate = found if found is not None else rates[plan] if plan in rates else float(sum(stated) - before) / slots
         rates |= {r["name"]: rate} if kind == "reserve" else {}
-        paid, place = slots * rate, [{**e, "slots": 1} for e in planned].index({**event, "slots": 1}) if planned and slots * rate else 0
+        paid, place = slots * rate, [{**e, "count": 1} for e in planned].index({**event, "count": 1}) if planned and slots * rate else 0
         require(r, (not slots or event["noise_multiplier"] > 0 or rate == 0) and paid >= 0 and sum(stated) >= before, "a cost that is one")
         totals[place], spent = totals[place] + (paid if plan is None else 0.0), spent if kind == "reserve" else spent + paid
         same, before = [math.isclose(x, y, rel_tol=1e-9) for x, y in zip(stated, totals, strict=True)], sum(stated, Fraction(0))
@@ -107,7 +107,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
         require(r, all(same) and body["state"]["used"] == stated_used, "its running total")
     budget, cap = birth["budget"], [float(Fraction(part)) for part in birth["cap"].split(" ")]
     if planned:  # what all slots guarantee together has no short formula
-        bought, unknown = cap == [e["slots"] for e in planned], {*unknown, "the budget's epsilon"}
+        bought, unknown = cap == [e["count"] for e in planned], {*unknown, "the budget's epsilon"}
     elif budget["mu"]:
         bought = cap[0] <= budget["mu"] ** 2 * (1 + 1e-9)
     else:

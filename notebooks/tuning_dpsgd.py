@@ -35,9 +35,9 @@ TERMS = dataclasses.replace(TERMS, epochs=3, batches=1, batch_size=1100) if SMAL
 once = plan_tuning(BUDGET, TERMS, runs=TRIES, validation=350, adjacency=Adjacency.ADD_OR_REMOVE_ONE)["once"]
 steps = once.config.event(Adjacency.ADD_OR_REMOVE_ONE)
 for tries in (1, 3, TRIES):
-    counted = compose([steps.repeated(steps.slots * tries)], delta=1e-5).epsilon
+    counted = compose([steps.repeated(steps.count * tries)], delta=1e-5).epsilon
     print(f"{tries:3d} tries: training records at epsilon {counted:.2f}; validation accuracies that nobody noised: not bounded at all")
-assert compose([steps.repeated(steps.slots * TRIES)], delta=1e-5).epsilon > 2 * 6
+assert compose([steps.repeated(steps.count * TRIES)], delta=1e-5).epsilon > 2 * 6
 
 # %% [markdown]
 # ## 2. Hiding the losers

@@ -70,11 +70,11 @@ def compose(events: Sequence[Event], *, delta: Delta, refine: bool = False) -> C
 
 
 def merged(events: Sequence[Event]) -> tuple[Event, ...]:
-    """Equal events as one of all their slots, in a fixed order, so that equal plans are composed once."""
-    slots: collections.Counter[Event] = collections.Counter()
+    """Equal events as one, their counts added, in a fixed order, so that equal plans are composed once."""
+    counts: collections.Counter[Event] = collections.Counter()
     for event in events:
-        slots[event.repeated(1)] += event.slots
-    return tuple(sorted((event.repeated(count) for event, count in slots.items()), key=repr))
+        counts[event.repeated(1)] += event.count
+    return tuple(sorted((event.repeated(count) for event, count in counts.items()), key=repr))
 
 
 @functools.lru_cache(maxsize=256)
@@ -106,7 +106,7 @@ def _rdp(events: tuple[Event, ...], delta: float) -> float:
 
 def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:
     """The larger over the two directions of add or remove; infinite where an event has no pair."""
-    if len(events) == 1 and isinstance(events[0], SelectionEvent) and events[0].slots == 1:
+    if len(events) == 1 and isinstance(events[0], SelectionEvent) and events[0].count == 1:
         return selection_epsilon(events[0], delta)
     choices = tuple(event for event in events if isinstance(event, ExponentialEvent))
     mu = _mu(choices)  # as Gaussians or as randomised responses, whichever costs less; both dominate the exponential mechanism

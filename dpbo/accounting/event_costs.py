@@ -64,15 +64,15 @@ def pure(event: Event) -> Fraction | None:
     """Pure epsilon of all slots, by basic composition."""
     match event:
         case LaplaceEvent() | L2LaplaceEvent():
-            return event.slots / Fraction(event.noise_multiplier)
+            return event.count / Fraction(event.noise_multiplier)
         case ExponentialEvent() | PermuteAndFlipEvent():
-            return 2 * event.slots / Fraction(event.noise_multiplier)
+            return 2 * event.count / Fraction(event.noise_multiplier)
         case SelectionEvent():
             run = total([pure(one) for one in event.run()])
             if run is None or event.spread != (1.0, 1.0):
                 return None
             best = selection_bounds.pure(event.run_count, rounded_up(run))
-            return event.slots * Fraction(best) if math.isfinite(best) else None
+            return event.count * Fraction(best) if math.isfinite(best) else None
         case RolesEvent():
             return worst_role(event, pure)
     return None
@@ -81,7 +81,7 @@ def pure(event: Event) -> Fraction | None:
 def mu_squared(event: Event) -> Fraction | None:
     """Sum over slots of the squared GDP parameter."""
     if isinstance(event, GaussianEvent):
-        return event.slots / Fraction(event.noise_multiplier) ** 2
+        return event.count / Fraction(event.noise_multiplier) ** 2
     if isinstance(event, RolesEvent):
         return worst_role(event, mu_squared)
     one = pure(event.repeated(1))
@@ -91,20 +91,20 @@ def mu_squared(event: Event) -> Fraction | None:
     e = float(one / 2 if isinstance(event, ExponentialEvent) else one)
     special = scipy.special
     root = math.sqrt(8.0) * float(special.erfinv(math.tanh(e / 2))) if e < 1.0 else 2.0 * float(special.ndtri(1.0 / (1.0 + math.exp(e))))
-    return event.slots * Fraction(root**2 * _UP)
+    return event.count * Fraction(root**2 * _UP)
 
 
 def rho(event: Event) -> Fraction | None:
     """Sum over slots of the zCDP parameter (Bun & Steinke 2016)."""
     match event:
         case GaussianEvent() | ExponentialEvent():  # the exponential's epsilon is 2 / M: epsilon^2 / 8
-            return event.slots / (2 * Fraction(event.noise_multiplier) ** 2)
+            return event.count / (2 * Fraction(event.noise_multiplier) ** 2)
         case LaplaceEvent():
-            return event.slots * Fraction(_laplace_kl(1.0 / event.noise_multiplier) * _UP)
+            return event.count * Fraction(_laplace_kl(1.0 / event.noise_multiplier) * _UP)
         case RolesEvent():
             return worst_role(event, rho)
     one = pure(event.repeated(1))
-    return None if one is None else event.slots * one**2 / 2
+    return None if one is None else event.count * one**2 / 2
 
 
 def covers(paid: Sequence[Event], drawn: Sequence[Event]) -> bool:
@@ -116,9 +116,9 @@ def covers(paid: Sequence[Event], drawn: Sequence[Event]) -> bool:
     squares = [total([mu_squared(event) for event in events if type(event) is GaussianEvent]) for events in (paid, drawn)]
     left = collections.Counter[Event]()
     for event in paid:
-        left[event.repeated(1)] += event.slots
+        left[event.repeated(1)] += event.count
     for event in sorted(drawn, key=lambda one: one.noise_multiplier):
-        wanted = 0 if type(event) is GaussianEvent else event.slots
+        wanted = 0 if type(event) is GaussianEvent else event.count
         for other in sorted(left, key=lambda one: -one.noise_multiplier):
             if other.noise_multiplier <= event.noise_multiplier and event.repeated(1) == dataclasses.replace(
                 other, noise_multiplier=event.noise_multiplier

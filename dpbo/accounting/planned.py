@@ -66,7 +66,7 @@ class Planned(Accounting):
         if event.free:
             return Cost.of(*(0 for _ in self.events))
         same = [event.repeated(1) == planned.repeated(1) for planned in self.events]
-        return Cost.of(*(event.slots * here for here in same)) if any(same) else None
+        return Cost.of(*(event.count * here for here in same)) if any(same) else None
 
     def cap(self, budget: Budget) -> Cost:
         self.require_kept(budget, room=_ROUNDING)
@@ -102,18 +102,18 @@ class Planned(Accounting):
     def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
         """The multiplier of the listed event of this kind that has this many slots. `available` must be the whole list."""
         if available != self._whole():
-            share = float(available.parts[0] / self.events[0].slots)
+            share = float(available.parts[0] / self.events[0].count)
             remedy = "The list of Planned says what each release takes: leave `budget` at 1."
             raise InputError("budget", share, "1 with accounting=Planned(...)", remedy)
-        fitting = [event for event in self.events if kind(event.noise_multiplier, 1) == event.repeated(1) and event.slots >= slots]
-        return min(fitting, key=lambda event: event.slots).noise_multiplier if fitting else None
+        fitting = [event for event in self.events if kind(event.noise_multiplier, 1) == event.repeated(1) and event.count >= slots]
+        return min(fitting, key=lambda event: event.count).noise_multiplier if fitting else None
 
     def composition(self, delta: float, *, refine: bool = True) -> Composition:
         """The bounds on the whole list."""
         return compose(self.events, delta=delta, refine=refine)
 
     def _whole(self) -> Cost:
-        return Cost.of(*(event.slots for event in self.events))
+        return Cost.of(*(event.count for event in self.events))
 
     def least_beside(self, budget: Budget, kind: EventKind, slots: int, share: Fraction) -> float:
         """The least multiplier with which this many slots of `kind` fit the budget beside the planned events, to 7 digits."""

@@ -39,11 +39,11 @@ _MOST_STEPS = 2**17  # to either side; only order / s^2 in the hundreds needs mo
 def cost(event: Event, order: float) -> Fraction | None:
     """Renyi divergence bound of all slots at one order above 1, as an exact number; None where there is none."""
     if isinstance(event, GaussianEvent):
-        return event.slots * Fraction(order) / (2 * Fraction(event.noise_multiplier) ** 2)
+        return event.count * Fraction(order) / (2 * Fraction(event.noise_multiplier) ** 2)
     if isinstance(event, RolesEvent):
         return event_costs.worst_role(event, lambda one: cost(one, order))
     one = curve(event.repeated(1), np.array([float(order)]))
-    return None if one is None else event.slots * Fraction(float(one[0]))
+    return None if one is None else event.count * Fraction(float(one[0]))
 
 
 def curve(event: Event, orders: Array) -> Array | None:
@@ -71,7 +71,7 @@ def curve(event: Event, orders: Array) -> Array | None:
             one = found
         case _:
             return None
-    return event.slots * one * _UP
+    return event.count * one * _UP
 
 
 def total(curves: list[Array | None], orders: Array) -> Array | None:

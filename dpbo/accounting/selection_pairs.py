@@ -79,7 +79,7 @@ def pairs_of(events: tuple[Event, ...], as_gaussian: bool, reverse: bool) -> dic
         pair = _pair(event, reverse)
         if pair is None:
             return None
-        pairs[pair] += event.slots
+        pairs[pair] += event.count
     return {**pairs, **({GaussianPair(root_up(mu_squared)): 1} if mu_squared else {})}
 
 

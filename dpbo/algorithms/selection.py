@@ -263,7 +263,7 @@ def _paid(work: Callable[..., Any], event: SelectionEvent | RolesEvent, adjacenc
     def run(parameters: dict[str, Any]) -> Any:
         result = work(parameters)
         drawn = [(source(adjacency), times) for source, times in (in_hidden_run.get() or {}).items()]
-        if not covers(paid, [one.repeated(one.slots * times) for one, times in drawn]):
+        if not covers(paid, [one.repeated(one.count * times) for one, times in drawn]):
             raise InputError("base", "less than a run draws", "all events of a run", "Name each Session and each release of train's.")
         return result
 

@@ -294,7 +294,7 @@ class Chain:
                 charge, values = self.unanswered.get(body["entry"]), body["values"]
                 if (
                     charge is None
-                    or len(values) != self._charged(charge.body["event"]).event.slots
+                    or len(values) != self._charged(charge.body["event"]).event.count
                     or not names_same_handles(charge, values)
                 ):
                     raise InputError("entry", body["entry"], "the number of a charge of these values that has none")
@@ -307,8 +307,8 @@ class Chain:
             case "charge":
                 charged, plan = self._charged(body["event"]), body["plan"]
                 event = charged.event
-                if "slots" in body and len(body["slots"]) != event.slots:
-                    raise InputError("slots", len(body["slots"]), f"{event.slots}, one for each release that is charged")
+                if "slots" in body and len(body["slots"]) != event.count:
+                    raise InputError("slots", len(body["slots"]), f"{event.count}, one for each release that is charged")
                 handles = _handles(body)
                 if len({*handles}) < len(handles) or not self._handles.isdisjoint(handles):
                     raise InputError("slots", "a handle", "charged once: what it answers is released once")
@@ -389,7 +389,7 @@ class Chain:
                     self.tally.charge(body, charged.event, self.reservations[plan])
                 if plan is not None and self.reservations[plan].parallel:
                     self.parts[plan].update(slot["part"] for slot in body["slots"])
-                    self._asked[plan] += charged.event.slots
+                    self._asked[plan] += charged.event.count
                 else:
                     charged.times += 1
             case "value":
@@ -441,7 +441,7 @@ class Chain:
         if reserved is None:
             raise InputError("plan", plan, "the name of a reservation")
         if event is not self._own.get(plan):
-            if event != reserved.event.repeated(event.slots):
+            if event != reserved.event.repeated(event.count):
                 raise InputError("mechanism", event, f"the one that the reservation {plan!r} was made for")
             self._own[plan] = event
         undeclared = {name for slot in slots for name in slot.get("assumptions", {})}
@@ -452,15 +452,15 @@ class Chain:
         if FAILURE_PROBABILITY in reserved.terms:
             reserved.require_failure_probability(max((slot.get(FAILURE_PROBABILITY, 0.0) for slot in slots), default=0.0))
         before = used = self.used[plan]
-        after = before + event.slots
+        after = before + event.count
         if reserved.parallel:
             if (records := reserved.terms.get("records")) != body.get("units"):
                 raise LedgerMismatch("records", records, body.get("units"), "Give the reservation's own records, in their order.")
             new, known = Counter(slot.get("part") for slot in slots), self.parts[plan]
-            if not all(type(part) is int and part >= 0 for part in new) or new.total() != event.slots:
+            if not all(type(part) is int and part >= 0 for part in new) or new.total() != event.count:
                 raise InputError("plan", plan, "used for questions about one part of the records each", "See Query.part.")
-            if reserved.limit is not None and (left := reserved.limit - self._asked[plan]) < event.slots:
-                raise BudgetExceeded(event.slots, left, reserved.limit, "answers", f"the reservation {plan!r}", self.account())
+            if reserved.limit is not None and (left := reserved.limit - self._asked[plan]) < event.count:
+                raise BudgetExceeded(event.count, left, reserved.limit, "answers", f"the reservation {plan!r}", self.account())
             before, after = max(known[part] for part in new), max(known[part] + count for part, count in new.items())
         if after > reserved.slots:
             what, left = f"the release from the reservation {plan!r}", reserved.slots - before
@@ -470,7 +470,7 @@ class Chain:
     def _reserved(self, body: Mapping[str, Any]) -> _Charged:
         """All slots of a reservation of this body: many plans are alike."""
         self._charged(body["event"])  # raises where it is none
-        return self._charged({**body["event"], "slots": body["slots"]})
+        return self._charged({**body["event"], "count": body["slots"]})
 
     def _charged(self, body: Mapping[str, Any]) -> _Charged:
         """Most records of a chain hold the same event: each is read once."""

@@ -147,7 +147,7 @@ class Ledger:
     def charge(self, name: Text, event: Event, details: Mapping[str, Any], plan: str | None = None, *, used: int | None = None) -> int:
         """Charge one release before its noise is drawn; returns the entry's number once the charge is durable.
 
-        With `plan` it takes event.slots from the reservation of that name, else its cost from the budget. With `used`, only if the
+        With `plan` it takes event.count slots from the reservation of that name, else its cost from the budget. With `used`, only if the
         reservation has used exactly so many slots before: for runs in which every release builds on the last.
         """
         require_json("details", details)

@@ -56,8 +56,8 @@ class AdditiveMechanism(Mechanism):
     def noise(self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy) -> NDArray[np.int64]:
         """floor(fraction_j + N_j + 1/2), exactly; fractions in [0, 1), `d` or `rows x d`, and scales, `d`, in units of the result."""
 
-    def event(self, slots: int = 1) -> Event:
-        return self.kind(self.noise_multiplier, slots)
+    def event(self, count: int = 1) -> Event:
+        return self.kind(self.noise_multiplier, count)
 
     def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> AdditiveDistribution:
         scale = tuple(self.noise_multiplier * self.norm(sensitivity) * unit * ROUND_UP for unit in sensitivity.scale)

@@ -26,8 +26,8 @@ _WIDEN = 2.0**-36  # far above the error of 2^16 float exponentials and their ru
 class ExponentialMechanism(ChoiceMechanism):
     """Selects a candidate with probability proportional to exp(epsilon utility / (2 sensitivity))."""
 
-    def event(self, slots: int = 1) -> ExponentialEvent:
-        return ExponentialEvent(self.noise_multiplier, slots)
+    def event(self, count: int = 1) -> ExponentialEvent:
+        return ExponentialEvent(self.noise_multiplier, count)
 
     def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
         filled = np.flatnonzero(counts)

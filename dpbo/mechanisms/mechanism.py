@@ -55,8 +55,8 @@ class Mechanism(abc.ABC):
     _hooks: ClassVar[frozenset[str]] = frozenset({"choose", "distribution", "noise", "norm", "publish", "std"})
 
     @abc.abstractmethod
-    def event(self, slots: int = 1) -> Event:
-        """What `slots` joint or successive releases cost."""
+    def event(self, count: int = 1) -> Event:
+        """What `count` joint or successive releases cost."""
 
     @abc.abstractmethod
     def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseDistribution:

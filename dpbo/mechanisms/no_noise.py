@@ -32,8 +32,8 @@ class NoNoise(Mechanism):
         if self.allow_not_private is not True:
             raise InputError("allow_not_private", self.allow_not_private, "True, to publish exact answers", "They are not private.")
 
-    def event(self, slots: int = 1) -> NotPrivateEvent:
-        return NotPrivateEvent(slots=slots)
+    def event(self, count: int = 1) -> NotPrivateEvent:
+        return NotPrivateEvent(count=count)
 
     def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> AdditiveDistribution:
         return AdditiveDistribution(self.event().mechanism, (0.0,) * len(quanta), (0.0,) * len(quanta), tuple(quanta), sensitivity.block)

@@ -29,8 +29,8 @@ _WIDEN = 2.0**-36
 class PermuteAndFlipMechanism(ChoiceMechanism):
     """Selects the best candidate more often than the exponential mechanism does at the same epsilon."""
 
-    def event(self, slots: int = 1) -> PermuteAndFlipEvent:
-        return PermuteAndFlipEvent(self.noise_multiplier, slots)
+    def event(self, count: int = 1) -> PermuteAndFlipEvent:
+        return PermuteAndFlipEvent(self.noise_multiplier, count)
 
     def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
         filled = np.flatnonzero(counts)

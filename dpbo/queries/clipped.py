@@ -166,8 +166,8 @@ class ClippedScores(Query):
     def release_event(self, event: Event, adjacency: Adjacency) -> Event:
         if self.role is None or event.free:
             return event
-        one = dataclasses.replace(event, noise_multiplier=1.0, slots=1)
-        return RolesEvent(event.noise_multiplier, event.slots, costs=((self.role, (one,)),))
+        one = dataclasses.replace(event, noise_multiplier=1.0, count=1)
+        return RolesEvent(event.noise_multiplier, event.count, costs=((self.role, (one,)),))
 
     def sums_over_units(self) -> bool:
         return True

@@ -206,7 +206,7 @@ class RowOutcome(Query):
         exact = isinstance(event, NotPrivateEvent)
         if exact is not (self.declassified is not None):
             raise InputError("declassified", self.declassified, "given for exact outcomes, and for no others")
-        return DeclassifiedEvent(slots=event.slots) if exact else event
+        return DeclassifiedEvent(count=event.count) if exact else event
 
     def data_assumptions(self) -> Mapping[str, str]:
         if self.declassified is None:

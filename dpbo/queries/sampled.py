@@ -52,7 +52,7 @@ class PoissonSampled(Query):
             return event
         if not isinstance(event, GaussianEvent):
             raise InputError("mechanism", event.mechanism, "GaussianMechanism, for a sampled mean")
-        return PoissonGaussianEvent(event.noise_multiplier, event.slots, rate=self.rate, relation=adjacency.value)
+        return PoissonGaussianEvent(event.noise_multiplier, event.count, rate=self.rate, relation=adjacency.value)
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         offset, gain = self.query.affine(units)

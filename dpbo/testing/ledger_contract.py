@@ -133,7 +133,7 @@ class LedgerContract(abc.ABC):
         [
             ("charge", {"event": GaussianEvent(0.01).to_json(), "plan": None}),
             ("charge", {"event": _TENTH.to_json(), "plan": None}),
-            ("charge", {"event": {**_TENTH.to_json(), "slots": -3}, "plan": None}),
+            ("charge", {"event": {**_TENTH.to_json(), "count": -3}, "plan": None}),
             ("charge", {"event": _TENTH.to_json(), "plan": "never made"}),
             ("value", {"entry": 77, "values": []}),
             ("value", {"entry": 1, "values": [{}, {}]}),

@@ -107,7 +107,7 @@ class _NoiseContract(abc.ABC):
 
     def test_several_slots_are_charged_as_several(self) -> None:
         one, five = self.mechanism().event(), self.mechanism().event(5)
-        assert (one.slots, five.slots) == (1, 5)
+        assert (one.count, five.count) == (1, 5)
         assert five == one.repeated(5)
 
     def test_low_bits_of_the_output_do_not_depend_on_the_value(self) -> None:

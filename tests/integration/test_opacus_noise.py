@@ -126,7 +126,7 @@ def backward(module, optimizer, batch):
 
 
 def steps_charged(curator):
-    return sum(record.body["event"]["slots"] for record in curator.ledger.records() if record.kind == "charge")
+    return sum(record.body["event"]["count"] for record in curator.ledger.records() if record.kind == "charge")
 
 
 @pytest.mark.attack("A27")

@@ -357,7 +357,7 @@ def test_two_processes_share_one_plan_and_a_killed_one_loses_nothing_that_was_pa
     assert sorted(map(int, (log, capsys.readouterr().out))) == [0, 1], "two who resume at once bring it back once"
     ledger = Ledger.open(books)
     ledger.verify()
-    assert sum(record.body["event"]["slots"] for record in ledger.charges("search")) == 8
+    assert sum(record.body["event"]["count"] for record in ledger.charges("search")) == 8
     assert told(study) == values()
     states = [trial.state for trial in study.trials]
     assert states.count(TrialState.PRUNED) <= 2, "whoever came too late ended quietly, one trial a worker at most"

@@ -319,8 +319,8 @@ SABOTAGES = (
     Sabotage(
         "permute-and-flip charged as the exponential mechanism",
         "mechanisms/permute_and_flip.py",
-        old="        return PermuteAndFlipEvent(self.noise_multiplier, slots)",
-        new="        from dpbo.events import ExponentialEvent\n\n        return ExponentialEvent(self.noise_multiplier, slots)",
+        old="        return PermuteAndFlipEvent(self.noise_multiplier, count)",
+        new="        from dpbo.events import ExponentialEvent\n\n        return ExponentialEvent(self.noise_multiplier, count)",
         test="tests/contracts/test_choice_contract.py::TestPermuteAndFlip::test_no_order_diverges_further_than_is_charged",
     ),
     Sabotage(
@@ -348,8 +348,8 @@ SABOTAGES = (
     Sabotage(
         "two kinds of release that share one dominating pair are composed as the last one alone",
         "accounting/selection_pairs.py",
-        old="        pairs[pair] += event.slots\n",
-        new="        pairs[pair] = event.slots\n",
+        old="        pairs[pair] += event.count\n",
+        new="        pairs[pair] = event.count\n",
         test="tests/unit/accounting/test_composition.py::test_mechanisms_that_share_a_dominating_pair_add_up",
     ),
     Sabotage(
@@ -807,7 +807,7 @@ SABOTAGES = (
     Sabotage(
         "the paper's constants are charged as if they held",
         "papers/kusner/regularised.py",
-        old='NotPrivateEvent(slots=event.slots) if self.constants == "paper" else event',
+        old='NotPrivateEvent(count=event.count) if self.constants == "paper" else event',
         new="event",
         test="tests/attacks/test_holes_statements.py::test_the_papers_constants_are_never_vouched_for",
     ),

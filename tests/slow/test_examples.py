@@ -116,8 +116,8 @@ def test_f1_over_a_gp_of_jointly_released_cells():
     tuned, usual, curator = tune(evaluations=10)
     assert tuned > usual, "the recommendation beats the usual threshold"
     charges = [record for record in curator.ledger.records() if record.kind == "charge"]
-    assert charges[0].body["event"]["slots"] == 8
-    assert sum(record.body["event"]["slots"] for record in charges) == 10
+    assert charges[0].body["event"]["count"] == 8
+    assert sum(record.body["event"]["count"] for record in charges) == 10
     assert "(3.000, 1e-06)-DP" in str(curator.statement())
 
 

@@ -84,7 +84,7 @@ def test_a_joint_batch_is_one_entry_and_its_noise_does_not_depend_on_q():
     single, batch = search(X[:1])[1], search(X)[1]
     assert (batch == single).all()
     charges = [r for r in curator.ledger.records() if r.kind == "charge"]
-    assert [r.body["event"]["slots"] for r in charges] == [1, 3]
+    assert [r.body["event"]["count"] for r in charges] == [1, 3]
     assert search.remaining == 26
     assert len({search(X[:1])[0].item() for _ in range(3)}) == 3, "the same point again is a new release"
 

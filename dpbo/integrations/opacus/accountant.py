@@ -176,7 +176,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
             for run, steps in loaded.items():
                 bodies = [record.body for record in records if record.kind == "charge" and record.body.get("run") == run]
                 events = [event_from_json(body["event"]) for body in bodies]
-                charged = [(event.repeated(1), event.slots) for event in events]
+                charged = [(event.repeated(1), event.count) for event in events]
                 for event, count in _rest(charged, [(self._event(multiplier, rate), count) for multiplier, rate, count in steps]):
                     self._charge(event.repeated(count), run, None)
         self._runs.update(runs)

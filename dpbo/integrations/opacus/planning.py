@@ -162,7 +162,7 @@ def plan_tuning(
     strategies = {
         "selection": hidden,
         "hypo": adaptive,
-        "search": _Strategy(float(runs), runs, lambda event: event.repeated(event.slots * runs)),
+        "search": _Strategy(float(runs), runs, lambda event: event.repeated(event.count * runs)),
         "once": _Strategy(1.0, 1, lambda event: event),
     }
     plans = {}
@@ -203,7 +203,7 @@ def _plan(
         events = [RolesEvent(costs=(("training", (cost(steps),)), ("validation", (cost(score),))))]
     else:
         events = [
-            RolesEvent(slots=usually, costs=(("training", (steps,)),)),
+            RolesEvent(count=usually, costs=(("training", (steps,)),)),
             RolesEvent(multiplier, usually, costs=(("validation", (GaussianEvent(1.0),)),)),
         ]
     run_epsilon = compose([steps], delta=delta).epsilon

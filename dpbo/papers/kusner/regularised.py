@@ -173,7 +173,7 @@ class RegularisedBest(Query):
         )
 
     def release_event(self, event: Event, adjacency: Adjacency) -> Event:
-        return NotPrivateEvent(slots=event.slots) if self.constants == "paper" else event
+        return NotPrivateEvent(count=event.count) if self.constants == "paper" else event
 
     def data_assumptions(self) -> Mapping[str, str]:
         return {} if self.adaptive is None else _LIPSCHITZ

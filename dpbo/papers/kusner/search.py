@@ -207,7 +207,7 @@ class _SearchQuery(Query):
         return self.search.delta
 
     def release_event(self, event: Event, adjacency: Adjacency) -> Event:
-        return NotPrivateEvent(slots=event.slots) if self.search.constants == "paper" else event
+        return NotPrivateEvent(count=event.count) if self.search.constants == "paper" else event
 
     def public_inputs(self) -> dict[str, Any]:
         return self.search.public_inputs()

@@ -146,7 +146,7 @@ FORGERIES = {
     "slots that are not counted": lambda c: changed(c, 2, state={**c[2]["body"]["state"], "used": {"search": 1}}),
     "more slots than the plan has": lambda c: changed(c, 1, slots=2),
     "one handle for two slots": lambda c: changed(c, 2, slots=c[2]["body"]["slots"][:1]),
-    "a refund": lambda c: event(c, 6, slots=-3),
+    "a refund": lambda c: event(c, 6, count=-3),
     "a plan from nowhere": lambda c: changed(c, 2, plan="another"),
     "a release without a charge": lambda c: changed(c, 3, entry=1),
     "a value delivered twice": lambda c: [*c, {**c[7]}],
@@ -167,7 +167,7 @@ FORGERIES = {
     "a charge left out": lambda c: [*c[:6], c[7]],
     "a mechanism that gives back": lambda c: changed(event(c, 6, mechanism="refund"), 6, state={**c[6]["body"]["state"], "total": "0"}),
     "noise of less than nothing": lambda c: event(c, 6, noise_multiplier=-20.0),
-    "a part of a slot": lambda c: changed(event(c, 6, slots=1e-6), 6, slots=None),
+    "a part of a slot": lambda c: changed(event(c, 6, count=1e-6), 6, slots=None),
     "a kind from nowhere": lambda c: [*c, {**c[5], "kind": "release"}],
     "nothing": lambda c: [],
 }
@@ -175,7 +175,7 @@ FORGERIES = {
 
 def planned(tmp_path, capsys):
     """The statement and export of a fixed plan, with an event of roles as `tune` plans it, and the mechanisms in its order."""
-    steps = RolesEvent(slots=2, costs=(("training", (PoissonGaussianEvent(3.0, 4, rate=0.25, relation="replace-one"),)),))
+    steps = RolesEvent(count=2, costs=(("training", (PoissonGaussianEvent(3.0, 4, rate=0.25, relation="replace-one"),)),))
     statement, lines = exported(tmp_path, capsys, Planned([*EVENTS, SAMPLED, steps]))
     return statement, lines, [event["mechanism"] for event in json.loads(lines[0]["body"]["accounting"].removeprefix("Planned(")[:-1])]
 
@@ -204,7 +204,7 @@ PLANNED_FORGERIES = {
     "totals of fewer events": lambda c: recounted(c, lambda total: total.rpartition(" ")[0]),
     "totals of more events": lambda c: recounted(c, lambda total: f"{total} 0"),
     "a release that was not planned": lambda c: event(c, 1, noise_multiplier=400.0),
-    "slots that are not counted": lambda c: event(c, 1, slots=2),
+    "slots that are not counted": lambda c: event(c, 1, count=2),
     "a cap above the plan": lambda c: changed(c, 0, cap=c[0]["body"]["cap"].replace("6", "7")),
     "a plan that was cut": lambda c: changed(c, 0, accounting="Planned([])"),
 }
@@ -225,7 +225,7 @@ def test_more_slots_than_were_planned_are_found(tmp_path, capsys):
     place = mechanisms.index(lines[1]["body"]["event"]["mechanism"])
     parts = lines[-1]["body"]["state"]["total"].split(" ")
     more = json.loads(json.dumps(lines[1]))
-    more["body"] |= {"event": {**more["body"]["event"], "slots": 6}, "state": {"total": "", "used": {}}}
+    more["body"] |= {"event": {**more["body"]["event"], "count": 6}, "state": {"total": "", "used": {}}}
     del more["body"]["slots"]
     parts[place] = str(int(parts[place]) + 6)
     more["body"]["state"]["total"] = " ".join(parts)

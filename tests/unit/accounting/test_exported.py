@@ -67,7 +67,7 @@ def charged(lines):
 def test_a_gdp_ledger(tmp_path, capsys):
     statement, lines = exported(tmp_path, capsys, GDPFilter())
     gaussians = [e for e in charged(lines) if e["mechanism"] == "gaussian"]
-    mu_squared = sum(e["slots"] / e["noise_multiplier"] ** 2 for e in gaussians)
+    mu_squared = sum(e["count"] / e["noise_multiplier"] ** 2 for e in gaussians)
     factor = {"laplace": 1, "exponential": 1, "permute-and-flip": 2}  # of the exponential half its epsilon
     pure = [factor[e["mechanism"]] / e["noise_multiplier"] for e in charged(lines) if e["mechanism"] != "gaussian"]
     accountant = PLDAccountant(value_discretization_interval=1e-3)
@@ -85,7 +85,7 @@ def test_a_renyi_ledger(tmp_path, capsys, accounting):
     accountant = RdpAccountant(orders, NeighboringRelation.ADD_OR_REMOVE_ONE)
     for event in charged(lines):
         if event["mechanism"] in ("gaussian", "laplace", "exponential"):
-            accountant.compose(theirs(event), event["slots"])
+            accountant.compose(theirs(event), event["count"])
         else:  # a permutation, and a sample under replace-one, which it has no Renyi bound for: ours, as zero-concentrated of its order
             cost = float(accounting.cost(event_from_json(event)).parts[0])
             accountant.compose(dp_accounting.ZCDpEvent(cost / (orders[0] if isinstance(accounting, RDPFilter) else 1)))
@@ -103,7 +103,7 @@ def test_a_planned_ledger(tmp_path, capsys):
         if event["mechanism"] in ("exponential", "permute-and-flip"):
             relation, event = NeighboringRelation.REPLACE_ONE, {**event, "mechanism": "permute-and-flip"}
         accountant = PLDAccountant(relation, value_discretization_interval=1e-4)
-        for _ in range(event["slots"]):  # its count is ignored for randomised response
+        for _ in range(event["count"]):  # its count is ignored for randomised response
             accountant.compose(theirs(event))
         total = accountant._pld if total is None else total.compose(accountant._pld)
     reference = total.get_epsilon_for_delta(1e-6)

@@ -59,7 +59,7 @@ def test_rdp_agrees_with_dp_accounting():
     ):
         for order in (1.5, 2.0, 8.0, 64.0):
             accountant = RdpAccountant([order])
-            accountant.compose(theirs, event.slots)
+            accountant.compose(theirs, event.count)
             accounting = RDPFilter(order)
             ours = accounting.guarantee(accounting.cost(event), 1e-5).epsilon
             assert ours == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-6, abs=1e-9)
@@ -153,7 +153,7 @@ def test_a_renyi_reading_is_rounded_up():
 @pytest.mark.attack("A15")
 def test_no_release_gives_budget_back():
     """A selection that hardly ever runs anything costs hardly anything, and not less."""
-    event = SelectionEvent(base=(GaussianEvent(1e6),), run_count=BinomialRuns(1, 1e-6), slots=10**9)
+    event = SelectionEvent(base=(GaussianEvent(1e6),), run_count=BinomialRuns(1, 1e-6), count=10**9)
     for order in (1.000001, 1.0001, 1.02):
         assert RDPFilter(order).cost(event).parts[0] > 0
 

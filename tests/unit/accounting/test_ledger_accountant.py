@@ -25,8 +25,8 @@ SIGMA, RATE = 1.1, 0.125
 ACCURACY = ClippedMean(lambda _, r: r[0].argmax(1) == r[1], score_range=(0.0, 1.0))
 
 
-def step_event(relation="add-or-remove-one", slots=1):
-    return PoissonGaussianEvent(SIGMA, slots, rate=RATE, relation=relation)
+def step_event(relation="add-or-remove-one", count=1):
+    return PoissonGaussianEvent(SIGMA, count, rate=RATE, relation=relation)
 
 
 def make(steps=6, adjacency=Adjacency.REPLACE_ONE, **settings):
@@ -100,7 +100,7 @@ def test_releases_join_the_steps_and_full_batches_are_plain_gaussians():
     accountant = counted(steps=16)
     for event in (GaussianEvent(5.0), LaplaceEvent(2.0)):
         accountant.add(event)
-    assert accountant.get_epsilon(1e-5) == whole(step_event(slots=16), GaussianEvent(5.0), LaplaceEvent(2.0))
+    assert accountant.get_epsilon(1e-5) == whole(step_event(count=16), GaussianEvent(5.0), LaplaceEvent(2.0))
     assert counted(steps=1, noise_multiplier=2.0, sample_rate=1.0).get_epsilon(1e-5) == compose([GaussianEvent(2.0)], delta=1e-5).epsilon
     curator = make(accounting=Planned([GaussianEvent(1.0, 5)]), budget=Budget(20.0, 1e-5))
     bound = LedgerAccountant(curator, noise_multiplier=2.0, steps=5)
@@ -131,7 +131,7 @@ def test_steps_of_another_run_are_charged_once_and_beside_those_of_this_one():
     counted(steps=4, accountant=bound)
 
     def charged():
-        return sum(record.body["event"]["slots"] for record in curator.ledger.records() if record.kind == "charge")
+        return sum(record.body["event"]["count"] for record in curator.ledger.records() if record.kind == "charge")
 
     assert charged() == 4
     for _ in range(2):  # once is as good as twice
@@ -195,7 +195,7 @@ def test_it_works_in_the_privacy_engine_and_opacus_calibrates_with_it():
     train(engine, 10, noise_multiplier=SIGMA)
     assert isinstance(engine.accountant, LedgerAccountant)
     assert engine.accountant.history == [(SIGMA, RATE, 10)]
-    assert engine.get_epsilon(1e-5) == whole(step_event(slots=10))
+    assert engine.get_epsilon(1e-5) == whole(step_event(count=10))
     sigma = get_noise_multiplier(target_epsilon=3.0, target_delta=1e-5, sample_rate=0.1, steps=50, accountant="dpbo")
     assert 2.9 < whole(PoissonGaussianEvent(sigma, 50, rate=0.1, relation="add-or-remove-one")) <= 3.0
 
@@ -224,7 +224,7 @@ def test_bound_to_a_curator_steps_are_planned_first_and_share_its_ledger(tmp_pat
 def test_each_relation_and_filter_pays_for_steps_in_its_own_way():
     engine = private(make(adjacency=Adjacency.ADD_OR_REMOVE_ONE))
     train(engine, 3)
-    assert engine.get_epsilon(1e-5) == whole(step_event(slots=6), GaussianEvent(10.0))
+    assert engine.get_epsilon(1e-5) == whole(step_event(count=6), GaussianEvent(10.0))
     curator = make(accounting=RDPFilter(6.0))
     train(private(curator), 2)
     assert curator.statement().guarantee.epsilon <= 8.0

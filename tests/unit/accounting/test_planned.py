@@ -230,7 +230,7 @@ def test_what_a_plan_says_without_a_delta():
 
 def test_of_events_of_one_kind_the_one_with_fewest_slots_that_suffice_is_taken():
     plan = Planned([GaussianEvent(8.0, 3), GaussianEvent(5.0, 7), GaussianEvent(6.0, 20)])
-    whole = Cost.of(*(event.slots for event in plan.events))
+    whole = Cost.of(*(event.count for event in plan.events))
     found = [plan.multiplier(GaussianEvent, slots, whole) for slots in (1, 3, 4, 7, 8, 20, 21)]
     assert found == [8.0, 8.0, 5.0, 5.0, 6.0, 6.0, None]
     assert plan.multiplier(LaplaceEvent, 1, whole) is None

@@ -27,7 +27,7 @@ TRIAL = RolesEvent(costs=(("training", (STEPS,)), ("validation", (SCORE,))))
 def test_each_role_is_composed_by_itself_and_the_worst_counts():
     for trials in (1, 7):
         both = compose([TRIAL.repeated(trials)], delta=1e-6).epsilon
-        assert both == max(compose([event.repeated(event.slots * trials)], delta=1e-6).epsilon for event in (STEPS, SCORE))
+        assert both == max(compose([event.repeated(event.count * trials)], delta=1e-6).epsilon for event in (STEPS, SCORE))
         assert both < compose([STEPS.repeated(50 * trials), SCORE.repeated(trials)], delta=1e-6).epsilon, "no record pays for both"
     common = LaplaceEvent(4.0)  # events without roles count for every role
     expected = max(compose([event, common], delta=1e-6).epsilon for event in (STEPS, SCORE))
@@ -47,7 +47,7 @@ def test_roles_that_take_turns_being_the_worst_are_not_added_up():
 
 
 def test_filters_charge_the_largest_of_the_roles():
-    event = RolesEvent(costs=(("a", (LaplaceEvent(2.0), ExponentialEvent(8.0))), ("b", (LaplaceEvent(1.25),))), slots=3)
+    event = RolesEvent(costs=(("a", (LaplaceEvent(2.0), ExponentialEvent(8.0))), ("b", (LaplaceEvent(1.25),))), count=3)
     assert PureFilter().cost(event) == PureFilter().cost(LaplaceEvent(1.25, 3))  # .8 against .5 + .25
     gaussian = RolesEvent(costs=(("a", (GaussianEvent(2.0), GaussianEvent(2.0))), ("b", (GaussianEvent(1.5),))))
     for accounting in (GDPFilter(), ZCDPFilter(), RDPFilter(4.0)):
@@ -57,7 +57,7 @@ def test_filters_charge_the_largest_of_the_roles():
 
 
 def test_json_keeps_it_and_a_relation_is_converted_inside_it():
-    scaled = dataclasses.replace(TRIAL, noise_multiplier=1.5, slots=4)
+    scaled = dataclasses.replace(TRIAL, noise_multiplier=1.5, count=4)
     assert event_from_json(scaled.to_json()) == scaled
     assert scaled.of("training") == (PoissonGaussianEvent(3.0, 200, rate=0.1, relation="add-or-remove-one"),)
     assert scaled.of("no such role") == ()

@@ -171,7 +171,7 @@ def test_the_noise_of_runs_is_the_least_that_keeps_the_budget():
     beside = scale_base(BUDGET, (GaussianEvent(5.0),), GEOMETRIC, beside=[GaussianEvent(5.0)])
     assert 3.0 * (1 - 5e-4) < compose([beside, GaussianEvent(5.0)], delta=1e-6).epsilon <= 3.0
     of_filter = calibrate(Budget(1.0, 0.0), releases=1, accounting=PureFilter(),
-                          event=lambda m, slots=1: SelectionEvent(m, slots, base=(LaplaceEvent(1.0),), run_count=GEOMETRIC))  # fmt: skip
+                          event=lambda m, count=1: SelectionEvent(m, count, base=(LaplaceEvent(1.0),), run_count=GEOMETRIC))  # fmt: skip
     fitted = SelectionEvent(of_filter, base=(LaplaceEvent(1.0),), run_count=GEOMETRIC)
     assert float(PureFilter().cost(fitted).parts[0]) == pytest.approx(1.0)
 

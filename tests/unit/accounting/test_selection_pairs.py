@@ -161,8 +161,8 @@ LEAST = [
 @pytest.mark.attack("A15")
 def test_selections_among_runs_of_any_noise_are_bounded(cases):
     """No exception, no NaN, and no bound below what one run's typical loss says, where floats lose it or cannot hold it."""
-    for kind, scale, law, slots, delta in cases:
-        bound = compose([SelectionEvent(base=(kind(scale),), run_count=law, slots=slots)], delta=delta)
+    for kind, scale, law, count, delta in cases:
+        bound = compose([SelectionEvent(base=(kind(scale),), run_count=law, count=count)], delta=delta)
         assert not math.isnan(bound.epsilon), (kind, scale)
         assert bound.pld >= (0.0 if scale > 1 else 0.9 / scale - 3.0), (kind, scale)
 

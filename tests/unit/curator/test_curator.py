@@ -91,7 +91,7 @@ def test_a_handle_gives_its_one_value_again_and_is_charged_once():
     curator = make()
     handle = curator.evaluate(mean())
     first, twin = curator.release_all([handle, handle], NOISE)
-    assert (first.value, first.lattice, first.entry, first.event.slots) == (twin.value, twin.lattice, twin.entry, 1)
+    assert (first.value, first.lattice, first.entry, first.event.count) == (twin.value, twin.lattice, twin.entry, 1)
     value, variance = first.value.clone(), first.variance.clone()
     for part in (first.value, first.variance):
         part.add_(1.0)  # the caller's own
@@ -434,7 +434,7 @@ def test_an_empty_data_set_is_an_ordinary_neighbour_where_the_number_is_private(
     none: list[str] = []
     for groups in (None, none):
         curator = make(RECORDS[:0], adjacency=Adjacency.ADD_OR_REMOVE_ONE, unit=PrivacyUnit("patient", groups=groups))
-        assert curator.release(mean(needs_someone, divisor=10), NOISE).event.slots == 1
+        assert curator.release(mean(needs_someone, divisor=10), NOISE).event.count == 1
 
 
 def test_costs_below_one_and_handles_of_another_curator_are_refused():
@@ -584,7 +584,7 @@ def test_submit_gives_handles_from_an_executor():
         futures = [curator.submit(mean(), pool) for _ in range(4)]
         releases = curator.release_all([future.result() for future in futures], NOISE)
     assert len({r.entry for r in releases}) == 1
-    assert releases[0].event.slots == 4
+    assert releases[0].event.count == 4
 
 
 def test_metrics_are_released_jointly_with_the_boxs_diagonal():

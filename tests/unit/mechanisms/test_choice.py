@@ -88,7 +88,7 @@ class ChoiceOnly(ChoiceContract):
 def test_the_contract_catches_undercharging_and_half_the_noise():
     exponential, flip = ExponentialMechanism, PermuteAndFlipMechanism
     one = exponential.of(0.5).distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-20])
-    charging = {"event": lambda self, slots=1: ExponentialEvent(self.noise_multiplier, slots)}
+    charging = {"event": lambda self, count=1: ExponentialEvent(self.noise_multiplier, count)}
     near = {"choose": lambda self, counts, rate, entropy: exponential.choose(self, counts[:1000], rate, entropy)}
     with pytest.raises(AssertionError):  # charged as the exponential mechanism
         broken(contracts.TestPermuteAndFlip, flip, **charging).test_no_order_diverges_further_than_is_charged()

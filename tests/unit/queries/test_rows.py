@@ -165,7 +165,7 @@ class Careless(ClippedMean):
     """Says that its exact answer is free, and not why."""
 
     def release_event(self, event, adjacency):
-        return DeclassifiedEvent(slots=event.slots)
+        return DeclassifiedEvent(count=event.count)
 
 
 def test_exact_answers_are_unbounded_without_a_declared_reason_and_every_reason_is_told():

@@ -227,7 +227,7 @@ def one_scale(self, sensitivity, quanta):
 
 BROKEN_NOISE: dict[str, list[dict[str, Any]]] = {  # by the contract's test that must see it
     "noise_is_at_least_what_the_event_charges_for": [
-        {"event": lambda self, slots=1: GaussianEvent(100 * self.noise_multiplier, slots)},
+        {"event": lambda self, count=1: GaussianEvent(100 * self.noise_multiplier, count)},
         {"distribution": lambda self, sensitivity, quanta: law_of(self, replace(sensitivity, l2=sensitivity.linf), quanta)},
         {"distribution": one_scale},
         {"distribution": by_linf_at_some_widths},
@@ -239,7 +239,7 @@ BROKEN_NOISE: dict[str, list[dict[str, Any]]] = {  # by the contract's test that
     "noise_comes_from_the_entropy_and_from_all_of_it": [
         {"_sample": lambda self, numerators, quanta, law, entropy: sample(self, numerators, quanta, law, SeededEntropy(0))}
     ],
-    "several_slots_are_charged_as_several": [{"event": lambda self, slots=1: GaussianEvent(self.noise_multiplier, 1)}],
+    "several_slots_are_charged_as_several": [{"event": lambda self, count=1: GaussianEvent(self.noise_multiplier, 1)}],
     "law_is_accepted_and_wrong_scales_are_rejected": [scaled(0.7), scaled(1.3)],
     "supports_of_neighbours_are_equal": [{"_sample": added_as_floats}],
     "low_bits_of_the_output_do_not_depend_on_the_value": [{"_sample": added_as_floats}],
