@@ -163,7 +163,8 @@ class PlanChanged(LedgerMismatch):
         remedy = (
             "Give the records that it began with, in any order, or choose another name for these."
             if records
-            else "Give the same one, or choose another name. It is the same only if the numbers, text and functions that it refers to are. "
+            else "Give the same one, or choose another name. It is the same only if the functions, "
+            "numbers, text, lists and dicts that it refers to are. "
             "If only its code was rewritten and the question is the same, delete the file of fingerprints beside the ledger."
         )
         if field == ORDER:

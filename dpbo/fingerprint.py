@@ -6,8 +6,9 @@ looks at functions and at objects of other kinds:
     "names"       functions by their names, other objects by their types: do all ranks ask for the same?
     "code"        functions by their code and defaults, estimators by their parameters: is a plan in the ledger this one? Tensors, bound
                   objects, data classes and what a function refers to stay out: they may be private, and the ledger is public.
-    "references"  the caller's own functions and classes by their code and by the lasting things they refer to, estimators by their
-                  parameters, tables by their content, libraries by names: does a plan go on with what it began with?
+    "references"  the caller's own functions and classes by their code, constants and bases, and by what they refer to: functions, numbers,
+                  text, tables, and lists, dicts and sets that they do not fill themselves; also in other modules of the caller's.
+                  Estimators by their parameters, libraries by names: does a plan go on with what it began with?
     "content"     everything that can be reached: code with closures, the order of mappings, pickles of other objects: did two runs do the
                   same in public?
 
@@ -15,6 +16,7 @@ A class may define `fingerprint_parts()`, which returns what is compared instead
 """
 
 import ast
+import contextlib
 import dataclasses
 import datetime
 import dis
@@ -28,7 +30,7 @@ import pickle
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -36,6 +38,14 @@ import torch
 
 Detail = Literal["names", "code", "references", "content"]
 LIBRARIES = (*(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib")), f"{pathlib.Path(__file__).parent}/")
+_CONTAINERS = (list, dict, set, frozenset)
+# Items of lists, dicts and sets that a walk looks at. A longer one counts by its length.
+_MOST_ITEMS = 10_000
+_LOADING = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR")
+_METHODS = (types.FunctionType, staticmethod, classmethod)
+_FILLING = frozenset(
+    {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
+)
 _CONSTANTS = (numbers.Number, str, bytes, type(None), datetime.date, datetime.time, datetime.timedelta)
 
 
@@ -136,7 +146,12 @@ class _Walk:
 
     def __init__(self, detail: Detail, key: bytes, *, modules: bool = False) -> None:
         self.detail, self.key, self.modules = detail, key, modules
-        self.functions: dict[Any, bytes | None] = {}  # functions and classes met so far; None while one is being looked at
+        # Functions and classes met so far; None while one is being looked at.
+        self.functions: dict[Any, bytes | None] = {}
+        # Containers and objects that are being looked at.
+        self.within = set[int]()
+        self.changed: dict[type, set[str]] = {}
+        self.items_left = _MOST_ITEMS
 
     def join(self, kind: str, *parts: Any, raw: bytes = b"") -> bytes:
         """The hash of a kind, of bytes and of the digests of parts."""
@@ -192,25 +207,64 @@ class _Walk:
             return self.object(value, value.get_params(deep=False))
         if dataclasses.is_dataclass(value) and self.detail != "code":
             return self.object(value, *((part.name, getattr(value, part.name)) for part in dataclasses.fields(value)))
-        if isinstance(value, Mapping):
-            if self.detail == "content":
-                return self.object(value, *(part for item in value.items() for part in item))
-            return self.object(value, raw=b"".join(sorted(self.digest(name) + self.digest(part) for name, part in value.items())))
-        if isinstance(value, (list, tuple, range)):
-            return self.object(value, *value)
-        if isinstance(value, (set, frozenset)):
-            return self.object(value, raw=b"".join(sorted(map(self.digest, value))))
+        if isinstance(value, (Mapping, list, tuple, range, set, frozenset)):
+            return self.items(value)
         if self.detail == "content":
             return self.object(value, raw=_pickled(value))
         if self.modules and isinstance(value, torch.nn.Module):
-            settings = [vars(layer)[name] for layer in value.modules() for name in sorted(vars(layer)) if _lasts(vars(layer)[name])]
+            settings = [self.settings(layer) for layer in value.modules()]
             return self.object(value, value.state_dict(), [*value.buffers()], settings, raw=repr(value).encode())
         if self.modules and is_own(type(value)):
-            return self.object(value, {name: part for name, part in getattr(value, "__dict__", {}).items() if self.lasts(part)})
+            held = {name: part for name, part in attributes(value).items() if self.lasts(part, name, self.changed_by(type(value)))}
+            return self.once(value, lambda: self.object(value, held))
         return self.object(value, raw=_name(value) if callable(value) else b"")
 
-    def lasts(self, value: Any) -> bool:
+    def items(self, value: Any) -> bytes:
+        """The digest of a container."""
+        if self.detail == "references" and isinstance(value, _CONTAINERS):
+            if len(value) > self.items_left:
+                return self.object(value, len(value))
+            self.items_left -= len(value)
+        if isinstance(value, Mapping) and self.detail == "content":
+            return self.object(value, *(part for item in value.items() for part in item))
+        if isinstance(value, Mapping):
+            pairs = self.once(value, lambda: b"".join(sorted(self.digest(name) + self.digest(part) for name, part in value.items())))
+            return self.object(value, raw=pairs)
+        if isinstance(value, (set, frozenset)):
+            return self.object(value, raw=b"".join(sorted(map(self.digest, value))))
+        return self.once(value, lambda: self.object(value, *value))
+
+    def once(self, value: Any, look: Callable[[], bytes]) -> bytes:
+        """What `look` gives; within itself a value counts by its type."""
+        if id(value) in self.within:
+            return self.join("within itself", raw=_name(type(value)))
+        self.within.add(id(value))
+        try:
+            return look()
+        finally:
+            self.within.remove(id(value))
+
+    def lasts(self, value: Any, name: str, changed: Collection[str]) -> bool:
+        """Whether what a name is bound to counts: a container only where the caller's code does not fill it."""
+        if isinstance(value, _CONTAINERS):
+            return name not in changed
         return _lasts(value) or (self.modules and (isinstance(value, torch.nn.Module) or is_own(type(value))))
+
+    def changed_by(self, kind: type) -> set[str]:
+        """`_changed_by`, computed once."""
+        if kind not in self.changed:
+            self.changed[kind] = _changed_by(kind)
+        return self.changed[kind]
+
+    def settings(self, layer: torch.nn.Module) -> list[tuple[str, Any]]:
+        """The attributes of a layer that count, but for its parameters, buffers, layers and hooks."""
+        changed = self.changed_by(type(layer))
+        held = sorted(vars(layer).items())
+        return [
+            (name, part)
+            for name, part in held
+            if _lasts(part) or (isinstance(part, _CONTAINERS) and name[0] != "_" and name not in changed)
+        ]
 
     def remembered(self, value: Any) -> bytes:
         """The digest of a function or class, computed once; within itself it counts by its name."""
@@ -225,11 +279,25 @@ class _Walk:
     def source(self, value: Any) -> bytes:
         """The digest of a function from its code and what that uses, or of a class from its methods."""
         if isinstance(value, type):
-            return self.join("class", {name: part for name, part in vars(value).items() if isinstance(part, types.FunctionType)})
+            changed = self.changed_by(value)
+            constants = {name: part for name, part in _members(value) if name not in changed and self.lasts(part, name, changed)}
+            held = constants | {name: part for name, part in _members(value) if isinstance(part, _METHODS)}
+            return self.join("class", held, value.__bases__)
         name = b"" if self.detail == "references" else _name(value)
         code = self.code(value.__code__, value.__doc__)
-        used = [] if self.detail == "code" else [*_used(value, None if self.detail == "content" else self.lasts)]
+        used = [] if self.detail == "code" else [*self.used(value)]
         return self.join("function", code, value.__defaults__, value.__kwdefaults__, used, raw=name)
+
+    def used(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+        """What a function's code refers to outside itself: what it closes over, and for "references" also what it names."""
+        if self.detail == "content":
+            yield from _closed_over(function)
+            return
+        bound, changed = _bound_and_changed(function.__code__)
+        for name, value in [*_closed_over(function), *names(function)]:
+            plain = name.rpartition(".")[2]
+            if plain not in bound and self.lasts(value, plain, changed):
+                yield name, value
 
     def code(self, code: types.CodeType, doc: str | None = None) -> bytes:
         """The digest of compiled code, without the function's docstring."""
@@ -237,24 +305,27 @@ class _Walk:
         return self.join("code", code.co_names, constants, raw=code.co_code)
 
 
-def _used(function: types.FunctionType, lasts: Callable[[Any], bool] | None) -> Iterator[tuple[str, Any]]:
-    """What a function's code refers to outside itself.
+def names(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function's code names in its module, and in other modules of the caller's."""
+    named = {name for code in nested_code(function.__code__) for name in code.co_names}
+    waiting = [("", function.__globals__)]
+    modules = []
+    while waiting:
+        prefix, namespace = waiting.pop()
+        for name in sorted(named & namespace.keys()):
+            value = namespace[name]
+            yield f"{prefix}{name}", value
+            if isinstance(value, types.ModuleType) and value not in modules and is_own_module(value):
+                modules.append(value)
+                waiting.append((f"{prefix}{name}.", vars(value)))
 
-    Without `lasts`, what it closes over; else also globals, but only what lasts and the code does not set.
-    """
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    names = set(cells)
-    if lasts is not None:
-        codes = [*nested_code(function.__code__)]
-        names |= {name for code in codes for name in code.co_names}
-        names -= {line.argval for code in codes for line in dis.get_instructions(code) if line.opname in ("STORE_DEREF", "STORE_GLOBAL")}
-    for name in sorted(names):
-        try:
-            value = cells[name].cell_contents if name in cells else function.__globals__.get(name)
-        except ValueError:  # not assigned yet
-            continue
-        if lasts is None or lasts(value):
-            yield name, value
+
+def _closed_over(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """The variables of enclosing functions that a function's code uses."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        # It may not be assigned yet.
+        with contextlib.suppress(ValueError):
+            yield name, cell.cell_contents
 
 
 def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -265,12 +336,76 @@ def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from nested_code(constant)
 
 
+def _bound_and_changed(code: types.CodeType) -> tuple[set[str], set[str]]:
+    """The variables of other scopes that code binds, and names of what it changes.
+
+    The latter are attributes that it binds, and variables and attributes whose content it changes:
+    the instructions of `seen.append(x)`, `held[key] = x` or `del self.held[key]` that load what is
+    changed begin at the same place of the source as the one that changes it.
+    """
+    bound = set[str]()
+    changed = set[str]()
+    for each in nested_code(code):
+        lines = [*dis.get_instructions(each)]
+        places = {
+            _start(line)
+            for line in lines
+            if line.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") or (line.opname in ("LOAD_METHOD", "LOAD_ATTR") and line.argval in _FILLING)
+        }
+        for line in lines:
+            if line.opname in ("STORE_DEREF", "STORE_GLOBAL"):
+                bound.add(line.argval)
+            elif line.opname == "STORE_ATTR" or (line.opname in _LOADING and _start(line) in places):
+                changed.add(line.argval)
+    return bound, changed
+
+
+def _start(line: dis.Instruction) -> tuple[int | None, int | None]:
+    assert line.positions is not None
+    return line.positions.lineno, line.positions.col_offset
+
+
+def _members(kind: type) -> Iterator[tuple[str, Any]]:
+    """The functions and constants of a class."""
+    for name, part in vars(kind).items():
+        if isinstance(part, property):
+            yield name, part.fget
+        elif isinstance(part, _METHODS) or not name.startswith("__"):
+            yield name, part
+
+
+def _changed_by(kind: type) -> set[str]:
+    """Names of attributes that methods of a class change, but for those that make an object."""
+    functions = [
+        getattr(part, "__func__", part) for each in kind.__mro__ if is_own(each) for name, part in _members(each) if name != "__init__"
+    ]
+    codes = [function.__code__ for function in functions if isinstance(function, types.FunctionType)]
+    return {name for code in codes for name in _bound_and_changed(code)[1]}
+
+
 def _lasts(value: Any) -> bool:
-    """Functions, classes, tables, numbers, text and tuples of these; not lists, dicts and other objects, which may fill as code runs."""
+    """Functions, classes, tables, numbers, text and tuples of these; not other objects, which may change as code runs."""
     if isinstance(value, tuple):
         return all(map(_lasts, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return bool(type(value).__dataclass_params__.frozen)  # type: ignore[attr-defined]
     plain = bool, int, float, complex, str, bytes, np.generic, np.ndarray, torch.Tensor
     return isinstance(value, (*plain, functools.partial, types.FunctionType, type)) or hasattr(value, "iloc")
+
+
+def is_own_module(module: Any) -> bool:
+    """Whether a module is the caller's own: the main program, or one in a file that is no library's."""
+    file = attributes(module).get("__file__")
+    return module is sys.modules.get("__main__") or (isinstance(file, str) and not file.startswith(LIBRARIES))
+
+
+def attributes(thing: Any) -> dict[str, Any]:
+    """An object's own attributes, without the code that it may have for reading them."""
+    try:
+        found = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def is_own(thing: Any) -> bool:

@@ -62,10 +62,10 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from dpbo.errors import InputError
-from dpbo.fingerprint import is_own
+from dpbo.fingerprint import attributes, is_own, is_own_module
 from dpbo.hidden_run import in_hidden_run
 from dpbo.isolation import isolate_generators, mute_warnings
-from dpbo.reached import BYTES, ITERATORS, NEXT, PLAIN, attributes, is_opaque, is_own_class, is_own_module, parts, slots
+from dpbo.reached import BYTES, ITERATORS, NEXT, PLAIN, is_opaque, is_own_class, parts, slots
 
 _ABSENT = object()
 _CONTAINERS = (list, dict, collections.deque)

@@ -26,7 +26,7 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-from dpbo.fingerprint import LIBRARIES, is_own, nested_code
+from dpbo.fingerprint import attributes, is_own, is_own_module, names
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 BYTES = (bytearray, array.array)
@@ -76,15 +76,6 @@ def _inside(thing: Any, kind: type) -> Iterable[Any]:
     return [operator.length_hint(thing)] if kind in ITERATORS else []
 
 
-def attributes(thing: Any) -> dict[str, Any]:
-    """An object's own attributes, without the code that it may have for reading them."""
-    try:
-        found = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def slots(thing: Any) -> dict[Any, Any]:
     """What an object has in its slots, by their descriptors."""
     found = {}
@@ -98,18 +89,7 @@ def slots(thing: Any) -> dict[Any, Any]:
 
 def named(function: Any) -> list[Any]:
     """What the code of a function of the caller's names in its module, and in other modules of the caller's."""
-    if not is_own(function):
-        return []
-    names = {name for code in nested_code(function.__code__) for name in code.co_names}
-    found = [value for name, value in function.__globals__.items() if name in names]
-    modules = [value for value in found if isinstance(value, types.ModuleType) and is_own_module(value)]
-    return found + [value for module in modules for name, value in vars(module).items() if name in names]
-
-
-def is_own_module(module: Any) -> bool:
-    """Whether a module is the caller's own: the main program, or one in a file that is no library's."""
-    file = attributes(module).get("__file__")
-    return module is sys.modules.get("__main__") or (isinstance(file, str) and not file.startswith(LIBRARIES))
+    return [value for _, value in names(function)] if is_own(function) else []
 
 
 def is_own_class(kind: type) -> bool:

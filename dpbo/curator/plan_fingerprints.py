@@ -173,12 +173,17 @@ def _changed(ledger: Ledger) -> Iterator[dict[str, Any]]:
             _unwritten[ledger.storage.identity] = kept
 
 
+def _open(file: str | pathlib.Path, flags: int) -> int:
+    """A descriptor of the file itself. Raises OSError where a link stands in its place, which may lead to another ledger's."""
+    return os.open(file, flags | os.O_NOFOLLOW)
+
+
 @contextlib.contextmanager
 def _opened(file: pathlib.Path) -> Iterator[int]:
     """A descriptor of the file, made where there is none. Others that keep a head wait."""
     if not file.exists():
         _make(file)
-    held = os.open(file, os.O_RDWR)
+    held = _open(file, os.O_RDWR)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield held
@@ -208,7 +213,8 @@ def _head_line(head: tuple[int, str] | None) -> bytes:
 
 def _read(file: pathlib.Path) -> dict[str, Any]:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), _file_errors(file):
-        text = file.read_text()
+        with open(file, opener=_open) as held:
+            text = held.read()
         head = _HEAD.match(text)
         found = dict(json.loads(text if head is None else text[_WIDTH:]))
         bytes.fromhex(found["key"])
@@ -239,6 +245,7 @@ def _file_errors(file: pathlib.Path) -> Iterator[None]:
         raise
     except (OSError, ValueError, KeyError, TypeError):
         raise LedgerUnavailable(
-            f"the file {file.name!r}, in which the ledger's fingerprints are kept, cannot be read or written. Nothing was charged. Put it "
-            "back, or delete it: then nothing tells whether a plan is resumed with what it began with, or the ledger is an older copy."
+            f"the file {file.name!r}, in which the ledger's fingerprints are kept, cannot be read or "
+            "written, or is a link. Nothing was charged. Put it back, or delete it: then nothing tells "
+            "whether a plan is resumed with what it began with, or the ledger is an older copy."
         ) from None

@@ -281,7 +281,7 @@ def require_other_rows(name: str, records: Any, own: Rows | None, role: str, why
     first, second = Sketch.of(own), Sketch.of(rows_of(records))
     if first is None or second is None:
         return
-    if first.shares_rows_with(second) or second.shares_rows_with(first):
+    if first.is_of_people_of(second) or second.is_of_people_of(first):
         text = f"Nothing was charged. {why} Tell only those who may see the records."
         raise InputError(name, type(records).__name__, f"of other records than the {role} records", text)
     if first.has_rows_of(second):

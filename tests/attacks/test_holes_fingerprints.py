@@ -92,6 +92,30 @@ def test_whoever_writes_last_is_kept_and_a_file_that_cannot_be_read_is_not_passe
         curator(pathlib.Path(file))
 
 
+@pytest.mark.attack("A16")
+def test_the_newest_record_is_not_written_through_a_link(tmp_path, caplog):
+    """A link in the place of the file made the curator write into another ledger's file."""
+    owner = curator(tmp_path / "l.db")
+    target = tmp_path / "other.db.fingerprints"
+    target.write_text(f"{'-':>20} {'-':>64}\n{{}}")
+    kept = tmp_path / "l.db.fingerprints"
+    kept.unlink()
+    kept.symlink_to(target)
+    owner.release(QUERY, NOISE)
+    assert target.read_text().split() == ["-", "-", "{}"]
+    assert "an older copy of the ledger would not be noticed" in caplog.text
+
+
+@pytest.mark.attack("A16")
+def test_a_link_in_the_place_of_the_fingerprints_is_refused(tmp_path):
+    curator(tmp_path / "l.db")
+    kept = tmp_path / "l.db.fingerprints"
+    kept.rename(tmp_path / "elsewhere")
+    kept.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LedgerUnavailable, match="cannot be read or written, or is a link"):
+        curator(tmp_path / "l.db")
+
+
 def rows_and_outcomes(order):
     return {"rows": rows_of(40)[order], "y": rows_of(40)[:, 0].sigmoid()[order]}
 

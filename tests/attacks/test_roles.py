@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo import Adjacency, Budget, Curator, Space
 from dpbo.accounting import Planned
-from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, holds_protected, rows_of
+from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, holds_protected, require_other_rows, rows_of
 from dpbo.errors import InputError, PlanChanged
 from dpbo.integrations.opacus import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
 from dpbo.mechanisms import GaussianMechanism
@@ -148,6 +148,25 @@ def test_records_of_both_roles_are_refused_before_there_is_a_ledger(once, tmp_pa
     one = torch.cat([X[:1], people(32, 99)[0]]), torch.cat([Y[:1], people(32, 99)[1]])
     with pytest.warns(RepeatedRecordsWarning, match="training and the validation records have equal rows"):
         tuned(once, TensorDataset(X, Y), one)
+
+
+@pytest.mark.parametrize("changed", SAME_PEOPLE)
+def test_the_same_people_in_two_roles_are_refused_by_a_column(changed):
+    """Rows were compared as a whole, so that with another label they were other people's."""
+    X, Y = people(43)
+    own = rows_of((X, Y))
+    with pytest.raises(InputError, match=r"^training=.*of other records than the validation records"):
+        require_other_rows("training", changed(X, Y), own, "validation", "")
+
+
+@pytest.mark.parametrize("changed", OTHER_PEOPLE)
+def test_other_people_with_like_columns_may_have_the_other_role(changed):
+    X, Y = people(44)
+    others, labels = changed(X, Y)
+    X, others = (torch.cat([part, torch.arange(200.0)[:, None]], dim=1) for part in (X, others))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RepeatedRecordsWarning)
+        require_other_rows("training", (others, labels), rows_of((X, Y)), "validation", "")
 
 
 def test_a_tuning_is_resumed_with_its_own_training_records_alone(once, tmp_path):

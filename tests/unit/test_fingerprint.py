@@ -1,12 +1,15 @@
 """One digest, four levels of detail: what each tells apart, and what it takes for the same."""
 
+import dataclasses
 import functools
+import types
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dpbo.fingerprint import Detail, fingerprint
+from dpbo.fingerprint import Detail, Reached, fingerprint
 from dpbo.queries import Query
 
 DETAILS: tuple[Detail, ...] = ("names", "code", "references", "content")
@@ -57,7 +60,7 @@ def test_queries_differ_in_their_public_inputs_and_what_a_ledger_keeps_holds_no_
 
 
 def test_functions_count_by_name_code_references_or_all_they_close_over(monkeypatch):
-    for detail, number, box in zip(DETAILS, (False, False, True, True), (False, False, False, True), strict=True):
+    for detail, number, box in zip(DETAILS, (False, False, True, True), (False, False, True, True), strict=True):
         told = [fingerprint(adds(held), detail=detail) for held in (1, 1, 2)], [fingerprint(adds([held]), detail=detail) for held in (1, 2)]
         assert told[0][0] == told[0][1]
         assert (told[0][0] != told[0][2], told[1][0] != told[1][1]) == (number, box), detail
@@ -65,3 +68,116 @@ def test_functions_count_by_name_code_references_or_all_they_close_over(monkeypa
     monkeypatch.setitem(globals(), "TABLE", torch.tensor([1.0, 3.0]))
     after = [fingerprint(looks_up, detail=detail) for detail in DETAILS]
     assert [a != b for a, b in zip(before, after, strict=True)] == [False, False, True, False], "no data in what a ledger keeps"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    weight: float
+
+
+def reads(text, held):
+    """What `score` is in a module of the caller's that binds HELD."""
+    module = types.ModuleType("callers_own")
+    vars(module)["__file__"] = "/home/caller/callers_own.py"
+    vars(module)["HELD"] = held
+    exec(compile(text, "/home/caller/callers_own.py", "exec"), vars(module))
+    return vars(module)["score"]
+
+
+FUNCTION = "def score(x):\n    return x * HELD[0]"
+CLASS = "class score:\n    {}\n\n    def __call__(self, x):\n        return x"
+READ = [
+    pytest.param(FUNCTION, [1.0], [2.0], id="list"),
+    pytest.param(FUNCTION, {0: [1.0]}, {0: [2.0]}, id="list in a dict"),
+    pytest.param(FUNCTION, {1.0}, {2.0}, id="set"),
+    pytest.param(FUNCTION, Settings(1.0), Settings(2.0), id="frozen dataclass"),
+    pytest.param("score = lambda x, kept=HELD: kept", [1.0], [2.0], id="default"),
+    pytest.param("def score(x):\n    seen = []\n    seen.append(x)\n    return HELD[0]", [1.0], [2.0], id="beside a list of its own"),
+    pytest.param("def score(x):\n    out = {}\n    out[x] = HELD[0]\n    return out", [1.0], [2.0], id="into a dict of its own"),
+    pytest.param(CLASS.format("weights = HELD"), [1.0], [2.0], id="class constant"),
+    pytest.param(CLASS.format("weight = HELD"), 1.0, 2.0, id="number of a class"),
+    pytest.param(CLASS.format("@staticmethod\n    def of(x):\n        return HELD"), 1.0, 2.0, id="static method"),
+    pytest.param(CLASS.format("@classmethod\n    def of(cls):\n        return HELD"), 1.0, 2.0, id="class method"),
+    pytest.param(CLASS.format("@property\n    def of(self):\n        return HELD"), 1.0, 2.0, id="property"),
+    pytest.param("class base:\n    of = lambda self: HELD\nclass score(base):\n    pass", 1.0, 2.0, id="inherited method"),
+]
+
+
+@pytest.mark.parametrize(("text", "one", "other"), READ)
+def test_what_code_reads_counts(text, one, other):
+    found = [fingerprint(reads(text, held), detail="references") for held in (one, one, other)]
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize(("text", "one", "other"), READ)
+def test_ranks_compare_what_code_reads(text, one, other):
+    found = [fingerprint(Reached(reads(text, held))) for held in (one, one, other)]
+    assert found[0] == found[1] != found[2]
+
+
+def test_another_module_of_the_callers_counts():
+    def score(weights):
+        other = types.ModuleType("callers_other")
+        vars(other).update(__file__="/home/caller/callers_other.py", WEIGHTS=weights)
+        return reads("def score(x):\n    return x * HELD.WEIGHTS[0]", other)
+
+    found = [fingerprint(score(weights), detail="references") for weights in ([1.0], [1.0], [2.0])]
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("HELD.append(x)", id="append"),
+        pytest.param("HELD[x] = 1", id="item"),
+        pytest.param("HELD[0] += x", id="item in place"),
+        pytest.param("del HELD[0]", id="deleted"),
+        pytest.param("HELD[0].update(x)", id="item of an item"),
+        pytest.param("[HELD.extend([x]) for x in range(3)]", id="nested"),
+    ],
+)
+def test_a_container_that_the_code_fills_does_not_count(line):
+    """A score that keeps a list of its calls is resumed in the same process."""
+    found = [fingerprint(reads(f"def score(x):\n    {line}", held), detail="references") for held in ([], [1])]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("self.held.append(x)", id="of a list"),
+        pytest.param("type(self).held[0] = x", id="of an item"),
+        pytest.param("score.held += 1", id="of a count"),
+    ],
+)
+def test_a_class_attribute_that_methods_change_does_not_count(line):
+    text = CLASS.format(f"held = HELD\n    def of(self, x):\n        {line}")
+    found = [fingerprint(reads(text, held), detail="references") for held in (1, 2)]
+    assert found[0] == found[1]
+
+
+class Keeper:
+    def __init__(self, weights, seen):
+        self.weights = weights
+        self.seen = seen
+
+    def __call__(self, x):
+        self.seen[x] = self.weights[0]
+
+
+def test_ranks_compare_what_an_object_reads_and_not_what_it_fills():
+    found = [fingerprint(Reached(Keeper(weights, seen))) for weights, seen in (([1.0], {}), ([1.0], {1: 1}), ([2.0], {}))]
+    assert found[0] == found[1] != found[2]
+
+
+def test_what_leads_back_to_itself_counts_once():
+    circle: list[Any] = [Keeper([1.0], {})]
+    circle[0].weights.append(circle)
+    assert fingerprint(Reached(Keeper(circle, {}))) == fingerprint(Reached(Keeper(circle, {})))
+
+
+def test_a_long_list_counts_by_its_length():
+    held = [0.0] * 1_000_000
+    text = "def score(x):\n    return HELD[0]"
+    found = [fingerprint(reads(text, each), detail="references") for each in (held, [1.0, *held[1:]], held[1:])]
+    assert found[0] == found[1] != found[2]
