@@ -2,7 +2,7 @@
 
     python -m tests.mutants             all sabotages
     python -m tests.mutants --some 12   a dozen that depend on the commit, as CI runs
-    python -m tests.mutants noise       those whose name or file contains a word
+    python -m tests.mutants noise       those whose name or module contains a word
 
 Each test runs in a process of its own. A sabotage counts as caught only if the test itself fails: a test that cannot be collected, is
 skipped or is not there is an error. Whether each test passes on the sound package is for `make test` to say.
@@ -22,9 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.mutants.sabotages import SABOTAGES, Sabotage
+from tests.mutants.sabotages import ROOT, SABOTAGES, Sabotage
 
-ROOT = pathlib.Path(__file__).parents[2]
 COPIED = ("dpbo", "tests", "docs", "benchmarks", "examples", "tools", "pyproject.toml", "README.md")
 SECONDS = 240
 
@@ -32,11 +31,11 @@ SECONDS = 240
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if every chosen sabotage is caught by its test."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("words", nargs="*", help="parts of names or files; without any, all sabotages")
+    parser.add_argument("words", nargs="*", help="parts of names or modules; without any, all sabotages")
     parser.add_argument("--some", type=int, metavar="N", help="only N of them, which ones depends on the commit")
     parser.add_argument("--workers", type=int, default=2)
     asked = parser.parse_args(arguments)
-    chosen = [s for s in SABOTAGES if not asked.words or any(word in s.name or word in s.file for word in asked.words)]
+    chosen = [s for s in SABOTAGES if not asked.words or any(word in s.name or word in s.where for word in asked.words)]
     if asked.some is not None:
         chosen = some(chosen, asked.some, commit())
     started, passed = time.monotonic(), 0
@@ -64,7 +63,7 @@ def caught(sabotage: Sabotage) -> str:
         for name in COPIED:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
             copy(ROOT / name, home / name)
-        file = home / "dpbo" / sabotage.file
+        file = sabotage.file(home)
         file.write_text(sabotage.applied(file.read_text()))
         shutil.rmtree(file.parent / "__pycache__", ignore_errors=True)  # a change of the same length within a second would not be seen
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "", "-p", "no:cacheprovider", sabotage.test]
