@@ -15,6 +15,7 @@ from .errors import BudgetExceeded as BudgetExceeded
 from .errors import InputError as InputError
 from .errors import LedgerMismatch as LedgerMismatch
 from .errors import PrivacyError as PrivacyError
+from .errors import UsageError as UsageError
 from .integrations.sklearn import DPSearch as DPSearch
 from .integrations.sklearn import rehearse as rehearse
 from .mechanisms import NoNoise as NoNoise

@@ -19,6 +19,7 @@ from dpbo.errors import (
     LedgerRolledBack,
     LedgerUnavailable,
     PrivacyError,
+    UsageError,
 )
 from dpbo.integrations.http.commands import curate_options, model_options
 from dpbo.validation import printable
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 EXIT_STATUS: dict[type[PrivacyError], int] = {
     PrivacyError: 1,
-    InputError: 2,  # as argparse has it
+    UsageError: 2,  # as argparse has it
     BudgetExceeded: 3,
     LedgerMissing: 4,
     LedgerCorrupt: 5,

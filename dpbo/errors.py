@@ -24,7 +24,11 @@ class Unshown:
     value: Any
 
 
-class InputError(PrivacyError, ValueError):
+class UsageError(PrivacyError, ValueError):
+    """dpbo cannot be used in this way or at this moment. The message says what to do."""
+
+
+class InputError(UsageError):
     """A public argument is outside its allowed range.
 
     Attributes:

@@ -37,7 +37,7 @@ class Event:
     def from_json(cls, body: Mapping[str, Any]) -> Self:
         """The event with these fields. Raises InputError, a ValueError, on other fields."""
         if {field.name for field in dataclasses.fields(cls)} != set(body):
-            raise _unknown()
+            raise _unknown(body)
         return cls(**body)
 
     def relations(self) -> frozenset[str]:
@@ -210,7 +210,7 @@ class RolesEvent(Event):
     def from_json(cls, body: Mapping[str, Any]) -> Self:
         pairs = _listed(body.get("costs"), lambda pair: pair)
         if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
-            raise _unknown()
+            raise _unknown(body)
         return super().from_json({**body, "costs": tuple((role, _listed(events, event_from_json)) for role, events in pairs)})
 
 
@@ -244,12 +244,12 @@ class DeclassifiedEvent(ExactEvent):
 def _listed(body: Any, read: Callable[[Any], Any]) -> tuple[Any, ...]:
     """Each item of a JSON list, read."""
     if not isinstance(body, (list, tuple)):
-        raise _unknown()
+        raise _unknown(body)
     return tuple(map(read, body))
 
 
-def _unknown() -> InputError:
-    return InputError("body", "an unknown event", "what to_json wrote", "Was it written by a newer dpbo?")
+def _unknown(body: Any) -> InputError:
+    return InputError("body", body, "what to_json wrote", "Was it written by a newer dpbo?")
 
 
 _KINDS: dict[str, type[Event]] = {
@@ -266,5 +266,5 @@ def event_from_json(body: Any) -> Event:
     """The event that `to_json` wrote. Raises InputError, a ValueError, on an unknown mechanism or content."""
     kind = _KINDS.get(body["mechanism"]) if isinstance(body, dict) and isinstance(body.get("mechanism"), str) else None
     if kind is None:
-        raise _unknown()
+        raise _unknown(body)
     return kind.from_json({name: value for name, value in body.items() if name != "mechanism"})

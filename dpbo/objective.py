@@ -26,7 +26,7 @@ from dpbo.accounting.calibration import budget_cost, describe_budget
 from dpbo.curator.birth import plan_terms
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
-from dpbo.errors import BudgetExceeded, InputError, PrivateFailure, ScoreError
+from dpbo.errors import BudgetExceeded, InputError, PrivateFailure, ScoreError, UsageError
 from dpbo.events import Event
 from dpbo.fingerprint import fingerprint
 from dpbo.mechanisms.additive import AdditiveMechanism
@@ -270,7 +270,7 @@ class PrivateObjective:
         """
         X, Y, Yvar = self.history()
         if not len(X):
-            raise InputError("objective", "without values", "one that has released a value", "Evaluate some points first.")
+            raise UsageError("the objective has released no value yet: evaluate some points first.")
         numbers = {f"x{i}": scipy.stats.uniform(0, 1) for i in range(X.shape[1])}
         return (builder or models.default_gp)(Space(**numbers) if space is None else space, X, Y, Yvar)
 
@@ -305,7 +305,7 @@ class PrivateObjective:
             return
         lower, upper = self._bounds
         if points.shape[1] != len(lower):
-            raise InputError(name, f"with {points.shape[1]} coordinates", f"of {len(lower)} coordinates, as bounds= has")
+            raise InputError(name, tuple(points.shape), f"of {len(lower)} coordinates, as bounds= has")
         slack = _FAR * (upper - lower)
         outside = ((points < lower - slack) | (points > upper + slack)).nonzero()
         if len(outside):
@@ -337,7 +337,7 @@ class PrivateObjective:
         for x in points:
             if len(x) != d:
                 whose = "as those released before have" if self._dimension else "as the others have"
-                raise InputError("x", f"with {len(x)} coordinates", f"of {d} coordinates, {whose}", "Nothing was charged.")
+                raise InputError("x", (len(x),), f"of {d} coordinates, {whose}", "Nothing was charged.")
 
     def _released(self, handles: Sequence[Handle], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         self.curator.deliver()  # several ranks then see the same ledger

@@ -180,7 +180,7 @@ def plans_table(units: Sequence[int], epsilons: Sequence[float], plans: Sequence
 
 def _table(units: Sequence[int], epsilons: Sequence[float], cells: Sequence[Sequence[str]]) -> str:
     if len(cells) != len(units) or any(len(row) != len(epsilons) for row in cells):
-        raise InputError("plans", f"{len(cells)} rows", f"one of {len(epsilons)} plans for each of the {len(units)} sizes")
+        raise InputError("plans", tuple(map(len, cells)), f"one of {len(epsilons)} plans for each of the {len(units)} sizes")
     header = "| units | " + " | ".join(f"eps {epsilon:g}" for epsilon in epsilons) + " |"
     rows = [f"| {n:,} | " + " | ".join(row) + " |" for n, row in zip(units, cells, strict=True)]
     return "\n".join([header, "|---:" * (len(epsilons) + 1) + "|", *rows])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpbo.curator.chain import Chain
 from dpbo.curator.curator import Curator
 from dpbo.curator.reporting import BudgetUse
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.extras import needs
 from dpbo.integrations.sklearn import DPSearch
 from dpbo.planning import noise_per_evaluation, plan
@@ -173,7 +173,7 @@ def plot_budget(curator: Curator, *, ax: Any = None) -> Any:
     records, delta = curator.ledger.records(), curator.budget.delta
     counts = np.cumsum([record.event.count for record in records if record.kind == "charge"])
     if not len(counts):
-        raise InputError("curator", "without releases", "one that has released a value")
+        raise UsageError("the curator has released no value yet.")
     steps = sorted({*np.linspace(0, len(counts) - 1, min(len(counts), _MOST_STEPS)).round().astype(int).tolist()})
     chain, uses, charges = Chain(), list[BudgetUse](), 0
     for record in records:

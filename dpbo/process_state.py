@@ -310,8 +310,7 @@ def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[tuple[Any
             generators[id(thing)] = thing
             continue
         if own and (is_opaque(thing) or (_moves(thing) and id(thing) not in bound)):
-            what = f"a {type(thing).__name__}, which would go on from run to run"
-            raise InputError(name or "iterator", what, "made anew in each run", _ANEW)
+            raise InputError(name or "iterator", thing, "made anew in each run", _ANEW)
         mine = _is_own(thing)
         holders = _holders_of(thing, mine) if mine or own else []
         own = mine or bool(holders) or (own and not attributes(thing))

@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 from botorch.models import SingleTaskGP
 
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.integrations.sklearn import DPSearch
 from dpbo.isolation import seed_torch
 from dpbo.models.builders import ModelBuilder, default_gp, mute_optimizer_warnings, sparse_gp
@@ -58,7 +58,7 @@ class ReleasedValues:
     def at(cls, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, name: str, space: Space | None) -> Self:
         """Values at points (`t x d`) of a space, or of none that is known."""
         if not len(X):
-            raise InputError("source", f"{name!r} without values", "one that has released a value", "Evaluate some points first.")
+            raise UsageError(f"{name!r} has released no value yet: evaluate some points first.")
         if space is not None:
             if X.shape[1] != len(space.names):
                 raise InputError("space", space.names, f"of {X.shape[1]} parameters, as the points of {name!r}")
@@ -74,9 +74,10 @@ class ReleasedValues:
     def _of_search(cls, search: DPSearch) -> Self:
         columns = getattr(search, "results_", {})
         if "posterior_mean" not in columns:
-            remedy = "`results_` holds what the others know of each configuration."
-            allowed = "a fitted search whose strategy releases scores: 'bo', 'turbo' or 'saas'"
-            raise InputError("source", f"a DPSearch of strategy {search.strategy!r} without released scores", allowed, remedy)
+            raise UsageError(
+                f"the DPSearch of strategy {search.strategy!r} has released no score: give a fitted search of strategy 'bo', 'turbo' or "
+                "'saas'. `results_` holds what the others know of each configuration."
+            )
         space = Space(**search.param_distributions)
         X = torch.stack([space.encode(parameters) for parameters in columns["params"]])
         Y, std = (torch.as_tensor(columns[name], dtype=torch.float64).unsqueeze(1) for name in ("mean_test_score", "std_test_score"))
@@ -89,16 +90,16 @@ class ReleasedValues:
         complete = [trial for trial in study.get_trials(deepcopy=False) if trial.value is not None and YVAR in trial.user_attrs]
         trials = [*{trial.user_attrs[ENTRY]: trial for trial in complete}.values()]  # each value once
         if not trials:
-            raise InputError("source", "a study without released values", "a study of a TrialObjective that has released a value")
+            raise UsageError("the study has no released value: give one whose TrialObjective has released a value.")
         space = Space(**{name: _spec(one) for name, one in trials[0].distributions.items()}) if space is None else space
         values = torch.tensor([[trial.value, trial.user_attrs[YVAR]] for trial in trials], dtype=torch.float64)
         return cls.at(Suggestions(space).points([trial.params for trial in trials]), values[:, :1], values[:, 1:], study.study_name, space)
 
     @cached_property
     def model(self) -> SingleTaskGP:
-        """The Gaussian process fitted to all values. Raises InputError where there is a single one."""
+        """The Gaussian process fitted to all values. Raises UsageError where there is a single one."""
         if len(self.X) < 2:
-            raise InputError("source", f"{self.name!r} with one value", "one that has released two values or more")
+            raise UsageError(f"{self.name!r} has released one value only, and a model needs two or more.")
         with mute_optimizer_warnings(), seed_torch(0):
             return self.builder(self.space, self.X, self.Y, self.Yvar)
 

@@ -28,7 +28,7 @@ from dpbo.curator.chain import Record, Reservation
 from dpbo.curator.curator import Curator
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.reporting import BudgetUse, compose_statement, largest_share
-from dpbo.errors import InputError, Unshown
+from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.fingerprint import described_space
 from dpbo.integrations.sklearn import DPSearch
 from dpbo.objective import PrivateObjective
@@ -140,7 +140,7 @@ def _facts_of_ledger(ledger: Ledger, space: Spaces | None, delta: float | None, 
 def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
     """A fitted search: its ledger's facts where it was kept in a file, and what it recommends."""
     if not hasattr(search, "statement_"):
-        raise InputError("source", "a DPSearch without a fit", "a fitted one", "Call fit first.")
+        raise UsageError("the DPSearch is not fitted: call fit first.")
     statement: Statement = search.statement_
     space = Space(**search.param_distributions)
     if search.ledger is not None:

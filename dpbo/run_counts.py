@@ -326,5 +326,5 @@ def run_count_from_json(body: Any) -> StoppingRule:
     """The rule that `to_json` wrote. Raises InputError, a ValueError, on an unknown name or other content."""
     kind = _KINDS.get(body["distribution"]) if isinstance(body, dict) and isinstance(body.get("distribution"), str) else None
     if kind is None or {field.name for field in dataclasses.fields(kind)} != set(body) - {"distribution"}:
-        raise InputError("body", "an unknown distribution of the number of runs", "what to_json wrote", "Was it written by a newer dpbo?")
+        raise InputError("body", body, "what to_json wrote", "Was it written by a newer dpbo?")
     return kind(**{name: value for name, value in body.items() if name != "distribution"})

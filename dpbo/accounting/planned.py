@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 
 from dpbo.accounting.composition import Composition, compose, merged
 from dpbo.accounting.filters import Accounting, Cost, EventKind, GDPFilter, PureFilter, RDPFilter, ZCDPFilter, least_scale
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.events import Event, event_from_json
 from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
@@ -78,10 +78,11 @@ class Planned(Accounting):
             return
         bound = self.composition(budget.delta or 0.0, refine=False)
         unit, reached = ("epsilon", bound.epsilon) if budget.epsilon is not None else ("mu", bound.mu)
-        got = "a list without a known mu" if reached is None else f"a list that reaches {unit} {reached}"
-        allowed = f"a list that stays within the budget's {unit} {budget.epsilon or budget.mu}"
+        cost = "have no known mu" if reached is None else f"reach {unit} {reached}"
         remedy = "List fewer slots or larger noise multipliers (calibrate finds the smallest that fits)"
-        raise InputError("events", got, allowed, f"{remedy}{', or give the budget as epsilon and delta' if reached is None else ''}.")
+        if reached is None:
+            remedy += ", or give the budget as epsilon and delta"
+        raise UsageError(f"the events {cost}, but must stay within the budget's {unit} {budget.epsilon or budget.mu}. {remedy}.")
 
     def fits(self, budget: Budget, *, room: float = 0.0) -> bool:
         """Whether the events keep the budget, or pass it by no more than the share `room`."""
@@ -130,7 +131,7 @@ class Planned(Accounting):
             remedy = "Raise the budget, or list fewer slots or larger noise multipliers in Planned."
             raise InputError("budget", budget.epsilon or budget.mu, "larger than the cost of the events in Planned", remedy)
         if multiplier == 0.0:
-            raise InputError("event", "costs next to nothing", "one that the budget bounds", "Plan it with any noise: it fits.")
+            raise UsageError("the event costs next to nothing, so the budget bounds no noise of it: plan it with any noise.")
         return multiplier
 
 

@@ -20,7 +20,7 @@ from dpbo.accounting.composition import compose
 from dpbo.accounting.filters import least_scale
 from dpbo.accounting.selection_bounds import reach
 from dpbo.accounting.selection_pairs import selection_delta
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.events import Event, SelectionEvent
 from dpbo.privacy import Budget
 from dpbo.run_counts import RunCountDistribution, StoppingRule, TruncatedNegativeBinomial, TruncatedPoisson
@@ -133,7 +133,7 @@ def scale_base(budget: Budget, base: Sequence[Event], run_count: StoppingRule, *
     if math.isinf(scale):
         raise InputError("budget", budget.epsilon, "larger than what the other events of the plan cost")
     if scale == 0.0:
-        raise InputError("base", "costs next to nothing", "events that the budget bounds")
+        raise UsageError("the base costs next to nothing, so the budget bounds no noise of it.")
     return event(scale)
 
 

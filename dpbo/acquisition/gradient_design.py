@@ -289,8 +289,8 @@ def _require(posterior: GradientPosterior, theta: Tensor, b: int, bounds: Tensor
         if value is not None:
             require_constant(name, value)
     if posterior.batch_shape:
-        runs = f"of {posterior.batch_shape.numel()} runs"
-        raise InputError("posterior", runs, "of one run", "Keep a GradientPosterior for each run, and choose for one after the other.")
+        remedy = "Keep a GradientPosterior for each run, and choose for one after the other."
+        raise InputError("posterior.batch_shape", tuple(posterior.batch_shape), "of one run", remedy)
     if require_finite("theta", theta).dim() != 1:
         raise InputError("theta", tuple(theta.shape), "of shape d", "Choose for one point after the other.")
     if theta.shape != posterior.points(theta).shape[-1:] or len(theta) == 0:

@@ -32,7 +32,7 @@ import torch
 
 from dpbo.acquisition.expected_improvement import Proposer, Proposes, posterior_mean
 from dpbo.curator.handle import LOST, Handle
-from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure, WorkersDied
+from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure, UsageError, WorkersDied
 from dpbo.objective import PrivateObjective
 from dpbo.space import Space
 from dpbo.validation import Count, checked
@@ -145,8 +145,9 @@ class AsynchronousBO:
     ) -> None:
         if objective.metrics != 1:
             raise InputError("objective", objective.metrics, "of one metric", "Combine several metrics in a loop of your own.")
-        if any(issubclass(PrivateFailure, kind) for kind in skip):
-            raise InputError("skip", "a class of all errors", "errors that only fit raises", "For example (FloatingPointError,).")
+        for kind in skip:
+            if issubclass(PrivateFailure, kind):
+                raise InputError("skip", kind.__name__, "errors that only fit raises", "For example (FloatingPointError,).")
         self.objective, self.space = objective, space
         self._workers, self._initial, self._ordered, self._skip, self._seed = workers, max(initial, 2), ordered, tuple(skip), seed
         self._propose = Proposer(space) if propose is None else propose
@@ -178,10 +179,10 @@ class AsynchronousBO:
         return self.result()
 
     def result(self) -> AsynchronousResult:
-        """The result so far. Raises InputError before the first value."""
+        """The result so far. Raises UsageError before the first value."""
         X, Y, Yvar = self.objective.history()
         if len(X) == 0:
-            raise InputError("objective", "without values", "one that has released a value", "Run the search first.")
+            raise UsageError("the objective has released no value yet: run the search first.")
         best = X[posterior_mean(self.space, X, Y, Yvar).argmax()]
         skipped = torch.stack(self._skipped) if self._skipped else X[:0]
         return AsynchronousResult(best, X, Y, Yvar, skipped)

@@ -113,7 +113,7 @@ class Frame:
             raise InputError("start", tuple(start.shape), f"a float64 tensor of shape ({self.bounds.shape[1]},)")
         start = start.detach().to(self.bounds.device, copy=True)
         if not bool(((self.bounds[0] <= start) & (start <= self.bounds[1])).all()):
-            raise InputError("start", "outside the bounds", "inside the bounds")
+            raise InputError("start", tuple(start.tolist()), "inside the bounds")
         return start
 
 

@@ -35,7 +35,7 @@ from dpbo.accounting.event_costs import covers
 from dpbo.algorithms.hidden_runs import DensityRatioProposals, best_of, copied_by_pickle
 from dpbo.curator.birth import ROLES
 from dpbo.curator.curator import Curator
-from dpbo.errors import InputError, ReleaseLost
+from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.fingerprint import describe_space
 from dpbo.hidden_run import in_hidden_run
@@ -160,7 +160,7 @@ def private_selection(
         KeyboardInterrupt: the runs were interrupted. They stay charged.
     """
     if curator.ranks > 1:
-        raise InputError("curator", "on several ranks", "of one process", "Hidden runs score all records and draw where they run.")
+        raise UsageError("hidden runs score all records and draw where they run: give a curator of one process.")
     stops = isinstance(run_count, ThresholdStop)
     if stops != (threshold is not None) or (threshold is not None and not math.isfinite(threshold)):
         raise InputError("threshold", threshold, "a finite number with ThresholdStop, and omitted otherwise")
@@ -200,7 +200,7 @@ def selection_event(
 
     def selection(events: Sequence[Event]) -> SelectionEvent:
         if not events:
-            raise InputError("base", "()", "the events of one run", "Runs that cost nothing need no selection.")
+            raise InputError("base", (), "the events of one run", "Runs that cost nothing need no selection.")
         return SelectionEvent(base=tuple(events), run_count=run_count, spread=spread)
 
     scored: list[Event] = []
@@ -256,7 +256,7 @@ def _rebuilt(train: Callable[[dict[str, Any]], Any], parameters: dict[str, Any])
 
 
 def _paid(work: Callable[..., Any], event: SelectionEvent | RolesEvent, adjacency: Adjacency) -> Callable[[dict[str, Any]], Any]:
-    """`work`, with an InputError where a run drew more than the selection's event pays for."""
+    """`work`, with a UsageError where a run drew more than the selection's event pays for."""
     selections = [each for role in event.roles for each in event.of(role)] if isinstance(event, RolesEvent) else [event]
     paid = [one for each in selections if isinstance(each, SelectionEvent) for one in each.run()]
 
@@ -264,7 +264,7 @@ def _paid(work: Callable[..., Any], event: SelectionEvent | RolesEvent, adjacenc
         result = work(parameters)
         drawn = [(source(adjacency), times) for source, times in (in_hidden_run.get() or {}).items()]
         if not covers(paid, [one.repeated(one.count * times) for one, times in drawn]):
-            raise InputError("base", "less than a run draws", "all events of a run", "Name each Session and each release of train's.")
+            raise UsageError("a run draws more than base= names: name each Session and each release of train's.")
         return result
 
     return run

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from dpbo.accounting.filters import Accounting, Cost
 from dpbo.accounting.planned import accounting_named
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.events import Event
 from dpbo.privacy import Adjacency, Budget, RowChange
 from dpbo.validation import checked
@@ -60,7 +60,7 @@ class Birth:
         if not bounded and self.row_change is not None:
             raise InputError("row_change", self.row_change, f"omitted under {self.adjacency.name}", "Use Adjacency.BOUNDED_ROW_CHANGE.")
         if bounded and self.grouped:
-            raise InputError("groups", "labels", "omitted under BOUNDED_ROW_CHANGE", "A unit is one row there; use REPLACE_ONE for groups.")
+            raise UsageError("a unit is one row under BOUNDED_ROW_CHANGE: omit groups, or use REPLACE_ONE.")
 
     def cap(self) -> Cost:
         """What the budget holds. Raises InputError where the accounting cannot serve it, or lists events of another relation."""
@@ -120,13 +120,14 @@ def require_plan_terms(terms: Mapping[str, Any], units: int | None) -> None:
     if taken := sorted({*COUNTED, "parallel"} & set(terms)):
         raise InputError("terms", ", ".join(taken), f"of other names than {', '.join((*COUNTED, 'parallel'))}", "The ledger counts them.")
     if terms.get("role", ROLES[0]) not in ROLES:
-        raise InputError("terms", f"role {terms['role']!r}", f"with one of {ROLES} as role", "Give other facts another name.")
+        raise InputError("terms['role']", terms["role"], f"one of {ROLES}", "Give other facts another name.")
     if terms.get("records", units) != units:
-        raise InputError("terms", "records", "without records, or with this curator's own number of units")
+        raise InputError("terms['records']", terms["records"], "omitted, or this curator's own number of units")
     conditions = terms.get("assumptions") or {}
     if not isinstance(conditions, Mapping) or not all(isinstance(text, str) for text in conditions.values()):
-        raise InputError("terms", "assumptions", "with assumptions that name each what must hold", "Give dict(query.data_assumptions()).")
+        allowed = "what must hold, by the assumption's name"
+        raise InputError("terms['assumptions']", conditions, allowed, "Give dict(query.data_assumptions()).")
     probability = terms.get(FAILURE_PROBABILITY, 0.0)
     if not isinstance(probability, (int, float)) or not 0.0 <= probability <= 1.0 or (probability and not conditions):
-        allowed = "with a failure_probability in [0, 1] beside assumptions, and without one otherwise"
-        raise InputError("terms", f"failure_probability {probability!r}", allowed, "Give query.failure_probability().")
+        allowed = "in [0, 1] beside assumptions, and omitted otherwise"
+        raise InputError(f"terms['{FAILURE_PROBABILITY}']", probability, allowed, "Give query.failure_probability().")

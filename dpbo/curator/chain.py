@@ -22,7 +22,7 @@ from dpbo.accounting.calibration import budget_in_words
 from dpbo.accounting.filters import Cost
 from dpbo.curator.birth import EVALUATIONS, FAILURE_PROBABILITY, IN_ALL, OF_EACH_ROW, Birth
 from dpbo.curator.record_forms import require_form
-from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch, PrivacyError
+from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch, PrivacyError, UsageError
 from dpbo.events import DeclassifiedEvent, Event, event_from_json
 
 _ORIGIN = "0" * 64
@@ -311,7 +311,7 @@ class Chain:
                     raise InputError("slots", len(body["slots"]), f"{event.count}, one for each release that is charged")
                 handles = _handles(body)
                 if len({*handles}) < len(handles) or not self._handles.isdisjoint(handles):
-                    raise InputError("slots", "a handle", "charged once: what it answers is released once")
+                    raise UsageError("a handle must be charged once, because what it answers is released once.")
                 if plan is None:
                     return State(self._total_with(charged, f"the release {name!r}"), {})
                 return State(self.total, {plan: self._slots_with(event, plan, body)})

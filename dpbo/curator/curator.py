@@ -42,7 +42,7 @@ from dpbo.curator.record_fingerprints import (
 )
 from dpbo.curator.records import PrivateView, count_records, map_leaves
 from dpbo.curator.reporting import BudgetUse, compose_statement
-from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree
+from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree, UsageError
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.fingerprint import Reached
 from dpbo.hidden_run import note_drawn
@@ -526,7 +526,7 @@ class Curator(Opaque):
             probabilities of so many runs is known. In a run this error counts as a failure of the run.
         """
         if self.ranks > 1:
-            raise InputError("curator", "on several ranks", "of one process", "Each rank would noise its own shard, for one charge.")
+            raise UsageError("each rank would noise its own shard for one charge: give a curator of one process.")
         reserved = self.ledger.reservation(plan)
         selects = reserved is not None and isinstance(reserved.event, (SelectionEvent, RolesEvent))
         if not selects or not self.ledger.used().get(plan) or self.ledger.values(plan):
@@ -639,7 +639,7 @@ class Curator(Opaque):
         plain = mechanism.event(len(handles))
         events = [self._answer(handle)[0].release_event(plain, self.adjacency) for handle in handles]
         if any(event != events[0] for event in events):
-            raise InputError("handles", f"{len(handles)} questions", "charged alike", "Release sampled and other questions separately.")
+            raise UsageError("the handles must be charged alike: release sampled and other questions separately.")
         return events[0]
 
     def _require_allowed(self, data_assumptions: Iterable[str]) -> None:

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.labels import ALLOWED, LOOKALIKES, hash_labels
 from dpbo.curator.records import PrivateView
-from dpbo.errors import InputError, PrivacyError, RankFailed, RankLost, RanksDisagree
+from dpbo.errors import InputError, PrivacyError, RankFailed, RankLost, RanksDisagree, Unshown, UsageError
 from dpbo.fingerprint import fingerprint
 from dpbo.queries.integers import MOST_UNITS
 from dpbo.queries.query import Failure, IntegerSum
@@ -80,13 +80,13 @@ class Ranks:
 
     def __init__(self, group: Any = None, *, timeout: datetime.timedelta = datetime.timedelta(minutes=30)) -> None:
         if not dist.is_available() or not dist.is_initialized():
-            raise InputError("ranks", "no process group", "made after torch.distributed.init_process_group", "Start it with torchrun.")
+            raise UsageError("Ranks must be made after torch.distributed.init_process_group. Start it with torchrun.")
         if not isinstance(timeout, datetime.timedelta) or timeout <= datetime.timedelta(0):
             raise InputError("timeout", type(timeout).__name__, "a datetime.timedelta above zero")
         self._data = dist.group.WORLD if group is None else group
         self.rank = dist.get_rank(self._data)
         if self.rank < 0:
-            raise InputError("group", "of other processes", "one that this process belongs to")
+            raise InputError("group", group, "one that this process belongs to")
         self._members = dist.get_process_group_ranks(self._data)
         self.world_size = len(self._members)
         self._id, self._step, self._lost = "", "meet", False
@@ -127,9 +127,9 @@ class Ranks:
 
         def public_total() -> int | None:
             if total > MOST_UNITS:
-                raise InputError("records", "shards", f"at most {MOST_UNITS} units in all")
+                raise UsageError(f"all ranks together must have at most {MOST_UNITS} units.")
             if total == 0 and public:
-                raise InputError("records", "shards", "at least one record in all")
+                raise UsageError("all ranks together must have at least one record.")
             return total if public else None
 
         units = self.run_on_rank_0("count units", (), public_total)
@@ -177,10 +177,10 @@ class Ranks:
         key = self.run_on_rank_0("share a key", (), lambda: system_entropy(32))
         hashes, kind = self.run_together("read labels", (), lambda: hash_labels(labels, key))
         if len({*self.all_gather(kind)} - {bytes(len(kind))}) > 1:
-            raise InputError("groups", "labels of different kinds on different ranks", ALLOWED, "Convert them in one way everywhere.")
+            raise InputError("groups", Unshown(labels), f"alike on all ranks: {ALLOWED}", "Convert them in one way everywhere.")
         if self._meet(hashes):
             remedy = "Divide units among ranks, not rows, for example by a hash of the label."
-            raise InputError("groups", "labels with rows on more than one rank", "such that all rows of a unit are on one rank", remedy)
+            raise InputError("groups", Unshown(labels), "such that all rows of a unit are on one rank", remedy)
         if self._meet(hash_labels(labels, key, as_read=True)[0]):
             warn(f"groups: {LOOKALIKES}", UserWarning)
 

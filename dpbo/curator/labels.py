@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 
 ALLOWED = "one label a record: whole numbers, text, bytes, dates, or tuples of them, all of one kind"
 _REMEDY = "Convert all labels, in all tables, in one way: numbers by int, anything else by str."
@@ -51,7 +51,7 @@ def as_values(name: str, labels: Any) -> np.ndarray[Any, Any]:
     if array.dtype.kind == "f":
         given = array[~np.isnan(array)]
         if not bool(((given == np.floor(given)) & (np.abs(given) < _EXACT.get(array.dtype.itemsize, 2**53))).all()):
-            raise InputError(name, "floats that are not exact whole numbers", ALLOWED, _REMEDY)
+            raise UsageError(f"{name} must be {ALLOWED}, but has floats that are not exact whole numbers. {_REMEDY}")
         array = array.astype(np.float64)
     elif array.dtype.kind not in "biu":
         values, refused = list[Any](), set[str]()
@@ -64,7 +64,7 @@ def as_values(name: str, labels: Any) -> np.ndarray[Any, Any]:
             raise InputError(name, min(refused), ALLOWED, _REMEDY)
         distinct = set(values)
         if len({kind_of(value) for value in values if not is_missing(value)}) > 1:
-            raise InputError(name, "labels of different kinds", ALLOWED, _REMEDY)
+            raise UsageError(f"{name} must be {ALLOWED}, but has labels of different kinds. {_REMEDY}")
         if len(set(map(folded, distinct))) < len(distinct):
             warnings.warn(f"{name}: {LOOKALIKES}", UserWarning, stacklevel=2)
         if array.dtype.kind not in "US":

@@ -45,7 +45,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpbo.curator.records import count_records, leaves, map_leaves
-from dpbo.errors import InputError
+from dpbo.errors import InputError, Unshown, UsageError
 
 Cells = NDArray[Any]
 Path = tuple[Hashable, ...]
@@ -96,8 +96,9 @@ class Form:
         """
         found = dict(_paths(records))
         if found.keys() != self.leaves.keys():
-            allowed = "a container of the same parts as the records"
-            raise InputError(self.public, "another container", allowed, "For example both a tuple (features, labels).")
+            raise UsageError(
+                f"{self.public} must be a container of the same parts as the records, for example both a tuple (features, labels)."
+            )
         unfit = np.zeros(count_records(records), dtype=bool)
         cast = []
         for path, part in found.items():
@@ -106,8 +107,10 @@ class Form:
             except InputError as refused:
                 if path in self.names:
                     raise
-                allowed = f"of the form that the records have: by these the {refused.parameter} are {refused.allowed}"
-                raise InputError(self.public, "another form", allowed, refused.remedy) from None
+                raise UsageError(
+                    f"{self.public} must have the form of the records, but by it the {refused.parameter} must be {refused.allowed}. "
+                    f"{refused.remedy}".rstrip()
+                ) from None
         changed = iter(cast)
         return map_leaves(records, lambda _: next(changed)), unfit
 
@@ -123,8 +126,8 @@ def require_known_form(records: Any) -> None:
         numeric = isinstance(part, (np.ndarray, torch.Tensor)) or hasattr(part, "tocsr")
         kind = getattr(getattr(part, "dtype", None), "kind", "f")
         if _is_table(part) or (numeric and kind not in f"{_NUMBERS}c"):
-            given = f"a {type(part).__name__}" if not numeric else f"an array of dtype {np.dtype(part.dtype).kind!r}"
-            raise InputError("records", given, "numbers in a tensor or an array, or a list of samples, where no example= is given", _NEEDED)
+            allowed = "numbers in a tensor or an array, or a list of samples, where no example= is given"
+            raise InputError("records", Unshown(part), allowed, _NEEDED)
 
 
 class Leaf(abc.ABC):
@@ -149,7 +152,7 @@ def leaf_form(part: Any, name: str) -> Leaf:
         if part.ndim == 1:
             return SeriesForm(part.name, column_form(part, name))
         if not part.columns.is_unique:
-            raise InputError(name, "a table with two columns of one name", "a table whose columns have different names")
+            raise InputError(name, part, "a table whose columns have different names")
         columns = [part.iloc[:, place] for place in range(part.shape[1])]
         return TableForm(part.columns, tuple(column_form(column, name) for column in columns))
     if isinstance(part, np.ndarray):
@@ -158,9 +161,7 @@ def leaf_form(part: Any, name: str) -> Leaf:
         return SparseForm(NumberForm(part.dtype, 0))
     if isinstance(part, list) or not _is_table(part):
         return AsItCame(list if isinstance(part, list) else None)
-    raise InputError(
-        name, f"a {type(part).__name__}", "a pandas DataFrame, an array, a tensor or a list", "Convert it, such as by to_pandas()."
-    )
+    raise InputError(name, Unshown(part), "a pandas DataFrame, an array, a tensor or a list", "Convert it, such as by to_pandas().")
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +231,7 @@ class ObjectArrayForm(Leaf):
         cells = _as_array(part, name)
         flat = cells.reshape(len(cells), -1)
         if flat.shape[1] != len(self.columns):
-            raise InputError(name, f"rows of {flat.shape[1]} cells", f"rows of {len(self.columns)} cells, as the public records have")
+            raise InputError(name, Unshown(part), f"of {len(self.columns)} cells a row, as the public records are")
         found = np.empty(flat.shape, dtype=object)
         for place, column in enumerate(self.columns):
             found[:, place] = column.cast(flat[:, place], unfit)
@@ -316,7 +317,7 @@ class TableForm(Leaf):
         for label, found in zip(self.names, places, strict=True):
             if len(found) != 1 or found[0] < 0:
                 remedy = "Columns may come in any order, and further ones are left out."
-                raise InputError(name, "another table", f"a table with one column {label!r}, as the public one has", remedy)
+                raise InputError(name, part, f"a table with one column {label!r}, as the public one has", remedy)
         index = pd.RangeIndex(len(unfit))
         made = {
             place: pd.Series(column.cast(part.iloc[:, found[0]], unfit), index=index, dtype=column.dtype, copy=False)
@@ -355,15 +356,16 @@ def column_form(series: Any, name: str) -> Column:
     if isinstance(dtype, pd.CategoricalDtype):
         values = column_form(pd.Series(dtype.categories, name=series.name), name)
         if values.may_be_unfit and bool(series.isna().any()):
-            given = f"a column {series.name!r} of categories that are whole numbers or bools, with missing values"
-            raise InputError(name, given, "of other categories where values are missing", "Make the categories text or floats.")
+            raise UsageError(
+                f"{name} has a column {series.name!r} of categories that are whole numbers or bools, with missing values: make the "
+                "categories text or floats."
+            )
         return CategoryForm(dtype, values)
     if isinstance(dtype, pd.DatetimeTZDtype) or getattr(dtype, "kind", "") in "Mm":
         return MomentForm(dtype)
     if isinstance(dtype, np.dtype) and dtype.kind == "O":
         return ObjectForm.of(list(series))
-    given = f"a column {series.name!r} of dtype {dtype}"
-    raise InputError(name, given, "a table of numpy's numbers, dates, text, categories or objects", _REMEDY)
+    raise InputError(f"{name}[{series.name!r}]", str(dtype), "a column of numpy's numbers, dates, text, categories or objects", _REMEDY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -572,7 +574,7 @@ def _array_form(part: Cells, name: str) -> Leaf:
         return ObjectArrayForm(tuple(ObjectForm.of(list(table[:, place])) for place in range(table.shape[1])))
     if kind == "c":
         return ComplexForm()
-    raise InputError(name, f"an array of dtype {part.dtype}", "of numbers, text, dates, objects, or named fields of these")
+    raise InputError(name, part, "of numbers, text, dates, objects, or named fields of these")
 
 
 @dataclass(frozen=True, eq=False)
@@ -595,7 +597,7 @@ def _field_form(values: Cells, name: str) -> Column:
         return MomentForm(values.dtype)
     if values.ndim == 1 and values.dtype.kind == "O":
         return ObjectForm.of(list(values))
-    raise InputError(name, f"a field of dtype {values.dtype}", "of fields of numbers, text, dates or objects, one a record")
+    raise InputError(name, values, "of fields of numbers, text, dates or objects, one a record")
 
 
 def _paths(records: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:

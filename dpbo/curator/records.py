@@ -19,7 +19,7 @@ import torch
 
 from dpbo.curator.entropy import bernoulli
 from dpbo.curator.labels import as_values, folded, is_missing, kind_of
-from dpbo.errors import InputError
+from dpbo.errors import InputError, Unshown
 from dpbo.isolation import mute_warnings
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
@@ -117,7 +117,7 @@ class PrivateView:
             raise InputError("records", type(records).__name__, f"at most {MOST_UNITS} units")
         device = _device(records)
         if device.type == "meta":
-            raise InputError("records", "on the meta device", "tensors that hold numbers")
+            raise InputError("records", Unshown(records), "tensors that hold numbers")
         if groups is not None and rows is not None:
             groups, rows = groups.to(device), rows.to(device)
         if streamed_to is not None:
@@ -147,7 +147,7 @@ class PrivateView:
     def _loaded(self) -> Any:
         records = _load(self.container)
         if isinstance(self.container, Source) and count_records(records) != self.count:
-            raise InputError("records", "Source", "the same data everywhere", "Here it loaded another number of records.")
+            raise InputError("records", self.container, "the same data everywhere", "Here it loaded another number of records.")
         return records
 
     def versions(self) -> tuple[int, ...]:
@@ -281,11 +281,10 @@ def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
     """
     private, public = (as_values(name, labels).tolist() for name, labels in (("groups", groups), ("groups_train", groups_train)))
     if len(public) != trained:
-        given = f"a {type(groups_train).__name__} of another length than the training records"
-        raise InputError("groups_train", given, "one label for each training record, in the records' order")
+        raise InputError("groups_train", Unshown(groups_train), "one label for each training record, in the records' order")
     if len({kind_of(label) for label in (*private, *public) if not is_missing(label)}) > 1:
         remedy = "Convert both in one way: numbers by int, anything else by str."
-        raise InputError("groups_train", "labels of another kind than `groups`", "comparable with `groups`", remedy)
+        raise InputError("groups_train", Unshown(groups_train), "of the same kind as `groups`", remedy)
     if not {folded(label) for label in private}.isdisjoint(map(folded, public)):
         remedy = "A unit whose other rows train the model is not protected. Split by group."
         raise InputError("groups_train", type(groups_train).__name__, "without any label of `groups`", remedy)
@@ -295,10 +294,10 @@ def _group(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Unit index of each record, and number of records of each unit."""
     flat = as_values("groups", labels)
     if len(flat) != count:
-        given = f"a {type(labels).__name__} of another length than the records"
-        raise InputError("groups", given, "one label for each record, in the records' order")
+        raise InputError("groups", Unshown(labels), "one label for each record, in the records' order")
     if flat.dtype.kind in "Of" and any(map(is_missing, flat.tolist())):
-        raise InputError("groups", "missing labels (None or NaN)", "present for every record", "Give each such record a label of its own.")
+        allowed = "present for every record, not None or NaN"
+        raise InputError("groups", Unshown(labels), allowed, "Give each such record a label of its own.")
     if flat.dtype.kind == "O":
         numbers: dict[Hashable, int] = {}
         units = np.array([numbers.setdefault(label, len(numbers)) for label in flat], dtype=np.int64)
@@ -306,7 +305,7 @@ def _group(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         units = np.unique(flat, return_inverse=True)[1].astype(np.int64)
     rows = np.bincount(units)
     if rows.max(initial=0) > MOST_ROWS_PER_UNIT:
-        raise InputError("groups", "a label", f"on at most {MOST_ROWS_PER_UNIT} records")
+        raise InputError("groups", Unshown(labels), f"labels of at most {MOST_ROWS_PER_UNIT} records each")
     return torch.from_numpy(units), torch.from_numpy(rows)
 
 
@@ -337,7 +336,7 @@ def _load(records: Any) -> Any:
     if not isinstance(records, Source):
         return records
     if (loaded := _none_if_raised(records.records)) is None:
-        raise InputError("records", "Source", "a Source that loads in this process", "Call its `load` directly to see why it fails.")
+        raise InputError("records", records, "a Source that loads in this process", "Call its `load` directly to see why it fails.")
     return loaded
 
 

@@ -283,11 +283,11 @@ def _named_schema(engine: sa.Engine) -> str:
     if named:
         if len(named) == 1 and _SCHEMA.fullmatch(named[0]):
             return str(named[0]).strip('"')
-        raise InputError("ledger", "a URL with that search_path", "one whose search_path is one schema", _NAME_SCHEMA)
+        raise InputError("ledger", Unshown(options), "one whose search_path is one schema", _NAME_SCHEMA)
     with engine.connect() as connection:
         found = connection.exec_driver_sql("SELECT current_schema()").scalar()
     if found != "public":
-        raise InputError("ledger", f"a URL that leads to the schema {found!r} for this role", "one that names its schema", _NAME_SCHEMA)
+        raise InputError("ledger", Unshown(options), f"one that names its schema, not the role's {found!r}", _NAME_SCHEMA)
     return "public"
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpbo.errors import InputError
+from dpbo.errors import UsageError
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, Numerators, Published
 from dpbo.privacy import Sensitivity
 from dpbo.validation import between, checked
@@ -78,7 +78,7 @@ class ChoiceMechanism(Mechanism):
     def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> ChoiceDistribution:
         scale = sensitivity.scale
         if scale[0] != 1.0 or any(each.count(each[0]) < len(each) for each in (scale, quanta)):  # a set of millions would take long
-            raise InputError("question", "utilities of several units", "one with a single unit and range for all candidates")
+            raise UsageError("the query must have a single unit and range for all candidates.")
         most = math.ceil(Fraction(sensitivity.linf) * _ROUND_UP / Fraction(quanta[0]))
         reach = _DEPTH * self.noise_multiplier / LEVELS
         width = max(math.ceil(most * max(1 / _FINENESS, reach)), 1)

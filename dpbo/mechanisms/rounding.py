@@ -47,7 +47,7 @@ def random_words(count: int, entropy: Entropy) -> NDArray[np.uint64]:
     """Words of 64 random bits. Raises InputError where the source gives another number of bytes."""
     words = np.frombuffer(entropy(_WORD * count), dtype="<u8")
     if len(words) != count:
-        raise InputError("entropy", f"{words.nbytes} bytes", "a function where entropy(size) returns exactly size bytes")
+        raise InputError("entropy", entropy, "a function where entropy(size) returns exactly size bytes")
     return words
 
 

@@ -89,17 +89,17 @@ def require_values(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.T
         require(name, value, Annotated[torch.Tensor, POINTS])
         require_constant(name, value)
         if value.device != X.device:
-            raise InputError(name, f"on {value.device}", f"on the device of X, {X.device}", f"Give {name}.to(X.device).")
+            raise InputError(name, str(value.device), f"on the device of X, {X.device}", f"Give {name}.to(X.device).")
     if X.shape[1] != len(space.names) or float(X.abs().max()) > FARTHEST:
         raise InputError("X", tuple(X.shape), f"of shape t x {len(space.names)}, points of the space")
     for name, value in (("Y", Y), ("Yvar", Yvar)):
         if len(value) != len(X) or value.shape != Y.shape or float(value.abs().max()) > _LARGEST:
             raise InputError(name, tuple(value.shape), f"of shape {len(X)} x m, a row for each of X, within {_LARGEST:g} of zero")
     if bool((Yvar < 0).any()):
-        raise InputError("Yvar", "below 0", "at least 0 everywhere")
+        raise InputError("Yvar", float(Yvar.min()), "at least 0 everywhere")
 
 
 def require_constant(name: str, value: torch.Tensor) -> None:
     """Raises InputError for a tensor that requires a gradient: the fit or the search would carry it along."""
     if value.requires_grad:
-        raise InputError(name, "requires a gradient", "a constant tensor", f"Give {name}.detach().")
+        raise InputError(name, value, "a constant tensor", f"Give {name}.detach().")

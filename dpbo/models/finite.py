@@ -281,9 +281,9 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         """Raises InputError for an index that is no candidate's. On a GPU CUDA's own assertion does so: the host would have to wait."""
         n = self._mean.shape[-1]
         if index.dim() < 1:
-            raise InputError(name, "one number", "of shape batch_shape x k", "Use index.unsqueeze(-1).")
+            raise InputError(name, index, "of shape batch_shape x k", "Use index.unsqueeze(-1).")
         if index.device.type == "cpu" and index.numel() and not 0 <= int(index.min()) <= int(index.max()) < n:
-            raise InputError(name, "out of range", f"whole numbers from 0 to {n - 1}")
+            raise InputError(name, index, f"whole numbers from 0 to {n - 1}")
 
     def _one_a_run(self, index: int | Tensor, value: float | Tensor) -> tuple[Tensor, Tensor]:
         like, n = self._mean, self._mean.shape[-1]
@@ -294,9 +294,9 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
         if like.device.type == "cpu":
             index, value = index.to(like.device), value.to(like.device)
         if index.is_floating_point() or (index.device.type == "cpu" and bool(((index < 0) | (index >= n)).any())):
-            raise InputError("index", "out of range", f"whole numbers from 0 to {n - 1}")
+            raise InputError("index", index, f"whole numbers from 0 to {n - 1}")
         if value.device.type == "cpu" and not bool(value.isfinite().all()):
-            raise InputError("value", "not finite", "finite")
+            raise InputError("value", value, "finite")
         index, value = (part.to(like.device, non_blocking=True).expand(self._batch_shape).reshape(-1) for part in (index, value))
         return index.long(), value
 

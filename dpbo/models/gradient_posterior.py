@@ -21,7 +21,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.models.kernels import KernelDerivatives, kernel_derivatives, require_finite
 from dpbo.queries.gradient import ClippedGradient, Loss
@@ -93,7 +93,7 @@ class GradientPosterior:
         cross, block = self.derivatives.value(old, X), self.noisy(X, self.derivatives.value(X, X))
         try:
             sound = self._factor.append(cross, block) < _DRIFT
-        except InputError:  # the factor has drifted, or X is hopeless, which the fresh factorisation below reports
+        except UsageError:  # the factor has drifted, or X is hopeless, which the fresh factorisation below reports
             sound = False
         if not sound:
             whole = torch.cat([old.expand(*X.shape[:-2], -1, -1), X], dim=-2)
@@ -266,6 +266,6 @@ def cholesky(A: Tensor, blamed: str = "jitter", remedy: str = "Raise the noise o
 
 
 def require_positive_definite(failed: bool, blamed: str = "jitter", remedy: str = "Raise the noise or the jitter (1e-6 or more).") -> None:
-    """Raises InputError if a factorisation failed: what was added to the diagonal (`blamed`) is below float64's rounding."""
+    """Raises UsageError if a factorisation failed: what was added to the diagonal (`blamed`) is below float64's rounding."""
     if failed:
-        raise InputError(blamed, "too small", "large enough for a positive definite matrix", remedy)
+        raise UsageError(f"{blamed} is too small for a positive definite matrix. {remedy}")

@@ -348,5 +348,5 @@ def require_float64(name: str, value: Tensor) -> Tensor:
 def require_finite(name: str, value: Tensor) -> Tensor:
     """`value` if it is float64 and finite, else InputError: a NaN would come back as one, or as a matrix that is not positive definite."""
     if not bool(require_float64(name, value).isfinite().all()):
-        raise InputError(name, "not finite", "finite")
+        raise InputError(name, value, "finite")
     return value

@@ -67,13 +67,15 @@ def noisy_inputs(kernel: Kernel, variance: float | Tensor, *, dimension: Annotat
     variances = torch.as_tensor(variance, dtype=lengths.dtype, device=lengths.device).reshape(-1)
     for name, numbers in (("kernel", lengths), ("variance", variances)):
         if len(numbers) not in (1, dimension):
-            raise InputError(name, f"of {len(numbers)} coordinates", f"of one number, or of the dimension's {dimension}")
+            raise InputError(name, tuple(numbers.shape), f"of one number, or of the dimension's {dimension}")
     if not bool(((variances >= 0) & variances.isfinite()).all()):
-        raise InputError("variance", "below 0 or not finite", "finite and at least 0 in each coordinate")
+        raise InputError("variance", tuple(variances.tolist()), "finite and at least 0 in each coordinate")
     enlarged = (lengths.square() + 2.0 * variances).sqrt()
     share = float((lengths / enlarged).expand(dimension).prod())  # a / sigma_y^2
     if share == 0.0:
-        raise InputError("variance", "beyond float64", "within reach of the length-scales", "Rows this noisy say nothing of each other.")
+        raise InputError(
+            "variance", tuple(variances.tolist()), "within reach of the length-scales", "Rows this noisy say nothing of each other."
+        )
     far = RBFKernel(ard_num_dims=len(enlarged) if len(enlarged) > 1 else None).double().to(lengths.device)
     far.lengthscale = enlarged
     shared = _scaled(far, outputscale * share)

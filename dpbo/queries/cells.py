@@ -75,7 +75,7 @@ class CellMeans(ClippedMean):
         object.__setattr__(self, "score_range", [(0.0, 1.0)] * self.cells)
         super().__post_init__()
         if len(set(self.weights or ())) > 1:
-            raise InputError("weights", "several", "left out with cells", "They are released with equal noise.")
+            raise InputError("weights", self.weights, "left out with cells", "They are released with equal noise.")
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         ones = (1.0,) * self.cells

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import torch
 
-from dpbo.errors import InputError
+from dpbo.errors import InputError, Unshown
 from dpbo.events import DeclassifiedEvent, Event, NotPrivateEvent
 from dpbo.fingerprint import fingerprint
 from dpbo.privacy import Adjacency, RowChange, Sensitivity
@@ -233,7 +233,7 @@ class RowOutcome(Query):
         if view.public_units is None or self.row >= view.public_units:
             raise InputError("row", self.row, f"below the number of records, {view.public_units}")
         if not view.can_take:
-            raise InputError("records", "a container without single records", "tensors, arrays, DataFrames or lists of samples")
+            raise InputError("records", Unshown(view.records), "tensors, arrays, DataFrames or lists of samples")
         try:
             value = score_evaluation.tensor_of(self.outcome(view.single(self.row).records)).reshape(1, 1).to(torch.float64)
             if view.unfit is not None and bool(view.unfit[self.row]):

@@ -103,7 +103,7 @@ def audit(
     chosen = _best_threshold(np.sort(score(learned[0])), np.sort(score(learned[1])), runs, level, delta)
     measured = [_outputs(draw, which, runs) for which in (0, 1)]
     if any(np.array_equal(old, new) for old, new in zip(learned, measured, strict=True)):
-        raise InputError("draw", "the same outputs twice", "independent in every call", "Do not seed inside draw.")
+        raise InputError("draw", draw, "independent in every call", "Do not seed inside draw.")
     return _counted(measured, score, chosen, level)
 
 

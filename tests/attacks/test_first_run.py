@@ -310,7 +310,7 @@ def test_an_iterator_that_cannot_be_put_back_is_refused_by_name_before_anything_
 
     law = FixedRuns(2)
     curator = Curator(torch.zeros(50), **SETTINGS, accounting=Planned([SelectionEvent(base=BASE, run_count=law)]))
-    with pytest.raises(InputError, match=f"a {kind}, which would go on"):
+    with pytest.raises(InputError, match=f"=<{kind}> is not allowed.*made anew"):
         private_selection(curator, train, space=SPACE, run_count=law, base=BASE)
     assert "charge" not in [record.kind for record in curator.ledger.records()]
 

@@ -12,7 +12,7 @@ from dpbo.curator.chain import Chain, Record
 from dpbo.curator.ledger import Ledger, insert
 from dpbo.curator.reporting import compose_statement
 from dpbo.curator.storage import Storage
-from dpbo.errors import InputError, LedgerCorrupt, PrivacyError
+from dpbo.errors import InputError, LedgerCorrupt, PrivacyError, UsageError
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
@@ -130,7 +130,7 @@ def test_a_handle_is_charged_once(honest, tmp_path):
     slot = {"handle": "a" * 32}
     ledger.charge("release", GaussianEvent(60.0), {"slots": [slot]})
     for slots, event in (([slot], GaussianEvent(60.0)), ([{"handle": "b"}] * 2, GaussianEvent(60.0).repeated(2))):
-        with pytest.raises(InputError, match="charged once"):
+        with pytest.raises(UsageError, match="charged once"):
             ledger.charge("release", event, {"slots": slots})
     charge = next(record for record in honest if record.kind == "charge")
     forged = [*honest, Record.following(honest[-1], "charge", charge.name, {**charge.body, "state": {"total": "0", "used": {}}})]

@@ -48,7 +48,7 @@ def test_a_plan_keeps_the_dimension_of_its_first_release(on_disk):
     first(points(2, 6))
     for search in (first, objective(curator(**on_disk))):
         for ask in (lambda: search(points(1, 5)), lambda: search.evaluate(points(1, 5)[0]), lambda: first.release(other)):  # noqa: B023
-            with pytest.raises(InputError, match="with 5 coordinates' is not allowed: x must be of 6 coordinates"):
+            with pytest.raises(InputError, match=r"x=\(5,\) is not allowed: x must be of 6 coordinates"):
                 ask()
         assert search.remaining == 4
         assert search.history()[0].shape == (2, 6)

@@ -200,7 +200,7 @@ def test_a_reserved_plan_states_from_the_start_how_probably_it_fails():
     refused: list[dict[str, Any]] = [{"failure_probability": 0.1}]
     refused += [{"assumptions": {"gp-prior": "x"}, "failure_probability": wrong} for wrong in (-0.1, 1.1, "0.1")]
     for terms in refused:
-        with pytest.raises(InputError, match=r"^terms=.*failure_probability"):
+        with pytest.raises(InputError, match=r"^terms.*failure_probability"):
             curator.reserve("another", LAPLACE.event(), slots=1, terms=terms)
     with pytest.raises(InputError, match="allow_conditional"):
         make(torch.ones(9, dtype=torch.float64), allow_conditional=False).release(_Failing(), LAPLACE)

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from dpbo import Budget, Curator, Space
 from dpbo.accounting import Planned, RDPFilter
 from dpbo.algorithms import private_selection
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.events import GaussianEvent, RolesEvent, SelectionEvent
 from dpbo.integrations.opacus import DPSGDConfig, PrivateEngine, Session, noise, tune
 from dpbo.integrations.opacus.planning import TuningPlan
@@ -244,7 +244,7 @@ def tuned(fit, records=(X, Y), *, try_first=False, score=None):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_that_keeps_its_records_is_refused_by_name(kind):
     trained = functools.partial(fit, layer=KINDS[kind])
-    with pytest.raises(InputError, match=r"^module=\"?'?(layer|.*hooks)"):
+    with pytest.raises(InputError, match=r"^module[\w.]*="):
         tuned(trained, try_first=True)
     assert tuned(trained) is None, "neither without the trial"
 
@@ -253,7 +253,7 @@ def test_a_layer_that_keeps_its_records_is_refused_by_name(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_engine_takes_no_step_and_charges_nothing_with_such_a_layer(kind):
     curator, engine = private()
-    with pytest.raises(InputError, match="module="):
+    with pytest.raises(InputError, match=r"^module"):
         fit(GIVEN, Opened(engine, (X, Y)), KINDS[kind])
     assert not [record for record in curator.ledger.records() if record.kind == "charge"]
 
@@ -368,7 +368,7 @@ def test_a_hook_after_make_private_is_refused(where, late):
 
     handles = list[Any]()
     try:
-        with pytest.raises(InputError, match="with hooks"):
+        with pytest.raises(InputError, match="without hooks"):
             fit(GIVEN, Opened(engine, (X, Y)), nn.Identity, loop)
     finally:
         handles[0].remove()
@@ -488,7 +488,7 @@ MIXED = {
 def test_code_that_mixes_the_records_of_a_sample_is_refused_whatever_they_are(kind):
     """On equal records nothing is mixed, so it does not depend on the records whether training fails."""
     curator, engine = private((torch.zeros(60, 4), Y))
-    with pytest.raises(InputError, match="depends on other records"):
+    with pytest.raises(InputError, match="not depend on other records"):
         fit(GIVEN, Opened(engine, (torch.zeros(60, 4), Y)), lambda: nn.Sequential(Mixes(MIXED[kind]), nn.Dropout(0.3)))
     assert not [record for record in curator.ledger.records() if record.kind == "charge"]
 
@@ -504,7 +504,7 @@ def test_what_a_loop_leaves_on_a_model_refuses_it_and_a_fit_returns_its_model_al
 
     assert tuned(functools.partial(fit, layer=nn.Identity, loop=leaves)) is None
     for thing in (None, 0.7, X, nn.Linear(4, 2), {"weight": X}, [nn.Linear(4, 2)], X.numpy()):
-        with pytest.raises(InputError, match="make_private's module"):
+        with pytest.raises(UsageError, match="make_private's module"):
             tuned(returns(thing), try_first=True)
         assert tuned(returns(thing)) is None
 
@@ -513,7 +513,7 @@ def test_what_a_loop_leaves_on_a_model_refuses_it_and_a_fit_returns_its_model_al
 @pytest.mark.parametrize("kind", ["batch norm, frozen", "instance norm", "embedding", "embedding bag", "lazy batch norm", "hook"])
 def test_layers_that_are_known_are_refused_before_a_forward_pass(kind):
     """So it never depends on the records whether training fails."""
-    with pytest.raises(InputError, match="module="):
+    with pytest.raises(InputError, match=r"^module"):
         fit(GIVEN, Opened(private()[1], (X, Y)), KINDS[kind], loop=lambda *_: pytest.fail("it was made private"))
 
 
@@ -566,7 +566,7 @@ def skips_each_epoch(module, optimizer, loader):
 def test_an_engine_refuses_the_next_sample_and_the_statement_names_what_a_loop_must_not_do():
     marked = torch.cat([torch.full((1, 4), math.nan), X[1:]]), Y
     curator, engine = private(marked)
-    with pytest.raises(InputError, match="before a step on the last one") as refused:
+    with pytest.raises(UsageError, match="before a step on the last one") as refused:
         fit(GIVEN, Opened(engine, marked), nn.Identity, skips_each_epoch)
     assert not any(character.isdigit() for character in str(refused.value)), "nothing tells how many steps there were"
     text = str(curator.statement())

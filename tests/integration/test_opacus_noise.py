@@ -15,7 +15,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo._opacus import load_opacus
 from dpbo.accounting import Planned
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.integrations.opacus import DPSGDConfig, LedgerAccountant, PrivateEngine, Session, noise
 from dpbo.integrations.opacus.noise import NoisedOptimizer, PoissonSamples
 from dpbo.integrations.opacus.rebuilding import PublicCopy
@@ -138,14 +138,14 @@ def test_a_second_step_on_one_sample_is_refused_and_charges_nothing():
         noised.step()
         before = [parameter.clone() for parameter in module.parameters()]
         backward(module, noised, batch)
-        with pytest.raises(InputError, match="next batch"):
+        with pytest.raises(UsageError, match="next batch"):
             noised.step()
         assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
     assert steps_charged(curator) == 1
     curator, _, _, loader = private()
     _, module, noised, _ = private(curator)
     backward(module, noised, next(iter(loader)))
-    with pytest.raises(InputError, match="sample"):
+    with pytest.raises(UsageError, match="sample"):
         noised.step()
 
 
@@ -192,12 +192,12 @@ def test_gradients_of_two_samples_or_not_one_for_each_record_make_no_step():
     curator, module, noised, loader = private(module=Prompt())
     noised.zero_grad()
     module(next(iter(loader))[0]).sum(1).mean().backward()
-    with pytest.raises(InputError, match="one of each record"):
+    with pytest.raises(UsageError, match="the Poisson sample"):
         noised.step()
     _, module, noised, loader = private(curator)
     batch = next(iter(loader))
     backward(module, noised, [part[: len(part) // 2] for part in batch])
-    with pytest.raises(InputError, match="one of each record"):
+    with pytest.raises(UsageError, match="the Poisson sample"):
         noised.step()
     noised.zero_grad()  # and what was broken off is forgotten
     backward(module, noised, batch)
@@ -213,9 +213,9 @@ def test_gradients_of_two_samples_or_not_one_for_each_record_make_no_step():
     noised.signal_skip_step()
     noised.step()
     backward(module, noised, first)
-    with pytest.raises(InputError, match="one of each record"):
+    with pytest.raises(UsageError, match="the Poisson sample"):
         noised.step()
-    with pytest.raises(InputError, match="before a step on the last one"):
+    with pytest.raises(UsageError, match="before a step on the last one"):
         next(batches)
     with pytest.raises(ValueError, match="accumulation"):  # Opacus'
         nn.functional.cross_entropy(module(first[0]), first[1]).backward()
@@ -227,7 +227,7 @@ def test_what_decides_by_gradients_before_their_noise_is_refused():
     backward(module, noised, batch)
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(torch.ones(1))
-    with pytest.raises(InputError, match="GradScaler"):
+    with pytest.raises(UsageError, match="GradScaler"):
         scaler.step(noised)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         backward(module, noised, batch)
@@ -292,7 +292,7 @@ def test_nothing_public_tells_one_record_more():
 
 def test_what_the_engine_decides_or_cannot_count_is_refused():
     for wrong in ({"noise_multiplier": 2.0}, {"clipping": "per_layer"}, {"grad_sample_mode": "ghost"}, {"poisson_sampling": False}):
-        with pytest.raises(InputError, match=next(iter(wrong)) if "grad_sample_mode" in wrong else "opacus"):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
             private(**wrong)
     with pytest.raises(InputError, match="num_workers"):
         private(data_loader=DataLoader(TensorDataset(X), num_workers=1))
@@ -352,5 +352,5 @@ def test_opacus_own_engine_cannot_charge_a_ledger():
     engine, module = load_opacus().PrivacyEngine(), nn.Linear(4, 2)
     engine.accountant = LedgerAccountant(owner((X, Y)), noise_multiplier=1.0, steps=8)
     given = {"optimizer": torch.optim.SGD(module.parameters(), 0.1), "data_loader": DataLoader(TensorDataset(X, Y), batch_size=8)}
-    with pytest.raises(InputError, match="PrivateEngine"):
+    with pytest.raises(UsageError, match="PrivateEngine"):
         engine.make_private(module=module, noise_multiplier=1.0, max_grad_norm=1.0, **given)

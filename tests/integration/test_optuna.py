@@ -15,7 +15,7 @@ from optuna.trial import TrialState
 from dpbo import PrivateObjective, Space
 from dpbo.acquisition import suggest
 from dpbo.curator.ledger import Ledger
-from dpbo.errors import BudgetExceeded, InputError
+from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.integrations.optuna import NoiseAwareSampler, StudyEnded, TrialObjective, recommended_trial
 from dpbo.integrations.optuna.trials import BudgetSpent, Suggestions
 from dpbo.testing import replay
@@ -121,7 +121,7 @@ def test_studies_that_do_not_fit_are_refused_before_anything_is_fitted():
                 refused()
     study = a_study()
     study.ask().report(0.5, step=1)
-    with pytest.raises(InputError, match="number 0, with intermediate values"):
+    with pytest.raises(UsageError, match="trial 0 has intermediate values"):
         study.optimize(private, n_trials=1)
     with pytest.raises(InputError, match="FixedTrial"):
         private(optuna.trial.FixedTrial({"rate": 1.0, "shift": 0.0}))
@@ -137,7 +137,7 @@ def test_a_report_from_within_the_fit_is_never_released():
         return x
 
     trial, private = a_study().ask(), TrialObjective(objective(fit=reporting), SPACE)
-    with pytest.raises(InputError, match="with intermediate values"):
+    with pytest.raises(UsageError, match="has intermediate values"):
         private(trial)
     assert private.objective.remaining == 6
 

@@ -366,9 +366,9 @@ def test_a_step_of_gp_ucb_never_waits_for_a_device(device, runs):
 
 def test_what_does_not_fit_is_said(device):
     X, Y, Yvar = released(Cpu())
-    with pytest.raises(InputError, match=r"^Y='on cpu' .* the device of X, shadow:0. Give Y.to\(X.device\)"):
+    with pytest.raises(InputError, match=r"^Y='cpu' .* the device of X, shadow:0. Give Y.to\(X.device\)"):
         suggest(LINE, device.put(X), Y, Yvar, seed=0)
     runs = GradientPosterior(rbf(), 1e-4)
     runs.append(draw(2, 6, 3))
-    with pytest.raises(InputError, match=r"^posterior='of 2 runs' .* of one run. Keep a GradientPosterior for each run"):
+    with pytest.raises(InputError, match=r"^posterior.batch_shape=\(2,\) .* of one run. Keep a GradientPosterior for each run"):
         suggest_gradient_points(runs, THETA, 3)

@@ -15,7 +15,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source, Space
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.curator.ledger import Ledger
-from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, ScoreError
+from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, ScoreError, UsageError
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.objective import NoiseWarning
 from dpbo.queries import ClippedMean
@@ -52,7 +52,7 @@ def objective(curator, **changes):
 def test_values_and_variances_go_straight_into_a_gp():
     curator = make()
     search = objective(curator)
-    with pytest.raises(InputError, match="without values"):
+    with pytest.raises(UsageError, match="released no value"):
         search.model()
     Y, Yvar = search(X)
     assert Y.shape == Yvar.shape == (3, 1)

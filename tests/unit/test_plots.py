@@ -11,7 +11,7 @@ import torch
 from sklearn.svm import SVC
 
 from dpbo import Budget, Curator, DPSearch, PrivateObjective, Space, plots
-from dpbo.errors import InputError, MissingLibrary
+from dpbo.errors import InputError, MissingLibrary, UsageError
 from dpbo.integrations.optuna import NoiseAwareSampler, TrialObjective
 from dpbo.planning import noise_per_evaluation
 from dpbo.released_values import ReleasedValues
@@ -133,7 +133,7 @@ def test_what_cannot_be_drawn_is_refused_by_name(run, monkeypatch):
     for call in (lambda: plots.plot_convergence(fresh), lambda: plots.plot_convergence(3), lambda: plots.plot_convergence(run, metric=1),
                  lambda: plots.plot_slices(run, space=Space(a=[1, 2])), lambda: plots.plot_budget(fresh.curator),
                  lambda: plots.plot_convergence(optuna.create_study()), lambda: plots.plot_noise(10, epsilons=[])):  # fmt: skip
-        with pytest.raises(InputError):
+        with pytest.raises(UsageError):
             call()
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(MissingLibrary, match=r"pip install \"dpbo\[plots\]\""):

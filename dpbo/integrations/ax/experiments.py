@@ -157,8 +157,9 @@ class ClientObjective:
             catch: exceptions of a fit that end only their trial, up to ten in a row. Others are raised, and so are dpbo's own errors and
                 those of a worker that died.
         """
-        if any(issubclass(PrivateFailure, kind) for kind in catch):
-            raise InputError("catch", "a class of all errors", "errors that only fit raises", "For example (FloatingPointError,).")
+        for kind in catch:
+            if issubclass(PrivateFailure, kind):
+                raise InputError("catch", kind.__name__, "errors that only fit raises", "For example (FloatingPointError,).")
         queue, jobs, begun, failures = deque(self.running), dict[Future[Handle], int](), 0, 0
         if workers > 1 and not ordered:
             self.objective.curator.assume("durations-tell-nothing")
@@ -224,8 +225,9 @@ class ClientObjective:
         goal = getattr(experiment.optimization_config, "objective", None)
         if goal is None or goal.metric_names != [METRIC] or goal.minimize:
             raise InputError("client", str(goal), f"an experiment that maximises {METRIC!r}", f"configure_optimization({METRIC!r}).")
-        if self.client._maybe_early_stopping_strategy is not None:
-            raise InputError("early_stopping_strategy", "set", "omitted", "It reads intermediate values, which are never released.")
+        stopping = self.client._maybe_early_stopping_strategy
+        if stopping is not None:
+            raise InputError("early_stopping_strategy", stopping, "omitted", "It reads intermediate values, which are never released.")
 
 
 def _config(parameter: Parameter) -> Any:

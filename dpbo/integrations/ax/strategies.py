@@ -73,7 +73,7 @@ def _gradient_information(
 def _require_maximised(posterior_transform: Any) -> None:
     weights = getattr(posterior_transform, "weights", None)
     if weights is not None and (len(weights) != 1 or float(weights[0]) <= 0):
-        raise InputError("objective", "minimised, or of several metrics", "one metric, maximised", "configure_optimization('score').")
+        raise InputError("objective", tuple(weights.tolist()), "one metric, maximised", "configure_optimization('score').")
 
 
 for acquisition, constructor in ((GPUCB, _ucb), (GradientInformation, _gradient_information)):
@@ -114,7 +114,7 @@ def gradient_information(
         InputError: a space with lists or whole numbers, or parameters outside it.
     """
     if space.discrete_dims or space.cat_dims:
-        raise InputError("space", "with lists or whole numbers", "of continuous parameters", "Other parameters have no gradient.")
+        raise InputError("space", space, "of continuous parameters", "Other parameters have no gradient.")
     options = {}
     if at is not None:  # Ax's cube and the space are linear in the same scale, but a quantile's ends are not 0 and 1
         lower, upper = space.bounds

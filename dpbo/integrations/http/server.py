@@ -32,7 +32,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, ReleaseLost
+from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, ReleaseLost, Unshown, UsageError
 from dpbo.extras import needs
 from dpbo.papers.po_gp_ucb.curator_side import Outcomes
 from dpbo.validation import Positive, checked
@@ -118,7 +118,7 @@ def _not_free(host: str, port: int) -> InputError:
 
 def _require_token(token: str) -> None:
     if len(token) < 16:
-        raise InputError("token", "too short", "at least 16 characters", "For example secrets.token_urlsafe().")
+        raise InputError("token", Unshown(token), "at least 16 characters", "For example secrets.token_urlsafe().")
 
 
 def _answer_all(outcomes: Outcomes, front: subprocess.Popen[str]) -> None:
@@ -167,6 +167,8 @@ def _answered(outcomes: Outcomes, question: dict[str, Any]) -> Reply:
         return error(503, "LedgerUnavailable", "the ledger is unavailable; ask again later by the same name")
     except InputError as refused:
         return error({"row": 404, "request": 409}.get(refused.parameter, 400), "InputError", str(refused))
+    except UsageError as refused:
+        return error(400, "UsageError", str(refused))
     except BudgetExceeded as refused:
         return error(429 if refused.unit == "answers" else 409, "BudgetExceeded", str(refused))
     except ReleaseLost as lost:

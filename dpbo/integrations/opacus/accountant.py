@@ -26,7 +26,7 @@ from dpbo._opacus import load_opacus
 from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.composition import compose
 from dpbo.curator.curator import Curator
-from dpbo.errors import InputError, LedgerError, OpacityError
+from dpbo.errors import InputError, LedgerError, OpacityError, UsageError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
 from dpbo.privacy import Adjacency
 from dpbo.statement import NOT_BOUNDED
@@ -91,10 +91,12 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._planned = multiplier, float(sample_rate), steps
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """The hook that Opacus' own `make_private` attaches. Raises InputError with a curator, which needs a PrivateEngine."""
+        """The hook that Opacus' own `make_private` attaches. Raises UsageError with a curator, which needs a PrivateEngine."""
         if self._curator is not None and not self._planned[1]:
-            raise InputError("engine", "Opacus' own", "a dpbo.integrations.opacus.PrivateEngine, for an accountant with a curator",
-                             "Opacus draws noise from torch's generator, and counts by a hook that another one replaces.")  # fmt: skip
+            raise UsageError(
+                "an accountant with a curator needs a dpbo.integrations.opacus.PrivateEngine: Opacus' own engine draws noise from "
+                "torch's generator, and counts by a hook that another one replaces."
+            )
         hook: Callable[[Any], None] = super().get_optimizer_hook_fn(sample_rate)
         return hook
 
@@ -160,7 +162,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         if state_dict.get("mechanism") != self.mechanism() or not {"runs", "releases"} <= set(state_dict):
             raise InputError("state_dict", state_dict.get("mechanism"), "one that a LedgerAccountant wrote")
         if self._curator is not None and state_dict["releases"]:
-            raise InputError("state_dict", "with releases", "of steps alone, for an accountant bound to a curator")
+            raise UsageError("an accountant that is bound to a curator loads steps alone, and this state has releases.")
         loaded = {run: [(float(m), float(rate), require("count", count, Count)) for m, rate, count in steps]
                   for run, steps in state_dict["runs"].items()}  # fmt: skip
         for multiplier, rate, _ in (step for steps in loaded.values() for step in steps):

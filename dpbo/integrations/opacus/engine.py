@@ -57,7 +57,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from dpbo._opacus import load_opacus
 from dpbo.curator.curator import Curator
 from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, note_trained
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.hidden_run import note_drawn
 from dpbo.integrations.opacus.accountant import LedgerAccountant
 from dpbo.integrations.opacus.noise import LEAST_NORM, MOST_NORM, NoisedOptimizer, PoissonSamples
@@ -104,12 +104,11 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         """
         if _OWN & opacus.keys():
             decided = ", ".join(sorted(_OWN & opacus.keys()))
-            remedy = f"Remove {decided} from the call: the DPSGDConfig decides it for every run."
-            raise InputError("opacus", decided, "without the arguments that the DPSGDConfig decides", remedy)
+            raise UsageError(f"remove {decided} from the call: the DPSGDConfig decides it for every run.")
         if "ghost" in str(opacus.get("grad_sample_mode", "")):
             raise InputError("grad_sample_mode", opacus["grad_sample_mode"], "a mode with per-record gradients, such as 'hooks'")
         if not {parameter.device.type for parameter in module.parameters()} <= {"cpu", "cuda"}:
-            raise InputError("module", "on another device", "on the CPU or CUDA devices", "Move it there before make_private.")
+            raise InputError("module", module, "on the CPU or CUDA devices", "Move it there before make_private.")
         if data_loader.num_workers or isinstance(data_loader.dataset, IterableDataset) or not len(data_loader.dataset):  # type: ignore[arg-type]
             raise InputError("data_loader", type(data_loader).__name__, "a DataLoader of records with places, with num_workers=0")
         norm = require("max_grad_norm", max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)])
@@ -137,7 +136,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
                 last step.
         """
         if not hasattr(self, "_public"):
-            raise InputError("released", "before make_private", "called after it")
+            raise UsageError("released() must be called after make_private.")
         return self._public.rebuilt()
 
     @property
@@ -147,7 +146,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
 
     def _prepare_data_loader(self, data_loader: Any, *, distributed: bool, batch_first: bool = True, **_: Any) -> DataLoader[Any]:
         if distributed:
-            raise InputError("module", "distributed", "in one process")
+            raise UsageError("the module must be in one process, not distributed.")
         records = data_loader.dataset
         length = self.config.batches if self._most is None else self.config.steps
         self._samples = PoissonSamples(len(records), self.config.rate, length, self._most)
@@ -194,7 +193,7 @@ class PrivateEngine(NoisedEngine):
                 "Load what the curator holds, such as DataLoader(TensorDataset(*records)). A dataset that transforms its records is "
                 "compared if the curator holds the dataset itself."
             )
-            raise InputError("data_loader", "with other records", "of the curator's records, each of them once", remedy)
+            raise InputError("data_loader", data_loader, "of the curator's records, each of them once", remedy)
         prepared = super()._prepare_data_loader(data_loader, **settings)
         self.accountant.protect(data_loader.dataset)
         return prepared
@@ -243,7 +242,7 @@ class Session:
         if self._engine is not None:
             raise InputError("module", type(module).__name__, "the first of this run", "Each model costs a run of its own.")
         if "data_loader" in opacus:
-            raise InputError("opacus", "data_loader", "without data_loader", "Remove data_loader from the call: the session makes it.")
+            raise InputError("data_loader", opacus["data_loader"], "omitted", "The session makes it.")
         engine = NoisedEngine(self.config, self._require_noise, samples=self._most)
         prepared = engine.make_private(
             module=module, optimizer=optimizer, data_loader=DataLoader(self._records), max_grad_norm=max_grad_norm, **opacus
@@ -259,8 +258,10 @@ class Session:
             InputError: fewer steps were taken than configured, or something but noised parameters changed since the last one.
         """
         if self._engine is None or self._engine.steps != self._most:
-            remedy = "Take a step on every sample of the loader. Stopping early tells of the records, because the weights show it."
-            raise InputError("fit", "with fewer steps than configured", "a training to the loader's end", remedy)
+            raise UsageError(
+                "fit took fewer steps than configured: take a step on every sample of the loader. Stopping early tells of the records, "
+                "because the weights show it."
+            )
         return self._engine.released()
 
     def is_model(self, thing: object) -> bool:

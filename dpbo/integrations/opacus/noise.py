@@ -37,7 +37,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from dpbo._opacus import load_opacus
 from dpbo.curator.entropy import bernoulli, system_entropy
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.fingerprint import is_own
 from dpbo.integrations.opacus.rebuilding import PublicCopy
 from dpbo.mechanisms.additive import ROUND_UP, grid_of
@@ -96,7 +96,7 @@ class PoissonSamples:
             if self.drawn == self._most:
                 return
             if self.stepped != self.drawn:
-                raise InputError("loader", "asked for a sample before a step on the last one", "asked once for each step", _SKIPPED)
+                raise UsageError(f"the loader was asked for a sample before a step on the last one. {_SKIPPED}")
             places = np.flatnonzero(bernoulli(self._records, self._rate)).tolist()
             self.drawn, self.size = self.drawn + 1, len(places)
             yield places
@@ -128,7 +128,7 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Refuses torch's GradScaler, which looks at gradients before their noise to decide whether to skip a step."""
-        raise InputError("optimizer", "in a GradScaler", "without one", "Use bfloat16 or float32, whose gradients need no scaling.")
+        raise UsageError("a GradScaler looks at gradients before their noise. Use bfloat16 or float32, whose gradients need no scaling.")
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As in Opacus; between two steps it also resets a step that an error interrupted."""
@@ -141,7 +141,7 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         self._require_plain()
         noised = {id(parameter) for parameter in self.params}
         if not noised:
-            raise InputError("module", "without a parameter to train", "one with parameters that require gradients")
+            raise UsageError("no parameter of the module requires a gradient.")
         for parameter in (parameter for group in self.param_groups for parameter in group["params"] if id(parameter) not in noised):
             parameter.grad = None
         done: float | None = super().pre_step(closure)
@@ -162,17 +162,17 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         return done
 
     def clip_and_accumulate(self) -> None:
-        """Add clipped gradients to the sums. Raises InputError unless they are one a record of one fresh sample."""
+        """Add clipped gradients to the sums. Raises UsageError unless they are one a record of one fresh sample."""
         self._model.require_unchanged()
         if self._samples.stepped == self._samples.drawn:
-            raise InputError("step", "a second one on a Poisson sample, or before the first", "one on each sample of the loader", _REMEDY)
+            raise UsageError(f"this is a second step on a Poisson sample, or one before the first sample. {_REMEDY}")
         gradients = [gradient.reshape(len(gradient), math.prod(gradient.shape[1:])) for gradient in self.grad_samples]
         clip = require("max_grad_norm", self.max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)])  # a schedule may change it
         if self.loss_reduction == "mean" and any(gradient.dtype in _HALF for gradient in gradients):
-            raise InputError("loss_reduction", "mean, in half precision", "'sum', in make_private and the loss, or float32")
+            raise InputError("loss_reduction", "mean", "'sum' in half precision, in make_private and the loss")
         (count, *others) = {len(gradient) for gradient in gradients}
         if others or self._clipped + count > self._samples.size:
-            raise InputError("step", "more gradients than the Poisson sample has records", "one of each record", _REMEDY)
+            raise UsageError(f"there are more gradients than the Poisson sample has records. {_REMEDY}")
         if self._clipped + count > _MOST_RECORDS:
             raise InputError("batches", len(self._samples), "so many that a sample has at most 2^20 records")
         self._clipped += count
@@ -186,7 +186,7 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
     def add_noise(self) -> None:
         """Charge the step, then make the noised sums the parameters' gradients."""
         if self._clipped != self._samples.size:
-            raise InputError("step", "gradients that are not one for each record of the Poisson sample", "one of each record", _REMEDY)
+            raise UsageError(f"there is not one gradient for each record of the Poisson sample. {_REMEDY}")
         self._charge(self)
         self._samples.stepped = self._samples.drawn
         for parameter in self.params:

@@ -23,7 +23,7 @@ from scipy.optimize import brentq
 
 from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.composition import compose
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, RolesEvent, SelectionEvent
 from dpbo.mechanisms.additive import LEAST, MOST
 from dpbo.privacy import Adjacency, Budget
@@ -228,13 +228,12 @@ def _least(spent: Callable[[float], float], budget: Budget, strategy: str) -> fl
     while spent(2.0**high) > epsilon:
         high += 1.0
         if high == 20.0:
-            remedy = f"No noise multiplier up to 1e6 meets {given} with the strategy {strategy!r}. Raise epsilon or lower `runs`."
-            raise InputError("budget", given, "enough for these runs", remedy)
+            raise UsageError(f"no noise multiplier up to 1e6 meets {given} with the strategy {strategy!r}. Raise epsilon or lower `runs`.")
     low = high - 1.0
     while spent(2.0**low) <= epsilon:
         low, high = low - 1.0, low
         if high == -10.0:
-            raise InputError("budget", given, "one that needs noise", f"A noise multiplier of 0.001 already meets {given}. Lower epsilon.")
+            raise UsageError(f"a noise multiplier of 0.001 already meets {given}, so the budget bounds no noise. Lower epsilon.")
     place = math.ceil(brentq(excess, low, high, xtol=0.05 / _OCTAVE) * _OCTAVE)
     while spent(2.0 ** (place / _OCTAVE)) > epsilon:
         place += 1

@@ -163,11 +163,11 @@ class PublicCopy:
         moved = {place for place, parameter in self._noised.items() if not self._is_as_stepped(place, parameter)}
         for (name, layer), hooks, hooks_now in zip([*self._hooked, ("", self._module)], self._hooks, self._hooks_now(), strict=True):
             if not _equal(hooks, hooks_now):
-                raise _refusal(name, layer, "with hooks that make_private did not find", "without hooks", _HOOKS)
+                raise InputError(_place(name), layer, "without hooks that make_private did not find", _HOOKS)
         for (name, layer), before, now in zip(self._all_layers(whole=whole), self._before[whole], self._traces(whole), strict=True):
             same = _equal(before, now) and not any(id(parameter) in moved for parameter in layer._parameters.values())
             if not same or (whole and not all(map(self._has_its_numbers, now))):
-                raise _refusal(name, layer, "changed outside the optimizer's step", "unchanged by forward passes and by your loop", _KEPT)
+                raise InputError(_place(name), layer, "unchanged by forward passes and by your loop", _KEPT)
 
     def _is_as_stepped(self, place: int, parameter: nn.Parameter) -> bool:
         """Whether a noised parameter is as the last step left it."""
@@ -191,14 +191,15 @@ class PublicCopy:
         for (name, layer), trace in zip(self._all_layers(whole=True), self._before[True], strict=True):
             for value in trace:
                 if is_opaque(value):
-                    raise _refusal(name, layer, f"with a {type(value).__name__}", "without iterators that hide where they stand", _KEPT)
+                    allowed = f"without iterators that hide where they stand, such as a {type(value).__name__}"
+                    raise InputError(_place(name), layer, allowed, _KEPT)
                 # What classes and modules hold is shared, and is compared alone.
                 if trace is self._before[True][-1] or id(value) in self._copies:
                     continue
                 function = isinstance(value, (types.FunctionType, types.BuiltinFunctionType))
                 if (function and not _is_constant(value)) or not isinstance(value, _CONSTANT):
-                    what = f"holding a {type(value).__name__} that cannot be copied"
-                    raise _refusal(name, layer, what, "a module that can be copied with all it holds", _SHARES)
+                    allowed = f"a module that can be copied with all it holds, also its {type(value).__name__}"
+                    raise InputError(_place(name), layer, allowed, _SHARES)
 
     def _all_layers(self, *, whole: bool) -> list[tuple[str, nn.Module]]:
         """The layers that `_traces` has traces of."""
@@ -235,8 +236,8 @@ class PublicCopy:
             # Another axis of this length would leave it open which one is the records'.
             by_record = [place for place, length in enumerate(one.shape) if length == _TRIED] == [axis]
             if by_record and not _close(one.select(axis, 0), other.select(axis, 0)):
-                what = f"{type(self._module).__name__}, whose output for a record depends on other records of the sample"
-                raise InputError("module", what, "one that treats each record by itself", _NORMS)
+                allowed = "one whose output for a record does not depend on other records of the sample"
+                raise InputError("module", self._module, allowed, _NORMS)
 
     def _traces(self, whole: bool) -> list[list[Any]]:
         """For each layer, what is compared of it; with `whole`, last, what their code refers to."""
@@ -286,19 +287,20 @@ def _require_trainable(module: nn.Module) -> None:
         raise InputError("module", type(module).__name__, "one that was not trained before", remedy)
     for name, layer in module.named_modules():
         if any(getattr(layer, hooks) for hooks in _RUN_IN_PASSES):
-            raise _refusal(name, layer, "with hooks", "without hooks", _HOOKS)
+            raise InputError(_place(name), layer, "without hooks", _HOOKS)
         if any(map(nn.parameter.is_lazy, [*layer._parameters.values(), *layer._buffers.values()])):
-            raise _refusal(name, layer, "without its shapes", "initialised", "Call the module once on public inputs, such as zeros.")
+            raise InputError(_place(name), layer, "initialised", "Call the module once on public inputs, such as zeros.")
         if isinstance(layer, _NormBase) and layer.running_mean is not None and layer.training:
-            raise _refusal(name, layer, "in training mode", "one that keeps nothing of the records it sees", _NORMS)
+            raise InputError(_place(name), layer, "one that keeps nothing of the records it sees", _NORMS)
         if isinstance(layer, _BatchNorm) and layer.running_mean is None:
-            raise _refusal(name, layer, "which mixes the records of a sample", "one that treats each record by itself", _NORMS)
+            raise InputError(_place(name), layer, "one that treats each record by itself", _NORMS)
         if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.max_norm is not None:
-            raise _refusal(name, layer, "with max_norm", "one that does not change in a forward pass", _TOKENS)
+            raise InputError(_place(name), layer, "without max_norm, which changes it in a forward pass", _TOKENS)
 
 
-def _refusal(name: str, layer: nn.Module, what: str, allowed: str, remedy: str) -> InputError:
-    return InputError("module", f"layer {name!r}, {type(layer).__name__}, {what}", allowed, remedy)
+def _place(name: str) -> str:
+    """Where a layer of this name stands, in an error."""
+    return f"module.{name}" if name else "module"
 
 
 def _fresh_tensors(module: nn.Module) -> dict[int, Any]:

@@ -43,7 +43,7 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.record_fingerprints import require_other_rows
 from dpbo.curator.records import PrivateView, count_records
-from dpbo.errors import InputError, ReleaseLost
+from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.fingerprint import describe_space, fingerprint
 from dpbo.integrations.opacus.engine import Fit, Session
 from dpbo.integrations.opacus.planning import TuningPlan
@@ -153,8 +153,10 @@ def tune(
     fixed = None if parameters is None else space.encode(parameters).unsqueeze(0)
     replaces, view = plan.adjacency.replaces, PrivateView.of(validation, _RECORD, units_are_public=False)
     if replaces and view.count != plan.validation:
-        remedy = f"Plan again: plan_tuning(..., validation={view.count})."
-        raise InputError("validation", f"{view.count} records", f"of {plan.validation:g} records, as the plan was made for", remedy)
+        raise UsageError(
+            f"the plan was made for {plan.validation:g} validation records, not {view.count}. Plan again: "
+            f"plan_tuning(..., validation={view.count})."
+        )
     if not allow_repeated:
         require_other_rows("training", training, view, "validation", _TWO_ROLES)
     divisor = None if replaces else plan.validation
@@ -167,8 +169,10 @@ def tune(
             session = session or _PaidSession(training, plan.config)
             returned = fit(given, session)
             if not session.is_model(returned):
-                remedy = "Only its noised parameters may leave; a number that `fit` computes is not noised."
-                raise InputError("fit", f"returning a {type(returned).__name__}", "one that returns session.make_private's module", remedy)
+                raise UsageError(
+                    f"fit returned a {type(returned).__name__}, but must return session.make_private's module: only its noised "
+                    "parameters may leave, and a number that `fit` computes is not noised."
+                )
             return session.released()
 
     if try_first:

@@ -26,7 +26,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from dpbo.errors import BudgetExceeded, InputError, PrivateFailure
+from dpbo.errors import BudgetExceeded, InputError, PrivateFailure, UsageError
 from dpbo.integrations.parameter_encoding import Kind, Parameter, ParameterEncoding
 from dpbo.objective import PrivateObjective
 from dpbo.space import Space
@@ -203,8 +203,10 @@ def require_suitable(study: optuna.Study) -> None:
 
 def _require_no_reports(trial: FrozenTrial) -> None:
     if trial.intermediate_values:
-        remedy = "Intermediate values of a private score are never released: use a new study, and report nothing."
-        raise InputError("trial", f"number {trial.number}, with intermediate values", "without any", remedy)
+        raise UsageError(
+            f"trial {trial.number} has intermediate values. Those of a private score are never released: use a new study, and report "
+            "nothing."
+        )
 
 
 def _require_other_file(study: optuna.Study, ledger: str | None) -> None:
@@ -213,7 +215,7 @@ def _require_other_file(study: optuna.Study, ledger: str | None) -> None:
     file = _file(ledger)
     if file is not None and _file(getattr(storage, "url", None)) == file:
         remedy = "Keep the Optuna study and the ledger in two different files."
-        raise InputError("storage", "the ledger's own file", "another file or database than the ledger's", remedy)
+        raise InputError("storage", storage, "another file or database than the ledger's", remedy)
 
 
 def _file(url: str | None) -> pathlib.Path | None:

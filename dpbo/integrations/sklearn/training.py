@@ -75,7 +75,7 @@ def require_labels(name: str, labels: Any, X: Any) -> Any:
             return np.unique(found)
     except Exception as cause:
         raise InputError(name, type(labels).__name__, "an array of one label a record of X") from cause
-    raise InputError(name, f"of shape {found.shape}", f"one label for each of the {count} records of X")
+    raise InputError(name, found.shape, f"one label for each of the {count} records of X")
 
 
 def public_form(X: Any, y: Any, *, classifier: bool) -> Form:
@@ -129,7 +129,7 @@ def require_same_form(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
         if validation is not None and train is not None and not (hasattr(train, "columns") and hasattr(validation, "columns")):
             shape, expected = (tuple(getattr(table, "shape", (0,)))[1:] for table in (validation, train))
             if shape != expected:
-                raise InputError(name, f"rows of shape {shape}", f"rows of the training records' shape, {expected}")
+                raise InputError(name, shape, f"rows of the training records' shape, {expected}")
 
 
 def sliced(table: Any) -> Any:

@@ -198,7 +198,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]  # s
             if self.dimension is None:
                 raise InputError("dimension", None, "the number of columns, when fitting on a Curator")
             if X.ledger.birth.grouped:  # before anything is reserved
-                raise InputError("unit", "groups of records", "single records", "Reduce each unit to one record first.")
+                raise InputError("unit", X.ledger.birth.unit, "one record", "Reduce each unit to one record first.")
             if X.ranks > 1 and not isinstance(self.random_state, Integral):
                 raise InputError("random_state", self.random_state, "a whole number on several ranks", "They must start alike.")
             self.n_features_in_ = require("dimension", self.dimension, Count)
@@ -222,7 +222,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]  # s
                 raise InputError("X", type(X).__name__, "rows of one length") from None
             if rows.dtype.kind not in "biufO" or rows.ndim != 2:
                 kind = "Complex data not supported." if rows.dtype.kind == "c" else "Reshape your data if it is one-dimensional."
-                raise InputError("X", f"{rows.dtype} of {rows.ndim} dimensions", "a table of real numbers, n x d", kind)
+                raise InputError("X", rows, "a table of real numbers, n x d", kind)
             numbers = np.vectorize(_number, otypes=[np.float64])(rows) if rows.dtype.kind == "O" and rows.size else rows.astype(np.float64)
         validate_data(self, X, skip_check_array=True)
         return check_array(numbers, ensure_all_finite=False, ensure_min_samples=least, estimator=self)

@@ -23,7 +23,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from dpbo.acquisition.ucb import Schedule, SrinivasFinite, suggest_ucb
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.models.finite import FiniteGP
 from dpbo.validation import POINTS, Count, checked, require
 
@@ -67,7 +67,7 @@ class Modeler:
         chunk: Count = 4096,
     ) -> None:
         if schedule is not None and acquisition is not None:
-            raise InputError("schedule", "given", "left out with acquisition", "It is GP-UCB's.")
+            raise InputError("schedule", schedule, "left out with acquisition", "It is GP-UCB's.")
         self._model = FiniteGP(Z, kernel, noise, mean=mean)
         self._schedule = SrinivasFinite(count=len(Z), delta=_DELTA) if schedule is None else schedule
         self._acquisition, self._repeats, self._chunk = acquisition, repeats, chunk
@@ -94,9 +94,9 @@ class Modeler:
 
     @property
     def best(self) -> tuple[int, float]:
-        """The (index, y) of the largest y. Raises InputError where the history is empty."""
+        """The (index, y) of the largest y. Raises UsageError where the history is empty."""
         if not self._history:
-            raise InputError("history", "empty", "of at least one observation", "Call tell(index, y) first.")
+            raise UsageError("nothing was observed yet: call tell(index, y) first.")
         return max(self._history, key=lambda pair: pair[1])
 
     @property
@@ -127,7 +127,8 @@ class Modeler:
             with torch.no_grad():
                 scores = torch.cat([acquisition(rows.unsqueeze(-2)).reshape(-1) for rows in torch.split(Z, self._chunk)])
             if len(scores) != len(Z):
-                raise InputError("acquisition", f"{len(scores)} scores", f"one score for each of {len(Z)} rows", "It must take q = 1.")
+                allowed = f"one that gives a score for each of {len(Z)} rows, not {len(scores)}"
+                raise InputError("acquisition", acquisition, allowed, "It must take q = 1.")
             scores[excluded] = -math.inf
             index = int(scores.nan_to_num(nan=-math.inf).argmax())
         self._pending.append(index)

@@ -13,7 +13,7 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo._opacus import load_opacus
 from dpbo.accounting import GDPFilter, Planned, RDPFilter, compose
-from dpbo.errors import BudgetExceeded, InputError, LedgerError, OpacityError
+from dpbo.errors import BudgetExceeded, InputError, LedgerError, OpacityError, UsageError
 from dpbo.events import GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 from dpbo.integrations.opacus import DPSGDConfig, LedgerAccountant, PrivateEngine
 from dpbo.integrations.opacus.accountant import _rest
@@ -143,7 +143,7 @@ def test_steps_of_another_run_are_charged_once_and_beside_those_of_this_one():
     LedgerAccountant(curator, noise_multiplier=SIGMA, steps=2).load_state_dict(bound.state_dict())
     assert charged() == 8, "known steps are not charged twice"
     other.add(GaussianEvent(10.0))
-    with pytest.raises(InputError, match="releases"):
+    with pytest.raises(UsageError, match="releases"):
         bound.load_state_dict(other.state_dict())
     with pytest.raises(InputError, match="curator itself"):
         bound.add(GaussianEvent(10.0))

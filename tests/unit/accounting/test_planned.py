@@ -14,7 +14,7 @@ from dpbo.accounting import Planned, calibrate, compose
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.planned import accounting_named
 from dpbo.algorithms import choose_start, search_then_choose
-from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
+from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, UsageError
 from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, NotPrivateEvent, PermuteAndFlipEvent, PoissonGaussianEvent
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import ClippedMean, QuantileUtilities
@@ -61,11 +61,11 @@ def test_the_statement_prints_the_whole_plan_from_the_start():
 
 def test_a_plan_beyond_its_budget_is_refused_before_anything_exists(tmp_path):
     for budget in (Budget(1.0, 1e-6), Budget(6.0, 0.0), Budget.gdp(0.3)):
-        with pytest.raises(InputError, match="events"):
+        with pytest.raises(UsageError, match="events"):
             make(budget=budget, dataset="d", ledger=str(tmp_path / "l.db"))
     assert not (tmp_path / "l.db").exists()
     assert make(budget=Budget.gdp(2.0, delta=1e-6)).statement().guarantee.mu == compose(PLAN.events, delta=0.0).mu
-    with pytest.raises(InputError, match="mu"):
+    with pytest.raises(UsageError, match="mu"):
         make(Planned([PoissonGaussianEvent(2.0, rate=0.5, relation="replace-one")]), Budget.gdp(2.0))
 
 
@@ -127,7 +127,7 @@ def test_calibration_finds_the_least_noise_beside_everything_else():
     mu = Budget.gdp(1.0)
     alone = calibrate(mu, releases=24, accounting=Planned([GaussianEvent(5.0)]))
     assert alone == pytest.approx(5.0, rel=1e-6)
-    with pytest.raises(InputError, match="events"):
+    with pytest.raises(UsageError, match="events"):
         calibrate(Budget(0.1, 1e-6), releases=1, accounting=PLAN)
     with pytest.raises(InputError, match="share"):
         calibrate(budget, releases=1, accounting=beside, share=0.5)
@@ -148,7 +148,7 @@ def test_the_least_noise_is_found_in_few_steps_or_refused():
         found = calibrate(Budget.gdp(math.hypot(1 / 5, 2 / least)), releases=4, accounting=plan, event=kind)
         assert least * (1 - 1e-12) <= found <= least * (1 + (1e-7 if least > 1e-3 else 1e-6))
     asked.clear()
-    with pytest.raises(InputError, match=r"event='costs next to nothing'.*one that the budget bounds"):
+    with pytest.raises(UsageError, match="the event costs next to nothing"):
         calibrate(
             Budget.gdp(1.0),
             releases=4,
@@ -181,18 +181,18 @@ def test_a_plan_may_pass_its_budget_by_a_millionth_in_a_ledger_that_exists_and_n
     kept, passed = Budget(bound.epsilon, 1e-6), Budget(bound.epsilon / (1 + 0.9e-6), 1e-6)
     assert PLAN.cap(passed) == Cost.of(2, 3, 1)
     for beyond, reached in (
-        (Budget(bound.epsilon / (1 + 1.1e-6), 1e-6), "reaches epsilon"),
-        (Budget(1.0, 1e-6), f"reaches epsilon {bound.epsilon}.*budget's epsilon 1.0"),
-        (Budget.gdp(0.3), f"reaches mu {bound.mu}.*budget's mu 0.3"),
+        (Budget(bound.epsilon / (1 + 1.1e-6), 1e-6), "reach epsilon"),
+        (Budget(1.0, 1e-6), f"reach epsilon {bound.epsilon}.*budget's epsilon 1.0"),
+        (Budget.gdp(0.3), f"reach mu {bound.mu}.*budget's mu 0.3"),
     ):
-        with pytest.raises(InputError, match=reached):
+        with pytest.raises(UsageError, match=reached):
             PLAN.cap(beyond)
-    with pytest.raises(InputError, match=f"events='a list that reaches epsilon {bound.epsilon}'.*budget's epsilon {passed.epsilon}"):
+    with pytest.raises(UsageError, match=f"the events reach epsilon {bound.epsilon},.*budget's epsilon {passed.epsilon}"):
         make(budget=passed, **on_disk)
     make(budget=kept, **on_disk).release(MEAN, GaussianMechanism(8.0))
     monkeypatch.setattr(Planned, "fits", lambda plan, budget, *, room=0.0: room > 0.0)  # a machine on which it reaches a little more
     assert make(budget=kept, **on_disk).ledger.verify().seq == 2
-    with pytest.raises(InputError, match="reaches epsilon"):
+    with pytest.raises(UsageError, match="reach epsilon"):
         make(budget=kept)
 
 

@@ -23,7 +23,7 @@ from dpbo.accounting.planned import accounting_named
 from dpbo.accounting.run_count_tuning import _fitting, choose_run_count, scale_base
 from dpbo.curator.birth import Birth
 from dpbo.curator.ledger import Ledger
-from dpbo.errors import BudgetExceeded, InputError
+from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.events import DeclassifiedEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, SelectionEvent, event_from_json
 from dpbo.privacy import Adjacency, Budget
 from dpbo.run_counts import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
@@ -187,5 +187,5 @@ def test_budgets_that_no_noise_meets_and_bases_that_cost_nothing_are_refused():
     spent = compose([GaussianEvent(3.0)], delta=1e-6).epsilon
     with pytest.raises(InputError, match="larger than what the other events"):
         scale_base(Budget(spent * (1 - 1e-6), 1e-6), [GaussianEvent(2.0)], FixedRuns(2), beside=[GaussianEvent(3.0)])
-    with pytest.raises(InputError, match="bounds"):
+    with pytest.raises(UsageError, match="bounds"):
         scale_base(BUDGET, [LaplaceEvent(1e8)], FixedRuns(2))

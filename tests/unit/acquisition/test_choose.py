@@ -10,7 +10,7 @@ from scipy.optimize import minimize, rosen, rosen_der
 from dpbo.acquisition import designs, suggest_gradient_points
 from dpbo.acquisition.gradient_design import GradientTrace, fewest_gradient_points
 from dpbo.acquisition.lbfgs import DeviceSearch, minimise
-from dpbo.errors import InputError
+from dpbo.errors import UsageError
 from dpbo.models import GradientPosterior
 from dpbo.models.kernels import RBF, Matern52
 from tests.unit.models.kernels import DOUBLE, KERNELS
@@ -56,7 +56,7 @@ def test_one_design_on_a_cpu_has_the_value_and_slope_that_a_batch_of_one_and_dif
 def test_points_upon_each_other_without_noise_are_refused():
     history = GradientPosterior(KERNELS["rbf"](D), 0.0, jitter=1e-300)
     history.append(torch.eye(D, dtype=DOUBLE))
-    with pytest.raises(InputError, match="jitter"):
+    with pytest.raises(UsageError, match="jitter"):
         GradientTrace(history, torch.zeros(D, dtype=DOUBLE)).value_and_gradient(torch.full((20, D), 0.3, dtype=DOUBLE))
 
 

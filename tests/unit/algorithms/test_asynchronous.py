@@ -10,7 +10,7 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
 from dpbo.algorithms import AsynchronousBO
-from dpbo.errors import InputError, PrivateFailure, WorkersDied
+from dpbo.errors import InputError, PrivateFailure, UsageError, WorkersDied
 from dpbo.testing import SeededEntropy
 from tests.unit.algorithms.worker_scores import load, near
 
@@ -341,6 +341,6 @@ def test_bad_settings_several_metrics_and_what_is_no_executor_are_refused_and_no
         AsynchronousBO(objective, SPACE, skip=[RuntimeError, PrivateFailure])
     with pytest.raises(InputError, match="executor"):
         AsynchronousBO(objective, SPACE).run(4)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="released a value"):
+    with pytest.raises(UsageError, match="released no value"):
         AsynchronousBO(objective, SPACE).result()
     assert objective.remaining == 12

@@ -15,7 +15,7 @@ from scipy.stats import binomtest, chisquare
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter, event_costs
 from dpbo.accounting.filters import Cost
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.events import ExponentialEvent
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism, choice
 from dpbo.mechanisms.choice import LEVELS as LEVELS_IN_ALL
@@ -296,11 +296,11 @@ def test_bad_questions_and_numbers_are_refused_and_no_epsilon_is_exceeded(kind):
     for epsilon in (0.1, 0.3, 1.0, 7.7):
         assert Fraction(epsilon) * (1 - Fraction(1, 2**50)) <= (event_costs.pure(kind.of(epsilon).event()) or 0) <= Fraction(epsilon)
     for sensitivity, quanta in ((Sensitivity(1.0, 1.0, 1.0, (1.0, 2.0)), [0.5, 0.5]), (Sensitivity(1.0, 1.0, 1.0), [0.5, 0.25])):
-        with pytest.raises(InputError, match="question"):
+        with pytest.raises(UsageError, match="single unit and range"):
             kind(1.0).distribution(sensitivity, quanta)
     curator = make()
     several = ClippedSum(votes, score_range=[(0.0, 1.0), (0.0, 2.0), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)])
-    with pytest.raises(InputError, match="single unit and range"):
+    with pytest.raises(UsageError, match="single unit and range"):
         curator.release(several, kind.of(1.0))
     assert curator.ledger.head().kind == "birth"
 

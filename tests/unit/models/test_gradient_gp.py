@@ -6,7 +6,7 @@ from botorch.models.transforms.input import Normalize
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, Standardize
 from gpytorch.kernels import CosineKernel, Kernel, MaternKernel, RBFKernel, ScaleKernel
 
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.models import GradientGP
 from dpbo.models.kernels import ClampFromInside, kernel_derivatives
 from tests.unit.models.kernels import DOUBLE, KERNELS, Exponential
@@ -140,14 +140,14 @@ def test_what_is_refused():
     X, Y = torch.rand(6, D, dtype=DOUBLE), torch.rand(6, 1, dtype=DOUBLE) + 1.0
     chained = ChainedOutcomeTransform(s=Standardize(m=1))
     for gp, at, message in (
-        (model(), X.float(), r"\.double\(\)"), (model(), X / 0.0, "X='not finite'"), (GradientGP(X, Y.expand(6, 2)), X, "num_outputs"),
+        (model(), X.float(), r"\.double\(\)"), (model(), X / 0.0, "X must be finite"), (GradientGP(X, Y.expand(6, 2)), X, "num_outputs"),
         (GradientGP(X, Y, input_transform=Normalize(d=D)), X, "input_transform"),
         (GradientGP(X, Y, outcome_transform=chained), X, "outcome_transform"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             gp.gradient_posterior(at)
     cosine = GradientGP(X, Y, torch.full((6, 1), 1e-6, dtype=DOUBLE), covar_module=CosineKernel().double())
-    with pytest.raises(InputError, match=r"noise='too small'.*train_Yvar"):
+    with pytest.raises(UsageError, match=r"noise is too small.*train_Yvar"):
         cosine.gradient_posterior(X)
     for rough in (Exponential(), ScaleKernel(Exponential()), RBFKernel() + MaternKernel(nu=1.5)):
         with pytest.raises(InputError, match="twice differentiable"):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.models import GradientPosterior
 from tests.unit.models.kernels import DOUBLE, KERNELS, dense
 
@@ -107,6 +107,6 @@ def test_what_is_refused():
     for wrong in (X.float(), X[:, :2], X * math.nan):
         with pytest.raises(InputError):
             posterior.append(wrong)
-    with pytest.raises(InputError, match="jitter"):  # below rounding
+    with pytest.raises(UsageError, match="jitter"):  # below rounding
         tiny.append(torch.zeros(3, D, dtype=DOUBLE))
     assert (len(posterior), len(tiny)) == (4, 0)

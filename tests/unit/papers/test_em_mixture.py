@@ -214,7 +214,7 @@ def test_bad_input_is_refused_and_reserves_nothing():
             mixture(**{"budget": 0.5, "dimension": 2, **change}).fit(curator)
         assert curator.ledger.head().seq == 0, change
     grouped = make(blobs(99), unit=PrivacyUnit("patient", groups=np.arange(99) // 2))
-    with pytest.raises(InputError, match="single records"):
+    with pytest.raises(InputError, match="one record"):
         mixture(budget=0.5, dimension=2).fit(grouped)
     assert grouped.ledger.used() == {}, "nothing was reserved"
     with pytest.raises(NotFittedError):

@@ -92,7 +92,7 @@ def test_a_relation_or_units_that_it_says_nothing_about_are_refused():
     with pytest.raises(InputError, match="divisor"):
         PoissonSampled(mean, rate=0.5).require_public(Adjacency.ADD_OR_REMOVE_ONE)
     records = torch.zeros((1 << 22) + 1, dtype=torch.uint8)
-    with pytest.raises(InputError, match="on at most 4194304 records"):
+    with pytest.raises(InputError, match="at most 4194304 records each"):
         PrivateView.of(records, PrivacyUnit("patient", groups=records.numpy()), units_are_public=True)
 
 

@@ -10,7 +10,7 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import PureFilter
 from dpbo.curator.chain import Chain, Record
-from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch
+from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch, UsageError
 from dpbo.events import DeclassifiedEvent
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, NoNoise
 from dpbo.queries import ClippedMean, PoissonSampled, RowTable
@@ -348,5 +348,5 @@ def test_relations_that_a_row_or_its_curator_does_not_keep_are_refused():
         lambda: curator(rows_of(5, 2)).evaluate(RowTable((0.0, 0.0), 25.0, row_change=RowChange(2.0, diameter=50.0))),
         lambda: curator(rows_of(5, 2), adjacency=Adjacency.REPLACE_ONE, row_change=None, unit=grouped).evaluate(about_one),
     ):
-        with pytest.raises(InputError):
+        with pytest.raises(UsageError):
             make()

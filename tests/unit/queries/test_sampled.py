@@ -11,7 +11,7 @@ from scipy.stats import binom, chisquare
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.accounting import Planned, RDPFilter
 from dpbo.curator.records import PrivateView
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
 from dpbo.queries import CellMeans, ClippedMean, PoissonSampled
@@ -132,7 +132,7 @@ def test_other_noise_mixed_batches_and_other_relations_are_refused():
     with pytest.raises(InputError, match="GaussianMechanism"):
         curator.release(mean(), LaplaceMechanism(5.0))
     handles = [curator.evaluate(mean()), curator.evaluate(ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0)))]
-    with pytest.raises(InputError, match="charged alike"):
+    with pytest.raises(UsageError, match="charged alike"):
         curator.release_all(handles, GaussianMechanism(5.0))
     with pytest.raises(InputError, match="sliced"):
         make(type("Opaque", (), {"__len__": lambda self: 5})()).evaluate(mean())
