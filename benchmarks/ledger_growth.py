@@ -57,7 +57,7 @@ class Study:
         """One answer about one record."""
         self.row = (self.row + 1) % 1000
         query = RowOutcome(lambda records: records, row=self.row, value_range=(0.0, 1.0))
-        self.curator.release_all([self.curator.evaluate(query)], self.mechanism, name="rows", plan="rows")
+        self.curator.release_all([self.curator.evaluate(query)], self.mechanism, name="rows", reservation="rows")
 
     def times(self, repetitions: int) -> list[float]:
         """Median milliseconds of each call."""

@@ -162,7 +162,7 @@ class PrivateObjective:
         stated = plan_terms({"budget": spending, **query.public_inputs()}, terms or {}, also=_STATED)
         paired = {} if reference is None else {"reference": fingerprint(reference, detail="content").hex()}
         curator.bind(name, {"score": score, "fit": fit, **paired}, begun=begun)
-        event = curator.reserve(name, query.release_event(planned.event(), curator.adjacency), slots=evaluations, terms=stated)
+        event = curator.reserve(name, query.release_event(planned.event(), curator.adjacency), slots=evaluations, terms=stated).event
         self.noise_multiplier = event.noise_multiplier
         self._mechanism = planned if isinstance(planned, NoNoise) else type(planned)(event.noise_multiplier)
         self.noise_std = self._noise_std(self._mechanism)
@@ -346,7 +346,7 @@ class PrivateObjective:
         if left is not None and self.remaining < left:  # another object released under this plan
             self.curator.assume("durations-tell-nothing")
         self._left = None
-        releases = self.curator.release_all(handles, self._mechanism, name=self.name, plan=self.name)
+        releases = self.curator.release_all(handles, self._mechanism, name=self.name, reservation=self.name)
         self._left = self._remaining(newest=False)  # as of the charge and the store just made
         if not self._bar.disable:
             self._bar.update(self.evaluations - self._left - self._bar.n)

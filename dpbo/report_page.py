@@ -24,7 +24,7 @@ import torch
 from dpbo._version import __version__
 from dpbo.accounting import Planned, PureFilter
 from dpbo.accounting.calibration import budget_in_words
-from dpbo.curator.chain import Record, Reservation
+from dpbo.curator.chain import Record, ReservationEvent
 from dpbo.curator.curator import Curator
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.reporting import BudgetUse, compose_statement, largest_share
@@ -275,7 +275,7 @@ def _point(value: Mapping[str, Any]) -> Any:
     return value["details"].get("x") if isinstance(value.get("details"), dict) else None
 
 
-def _space_of(reserved: Reservation | None, values: Sequence[Mapping[str, Any]], given: Spaces | None) -> Space | None:
+def _space_of(reserved: ReservationEvent | None, values: Sequence[Mapping[str, Any]], given: Spaces | None) -> Space | None:
     """The space of a reservation's points: the caller's, else the one that its terms describe. None unless all points lie in it."""
     points = [point for point in map(_point, values) if point is not None]
     if not points or not all(_is_point(point, points[0]) for point in points):
@@ -323,7 +323,7 @@ def _is_point(x: Any, first: Any) -> TypeGuard[list[float]]:
 
 
 def _selected(
-    records: Sequence[Record], reservations: Mapping[str, Reservation], spaces: Mapping[str, Space | None]
+    records: Sequence[Record], reservations: Mapping[str, ReservationEvent], spaces: Mapping[str, Space | None]
 ) -> Iterator[dict[str, Any]]:
     """The winner of each private selection."""
     values = {record.body["entry"]: record.body["values"] for record in records if record.kind == "value"}
@@ -397,7 +397,7 @@ def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
     return f"{' x '.join(map(str, rows.shape))} numbers, noise {low if low == high else f'{low} to {high}'}"
 
 
-def _most(reserved: Reservation) -> str:
+def _most(reserved: ReservationEvent) -> str:
     """How many releases a reservation allows."""
     if not reserved.parallel:
         return f"{reserved.slots:,}"

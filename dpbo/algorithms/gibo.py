@@ -35,10 +35,10 @@ import torch
 from gpytorch.kernels import Kernel, RBFKernel
 
 from dpbo.accounting.calibration import describe_budget
-from dpbo.algorithms import private_choice
 from dpbo.algorithms.gibo_design import BOUNDS, Frame, GIBODesign, GIBOSettings
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
+from dpbo.curator.pricing import priced
 from dpbo.curator.reporting import compose_statement
 from dpbo.errors import InputError, LedgerError, LedgerMismatch, LedgerUnavailable, PrivacyError
 from dpbo.mechanisms.choice import ChoiceMechanism
@@ -161,13 +161,11 @@ class DPGIBO:
 
         query = self._query()
         query.require_public(curator.adjacency)
-        planned = private_choice.affordable(curator, GaussianMechanism, budget, iterations) if mechanism is None else mechanism
-        planned.distribution(
-            query.scale(curator.adjacency), query.quanta()
-        )  # raises if this noise cannot be drawn, before anything is reserved
+        planned = next(priced(curator, [GaussianMechanism], budget, iterations)) if mechanism is None else mechanism
+        planned.distribution(query.scale(curator.adjacency), query.quanta())  # raises if it cannot be drawn, before anything is reserved
         stated = {"budget": describe_budget(budget) if mechanism is None else str(mechanism), **query.public_inputs(), **terms}
         curator.bind(name, {"loss": loss}, begun=name in curator.ledger.used())
-        event = curator.reserve(name, planned.event(), slots=iterations, terms=stated)
+        event = curator.reserve(name, planned.event(), slots=iterations, terms=stated).event
         self._mechanism = GaussianMechanism(event.noise_multiplier) if mechanism is None else mechanism
         distribution = self._mechanism.distribution(query.scale(curator.adjacency), query.quanta())
         self.noise_std = distribution.std[0] * query.affine(curator.units)[1]
@@ -239,7 +237,7 @@ class DPGIBO:
             raise InputError("handle", ready, "one that evaluate() gave for these points")
         self._pending = self._pending or ready
         try:
-            (release,) = self.curator.release_all([self._pending], self._mechanism, name=self.name, plan=self.name, used=self._used)
+            (release,) = self.curator.release_all([self._pending], self._mechanism, name=self.name, reservation=self.name, used=self._used)
         except LedgerUnavailable:  # it may be charged: the next tell finishes it
             raise
         except PrivacyError:
@@ -371,7 +369,7 @@ def choose_start(
     query = CandidateScores(
         lambda x, records: -tensor_of(loss(x.clone(), records)).double(), list(candidates), score_range=(-upper, -lower)
     )
-    mechanism = private_choice.affordable(curator, ExponentialMechanism, budget)
+    mechanism = next(priced(curator, [ExponentialMechanism], budget))
     return candidates[_choose(curator, query, mechanism, name, {"candidates": candidates.tolist()})].clone()
 
 
@@ -422,7 +420,7 @@ def choose_clip(
     def gradient_lengths(_: Any, records: Any) -> torch.Tensor:
         return lengths([tensor_of(loss(x.clone(), records)).double() for x in X], weights)
 
-    mechanism = private_choice.affordable(curator, ExponentialMechanism, budget)
+    mechanism = next(priced(curator, [ExponentialMechanism], budget))
     query = QuantileUtilities(gradient_lengths, candidates=candidates, quantile=quantile, step_cost=_TIE * mechanism.noise_multiplier)
     terms = {"quantile": quantile, "bounds": bounds.tolist(), "start": theta.tolist(), "kernel": describe_kernel(smooth),
              "settings": str(settings), "seed": seed}  # fmt: skip
@@ -430,5 +428,5 @@ def choose_clip(
 
 
 def _choose(curator: Curator, query: Query, mechanism: ChoiceMechanism, name: str, terms: dict[str, Any]) -> int:
-    mechanism = private_choice.reserve(curator, mechanism, name, {**query.public_inputs(), **terms})
-    return int(private_choice.make(curator, query, mechanism, name)["value"][0])
+    reservation = curator.reserve(name, mechanism, slots=1, query=query, given={}, terms=terms)
+    return int(reservation.release(query)["value"][0])

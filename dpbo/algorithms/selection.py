@@ -168,7 +168,7 @@ def private_selection(
     terms = _terms(curator, run_count, space, base, score, threshold, pad_to)
     ProcessState(train)  # an object of the caller's that hinders it does so before anything is charged
     curator.bind(name, {}, begun=name in curator.ledger.used())
-    charged = curator.reserve(name, event, slots=1, terms=terms)  # as the ledger has it
+    charged = curator.reserve(name, event, slots=1, terms=terms).event  # as the ledger has it
     if curator.ledger.used()[name] == 0:
         for assumed in ("runs-hidden", "runs-attested"):
             curator.ledger.note("assume", assumed)

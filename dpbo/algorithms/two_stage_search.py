@@ -27,8 +27,8 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo.accounting.calibration import exact_share, parts_of
 from dpbo.acquisition.ucb import GPUCB
-from dpbo.algorithms import private_choice
 from dpbo.curator.curator import Curator
+from dpbo.curator.pricing import priced, require_left, share_of_cap
 from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
@@ -99,20 +99,20 @@ def search_then_choose(
         ReleaseLost: a process that died before it stored the choice had charged it.
     """
     finalists = min(finalists, len(candidates))
-    whole, share = private_choice.share_of_cap(curator, budget), exact_share(search_share, "search_share")
+    whole, share = share_of_cap(curator, budget), exact_share(search_share, "search_share")
     if share == 1:
         raise InputError("search_share", search_share, "below 1", "The rest pays for the choice.")
     of_search, of_choice = parts_of(curator.accounting, whole, share)
-    mechanism = private_choice.affordable(curator, PermuteAndFlipMechanism, of_choice)
+    mechanism = next(priced(curator, [PermuteAndFlipMechanism], of_choice))
     used = curator.ledger.used()
     if f"{name}: choice" not in used:
-        private_choice.require_left(curator, of_choice if f"{name}: search" in used else whole, f"the plan {name!r}")
+        require_left(curator, of_choice if f"{name}: search" in used else whole, f"the plan {name!r}")
     objective = PrivateObjective(
         curator, score, score_range=score_range, evaluations=evaluations, fit=fit, name=f"{name}: search", budget=of_search
     )
     terms = {"candidates": [*candidates.shape, fingerprint(candidates).hex()],
              "finalists": finalists, "initial": initial, "beta": beta, "seed": seed}  # fmt: skip
-    mechanism = private_choice.reserve(curator, mechanism, f"{name}: choice", terms)
+    choice = curator.reserve(f"{name}: choice", mechanism, slots=1, given={}, terms=terms)
 
     order = torch.randperm(len(candidates), generator=torch.Generator().manual_seed(seed))
     while objective.remaining:
@@ -123,7 +123,7 @@ def search_then_choose(
     bounds = _bounds(*objective.history(), beta)
     query = bounds.argmax_query(score, candidates, score_range=score_range, finalists=finalists, fit=fit)
     ranked = bounds.best_of(candidates, finalists).tolist()
-    row = private_choice.make(curator, query, mechanism, f"{name}: choice", finalists=ranked)
+    row = choice.release(query, finalists=ranked)
     among = row["details"]["finalists"]
     index = among[int(row["value"][0])]
     return Chosen(index, candidates[index].clone(), tuple(among), *objective.history())

@@ -99,7 +99,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Reservation:
+class ReservationEvent:
     """Budget that is set aside under a name.
 
     Attributes:
@@ -141,7 +141,7 @@ class Reservation:
         counts = {OF_EACH_ROW: self.slots, IN_ALL: self.limit or "all rows"} if self.parallel else {EVALUATIONS: self.slots}
         return {**counts, **self.terms, **counts}
 
-    def require_same(self, wanted: Reservation) -> None:
+    def require_same(self, wanted: ReservationEvent) -> None:
         """Raises LedgerMismatch, naming the first term that differs; the event comes last, because it often follows from the others.
 
         A noise multiplier that another machine computed may differ in its last digits.
@@ -200,7 +200,7 @@ class Tally:
         self.declared, self.unplanned = dict[str, dict[str, dict[str, Any]]](), list[dict[str, Any]]()
         self._last = dict[str | None, dict[str, Any]]()  # most questions declare what the one before did
 
-    def reserve(self, reserved: Reservation) -> None:
+    def reserve(self, reserved: ReservationEvent) -> None:
         """Count a reservation."""
         assumptions = reserved.terms.get("assumptions")
         self._assume(0, assumptions)
@@ -208,7 +208,7 @@ class Tally:
             self.failing += Decimal(repr(probability)) * reserved.releases
         self.exact |= reserved.event.free and not (isinstance(reserved.event, DeclassifiedEvent) and assumptions)
 
-    def charge(self, body: Mapping[str, Any], event: Event, reserved: Reservation | None) -> None:
+    def charge(self, body: Mapping[str, Any], event: Event, reserved: ReservationEvent | None) -> None:
         """Count a charge."""
         slots = body.get("slots", [])
         if event.free and not (isinstance(event, DeclassifiedEvent) and slots and all(slot.get("assumptions") for slot in slots)):
@@ -267,7 +267,7 @@ class Chain:
 
     def __init__(self) -> None:
         self.head: Record | None = None
-        self.used, self.reservations = dict[str, int](), dict[str, Reservation]()
+        self.used, self.reservations = dict[str, int](), dict[str, ReservationEvent]()
         self.paid, self.parts, self._asked = dict[str, Cost](), dict[str, Counter[int]](), Counter[str]()
         self.unplanned = dict[str, None]()
         self.unanswered, self.notes = dict[int, Record](), dict[tuple[str, str], None]()
@@ -372,7 +372,7 @@ class Chain:
                 self.tally = Tally()
             case "reserve":
                 event = self._charged(body["event"]).event
-                reserved = Reservation(record.name, event, body["slots"], body["terms"], record.parallel, body.get("limit"))
+                reserved = ReservationEvent(record.name, event, body["slots"], body["terms"], record.parallel, body.get("limit"))
                 self.reservations[record.name], self.parts[record.name] = reserved, Counter()
                 self._pay(record.name, self._reserved(body))
                 self.tally.reserve(reserved)

@@ -16,11 +16,13 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from dpbo.accounting.calibration import describe_budget
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.curator.birth import Birth, require_plan_terms
 from dpbo.curator.distributed import Ranks, SingleProcess
@@ -28,6 +30,7 @@ from dpbo.curator.entropy import system_entropy
 from dpbo.curator.handle import Handle, Job, Opaque, public_error, submit_job
 from dpbo.curator.pending import PendingReleases
 from dpbo.curator.plan_fingerprints import key_of, require_same
+from dpbo.curator.pricing import Noise, planned
 from dpbo.curator.public_form import Form, require_known_form
 from dpbo.curator.record_fingerprints import (
     RepeatedRecordsWarning,
@@ -42,6 +45,7 @@ from dpbo.curator.record_fingerprints import (
 )
 from dpbo.curator.records import PrivateView, count_records, map_leaves
 from dpbo.curator.reporting import BudgetUse, compose_statement
+from dpbo.curator.reservation import Reservation
 from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree, UsageError
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.fingerprint import Reached
@@ -352,25 +356,25 @@ class Curator(Opaque):
         mechanism: Mechanism,
         *,
         name: Name = "release",
-        plan: Name | None = None,
+        reservation: Name | None = None,
         used: Index | None = None,
     ) -> tuple[Release, ...]:
         """Release several answers as one ledger entry of so many slots, each with the noise of a release of its own.
 
         Slots are independent and charged as so many; Gaussians of noise_multiplier M are together exactly mu-GDP, mu^2 = slots / M^2.
-        With `plan`, they are charged to the reservation of that name. With `used`, a reservation that has used another number of slots
-        refuses, uncharged (LedgerError): another process released from it.
+        With `reservation`, they are charged to the reservation of that name. With `used`, a reservation that has used another number of
+        slots refuses, uncharged (LedgerError): another process released from it.
         """
 
         def release() -> tuple[Release, ...]:
             self._pending.store()
             if fresh := self._pending.uncharged(handles):
-                self._release_fresh(fresh, mechanism, name, plan, used)
+                self._release_fresh(fresh, mechanism, name, reservation, used)
             return tuple(map(self._pending.value, handles))
 
         with self._lock:
             sketches = self._sketches_before_first_charge(mechanism.event(len(handles))) if handles else []
-            released = self._ledger.run_on_rank_0(f"release {name}", (list(handles), mechanism, plan, used), release)
+            released = self._ledger.run_on_rank_0(f"release {name}", (list(handles), mechanism, reservation, used), release)
             self._remember(sketches)
             return released
 
@@ -384,43 +388,79 @@ class Curator(Opaque):
             self._ledger.run_on_rank_0("deliver", (), self._pending.store)
 
     def reserve(
-        self, name: Name, event: Event, *, slots: Count, terms: Mapping[str, Any], parallel: bool = False, limit: Count | None = None
-    ) -> Event:
-        """Take the cost of `slots` times `event` from the budget now, under a name that later sessions can resume.
+        self,
+        name: Name,
+        noise: Noise,
+        *,
+        slots: Count,
+        budget: Budget | float | Fraction | None = None,
+        query: Query | None = None,
+        given: Mapping[str, Any] | None = None,
+        tables: Mapping[str, Any] | None = None,
+        terms: Mapping[str, Any] | None = None,
+        parallel: bool = False,
+        limit: Count | None = None,
+        ordered: bool = False,
+    ) -> Reservation:
+        """Take the cost of `slots` releases from the budget now, under a name that later sessions can resume.
 
-        A parallel reservation is for answers that each depend on one record alone (`Query.part`), and at most so many for any one:
-        neighbours differ in one record, so all its releases together cost what those of one record do. Records are known by their places,
-        hence the assumption `records-keep-their-places`. `limit`: answers of a parallel reservation in all.
-        `terms` name the data assumptions of its releases, and the probability that one of them fails even so, as
-        {"assumptions": dict(query.data_assumptions()), "failure_probability": query.failure_probability()}: the statement counts all slots
-        from now on.
-        Returns the event of one slot: this one, or what an earlier session reserved under this name and these terms.
+        Args:
+            noise: the mechanism of each release, or the event of one slot. Of a mechanism's class, or the first of several that the
+                accounting can pay for, the least noise that `budget` pays for.
+            slots: number of releases.
+            budget: what they may spend, for a class of mechanisms: a `Budget`, or a share in (0, 1] of the curator's.
+            query: a question as they answer it. Its public inputs, data assumptions and failure probability become terms.
+            given: scores, functions that train and estimators, by name: a later session must give the same, and the same records. Omitted,
+                nothing is compared, except for a parallel or ordered reservation.
+            tables: records of other roles that are compared as well (`bind`).
+            terms: public facts about the reservation, as JSON values. A later session must state the same. They name the data assumptions
+                of its releases, and the probability that one of them fails even so, where no query does, as
+                {"assumptions": dict(query.data_assumptions()), "failure_probability": query.failure_probability()}: the statement counts
+                all slots from now on.
+            parallel: for answers that each depend on one record alone (`Query.part`), and at most `slots` for any one: neighbours differ
+                in one record, so all its releases together cost what those of one record do. Records are known by their places, hence the
+                assumption `records-keep-their-places`.
+            limit: answers of a parallel reservation in all.
+            ordered: whether the order of the records counts, because answers are known by their places.
 
         Raises:
-            InputError: terms with data assumptions that this curator does not allow, with an unknown role, or that count what the ledger
-            counts; a parallel reservation where places mean nothing. LedgerMismatch: a reservation of this name has other terms, or
-            (PlanChanged) a parallel one began with other records or another order of them.
+            InputError: an accounting that cannot pay for this noise; terms with data assumptions that this curator does not allow, with an
+            unknown role, or that count what the ledger counts; a parallel reservation where places mean nothing. BudgetExceeded: more than
+            is left. LedgerMismatch: a reservation of this name has other terms, or (PlanChanged) it began with other things.
         """
+        stated = dict(terms or {})
+        if query is not None:
+            query.require_public(self.adjacency)
+            self.ledger.birth.require_role(getattr(query, "role", None))
+            stated = {**_terms_of(query), **stated}
+        if isinstance(noise, Event):
+            mechanism, event = None, noise
+        else:
+            mechanism, event = planned(self, noise, budget, slots, query)
+        if budget is not None:
+            stated = {"budget": describe_budget(budget), **stated}
 
         def reserve() -> Event:
-            require_json("terms", terms)
-            require_plan_terms(terms, self.units)
-            self._require_allowed(terms.get("assumptions") or {})
+            require_json("terms", stated)
+            require_plan_terms(stated, self.units)
+            self._require_allowed(stated.get("assumptions") or {})
             ledger = self._ledger.writable
             if not parallel:
-                return ledger.reserve(name, event, slots, terms)
+                return ledger.reserve(name, event, slots, stated)
             if self.units is None or ledger.birth.grouped or self._ranks.world_size > 1:
                 allowed = "False where units are groups, their number is private, or they are sharded over ranks"
                 raise InputError("parallel", True, allowed, "A part is one record there.")
             ledger.note("assume", "records-keep-their-places")
-            return ledger.reserve(name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit)
+            return ledger.reserve(name, event, slots, {**stated, "records": self.units}, parallel=True, limit=limit)
 
-        if parallel:  # its answers are counted by place: in another order one record would be answered again
-            self.bind(f"{name}: places", {}, begun=name in self.ledger.used(), ordered=True)
+        begun = name in self.ledger.used()
+        if given is not None or parallel or ordered:
+            # Answers of a parallel reservation are counted by place: in another order one record would be answered again.
+            self.bind(name, given or {}, tables=tables, begun=begun, ordered=ordered or parallel)
         sketches = self._sketches_before_first_charge(event)
-        reserved = self._ledger.run_on_rank_0(f"reserve {name}", (event.to_json(), slots, terms, parallel, limit), reserve)
+        reserved = self._ledger.run_on_rank_0(f"reserve {name}", (event.to_json(), slots, stated, parallel, limit), reserve)
         self._remember(sketches)
-        return reserved
+        return Reservation(self, name, reserved, slots, mechanism, query, begun=begun)
 
     def bind(
         self,
@@ -564,7 +604,7 @@ class Curator(Opaque):
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
         return compose_statement(self._ledger.writable, delta=delta, units=self.units)
 
-    def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, plan: str | None, used: int | None) -> None:
+    def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, reservation: str | None, used: int | None) -> None:
         laws = []
         for query, answer in map(self._answer, handles):
             # an error of a user's query must come before the charge, or its value would be lost
@@ -573,7 +613,7 @@ class Curator(Opaque):
             laws.append(mechanism.distribution(query.scale(self.adjacency), answer.quanta))
         event = self._event(handles, mechanism)
         self._require_allowed({name for handle in handles for name in _conditions_of(self._answer(handle)[0])})
-        entry = self._charge(handles, name, event, plan, used)
+        entry = self._charge(handles, name, event, reservation, used)
         releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]
         self._pending.add(entry, name, list(zip(handles, releases, strict=True)))
         self._pending.store()
@@ -603,14 +643,14 @@ class Curator(Opaque):
             remember(sketch, self.ledger.storage.identity)
             self._remembered = True
 
-    def _charge(self, handles: Sequence[Handle], name: str, event: Event, plan: str | None, used: int | None) -> int:
+    def _charge(self, handles: Sequence[Handle], name: str, event: Event, reservation: str | None, used: int | None) -> int:
         slots, ledger = [self._slot(handle) for handle in handles], self._ledger.writable
-        reserved = None if plan is None else ledger.reservation(plan)
+        reserved = None if reservation is None else ledger.reservation(reservation)
         if reserved is not None and reserved.terms.get("assumptions"):
             reserved.require_failure_probability(max(slot.get("failure_probability", 0.0) for slot in slots))
         self._pending.mark_charged(handles)  # before it is true: an interrupt may come between the commit and its answer
         try:
-            return ledger.charge(name, event, {"units": self.units, "slots": slots}, plan, used=used)
+            return ledger.charge(name, event, {"units": self.units, "slots": slots}, reservation, used=used)
         except BaseException as error:
             charged = not isinstance(error, PrivacyError) or getattr(error, "uncertain", False)
             if charged:
@@ -751,6 +791,12 @@ def _conditions_of(query: Query) -> dict[str, str]:
     if query.failure_probability() and not named:
         named["declared-sensitivity"] = "the sensitivity that the query declares is true, except with the probability that it states"
     return named
+
+
+def _terms_of(query: Query) -> dict[str, Any]:
+    """What a reservation for this question states."""
+    stated = {"assumptions": _conditions_of(query), "failure_probability": query.failure_probability()}
+    return {**query.public_inputs(), **{name: value for name, value in stated.items() if value}}
 
 
 def _code_of(query: Query) -> Any:

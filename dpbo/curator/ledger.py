@@ -24,7 +24,7 @@ import sqlalchemy as sa
 
 from dpbo.accounting.planned import Planned
 from dpbo.curator.birth import Birth
-from dpbo.curator.chain import Chain, Record, Reservation, State, dump, link, names_same_handles
+from dpbo.curator.chain import Chain, Record, ReservationEvent, State, dump, link, names_same_handles
 from dpbo.curator.plan_fingerprints import keep_head, kept_head, require_kept_head
 from dpbo.curator.storage import Storage, Taken, append, table
 from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch, LedgerMissing, LedgerRolledBack
@@ -135,7 +135,7 @@ class Ledger:
         Returns the event that is reserved. Recomputed on another machine it may differ in its last digits; the first one stands.
         """
         require_json("terms", terms)
-        wanted = Reservation(name, event, slots, json.loads(json.dumps(dict(terms))), parallel, limit if parallel else None)
+        wanted = ReservationEvent(name, event, slots, json.loads(json.dumps(dict(terms))), parallel, limit if parallel else None)
         with self._transaction(self.storage.writing()) as connection:
             if (known := self._chain.reservations.get(name)) is not None:
                 known.require_same(wanted)
@@ -209,7 +209,7 @@ class Ledger:
         with self._newest() if newest else self.storage.lock:
             return dict(self._chain.used)
 
-    def reservation(self, name: str) -> Reservation | None:
+    def reservation(self, name: str) -> ReservationEvent | None:
         """The reservation of this name; None where there is none."""
         with self._newest():
             return self._chain.reservations.get(name)

@@ -204,6 +204,9 @@ class ClippedScores(Query):
             for ends, origin in zip(self.ranges, self.origins(), strict=True)
         ]
 
+    def quanta(self, units: int | None) -> tuple[float, ...]:
+        return tuple(grid.quantum for grid in self.lattices(units))
+
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         grids = self.lattices(view.public_units)
 

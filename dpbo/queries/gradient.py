@@ -111,8 +111,7 @@ class ClippedGradient(Query):
     def sums_over_units(self) -> bool:
         return True
 
-    def quanta(self) -> tuple[float, ...]:
-        """The public lattice of the released sum."""
+    def quanta(self, units: int | None = None) -> tuple[float, ...]:
         return (quantum_of(self.clip, len(self.weights)),) * len(self.weights)
 
     def handles(self) -> Sequence[Any]:

@@ -206,6 +206,10 @@ class Query(abc.ABC):
         """Public bound on the variance that the published value has without any noise, for example from Poisson sampling."""
         return 0.0
 
+    def quanta(self, units: int | None) -> Sequence[float] | None:
+        """Quanta of the exact answer; None where only the answer itself tells them. `units` is their number where it is public."""
+        return None
+
     def data_assumptions(self) -> Mapping[str, str]:
         """Name -> what must hold of the data for `sensitivity` to be true. A release with any such assumption is conditional."""
         return {}

@@ -225,8 +225,7 @@ class RowOutcome(Query):
     def scores_one_at_a_time(self) -> bool:
         return True
 
-    def quanta(self) -> tuple[float, ...]:
-        """The public lattice of the outcome."""
+    def quanta(self, units: int | None = None) -> tuple[float, ...]:
         return tuple(grid.quantum for grid in self._mean().lattices(1))
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:

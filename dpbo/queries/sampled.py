@@ -65,6 +65,9 @@ class PoissonSampled(Query):
         most = [self.query.max_records_per_unit * max(origin - lower, upper - origin) for (lower, upper), origin in ends]
         return [(1 - self.rate) / self.rate * number * (gain * each) ** 2 for each in most]
 
+    def quanta(self, units: int | None) -> tuple[float, ...]:
+        return self.query.quanta(units)
+
     def public_inputs(self) -> dict[str, Any]:
         return {**self.query.public_inputs(), "sample_rate": self.rate}
 

@@ -138,7 +138,7 @@ def test_a_table_in_another_order_does_not_answer_a_record_again(tmp_path):
     asked, released = begin(torch.arange(40))
     first = asked.value(7, request="a")
     for order in (torch.arange(40).flip(0), torch.arange(40).roll(1)):
-        with pytest.raises(PlanChanged, match=r"'outcomes: places' began with another order of the records, .*counted by their places"):
+        with pytest.raises(PlanChanged, match=r"'outcomes' began with another order of the records, .*counted by their places"):
             begin(order)
         with pytest.raises(PlanChanged, match="another order of the records"):
             release_rows(Curator(rows_and_outcomes(order), **terms(), **where), row_table(), mechanism)

@@ -189,14 +189,14 @@ def test_a_reserved_plan_states_from_the_start_how_probably_it_fails():
     told = [curator.statement().failure_probability]
     for _ in range(2):
         handle = curator.evaluate(search(0.05).best())
-        curator.release_all([handle], CHOICE, plan="plan")
+        curator.release_all([handle], CHOICE, reservation="plan")
         told.append(curator.statement().failure_probability)
     curator.release(search(0.1).best(), CHOICE)
     assert [*told, curator.statement().failure_probability] == [0.5, 0.5, 0.5, 0.6]
     for worse in (0.06, 0.9):
         handle = curator.evaluate(search(worse).best())
         with pytest.raises(InputError, match="fail with probability"):
-            curator.release_all([handle], CHOICE, plan="plan")
+            curator.release_all([handle], CHOICE, reservation="plan")
     refused: list[dict[str, Any]] = [{"failure_probability": 0.1}]
     refused += [{"assumptions": {"gp-prior": "x"}, "failure_probability": wrong} for wrong in (-0.1, 1.1, "0.1")]
     for terms in refused:

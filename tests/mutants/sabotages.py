@@ -466,14 +466,14 @@ SABOTAGES = (
         "noise before the charge",
         where="dpbo.curator.curator:Curator._release_fresh",
         old=(
-            "entry = self._charge(handles, name, event, plan, used)\n"
+            "entry = self._charge(handles, name, event, reservation, used)\n"
             "        releases = [self._draw(*pair, mechanism, event, entry) for pair in "
             "zip(handles, laws, strict=True)]"
         ),
         new=(
             "releases = [self._draw(*pair, mechanism, event, 0) for pair in zip(handles, laws, "
             "strict=True)]\n"
-            "        entry = self._charge(handles, name, event, plan, used)"
+            "        entry = self._charge(handles, name, event, reservation, used)"
         ),
         test="tests/unit/curator/test_curator.py::test_the_charge_is_durable_before_the_noise_and_the_value_after",
     ),
@@ -560,7 +560,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a plan is resumed without the terms that it was made with",
-        where="dpbo.curator.chain:Reservation.require_same",
+        where="dpbo.curator.chain:ReservationEvent.require_same",
         old="for term in {**wanted.terms, **self.terms}]",
         new="for term in wanted.terms]",
         test="tests/unit/curator/test_terms.py::test_a_session_resumes_under_all_terms_and_no_other[objective]",
@@ -713,7 +713,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a release may fail more probably than its plan states",
-        where="dpbo.curator.chain:Reservation.require_failure_probability",
+        where="dpbo.curator.chain:ReservationEvent.require_failure_probability",
         old="if probability > self.terms.get(FAILURE_PROBABILITY, 0.0):",
         new="if False:",
         test="tests/attacks/test_holes_statements.py::test_a_reserved_plan_states_from_the_start_how_probably_it_fails",
@@ -1446,8 +1446,8 @@ SABOTAGES = (
     Sabotage(
         "a table in another order is answered anew",
         where="dpbo.curator.curator:Curator.reserve",
-        old="if parallel:  # its answers",
-        new="if parallel and False:  # its answers",
+        old="ordered=ordered or parallel)",
+        new="ordered=ordered)",
         test="tests/attacks/test_holes_fingerprints.py::test_a_table_in_another_order_does_not_answer_a_record_again",
     ),
     Sabotage(

@@ -284,7 +284,7 @@ def test_values_of_other_questions_under_its_plan_are_no_part_of_its_history():
     law = GaussianMechanism(search.noise_multiplier)
     others = [curator.evaluate(ClippedMean(score, X[0], score_range=(0.0, 1.0))),
               curator.evaluate(ClippedMean(two, X[0], score_range=[(0.0, 1.0)] * 2), x=[0.1, 0.2])]  # fmt: skip
-    curator.release_all(others, law, plan="objective")
+    curator.release_all(others, law, reservation="objective")
     search(X[1:2])
     kept, Y, Yvar = search.history()
     assert torch.equal(kept, X[:2])

@@ -21,8 +21,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpbo.accounting.calibration import exact_share, parts_of
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
-from dpbo.algorithms import private_choice
 from dpbo.curator.curator import Curator
+from dpbo.curator.pricing import require_left, share_of_cap
 from dpbo.curator.public_form import Form
 from dpbo.curator.record_fingerprints import require_other_rows, rows_of
 from dpbo.errors import InputError
@@ -276,7 +276,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         begun = task.begun()
         if not begun:
             if task.baseline is None:
-                private_choice.require_left(task.curator, task.share + task.final_share, f"the search {self.name!r}")
+                require_left(task.curator, task.share + task.final_share, f"the search {self.name!r}")
             strategies.try_out(task)
         public = None
         if task.strategy in REHEARSED:
@@ -320,7 +320,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         kept = Fraction(0) if self.final_share is None else exact_share(self.final_share, "final_share")
         if kept == 1:
             raise InputError("final_share", self.final_share, "below 1", "The rest pays for the search.")
-        whole = Fraction(1) if own or self.mechanism is not None else private_choice.share_of_cap(curator, self.budget)
+        whole = Fraction(1) if own or self.mechanism is not None else share_of_cap(curator, self.budget)
         seed, initial = int(self.random_state), int(self.n_initial)
         terms = {
             "strategy": strategy,

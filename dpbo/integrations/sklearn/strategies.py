@@ -27,11 +27,12 @@ from sklearn.exceptions import FitFailedWarning
 
 from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.acquisition.trust_region import suggest_in_trust_region
-from dpbo.algorithms import private_choice
 from dpbo.algorithms.gibo import DPGIBO
 from dpbo.curator.curator import Curator
 from dpbo.curator.examples import MostlyClipped, examine
+from dpbo.curator.pricing import priced
 from dpbo.curator.records import count_records
+from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError, ReleaseLost
 from dpbo.fingerprint import fingerprint
 from dpbo.integrations.sklearn.rehearsal import (
@@ -284,7 +285,7 @@ def _choice(curator: Curator, share: Fraction) -> ChoiceMechanism:
     laws = []
     for kind in (PermuteAndFlipMechanism, ExponentialMechanism):
         with contextlib.suppress(InputError):  # this filter cannot pay for it at this budget
-            laws.append(private_choice.affordable(curator, kind, share))
+            laws.append(next(priced(curator, [kind], share)))
     if not laws:
         raise InputError("accounting", curator.accounting.name, "one that can pay for a private choice", "For example PureFilter().")
     return min(laws, key=lambda law: law.noise_multiplier)
@@ -343,17 +344,18 @@ def by_list(task: Task, public: Rehearsed) -> Found:
     rows, name = public.matrix.order[:size], f"{task.name}: choice"
     pair = {} if largest is None else {"reference": task.trainer(public.candidates[0]), "largest_difference": largest}
     query = CandidateScores(task.scoring, list(public.candidates[rows]), score_range=task.scoring.bounds, fit=task.trainer, **pair)
-    law = private_choice.reserve(task.curator, _choice(task.curator, task.share), name, {**task.terms, "rows": rows})
-    chosen = rows[_make_choice(task, query, law, name)]
+    law = _choice(task.curator, task.share)
+    choice = task.curator.reserve(name, law, slots=1, given={}, terms={**task.terms, "rows": rows})
+    chosen = rows[_make_choice(task, query, choice)]
     return _found(task, public, chosen, chosen=np.arange(len(public.candidates)) == chosen)
 
 
-def _make_choice(task: Task, query: CandidateScores, law: ChoiceMechanism, name: str) -> int:
+def _make_choice(task: Task, query: CandidateScores, choice: Reservation) -> int:
     """Index of the chosen candidate: chosen now, or read from the ledger."""
-    fresh = task.curator.ledger.used()[name] == 0
+    fresh = choice.remaining > 0
     if fresh:
         task.trainer.fit_ahead(query.candidates, task.n_jobs)
-    index = int(private_choice.make(task.curator, query, law, name)["value"][0])
+    index = int(choice.release(query)["value"][0])
     if fresh:
         task.report("choice", 1, 1, query.candidates[index])
     return index
@@ -372,10 +374,10 @@ def _found(task: Task, public: Rehearsed, row: int, **columns: Any) -> Found:
 def by_grid(task: Task) -> Found:
     """Strategy "grid": one private choice."""
     candidates, name = public_candidates(task.space, task.evaluations, task.seed), f"{task.name}: choice"
-    law = private_choice.affordable(task.curator, PermuteAndFlipMechanism, task.share)
-    choice = private_choice.reserve(task.curator, law, name, {**task.terms, "candidates": len(candidates)})
+    terms = {**task.terms, "candidates": len(candidates)}
+    choice = task.curator.reserve(name, PermuteAndFlipMechanism, slots=1, budget=task.share, given={}, terms=terms)
     query = CandidateScores(task.scoring, list(candidates), score_range=task.scoring.bounds, fit=task.trainer)
-    index = _make_choice(task, query, choice, name)
+    index = _make_choice(task, query, choice)
     return Found(candidates[index], candidates, _results(task, candidates, chosen=np.arange(len(candidates)) == index))
 
 

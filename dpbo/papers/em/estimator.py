@@ -1,4 +1,4 @@
-"""The base class of the private estimators, with scikit-learn's interface, and the schedule of releases that each of them runs.
+"""The base class of the private estimators, with scikit-learn's interface: each runs a fixed number of releases with equal noise.
 
     DPGaussianMixture(3, budget=Budget(1.0, 1e-5), radius=10.0).fit(X)              # makes its own curator, in memory
     DPGaussianMixture(3, budget=0.5, radius=10.0, dimension=4).fit(curator)         # spends half of a curator's budget
@@ -16,6 +16,7 @@ and `score` of private rows are exact, and not for release. Earlier steps of a p
 import dataclasses
 import hashlib
 import json
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -31,17 +32,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpbo.accounting.calibration import describe_budget
 from dpbo.accounting.filters import Accounting
-from dpbo.algorithms.private_choice import affordable
 from dpbo.curator.curator import Curator
-from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
+from dpbo.curator.reservation import Reservation
+from dpbo.errors import InputError, LedgerMismatch
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
-from dpbo.progress import progress_bar
 from dpbo.queries.ball import Ball
 from dpbo.queries.point_sums import PointSums
 from dpbo.statement import Statement
@@ -62,96 +61,6 @@ Components = Annotated[int, at_least(1, 10_000)]
 Iterations = Annotated[int, at_least(1, 10**6)]
 RandomState = Annotated[int, at_least(0, 2**32 - 1)] | np.random.RandomState | ModuleType | None
 Center = Annotated[Any, Within("finite numbers, d of them, or None", _are_numbers)]
-
-
-class EMSchedule:
-    """A fixed number of releases with equal noise, reserved together under one name, each read from the ledger where it was made before.
-
-    Between two releases an iterative algorithm uses public numbers only. So a run that is resumed under its name asks the same questions
-    again, gets the values that were paid for, and goes on with the first that was not.
-
-    Args:
-        curator: owner of the records.
-        name: name of the reservation in the ledger.
-        slots: how many releases there will be.
-        terms: public settings of the algorithm; a run resumes under the same ones only.
-        budget: a Budget, or a share in (0, 1] of the curator's.
-        mechanism: NoNoise(allow_not_private=True) instead of a budget.
-        noise: kind of noise that the budget pays for.
-
-    Raises:
-        InputError: a budget out of range, or an accounting that cannot pay for this noise. BudgetExceeded: the budget is not left.
-        LedgerMismatch: other terms, or a release was charged but its value was not stored because the process was killed.
-    """
-
-    def __init__(
-        self,
-        curator: Curator,
-        name: str,
-        slots: int,
-        terms: Mapping[str, Any],
-        *,
-        budget: BudgetOrShare,
-        mechanism: NoNoise | None = None,
-        noise: type[AdditiveMechanism] = GaussianMechanism,
-    ) -> None:
-        def plain(value: Any) -> Any:
-            if isinstance(value, (np.generic, np.ndarray, torch.Tensor)):
-                return value.tolist()
-            raise TypeError(f"{type(value).__name__} is no setting")
-
-        self.curator, self.name, self.slots = curator, name, slots
-        if mechanism is not None:
-            planned: AdditiveMechanism | NoNoise = mechanism
-        elif budget is not None:
-            planned = affordable(curator, noise, budget, slots)
-        else:
-            remedy = "No privacy is mechanism=NoNoise(allow_not_private=True)."
-            raise InputError("budget", None, "a Budget, or a share in (0, 1] of the curator's", remedy)
-        spent = describe_budget(budget) if mechanism is None and budget is not None else str(mechanism)
-        stated = {"budget": spent, "records": curator.units, "role": "training", **terms}
-        curator.bind(name, {}, begun=name in curator.ledger.used())
-        event = curator.reserve(name, planned.event(), slots=slots, terms=json.loads(json.dumps(stated, default=plain)))
-        self.mechanism = planned if isinstance(planned, NoNoise) else noise(event.noise_multiplier)
-        curator.deliver()
-        self._known = curator.ledger.values(name)
-        charged = curator.ledger.used()[name]
-        if charged != len(self._known):
-            remedy = (f"{charged} releases were charged but only {len(self._known)} values were stored (the process was killed). "
-                      "Start again under another name; the charge stays.")  # fmt: skip
-            raise LedgerMismatch("values", len(self._known), charged, remedy)
-        self._turn = 0
-        self._bar = progress_bar(name, slots, done=charged, rank=curator.rank)
-
-    def release(self, query: PointSums, stage: str, rows: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-        """The next release: from the ledger if it was made before, else charged and made now.
-
-        Args:
-            stage: what the release is for, as the ledger shows it.
-            rows: K, the number of components whose statistics the answer holds.
-
-        Returns:
-            The noisy answer and the standard deviation of the noise of each of its numbers, `K x F` each, float64.
-        """
-        if self._turn >= self.slots:
-            raise BudgetExceeded(1, 0, self.slots, "slots", f"the release for {self.name!r}", self.curator.ledger.account())
-        question = hashlib.sha256("\n".join(_public_text(query)).encode()).hexdigest()[:16]
-        if self._turn < len(self._known):
-            known = self._known[self._turn]
-            details = known["details"]
-            if (details.get("stage"), details.get("question")) != (stage, question):
-                raise LedgerMismatch("question", details.get("stage"), stage, "Resume with the settings and the version it began with.")
-            value = torch.tensor(known["value"], dtype=torch.float64)
-        else:
-            handle = self.curator.evaluate(query, stage=stage, question=question)
-            (release,) = self.curator.release_all([handle], self.mechanism, name=self.name, plan=self.name, used=self._turn)
-            value = release.value.clone()
-            self._bar.update()
-        self._turn += 1
-        if self._turn == self.slots:
-            self._bar.close()
-        distribution = self.mechanism.distribution(query.scale(self.curator.adjacency), query.quanta(self.curator.units))
-        return value.reshape(rows, -1), torch.tensor(distribution.std, dtype=torch.float64).reshape(rows, -1)
 
 
 def _public_text(value: Any) -> Iterator[str]:
@@ -246,19 +155,47 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]  # s
     def _generator(self) -> np.random.RandomState:
         return check_random_state(self.random_state)
 
-    def _schedule(
+    def _reserve(
         self,
         X: Any,
         curator: Curator,
         slots: int,
         terms: Mapping[str, Any],
         noise: type[AdditiveMechanism] = GaussianMechanism,
-    ) -> EMSchedule:
+    ) -> Reservation:
         """Reserves the releases. On an array they take all of the budget, which is that of the curator."""
         center = None if self.center is None else np.asarray(self.center).tolist()
         shared = {"radius": self.radius, "center": center, "dimension": self.n_features_in_}
+        stated = {"records": curator.units, "role": "training", **shared, **terms}
+        law: AdditiveMechanism | NoNoise | type[AdditiveMechanism] = noise
         budget = self.budget if isinstance(X, Curator) else 1.0
-        return EMSchedule(curator, self.name, slots, {**shared, **terms}, budget=budget, mechanism=self.mechanism, noise=noise)
+        if self.mechanism is not None:
+            law, budget = self.mechanism, None
+        plain = json.loads(json.dumps(stated, default=operator.methodcaller("tolist")))  # numbers and arrays of numpy
+        reservation = curator.reserve(self.name, law, slots=slots, budget=budget, given={}, terms=plain)
+        reservation.show_progress()
+        return reservation
+
+    def _release(self, reservation: Reservation, query: PointSums, stage: str, rows: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next release: from the ledger if it was made before, else charged and made now.
+
+        Args:
+            stage: what the release is for, as the ledger shows it.
+            rows: K, the number of components whose statistics the answer holds.
+
+        Returns:
+            The noisy answer and the standard deviation of the noise of each of its numbers, `K x F` each, float64.
+
+        Raises:
+            LedgerMismatch: an earlier session released another question here.
+        """
+        asked = {"stage": stage, "question": hashlib.sha256("\n".join(_public_text(query)).encode()).hexdigest()[:16]}
+        row = reservation.release(query, **asked)
+        if row["details"] != asked:
+            remedy = "Resume with the settings and the version it began with."
+            raise LedgerMismatch("question", row["details"].get("stage"), stage, remedy)
+        value = torch.tensor(row["value"], dtype=torch.float64)
+        return value.reshape(rows, -1), reservation.std_of(query).reshape(rows, -1)
 
     def _points(self, X: Any) -> torch.Tensor:
         """The caller's own rows, for predictions; these must be finite."""

@@ -73,17 +73,17 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
             raise InputError("divisor", None, "the public number of records", "Their number is private, and `center` is given.")
         SecondMoment(d, ball=ball, vectors=self.vectors).sensitivity(curator.adjacency)  # refused, if at all, before anything is reserved
         terms = {"divisor": self.divisor, "random_state": seed}
-        schedule = self._schedule(X, curator, 1 if self.center is not None else 2, terms)
+        reservation = self._reserve(X, curator, 1 if self.center is not None else 2, terms)
         if self.center is not None:
             count = float(public or 1.0)
         else:
             origin = torch.zeros(1, d, dtype=torch.float64)
-            (value,), (std,) = schedule.release(ClusterSums(d, ball=ball, centers=origin, vectors=self.vectors), "mean")
+            (value,), (std,) = self._release(reservation, ClusterSums(d, ball=ball, centers=origin, vectors=self.vectors), "mean")
             count = float(public) if public is not None else max(float(value[0]), 1.0 + 3.0 * float(std[0]))
             mean = value[1:] / count
             mean = mean / max(1.0, float(mean.norm()))
             ball = Ball(ball.radius, center=ball.outward(mean.unsqueeze(0))[0])
-        value, std = schedule.release(SecondMoment(d, ball=ball, vectors=self.vectors), "second moment")
+        value, std = self._release(reservation, SecondMoment(d, ball=ball, vectors=self.vectors), "second moment")
         A, noise = matrix_of(value / count, d)[0], std / count
         rank, start = min(d - 1, 2 * self.n_components + 5), self._generator().standard_normal(d)
         basis, values, rest = low_rank_plus_diagonal(A, float(noise.min()), float(noise.max()), rank, start)

@@ -64,11 +64,11 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
         blank = torch.zeros(K, d, dtype=torch.float64)  # what the query refuses is refused before anything is reserved
         ClusterSums(d, ball=ball, centers=blank, vectors=self.vectors).sensitivity(curator.adjacency)
         terms = {"n_clusters": K, "random_state": seed}
-        schedule = self._schedule(X, curator, self.max_iter, terms, self._noise)
+        reservation = self._reserve(X, curator, self.max_iter, terms, self._noise)
         centers = spread_centers(K, d, self._norm, np.random.RandomState(seed))
         for _ in range(self.max_iter):
             query = ClusterSums(d, ball=ball, centers=centers, vectors=self.vectors, keep=True)
-            value, std = schedule.release(query, "k-means", K)
+            value, std = self._release(reservation, query, "k-means", K)
             means = value[:, 1:] / torch.maximum(value[:, 0], std[:, 0].clamp(min=1.0)).unsqueeze(1)
             centers = means.clamp(-1.0, 1.0) if ball.norm == "linf" else means / means.norm(dim=1, keepdim=True).clamp(min=1.0)
         self.cluster_centers_ = ball.outward(centers).numpy()

@@ -24,8 +24,9 @@ import torch
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError
-from dpbo.papers.em.estimator import Components, EMSchedule, Floats, Iterations, PrivateEstimator
+from dpbo.papers.em.estimator import Components, Floats, Iterations, PrivateEstimator
 from dpbo.papers.em.gaussians import Averaged, Gaussians, Prior, frame_of, mixture_of
 from dpbo.queries.ball import Ball
 from dpbo.queries.mixture_moments import MixtureMoments
@@ -101,21 +102,21 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
             query.sensitivity(curator.adjacency)
         terms = {"random_state": seed, **{name: getattr(self, name) for name in _TERMS}}
         slots = self.frame_iter + (self.init_iter if K > 1 else 0) + self.max_iter
-        schedule = self._schedule(X, curator, slots, terms)
-        ball, covariance = self._frame(schedule, ball, d)
-        mixture = self._start(schedule, ball, covariance, d, np.random.RandomState(seed))
+        reservation = self._reserve(X, curator, slots, terms)
+        ball, covariance = self._frame(reservation, ball, d)
+        mixture = self._start(reservation, ball, covariance, d, np.random.RandomState(seed))
         floor = self.reg_covar if self.reg_covar is not None else 0.05 / self._reach(d) ** 2 if self.frame_iter else 1e-3
         averaged = Averaged(self.max_iter if self.settle is None else self.settle, curator.units)
         prior = Prior() if self.method == "map" else None
         for _ in range(self.max_iter):
             query = MixtureMoments(d, ball=ball, natural=mixture.natural(), covariance=kind, weights=weights, vectors=self.vectors)
-            answer, std = averaged.add(*schedule.release(query, "em", K))
+            answer, std = averaged.add(*self._release(reservation, query, "em", K))
             mixture = mixture_of(answer, std, d, kind, floor, prior)
         self._mixture, self._ball_ = mixture, ball
         outside = mixture.outward(ball)
         self.weights_, self.means_, self.covariances_ = (part.numpy() for part in (outside.weights, outside.means, outside.covariances))
         self.weights_ = self.weights_ / self.weights_.sum()
-        self.noise_multiplier_ = getattr(schedule.mechanism, "noise_multiplier", 0.0)
+        self.noise_multiplier_ = getattr(reservation.mechanism, "noise_multiplier", 0.0)
         self.statement_, self.n_iter_ = curator.statement(), self.max_iter
         return self
 
@@ -174,14 +175,14 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         q, m, c = ((block / largest) ** 0.25 for block in blocks)
         return q, m, c
 
-    def _frame(self, schedule: EMSchedule, ball: Ball, d: int) -> tuple[Ball, torch.Tensor]:
+    def _frame(self, reservation: Reservation, ball: Ball, d: int) -> tuple[Ball, torch.Tensor]:
         """The ball around all records in which they are white, and their covariance in x's units; a guess where nothing is released."""
-        kind, units, identity = self.covariance_type, schedule.curator.units, torch.eye(d, dtype=torch.float64)
+        kind, units, identity = self.covariance_type, reservation.curator.units, torch.eye(d, dtype=torch.float64)
         inner = identity / (d + 2)  # of the uniform law on the unit ball
         for _ in range(self.frame_iter):
             natural = torch.zeros(1, width_of(kind, d), dtype=torch.float64)
             query = MixtureMoments(d, ball=ball, natural=natural, covariance=kind, vectors=self.vectors)
-            value, std = schedule.release(query, "frame")
+            value, std = self._release(reservation, query, "frame")
             count = float(units) if units is not None else max(float(value[0, 0]), 1.0 + 3.0 * float(std[0, 0]))
             mean, whitening = frame_of(value, std, count, d, kind)
             before = identity if ball.matrix is None else ball.matrix
@@ -191,18 +192,18 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         back = identity if ball.matrix is None else torch.linalg.inv(ball.matrix)
         return ball, ball.radius**2 * back @ inner @ back.T
 
-    def _start(self, schedule: EMSchedule, ball: Ball, covariance: torch.Tensor, d: int, generator: np.random.RandomState) -> Gaussians:
+    def _start(self, reservation: Reservation, ball: Ball, covariance: torch.Tensor, d: int, generator: np.random.RandomState) -> Gaussians:
         """K-means in x's own metric around the frame, then one spherical Gaussian a centre, in the ball's coordinates."""
         K = self.n_components
         root = torch.linalg.cholesky(covariance)
         center = torch.zeros(d, dtype=torch.float64) if ball.center is None else ball.center
         cloud = torch.from_numpy(generator.standard_normal((K, d))) @ root.T
         centers = _SEPARATION * cloud
-        weights, units = torch.full((K,), 1.0 / K, dtype=torch.float64), schedule.curator.units
+        weights, units = torch.full((K,), 1.0 / K, dtype=torch.float64), reservation.curator.units
         near = Ball(0.75 * self._reach(d) * float(torch.linalg.eigvalsh(covariance)[-1]) ** 0.5, center=center)
         for _ in range(self.init_iter if K > 1 else 0):
             query = ClusterSums(d, ball=near, centers=centers / near.radius, vectors=self.vectors)
-            value, std = schedule.release(query, "k-means", K)
+            value, std = self._release(reservation, query, "k-means", K)
             if units is not None:
                 value[:, 0] += (units - value[:, 0].sum()) / K
             counts = torch.maximum(value[:, 0], (3.0 * std[:, 0]).clamp(min=1.0))

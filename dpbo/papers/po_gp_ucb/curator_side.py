@@ -142,10 +142,10 @@ def release_rows(
     """
     held = plan_terms({**table.public_inputs(), "records": curator.units}, terms or {}, also=("projection", "table"))
     curator.bind(name, {}, begun=name in curator.ledger.used(), ordered=True)
-    event = curator.reserve(name, mechanism.event(), slots=1, terms=held)
+    event = curator.reserve(name, mechanism.event(), slots=1, terms=held).event
     if curator.ledger.used()[name] == 0:
         same = type(mechanism)(event.noise_multiplier)
-        curator.release_all([curator.evaluate(table)], same, name=name, plan=name, used=0)
+        curator.release_all([curator.evaluate(table)], same, name=name, reservation=name, used=0)
     curator.deliver()
     known = curator.ledger.values(name)
     if not known:
@@ -205,8 +205,8 @@ class Outcomes:
         assumptions = dict(query.data_assumptions())
         held = plan_terms({**query.public_inputs(), **({"assumptions": assumptions} if assumptions else {})}, terms or {})
         event = query.release_event(planned.event(), curator.adjacency)
-        curator.bind(name, {"outcome": outcome}, begun=name in curator.ledger.used())
-        reserved = curator.reserve(name, event, slots=repeats, terms=held, parallel=True, limit=limit)
+        given = {"outcome": outcome}
+        reserved = curator.reserve(name, event, slots=repeats, terms=held, given=given, parallel=True, limit=limit).event
         self.mechanism = planned if isinstance(planned, NoNoise) else type(planned)(reserved.noise_multiplier)
         self._known = self._stored()
 
@@ -259,7 +259,7 @@ class Outcomes:
         if (done := sum(slot["part"] == row for slot in charged)) >= self.repeats:
             raise BudgetExceeded(1, self.repeats - done, self.repeats, "slots", f"row {row} of the plan {self.name!r}", account())
         handle = self.curator.evaluate(self._query(row=row), row=row, request=request)
-        (release,) = self.curator.release_all([handle], self.mechanism, name=self.name, plan=self.name)
+        (release,) = self.curator.release_all([handle], self.mechanism, name=self.name, reservation=self.name)
         return Answer(row, float(release.value), float(release.variance))
 
     def _least_noise(self, budget: Budget | float | Fraction) -> AdditiveMechanism:

@@ -111,7 +111,7 @@ def test_a_role_that_dpbo_does_not_know_is_refused_and_shown_where_a_ledger_has_
 
 def asked(curator, *queries, plan="objective"):
     law = GaussianMechanism(curator.ledger.reservation(plan).event.noise_multiplier)
-    return [curator.release_all([curator.evaluate(query)], law, name="other", plan=plan)[0] for query in queries]
+    return [curator.release_all([curator.evaluate(query)], law, name="other", reservation=plan)[0] for query in queries]
 
 
 def test_what_questions_under_a_plan_declared_otherwise_is_listed_once_and_the_first_five_kinds():

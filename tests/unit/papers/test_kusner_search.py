@@ -258,14 +258,14 @@ def test_a_plan_must_say_from_the_start_what_it_rests_on():
     curator.reserve("quiet", mechanism.event(), slots=1, terms={})
     handle = curator.evaluate(question)
     with pytest.raises(InputError, match="gp-prior"):
-        curator.release_all([handle], mechanism, name="quiet", plan="quiet")
+        curator.release_all([handle], mechanism, name="quiet", reservation="quiet")
     assert "conditional-allowed" in curator.statement().assumptions
     terms: dict[str, Any] = {"assumptions": dict(question.data_assumptions())}
     curator.reserve("too sure", mechanism.event(), slots=1, terms=terms)
     with pytest.raises(InputError, match=r"fail with probability 0\.01"):
-        curator.release_all([handle], mechanism, name="too sure", plan="too sure")
+        curator.release_all([handle], mechanism, name="too sure", reservation="too sure")
     curator.reserve("open", mechanism.event(), slots=1, terms={**terms, "failure_probability": question.failure_probability()})
     statement = curator.statement()
     assert statement.lines[0] == "not bounded"
     assert statement.meaning[0].startswith("only under gp-prior")
-    curator.release_all([handle], mechanism, name="open", plan="open")
+    curator.release_all([handle], mechanism, name="open", reservation="open")

@@ -212,7 +212,7 @@ def tabled(n=6, **changed):
 
 def ask(private, *rows):
     handles = [private.evaluate(RowOutcome(outcome, row=row, value_range=(0.0, 1.0))) for row in rows]
-    return private.release_all(handles, LaplaceMechanism.of(1.0), name="y", plan="y")
+    return private.release_all(handles, LaplaceMechanism.of(1.0), name="y", reservation="y")
 
 
 @pytest.mark.attack("A22")
@@ -236,7 +236,7 @@ def test_a_parallel_plan_refuses_questions_about_everybody():
     private = tabled()
     handle = private.evaluate(ClippedMean(lambda _, r: r["y"], score_range=(0.0, 1.0)))
     with pytest.raises(InputError, match="part"):
-        private.release_all([handle], LaplaceMechanism.of(1.0), name="y", plan="y")
+        private.release_all([handle], LaplaceMechanism.of(1.0), name="y", reservation="y")
     assert private.ledger.used() == {"y": 0}
 
 
@@ -245,9 +245,9 @@ def test_an_ordinary_plan_adds_up_over_rows():
     private.reserve("serial", LaplaceMechanism.of(1.0).event(), slots=2, terms={})
     handles = [private.evaluate(RowOutcome(outcome, row=row, value_range=(0.0, 1.0))) for row in (0, 1, 2)]
     for handle in handles[:2]:
-        private.release_all([handle], LaplaceMechanism.of(1.0), name="serial", plan="serial")
+        private.release_all([handle], LaplaceMechanism.of(1.0), name="serial", reservation="serial")
     with pytest.raises(BudgetExceeded):
-        private.release_all(handles[2:], LaplaceMechanism.of(1.0), name="serial", plan="serial")
+        private.release_all(handles[2:], LaplaceMechanism.of(1.0), name="serial", reservation="serial")
 
 
 def test_a_chain_whose_parts_were_changed_does_not_hold():

@@ -1,0 +1,123 @@
+"""From a budget to the least noise that it pays for, and from a mechanism to its noise on the answer of a question."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from dpbo.accounting.calibration import budget_cost, exact_share
+from dpbo.accounting.planned import Planned
+from dpbo.errors import BudgetExceeded, InputError
+from dpbo.events import Event, PoissonGaussianEvent
+from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.mechanisms.choice import ChoiceMechanism
+from dpbo.mechanisms.mechanism import Mechanism
+from dpbo.privacy import Budget
+from dpbo.queries.query import Query
+
+if TYPE_CHECKING:
+    from dpbo.curator.curator import Curator
+
+BudgetOrShare = Budget | float | Fraction
+KindOfNoise = type[AdditiveMechanism | ChoiceMechanism] | tuple[type[AdditiveMechanism], ...]
+Noise = Event | Mechanism | KindOfNoise
+Kind = TypeVar("Kind", bound=AdditiveMechanism | ChoiceMechanism)
+
+
+def share_of_cap(curator: Curator, budget: BudgetOrShare) -> Fraction:
+    """A budget as an exact share of the curator's, to be divided further. Raises InputError for a Budget under `Planned`."""
+    if not isinstance(budget, Budget):
+        return exact_share(budget)
+    if isinstance(curator.accounting, Planned):
+        remedy = "The list of Planned says what each release takes: leave `budget` at 1."
+        raise InputError("budget", str(budget), "1 with accounting=Planned(...)", remedy)
+    cap = curator.ledger.cap
+    cost = budget_cost(budget, curator.accounting, cap)
+    return max(part / whole for part, whole in zip(cost.parts, cap.parts, strict=True) if whole)
+
+
+def require_left(curator: Curator, budget: BudgetOrShare, what: str) -> None:
+    """Raises BudgetExceeded if `budget` is not left. Under `Planned`, which counts slots, nothing is checked."""
+    if isinstance(curator.accounting, Planned):
+        return
+    total, cap = curator.ledger.head().total, curator.ledger.cap
+    wanted = budget_cost(budget, curator.accounting, cap)
+    if not total + wanted <= cap:
+        part = (total + wanted).first_beyond(cap)
+        requested, spent, whole = (float(cost.parts[part]) for cost in (wanted, total, cap))
+        raise BudgetExceeded(requested, whole - spent, whole, curator.accounting.unit, what, curator.ledger.account())
+
+
+def priced(
+    curator: Curator, kinds: Sequence[type[Kind]], budget: BudgetOrShare, slots: int = 1, query: Query | None = None
+) -> Iterator[Kind]:
+    """Of each kind that the accounting can pay for, the mechanism with the least noise that the budget pays for.
+
+    Args:
+        budget: what all slots together may spend: a `Budget`, or a share in (0, 1] of the curator's.
+        query: the question that each slot releases; omitted, one that is charged as the mechanism says.
+
+    Raises:
+        InputError: the accounting can pay for none of these kinds.
+    """
+    accounting = curator.accounting
+    available = budget_cost(budget, accounting, curator.ledger.cap)
+    found = False
+    for kind in kinds:
+        event = kind(1.0).event() if query is None else query.release_event(kind(1.0).event(), curator.adjacency)
+
+        def with_noise(noise_multiplier: float, count: int = 1, event: Event = event) -> Event:
+            return dataclasses.replace(event, noise_multiplier=noise_multiplier, count=count)
+
+        multiplier = accounting.multiplier(with_noise, slots, available)
+        if multiplier is not None:
+            found = True
+            yield kind(multiplier)
+    if not found:
+        remedy = "Take another mechanism, or give the Curator another accounting=, for example GDPFilter()."
+        if isinstance(event, PoissonGaussianEvent):
+            remedy = "Sampled units need Curator(..., accounting=RDPFilter()), or Planned with this event and as many slots."
+        if accounting.events:
+            remedy = "The plan must list this event, with as many slots as there are releases."
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise InputError("mechanism", names, f"one that {accounting.name} can pay for", remedy)
+
+
+def planned(
+    curator: Curator, noise: Mechanism | KindOfNoise, budget: BudgetOrShare | None, slots: int, query: Query | None
+) -> tuple[Mechanism, Event]:
+    """The mechanism of each slot of a reservation, and what a slot costs (`Curator.reserve`).
+
+    Raises:
+        InputError: no budget for a class of mechanisms, an accounting that can pay for none of them, or noise that cannot be drawn.
+    """
+    mechanism: Mechanism
+    if isinstance(noise, Mechanism):
+        mechanism = noise
+    elif budget is not None:
+        mechanism = next(priced(curator, noise if isinstance(noise, tuple) else (noise,), budget, slots, query))
+    else:
+        remedy = "No privacy is the mechanism NoNoise(allow_not_private=True)."
+        raise InputError("budget", None, "a Budget, or a share in (0, 1] of the curator's", remedy)
+    if query is None:
+        return mechanism, mechanism.event()
+    noise_std(curator, mechanism, query)
+    return mechanism, query.release_event(mechanism.event(), curator.adjacency)
+
+
+def noise_std(curator: Curator, mechanism: Mechanism, query: Query) -> torch.Tensor | None:
+    """Standard deviation of a release of the question, `m`, with that of the sampling where units are sampled.
+
+    None for a choice, and where only the answer tells its quanta. Raises InputError where this noise cannot be drawn.
+    """
+    units = curator.units
+    quanta = query.quanta(units)
+    if quanta is None or isinstance(mechanism, ChoiceMechanism):
+        return None
+    distribution: Any = mechanism.distribution(query.scale(curator.adjacency), quanta)
+    variance = (torch.tensor(distribution.std, dtype=torch.float64) * query.affine(units)[1]) ** 2
+    return (variance + torch.as_tensor(query.sampling_variance(units), dtype=torch.float64)).sqrt()

@@ -1,0 +1,129 @@
+"""A reservation: budget that is set aside under a name for releases with equal noise, in this session and later ones.
+
+reservation = curator.reserve("search", GaussianMechanism, slots=40, budget=0.9, query=query, given={"score": score})
+(release,) = reservation.release_all([curator.evaluate(query)])     # the next free slot
+row = reservation.release(query, slot=0)                            # slot 0: what the ledger holds, or now
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dpbo.curator.handle import Handle
+from dpbo.curator.pricing import noise_std
+from dpbo.errors import ReleaseLost
+from dpbo.events import Event
+from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.mechanisms.choice import ChoiceMechanism
+from dpbo.mechanisms.mechanism import Mechanism
+from dpbo.progress import progress_bar
+from dpbo.queries.query import Query
+from dpbo.release import Release
+from dpbo.validation import Index, checked
+
+if TYPE_CHECKING:
+    from dpbo.curator.curator import Curator
+
+
+class Reservation:
+    """What `Curator.reserve` returns.
+
+    Attributes:
+        curator: owner of the records and of the ledger.
+        name: under which the ledger knows it.
+        event: what a slot costs, as the ledger holds it.
+        slots: how many releases there may be; of a parallel reservation, for each part of the records.
+        mechanism: the noise of each release.
+        noise_std: standard deviation of an answer to `query`, `m`; None without `query`, and for a choice.
+        begun: whether an earlier session made it.
+    """
+
+    def __init__(
+        self, curator: Curator, name: str, event: Event, slots: int, mechanism: Mechanism | None, query: Query | None, *, begun: bool
+    ) -> None:
+        self.curator, self.name, self.event, self.slots, self.begun = curator, name, event, slots, begun
+        if isinstance(mechanism, (AdditiveMechanism, ChoiceMechanism)):
+            # The ledger's: recomputed on another machine it may differ in its last digits.
+            mechanism = dataclasses.replace(mechanism, noise_multiplier=event.noise_multiplier)
+        self._mechanism = mechanism
+        self.noise_std = None if mechanism is None or query is None else noise_std(curator, mechanism, query)
+        self._known = list[dict[str, Any]]()
+        self._turn = 0  # of `release`
+        self._bar: Any = None
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The noise of each release."""
+        assert self._mechanism is not None, "events without a mechanism are charged by those who reserve them"
+        return self._mechanism
+
+    @property
+    def used(self) -> int:
+        """Slots that are charged, in this process or another; of a parallel reservation, those of the part that was charged most often."""
+        return self.curator.ledger.used().get(self.name, 0)
+
+    @property
+    def remaining(self) -> int:
+        """Slots that are not charged."""
+        return self.slots - self.used
+
+    @property
+    def values(self) -> list[dict[str, Any]]:
+        """The ledger's row of each value that was released, in the order of release. Only what is new is read."""
+        known = self._known  # once: other threads read, too
+        self._known = [*known, *self.curator.ledger.values(self.name, skip=len(known))]
+        return self._known
+
+    @property
+    def lost(self) -> int:
+        """Slots that are charged, and whose values were never delivered. They are never drawn again."""
+        self.curator.deliver()  # a value may wait here
+        used = self.used
+        return used - len(self.values)
+
+    def std_of(self, query: Query) -> torch.Tensor:
+        """Standard deviation of a release of this question, `m`: one whose noise its public numbers tell."""
+        std = noise_std(self.curator, self.mechanism, query)
+        assert std is not None
+        return std
+
+    def show_progress(self) -> None:
+        """Count releases in a bar, which appears on a terminal only and shows no times."""
+        self._bar = progress_bar(self.name, self.slots, done=self.used, rank=self.curator.rank)
+
+    @checked
+    def release(self, query: Query, **details: Any) -> dict[str, Any]:
+        """The ledger's row of the next slot, which is charged, drawn and stored now unless an earlier session did.
+
+        For runs in which every release builds on the last. The n-th call is for the n-th slot, in every session: a run that is resumed
+        asks the same questions again, and gets the values that were paid for.
+
+        Args:
+            query: what the slot answers. It is evaluated only if the slot is free.
+            details: as in `Curator.evaluate`.
+
+        Raises:
+            ReleaseLost: a slot was charged earlier, but its value was never stored. BudgetExceeded: there are no more slots.
+            LedgerError: another process released meanwhile; nothing was charged.
+        """
+        if self.used <= self._turn:
+            self.release_all([self.curator.evaluate(query, **details)], used=self._turn)
+        if self.lost:
+            what = f"a release of {self.name!r} was charged but never delivered, and it is never drawn twice."
+            raise ReleaseLost(f"{what} Start again under another name; the charge stays.")
+        self._turn += 1
+        return self.values[self._turn - 1]
+
+    @checked
+    def release_all(self, handles: Collection[Handle], *, used: Index | None = None) -> tuple[Release, ...]:
+        """`Curator.release_all` from this reservation, with its noise."""
+        released = self.curator.release_all(handles, self.mechanism, name=self.name, reservation=self.name, used=used)
+        if self._bar is not None and not self._bar.disable:
+            self._bar.update(self.used - self._bar.n)
+            if self._bar.n >= self.slots:
+                self._bar.close()
+        return released
