@@ -32,12 +32,13 @@ from benchmarks.harness import interleaved, named, options, ratio, record, table
 from benchmarks.overhead import curator_of
 from benchmarks.sums import compared
 from dpbo import Adjacency, Budget, Curator, PrivateObjective, Space
-from dpbo._opacus import load_opacus
 from dpbo.accounting import Planned, compose
 from dpbo.accounting import composition as ours
-from dpbo.acquisition import suggest, suggest_gradient_points
+from dpbo.acquisition import suggest
+from dpbo.dpsgd import LedgerAccountant
+from dpbo.dpsgd._opacus import load_opacus
 from dpbo.events import PoissonGaussianEvent
-from dpbo.integrations.opacus import LedgerAccountant
+from dpbo.gibo import suggest_gradient_points
 from dpbo.mechanisms import ExponentialMechanism
 from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.rounding import rounded
@@ -51,7 +52,7 @@ Work = Callable[[], Any]
 PLAN = """
 import time
 from dpbo import Budget
-from dpbo.integrations.opacus import DPSGDConfig, plan_tuning
+from dpbo.dpsgd import DPSGDConfig, plan_tuning
 start = time.perf_counter()
 plan_tuning(Budget(3.0, 1e-5), DPSGDConfig(noise_multiplier=1.0, epochs=10, batches=10, batch_size=240), runs=20, validation=600)
 print(time.perf_counter() - start)

@@ -17,8 +17,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.harness import interleaved, named, options, ratio, record, table
-from dpbo._opacus import load_opacus
-from dpbo.integrations.opacus import DPSGDConfig, Session
+from dpbo.dpsgd import DPSGDConfig, Session
+from dpbo.dpsgd._opacus import load_opacus
 
 HEADER = ("parameters", "records", "ms a step, Opacus", "ms a step, dpbo", "dpbo over Opacus")
 

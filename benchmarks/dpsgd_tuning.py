@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import band, difference, options, picture, record, table, with_bar
-from dpbo.integrations.opacus import plan_tuning
+from dpbo.dpsgd import plan_tuning
 from examples.tuning_dpsgd import BUDGET, RELATION, TERMS, VALIDATION, parts, right, tuned
 
 HINDSIGHT = {"lr": 1.0, "clip": 1.0}  # among the best for this network and noise, as nobody knows beforehand

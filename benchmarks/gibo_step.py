@@ -17,10 +17,8 @@ from gpytorch.kernels import RBFKernel
 from benchmarks.harness import interleaved, options, ratio, record, table
 from benchmarks.overhead import peak_memory
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.acquisition import suggest_gradient_points
-from dpbo.acquisition.gradient_design import GradientTrace
-from dpbo.models import GradientPosterior
-from dpbo.queries import ClippedGradient
+from dpbo.gibo import ClippedGradient, GradientPosterior, suggest_gradient_points
+from dpbo.gibo.gradient_points import GradientTrace
 
 JITTER = 5e-6
 

@@ -8,14 +8,14 @@ from benchmarks.finite_gp import DELTA, LENGTH, NOISE, by_botorch, by_finite_gp,
 from benchmarks.gibo_step import walked
 from benchmarks.gpu_sums import Ceilings, seconds
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.acquisition import SrinivasFinite, suggest_gradient_points
+from dpbo.acquisition import SrinivasFinite
 from dpbo.curator.handle import Handle
+from dpbo.gibo import ClippedGradient, suggest_gradient_points
 from dpbo.mechanisms import PermuteAndFlipMechanism
 from dpbo.models.datasets import squared_exponential
+from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.privacy import Sensitivity
-from dpbo.queries import ClippedGradient
 from dpbo.queries.ball import Ball
-from dpbo.queries.mixture_moments import MixtureMoments
 from dpbo.testing import SeededEntropy
 
 

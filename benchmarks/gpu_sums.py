@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from benchmarks.harness import interleaved
-from dpbo.queries.gpu.gradient import width_of
-from dpbo.queries.gradient import clipped_sum, quantum_of
+from dpbo.gibo.gradient_kernel import width_of
+from dpbo.gibo.gradient_query import clipped_sum, quantum_of
 
 _LANES, _ROUNDS = 1024, 4096  # of the kernel that computes in registers
 CLIP = 1.0

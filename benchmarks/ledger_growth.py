@@ -15,7 +15,7 @@ from dpbo import Adjacency, Budget, Curator, PrivateObjective
 from dpbo.curator.ledger import Ledger
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import LaplaceMechanism
-from dpbo.queries.rows import RowOutcome
+from dpbo.papers.po_gp_ucb.rows import RowOutcome
 
 HEADER = ("call", "remaining", "parallel answer", "history", "statement", "open")
 

@@ -21,10 +21,11 @@ import torch.distributed as dist
 
 from benchmarks.harness import interleaved, options, record, table
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Ranks
+from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.queries import ClippedGradient, ClippedMean
+from dpbo.papers.em.mixture_moments import MixtureMoments
+from dpbo.queries import ClippedMean
 from dpbo.queries.ball import Ball
-from dpbo.queries.mixture_moments import MixtureMoments
 from dpbo.queries.query import Query
 
 D, B, K = 10, 11, 5

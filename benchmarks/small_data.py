@@ -27,11 +27,11 @@ from benchmarks.harness import mean_and_error, named, options, record, rows_of, 
 from dpbo import Budget, DPSearch, Space, demo
 from dpbo.acquisition import suggest
 from dpbo.acquisition.expected_improvement import posterior_mean
-from dpbo.integrations.sklearn.rehearsal import out_of_fold
-from dpbo.integrations.sklearn.scorings import scoring_named
-from dpbo.integrations.sklearn.strategies import public_candidates
-from dpbo.integrations.sklearn.training import Trainer
 from dpbo.isolation import mute_warnings
+from dpbo.search.rehearsal import out_of_fold
+from dpbo.search.scorings import scoring_named
+from dpbo.search.strategies import public_candidates
+from dpbo.search.training import Trainer
 
 TRAIN, TEST, CANDIDATES, EVALUATIONS = 1500, 4000, 16, 16
 CELLS = [(n, epsilon) for n in (100, 300, 1000) for epsilon in (0.4, 1.0)]
@@ -148,7 +148,7 @@ def one_split(name: str, seed: int, smoke: bool) -> list[dict[str, Any]]:
     more = brier(_free_search(model, X[train], y[train], candidates, seed))
     defaults, found = {name: model.get_params()[name] for name in SPACE}, []
     reference = brier(defaults)
-    with unittest.mock.patch("dpbo.integrations.sklearn.strategies.out_of_fold", public_scores):  # a cache, not a stand-in
+    with unittest.mock.patch("dpbo.search.strategies.out_of_fold", public_scores):  # a cache, not a stand-in
         for n, epsilon in [(60, 1.0)] if smoke else [*CELLS, *LARGER]:
             arms = {AUTO: {}, PLAIN: {"strategy": "bo", "n_iter": 4 if smoke else EVALUATIONS}}
             cell = {"task": name, "n": n, "epsilon": epsilon, "seed": seed, MORE: more - reference}

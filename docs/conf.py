@@ -37,9 +37,9 @@ myst_heading_anchors = 3
 
 PACKAGES = (
     "dpbo.curator", "dpbo.queries", "dpbo.mechanisms", "dpbo.accounting", "dpbo.models", "dpbo.acquisition", "dpbo.algorithms",
-    "dpbo.papers.kusner", "dpbo.papers.dpgibo", "dpbo.papers.po_gp_ucb", "dpbo.papers.em", "dpbo.integrations", "dpbo.integrations.opacus",
-    "dpbo.integrations.http", "dpbo.papers.kusner.bounds", "dpbo.papers.dpgibo.bounds", "dpbo.papers.po_gp_ucb.bounds",
-    "dpbo.testing", "dpbo.run_counts", "dpbo.events", "dpbo.errors", "dpbo.plots", "dpbo",
+    "dpbo.papers.kusner", "dpbo.gibo", "dpbo.papers.po_gp_ucb", "dpbo.papers.em", "dpbo.integrations", "dpbo.dpsgd",
+    "dpbo.papers.po_gp_ucb.http", "dpbo.papers.kusner.bounds", "dpbo.gibo.bounds", "dpbo.papers.po_gp_ucb.bounds",
+    "dpbo.testing", "dpbo.run_counts", "dpbo.events", "dpbo.errors", "dpbo.reporting.plots", "dpbo",
 )  # fmt: skip
 # Where the site has what a link in a file at the repository's root leads to.
 _PAGES = {"](docs/": "](", "](notebooks/": "](tutorials/", "](CHANGELOG.md": "](changes.md", "](CONTRIBUTING.md": "](contributing.md",

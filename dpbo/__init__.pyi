@@ -1,13 +1,16 @@
 from . import accounting as accounting
 from . import acquisition as acquisition
 from . import algorithms as algorithms
+from . import dpsgd as dpsgd
+from . import gibo as gibo
 from . import integrations as integrations
 from . import mechanisms as mechanisms
 from . import models as models
 from . import papers as papers
 from . import queries as queries
+from . import reporting as reporting
+from . import search as search
 from . import testing as testing
-from .algorithms import DPGIBO as DPGIBO
 from .curator.curator import Curator as Curator
 from .curator.distributed import Ranks as Ranks
 from .curator.records import Source as Source
@@ -16,8 +19,7 @@ from .errors import InputError as InputError
 from .errors import LedgerMismatch as LedgerMismatch
 from .errors import PrivacyError as PrivacyError
 from .errors import UsageError as UsageError
-from .integrations.sklearn import DPSearch as DPSearch
-from .integrations.sklearn import rehearse as rehearse
+from .gibo import DPGIBO as DPGIBO
 from .mechanisms import NoNoise as NoNoise
 from .objective import PrivateObjective as PrivateObjective
 from .planning import Plan as Plan
@@ -27,7 +29,9 @@ from .privacy import Budget as Budget
 from .privacy import PrivacyUnit as PrivacyUnit
 from .privacy import RowChange as RowChange
 from .release import Release as Release
-from .report_page import report as report
+from .reporting import report as report
+from .search import DPSearch as DPSearch
+from .search import rehearse as rehearse
 from .space import Space as Space
 from .statement import Statement as Statement
 

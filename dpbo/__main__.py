@@ -21,7 +21,7 @@ from dpbo.errors import (
     PrivacyError,
     UsageError,
 )
-from dpbo.integrations.http.commands import curate_options, model_options
+from dpbo.papers.po_gp_ucb.http.commands import curate_options, model_options
 from dpbo.validation import printable
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _plan(options: argparse.Namespace) -> None:
             print(f"\nRecommended strategy for {options.dimension} hyper-parameters, and its detectable difference of mean scores:\n")
             print(plans_table(options.units, options.epsilons, plans))
     if options.plot:
-        from dpbo.plots import plot_plan
+        from dpbo.reporting.plots import plot_plan
         from dpbo.validation import named_file
 
         budget = Budget(options.epsilons[0], options.at_delta)
@@ -273,7 +273,7 @@ def _holds_numbers(x: Any) -> bool:
 
 def _report(options: argparse.Namespace) -> None:
     from dpbo.curator.ledger import Ledger
-    from dpbo.report_page import report
+    from dpbo.reporting.page import report
     from dpbo.validation import named_file
 
     ledger = Ledger.open(options.ledger)

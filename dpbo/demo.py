@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scipy.stats import loguniform
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from dpbo.integrations.sklearn import DPSearch
 from dpbo.privacy import Budget
+from dpbo.search import DPSearch
 from dpbo.validation import at_least, named_file, require
 
 TRAIN, PROTECTED = 1500, 1000
@@ -132,7 +132,7 @@ def run(options: argparse.Namespace) -> None:
         with named_file("json", options.json, "a file that can be written"):
             pathlib.Path(options.json).write_text(json.dumps(content, indent=2) + "\n")
     if options.plot:
-        from dpbo.plots import plot_accuracies
+        from dpbo.reporting.plots import plot_accuracies
 
         picture = plot_accuracies(accuracies, title=f"Graduates, tuned at {statement.stated()}")
         with named_file("plot", options.plot, "a picture file that can be written"):

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import Planned, calibrate
+from dpbo.dpsgd import DPSGDConfig, PrivateEngine
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
-from dpbo.integrations.opacus import DPSGDConfig, PrivateEngine
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 

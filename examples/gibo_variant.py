@@ -12,9 +12,8 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Statement
 from dpbo.accounting import calibrate
-from dpbo.acquisition import suggest_gradient_points
+from dpbo.gibo import GradientGP, GradientPosterior, suggest_gradient_points
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.models import GradientGP, GradientPosterior
 
 D, BUDGET, BOX = 6, Budget(epsilon=2.0, delta=1e-6), torch.tensor([[0.0] * 6, [1.0] * 6], dtype=torch.float64)
 generator = torch.Generator().manual_seed(0)

@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import dpbo
-from dpbo.integrations.opacus import DPSGDConfig, Session, plan_tuning, tune
-from dpbo.integrations.opacus.tuning import TunedModel
+from dpbo.dpsgd import DPSGDConfig, Session, plan_tuning, tune
+from dpbo.dpsgd.tuning import TunedModel
 
 RELATION, VALIDATION = dpbo.Adjacency.ADD_OR_REMOVE_ONE, 350  # a public number, about that of the records
 BUDGET = dpbo.Budget(epsilon=6.0, delta=1e-5)

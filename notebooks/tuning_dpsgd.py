@@ -17,8 +17,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from dpbo.accounting import compose
+from dpbo.dpsgd import plan_tuning
 from dpbo.events import RolesEvent, SelectionEvent
-from dpbo.integrations.opacus import plan_tuning
 from dpbo.privacy import Adjacency
 from dpbo.run_counts import FixedRuns, TruncatedNegativeBinomial
 from examples.tuning_dpsgd import BUDGET, DEFAULTS, TERMS, parts, right, tuned

@@ -22,10 +22,9 @@ import dpbo
 from dpbo.accounting import PureFilter
 from dpbo.models import noisy_inputs
 from dpbo.models.datasets import squared_exponential
-from dpbo.papers.po_gp_ucb import Modeler, Outcomes, po_gp_ucb_transform, read_release, release_rows, row_noises
+from dpbo.papers.po_gp_ucb import Modeler, Outcomes, RowTable, po_gp_ucb_transform, read_release, release_rows, row_noises
 from dpbo.papers.po_gp_ucb.curator_side import write_release
 from dpbo.papers.po_gp_ucb.transform import recover_rows
-from dpbo.queries import RowTable
 
 SMALL = bool(os.environ.get("DPBO_SMALL"))
 PATIENTS, STEPS, LONGER, RUNS = (600, 25, 80, 2) if SMALL else (2000, 40, 400, 6)

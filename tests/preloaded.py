@@ -7,8 +7,8 @@ from tests.slow.ledger import test_killed
 from tests.slow.ranks import jobs
 
 for name in (
-    "optuna", "psycopg", "uvicorn", "benchmarks.asynchronous", "benchmarks.machines", "dpbo.integrations.http.cli",
-    "dpbo.integrations.http.server", "examples.parallel_torch", "tests.integration.searches", "tests.slow.ledger.test_processes",
+    "optuna", "psycopg", "uvicorn", "benchmarks.asynchronous", "benchmarks.machines", "dpbo.papers.po_gp_ucb.http.cli",
+    "dpbo.papers.po_gp_ucb.http.server", "examples.parallel_torch", "tests.integration.searches", "tests.slow.ledger.test_processes",
 ):  # fmt: skip
     with contextlib.suppress(Exception):  # the tests themselves say what fails
         importlib.import_module(name)

@@ -21,8 +21,8 @@ import dpbo
 from dpbo.curator.storage import Storage
 from dpbo.errors import LedgerUnavailable, MissingLibrary
 from dpbo.extras import EXTRAS, needs
-from dpbo.integrations.tables import read_columns
-from dpbo.plots import plot_noise
+from dpbo.papers.po_gp_ucb.http.tables import read_columns
+from dpbo.reporting.plots import plot_noise
 
 
 def main(version: str, extra: str = "") -> None:

@@ -16,8 +16,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import dpbo
-from dpbo import plots
 from dpbo.acquisition import suggest
+from dpbo.reporting import plots
 
 FOLDER = pathlib.Path("docs/pictures")
 SPACE = dpbo.Space(C=scipy.stats.loguniform(1e-2, 1e3), gamma=scipy.stats.loguniform(1e-5, 1.0), kernel=["rbf", "sigmoid"])

@@ -37,9 +37,9 @@ from dpbo.accounting import PureFilter, ZCDPFilter
 from dpbo.accounting.filters import Accounting
 from dpbo.mechanisms import NoNoise
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
+from dpbo.papers.em.mixture_moments import MixtureMoments
+from dpbo.papers.em.moment_features import width_of
 from dpbo.queries.ball import Ball
-from dpbo.queries.mixture_moments import MixtureMoments
-from dpbo.queries.moment_features import width_of
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Figures = dict[str, Any]

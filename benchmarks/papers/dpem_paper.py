@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 
 from dpbo.accounting.gdp import mu_within
 from dpbo.papers.em.gaussians import Gaussians
-from dpbo.queries.moment_features import features
+from dpbo.papers.em.moment_features import features
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 COVARIANCE = {"paper": 1.0, "sound": 4.0}

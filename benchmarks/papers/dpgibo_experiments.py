@@ -22,11 +22,11 @@ from benchmarks.papers import dpgibo_problems as problems
 from benchmarks.papers import peers
 from benchmarks.papers.dpgibo_problems import Problem
 from dpbo import DPGIBO
-from dpbo.algorithms import GIBOSettings, choose_start
-from dpbo.algorithms.gibo import GIBOResult
-from dpbo.algorithms.gibo_design import GIBODesign
+from dpbo.gibo import GIBOSettings, choose_start
+from dpbo.gibo.algorithm import GIBOResult
+from dpbo.gibo.design import GIBODesign
+from dpbo.gibo.gradient_posterior import GradientPosterior
 from dpbo.mechanisms import NoNoise
-from dpbo.models.gradient_posterior import GradientPosterior
 from dpbo.objective import NoiseWarning
 
 INF = math.inf

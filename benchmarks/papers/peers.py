@@ -25,9 +25,9 @@ from torch import Tensor
 
 from benchmarks.papers.dpgibo_problems import Problem, huber_gradient
 from dpbo.curator.curator import Curator
+from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.objective import NoiseWarning, PrivateObjective
-from dpbo.queries import ClippedGradient
 
 Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 Search = Callable[["Told", int, int], Tensor]

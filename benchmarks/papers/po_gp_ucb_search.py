@@ -21,8 +21,7 @@ from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.models import FiniteGP, noisy_inputs
 from dpbo.models.noisy_inputs import unprojected
-from dpbo.papers.po_gp_ucb import po_gp_ucb_transform, release_rows
-from dpbo.queries import RowTable
+from dpbo.papers.po_gp_ucb import RowTable, po_gp_ucb_transform, release_rows
 
 DELTA = 0.025  # delta' of Algorithm 2: half of the paper's delta_ucb
 SOUND = ("l2-Laplace", "Gaussian", "projection + Gaussian")

@@ -1,4 +1,4 @@
-"""dpbo beside other programs: over HTTP, in scikit-learn's words, under Optuna and Ax."""
+"""dpbo under Optuna and Ax."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Gaussian processes and their gradients: public, for released and public numbers only."""
+"""Gaussian processes: public, for released and public numbers only."""
 
 import lazy_loader
 

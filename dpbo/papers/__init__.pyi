@@ -1,4 +1,3 @@
-from . import dpgibo as dpgibo
 from . import em as em
 from . import kusner as kusner
 from . import po_gp_ucb as po_gp_ucb

@@ -1,13 +1,11 @@
 from .cells import CellMeans as CellMeans
 from .clipped import ClippedMean as ClippedMean
 from .clipped import ClippedSum as ClippedSum
-from .gradient import ClippedGradient as ClippedGradient
 from .query import Failure as Failure
 from .query import IntegerSum as IntegerSum
 from .query import Query as Query
 from .query import Sensitivity as Sensitivity
 from .query import View as View
-from .rows import RowTable as RowTable
 from .sampled import PoissonSampled as PoissonSampled
 from .unit_sum import UnitSum as UnitSum
 from .utilities import CandidateScores as CandidateScores

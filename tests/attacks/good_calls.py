@@ -23,10 +23,9 @@ from sklearn.tree import DecisionTreeClassifier
 
 import dpbo
 import dpbo.integrations.ax  # first: it loads Ax without the warnings of Ax's own imports
-from dpbo import accounting, acquisition, events, integrations, mechanisms, models, queries, run_counts, testing
-from dpbo.algorithms import NoisedScore
+from dpbo import accounting, acquisition, dpsgd, events, gibo, mechanisms, models, papers, queries, run_counts, testing
 from dpbo.curator.birth import Birth
-from dpbo.integrations import opacus
+from dpbo.dpsgd import NoisedScore
 from dpbo.integrations.optuna import TrialObjective
 from dpbo.models import datasets
 from dpbo.papers import em, po_gp_ucb
@@ -89,8 +88,8 @@ def outcomes():
 
 def remote():
     """The real client over the real server, in one process."""
-    client = integrations.http.RemoteCurator("http://curator", TOKEN)
-    server = integrations.http.application(outcomes(), token=TOKEN, every=0.001)
+    client = papers.po_gp_ucb.http.RemoteCurator("http://curator", TOKEN)
+    server = papers.po_gp_ucb.http.application(outcomes(), token=TOKEN, every=0.001)
     client._client = TestClient(server, headers={"Authorization": f"Bearer {TOKEN}"})
     return client
 
@@ -148,12 +147,12 @@ GAUSSIAN, EVENT, PURE_EVENT = mechanisms.GaussianMechanism(20.0), events.Gaussia
 LAW, POOL, TABLE = (
     run_counts.TruncatedNegativeBinomial.of_mean(5.0),
     concurrent.futures.ThreadPoolExecutor(1),
-    queries.RowTable((0.0, 0.0), 2.0),
+    papers.po_gp_ucb.RowTable((0.0, 0.0), 2.0),
 )
 BIRTH = Birth(dataset="x", unit="u", grouped=False, adjacency=dpbo.Adjacency.REPLACE_ONE, budget=BUDGET, accounting=accounting.GDPFilter())
-GP = models.GradientGP(grid(), grid().sum(1, keepdim=True), torch.full((8, 1), 1e-2, dtype=DOUBLE))
+GP = gibo.GradientGP(grid(), grid().sum(1, keepdim=True), torch.full((8, 1), 1e-2, dtype=DOUBLE))
 NOISED = NoisedScore(score, (0.0, 1.0), mechanisms.GaussianMechanism(60.0))
-SGD = opacus.DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=2, batch_size=20)
+SGD = dpsgd.DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=2, batch_size=20)
 ARRAY, ROWS = np.array([*SCALED, *SCALED[:20]]).reshape(30, 2), np.random.default_rng(0).normal(size=(120, 4))
 UNIT, EM = dpbo.PrivacyUnit("x"), of(budget=BUDGET, radius=2.0, center=(0.0, 0.0), max_iter=2, random_state=0)
 
@@ -169,7 +168,7 @@ VALUES |= of(score=score, loss=lambda x, rows: ((rows - x) ** 2).sum(1).clamp(0,
 VALUES |= of(candidates=grid(), ball=Ball(2.0), centers=grid(3), query=query(), question=query(), schedule=SCHEDULE, seed=0)
 VALUES |= of(natural=torch.zeros(2, 6, dtype=DOUBLE), weights=torch.ones(2, 6, dtype=DOUBLE), kernel=KERNEL, model=GP, log=True, name="x")
 VALUES |= of(train_X=grid(), train_Y=grid().sum(1, keepdim=True), differences=datasets.chain(3), data_sets=torch.zeros(3, 4), executor=POOL)
-VALUES |= of(posterior=models.GradientPosterior(KERNEL, 1e-2).conditioned_on(grid(4)), acquisition=LogExpectedImprovement(GP, 1.0))
+VALUES |= of(posterior=gibo.GradientPosterior(KERNEL, 1e-2).conditioned_on(grid(4)), acquisition=LogExpectedImprovement(GP, 1.0))
 VALUES |= of(log_density=lambda X: -(X**2).sum(-1), spread=(0.5, 2.0), gain=lambda x, rows: 0.1, fit=lambda _: X, train=lambda _: X)
 VALUES |= of(grid=(0.5, 1.0), shape=1.0, weight=torch.ones(1, 2, dtype=DOUBLE), mean=torch.zeros(2, dtype=DOUBLE), neighbour=records())
 VALUES |= of(facts={"a": 1}, details={"a": 1}, terms=SGD, config=SGD, birth=BIRTH, url=None, token=TOKEN, request="first")
@@ -191,23 +190,23 @@ _GROUPED: dict[str, Any] = {
     "rehearse": of(estimator=DecisionTreeClassifier(), X=ROWS[:60], y=ROWS[:60, 0] > 0, groups=None, n_iter=2),
     "report": lambda: of(source=objective(), title="x"),
     "DPSearch.fit": of(y_train=ROWS[:60, 0] > 0, X_val=ROWS[60:], y_val=ROWS[60:, 0] > 0),
-    "integrations.opacus.LedgerAccountant": lambda: of(curator=curator(), noise_multiplier=40.0, steps=3, name="sgd"),
+    "dpsgd.LedgerAccountant": lambda: of(curator=curator(), noise_multiplier=40.0, steps=3, name="sgd"),
     "run_counts.run_count_from_json": of(body=LAW.to_json()),
     "events.event_from_json": of(body=events.SelectionEvent(base=(EVENT,), run_count=LAW).to_json()),
     "queries.QuantileUtilities": of(score=lambda _, rows: rows[:, 0], candidates=(0.0, 0.5, 1.0)),
     "models.datasets.DataSetKernel": of(theta=2.0),
     "models.datasets.over_data_sets": of(data_sets=datasets.DataSetKernel(datasets.chain(3), 2.0), candidates=KERNEL),
     "acquisition.ucb.suggest_ucb": lambda: of(model=models.FiniteGP(grid(), KERNEL, 1e-2)),
-    "algorithms.choose_clip": of(candidates=(0.1, 1.0), budget=0.5),
-    "algorithms.choose_start": of(budget=0.5),
-    "algorithms.private_selection algorithms.selection.selection_event": lambda: of(curator=curator("rdp"), score=NOISED),
+    "gibo.choose_clip": of(candidates=(0.1, 1.0), budget=0.5),
+    "gibo.choose_start": of(budget=0.5),
+    "dpsgd.private_selection dpsgd.selection.selection_event": lambda: of(curator=curator("rdp"), score=NOISED),
     "papers.kusner.RegularisedBest": of(records=40),
     "papers.em.DPFactorAnalysis papers.em.DPGaussianMixture papers.em.DPKMeans papers.em.DPLloyd": EM,
     "papers.po_gp_ucb.Outcomes": lambda: of(curator=curator("candidate"), budget=0.5),
     "papers.po_gp_ucb.po_gp_ucb_transform NoNoise": of(allow_not_private=True),
-    "integrations.http.RemoteCurator": of(url="http://127.0.0.1:1"),
-    "integrations.http.search": lambda: of(curator=remote()),
-    "integrations.opacus.Session": of(records=torch.utils.data.TensorDataset(torch.rand(40, 2))),
+    "papers.po_gp_ucb.http.RemoteCurator": of(url="http://127.0.0.1:1"),
+    "papers.po_gp_ucb.http.search": lambda: of(curator=remote()),
+    "dpsgd.Session": of(records=torch.utils.data.TensorDataset(torch.rand(40, 2))),
     "testing.mechanism_contract.assert_not_law": of(cdf=scipy.stats.norm().cdf),
     "testing.audit testing.auditing.reachable": of(runs=400, level=1e-6),
     "testing.replay": of(run=lambda owner, _: owner.release(query(), GAUSSIAN).value, unit=UNIT, adjacency=REPLACE, budget=BUDGET),
@@ -219,22 +218,23 @@ OWNERS: dict[str, Any] = {
     "Curator": curator,
     "PrivateObjective": objective,
     "Space": lambda: SPACE,
-    "integrations.http.RemoteCurator": remote,
+    "papers.po_gp_ucb.http.RemoteCurator": remote,
 }
 OWNERS |= {"papers.po_gp_ucb.Outcomes": outcomes, "papers.po_gp_ucb.Modeler": MADE["modeler"]}
 OWNERS |= {name: lambda name=name: getattr(dpbo, name)(**good_call(name)[1]) for name in ("DPGIBO", "DPSearch")}
 METHODS = (
     "Curator.evaluate Curator.submit Curator.release Curator.release_all Curator.reserve Curator.statement PrivateObjective.__call__ "
     "PrivateObjective.release DPGIBO.load_state_dict DPSearch.fit Space.encode Space.decode papers.po_gp_ucb.Outcomes.value "
-    "papers.po_gp_ucb.Modeler.tell integrations.http.RemoteCurator.value models.datasets.DataSetKernel models.datasets.chain "
+    "papers.po_gp_ucb.Modeler.tell papers.po_gp_ucb.http.RemoteCurator.value models.datasets.DataSetKernel models.datasets.chain "
     "models.datasets.hamming models.datasets.matern52 models.datasets.over_data_sets models.finite.information_gain_bound "
     "models.kernels.kernel_derivatives models.noisy_inputs.SameRow models.noisy_inputs.l2_laplace_variance "
     "models.noisy_inputs.unprojected acquisition.expected_improvement.Proposer acquisition.ucb.SrinivasCompact acquisition.ucb.kusner_beta "
     "acquisition.ucb.suggest_ucb acquisition.prior_guidance.Prior acquisition.trust_region.TrustRegion "
-    "acquisition.trust_region.region_after acquisition.gradient_design.fewest_gradient_points "
-    "algorithms.selection.selection_event algorithms.hidden_runs.DensityRatioProposals "
-    "queries.ball.Ball queries.mixture_moments.MixtureMoments queries.point_sums.ClusterSums queries.point_sums.SecondMoment "
-    "queries.rows.RowOutcome testing.auditing.reachable testing.mechanism_contract.assert_not_law accounting.calibration.convert_adjacency "
+    "acquisition.trust_region.region_after gibo.gradient_points.fewest_gradient_points "
+    "dpsgd.selection.selection_event dpsgd.hidden_runs.DensityRatioProposals "
+    "queries.ball.Ball papers.em.mixture_moments.MixtureMoments papers.em.point_sums.ClusterSums papers.em.point_sums.SecondMoment "
+    "papers.po_gp_ucb.rows.RowOutcome testing.auditing.reachable testing.mechanism_contract.assert_not_law "
+    "accounting.calibration.convert_adjacency "
     "models.datasets.squared_exponential acquisition.expected_improvement.posterior_mean "
     "testing.mechanism_contract.assert_law papers.po_gp_ucb.transform.recover_rows "
     "accounting.run_count_tuning.scale_base papers.po_gp_ucb.curator_side.write_release "
@@ -242,6 +242,6 @@ METHODS = (
     "papers.po_gp_ucb.transform.outside_column_space papers.po_gp_ucb.transform.identify_table"
 )
 NOT_CALLED = (  # needs several processes, has no end or takes seconds, and is tried elsewhere; then results, which dpbo makes
-    "Ranks integrations.http.serve integrations.opacus.plan_tuning integrations.opacus.tune Plan Release Statement"
+    "Ranks papers.po_gp_ucb.http.serve dpsgd.plan_tuning dpsgd.tune Plan Release Statement"
 )
 NAMES = sorted((exported() - {*NOT_CALLED.split()}) | {*METHODS.split()})

@@ -15,9 +15,9 @@ import torch
 
 from dpbo import PrivacyUnit, Space
 from dpbo.accounting import compose
-from dpbo.algorithms import hidden_runs
-from dpbo.algorithms.hidden_runs import best_of
 from dpbo.curator.records import PrivateView
+from dpbo.dpsgd import hidden_runs
+from dpbo.dpsgd.hidden_runs import best_of
 from dpbo.events import LaplaceEvent, PoissonGaussianEvent, SelectionEvent
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.privacy import Sensitivity

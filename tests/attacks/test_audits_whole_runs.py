@@ -17,11 +17,12 @@ import torch
 from torch.utils.data import TensorDataset
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
-from dpbo.integrations.opacus import DPSGDConfig, Session, plan_tuning, tune
+from dpbo.dpsgd import DPSGDConfig, Session, plan_tuning, tune
+from dpbo.gibo import gradient_query as gradient
 from dpbo.mechanisms import NoNoise
 from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.papers.em import DPGaussianMixture
-from dpbo.queries import ball, gradient
+from dpbo.queries import ball
 from dpbo.queries.clipped import ClippedScores
 from dpbo.testing import SeededEntropy
 from tests.attacks.family import audited

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from dpbo.__main__ import main
-from dpbo.integrations.http import application
+from dpbo.papers.po_gp_ucb.http import application
 from tests.attacks.good_calls import TOKEN, outcomes, records
 from tests.attacks.watched import shown
 

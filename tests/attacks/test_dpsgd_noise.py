@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpbo._opacus import load_opacus
-from dpbo.integrations.opacus import DPSGDConfig, Session
+from dpbo.dpsgd import DPSGDConfig, Session
+from dpbo.dpsgd._opacus import load_opacus
 
 pytestmark = [pytest.mark.attack("A25"), pytest.mark.filterwarnings("ignore::UserWarning")]
 RECORDS = 40

@@ -28,11 +28,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
 from dpbo.accounting import Planned, RDPFilter
-from dpbo.algorithms import hidden_runs, private_selection
+from dpbo.dpsgd import DPSGDConfig, Session, hidden_runs, plan_tuning, private_selection, tune
 from dpbo.errors import InputError, LedgerError
 from dpbo.events import GaussianEvent, SelectionEvent
 from dpbo.fingerprint import fingerprint
-from dpbo.integrations.opacus import DPSGDConfig, Session, plan_tuning, tune
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.run_counts import FixedRuns

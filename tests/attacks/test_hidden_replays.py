@@ -14,10 +14,9 @@ from torch.utils.data import TensorDataset
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
 from dpbo.accounting import Planned
-from dpbo.algorithms import NoisedScore, private_selection
-from dpbo.algorithms.hidden_runs import DensityRatioProposals
+from dpbo.dpsgd import NoisedScore, plan_tuning, private_selection, tune, tuning
+from dpbo.dpsgd.hidden_runs import DensityRatioProposals
 from dpbo.events import SelectionEvent
-from dpbo.integrations.opacus import plan_tuning, tune, tuning
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.run_counts import ThresholdStop, TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy

@@ -13,9 +13,9 @@ import torch
 from dpbo import DPGIBO, Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective
 from dpbo.curator.chain import Record
 from dpbo.curator.ledger import Ledger
+from dpbo.dpsgd.accountant import LedgerAccountant
 from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch
 from dpbo.events import GaussianEvent
-from dpbo.integrations.opacus.accountant import LedgerAccountant
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.testing.ledger_contract import BIRTH

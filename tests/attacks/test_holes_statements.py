@@ -15,7 +15,7 @@ import dpbo
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
 from dpbo.__main__ import main
 from dpbo.accounting import Planned, PureFilter
-from dpbo.algorithms import private_selection
+from dpbo.dpsgd import private_selection
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.events import SelectionEvent
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise

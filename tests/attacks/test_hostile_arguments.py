@@ -57,8 +57,8 @@ def near(good: Any) -> list[Any]:
 
 FOREIGN = (  # what another library or the caller's own function judges, by its own errors
     "DPSearch.estimator DPSearch.param_distributions DPSearch.fit.[Xy]_* accounting.calibrate.event acquisition.*.schedule *.random_state "
-    "acquisition.suggest.model *.posterior_mean.model algorithms.GIBOSettings.optimizer algorithms.search_then_choose.fit "
-    "integrations.optuna.NoiseAwareSampler.seed models.GradientGP.* models.noisy_inputs.SameRow.* testing.assert_*law.cdf *.callback "
+    "acquisition.suggest.model *.posterior_mean.model gibo.GIBOSettings.optimizer algorithms.search_then_choose.fit "
+    "integrations.optuna.NoiseAwareSampler.seed gibo.GradientGP.* models.noisy_inputs.SameRow.* testing.assert_*law.cdf *.callback "
     "testing.audit.draw testing.audit.statistic testing.check_per_record.s[cu]* testing.check_per_record.records testing.replay.run"
 )
 SLOW = {
@@ -68,7 +68,7 @@ SLOW = {
     "DPGIBO": 10,
     "PrivateObjective": 8,
     "models.sparse_gp": 20,
-    "integrations.http.search": 15,
+    "papers.po_gp_ucb.http.search": 15,
 }
 SLOW |= {f"algorithms.{name}": 10 for name in ("private_selection", "choose_clip", "search_then_choose")}
 DEEP = ("acquisition.suggest_pareto",)  # BoTorch compiles a kernel at its first use

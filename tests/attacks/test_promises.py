@@ -14,10 +14,11 @@ from scipy.stats import binom
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.errors import BudgetExceeded, InputError
+from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, NoNoise
 from dpbo.papers.em import DPKMeans
 from dpbo.papers.po_gp_ucb.transform import identify_table
-from dpbo.queries import ClippedGradient, ClippedMean, ClippedSum
+from dpbo.queries import ClippedMean, ClippedSum
 from dpbo.testing import replay
 from tests.attacks.test_replays import BOX, GRID, POINTS, distance, near
 from tests.unit.papers.test_kusner_search import make, search

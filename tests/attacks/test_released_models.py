@@ -23,11 +23,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpbo import Budget, Curator, Space
 from dpbo.accounting import Planned, RDPFilter
-from dpbo.algorithms import private_selection
+from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, noise, private_selection, tune
+from dpbo.dpsgd.planning import TuningPlan
 from dpbo.errors import InputError, UsageError
 from dpbo.events import GaussianEvent, RolesEvent, SelectionEvent
-from dpbo.integrations.opacus import DPSGDConfig, PrivateEngine, Session, noise, tune
-from dpbo.integrations.opacus.planning import TuningPlan
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Adjacency
 from dpbo.queries import ClippedMean

@@ -16,19 +16,20 @@ import torch
 from dpbo import DPGIBO, Adjacency, Budget, PrivacyUnit, PrivateObjective, Space
 from dpbo.accounting import Planned, PureFilter
 from dpbo.acquisition import GPUCB, SrinivasFinite
-from dpbo.algorithms import AsynchronousBO, GIBOSettings, choose_clip, choose_start, search_then_choose
+from dpbo.algorithms import AsynchronousBO, search_then_choose
 from dpbo.curator import entropy
 from dpbo.curator import records as curator_records
 from dpbo.errors import InputError
 from dpbo.events import PoissonGaussianEvent
-from dpbo.integrations.http import application
+from dpbo.gibo import GIBOSettings, choose_clip, choose_start
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.models import FiniteGP, noisy_inputs
 from dpbo.models.datasets import squared_exponential
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch
-from dpbo.papers.po_gp_ucb import Modeler, Outcomes, release_rows
-from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, QuantileUtilities, RowTable
+from dpbo.papers.po_gp_ucb import Modeler, Outcomes, RowTable, release_rows
+from dpbo.papers.po_gp_ucb.http import application
+from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, QuantileUtilities
 from dpbo.testing import SeededEntropy, replay
 from tests.attacks.public import _HASH, public
 from tests.integration.test_serving import TOKEN, served

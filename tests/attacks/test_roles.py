@@ -14,8 +14,8 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from dpbo import Adjacency, Budget, Curator, Space
 from dpbo.accounting import Planned
 from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, holds_protected, require_other_rows, rows_of
+from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
 from dpbo.errors import InputError, PlanChanged
-from dpbo.integrations.opacus import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from tests.attacks.test_holes_search import TERMS, search, table

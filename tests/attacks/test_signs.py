@@ -12,7 +12,8 @@ import torch
 from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, DPSearch, PrivacyUnit, PrivateObjective
-from dpbo.algorithms import choose_start, search_then_choose
+from dpbo.algorithms import search_then_choose
+from dpbo.gibo import choose_start
 from dpbo.mechanisms import NoNoise
 from tests.attacks.test_replays import BOX, GRID, distance, near
 

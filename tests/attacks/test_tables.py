@@ -20,8 +20,8 @@ from dpbo.curator.public_form import Form
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError, UsageError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import ClippedSum, IntegerSum
-from dpbo.queries.rows import RowOutcome
 
 pytestmark = pytest.mark.attack("A34")
 TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(1.0, 1e-6)}

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from dpbo import Adjacency
-from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, ClippedSum, QuantileUtilities
+from dpbo.gibo import ClippedGradient
+from dpbo.papers.em.mixture_moments import MixtureMoments
+from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
+from dpbo.queries import CandidateScores, CellMeans, ClippedMean, ClippedSum, QuantileUtilities
 from dpbo.queries.ball import Ball
-from dpbo.queries.mixture_moments import MixtureMoments
-from dpbo.queries.point_sums import ClusterSums, SecondMoment
 from dpbo.testing.query_contract import moved
 from tests.contracts.bases import exact_sum
 

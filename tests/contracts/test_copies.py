@@ -12,18 +12,19 @@ from gpytorch.kernels import Kernel, RBFKernel
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.accounting import PureFilter
-from dpbo.algorithms import NoisedScore
 from dpbo.curator.records import PrivateView
+from dpbo.dpsgd import NoisedScore
+from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.papers.em.mixture_moments import MixtureMoments
+from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest
 from dpbo.papers.kusner.search import KusnerBest, KusnerValue
-from dpbo.papers.po_gp_ucb import Outcomes
-from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, ClippedSum, PoissonSampled, QuantileUtilities, RowTable
+from dpbo.papers.po_gp_ucb import Outcomes, RowTable
+from dpbo.papers.po_gp_ucb.rows import RowOutcome
+from dpbo.queries import CandidateScores, CellMeans, ClippedMean, ClippedSum, PoissonSampled, QuantileUtilities
 from dpbo.queries.ball import Ball
-from dpbo.queries.mixture_moments import MixtureMoments
-from dpbo.queries.point_sums import ClusterSums, SecondMoment
 from dpbo.queries.query import IntegerSum, copy_mutable
-from dpbo.queries.rows import RowOutcome
 
 DOUBLE = torch.float64
 RECORDS = torch.linspace(0.1, 0.9, 24, dtype=DOUBLE).reshape(12, 2)

@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from dpbo import Adjacency, RowChange
-from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, ClippedSum, PoissonSampled, QuantileUtilities, RowTable
+from dpbo.gibo import ClippedGradient
+from dpbo.papers.em.mixture_moments import MixtureMoments
+from dpbo.papers.em.moment_features import COVARIANCES, distance_squared, isometry, width_of
+from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
+from dpbo.papers.po_gp_ucb import RowTable
+from dpbo.papers.po_gp_ucb.rows import RowOutcome
+from dpbo.queries import CandidateScores, CellMeans, ClippedMean, ClippedSum, PoissonSampled, QuantileUtilities
 from dpbo.queries.ball import Ball
-from dpbo.queries.mixture_moments import MixtureMoments
-from dpbo.queries.moment_features import COVARIANCES, distance_squared, isometry, width_of
-from dpbo.queries.point_sums import ClusterSums, SecondMoment
-from dpbo.queries.rows import RowOutcome
 from tests.contracts.bases import exact_sum
 
 REPLACE, ADD, BOUNDED = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE, Adjacency.BOUNDED_ROW_CHANGE

@@ -14,12 +14,12 @@ import scipy.stats
 import torch
 
 from dpbo import PrivateObjective, Space
-from dpbo.acquisition import GPUCB, GradientInformation, SrinivasFinite
+from dpbo.acquisition import GPUCB, SrinivasFinite
 from dpbo.acquisition.ucb import SrinivasCompact
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivateFailure
+from dpbo.gibo import GradientGP, GradientInformation, GradientPosterior
 from dpbo.integrations.ax import ClientObjective, gp_ucb, gradient_information, noisy_improvement
 from dpbo.mechanisms import NoNoise
-from dpbo.models import GradientGP, GradientPosterior
 from dpbo.testing import replay
 from tests.integration.searches import CANARY, RECORDS, SPACE, TERMS, curator, failing_score, objective, released, score
 from tests.integration.test_wording import SPECS

@@ -13,12 +13,12 @@ from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo._opacus import load_opacus
 from dpbo.accounting import Planned
+from dpbo.dpsgd import DPSGDConfig, LedgerAccountant, PrivateEngine, Session, noise
+from dpbo.dpsgd._opacus import load_opacus
+from dpbo.dpsgd.noise import NoisedOptimizer, PoissonSamples
+from dpbo.dpsgd.rebuilding import PublicCopy
 from dpbo.errors import InputError, UsageError
-from dpbo.integrations.opacus import DPSGDConfig, LedgerAccountant, PrivateEngine, Session, noise
-from dpbo.integrations.opacus.noise import NoisedOptimizer, PoissonSamples
-from dpbo.integrations.opacus.rebuilding import PublicCopy
 from dpbo.testing.mechanism_contract import assert_law
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dpbo._opacus import load_opacus
+from dpbo.dpsgd import DPSGDConfig, Session
+from dpbo.dpsgd._opacus import load_opacus
 from dpbo.errors import InputError
-from dpbo.integrations.opacus import DPSGDConfig, Session
 
 pytestmark = [pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"), pytest.mark.attack("A21")]
 TERMS = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=3, batch_size=30)

@@ -19,9 +19,9 @@ from torch.utils.data import TensorDataset
 from dpbo import Budget, Space
 from dpbo.accounting import compose
 from dpbo.curator import Ledger
+from dpbo.dpsgd import DPSGDConfig, Session, plan_tuning, tune, tuning
 from dpbo.errors import InputError, LedgerMismatch, ReleaseLost, ScoreError, UsageError
 from dpbo.events import RolesEvent, SelectionEvent
-from dpbo.integrations.opacus import DPSGDConfig, Session, plan_tuning, tune, tuning
 from dpbo.privacy import Adjacency
 from dpbo.run_counts import FixedRuns
 from examples.tuning_dpsgd import roles
@@ -335,7 +335,7 @@ class TestTuning:
     def test_the_log_tells_of_a_run_that_was_killed(self, four, where, killed, told, caplog):
         with pytest.raises(KeyboardInterrupt):
             tuned(four["search"], fit=lambda *given: (interrupted if len(FITS) == killed else fit)(*given), **where)
-        with caplog.at_level("INFO", "dpbo.integrations"):
+        with caplog.at_level("INFO", "dpbo.dpsgd"):
             tuned(four["search"], **where)
         left = 4 - killed - 1
         assert [record.getMessage() for record in caplog.records] == [

@@ -8,9 +8,9 @@ import torch
 from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.integrations.sklearn.scorings import scoring_named
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import CellMeans
+from dpbo.search.scorings import scoring_named
 from tests.integration.test_search import TRAIN, VALIDATION
 
 RISING = np.exp(np.linspace(-3.0, 0.0, 16)) / np.exp(np.linspace(-3.0, 0.0, 16)).sum()

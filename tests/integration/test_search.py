@@ -30,11 +30,11 @@ from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable
 from dpbo.events import GaussianEvent
 from dpbo.fingerprint import describe_estimator, describe_scoring, describe_space
-from dpbo.integrations.sklearn.scorings import scoring_named
-from dpbo.integrations.sklearn.strategies import public_candidates
-from dpbo.integrations.sklearn.training import split_once
 from dpbo.isolation import mute_warnings
 from dpbo.mechanisms import NoNoise
+from dpbo.search.scorings import scoring_named
+from dpbo.search.strategies import public_candidates
+from dpbo.search.training import split_once
 from dpbo.space import Space
 from dpbo.testing import SeededEntropy, replay
 

@@ -17,9 +17,9 @@ from sklearn.tree import DecisionTreeClassifier
 from dpbo import Budget, Curator, DPSearch, progress
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
-from dpbo.integrations.sklearn import SearchRelease
-from dpbo.integrations.sklearn.results import results_table
-from dpbo.integrations.sklearn.scorings import scoring_named
+from dpbo.search import SearchRelease
+from dpbo.search.results import results_table
+from dpbo.search.scorings import scoring_named
 from dpbo.testing import SeededEntropy
 from tests.integration.test_search import TERMS, TRAIN, VALIDATION, make
 

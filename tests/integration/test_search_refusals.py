@@ -15,9 +15,9 @@ from sklearn.utils.estimator_checks import check_estimator
 from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit
 from dpbo.curator import Ledger
 from dpbo.errors import BudgetExceeded, InputError, UsageError
-from dpbo.integrations.sklearn import strategies
-from dpbo.integrations.sklearn.training import require_disjoint_tables
 from dpbo.mechanisms import NoNoise
+from dpbo.search import strategies
+from dpbo.search.training import require_disjoint_tables
 from tests.integration.test_search import BUDGET, LOGISTIC, MIXED, SMOOTH, TERMS, TRAIN, TREE, VALIDATION, X, Y, make
 
 FRAME_COLUMNS = list("abcdefgh")

@@ -18,9 +18,9 @@ import dpbo
 from dpbo import Budget, Curator, DPSearch, PrivacyUnit
 from dpbo.accounting import GDPFilter
 from dpbo.errors import InputError, LedgerMismatch
-from dpbo.integrations.sklearn import rehearsal
-from dpbo.integrations.sklearn.scorings import scoring_named
 from dpbo.objective import NoiseWarning
+from dpbo.search import rehearsal
+from dpbo.search.scorings import scoring_named
 from dpbo.testing import SeededEntropy, replay
 
 RANDOM = np.random.default_rng(0)

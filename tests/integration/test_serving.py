@@ -20,11 +20,11 @@ import uvicorn
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
 from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure, RemoteRefusal
-from dpbo.integrations.http import RemoteCurator, application, search
-from dpbo.integrations.http.server import serve
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.models.datasets import squared_exponential
 from dpbo.papers.po_gp_ucb import Modeler, Outcomes
+from dpbo.papers.po_gp_ucb.http import RemoteCurator, application, search
+from dpbo.papers.po_gp_ucb.http.server import serve
 from tests.integration.processes import free_port, started
 
 TOKEN = "a token of enough letters"

@@ -15,10 +15,10 @@ import torch
 from dpbo.__main__ import main
 from dpbo.curator import Ledger
 from dpbo.errors import InputError, RemoteRefusal
-from dpbo.integrations.http import RemoteCurator
-from dpbo.integrations.http.client import Journal
-from dpbo.integrations.tables import read_columns
 from dpbo.papers.po_gp_ucb import read_release
+from dpbo.papers.po_gp_ucb.http import RemoteCurator
+from dpbo.papers.po_gp_ucb.http.client import Journal
+from dpbo.papers.po_gp_ucb.http.tables import read_columns
 from tests.integration.processes import free_port, started
 
 BETWEEN = 6

@@ -20,9 +20,9 @@ from dpbo import Budget, Curator
 from dpbo.__main__ import EXIT_STATUS, main
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
-from dpbo.integrations.http import client
-from dpbo.integrations.http.server import serve
 from dpbo.papers.po_gp_ucb import Outcomes
+from dpbo.papers.po_gp_ucb.http import client
+from dpbo.papers.po_gp_ucb.http.server import serve
 
 
 def printed(*arguments):

@@ -142,4 +142,4 @@ def test_a_users_script_is_type_checked_strictly_against_the_stubs(tmp_path):
     done = subprocess.run([sys.executable, "-m", "mypy", "--strict", script], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     assert '"dpbo.privacy.Budget"' in done.stdout
-    assert "dpbo.algorithms.gibo.GIBOResult" in done.stdout
+    assert "dpbo.gibo.algorithm.GIBOResult" in done.stdout

@@ -18,11 +18,11 @@ from sklearn.svm import SVC
 import dpbo
 from dpbo.__main__ import main
 from dpbo.accounting import PureFilter
-from dpbo.algorithms.selection import NoisedScore, private_selection
+from dpbo.dpsgd.selection import NoisedScore, private_selection
 from dpbo.errors import InputError, LedgerUnavailable
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.queries import CandidateScores, ClippedMean
-from dpbo.report_charts import ticks, with_noise
+from dpbo.reporting.charts import ticks, with_noise
 from dpbo.run_counts import FixedRuns
 from dpbo.statement import format_down
 

@@ -17,46 +17,11 @@ from dpbo.testing import ChoiceContract, MechanismContract, QueryContract
 from dpbo.testing.mechanism_contract import VectorContract
 from dpbo.testing.query_contract import RowContract
 from tests.contracts.test_copies import CASES
+from tests.layers import CORE, PAGE, PROGRAMS, WINGS, page
 
 ROOT = pathlib.Path(dpbo.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-LAYERS = [  # a folder or file may import from its own line and the lines above it
-    {
-        "_version",
-        "errors",
-        "extras",
-        "validation",
-        "_mpmath",
-        "run_counts",
-        "events",
-        "_opacus",
-        "isolation",
-        "fingerprint",
-        "process_state",
-        "reached",
-        "hidden_run",
-        "notebook",
-        "progress",
-        "trained",
-    },
-    {"privacy", "statement"},
-    {"accounting", "queries", "mechanisms", "release"},
-    {"space"},
-    {"models", "acquisition"},
-    {"curator"},
-    {"objective", "algorithms"},
-    {"papers"},
-    {"planning"},
-    {"integrations", "testing"},
-    {"released_values"},
-    {"report_charts", "report_words", "plots", "report_page"},
-    {"demo"},
-    {"__main__"},
-]
-
-
-def _layer(part):
-    return next(i for i, names in enumerate(LAYERS) if part in names)
+LAYERS = [set(names.split()) for names, _ in CORE]
 
 
 def _part(path):
@@ -73,12 +38,31 @@ def _imports(path):
             yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("dpbo."))
 
 
-def test_imports_go_one_way():
+def test_the_core_imports_no_wing_and_nothing_below_it():
+    core = set().union(*LAYERS)
     for path in FILES:
-        for part in [] if path.name == "__init__.py" else _imports(path):
-            assert _layer(part) <= _layer(_part(path)), f"{path.relative_to(ROOT)} must not import dpbo.{part}"
+        if _part(path) not in core or path.name == "__init__.py":
+            continue
+        layer = next(number for number, names in enumerate(LAYERS) if _part(path) in names)
+        allowed = set().union(*LAYERS[: layer + 1])
+        assert set(_imports(path)) <= allowed, path.relative_to(ROOT)
         if _part(path) in ("models", "acquisition", "queries", "mechanisms", "accounting"):
             assert "curator" not in set(_imports(path)), path
+
+
+def test_a_wing_imports_the_core_and_the_wings_it_names():
+    core = set().union(*LAYERS)
+    for path in FILES:
+        if _part(path) in WINGS:
+            others = set(WINGS[_part(path)][0].split())
+            assert set(_imports(path)) <= core | others | {_part(path)}, path.relative_to(ROOT)
+
+
+def test_every_module_has_its_place_and_the_page_says_so():
+    placed = [*LAYERS, set(WINGS), set(PROGRAMS.split()), {"__init__", "data"}]
+    assert {_part(path) for path in FILES} <= set().union(*placed)
+    assert sum(map(len, placed)) == len(set().union(*placed))
+    assert page(PAGE.read_text()) == PAGE.read_text(), "python -m tests.layers writes the table anew"
 
 
 @functools.cache

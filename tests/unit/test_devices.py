@@ -13,31 +13,32 @@ from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
 from dpbo.accounting import PureFilter
-from dpbo.acquisition import (
-    GPUCB,
-    GradientInformation,
-    SrinivasFinite,
-    prior_guided,
-    suggest,
-    suggest_gradient_points,
-    suggest_in_trust_region,
-    suggest_pareto,
-)  # fmt: skip
+from dpbo.acquisition import GPUCB, SrinivasFinite, prior_guided, suggest, suggest_in_trust_region, suggest_pareto
 from dpbo.acquisition.expected_improvement import Proposer, best_point, pareto_front, posterior_mean
-from dpbo.acquisition.gradient_design import fewest_gradient_points
 from dpbo.acquisition.lbfgs import DeviceSearch
-from dpbo.algorithms import AsynchronousBO, GIBOSettings, choose_clip, choose_start, search_then_choose
+from dpbo.algorithms import AsynchronousBO, search_then_choose
 from dpbo.errors import InputError
+from dpbo.gibo import (  # fmt: skip
+    ClippedGradient,
+    GIBOSettings,
+    GradientGP,
+    GradientInformation,
+    GradientPosterior,
+    choose_clip,
+    choose_start,
+    suggest_gradient_points,
+)
+from dpbo.gibo.gradient_points import fewest_gradient_points
 from dpbo.mechanisms import ExponentialMechanism, NoNoise, PermuteAndFlipMechanism
-from dpbo.models import FiniteGP, GradientGP, GradientPosterior, default_gp, noisy_inputs, sparse_gp
+from dpbo.models import FiniteGP, default_gp, noisy_inputs, sparse_gp
 from dpbo.models.builders import unfitted_gp
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, embedding
+from dpbo.papers.em.mixture_moments import MixtureMoments
+from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
 from dpbo.papers.kusner import KusnerSearch
-from dpbo.papers.po_gp_ucb import Modeler
-from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, PoissonSampled, QuantileUtilities, RowTable
+from dpbo.papers.po_gp_ucb import Modeler, RowTable
+from dpbo.queries import CandidateScores, CellMeans, ClippedMean, PoissonSampled, QuantileUtilities
 from dpbo.queries.ball import Ball
-from dpbo.queries.mixture_moments import MixtureMoments
-from dpbo.queries.point_sums import ClusterSums, SecondMoment
 from dpbo.testing import SeededEntropy
 from tests.shadow import MixedDevices, Shadow
 

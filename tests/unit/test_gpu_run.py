@@ -55,4 +55,4 @@ def test_a_program_that_does_not_end_is_killed_and_its_output_kept(tmp_path):
 
 
 def test_the_files_it_collects_are_all_with_tests_for_gpus():
-    assert {"tests/unit/test_devices.py", "tests/unit/queries/test_gpu.py", "tests/slow/ranks/test_failures.py"} <= {*gpu.marked_files()}
+    assert {"tests/unit/test_devices.py", "tests/unit/gpu/test_gpu.py", "tests/slow/ranks/test_failures.py"} <= {*gpu.marked_files()}

@@ -11,8 +11,8 @@ import pytest
 from dpbo.curator.storage import Storage
 from dpbo.errors import InputError, MissingLibrary
 from dpbo.extras import EXTRAS
-from dpbo.integrations.tables import read_columns
-from dpbo.plots import plot_noise
+from dpbo.papers.po_gp_ucb.http.tables import read_columns
+from dpbo.reporting.plots import plot_noise
 
 CODE = """
 import importlib, logging, os, sys, warnings
@@ -44,7 +44,7 @@ loaded('botorch.optim.optimize', 'sklearn.model_selection', 'sklearn.tree')
 loaded('ax', 'dp_accounting', 'matplotlib', 'opacus', 'optuna', 'torch._dynamo', 'triton')
 root = logging.getLogger()
 before = (list(root.handlers), root.level)
-names = ("accounting", "acquisition", "algorithms", "curator", "mechanisms", "models", "queries", "testing")
+names = ("accounting", "acquisition", "algorithms", "curator", "dpsgd", "gibo", "mechanisms", "models", "queries", "search", "testing")
 for package in (dpbo, *(importlib.import_module("dpbo." + name) for name in names)):
     for name in dir(package):
         getattr(package, name)
@@ -55,7 +55,7 @@ import numpy as np, torch
 curator = dpbo.Curator(np.zeros((999, 1)), unit="row", adjacency="replace-one", budget=dpbo.Budget(epsilon=3.0, delta=1e-6))
 curator.evaluate(dpbo.queries.ClippedMean(lambda _, rows: torch.from_numpy(rows)[:, 0], score_range=(0.0, 1.0)))  # read-only records
 warnings.simplefilter("ignore")
-from dpbo._opacus import load_opacus
+from dpbo.dpsgd._opacus import load_opacus
 assert load_opacus().PrivacyEngine and load_opacus("opacus.accountants").RDPAccountant
 print(before == (list(root.handlers), root.level), len(root.handlers))
 """
@@ -73,7 +73,7 @@ def test_what_is_not_needed_is_not_loaded_every_lazy_name_resolves_and_logging_i
 NEEDED = {  # what each extra's libraries are imported for
     "ax": "dpbo.integrations.ax",
     "gpu": "dpbo.queries.gpu.kernels",
-    "http": "dpbo.integrations.http.{}",
+    "http": "dpbo.papers.po_gp_ucb.http.{}",
     "optuna": "dpbo.integrations.optuna",
     "testing": "dpbo.testing.{}",
 }

@@ -10,7 +10,7 @@ import torch
 import dpbo
 from dpbo import Budget, Curator, PrivateObjective
 from dpbo.__main__ import main
-from dpbo.algorithms import DPGIBO
+from dpbo.gibo import DPGIBO
 
 BUDGET = Budget(1.0, 1e-6)
 

@@ -10,7 +10,7 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, progress
 from dpbo.__main__ import main
-from dpbo.integrations.opacus import DPSGDConfig, plan_tuning
+from dpbo.dpsgd import DPSGDConfig, plan_tuning
 from dpbo.papers.em import DPKMeans
 
 TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}

@@ -14,9 +14,9 @@ from dpbo.accounting.gdp import true_positive_rate
 from dpbo.curator.chain import Record
 from dpbo.curator.ledger import Ledger, insert
 from dpbo.curator.reporting import compose_statement
+from dpbo.dpsgd import LedgerAccountant
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
-from dpbo.integrations.opacus import LedgerAccountant
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import DeltaWarning
 from dpbo.queries import ClippedMean

@@ -17,16 +17,16 @@ from sklearn.model_selection import GridSearchCV
 
 import dpbo
 from dpbo.accounting import compose
-from dpbo.algorithms import DPGIBO, GIBOSettings
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
-from dpbo.integrations.http import RemoteCurator
+from dpbo.gibo import DPGIBO, GIBOSettings
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.models.datasets import squared_exponential
 from dpbo.objective import NoiseWarning
 from dpbo.papers.em import DPKMeans
 from dpbo.papers.po_gp_ucb import Modeler
+from dpbo.papers.po_gp_ucb.http import RemoteCurator
 from dpbo.queries import ClippedMean
 from dpbo.validation import Count, Positive, Within, checked
 

@@ -26,11 +26,11 @@ from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTRUCTOR_REGIST
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from torch import Tensor
 
-from dpbo.acquisition.gradient_information import GradientInformation
 from dpbo.acquisition.ucb import GPUCB, Schedule, SrinivasCompact, SrinivasFinite
 from dpbo.errors import InputError
-from dpbo.models.gradient_gp import GradientGP
-from dpbo.models.gradient_posterior import GradientPosterior
+from dpbo.gibo.gradient_gp import GradientGP
+from dpbo.gibo.gradient_information import GradientInformation
+from dpbo.gibo.gradient_posterior import GradientPosterior
 from dpbo.space import Space
 from dpbo.validation import Seed, at_least, checked
 

@@ -40,9 +40,9 @@ from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
+from dpbo.papers.em.point_sums import PointSums
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.queries.ball import Ball
-from dpbo.queries.point_sums import PointSums
 from dpbo.statement import Statement
 from dpbo.validation import Count, Name, Positive, Within, at_least, require, require_settings
 

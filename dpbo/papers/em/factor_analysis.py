@@ -28,8 +28,8 @@ from sklearn.utils.validation import check_is_fitted
 from dpbo.errors import InputError
 from dpbo.papers.em.estimator import Components, Floats, Iterations, PrivateEstimator
 from dpbo.papers.em.gaussians import matrix_of
+from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
 from dpbo.queries.ball import Ball
-from dpbo.queries.point_sums import ClusterSums, SecondMoment
 from dpbo.validation import Name, Within, checked
 
 _LEAST = 1e-6  # of Psi, in squared radii

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from dpbo.papers.em.moment_features import isometry
 from dpbo.queries.ball import Ball
-from dpbo.queries.moment_features import isometry
 
 
 @dataclass(frozen=True, eq=False)

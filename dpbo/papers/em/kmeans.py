@@ -21,7 +21,7 @@ from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.papers.em.estimator import Components, Floats, Iterations, PrivateEstimator
-from dpbo.queries.point_sums import ClusterSums
+from dpbo.papers.em.point_sums import ClusterSums
 from dpbo.validation import Name
 
 _CLOUD = 4000

@@ -28,10 +28,10 @@ from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError
 from dpbo.papers.em.estimator import Components, Floats, Iterations, PrivateEstimator
 from dpbo.papers.em.gaussians import Averaged, Gaussians, Prior, frame_of, mixture_of
+from dpbo.papers.em.mixture_moments import MixtureMoments
+from dpbo.papers.em.moment_features import COVARIANCES, width_of
+from dpbo.papers.em.point_sums import ClusterSums
 from dpbo.queries.ball import Ball
-from dpbo.queries.mixture_moments import MixtureMoments
-from dpbo.queries.moment_features import COVARIANCES, width_of
-from dpbo.queries.point_sums import ClusterSums
 from dpbo.validation import Index, Name, Within, at_least, between, require
 
 _MARGIN = 2.0  # standard deviations beyond sqrt(d)

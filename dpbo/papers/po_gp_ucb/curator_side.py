@@ -36,9 +36,9 @@ from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.no_noise import NoNoise
+from dpbo.papers.po_gp_ucb.rows import RowOutcome, RowTable
 from dpbo.privacy import Budget
 from dpbo.queries.query import copy_mutable
-from dpbo.queries.rows import RowOutcome, RowTable
 from dpbo.statement import Statement
 from dpbo.validation import Count, Name, checked, named_file, require_json
 

@@ -23,17 +23,17 @@ import torch.distributed as dist
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Ranks, Space
 from dpbo.accounting.filters import RDPFilter
-from dpbo.algorithms.gibo import choose_start
-from dpbo.algorithms.gibo_design import GIBOSettings
-from dpbo.algorithms.selection import NoisedScore, private_selection
 from dpbo.curator import streaming
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.record_fingerprints import holds_protected
+from dpbo.dpsgd.selection import NoisedScore, private_selection
 from dpbo.errors import PrivacyError
+from dpbo.gibo.algorithm import choose_start
+from dpbo.gibo.design import GIBOSettings
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
+from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import ClippedMean, QuantileUtilities
-from dpbo.queries.rows import RowOutcome
 from dpbo.run_counts import TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
 

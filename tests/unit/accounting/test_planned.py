@@ -13,9 +13,10 @@ from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjecti
 from dpbo.accounting import Planned, calibrate, compose
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.planned import accounting_named
-from dpbo.algorithms import choose_start, search_then_choose
+from dpbo.algorithms import search_then_choose
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, UsageError
 from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, NotPrivateEvent, PermuteAndFlipEvent, PoissonGaussianEvent
+from dpbo.gibo import choose_start
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import ClippedMean, QuantileUtilities
 

@@ -10,8 +10,8 @@ import torch
 from dpbo import PrivateObjective
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter, compose
 from dpbo.accounting.calibration import convert_adjacency
-from dpbo.algorithms.selection import NoisedScore, selection_event
 from dpbo.curator.curator import Curator
+from dpbo.dpsgd.selection import NoisedScore, selection_event
 from dpbo.errors import InputError
 from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, RolesEvent, event_from_json
 from dpbo.mechanisms import GaussianMechanism

@@ -12,9 +12,9 @@ from dpbo.mechanisms import L2LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.papers.po_gp_ucb import release_rows
 from dpbo.testing import SeededEntropy
 from tests.unit.algorithms import test_asynchronous as asynchronous
-from tests.unit.algorithms import test_gibo as gibo
-from tests.unit.algorithms import test_private_selection as selection
 from tests.unit.algorithms import test_search_then_choose as then_choose
+from tests.unit.dpsgd import test_private_selection as selection
+from tests.unit.gibo import test_gibo as gibo
 from tests.unit.papers import test_em_mixture as em
 from tests.unit.papers import test_po_gp_ucb_curator_side as po_gp_ucb
 

@@ -8,11 +8,12 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Source
 from dpbo.curator import streaming
 from dpbo.errors import InputError, PrivateFailure
+from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import NoNoise
-from dpbo.queries import CellMeans, ClippedGradient, ClippedMean, PoissonSampled, QuantileUtilities
+from dpbo.papers.em.mixture_moments import MixtureMoments
+from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
+from dpbo.queries import CellMeans, ClippedMean, PoissonSampled, QuantileUtilities
 from dpbo.queries.ball import Ball
-from dpbo.queries.mixture_moments import MixtureMoments
-from dpbo.queries.point_sums import ClusterSums, SecondMoment
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 EXACT = NoNoise(allow_not_private=True)

@@ -8,8 +8,8 @@ from dpbo.__main__ import main
 from dpbo.curator.birth import COUNTED
 from dpbo.errors import InputError, LedgerMismatch
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.papers.po_gp_ucb import Outcomes, release_rows
-from dpbo.queries import ClippedMean, ClippedSum, RowTable
+from dpbo.papers.po_gp_ucb import Outcomes, RowTable, release_rows
+from dpbo.queries import ClippedMean, ClippedSum
 
 EVENT = GaussianMechanism(30.0).event()
 

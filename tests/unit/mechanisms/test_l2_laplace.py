@@ -15,7 +15,8 @@ from dpbo.events import L2LaplaceEvent, event_from_json
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism
 from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.l2_laplace import _decided
-from dpbo.queries import ClippedMean, RowTable
+from dpbo.papers.po_gp_ucb import RowTable
+from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy
 from dpbo.testing.mechanism_contract import VectorContract
 from tests.unit.mechanisms.words import Words

@@ -19,7 +19,7 @@ from dpbo.events import GaussianEvent
 from dpbo.mechanisms import NoNoise
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.papers.em.gaussians import Averaged, Prior, mixture_of
-from dpbo.queries.moment_features import features
+from dpbo.papers.em.moment_features import features
 
 EXACT = NoNoise(allow_not_private=True)
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE

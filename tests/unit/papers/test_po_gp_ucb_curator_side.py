@@ -12,9 +12,8 @@ from dpbo.accounting import GDPFilter, PureFilter
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch
 from dpbo.events import L2LaplaceEvent
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
-from dpbo.papers.po_gp_ucb import Outcomes, release_rows, row_noises
+from dpbo.papers.po_gp_ucb import Outcomes, RowTable, release_rows, row_noises
 from dpbo.papers.po_gp_ucb.row_noise import random_projection
-from dpbo.queries import RowTable
 from dpbo.testing import SeededEntropy
 from dpbo.testing.auditing import reachable
 from tests.attacks.family import LEVEL, audited

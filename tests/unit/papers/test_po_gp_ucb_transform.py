@@ -12,10 +12,9 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.errors import InputError
 from dpbo.mechanisms import L2LaplaceMechanism
-from dpbo.papers.po_gp_ucb import bounds, release_rows, row_noises
+from dpbo.papers.po_gp_ucb import RowTable, bounds, release_rows, row_noises
 from dpbo.papers.po_gp_ucb.row_noise import random_projection
 from dpbo.papers.po_gp_ucb.transform import identify_table, po_gp_ucb_omega, po_gp_ucb_transform, recover_rows
-from dpbo.queries import RowTable
 from tests.unit.models.conftest import _seed  # noqa: F401
 
 DOUBLE = torch.float64

@@ -11,9 +11,11 @@ from sklearn.preprocessing import LabelEncoder
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.errors import InputError, LedgerMismatch, PrivateFailure, ScoreError
+from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.queries import CellMeans, ClippedGradient, ClippedMean, ClippedSum, PoissonSampled, RowTable
-from dpbo.queries.rows import RowOutcome
+from dpbo.papers.po_gp_ucb import RowTable
+from dpbo.papers.po_gp_ucb.rows import RowOutcome
+from dpbo.queries import CellMeans, ClippedMean, ClippedSum, PoissonSampled
 
 TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}
 TERMS |= {"allow_repeated": True, "one_at_a_time": True}

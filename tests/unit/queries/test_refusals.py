@@ -8,12 +8,14 @@ import torch
 from dpbo import Adjacency, PrivacyUnit, RowChange
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError, ScoreError
-from dpbo.queries import CandidateScores, CellMeans, ClippedGradient, ClippedMean, ClippedSum, PoissonSampled, QuantileUtilities, RowTable
+from dpbo.gibo import ClippedGradient
+from dpbo.papers.em.mixture_moments import MixtureMoments
+from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
+from dpbo.papers.po_gp_ucb import RowTable
+from dpbo.papers.po_gp_ucb.rows import RowOutcome
+from dpbo.queries import CandidateScores, CellMeans, ClippedMean, ClippedSum, PoissonSampled, QuantileUtilities
 from dpbo.queries.ball import MOST_DIMENSION, Ball
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT
-from dpbo.queries.mixture_moments import MixtureMoments
-from dpbo.queries.point_sums import ClusterSums, SecondMoment
-from dpbo.queries.rows import RowOutcome
 
 DOUBLE = torch.float64
 ONES = torch.ones(2, 2, dtype=DOUBLE)

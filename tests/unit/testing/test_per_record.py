@@ -13,8 +13,9 @@ from sklearn.preprocessing import LabelEncoder
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.errors import ScoreError
+from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.queries import CandidateScores, ClippedGradient, ClippedMean, QuantileUtilities
+from dpbo.queries import CandidateScores, ClippedMean, QuantileUtilities
 from dpbo.testing import check_per_record
 
 pytestmark = pytest.mark.attack("A9", "A34")

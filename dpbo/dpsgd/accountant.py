@@ -1,0 +1,259 @@
+"""DP-SGD steps and dpbo releases in one history, as an Opacus accountant.
+
+    engine.accountant = LedgerAccountant()       # in Opacus' engine: counts what Opacus counts, and other releases beside it
+    engine = PrivateEngine(curator, config)      # dpbo's engine: its accountant charges the curator's ledger
+
+With a curator, the planned steps are reserved in its ledger before the first one. They are charged in blocks of a hundredth of the plan, of
+16 steps at most: the first step of a block charges the whole block before its noise is drawn. The steps that a process did not take of its
+last block stay charged, and are lost to a later process. A step beyond the plan raises. Opacus' noise multiplier is the noise standard
+deviation over the norm bound of one record's gradient, as in a PoissonGaussianEvent, so no conversion is needed under either relation.
+
+What dpbo cannot check is attested by the caller, and the statement lists it as the assumption `dpsgd-attested` (`engine`).
+Without a curator, Opacus draws noise and samples from torch's generator, whose state one released model reveals on the CPU: the guarantee
+then fails against anyone who has a model and time to compute.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from dpbo.accounting.calibration import convert_adjacency
+from dpbo.accounting.composition import compose
+from dpbo.curator.curator import Curator
+from dpbo.dpsgd._opacus import load_opacus
+from dpbo.errors import InputError, LedgerError, OpacityError, UsageError
+from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
+from dpbo.privacy import Adjacency
+from dpbo.statement import NOT_BOUNDED
+from dpbo.validation import Count, Positive, checked, require
+
+IAccountant: Any = load_opacus("opacus.accountants").IAccountant
+_BLOCK = 16  # steps at most that one entry of the ledger charges
+_COUNTING: weakref.WeakSet[LedgerAccountant] = weakref.WeakSet()
+
+Step = tuple[float, float, int]  # noise multiplier, sample rate, how often: Opacus' own entry
+
+
+@checked
+class LedgerAccountant(IAccountant):  # type: ignore[misc]
+    """An `opacus.accountants.IAccountant`.
+
+    Args:
+        curator: holds the training records and the ledger; omitted, the accountant counts by itself, under ADD_OR_REMOVE_ONE.
+        noise_multiplier, steps: the planned noise and number of steps; required with a curator.
+        name: name of the reservation in the ledger; the same name and terms resume it.
+
+    Raises:
+        InputError: an argument outside its range, or a unit that may have several records (Opacus clips single records).
+    """
+
+    _planned: Step  # with a curator only
+    _tables: Mapping[str, Any] = {}  # with a PrivateEngine, the records that its steps take
+    _paid: Iterator[int]  # one item for each step that is charged and not yet taken
+
+    def __init__(
+        self, curator: Curator | None = None, *, noise_multiplier: float | None = None, steps: int | None = None, name: str = "dp-sgd"
+    ) -> None:
+        self._curator, self._name = curator, name
+        self._runs: dict[str, list[Step]] = {}
+        self._begin_run()
+        self._releases: dict[str, Event] = {}
+        self._counting = False
+        if curator is not None:
+            if curator.ledger.birth.grouped:
+                raise InputError("unit", curator.ledger.birth.unit, "one record", "Opacus clips and samples single records.")
+            self._planned = require("noise_multiplier", noise_multiplier, Positive), 0.0, require("steps", steps, Count)
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """The name under which Opacus knows this accountant."""
+        return "dpbo"
+
+    def protect(self, records: Any) -> None:
+        """Note which records the steps take, so that another budget over them is found, and that a resumed run takes the same ones."""
+        assert self._curator is not None
+        self._tables = {"loader records": records}
+        self._curator.protect(records, role="training")
+
+    def reserve(self, sample_rate: float) -> None:
+        """Reserve the planned steps at this rate in the curator's ledger, or resume them."""
+        assert self._curator is not None
+        multiplier, _, steps = self._planned
+        self._curator.bind(self._name, {}, tables=self._tables, begun=self._name in self._curator.ledger.used())
+        self._curator.ledger.note("assume", "dpsgd-attested")
+        terms = {"attested": "Poisson", "sample_rate": float(sample_rate)}
+        self._curator.reserve(self._name, self._event(multiplier, sample_rate), slots=steps, terms=terms)
+        self._planned = multiplier, float(sample_rate), steps
+
+    def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
+        """The hook that Opacus' own `make_private` attaches. Raises UsageError with a curator, which needs a PrivateEngine."""
+        if self._curator is not None and not self._planned[1]:
+            raise UsageError(
+                "an accountant with a curator needs a dpbo.dpsgd.PrivateEngine: Opacus' own engine draws noise from "
+                "torch's generator, and counts by a hook that another one replaces."
+            )
+        hook: Callable[[Any], None] = super().get_optimizer_hook_fn(sample_rate)
+        return hook
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """Count one DP-SGD step. Raises BudgetExceeded beyond the plan, InputError if it differs from the planned steps."""
+        self._counting = True
+        if self._curator is not None:
+            if (float(noise_multiplier), float(sample_rate)) != self._planned[:2]:
+                raise InputError("noise_multiplier, sample_rate", (noise_multiplier, sample_rate), f"as reserved, {self._planned[:2]}",
+                                 "Give make_private what the accountant was planned for.")  # fmt: skip
+            if next(self._paid, None) is None:
+                self._paid = iter(range(self._charge_block(self._event(noise_multiplier, sample_rate)) - 1))
+        _append(self._runs[self._id], (float(noise_multiplier), float(sample_rate), 1))
+
+    def add(self, event: Event) -> None:
+        """Count one more release on the same records, under ADD_OR_REMOVE_ONE. A curator counts its releases itself."""
+        if self._curator is not None:
+            raise InputError("event", event.mechanism, "released by the curator itself, which charges the same ledger")
+        self._counting = True
+        self._releases[uuid.uuid4().hex] = event
+
+    def get_epsilon(self, delta: float, *, refine: bool = True, **_: Any) -> float:
+        """Epsilon at delta of the history so far, as in Opacus; with a curator, of the whole ledger.
+
+        Infinite if a release was exact or rests on data assumptions.
+        """
+        if self._curator is not None:
+            statement = self._curator.statement(delta=delta)
+            epsilon = statement.guarantee.epsilon
+            return float("inf") if epsilon is None or statement.lines[0].startswith(NOT_BOUNDED) else epsilon
+        steps = [self._event(multiplier, rate).repeated(count) for multiplier, rate, count in self.history]
+        return compose([*steps, *self._releases.values()], delta=delta, refine=refine).epsilon
+
+    @property
+    def history(self) -> list[Step]:
+        """Every step of all runs, in Opacus' form."""
+        return [step for run in self._runs.values() for step in run]
+
+    @history.setter
+    def history(self, steps: list[Step]) -> None:
+        """For Opacus, which tries noise multipliers on accountants of its own. A history that has begun cannot be replaced."""
+        if self._counting or self._curator is not None:
+            raise LedgerError("a history that has begun can only grow; use load_state_dict, which merges, or a fresh LedgerAccountant.")
+        self._runs = {self._id: [(float(multiplier), float(rate), int(count)) for multiplier, rate, count in steps]}
+
+    def __len__(self) -> int:
+        return sum(count for *_, count in self.history)
+
+    def state_dict(self, destination: Any = None) -> dict[str, Any]:
+        """State for a checkpoint: Opacus' fields, and each run's steps and each release under their ids."""
+        state: dict[str, Any] = collections.OrderedDict() if destination is None else destination
+        releases = {key: event.to_json() for key, event in self._releases.items()}
+        runs = {run: list(steps) for run, steps in self._runs.items()}
+        state.update(history=self.history, mechanism=self.mechanism(), runs=runs, releases=releases)
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Merge a checkpoint: steps and releases that are new are added (with a curator: charged); nothing is ever removed.
+
+        Raises:
+            InputError: not a LedgerAccountant's state. LedgerError: it contradicts a run or a release that is known here.
+        """
+        if state_dict.get("mechanism") != self.mechanism() or not {"runs", "releases"} <= set(state_dict):
+            raise InputError("state_dict", state_dict.get("mechanism"), "one that a LedgerAccountant wrote")
+        if self._curator is not None and state_dict["releases"]:
+            raise UsageError("an accountant that is bound to a curator loads steps alone, and this state has releases.")
+        loaded = {run: [(float(m), float(rate), require("count", count, Count)) for m, rate, count in steps]
+                  for run, steps in state_dict["runs"].items()}  # fmt: skip
+        for multiplier, rate, _ in (step for steps in loaded.values() for step in steps):
+            self._event(multiplier, rate)  # raises InputError on numbers outside their range
+        runs = {run: _longer(self._runs.get(run, []), steps) for run, steps in loaded.items()}
+        releases = {key: event_from_json(body) for key, body in state_dict["releases"].items()}
+        if any(self._releases.get(key, event) != event for key, event in releases.items()):
+            raise LedgerError("the checkpoint contradicts a release that is known here; nothing was loaded.")
+        self._counting = True
+        self._paid = iter(())  # the checkpoint may hold steps of this run: none of them is paid for twice, and none left out
+        if self._curator is not None:
+            records = self._curator.ledger.records()
+            for run, steps in loaded.items():
+                bodies = [record.body for record in records if record.kind == "charge" and record.body.get("run") == run]
+                events = [event_from_json(body["event"]) for body in bodies]
+                charged = [(event.repeated(1), event.count) for event in events]
+                for event, count in _rest(charged, [(self._event(multiplier, rate), count) for multiplier, rate, count in steps]):
+                    self._charge(event.repeated(count), run, None)
+        self._runs.update(runs)
+        self._releases.update(releases)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy is a run of its own: steps that both take afterwards are counted twice."""
+        if state["_curator"] is not None:
+            raise OpacityError("an accountant that is bound to a curator cannot be copied: its steps are charged where they are taken.")
+        self.__dict__.update(state)
+        self._runs = {run: list(steps) for run, steps in self._runs.items()}
+        self._begin_run()
+
+    def _begin_run(self) -> None:
+        """Count under a new id from now on: one for each object, and for its copy in a forked process."""
+        self._id = uuid.uuid4().hex
+        self._runs[self._id] = []
+        self._paid = iter(())  # what this one has paid for, a copy may not take
+        _COUNTING.add(self)
+
+    def _event(self, noise_multiplier: float, sample_rate: float) -> Event:
+        """The event of one step, under the ledger's relation, or under Opacus' own without a curator."""
+        relation = Adjacency.ADD_OR_REMOVE_ONE if self._curator is None else self._curator.adjacency
+        if sample_rate >= 1.0:
+            return convert_adjacency(GaussianEvent(float(noise_multiplier)), Adjacency.ADD_OR_REMOVE_ONE, relation)
+        return PoissonGaussianEvent(float(noise_multiplier), rate=float(sample_rate), relation=relation.value)
+
+    def _charge_block(self, step: Event) -> int:
+        """Charge a block of the planned steps, or what is left of them; returns how many, one at least."""
+        assert self._curator is not None
+        steps = self._planned[2]
+        count = max(min(steps // 100, _BLOCK, steps - self._curator.ledger.used().get(self._name, 0)), 1)
+        self._charge(step.repeated(count), self._id, self._name)
+        return count
+
+    def _charge(self, event: Event, run: str, plan: str | None) -> None:
+        assert self._curator is not None
+        self._curator.ledger.charge(self._name, event, {"attested": "Poisson", "run": run}, plan)
+
+
+def _append(steps: list[Step], step: Step) -> None:
+    if steps and steps[-1][:2] == step[:2]:
+        step = (*step[:2], steps.pop()[2] + step[2])
+    steps.append(step)
+
+
+def _longer(known: list[Step], loaded: list[Step]) -> list[Step]:
+    """The longer of two histories of one run, of which one continues the other."""
+    fresh = _rest([((m, q), count) for m, q, count in known], [((m, q), count) for m, q, count in loaded])
+    whole = list(known)
+    for (multiplier, rate), count in fresh:
+        _append(whole, (multiplier, rate, count))
+    return whole
+
+
+def _rest(known: list[tuple[Any, int]], loaded: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+    """What `loaded` adds to `known`; empty if it is the shorter one. Raises LedgerError if neither continues the other."""
+    left, ahead = [list(part) for part in known], [list(part) for part in loaded]
+    while left and ahead:
+        if left[0][0] != ahead[0][0]:
+            raise LedgerError("the checkpoint contradicts a run that is known here; nothing was loaded.")
+        both = min(left[0][1], ahead[0][1])
+        for history in (left, ahead):
+            history[0][1] -= both
+            if not history[0][1]:
+                history.pop(0)
+    return [(entry, count) for entry, count in ahead]
+
+
+def _begin_runs_of_fork() -> None:
+    for accountant in list(_COUNTING):
+        accountant._begin_run()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_runs_of_fork)
+
+load_opacus("opacus.accountants").register_accountant(LedgerAccountant.mechanism(), LedgerAccountant, force=True)

@@ -1,0 +1,335 @@
+"""DP-SGD with Opacus' per-record gradients and dpbo's samples, sums and noise, which `noise` describes and proves.
+
+A `PrivateEngine` trains on a curator's records and charges its ledger:
+
+    config = DPSGDConfig(noise_multiplier=1.1, epochs=15, batches=14, batch_size=128)
+    engine = PrivateEngine(curator, config)
+    module, optimizer, loader = engine.make_private(module=module, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0)
+
+`make_private` reserves the configured steps. Each is charged before its noise is drawn, in blocks of a hundredth of the steps (16 at most);
+a step beyond the last raises. The sampling rate and the number that sums are divided by come from the configuration, never from the number
+of records, which is private under ADD_OR_REMOVE_ONE.
+
+A `Session` is one run inside `tune`, whose cost is the same whatever its hyper-parameters:
+
+    def fit(parameters, session):
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=parameters["lr"])
+        net, optimizer, loader = session.make_private(net, optimizer, max_grad_norm=parameters["clip"])
+        for X, y in loader:                       # exactly `config.steps` Poisson samples
+            optimizer.zero_grad()
+            F.cross_entropy(net(X), y).backward()
+            optimizer.step()
+        return net
+
+Both give the trained model by `released()`: a copy made before training, with the noised parameters
+(`rebuilding`). `tune` does it for the module that `fit` returns.
+
+What dpbo cannot check stands in the statement as `dpsgd-attested`:
+- Training takes records from this loader alone, and one record is one example.
+- A record's gradient depends on no other record. A mean loss with class weights or ignored targets
+  (padding) breaks that: weight and average each record's losses by themselves there, then take the
+  mean over records.
+- The loop does not stop, fail, skip a step, or change a rate or a bound because of a loss, an
+  accuracy or a gradient that was not noised. The weights tell how many noises were added, and how
+  large: 23 steps in place of 40 told that one record's loss was not finite. Rates may follow the
+  number of the step, or a released score.
+
+Of the last, two things are seen and refused: a sample without a step, and a Session's model after
+fewer steps than configured. To add the missing noise instead would not do: where one record makes
+the loop skip its sample, the sum lacks the gradients of all others, and noise is sized for one.
+A refused run has no model, in place of one that tells how far it came. That it was refused may
+still depend on the records, as any failure of a training may; that is why it is attested.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+
+from dpbo.curator.curator import Curator
+from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, note_trained
+from dpbo.dpsgd._opacus import load_opacus
+from dpbo.dpsgd.accountant import LedgerAccountant
+from dpbo.dpsgd.noise import LEAST_NORM, MOST_NORM, NoisedOptimizer, PoissonSamples
+from dpbo.dpsgd.planning import DPSGDConfig
+from dpbo.dpsgd.rebuilding import PublicCopy
+from dpbo.errors import InputError, UsageError
+from dpbo.hidden_run import note_drawn
+from dpbo.validation import Count, between, checked, require
+
+_OWN = frozenset({"noise_multiplier", "poisson_sampling", "noise_generator", "clipping", "rand_on_empty"})
+
+
+class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
+    """An `opacus.PrivacyEngine` with the samples, sums and noise of the module `noise`.
+
+    Args:
+        config: the run's settings.
+        charge: charges one step of the optimizer that it gets, or raises.
+        samples: the loader gives so many samples of the configured ones, in one pass, and none afterwards; omitted, an epoch's a pass,
+            without end.
+    """
+
+    def __init__(self, config: DPSGDConfig, charge: Callable[[Any], None], *, samples: int | None = None) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about Opacus' own generators, which are not used
+            super().__init__(accountant="rdp")
+        self.config, self._charge, self._most = config, charge, samples
+        self._public: PublicCopy
+
+    def make_private(
+        self, *, module: nn.Module, optimizer: torch.optim.Optimizer, data_loader: DataLoader[Any], max_grad_norm: float, **opacus: Any
+    ) -> tuple[nn.Module, NoisedOptimizer, DataLoader[Any]]:
+        """Opacus' `make_private`, without the arguments that the configuration decides.
+
+        Args:
+            module: not trained before, without hooks, and without layers that keep or mix records, such as batch norm in training mode.
+            optimizer: a library's, such as torch.optim's: code of the caller's in a step, also a hook, is refused.
+            data_loader: its records and collate function are used. It must have no workers, because samples are counted where they are
+                drawn.
+            max_grad_norm: clip bound of one record's gradient, 1e-15 to 1e15.
+            opacus: further arguments of `PrivacyEngine.make_private`, such as grad_sample_mode.
+
+        Raises:
+            InputError: an argument outside its range, or one that the configuration decides. Steps raise it if anything but noised
+                parameters changed since the last step, the loader if the last sample took no step.
+        """
+        if _OWN & opacus.keys():
+            decided = ", ".join(sorted(_OWN & opacus.keys()))
+            raise UsageError(f"remove {decided} from the call: the DPSGDConfig decides it for every run.")
+        if "ghost" in str(opacus.get("grad_sample_mode", "")):
+            raise InputError("grad_sample_mode", opacus["grad_sample_mode"], "a mode with per-record gradients, such as 'hooks'")
+        if not {parameter.device.type for parameter in module.parameters()} <= {"cpu", "cuda"}:
+            raise InputError("module", module, "on the CPU or CUDA devices", "Move it there before make_private.")
+        if data_loader.num_workers or isinstance(data_loader.dataset, IterableDataset) or not len(data_loader.dataset):  # type: ignore[arg-type]
+            raise InputError("data_loader", type(data_loader).__name__, "a DataLoader of records with places, with num_workers=0")
+        norm = require("max_grad_norm", max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)])
+        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._public = PublicCopy(module, trained)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about hooks
+            warnings.simplefilter("always", RepeatedRecordsWarning)
+            prepared: Any = super().make_private(
+                module=module, optimizer=optimizer, data_loader=data_loader, max_grad_norm=norm,
+                noise_multiplier=self.config.noise_multiplier, **opacus,
+            )  # fmt: skip
+        prepared[1].step_hook = None  # steps are charged where their noise is drawn, not by a hook
+        self._public.begin(0 if opacus.get("batch_first", True) else 1, prepared[0])
+        return prepared[0], prepared[1], prepared[2]
+
+    def released(self) -> nn.Module:
+        """The trained model as it may leave, in evaluation mode.
+
+        It is a copy of the module as `make_private` got it, with the noised parameters' numbers.
+        Nothing else of the trained module is in it.
+
+        Raises:
+            InputError: there is no model yet, or something but noised parameters changed since the
+                last step.
+        """
+        if not hasattr(self, "_public"):
+            raise UsageError("released() must be called after make_private.")
+        return self._public.rebuilt()
+
+    @property
+    def steps(self) -> int:
+        """Number of steps taken, each on a sample of its own."""
+        return self._samples.stepped
+
+    def _prepare_data_loader(self, data_loader: Any, *, distributed: bool, batch_first: bool = True, **_: Any) -> DataLoader[Any]:
+        if distributed:
+            raise UsageError("the module must be in one process, not distributed.")
+        records = data_loader.dataset
+        length = self.config.batches if self._most is None else self.config.steps
+        self._samples = PoissonSamples(len(records), self.config.rate, length, self._most)
+        collate = _Collate(data_loader.collate_fn, records[0], 0 if batch_first else 1)
+        return DataLoader(records, batch_sampler=self._samples, collate_fn=collate, pin_memory=data_loader.pin_memory)
+
+    def _prepare_optimizer(
+        self, *, optimizer: Any, noise_multiplier: float, max_grad_norm: float, loss_reduction: str = "mean", **_: Any
+    ) -> NoisedOptimizer:
+        plain = getattr(optimizer, "original_optimizer", optimizer)
+        trained = [id(parameter) for group in plain.param_groups for parameter in group["params"]]
+        closure = inspect.signature(plain.step).parameters.get("closure")
+        if len(trained) != len(set(trained)) or (closure is not None and closure.default is inspect.Parameter.empty):
+            raise InputError("optimizer", type(plain).__name__, "one that takes each step from one gradient, each parameter once")
+        return NoisedOptimizer(
+            plain, model=self._public, samples=self._samples, charge=self._charge,
+            noise_multiplier=noise_multiplier, max_grad_norm=max_grad_norm, expected_batch_size=self.config.batch_size,
+            loss_reduction=loss_reduction,
+        )  # fmt: skip
+
+
+@checked
+class PrivateEngine(NoisedEngine):
+    """DP-SGD on a curator's records, charged to its ledger.
+
+    Args:
+        curator: holds the training records and the ledger.
+        config: the run's settings.
+        name: name of the reservation in the ledger; the same name and settings resume it.
+
+    Raises:
+        InputError: a unit may have several records (Opacus clips single records). `make_private` also raises it for a loader of other
+            records than the curator's.
+    """
+
+    def __init__(self, curator: Curator, config: DPSGDConfig, *, name: str = "dp-sgd") -> None:
+        super().__init__(config, self._charge_step)
+        self._curator = curator
+        self.accountant = LedgerAccountant(curator, noise_multiplier=config.noise_multiplier, steps=config.steps, name=name)
+
+    def _prepare_data_loader(self, data_loader: Any, **settings: Any) -> DataLoader[Any]:
+        if not self._curator.has_records(data_loader.dataset) and not self._curator.has_records(_table(data_loader.dataset)):
+            remedy = (
+                "Load what the curator holds, such as DataLoader(TensorDataset(*records)). A dataset that transforms its records is "
+                "compared if the curator holds the dataset itself."
+            )
+            raise InputError("data_loader", data_loader, "of the curator's records, each of them once", remedy)
+        prepared = super()._prepare_data_loader(data_loader, **settings)
+        self.accountant.protect(data_loader.dataset)
+        return prepared
+
+    def _prepare_optimizer(self, **settings: Any) -> NoisedOptimizer:
+        prepared = super()._prepare_optimizer(**settings)  # nothing after this can be refused
+        self.accountant.reserve(self.config.rate)
+        return prepared
+
+    def _charge_step(self, optimizer: Any) -> None:
+        self.accountant.step(noise_multiplier=optimizer.noise_multiplier, sample_rate=self.config.rate)
+
+
+@checked
+class Session:
+    """One DP-SGD run: gives `fit` the training records as Poisson samples, as many as the configuration has steps.
+
+    A second step on one sample raises before its noise is drawn. A session charges no ledger: `tune`
+    does, and `private_selection`. Where a ledger of this process protects some of the records already,
+    a session outside `tune` warns (`RepeatedRecordsWarning`).
+
+    Args:
+        records: the training records.
+        config: the run's settings.
+        samples: end the loader after so many of the configured steps; omitted, after all. `tune` tries `fit` in this way.
+    """
+
+    def __init__(self, records: Dataset[Any], config: DPSGDConfig, *, samples: Count | None = None) -> None:
+        self._records, self.config = records, config
+        self._most = min(config.steps, samples or config.steps)
+        self._engine: NoisedEngine | None = None
+        self._models: tuple[nn.Module, ...] = ()
+
+    def make_private(
+        self, module: nn.Module, optimizer: torch.optim.Optimizer, *, max_grad_norm: float, **opacus: Any
+    ) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader[Any]]:
+        """Opacus' `make_private`, once, with the session's own noise, samples and number of steps.
+
+        Args:
+            max_grad_norm: clip bound of one record's gradient; may be a hyper-parameter.
+            opacus: further arguments of `PrivacyEngine.make_private`, such as grad_sample_mode.
+
+        Raises:
+            InputError: a second model, or an argument that the session decides.
+        """
+        if self._engine is not None:
+            raise InputError("module", type(module).__name__, "the first of this run", "Each model costs a run of its own.")
+        if "data_loader" in opacus:
+            raise InputError("data_loader", opacus["data_loader"], "omitted", "The session makes it.")
+        engine = NoisedEngine(self.config, self._require_noise, samples=self._most)
+        prepared = engine.make_private(
+            module=module, optimizer=optimizer, data_loader=DataLoader(self._records), max_grad_norm=max_grad_norm, **opacus
+        )
+        self._engine, self._models = engine, (module, prepared[0])
+        self._note_records()
+        return prepared
+
+    def released(self) -> nn.Module:
+        """The trained model as it may leave, as `PrivateEngine.released`, after all steps.
+
+        Raises:
+            InputError: fewer steps were taken than configured, or something but noised parameters changed since the last one.
+        """
+        if self._engine is None or self._engine.steps != self._most:
+            raise UsageError(
+                "fit took fewer steps than configured: take a step on every sample of the loader. Stopping early tells of the records, "
+                "because the weights show it."
+            )
+        return self._engine.released()
+
+    def is_model(self, thing: object) -> bool:
+        """Whether this is the module that the session trains, or Opacus' wrapper of it."""
+        return any(thing is model for model in self._models)
+
+    def _note_records(self) -> None:
+        """Let this process know that a private training takes these records."""
+        note_trained(self._records)
+
+    def _require_noise(self, optimizer: Any) -> None:
+        """Called before a step's noise is drawn.
+
+        Steps are counted for hidden runs alone: each takes one sample, and there are as many
+        samples as steps.
+        """
+        note_drawn(self.config.step_event)
+        if optimizer.noise_multiplier != self.config.noise_multiplier:
+            raise InputError("noise_multiplier", optimizer.noise_multiplier, f"{self.config.noise_multiplier}, as configured")
+
+
+class _Collate:
+    """A loader's collate function. Of no records it makes what it makes of one, without its row.
+
+    Opacus' own would log that a sample is empty, which is private.
+
+    Args:
+        collate: of the caller's loader.
+        record: any one; only its form is kept.
+        axis: of records, in a batch.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any], record: Any, axis: int) -> None:
+        self._collate, self._axis = collate, axis
+        self._empty = _emptied(collate([record]), axis)
+
+    def __call__(self, records: list[Any]) -> Any:
+        return self._collate(records) if records else _emptied(self._empty, self._axis)
+
+
+def _emptied(batch: Any, axis: int) -> Any:
+    """The batch's form, without records."""
+    if isinstance(batch, torch.Tensor):
+        shape = [*batch.shape]
+        if shape:
+            shape[axis if axis < len(shape) else 0] = 0
+        return batch.new_zeros(shape)
+    if isinstance(batch, Mapping):
+        return {name: _emptied(part, axis) for name, part in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        nested = any(isinstance(part, (torch.Tensor, Mapping, tuple, list)) for part in batch)
+        # Otherwise each part is of a record, such as text.
+        parts = [_emptied(part, axis) for part in batch if nested]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch
+
+
+def _table(dataset: Any) -> Any:
+    """A dataset's records as tensors; None where they are no numbers, or of several shapes."""
+    # A subclass may give other records than its tensors.
+    if type(dataset) is TensorDataset:
+        return dataset.tensors
+    # An error may show a record.
+    with contextlib.suppress(Exception):
+        rows = default_collate([dataset[place] for place in range(len(dataset))])
+        return tuple(rows) if isinstance(rows, list) else rows
+    return None
+
+
+Fit = Callable[[dict[str, Any], Session], nn.Module]
+"""`fit(parameters, session)`: trains one model on the records of a session, and returns its module."""

@@ -1,0 +1,380 @@
+"""Hidden runs: several private runs of which only the best is released. The number of runs and the other runs stay hidden.
+
+`best_of` draws the number of runs, or stops at a threshold, and hides everything that would reveal that number or a losing run:
+
+- What runs print, log or warn, and what they and their children write to file descriptors 1 and 2, is discarded. Files, connections and
+  other streams that a run writes to are not controlled.
+- A run that raises an exception has the worst score. An interrupt ends all runs; it is raised again from a frame that holds nothing
+  private. An error between runs becomes a ReleaseLost without details.
+- Every run is the first run: it has fresh seeds, and finds the process as it was (`process_state`). Else a counter or one stream of
+  random numbers would show in what the winner returns which run it was; the best run's place among so many depends on their number, and
+  tells of losing runs. Afterwards the process is as before, because how far runs moved it would reveal how many there were.
+- The winner's output leaves as a copy from its pickle: nothing that belongs to the running process goes with it, such as the graph of
+  autograd, whose nodes are numbered. An output that has no pickle does not leave. Whether it has one follows from the output alone.
+- Outputs of losing runs are destroyed before anything can be printed again, because their finalisers could print once each.
+
+All of this changes the state of the whole process, so `best_of` of several threads take turns.
+
+`DensityRatioProposals` (DP-HyPO) let later runs look where earlier runs did well.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import gc
+import io
+import logging
+import math
+import os
+import pathlib
+import pickle
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Annotated, Any
+
+import torch
+
+from dpbo.curator.entropy import system_entropy
+from dpbo.dpsgd.process_state import ProcessState
+from dpbo.errors import ReleaseLost
+from dpbo.isolation import isolate_generators, mute_warnings, silence_descriptors
+from dpbo.mechanisms.mechanism import Entropy
+from dpbo.mechanisms.run_count import draw_run_count
+from dpbo.models.builders import default_gp, mute_optimizer_warnings
+from dpbo.run_counts import RunCountDistribution, StoppingRule, ThresholdStop
+from dpbo.space import Space
+from dpbo.validation import Positive, Within, at_least, checked
+
+_WORD = 1 << 64
+_ONE = 1 << 40
+_turn = threading.RLock()
+_SPREAD = Within("(c, C) with 0 < c <= 1 <= C", lambda ends: 0.0 < ends[0] <= 1.0 <= ends[1] < math.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """The outcome of one run: its point `x` (`d`), its output, and its score; -inf if it failed.
+
+    `unpickled` says that the output was left out because it has no pickle.
+    """
+
+    x: torch.Tensor
+    output: Any
+    score: float
+    unpickled: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run raised an exception or its score was not finite."""
+        return self.score == -math.inf
+
+
+Outcome = Run | type[KeyboardInterrupt | ReleaseLost] | None
+"""The best run, None if there was none, or the type of the error to raise. An error object would hold private frames."""
+
+
+Proposals = Callable[[Sequence[Run], Entropy], torch.Tensor]
+"""Draws the next run's point, `d`, given the earlier runs. Its density is within the event's `spread` of the prior's."""
+
+
+def uniform(space: Space) -> Proposals:
+    """Proposals drawn uniformly from the space, whatever the earlier runs gave."""
+
+    def proposal(_: Sequence[Run], entropy: Entropy) -> torch.Tensor:
+        unit = [(int.from_bytes(entropy(8), "little") >> 11) * 2.0**-53 for _ in space.names]
+        return space.placed(torch.tensor([unit], dtype=torch.float64))[0]
+
+    return proposal
+
+
+def best_of(
+    work: Callable[[dict[str, Any]], tuple[Any, float]], space: Space, run_count: StoppingRule, entropy: Entropy, *,
+    threshold: float | None, pad_to: float | None, proposals: Proposals | None = None,
+) -> Run | None:  # fmt: skip
+    """The best of a random number of hidden runs, or None if there was no run. The number is drawn before the first run.
+
+    `work` gives a run's output and score for its parameters; the other arguments are those of `private_selection`.
+
+    Raises:
+        KeyboardInterrupt, ReleaseLost: from a frame that holds nothing private.
+    """
+    ends = time.monotonic() + (pad_to or 0.0)
+
+    def runs(state: ProcessState) -> Run | None:
+        draw = proposals or uniform(space)
+        if isinstance(run_count, RunCountDistribution):
+            return _largest(work, space, draw_run_count(run_count, entropy), entropy, draw, state)
+        assert isinstance(run_count, ThresholdStop)
+        assert threshold is not None
+        while True:
+            run = _run(work, space, draw((), entropy), state)
+            if run.score >= threshold and not run.failed:
+                return _copied(run)
+            if coin(run_count.gamma, entropy):
+                return None
+
+    def hidden() -> Outcome:
+        with _unobserved(work) as state:  # an error and its frames are destroyed before output is possible again
+            return _contained(lambda: runs(state))
+
+    outcome = _contained(hidden)
+    if outcome is KeyboardInterrupt:
+        raise KeyboardInterrupt
+    time.sleep(max(ends - time.monotonic(), 0.0))
+    if outcome is ReleaseLost:
+        raise ReleaseLost("hidden runs ended with an error; which one is private. They stay charged and are never drawn again.")
+    return outcome  # type: ignore[return-value]
+
+
+def _contained(job: Callable[[], Outcome]) -> Outcome:
+    """The job's outcome; of an error only its type."""
+    try:
+        return job()
+    except KeyboardInterrupt:
+        return KeyboardInterrupt
+    except BaseException:
+        return ReleaseLost
+
+
+def _largest(work: Any, space: Space, count: int, entropy: Entropy, proposals: Proposals, state: ProcessState) -> Run | None:
+    """The run with the highest score. Ties are broken by random words, which stay in this frame: the winner's reveals the count."""
+    best: Run | None = None
+    highest = (-math.inf, -1)
+    earlier: list[Run] = []
+    for _ in range(count):
+        x, tie = proposals(earlier, entropy), int.from_bytes(entropy(8), "little")
+        run = _run(work, space, x, state)
+        earlier.append(dataclasses.replace(run, output=None))
+        if (run.score, tie) > highest:
+            # At once: a later run may change an object that it shares with this one.
+            best = _copied(run)
+            highest = (run.score, tie)
+    return best
+
+
+def _run(work: Any, space: Space, x: torch.Tensor, state: ProcessState) -> Run:
+    # Weak references show what an earlier run left for the collector.
+    gc.collect()
+    with state.first_run(system_entropy) as alone:
+        # A copy: who changes a list that is a parameter changes no other run's, nor what is released.
+        return alone(_outcome, work, copy.deepcopy(space.decode(x)), x)
+
+
+def _outcome(work: Any, parameters: dict[str, Any], x: torch.Tensor) -> Run:
+    try:
+        output, score = work(parameters)
+        number = float(score)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # also SystemExit: ending the program would reveal the run
+        return Run(x, None, -math.inf)
+    return Run(x, output, number) if math.isfinite(number) else Run(x, None, -math.inf)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles functions, classes and modules by reference.
+
+    They are code, and those of a notebook or of a function have no name. A function that closes over
+    something of the run is no code alone, and has no pickle.
+    """
+
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
+        self.code = list[Any]()
+
+    def persistent_id(self, thing: Any) -> int | None:
+        if not isinstance(thing, (types.FunctionType, types.ModuleType, type)) or getattr(thing, "__closure__", None):
+            return None
+        self.code.append(thing)
+        return len(self.code) - 1
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, buffer: io.BytesIO, code: Sequence[Any]) -> None:
+        super().__init__(buffer)
+        self._code = code
+
+    def persistent_load(self, place: int) -> Any:
+        return self._code[place]
+
+
+def copied_by_pickle(output: Any) -> Any:
+    """A copy made from a pickle, with functions, classes and modules by reference.
+
+    Raises whatever the output's own code raises, and pickle where there is none of it.
+    """
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer)
+    pickler.dump(output)
+    buffer.seek(0)
+    return _Unpickler(buffer, pickler.code).load()
+
+
+def _copied(run: Run) -> Run:
+    """The run with its output made anew from its pickle, or marked as without one."""
+    try:
+        return dataclasses.replace(run, output=copied_by_pickle(run.output))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # of the output's own code, too
+        return dataclasses.replace(run, output=None, unpickled=True)
+
+
+def coin(chance: float, entropy: Entropy) -> bool:
+    """True with exactly this probability: compares a uniform number with it, 64 bits at a time, until they differ."""
+    rest = Fraction(chance)
+    while rest:
+        rest *= _WORD
+        whole, word = int(rest), int.from_bytes(entropy(8), "little")
+        if word != whole:
+            return word < whole
+        rest -= whole
+    return False
+
+
+@contextlib.contextmanager
+def _unobserved(work: Callable[..., Any]) -> Iterator[ProcessState]:
+    """Within it nothing is printed, logged or warned in the whole process.
+
+    The process and its garbage are as before when it ends.
+
+    Garbage cycles made within are collected before output is possible again. Older objects are
+    frozen meanwhile, unless the user froze objects already: looking at them would take most of a
+    second.
+    """
+    with _turn:
+        logging_disabled, freeze = logging.root.manager.disable, not gc.get_freeze_count()
+        try:
+            logging.disable(sys.maxsize)  # also above CRITICAL
+            with (
+                mute_warnings(),
+                silence_descriptors(),
+                pathlib.Path(os.devnull).open("w") as devnull,
+                contextlib.redirect_stdout(devnull),
+                contextlib.redirect_stderr(devnull),
+            ):
+                state = ProcessState(work)
+                try:
+                    if freeze:
+                        gc.freeze()
+                    yield state
+                finally:
+                    state.leave()
+                    gc.collect()
+                    if freeze:
+                        gc.unfreeze()
+        finally:
+            logging.disable(logging_disabled)
+
+
+Interest = Callable[[Any, torch.Tensor], torch.Tensor]
+"""`interest(model, X)`: the value of looking at each candidate, `n`, for example an analytic BoTorch acquisition function. Where it raises
+an exception or gives another shape or a value that is not finite, all candidates count alike, without a message."""
+
+
+def upper_bound(model: Any, X: torch.Tensor) -> torch.Tensor:
+    """Posterior mean plus two standard deviations, `n`."""
+    posterior = model.posterior(X)
+    return (posterior.mean + 2 * posterior.variance.sqrt())[:, 0]
+
+
+@checked
+@dataclass(frozen=True, eq=False)
+class DensityRatioProposals:
+    """Adaptive proposals for private selection (DP-HyPO): later hidden runs look where earlier ones did well, within bounds.
+
+        best = private_selection(curator, train, space=space, run_count=run_count, base=base, score=score,
+                                 adaptive=DensityRatioProposals(space, spread=(0.75, 1.5), noise_std=0.01))
+
+    Each run's parameters are drawn from a density between c and C times the public prior's, which is uniform on `candidates` Sobol points.
+    The density depends on the earlier runs' parameters and noised scores alone: a Gaussian process on them and `interest`. The
+    `SelectionEvent` pays for it by its `spread` (proof in the accounting of private selection). C / c = 2 costs up to (2 + shape) log 2 of
+    epsilon, so it pays only where proposals gain much by it. A narrower public prior costs nothing.
+
+    The density is exact. Candidates have integer weights between ceil(c 2^40) and floor(C 2^40) that sum to 2^40 times their number, and
+    one is drawn by a uniform integer below that sum. Weights are clip(t exp(a), c, C) of the scaled interest a, with the t that gives the
+    right sum (bisection); candidates with room take the rounding error.
+
+    Source: Wang, Su et al. 2023 (DP-HyPO), with this projection in place of their functional one.
+
+    Args:
+        space: the space of the runs' parameters.
+        spread: (c, C), 0 < c <= 1 <= C, public; part of the event.
+        noise_std: standard deviation of the noise of a run's score, for the model.
+        candidates: number of Sobol points that stand for the space, at least 2.
+        interest: value of each candidate; mean plus two standard deviations if omitted.
+        sharpness: the interest, in its standard deviations over the candidates, is multiplied by this.
+
+    Raises:
+        InputError: an argument outside its range.
+    """
+
+    space: Space
+    spread: Annotated[tuple[float, float], _SPREAD] = field(kw_only=True)
+    noise_std: Positive = field(kw_only=True)
+    candidates: Annotated[int, at_least(2)] = field(default=512, kw_only=True)
+    interest: Interest = field(default=upper_bound, kw_only=True)
+    sharpness: Positive = field(default=2.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_points", self.space.sample(self.candidates, seed=0))
+
+    def __call__(self, runs: Sequence[Run], entropy: Entropy) -> torch.Tensor:
+        """The next run's point, `d`."""
+        points: torch.Tensor = self._points  # type: ignore[attr-defined]
+        weights = integer_weights(self.interests(runs, points, entropy), self.spread)
+        return points[draw_index(weights, entropy)]
+
+    def interests(self, runs: Sequence[Run], points: torch.Tensor, entropy: Entropy) -> torch.Tensor:
+        """Scaled interest of each point, `n`; zeros while there is no model. Random numbers come from `entropy`, not from a public seed."""
+        known = [run for run in runs if not run.failed]
+        if len(known) < 2:
+            return torch.zeros(len(points), dtype=torch.float64)
+        X, Y = torch.stack([run.x for run in known]), torch.tensor([[run.score] for run in known], dtype=torch.float64)
+        try:
+            with mute_optimizer_warnings(), isolate_generators(entropy), torch.no_grad():
+                values = self.interest(default_gp(self.space, X, Y, torch.full_like(Y, self.noise_std**2)), points).double()
+                scaled = self.sharpness * (values - values.mean()) / values.std().clamp_min(1e-12)
+                usable = scaled.shape == (len(points),) and bool(scaled.isfinite().all())
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # whether a model can be fitted is as private as the scores
+            usable = False
+        return scaled if usable else torch.zeros(len(points), dtype=torch.float64)
+
+
+def integer_weights(interests: torch.Tensor, spread: tuple[float, float]) -> list[int]:
+    """Integers within [c 2^40, C 2^40] whose mean is 2^40, increasing with the interests as far as that allows."""
+    least, most = math.ceil(spread[0] * _ONE), math.floor(spread[1] * _ONE)
+    gains = torch.exp((interests - interests.max()).clamp(-60.0, 0.0))
+    low, high = -80.0, 80.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float((gains * math.exp(middle)).clamp(*spread).mean()) < 1.0 else (low, middle)
+    wanted = (gains * math.exp(high)).clamp(*spread) * _ONE
+    weights = [min(max(round(value), least), most) for value in wanted.tolist()]
+    rest = _ONE * len(weights) - sum(weights)
+    for i, weight in enumerate(weights):
+        step = min(max(rest, least - weight), most - weight)
+        weights[i], rest = weight + step, rest - step
+    return weights
+
+
+def draw_index(weights: Sequence[int], entropy: Entropy) -> int:
+    """An index with probability proportional to its weight, exactly: by a uniform integer below the sum (rejection)."""
+    total = sum(weights)
+    bits = total.bit_length()
+    while True:
+        number = int.from_bytes(entropy((bits + 7) // 8), "little") >> (-bits % 8)
+        if number < total:
+            break
+    for index, weight in enumerate(weights):
+        number -= weight
+        if number < 0:
+            return index
+    raise AssertionError("the weights sum to the total")

@@ -1,0 +1,391 @@
+"""A model that was trained with DP-SGD is rebuilt before it leaves, never stripped.
+
+What leaves. `PublicCopy` copies a module when it is made private, before any record is seen.
+`rebuilt` copies that copy, puts the noised parameters' numbers into it, and sets it to evaluation
+mode. So a model that leaves is made of public things and of noised parameters. Nothing else of the
+trained module is read: no buffer, attribute, gradient, hook or mode, and no parameter that the
+optimizer does not have. Opacus alone leaves records there, and the gradient of each.
+
+What may change. A noised parameter may change in the optimizer's step, and nothing else of the
+module may change at all. This protects the parameters as well: where a forward pass keeps
+something of its records, the next sample's gradients depend on those records, and clipping does
+not bound how much. So the module is compared with what it was, before each step and before it is
+rebuilt:
+- of each noised parameter, the object, its memory, its version counter and its numbers, with
+  those that the last step left: `parameter.data.copy_` and NumPy move no counter
+- of each other parameter and buffer the same, with those before training
+- other attributes, and the hooks of all layers, by identity; numbers and text by value
+- before the steps 1, 2, 4, 8, ... and before a rebuild, also what hangs on attributes (`reached`),
+  what the caller's classes hold and the global variables that their code names, and the numbers in
+  the module's tensors and arrays, bit by bit: NumPy, and torch's kernel of batch norm, write without
+  moving a counter
+
+A layer that mixes the records of a sample is refused where a trial on made-up records shows it.
+
+What a copy would share with the trained module, such as a function that closes over a list, is
+refused unless it cannot change.
+
+Not seen: the state inside objects of extensions, such as generators, and numbers of tensors and
+arrays outside the module that are written without moving a counter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import enum
+import logging
+import math
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from dpbo.dpsgd._opacus import load_opacus
+from dpbo.dpsgd.reached import PLAIN, is_opaque, named, parts
+from dpbo.dpsgd.trained import note_trained, was_trained
+from dpbo.errors import InputError
+from dpbo.isolation import isolate_generators, mute_warnings
+
+_STATE = ("_parameters", "_buffers", "_modules")
+# Hooks, the mode, and what Opacus writes on the whole module. None of it is copied after training.
+_OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "autograd_grad_sample_hooks"}) - {*_STATE}
+# Opacus writes these on layers that have parameters.
+_OF_OPACUS = frozenset({"activations", "max_batch_len", "ft_compute_sample_grad"})
+# Deep copies share these. Cells are looked into with their function.
+_CONSTANT = (
+    *PLAIN,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.CellType,
+    types.ModuleType,
+    types.EllipsisType,
+    type,
+    tuple,
+    range,
+    enum.Enum,
+    logging.Logger,
+    np.dtype,
+    np.generic,
+    np.ufunc,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+_RUN_IN_PASSES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OF_STATE_DICTS = (
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+_NORMS = "Use nn.GroupNorm or nn.LayerNorm, or keep public running statistics and set this layer to .eval() before and during training."
+_KEPT = f"What a layer keeps of records is not noised: write to no buffer or attribute in a forward pass. {_NORMS}"
+_HOOKS = "A hook may keep records. Put what it does into `forward`."
+_SHARES = "Make a function that closes over other things a method of the layer, or a module."
+_TOKENS = "Leave max_norm out: it shortens the rows of the sample's tokens in each forward pass, without noise."
+# Number of records that a module is tried on before it is trained.
+_TRIED = 11
+
+
+class PublicCopy:
+    """A module as it was before training.
+
+    Args:
+        module: not yet trained.
+        noised: those of its parameters that the optimizer will change.
+
+    Raises:
+        InputError: the module was trained before, has a layer that keeps or mixes records, or
+            cannot be copied.
+    """
+
+    def __init__(self, module: nn.Module, noised: Iterable[nn.Parameter]) -> None:
+        _require_trainable(module)
+        # A frozen parameter is not noised, though the optimizer may have it.
+        self._module, self._noised = module, {id(parameter): parameter for parameter in noised if parameter.requires_grad}
+        self._copies = _fresh_tensors(module)
+        self._copy = _copied(module, self._copies)
+        self._layers = [*module.named_modules()]
+        self._before = {whole: self._traces(whole) for whole in (False, True)}
+        self._require_apart()
+        self._hooked: list[tuple[str, nn.Module]] = self._layers
+        self._own_hook: Any = None
+        self._hooks = self._hooks_now()
+        self._comparisons = 0
+        self.note_step()
+
+    def begin(self, axis: int, wrapper: object) -> None:
+        """Call when training may begin. From now on other trainings refuse the module and its layers.
+
+        The first forward pass of the module is tried on made-up records beforehand (`_try`).
+        The hooks that are there now are Opacus' own: there were none before.
+
+        Args:
+            axis: of records, in the inputs.
+            wrapper: Opacus' module around this one, if it is a module.
+        """
+        note_trained(layer for _, layer in self._layers)
+        self._hooked = [*self._layers, *([("", wrapper)] if isinstance(wrapper, nn.Module) else [])]
+        self._hooks = self._hooks_now()
+
+        def before_first_pass(_: nn.Module, args: Any, kwargs: Any) -> None:
+            handle.remove()
+            self._try((args, kwargs), axis)
+
+        handle = self._module.register_forward_pre_hook(before_first_pass, with_kwargs=True)
+        self._own_hook = before_first_pass
+
+    def _hooks_now(self) -> list[list[Any]]:
+        """The hooks that run in passes, but for `begin`'s own: each layer's, the wrapper's, and those of all modules."""
+        tables = [vars(layer) for _, layer in self._hooked]
+        tables.append({name: vars(torch.nn.modules.module)[f"_global{name}"] for name in _RUN_IN_PASSES})
+        return [[hook for name in _RUN_IN_PASSES for hook in table[name].values() if hook is not self._own_hook] for table in tables]
+
+    def note_step(self) -> None:
+        """Call after each step of the optimizer: noised parameters are now as they should be."""
+        self._stepped = {place: _position(parameter) for place, parameter in self._noised.items()}
+        self._numbers = {place: parameter.detach().clone() for place, parameter in self._noised.items()}
+
+    def require_unchanged(self, *, whole: bool = False) -> None:
+        """Raise InputError, with the layer's name, if anything changed outside the optimizer's step.
+
+        Args:
+            whole: compare what hangs on attributes, and all numbers, whichever call this is.
+        """
+        self._comparisons += 1
+        whole = whole or self._comparisons & (self._comparisons - 1) == 0
+        moved = {place for place, parameter in self._noised.items() if not self._is_as_stepped(place, parameter)}
+        for (name, layer), hooks, hooks_now in zip([*self._hooked, ("", self._module)], self._hooks, self._hooks_now(), strict=True):
+            if not _equal(hooks, hooks_now):
+                raise InputError(_place(name), layer, "without hooks that make_private did not find", _HOOKS)
+        for (name, layer), before, now in zip(self._all_layers(whole=whole), self._before[whole], self._traces(whole), strict=True):
+            same = _equal(before, now) and not any(id(parameter) in moved for parameter in layer._parameters.values())
+            if not same or (whole and not all(map(self._has_its_numbers, now))):
+                raise InputError(_place(name), layer, "unchanged by forward passes and by your loop", _KEPT)
+
+    def _is_as_stepped(self, place: int, parameter: nn.Parameter) -> bool:
+        """Whether a noised parameter is as the last step left it."""
+        return _position(parameter) == self._stepped[place] and _same_numbers(parameter, self._numbers[place])
+
+    def rebuilt(self) -> nn.Module:
+        """A new copy of the public copy with the noised parameters' numbers, in evaluation mode.
+
+        Raises:
+            InputError: as `require_unchanged`.
+        """
+        self.require_unchanged(whole=True)
+        tensors = _fresh_tensors(self._copy)
+        for noised in self._noised.values():
+            public = self._copies[id(noised)]
+            tensors[id(public)] = nn.Parameter(noised.detach().clone(), public.requires_grad)
+        return _copied(self._copy, tensors).eval()
+
+    def _require_apart(self) -> None:
+        """Raise InputError for what the copy would share with the trained module, unless it cannot change."""
+        for (name, layer), trace in zip(self._all_layers(whole=True), self._before[True], strict=True):
+            for value in trace:
+                if is_opaque(value):
+                    allowed = f"without iterators that hide where they stand, such as a {type(value).__name__}"
+                    raise InputError(_place(name), layer, allowed, _KEPT)
+                # What classes and modules hold is shared, and is compared alone.
+                if trace is self._before[True][-1] or id(value) in self._copies:
+                    continue
+                function = isinstance(value, (types.FunctionType, types.BuiltinFunctionType))
+                if (function and not _is_constant(value)) or not isinstance(value, _CONSTANT):
+                    allowed = f"a module that can be copied with all it holds, also its {type(value).__name__}"
+                    raise InputError(_place(name), layer, allowed, _SHARES)
+
+    def _all_layers(self, *, whole: bool) -> list[tuple[str, nn.Module]]:
+        """The layers that `_traces` has traces of."""
+        return [*self._layers, ("", self._module)] if whole else self._layers
+
+    def _try(self, inputs: Any, axis: int) -> None:
+        """Call two public copies on made-up records that have the first in common, with the same generators.
+
+        What is refused so is refused for any records. Nothing is learnt from inputs other than
+        tensors, or where the module fails on made-up ones.
+
+        Raises:
+            InputError: the first copy has changed, or the outputs for the first record differ.
+        """
+        first = _copied(self._copy, _fresh_tensors(self._copy))
+        trial = PublicCopy(first, ())
+        outputs = list[list[torch.Tensor]]()
+        shared = [_made_up(tensor, axis, 0) for tensor in _tensors(inputs)]
+        for which, module in enumerate((first, trial._copy)):
+            records = [_made_up(tensor, axis, 1 + which) for tensor in shared]
+            for mine, common in zip(records, shared, strict=True):
+                if mine.dim() > axis:
+                    mine.select(axis, 0).copy_(common.select(axis, 0))
+            args, kwargs = _with_tensors(inputs, iter(records))
+            try:
+                with torch.no_grad(), isolate_generators(bytes):
+                    outputs.append(_tensors(module(*args, **kwargs)))
+            except Exception:
+                return
+        trial.require_unchanged(whole=True)
+        for one, other in zip(*outputs, strict=False):
+            if one.shape != other.shape:
+                continue
+            # Another axis of this length would leave it open which one is the records'.
+            by_record = [place for place, length in enumerate(one.shape) if length == _TRIED] == [axis]
+            if by_record and not _close(one.select(axis, 0), other.select(axis, 0)):
+                allowed = "one whose output for a record does not depend on other records of the sample"
+                raise InputError("module", self._module, allowed, _NORMS)
+
+    def _traces(self, whole: bool) -> list[list[Any]]:
+        """For each layer, what is compared of it; with `whole`, last, what their code refers to."""
+        seen = {id(layer) for _, layer in self._layers}
+        traces, code = list[list[Any]](), list[Any]()
+        for _, layer in self._layers:
+            # Batch norm mixes records in one mode and not in the other.
+            trace: list[Any] = [layer.training] if isinstance(layer, _BatchNorm) else []
+            for name, value in vars(layer).items():
+                if name not in _OF_EVERY_MODULE and not (layer._parameters and name in _OF_OPACUS):
+                    trace.append(name)
+                    self._follow(value, trace, seen, code, whole or name in _STATE, whole)
+            traces.append(trace)
+            code.append(type(layer))
+        if whole:
+            traces.append([])
+            # It grows meanwhile.
+            for thing in code:
+                self._follow(thing, traces[-1], seen, code, True, True)
+        return traces
+
+    def _follow(self, value: Any, trace: list[Any], seen: set[int], code: list[Any], inside: bool, whole: bool) -> None:
+        """Add a value to a trace; with `inside` also its parts, with `whole` also theirs. Of functions, `code` gets what they name."""
+        trace.append(value)
+        if type(value) in PLAIN or id(value) in seen:
+            return
+        if isinstance(value, torch.Tensor) and id(value) not in self._noised:
+            trace.extend(_position(value))
+        if inside:
+            seen.add(id(value))
+            code.extend(named(value) if isinstance(value, types.FunctionType) else [type(value)])
+            for part in parts(value):
+                self._follow(part, trace, seen, code, whole, whole)
+
+    def _has_its_numbers(self, value: Any) -> bool:
+        """False for a tensor or an array, not noised, whose numbers differ from those in the copy."""
+        if not isinstance(value, (torch.Tensor, np.ndarray)) or id(value) in self._noised:
+            return True
+        twin = self._copies.get(id(value))
+        return twin is None or _same_numbers(value, twin)
+
+
+def _require_trainable(module: nn.Module) -> None:
+    """Raise InputError for layers of which it is known beforehand that they keep or mix records."""
+    if was_trained(module) or isinstance(module, load_opacus("opacus.grad_sample").AbstractGradSampleModule):
+        remedy = "Build it anew for each run. To train on, take what `released()` of its engine gives."
+        raise InputError("module", type(module).__name__, "one that was not trained before", remedy)
+    for name, layer in module.named_modules():
+        if any(getattr(layer, hooks) for hooks in _RUN_IN_PASSES):
+            raise InputError(_place(name), layer, "without hooks", _HOOKS)
+        if any(map(nn.parameter.is_lazy, [*layer._parameters.values(), *layer._buffers.values()])):
+            raise InputError(_place(name), layer, "initialised", "Call the module once on public inputs, such as zeros.")
+        if isinstance(layer, _NormBase) and layer.running_mean is not None and layer.training:
+            raise InputError(_place(name), layer, "one that keeps nothing of the records it sees", _NORMS)
+        if isinstance(layer, _BatchNorm) and layer.running_mean is None:
+            raise InputError(_place(name), layer, "one that treats each record by itself", _NORMS)
+        if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.max_norm is not None:
+            raise InputError(_place(name), layer, "without max_norm, which changes it in a forward pass", _TOKENS)
+
+
+def _place(name: str) -> str:
+    """Where a layer of this name stands, in an error."""
+    return f"module.{name}" if name else "module"
+
+
+def _fresh_tensors(module: nn.Module) -> dict[int, Any]:
+    """New parameters and buffers, by the id of the old ones: their numbers without gradients or attributes."""
+    tensors: dict[int, Any] = {id(buffer): buffer.detach().clone() for buffer in module.buffers()}
+    return tensors | {id(p): nn.Parameter(p.detach().clone(), p.requires_grad) for p in module.parameters()}
+
+
+def _copied(module: nn.Module, tensors: dict[int, Any]) -> nn.Module:
+    """A copy with these tensors. Afterwards `tensors` has a copy of each thing inside, by the id of the original."""
+    twin = None
+    # The error may hold what the module keeps. From Python 3.12 on counts and other iterators warn
+    # where they are copied.
+    with contextlib.suppress(Exception), mute_warnings(DeprecationWarning):
+        twin = copy.deepcopy(module, tensors)
+    if twin is None:
+        raise InputError("module", type(module).__name__, "one that can be copied", "Keep no outputs in its attributes.")
+    for layer in twin.modules():
+        # These hooks are numbered by how many the process had before.
+        for hooks in _OF_STATE_DICTS:
+            numbered = getattr(layer, hooks)
+            setattr(layer, hooks, type(numbered)(enumerate(numbered.values())))
+    return twin
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested containers, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [tensor for part in value.values() for tensor in _tensors(part)]
+    return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, (list, tuple)) else []
+
+
+def _with_tensors(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """The containers, with other tensors in them."""
+    if isinstance(value, torch.Tensor):
+        return next(tensors)
+    if isinstance(value, Mapping):
+        return {name: _with_tensors(part, tensors) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        parts = [_with_tensors(part, tensors) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
+def _made_up(like: torch.Tensor, axis: int, which: int) -> torch.Tensor:
+    """A few records of this one's shape; whole numbers are 0 and 1, which any table of words has."""
+    shape = [_TRIED if place == axis else length for place, length in enumerate(like.shape)]
+    numbers = torch.sin(1.0 + 0.7 * which + torch.arange(math.prod(shape), dtype=torch.float64) * (2.3 + which)).reshape(shape)
+    kept = numbers if like.is_floating_point() or like.is_complex() else numbers > 0
+    return kept.to(like.device, like.dtype)
+
+
+def _is_constant(value: Any, around: tuple[Any, ...] = ()) -> bool:
+    """Whether neither a value nor what is inside it can change; of a function, what it closes over, and its defaults."""
+    if any(value is each for each in around):
+        return True
+    if not isinstance(value, _CONSTANT):
+        return False
+    inside = parts(value) if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.CellType, tuple)) else []
+    return all(_is_constant(part, (*around, value)) for part in inside)
+
+
+def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors are equal but for rounding."""
+    scale = max(float(a.abs().max()), 1e-6) if a.numel() else 1.0
+    return torch.allclose(a.float(), b.float(), rtol=1e-3, atol=1e-3 * scale, equal_nan=True)
+
+
+def _position(tensor: torch.Tensor) -> tuple[int, int]:
+    """Changes when torch's operations write to the tensor, or when it is given other memory."""
+    version = 0 if tensor.is_inference() else tensor._version
+    return version, tensor.data_ptr() if tensor.layout is torch.strided else 0
+
+
+def _equal(before: list[Any], now: list[Any]) -> bool:
+    """Whether two traces have the same objects, and equal numbers and text."""
+    if len(before) != len(now):
+        return False
+    return all(a is b or (type(a) is type(b) and type(a) in PLAIN and a == b) for a, b in zip(before, now, strict=True))
+
+
+def _same_numbers(a: Any, b: Any) -> bool:
+    """Whether two tensors or arrays have the same numbers; NaN counts as itself."""
+    if isinstance(a, np.ndarray):
+        return bool(a.shape == b.shape and a.tobytes() == b.tobytes())
+    return bool(torch.equal(a, b) or (a.shape == b.shape and ((a == b) | ((a != a) & (b != b))).all()))

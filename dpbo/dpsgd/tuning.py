@@ -1,0 +1,407 @@
+"""Tune a model that is trained with DP-SGD: training and validation records in one guarantee, one ledger, one call.
+
+    plans = plan_tuning(Budget(6.0, 1e-5), config, runs=10, validation=350)
+    found = tune(fit, right, training=train_set, validation=(X_val, y_val), space=space, plan=plans["selection"], folder="models")
+    found.parameters, found.model, found.score, found.statement
+
+The strategies are those of `plan_tuning`. The models of a "search" are paid for, so the recommended one is returned without another run.
+
+Before anything is charged, `fit` and `score` are tried on stand-in records, because a failure on the true ones is hidden: whether a run
+fails may depend on the records. The trial reads the shapes and dtypes of the records, of a dataset's first one, and its keys if it is a
+mapping; never their values. Where these differ from record to record they tell of that record in the trial's errors: give `example=`.
+
+A search is resumed from its ledger. A run that was killed has been charged, and is not run again. A selection that was killed is charged
+and lost, because what it drew must stay hidden and must not be drawn twice. Models are kept in `folder`; else they live as long as the
+process, and a paid model that is lost is not trained again.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import io
+import logging
+import math
+import os
+import pathlib
+import uuid
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from dpbo.accounting.planned import Planned
+from dpbo.acquisition.expected_improvement import posterior_mean, suggest
+from dpbo.curator.curator import Curator
+from dpbo.curator.entropy import system_entropy
+from dpbo.curator.record_fingerprints import require_other_rows
+from dpbo.curator.records import PrivateView, count_records
+from dpbo.dpsgd.engine import Fit, Session
+from dpbo.dpsgd.hidden_runs import DensityRatioProposals
+from dpbo.dpsgd.planning import TuningPlan
+from dpbo.dpsgd.selection import NoisedScore, private_selection
+from dpbo.errors import InputError, ReleaseLost, UsageError
+from dpbo.fingerprint import describe_space, fingerprint
+from dpbo.isolation import isolate_generators
+from dpbo.mechanisms.gaussian import GaussianMechanism
+from dpbo.objective import PrivateObjective
+from dpbo.privacy import PrivacyUnit
+from dpbo.queries.score_evaluation import Score
+from dpbo.space import Space
+from dpbo.statement import Statement
+from dpbo.validation import Within, checked, warn
+
+_LOG = logging.getLogger(__name__)
+_TRAINING, _SCORES, _SELECTION = "training", "scores", "selection"
+_TRIED_POINTS, _TRIED_STEPS = 4, 2
+_RECORD = PrivacyUnit("record")
+_REPEATED = (
+    "This process has already trained or tuned on some of them under another ledger, and two budgets in memory add up to more than "
+    "either states. Nothing was charged. Give every call the same dataset= and ledger=, or set allow_repeated=True, and the statement "
+    "will say so. Tell only those who may see the records."
+)
+_TWO_ROLES = "A record of both roles pays for both, and the budget counts each role alone: take such records out of one of them."
+_DATASET = Within(
+    "a torch Dataset with a length, because records are sampled by position",
+    lambda records: hasattr(records, "__getitem__") and hasattr(records, "__len__"),
+    "For tensors: TensorDataset(*training).",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TunedModel:
+    """The result of `tune`; all of it may be published.
+
+    Attributes:
+        parameters: of the recommended run; None if a selection released nothing.
+        model: the model that `fit` trained, rebuilt as by `Session.released`, in evaluation mode. None, with a warning, if its run failed
+            on the private records, or another process trained it and no folder kept it.
+        score: the model's noised validation score. A search gives its posterior mean, which is a little too high: the best of several.
+            None if all runs of a selection failed.
+        score_std: standard deviation of the noise of one run's score. A search's posterior mean averages over runs and has less.
+        statement: the guarantee for both roles.
+        X, Y: all runs of a search, points `t x d` and noised scores `t x 1`; else empty.
+    """
+
+    parameters: dict[str, Any] | None
+    model: nn.Module | None = field(repr=False)
+    score: float | None
+    score_std: float
+    statement: Statement = field(repr=False)
+    X: torch.Tensor = field(repr=False)
+    Y: torch.Tensor = field(repr=False)
+
+
+@checked
+def tune(
+    fit: Fit,
+    score: Score,
+    *,
+    training: Annotated[Dataset[Any], _DATASET],
+    validation: Any,
+    space: Space,
+    plan: TuningPlan,
+    parameters: dict[str, Any] | None = None,
+    initial: int = 4,
+    seed: int = 0,
+    folder: str | pathlib.Path | None = None,
+    dataset: str | None = None,
+    ledger: str | pathlib.Path | None = None,
+    example: tuple[Any, Any] | None = None,
+    try_first: bool = True,
+    allow_repeated: bool = False,
+) -> TunedModel:
+    """Tune by a plan of `plan_tuning`. A search shows its progress; a selection shows none, because its runs are hidden.
+
+    Args:
+        fit: `fit(parameters, session)` takes training records from the session only, and returns the module that it gave to
+            `session.make_private`, after all steps. What leaves is `session.released()`: the module as it was then, with the noised
+            parameters. Nothing else that `fit` computes leaves.
+        score: `score(model, records)`, one number a validation record, maximised. It gets a copy of what may leave.
+        training, validation: disjoint records; equal ones in both are refused, which is for the operator
+            alone. Under REPLACE_ONE any split that does not look at the records, such as one by position.
+            Under ADD_OR_REMOVE_ONE a record's role must follow from the record itself, such as a keyed hash of its id: in a split by
+            position, removing one record changes the role of others. The statement lists that as the assumption `roles-by-record`.
+        plan: one plan of `plan_tuning`, which also says the budget, the adjacency, the score range and the number of validation records.
+        parameters: for "once", inside the space.
+        initial: number of Sobol points before a search's model proposes; at least 2.
+        seed: of the search's points; never of noise, samples, or a selection's proposals.
+        folder: where released models are kept, a file each: those of a search, or the best one of a selection.
+        dataset, ledger: as in `Curator`.
+        allow_repeated: True permits records of either role that this process has used under another ledger
+            in memory, and records of both roles; the privacy losses add up, and the statement says so.
+        example: (training, validation), a few public records of the same form for the trial. Omitted, zeros take the place of the numbers,
+            tensors and arrays of the first training record and of the validation records.
+        try_first: before anything is reserved, call `fit` at four points of the space (for "once", at `parameters`), each time with
+            stand-in records for two steps, and `score` on the model. What they raise is raised as it is. False omits the trial, for a `fit`
+            that takes very long to begin. Then a `fit` that always fails spends the whole budget.
+
+    Raises:
+        InputError: an argument outside its range, records that zeros cannot stand in for, or repeated
+        records. PlanChanged: the ledger's plan began with other records. ScoreError, or what `fit` raises: in the
+        trial; nothing was charged. BudgetExceeded, LedgerMismatch, ReleaseLost: as in private_selection and PrivateObjective. A run in
+        which `fit` fails on private records, takes too few steps or returns another thing, is paid for and has the worst score, without a
+        word.
+    """
+    if (plan.strategy == "once") != (parameters is not None):
+        raise InputError("parameters", parameters, "given for the plan 'once', and only there")
+    fixed = None if parameters is None else space.encode(parameters).unsqueeze(0)
+    replaces, view = plan.adjacency.replaces, PrivateView.of(validation, _RECORD, units_are_public=False)
+    if replaces and view.count != plan.validation:
+        raise UsageError(
+            f"the plan was made for {plan.validation:g} validation records, not {view.count}. Plan again: "
+            f"plan_tuning(..., validation={view.count})."
+        )
+    if not allow_repeated:
+        require_other_rows("training", training, view, "validation", _TWO_ROLES)
+    divisor = None if replaces else plan.validation
+    settings = {} if divisor is None else {"divisor": divisor}
+    noised = NoisedScore(_CopyScore(score), plan.score_range, GaussianMechanism(plan.score_multiplier), settings)
+
+    def train(given: dict[str, Any], session: Session | None = None) -> nn.Module:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Full backward hook is firing")  # Opacus' hooks, where inputs need no gradients
+            session = session or _PaidSession(training, plan.config)
+            returned = fit(given, session)
+            if not session.is_model(returned):
+                raise UsageError(
+                    f"fit returned a {type(returned).__name__}, but must return session.make_private's module: only its noised "
+                    "parameters may leave, and a number that `fit` computes is not noised."
+                )
+            return session.released()
+
+    if try_first:
+        points = space.sample(_TRIED_POINTS, seed=seed) if fixed is None else fixed
+        with isolate_generators(system_entropy):  # an initial model that the caller seeded stays the same
+            _try(train, noised, training, view, space, points, plan, example, saves=folder is not None)
+    keep = None if folder is None else pathlib.Path(folder)
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+    curator = Curator(
+        validation, unit=_RECORD, adjacency=plan.adjacency, budget=plan.budget, accounting=Planned(plan.events), dataset=dataset,
+        ledger=ledger, example=None if example is None else example[1], allow_repeated=allow_repeated,
+    )  # fmt: skip
+    curator.protect(training, role=_TRAINING)
+    if not allow_repeated and curator.repeats_records():
+        raise InputError("ledger", None, "one file or URL for all calls with the same records", _REPEATED)
+    has_begun = bool({_SELECTION, _TRAINING} & set(curator.ledger.used()))
+    curator.bind("tuning", {}, tables={"training records": training}, begun=has_begun)
+    curator.mark_probed(noised.query(None))  # else a score's range is examined on `example` in runs that are paid for
+    curator.ledger.note("assume", "dpsgd-attested")
+    if not replaces:
+        curator.ledger.note("assume", "roles-by-record")
+    empty = torch.empty(0, len(space.names), dtype=torch.float64)
+    if plan.run_count is not None:
+        proposals = None if plan.spread == (1.0, 1.0) else DensityRatioProposals(space, spread=plan.spread, noise_std=plan.score_std)
+        best = private_selection(
+            curator, train, space=space, run_count=plan.run_count,
+            base={_TRAINING: [plan.config.event(plan.adjacency)]}, score=noised, adaptive=proposals, name=_SELECTION,
+        )  # fmt: skip
+        model = best.output
+        if keep is not None and best.score is not None and best.x is not None:
+            file = keep / f"{fingerprint((best.x, best.score), size=16).hex()}.pt"  # released numbers, which no other study has
+            if model is not None:
+                _save(model, file)
+            elif file.exists():
+                model = _load(file)
+        return _result(TunedModel(best.parameters, model, best.score, plan.score_std, curator.statement(), empty, empty[:, :0]))
+    models = _Models(curator, train, space, plan, keep)
+    objective = PrivateObjective(
+        curator, noised.score, score_range=plan.score_range, evaluations=plan.usually, fit=models.fit, name=_SCORES, divisor=divisor,
+        role="validation", terms={"parameters": list(space.names), "space": describe_space(space.specs)},
+    )  # fmt: skip
+    resumed = objective.history()[0]
+    unscored = models.unscored(resumed)[: objective.remaining]
+    begun = plan.usually - models.remaining
+    if begun:
+        lost = begun - len(resumed) - len(unscored)
+        fate = f"{lost} (charged, and ended before their score)" if lost else "0"
+        level = logging.WARNING if lost else logging.INFO
+        _LOG.log(level, "%r: runs resumed: %d, lost: %s, runs left: %d", _TRAINING, begun - lost, fate, models.remaining)
+    for x in unscored:
+        objective(x.unsqueeze(0))
+    design = space.sample(max(initial, 2), seed=seed) if fixed is None else fixed
+    while objective.remaining and models.remaining:
+        begun = objective.evaluations - models.remaining  # includes runs that were killed: their points are not tried again
+        X, Y, Yvar = objective.history()
+        x = design[begun] if begun < len(design) or len(X) < 2 else suggest(space, X, Y, Yvar, seed=1000 * seed + begun)[0]
+        objective(x.unsqueeze(0))
+    X, Y, Yvar = objective.history()
+    if not len(X):
+        raise ReleaseLost("every training run was charged but ended before its score, and none is run twice. Another plan is charged anew.")
+    means = posterior_mean(space, X, Y, Yvar)
+    best_run = int(means.argmax())
+    model, mean = models.kept(X[best_run]), float(means[best_run])
+    return _result(TunedModel(space.decode(X[best_run]), model, mean, plan.score_std, curator.statement(), X, Y))
+
+
+def _try(
+    train: Callable[..., nn.Module], noised: NoisedScore, training: Any, validation: PrivateView, space: Space,
+    points: torch.Tensor, plan: TuningPlan, example: tuple[Any, Any] | None, *, saves: bool,
+) -> None:  # fmt: skip
+    """Train for a few steps on stand-in records, save and score, at each of the points. Raises what `fit` and `score` raise."""
+    if example is None:
+        stand_ins, scored = [_zeros(_first(training))], validation.zeros()
+        if scored is None:
+            raise _without_zeros(type(validation.container).__name__)
+    else:
+        stand_ins, scored = [example[0][i] for i in range(len(example[0]))], example[1]
+    records = _Repeated(stand_ins, plan.config.batches * plan.config.batch_size)  # samples of the expected size: memory is tried, too
+    terms = {"adjacency": plan.adjacency, "budget": plan.budget, "example": None if example is None else scored}
+    curator = Curator.rehearsal(scored, unit=_RECORD, **terms)
+    for x in points:
+        given = space.decode(x)
+        try:
+            model = train(given, _PaidSession(records, plan.config, samples=_TRIED_STEPS))
+            if saves:
+                torch.save(model, io.BytesIO())
+            curator.evaluate(noised.query(model))
+        except Exception as error:
+            error.add_note(
+                f"`fit` and `score` were tried with {given} on stand-in records (zeros, or `example`). Nothing was charged. If zeros "
+                "are no valid records, pass a few public ones: example=(training, validation). try_first=False omits this trial."
+            )
+            raise
+
+
+class _PaidSession(Session):
+    """A session whose records `tune` has compared, or that are stand-ins."""
+
+    def _note_records(self) -> None:
+        pass
+
+
+class _Repeated(Dataset[Any]):
+    """So many records, which repeat a few."""
+
+    def __init__(self, records: list[Any], count: int) -> None:
+        self._records, self._count = records, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: int) -> Any:
+        return self._records[place % len(self._records)]
+
+
+def _first(training: Any) -> Any:
+    try:
+        return training[0]
+    except Exception:  # which may show the record
+        pass
+    raise InputError("training", type(training).__name__, "a Dataset whose first record can be read", "Call training[0] to see why not.")
+
+
+def _zeros(part: Any) -> Any:
+    """Zeros in place of every number of a training record. Raises InputError where it holds anything else."""
+    if isinstance(part, Mapping):
+        return {name: _zeros(value) for name, value in part.items()}
+    if isinstance(part, (tuple, list)):
+        zeros = [_zeros(value) for value in part]
+        return type(part)(*zeros) if hasattr(part, "_fields") else type(part)(zeros)
+    if isinstance(part, (bool, int, float, np.number, np.bool_)):
+        return type(part)(0)
+    if isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
+        return np.zeros(part.shape, part.dtype)
+    if isinstance(part, torch.Tensor):
+        return torch.zeros_like(part)
+    raise _without_zeros(type(part).__name__)
+
+
+def _without_zeros(kind: str) -> InputError:
+    remedy = f"Zeros cannot stand in for a {kind}. Or omit the trial: try_first=False."
+    return InputError("example", None, "(training, validation), a few public records of the same form", remedy)
+
+
+def _result(found: TunedModel) -> TunedModel:
+    if found.model is None:  # from what is released, no more
+        text = (
+            "tune returns no model: the run failed on the private records, or another process trained the model and no folder= kept it. "
+            "What was charged stays charged. Try fit on public records of the same form and number; pass folder= to the next study."
+        )
+        warn(text, UserWarning)
+    return found
+
+
+def _save(model: nn.Module, file: pathlib.Path) -> None:
+    unfinished = file.with_suffix(f".{os.getpid()}")
+    torch.save(model, unfinished)
+    unfinished.replace(file)  # whole or not at all
+
+
+def _load(file: pathlib.Path) -> nn.Module:
+    model: nn.Module = torch.load(file, weights_only=False)  # the caller's own folder
+    return model
+
+
+class _Models:
+    """Trains the runs of a search: charges each run before it trains, and keeps its model."""
+
+    def __init__(
+        self, curator: Curator, train: Callable[..., nn.Module], space: Space, plan: TuningPlan, folder: pathlib.Path | None
+    ) -> None:
+        self._curator, self._train, self._space, self._folder = curator, train, space, folder
+        self._event, self._runs = plan.events[0].repeated(1), plan.usually
+        self._in_memory: dict[tuple[float, ...], nn.Module] = {}
+        settings = {name: value for name, value in dataclasses.asdict(plan.config).items() if name != "noise_multiplier"}
+        named = {"parameters": list(space.names), "space": describe_space(space.specs)}
+        terms = {"role": _TRAINING, "attested": "Poisson", **named, **settings}
+        curator.reserve(_TRAINING, self._event, slots=plan.usually, terms=terms)
+
+    @property
+    def remaining(self) -> int:
+        """Number of runs not yet begun."""
+        return self._runs - self._curator.ledger.used().get(_TRAINING, 0)
+
+    def fit(self, x: torch.Tensor) -> nn.Module | None:
+        """The model at x: a kept one, else a new run. None if training fails: whether it fails may depend on the records."""
+        if (kept := self.kept(x)) is not None:
+            return kept
+        details = {"attested": "Poisson", "x": x.tolist(), "model": uuid.uuid4().hex}
+        self._curator.ledger.charge(_TRAINING, self._event, details, _TRAINING)
+        try:
+            model = self._train(self._space.decode(x))
+        except Exception:
+            return None
+        self._in_memory[_key(x)] = model
+        if self._folder is not None:
+            _save(model, self._files(x)[-1])
+        return model
+
+    def unscored(self, X: torch.Tensor) -> list[torch.Tensor]:
+        """Points of runs that were killed before their score, and whose models are kept."""
+        scored = {_key(x) for x in X}
+        begun = [torch.tensor(record.body["x"], dtype=torch.float64) for record in self._curator.ledger.charges(_TRAINING)]
+        return [x for x in begun if _key(x) not in scored and self.kept(x) is not None]
+
+    def kept(self, x: torch.Tensor) -> nn.Module | None:
+        """The model at x, from memory or the folder."""
+        if _key(x) in self._in_memory or self._folder is None:
+            return self._in_memory.get(_key(x))
+        files = [path for path in self._files(x) if path.exists()]
+        return _load(files[-1]) if files else None
+
+    def _files(self, x: torch.Tensor) -> list[pathlib.Path]:
+        """Files of the runs at x that this ledger has charged. Names are random, because a folder may hold other studies' models."""
+        assert self._folder is not None
+        charged = [record.body for record in self._curator.ledger.charges(_TRAINING)]
+        return [self._folder / f"{body['model']}.pt" for body in charged if body["x"] == x.tolist()]
+
+
+@dataclass(frozen=True)
+class _CopyScore:
+    """The score of a copy of the model, because a forward pass may leave records on it. NaN, the worst score, if training failed."""
+
+    score: Score
+
+    def __call__(self, model: Any, records: Any) -> Any:
+        return torch.full((count_records(records),), math.nan) if model is None else self.score(copy.deepcopy(model), records)
+
+
+def _key(x: torch.Tensor) -> tuple[float, ...]:
+    return tuple(x.tolist())

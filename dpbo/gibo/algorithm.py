@@ -1,0 +1,432 @@
+"""DP-GIBO: local Bayesian optimisation with private gradients (Sopa, Marusic, Avella-Medina & Cunningham 2025, arXiv 2502.06044).
+
+    gibo = DPGIBO(curator, loss, bounds=bounds, budget=Budget.gdp(1.0), iterations=25, batch_size=11, clip=1.0)
+    result = gibo.run()                 # or step by step: X = gibo.ask(); gibo.tell(X, gibo.evaluate(X))
+
+Each of T iterations chooses b public points around theta. From its losses there the curator estimates every unit's gradient, clips it to
+length B, and averages. The average is released once, with Gaussian noise of standard deviation M 2B/n a coordinate (M B/divisor under
+ADD_OR_REMOVE_ONE). T Gaussians of multiplier M are together sqrt(T)/M-GDP, exactly. A torch optimizer moves theta by what was released, so
+theta, points and weights depend on losses through releases only. Before the run, rho = sqrt(d) M 2/n, the noise's length over B, says
+whether it can work.
+
+Kernel, clip, bounds and start are public: fixed, or fitted on public data or on released values, never on private losses. For a variant
+with another model or another loop, use `GradientPosterior.release_gradient` or `GradientGP.release_gradient`: examples/gibo_variant.py.
+
+`choose_start` and `choose_clip` choose two of the arguments privately, each by one release of the exponential mechanism:
+
+    start = choose_start(curator, loss, candidates, loss_range=(0.0, 3.0), budget=0.1)
+    clip = choose_clip(curator, loss, bounds=bounds, candidates=[0.1, 0.3, 1.0, 3.0], budget=0.02)
+
+In paired simulations neither was a sure gain, so neither is a default.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Any
+
+import torch
+from gpytorch.kernels import Kernel, RBFKernel
+
+from dpbo.accounting.calibration import describe_budget
+from dpbo.curator.curator import Curator
+from dpbo.curator.handle import Handle
+from dpbo.curator.pricing import priced
+from dpbo.curator.reporting import compose_statement
+from dpbo.errors import InputError, LedgerError, LedgerMismatch, LedgerUnavailable, PrivacyError
+from dpbo.gibo.design import BOUNDS, Frame, GIBODesign, GIBOSettings
+from dpbo.gibo.gradient_posterior import GradientPosterior
+from dpbo.gibo.gradient_query import ClippedGradient, Loss, lengths
+from dpbo.mechanisms.choice import ChoiceMechanism
+from dpbo.mechanisms.exponential import ExponentialMechanism
+from dpbo.mechanisms.gaussian import GaussianMechanism
+from dpbo.mechanisms.no_noise import NoNoise
+from dpbo.objective import NoiseWarning
+from dpbo.privacy import Budget
+from dpbo.progress import progress_bar
+from dpbo.queries.query import Query
+from dpbo.queries.score_evaluation import tensor_of
+from dpbo.queries.utilities import CandidateScores, QuantileUtilities
+from dpbo.statement import Statement
+from dpbo.validation import POINTS, Count, Positive, ScoreRange, checked, warn
+
+_HOPELESS = 0.5  # rho above which a run can hardly find anything
+_TIE = 4.0  # noise scales between neighbouring clips of equal merit: the lower is 50 times likelier
+
+
+@dataclass(frozen=True, eq=False)
+class GIBOResult:
+    """The result of a DPGIBO run; everything in it is released or public.
+
+    Attributes:
+        x: the recommended point, `d`: the mean of the last iterates.
+        last: the last iterate, `d`.
+        iterates: theta_0, theta_1, ..., `t + 1 x d`.
+        gradients: as released, `t x d`, in the algorithm's coordinates.
+        rho: length of one gradient's noise over the clip.
+        statement: returns the ledger's statement at the time of the call.
+    """
+
+    x: torch.Tensor
+    last: torch.Tensor
+    iterates: torch.Tensor
+    gradients: torch.Tensor
+    rho: float
+    statement: Callable[[], Statement]
+
+
+@checked
+class DPGIBO:
+    """Local Bayesian optimisation with private gradients. A run with the same name and arguments resumes from the curator's ledger.
+
+    Args:
+        curator: owner of the records.
+        loss: `loss(x, records)`, one number a record, minimised; x is a float64 tensor of shape `d`. Each record by itself.
+        bounds: `2 x d`, float64: lower ends, upper ends. Iterates and points stay inside. Points are chosen, and results lie, on its
+            device, whatever the device of the records.
+        budget: what the run may spend: a `Budget`, or a share in (0, 1] of the curator's.
+        mechanism: `NoNoise(allow_not_private=True)` for the non-private algorithm; omitted, Gaussian noise.
+        iterations: T.
+        batch_size: b; d + 1 is recommended.
+        clip: B, the largest length of one unit's gradient, in units of the loss per box width (`settings.unit_box`), else per unit of x.
+            Use 1 for losses that change by about 1 over the box; 0.3 where d >= 30, rho > 0.2 and no unit is extreme; 3 for log losses
+            and heavy tails. Tune it on public or synthetic data.
+        kernel: a GPyTorch kernel in the same coordinates; omitted, RBF of length scale 1.
+        noise: variance of each loss's observation noise.
+        mean: public prior mean of the loss.
+        tolerance: eps_tol of Algorithm 2; b is then the most points an iteration may take. Only without observation noise.
+        start: theta_0, `d`, public; omitted, the centre of the box.
+        divisor, loss_range: as in `ClippedGradient`.
+        settings: omitted, `GIBOSettings.recommended()`.
+        seed: seed of the designs' rotations, not of the noise.
+        name: name of the plan in the ledger. A resumed run needs the records and the loss that it began with.
+        callback: called with this object after every iteration.
+
+    Attributes:
+        noise_std: standard deviation of the noise of one released coordinate.
+        rho: length of one gradient's noise over the clip.
+
+    Raises:
+        InputError: an argument outside its range.
+        BudgetExceeded: the budget is not left.
+        LedgerMismatch: the name belongs to another run.
+    """
+
+    def __init__(
+        self,
+        curator: Curator,
+        loss: Loss,
+        *,
+        bounds: Annotated[torch.Tensor, BOUNDS],
+        budget: Budget | float | Fraction = 1,
+        mechanism: NoNoise | None = None,
+        iterations: Count,
+        batch_size: Count,
+        clip: float,
+        kernel: Kernel | None = None,
+        noise: float = 0.0,
+        mean: float = 0.0,
+        tolerance: Positive | None = None,
+        start: torch.Tensor | None = None,
+        divisor: float | None = None,
+        loss_range: tuple[float, float] | None = None,
+        settings: GIBOSettings | None = None,
+        seed: int = 0,
+        name: str = "dpgibo",
+        callback: Callable[[DPGIBO], Any] | None = None,
+    ) -> None:
+        self.curator, self.name, self.iterations = curator, name, iterations
+        self.settings = GIBOSettings.recommended() if settings is None else settings
+        self._loss, self._callback = loss, callback
+        self._options: dict[str, Any] = {"clip": clip, "divisor": divisor, "loss_range": loss_range}
+        self._frame = Frame(bounds, self.settings.unit_box)
+        self._theta = torch.nn.Parameter(self._frame.inward(self._frame.start(start)))
+        self._iterates, self._gradients = [self._theta.detach().clone()], list[torch.Tensor]()
+        kernel = _kernel_on(bounds.device, kernel)
+        self._posterior = GradientPosterior(kernel, noise, mean=mean, jitter=self.settings.jitter)
+        self._design = GIBODesign(self._frame.box, batch_size, tolerance, seed, self.settings)
+        self._Z: torch.Tensor | None = None  # the points of this iteration
+        self._earlier = list[Handle]()  # with history: one for each iteration
+        self._queries = set[ClippedGradient]()  # of this iteration
+        self._pending: Handle | None = None  # may be charged, but is not stored
+        self._step_complete = True
+        terms = {"bounds": bounds.tolist(), "start": self.theta.tolist(), "batch_size": batch_size, "tolerance": tolerance,
+                 "kernel": describe_kernel(kernel), "noise": noise, "settings": str(self.settings), "seed": seed}  # fmt: skip
+
+        query = self._query()
+        query.require_public(curator.adjacency)
+        planned = next(priced(curator, [GaussianMechanism], budget, iterations)) if mechanism is None else mechanism
+        planned.distribution(query.scale(curator.adjacency), query.quanta())  # raises if it cannot be drawn, before anything is reserved
+        stated = {"budget": describe_budget(budget) if mechanism is None else str(mechanism), **query.public_inputs(), **terms}
+        curator.bind(name, {"loss": loss}, begun=name in curator.ledger.used())
+        event = curator.reserve(name, planned.event(), slots=iterations, terms=stated).event
+        self._mechanism = GaussianMechanism(event.noise_multiplier) if mechanism is None else mechanism
+        distribution = self._mechanism.distribution(query.scale(curator.adjacency), query.quanta())
+        self.noise_std = distribution.std[0] * query.affine(curator.units)[1]
+        self.rho = self.noise_std * math.sqrt(len(self._theta)) / clip
+        if self.rho > _HOPELESS:
+            text = (f"the noise of one gradient is {self.rho:.2g} times the clip, so this run can hardly find anything: "
+                    "plan fewer iterations, a larger budget, fewer dimensions or more units.")  # fmt: skip
+            warn(text, NoiseWarning)
+        self._optimizer = self.settings.optimizer([self._theta], lr=self.settings.step_size(self.rho))
+        self._used = curator.ledger.used()[name]
+        curator.deliver()
+        for value in curator.ledger.values(name):  # the steps that the ledger already holds; history computes their losses again, free
+            if value["details"]["theta"] != self.theta.tolist():
+                remedy = "Resume with the kernel, settings and library versions that the run began with."
+                raise LedgerMismatch("theta", value["details"]["theta"], self.theta.tolist(), remedy)
+            earlier = curator.evaluate(self._query()) if self.settings.history else None
+            self._advance(torch.tensor(value["value"], dtype=torch.float64), earlier)
+
+    @property
+    def theta(self) -> torch.Tensor:
+        """The current iterate, `d`."""
+        return self._frame.outward(self._theta.detach())
+
+    @property
+    def remaining(self) -> int:
+        """Iterations not yet charged."""
+        return self.iterations - self.curator.ledger.used().get(self.name, 0)
+
+    def run(self) -> GIBOResult:
+        """Run all iterations that are left, first one whose value could not be stored earlier."""
+        with progress_bar(self.name, self.iterations, done=len(self._gradients), rank=self.curator.rank) as bar:
+            while self._pending is not None or self.remaining:
+                X = self.ask()
+                self.tell(X, self._pending if self._pending is not None else self.evaluate(X))
+                bar.update()
+        return self.result()
+
+    def ask(self) -> torch.Tensor:
+        """The points of this iteration, `b x d`; the same until `tell`. They are public and cost nothing.
+
+        Raises:
+            LedgerError: an earlier `tell` was interrupted during its step. A new DPGIBO resumes from the ledger.
+        """
+        self._require_complete_step()
+        return self._frame.outward(self._points())
+
+    def evaluate(self, X: torch.Tensor, *, executor: Executor | None = None) -> Any:
+        """A handle of the clipped mean gradient, for `tell`; with an executor, its Future. Free; may be repeated."""
+        self._require_asked(X)
+        query = self._query()
+        self._queries.add(query)
+        details = {"theta": self.theta.tolist()}
+        if executor is not None:
+            return self.curator.submit(query, executor, **details)
+        return self.curator.evaluate(query, **details)
+
+    def tell(self, X: torch.Tensor, handle: Handle | Future[Handle]) -> torch.Tensor:
+        """Release the gradient of the handle and take one step; returns the new theta, `d`.
+
+        A handle that was charged but could not be stored is released instead of a new one: it answers the same query.
+
+        Raises:
+            BudgetExceeded: all iterations are used up; nothing was charged.
+            LedgerError: another process took a step, or an earlier `tell` was interrupted during one; nothing was charged.
+        """
+        self._require_asked(X)
+        ready = handle.result() if isinstance(handle, Future) else handle
+        if not isinstance(ready, Handle) or ready.query not in self._queries:
+            raise InputError("handle", ready, "one that evaluate() gave for these points")
+        self._pending = self._pending or ready
+        try:
+            (release,) = self.curator.release_all([self._pending], self._mechanism, name=self.name, reservation=self.name, used=self._used)
+        except LedgerUnavailable:  # it may be charged: the next tell finishes it
+            raise
+        except PrivacyError:
+            self._pending = None
+            raise
+        self._step_complete = False  # an optimizer that is interrupted cannot be restored, and must not step twice
+        self._used += 1
+        self._advance(release.value, self._pending)
+        self._step_complete = True
+        if self._callback is not None:
+            self._callback(self)
+        return self.theta
+
+    def result(self) -> GIBOResult:
+        """The result so far. Raises LedgerError as `ask` does."""
+        self._require_complete_step()
+        path = torch.stack(self._iterates)
+        averaged = path[-self.settings.averaged(self.rho, len(path) - 1) :].mean(0)
+        gradients = torch.stack(self._gradients) if self._gradients else path[:0]
+        outward = self._frame.outward
+        statement = functools.partial(compose_statement, self.curator.ledger, units=self.curator.units)  # without the curator's records
+        return GIBOResult(outward(averaged), self.theta, outward(path), gradients, self.rho, statement)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The released gradients, for a checkpoint; public."""
+        return {"name": self.name, "gradients": [gradient.tolist() for gradient in self._gradients]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Check a checkpoint against the ledger. The run itself resumes from the ledger.
+
+        Raises:
+            InputError: `state` is not from `state_dict`.
+            LedgerMismatch: it disagrees with the ledger.
+        """
+        if not isinstance(state.get("gradients"), list):
+            raise InputError("state", state, "what state_dict() returned")
+        known = [gradient.tolist() for gradient in self._gradients]
+        if state.get("name") != self.name or known[: len(state["gradients"])] != state["gradients"]:
+            raise LedgerMismatch("gradients", len(known), len(state["gradients"]), "Open the ledger that this state was saved with.")
+
+    def __repr__(self) -> str:
+        return f"<DPGIBO {self.name!r}: {self.iterations} iterations, noise {self.noise_std:.3g} a coordinate, rho {self.rho:.3g}>"
+
+    def _require_asked(self, X: torch.Tensor) -> None:
+        if not torch.equal(X, self.ask()):
+            raise InputError("X", tuple(X.shape), "the points that ask() returned", "Pass them on unchanged.")
+
+    def _require_complete_step(self) -> None:
+        if not self._step_complete:
+            raise LedgerError(f"The optimizer step of {self.name!r} was interrupted after its release. Nothing was charged now. "
+                              "Create DPGIBO again with the same arguments; it resumes from the ledger.")  # fmt: skip
+
+    def _points(self) -> torch.Tensor:
+        """The points of this iteration in the algorithm's coordinates, `b x d`."""
+        if self._Z is None:
+            self._Z = self._design.points(self._posterior, self._theta.detach().clone(), len(self._gradients))
+        return self._Z
+
+    def _query(self) -> ClippedGradient:
+        """The query of this iteration."""
+        Z = self._points()
+        return self._posterior.gradient_query(
+            self._theta.detach().clone(), Z, self._loss, loss_points=self._frame.outward(Z), earlier=tuple(self._earlier),
+            keep=self.settings.history, **self._options,
+        )  # fmt: skip
+
+    def _advance(self, gradient: torch.Tensor, handle: Handle | None) -> None:
+        """One step of the optimizer, projected into the box."""
+        gradient = gradient.to(self._theta.device, copy=True)
+        self._theta.grad = gradient.clone()
+        self._optimizer.step()
+        with torch.no_grad():
+            self._theta.clamp_(*self._frame.box)
+        self._iterates.append(self._theta.detach().clone())
+        self._gradients.append(gradient)
+        if handle is not None and self.settings.history:
+            self._earlier.append(handle)
+            self._posterior.append(self._points())
+        self._Z, self._pending = None, None
+        self._queries.clear()
+
+
+def _kernel_on(device: torch.device, kernel: Kernel | None) -> Kernel:
+    """A copy of the kernel, or an RBF of length scale 1, on this device."""
+    if kernel is None:
+        kernel = RBFKernel().double()
+        kernel.lengthscale = 1.0  # GPyTorch begins at log 2
+    return copy.deepcopy(kernel).to(device)
+
+
+def describe_kernel(kernel: Any) -> str:
+    """The parts of a kernel with their settings and parameters, as text for the ledger."""
+    parts = []
+    for path, module in kernel.named_modules():
+        settings = {k: v for k, v in vars(module).items() if isinstance(v, (int, float, str)) and not k.startswith("_") and k != "training"}
+        parts.append(f"{path}:{module.__class__.__name__}{settings}")
+    numbers = {name: value.detach().flatten().tolist() for name, value in kernel.state_dict().items() if isinstance(value, torch.Tensor)}
+    return f"{' '.join(parts)} {numbers}"
+
+
+@checked
+def choose_start(
+    curator: Curator,
+    loss: Loss,
+    candidates: Annotated[torch.Tensor, POINTS],
+    *,
+    loss_range: ScoreRange,
+    budget: Budget | float | Fraction,
+    name: str = "choose start",
+) -> torch.Tensor:
+    """Choose privately the public candidate (of `k x d`) with the smallest total loss; returns it, `d`.
+
+    A unit counts by its mean clipped loss, so the utilities' sensitivity is the width of the loss range under REPLACE_ONE. Called again
+    with the same name and arguments, it returns what the ledger holds.
+
+    Args:
+        curator, loss: as in DPGIBO.
+        candidates: `k x d`, float64, public.
+        loss_range: public (lower, upper) of a record's loss.
+        budget: what the choice may spend: a `Budget`, or a share in (0, 1] of the curator's.
+        name: name of the choice in the ledger.
+
+    Raises:
+        InputError: an argument outside its range.
+        BudgetExceeded: the budget is not left.
+        LedgerMismatch: the name belongs to another choice.
+    """
+    lower, upper = loss_range
+    query = CandidateScores(
+        lambda x, records: -tensor_of(loss(x.clone(), records)).double(), list(candidates), score_range=(-upper, -lower)
+    )
+    mechanism = next(priced(curator, [ExponentialMechanism], budget))
+    return candidates[_choose(curator, query, mechanism, name, {"candidates": candidates.tolist()})].clone()
+
+
+@checked
+def choose_clip(
+    curator: Curator,
+    loss: Loss,
+    *,
+    bounds: Annotated[torch.Tensor, BOUNDS],
+    candidates: Sequence[float],
+    budget: Budget | float | Fraction,
+    quantile: float = 0.9,
+    start: torch.Tensor | None = None,
+    kernel: Kernel | None = None,
+    settings: GIBOSettings | None = None,
+    seed: int = 0,
+    name: str = "choose clip",
+) -> float:
+    """Choose privately one of several public clips, near a quantile of the units' gradient lengths at the start.
+
+    Ties favour the smallest clip: of clips that are equally good, all above the longest gradient, a larger one only adds noise. A unit of
+    several records counts by the mean of their gradients' lengths. Called again with the same name and arguments, it returns what the
+    ledger holds.
+
+    Args:
+        curator, loss, bounds, start, kernel, settings, seed: as in DPGIBO.
+        candidates: two or more public clips, positive and increasing, in units of the loss per box width (`settings.unit_box`), else per
+            unit of x.
+        budget: what the choice may spend: a `Budget`, or a share in (0, 1] of the curator's.
+        quantile: in (0, 1): the share of units whose gradients are shorter than the clip that is looked for.
+        name: name of the choice in the ledger.
+
+    Returns:
+        One of the candidates, for `DPGIBO(clip=...)`. The choice is noisy, so it may be another than the best one.
+
+    Raises:
+        InputError: an argument outside its range.
+        BudgetExceeded: the budget is not left.
+        LedgerMismatch: the name belongs to another choice.
+    """
+    settings = GIBOSettings.recommended() if settings is None else settings
+    frame, smooth = Frame(bounds, settings.unit_box), _kernel_on(bounds.device, kernel)
+    theta = frame.start(start)
+    posterior = GradientPosterior(smooth, 0.0, jitter=settings.jitter)
+    Z = GIBODesign(frame.box, bounds.shape[1] + 1, None, seed, settings).points(posterior, frame.inward(theta), 0)
+    X, weights = frame.outward(Z), posterior.conditioned_on(Z).weights(frame.inward(theta))
+
+    def gradient_lengths(_: Any, records: Any) -> torch.Tensor:
+        return lengths([tensor_of(loss(x.clone(), records)).double() for x in X], weights)
+
+    mechanism = next(priced(curator, [ExponentialMechanism], budget))
+    query = QuantileUtilities(gradient_lengths, candidates=candidates, quantile=quantile, step_cost=_TIE * mechanism.noise_multiplier)
+    terms = {"quantile": quantile, "bounds": bounds.tolist(), "start": theta.tolist(), "kernel": describe_kernel(smooth),
+             "settings": str(settings), "seed": seed}  # fmt: skip
+    return float(candidates[_choose(curator, query, mechanism, name, terms)])
+
+
+def _choose(curator: Curator, query: Query, mechanism: ChoiceMechanism, name: str, terms: dict[str, Any]) -> int:
+    reservation = curator.reserve(name, mechanism, slots=1, query=query, given={}, terms=terms)
+    return int(reservation.release(query)["value"][0])

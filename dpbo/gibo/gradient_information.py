@@ -1,0 +1,104 @@
+"""How much a batch of points says about the gradient at theta: the acquisition function of GIBO and DP-GIBO.
+
+The value is minus the trace of the gradient's posterior covariance at theta after observing the batch, so larger is better and 0
+means that the gradient is known. It depends on where points lie, never on values there, hence on nothing private.
+"""
+
+from typing import Any
+
+import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.models.model import Model
+from botorch.utils.transforms import t_batch_mode_transform
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from dpbo.errors import InputError
+from dpbo.gibo.gradient_gp import GradientGP
+from dpbo.gibo.gradient_points import GradientTrace
+from dpbo.gibo.gradient_posterior import GradientPosterior
+from dpbo.gibo.gradient_query import ClippedGradient, Loss
+from dpbo.models.kernels import require_finite
+from dpbo.validation import checked
+
+
+class _Value(torch.autograd.Function):
+    """-alpha(X) with its analytic gradient, computed in the same pass."""
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, trace: GradientTrace) -> Tensor:
+        if not ctx.needs_input_grad[0]:
+            return -trace.value(X)
+        alpha, slope = trace.value_and_gradient(X)
+        ctx.save_for_backward(slope)
+        return -alpha
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (slope,) = ctx.saved_tensors
+        return -grad[..., None, None] * slope, None
+
+
+@checked
+class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
+    """-trace of the posterior covariance of the gradient at theta, in units of the model's y^2 / x^2; larger is better.
+
+    The points it finds belong to a `ClippedGradient`: release `acquisition.gradient_query(X, loss, clip=...)`.
+
+    Args:
+        model: a `GradientPosterior`, or a GPyTorch regression model with one noise variance (its training inputs are the history).
+        theta: where the gradient is wanted, `d`, in the coordinates of the model's inputs.
+        X_pending: points, `m x d`, that others are evaluating; they count as observed.
+
+    Attributes:
+        posterior: the `GradientPosterior` of the model's kernel, noise and history.
+
+    Raises:
+        InputError: theta is not float64 or not finite, or the model has several outcomes, an input transform, or points of different noise.
+
+    Source: DP-GIBO, arXiv 2502.06044, Algorithm 1.
+    """
+
+    def __init__(self, model: Model | GradientPosterior, theta: Tensor, X_pending: Tensor | None = None) -> None:
+        super().__init__(model)
+        self.theta = require_finite("theta", theta)
+        self.posterior = model if isinstance(model, GradientPosterior) else _posterior_of(model)
+        if theta.shape[-1:] != self.posterior.points(theta).shape[-1:]:
+            raise InputError("theta", tuple(theta.shape), "of the observed points' dimension")
+        self.set_X_pending(X_pending)
+
+    @t_batch_mode_transform()  # type: ignore[untyped-decorator]
+    def forward(self, X: Tensor) -> Tensor:
+        """The value for X, `batch_shape x q x d`, as `batch_shape`."""
+        return _Value.apply(require_finite("X", X), self._trace)  # type: ignore[no-untyped-call]
+
+    def gradient_query(self, X: Tensor, loss: Loss, *, clip: float, **options: Any) -> ClippedGradient:
+        """The query for the gradient at theta from each unit's losses at X, `b x d`: `gradient_query` of the model at this theta.
+
+        Raises:
+            InputError: the model is neither a GradientPosterior nor a GradientGP. Others have no such query, because a mean or an outcome
+                transform that it left out would shift the gradient.
+        """
+        if not isinstance(self.model, (GradientPosterior, GradientGP)):
+            remedy = "Use a GradientGP, whose query takes the model's mean and outcome transform into account, or a GradientPosterior."
+            raise InputError("model", self.model, "a GradientGP or a GradientPosterior for a gradient query", remedy)
+        return self.model.gradient_query(self.theta, X, loss, clip=clip, **options)
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:  # noqa: N802
+        """Count X_pending (`m x d`) as observed; None forgets it."""
+        super().set_X_pending(X_pending)
+        history = self.posterior if self.X_pending is None else self.posterior.conditioned_on(self.X_pending)
+        self._trace = GradientTrace(history, self.theta)
+
+
+def _posterior_of(model: Any) -> GradientPosterior:
+    remedy = "Pass a GradientPosterior with the kernel, noise and points you mean."
+    if model.num_outputs != 1 or getattr(model, "input_transform", None) is not None:
+        raise InputError("model", model, "of one outcome and without input transform", remedy)
+    noise = model.likelihood.noise.detach()
+    if not bool((noise == noise.flatten()[0]).all()):
+        raise InputError("model", model, "of one noise variance", remedy)
+    posterior = GradientPosterior(model.covar_module, float(noise.flatten()[0]))
+    posterior.append(model.train_inputs[0])
+    return posterior

@@ -1,5 +1,0 @@
-"""DP-GIBO's theorems (Sopa, Marusic, Avella-Medina & Cunningham 2025); the algorithm itself is `dpbo.DPGIBO`."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

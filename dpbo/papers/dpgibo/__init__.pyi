@@ -1,2 +1,0 @@
-from . import bounds as bounds
-from .lattice import lattice_design as lattice_design

@@ -1,0 +1,2 @@
+from . import plots as plots
+from .page import report as report

@@ -1,0 +1,127 @@
+"""The report's two charts as geometry: where the template draws lines, circles and texts. Numbers only, so nothing needs escaping."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpbo.reporting.released_values import ReleasedValues
+
+WIDTH, HEIGHT = 840.0, 280.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 12.0, 12.0, 34.0  # margins
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A mark of an axis: where it is, in the chart's units, and its text."""
+
+    place: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A released value: its place, the ends of its noise bar, and its text."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+    text: str
+
+
+@dataclass(frozen=True)
+class ConvergenceChart:
+    """Released values with the standard deviation of their noise, and the posterior mean of the best point so far.
+
+    Attributes:
+        dots: in the order of release.
+        path: of the posterior mean, as an SVG path.
+        best: place of the recommended point on that path.
+        x_ticks, y_ticks: marks of the axes.
+        left, right, bottom: ends of the plotting area.
+    """
+
+    dots: tuple[Dot, ...]
+    path: str
+    best: tuple[float, float]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    left: float = _LEFT
+    right: float = WIDTH - _RIGHT
+    bottom: float = HEIGHT - _BOTTOM
+
+    @classmethod
+    def of(cls, released: ReleasedValues) -> "ConvergenceChart":
+        """The chart of a search."""
+        y, std = released.Y[:, 0].tolist(), released.Yvar[:, 0].sqrt().tolist()
+        best_so_far = released.mean.cummax(0).values.tolist()
+        low, high = (sign * max(sign * v for v in values) for sign, values in (
+            (-1, [*(v - s for v, s in zip(y, std, strict=True)), *best_so_far]),
+            (1, [*(v + s for v, s in zip(y, std, strict=True)), *best_so_far]),
+        ))  # fmt: skip
+        margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+        low, high = low - margin, high + margin
+
+        def across(t: float) -> float:
+            return round(_LEFT + (t - 0.5) / len(y) * (WIDTH - _LEFT - _RIGHT), 1)
+
+        def up(value: float) -> float:
+            return round(HEIGHT - _BOTTOM - (value - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM), 1)
+
+        dots = [
+            Dot(across(t), up(v), up(v - s), up(v + s), f"evaluation {t}: {with_noise(v, s)}")
+            for t, (v, s) in enumerate(zip(y, std, strict=True), 1)
+        ]
+        steps = [f"H{across(t)}V{up(mean)}" for t, mean in enumerate(best_so_far, 1)]
+        path = f"M{across(1)} {up(best_so_far[0])}{''.join(steps)}H{across(len(y) + 0.5)}"
+        return cls(
+            tuple(dots),
+            path,
+            (across(released.best + 1), up(best_so_far[released.best])),
+            tuple(Tick(across(t), f"{t:.0f}") for t in ticks(1, len(y), 10) if t == int(t)),
+            tuple(Tick(up(v), f"{v:.6g}") for v in ticks(low, high, 6)),
+        )
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A part of the budget's bar: its name as the style sheet knows it, its ends in percent, its text."""
+
+    kind: str
+    start: float
+    width: float
+    text: str
+
+
+def budget_bars(spent: float | None, reserved: float) -> tuple[Bar, ...]:
+    """Used, reserved and left, as shares of the budget; what is used is None where it is not known apart from what is reserved."""
+    used, held = (1.0 if share > 1.0 - 1e-9 else max(share, 0.0) for share in (spent or 0.0, reserved))  # what rounding leaves is nothing
+    held = max(held, used)
+    parts = [("used", 0.0, used), ("reserved", used, held), ("left", held, 1.0)]
+    return tuple(Bar(kind, 100 * start, 100 * (end - start), percent(end - start)) for kind, start, end in parts)
+
+
+def ticks(low: float, high: float, most: int) -> Sequence[float]:
+    """At most so many round numbers from `low` to `high`: multiples of 1, 2 or 5 times a power of ten."""
+    if not high > low:
+        return [low]
+    least = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [multiple * step for multiple in range(first, last + 1)]
+
+
+def percent(share: float) -> str:
+    """A share in percent, with three digits: 12.5 %."""
+    return f"{100 * share:.3g} %"
+
+
+def with_noise(value: float, std: float) -> str:
+    """A value and the standard deviation of its noise, to two digits of the latter."""
+    if not (math.isfinite(std) and std > 0):
+        return f"{value:.6g}"
+    decimals = 1 - math.floor(math.log10(std))
+    if not -4 <= decimals <= 8:
+        return f"{value:.4g} \u00b1 {std:.2g}"
+    return f"{value:.{max(decimals, 0)}f} \u00b1 {std:.{max(decimals, 0)}f}"

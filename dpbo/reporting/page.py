@@ -1,0 +1,430 @@
+"""The report: what was promised about a data set's people, what it cost and what came of it, as one HTML page that needs nothing else.
+
+    pathlib.Path("report.html").write_text(dpbo.report(curator))            # or: python -m dpbo report tuning.db
+
+It is for a privacy officer and for a paper's appendix. Everything in it is public: it follows from the ledger, which keeps points, released
+values and the law of their noise, and from models of these. Points are shown by their parameters where the ledger or the caller (`space=`)
+names these, else by their coordinates. The page holds no script and asks for no other file.
+"""
+
+import contextlib
+import dataclasses
+import importlib.resources
+import itertools
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import jinja2
+import torch
+
+from dpbo._version import __version__
+from dpbo.accounting import Planned, PureFilter
+from dpbo.accounting.calibration import budget_in_words
+from dpbo.curator.chain import Record, ReservationEvent
+from dpbo.curator.curator import Curator
+from dpbo.curator.ledger import Ledger
+from dpbo.curator.reporting import BudgetUse, compose_statement, largest_share
+from dpbo.errors import InputError, Unshown, UsageError
+from dpbo.fingerprint import described_space
+from dpbo.objective import PrivateObjective
+from dpbo.reporting.charts import HEIGHT, WIDTH, ConvergenceChart, budget_bars, percent, with_noise
+from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues
+from dpbo.reporting.words import accounting_in_words, mechanism_in_words, question_in_words, rarity, terms_in_words
+from dpbo.search import DPSearch
+from dpbo.space import Space
+from dpbo.statement import Guarantee, Statement, format_down, format_up
+from dpbo.validation import checked, printable
+
+_ALLOWED = "a Curator, a PrivateObjective, a search that has one, a fitted DPSearch, or the file name or URL of a ledger"
+_MOST_ROWS = 1000  # of the table of releases
+_FEW = 4  # numbers of one release that are shown one by one
+_SELECTION = "PrivateSelection"  # the query of a charge of `private_selection`
+_LONGEST, _LONGEST_TERM = 160, 4000  # letters of a text in a table, and of what was declared public
+
+Spaces = Space | Mapping[str, Space]
+
+
+@checked
+def report(source: Any, *, space: Spaces | None = None, title: str = "", delta: float | None = None) -> str:
+    """A report on everything that a ledger promises and has released, as one HTML page in plain ASCII.
+
+    Args:
+        source: a `Curator`, a `PrivateObjective` or a search that has one, a fitted `DPSearch`, or the file name or URL of a ledger. The
+            report is about the whole ledger. A `DPSearch` without `ledger=` has its statement and results alone.
+        space: names the parameters of the points, where the ledger does not; a search and a `DPSearch` have their own, and the ledgers of
+            `DPSearch`, `tune` and `private_selection` hold theirs. Where the ledger's searches have several spaces, a mapping from the name
+            of a search to its space.
+        title: of the page; omitted, the name of the data set.
+        delta: where to read epsilon, for a budget given as mu.
+
+    Returns:
+        The page. Write it to a file, or show it in a notebook by `IPython.display.HTML`.
+
+    Raises:
+        InputError: another source. LedgerUnavailable, LedgerCorrupt: the ledger cannot be read, or was damaged.
+    """
+    page = importlib.resources.files("dpbo.reporting").joinpath("data/report.html").read_text(encoding="ascii")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_printable
+    )
+    facts = _facts_of(source, space, delta)
+    facts |= {"title": title or facts["statement"].dataset or "Records without a name", "version": __version__}
+    text = environment.from_string(page).render(**facts, width=WIDTH, height=HEIGHT)
+    return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def _printable(value: Any) -> Any:
+    """What stands in the page: the lines of a text, each of printable characters."""
+    return type(value)("\n".join(map(printable, value.split("\n")))) if isinstance(value, str) else value
+
+
+def _facts_of(source: Any, space: Spaces | None, delta: float | None) -> dict[str, Any]:
+    """What the page shows of a source."""
+    if isinstance(source, DPSearch):
+        return _facts_of_search(source, delta)
+    if isinstance(source, (str, os.PathLike)):
+        return _facts_of_ledger(Ledger.open(os.fspath(source)), space, delta)
+    if isinstance(source, Ledger):
+        return _facts_of_ledger(source, space, delta)
+    owner = getattr(source, "objective", source)
+    curator = getattr(owner, "curator", owner)
+    if not isinstance(curator, Curator):
+        raise InputError("source", Unshown(source), _ALLOWED)
+    own = getattr(source, "space", None)
+    if space is None and isinstance(owner, PrivateObjective) and isinstance(own, Space):
+        space = {owner.name: own}
+    return _facts_of_ledger(curator.ledger, space, delta, units=curator.units)
+
+
+def _facts_of_ledger(ledger: Ledger, space: Spaces | None, delta: float | None, units: int | None = None) -> dict[str, Any]:
+    chain, records = ledger.verified(), ledger.records()
+    statement = compose_statement(ledger, delta=delta, units=units, verified=chain)
+    use = BudgetUse.of(ledger, chain, statement.guarantee.delta if delta is None else delta)
+    answers = _answers(records)
+    spaces = {name: _space_of(chain.reservations.get(name), answers[name], space) for name in answers}
+    searches = [*_searches(answers, spaces)]
+    releases, counts = [*_releases(records, spaces)], Counter[str | None]()
+    for record in records:
+        if record.kind == "charge":
+            counts[record.body["plan"]] += record.event.count
+    rows = []
+    for name, cost in chain.paid.items():
+        reserved = chain.reservations.get(name)
+        rows.append({
+            "name": name,
+            "releases": "without a reservation" if reserved is None else f"{counts[name]:,} of {_most(reserved)}",
+            "mechanism": "" if reserved is None else mechanism_in_words(reserved.event),
+            "share": percent(float(largest_share(cost, chain.cap))),
+            "noise": next((found.noise for found in searches if found.name == name), ""),
+        })  # fmt: skip
+    return {
+        **_promise(statement),
+        "unused_delta": ledger.budget.delta if statement.guarantee.delta == 0.0 else None,
+        "budget": _budget(use, ledger),
+        "reservations": rows,
+        "searches": [search for search in searches if search.chart is not None],
+        "single": [search for search in searches if search.chart is None],
+        "selected": [*_selected(records, chain.reservations, spaces)],
+        "recommended": None,
+        "configurations": None,
+        "releases": releases[:_MOST_ROWS],
+        "more": max(len(releases) - _MOST_ROWS, 0),
+        "count": counts.total(),
+    }
+
+
+def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
+    """A fitted search: its ledger's facts where it was kept in a file, and what it recommends."""
+    if not hasattr(search, "statement_"):
+        raise UsageError("the DPSearch is not fitted: call fit first.")
+    statement: Statement = search.statement_
+    space = Space(**search.param_distributions)
+    if search.ledger is not None:
+        ledger = Ledger.open(search.ledger)
+        facts = _facts_of_ledger(ledger, {f"{search.name}: {part}": space for part in ("search", "final")}, delta)
+        split = dataclasses.replace(facts["statement"], not_protected=statement.not_protected)
+        facts |= _promise(split)
+        facts["single"] = [one for one in facts["single"] if one.name != f"{search.name}: final"]  # the recommended point's own
+    else:
+        bars = budget_bars(None, 1 - statement.remaining)
+        budget = {
+            "bars": bars,
+            "spent": _cost(statement.spent),
+            "reserved": _cost(statement.reserved),
+            "left": None,
+            "words": "",
+            "shares": "",
+        }
+        facts = {**_promise(statement), "unused_delta": None, "budget": budget, "reservations": [], "searches": [], "single": [],
+                 "selected": [], "configurations": None, "releases": None, "more": 0, "count": None}  # fmt: skip
+        if "posterior_mean" in search.results_:
+            facts["searches"] = [Search.of(ReleasedValues.of(search))]
+    if not facts["searches"]:
+        facts["configurations"] = _configurations(search)
+    score = None
+    if search.best_score_ is not None and search.best_score_std_ is not None:
+        score = with_noise(search.best_score_, search.best_score_std_)
+    names = (search.name, f"{search.name}: search")
+    return facts | {"recommended": {"parameters": _texts(search.best_params_), "score": score, "searches": names}}
+
+
+def _promise(statement: Statement) -> dict[str, Any]:
+    """What the page says of the guarantee."""
+    guarantee = Guarantee.none() if statement.void else statement.guarantee
+    technical = [sentence for sentence in statement.meaning if "-GDP means: " in sentence]
+    return {
+        "statement": statement,
+        "opening": statement.opening(),
+        "guarantee": dict(statement.sections())["Guarantee"],
+        "condition": statement.condition(),
+        "epsilon": None if guarantee.epsilon in (None, math.inf) else format_up(guarantee.epsilon),
+        "mu": None if guarantee.mu in (None, math.inf) else format_up(guarantee.mu),
+        "factor": _factor(guarantee),
+        "rarity": rarity(guarantee.delta) if guarantee.delta else None,
+        "meaning": [sentence for sentence in statement.meaning if sentence not in technical],
+        "technical": technical,
+        "several_lines": len(set(statement.lines)) > 1,
+        "declared": {
+            name: {term: _cut(value, _LONGEST_TERM) for term, value in terms_in_words(terms).items()}
+            for name, terms in statement.public_inputs.items()
+        },
+    }
+
+
+def _factor(guarantee: Guarantee) -> str | None:
+    """By how much a probability may change, rounded up; None where that is not bounded or too large to mean anything."""
+    if guarantee.epsilon is None or guarantee.epsilon > 100:
+        return None
+    return format_up(math.exp(guarantee.epsilon), 3)
+
+
+def _cost(cost: Guarantee) -> str:
+    """What releases cost together, in epsilon where there is one."""
+    if cost.epsilon in (None, math.inf):
+        return str(cost)
+    return f"epsilon {format_up(cost.epsilon)} at delta {cost.delta:g}"
+
+
+def _budget(use: BudgetUse, ledger: Ledger) -> dict[str, Any]:
+    left = None if not use.epsilon_left else f"epsilon {format_down(use.epsilon_left)} at delta {ledger.budget.delta:g}"
+    bars, accounting = budget_bars(float(use.spent_share), float(use.reserved_share)), ledger.accounting
+    if isinstance(accounting, Planned):
+        shares = "Shares are of the releases that were planned; where several kinds were planned, of the kind that is used most."
+    elif isinstance(accounting, PureFilter):
+        shares = "Shares are of epsilon."
+    else:
+        shares = f"Shares are of {accounting.unit.removeprefix('of ')}, in which the costs of releases add up. Epsilons do not add up"
+        shares += f": the {bars[2].text} that is left is worth {left}." if left else "."
+    return {
+        "bars": bars,
+        "spent": _cost(use.spent),
+        "reserved": _cost(use.reserved),
+        "left": left,
+        "words": f"{budget_in_words(ledger.budget)}. {accounting_in_words(accounting)}",
+        "shares": shares,
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """The values of one reservation whose releases have points, and what is recommended of them.
+
+    Attributes:
+        chart: None for a single value.
+        parameters: the recommended point's, by name. mean: its posterior mean. best: its evaluation, from 1.
+        noise: standard deviation of one release.
+        named: whether the names are those of a space.
+    """
+
+    name: str
+    chart: ConvergenceChart | None
+    parameters: dict[str, str]
+    mean: str
+    best: int
+    noise: str
+    named: bool
+
+    @classmethod
+    def of(cls, released: ReleasedValues, *, named: bool = True, points: torch.Tensor | None = None) -> "Search":
+        """From released values; `points` as the ledger has them, where their space is not known."""
+        best, stds = released.best, released.Yvar[:, 0].sqrt()
+        x = released.X if points is None else points
+        parameters = _parameters(x[best].tolist(), released.space if named else None)
+        single = len(released.X) == 1
+        mean = with_noise(float(released.mean[best]), float(stds[best])) if single else f"{float(released.mean[best]):.4g}"
+        chart = None if single else ConvergenceChart.of(released)
+        return cls(released.name, chart, parameters, mean, best + 1, f"{float(stds.max()):.2g}", named)
+
+
+def _answers(records: Sequence[Record]) -> dict[str, list[Mapping[str, Any]]]:
+    """The released values of each reservation."""
+    plans = {record.seq: record.body["plan"] for record in records if record.kind == "charge"}
+    found: dict[str, list[Mapping[str, Any]]] = {name: [] for name in plans.values() if name is not None}
+    for record in records:
+        if record.kind == "value" and (name := plans[record.body["entry"]]) is not None:
+            found[name] += record.body["values"]
+    return found
+
+
+def _point(value: Mapping[str, Any]) -> Any:
+    """The point at which a value was released, if it has one."""
+    return value["details"].get("x") if isinstance(value.get("details"), dict) else None
+
+
+def _space_of(reserved: ReservationEvent | None, values: Sequence[Mapping[str, Any]], given: Spaces | None) -> Space | None:
+    """The space of a reservation's points: the caller's, else the one that its terms describe. None unless all points lie in it."""
+    points = [point for point in map(_point, values) if point is not None]
+    if not points or not all(_is_point(point, points[0]) for point in points):
+        return None
+    terms = {} if reserved is None else reserved.terms
+    spaces = [given.get(reserved.name if reserved else "") if isinstance(given, Mapping) else given]
+    with contextlib.suppress(InputError, TypeError):  # no space, or one that another program described
+        spaces.append(Space(**described_space(terms.get("parameters"), terms.get("space")) or {}))
+    return next((space for space in spaces if space is not None and _holds(space, points)), None)
+
+
+def _holds(space: Space, points: Sequence[Sequence[float]]) -> bool:
+    """Whether all points, of one dimension, lie in a space."""
+    X = torch.tensor(points, dtype=torch.float64)
+    return X.shape[1] == len(space.names) and bool(((X >= space.bounds[0]) & (X <= space.bounds[1])).all())
+
+
+def _parameters(point: Sequence[float], space: Space | None) -> dict[str, str]:
+    """A point's parameters by name; its coordinates where no space is known."""
+    if space is None:
+        return {f"x{i}": f"{u:.4g}" for i, u in enumerate(point)}
+    return _texts(space.decode(torch.tensor(point, dtype=torch.float64)))
+
+
+def _searches(answers: Mapping[str, Sequence[Mapping[str, Any]]], spaces: Mapping[str, Space | None]) -> Iterator[Search]:
+    """Each reservation whose values are single numbers at points x of one dimension."""
+    for name, own in answers.items():
+        points = [_point(value) for value in own]
+        single = (_is_point(x, points[0]) and _is_single(value) for x, value in zip(points, own, strict=True))
+        if not own or not all(single):
+            continue
+        X, Y, Yvar = (torch.tensor(column, dtype=torch.float64) for column in
+                      (points, [value["value"] for value in own], [value["variance"] for value in own]))  # fmt: skip
+        yield Search.of(ReleasedValues.at(X, Y, Yvar, name, spaces[name]), named=spaces[name] is not None, points=X)
+
+
+def _is_single(value: Mapping[str, Any]) -> bool:
+    """Whether this is one number and its variance."""
+    return len(value.get("variance", [])) == len(value["value"]) == 1 and isinstance(value["value"][0], (int, float))
+
+
+def _is_point(x: Any, first: Any) -> TypeGuard[list[float]]:
+    """Whether this is a point of numbers, as long as the first one."""
+    return isinstance(x, list) and isinstance(first, list) and 0 < len(x) == len(first) and all(isinstance(u, (int, float)) for u in x)
+
+
+def _selected(
+    records: Sequence[Record], reservations: Mapping[str, ReservationEvent], spaces: Mapping[str, Space | None]
+) -> Iterator[dict[str, Any]]:
+    """The winner of each private selection."""
+    values = {record.body["entry"]: record.body["values"] for record in records if record.kind == "value"}
+    for record in records:
+        slots = record.body.get("slots", []) if record.kind == "charge" and record.seq in values else []
+        if [slot.get("query") for slot in slots] == [_SELECTION]:
+            name, (value,) = record.body["plan"], values[record.seq]
+            noise, point = reservations[name].terms.get("noise_std"), _point(value)
+            yield {
+                "name": name,
+                "parameters": None if point is None else _parameters(point, spaces[name]),
+                "named": spaces[name] is not None,
+                "score": _score(value, noise),
+                "noised": noise is not None,
+            }
+
+
+def _score(value: Mapping[str, Any], noise: float | None) -> str | None:
+    """A winner's score with the noise of one run's score, where it has one."""
+    if not value["value"]:
+        return None
+    return f"{value['value'][0]:.4g}" if noise is None else with_noise(value["value"][0], noise)
+
+
+def _releases(records: Sequence[Record], spaces: Mapping[str, Space | None]) -> Iterator[dict[str, str]]:
+    """A row for each release; successive charges that keep no slots, such as the steps of DP-SGD, are one row."""
+    values = {record.body["entry"]: record.body["values"] for record in records if record.kind == "value"}
+    charges = [record for record in records if record.kind == "charge"]
+    for key, group in itertools.groupby(charges, lambda r: (r.name, r.body["plan"], "slots" in r.body or r.seq)):
+        charged = list(group)
+        first, last, own = charged[0], charged[-1], charged[0].body.get("slots")
+        if own is None:
+            count = sum(record.event.count for record in charged)
+            entry = f"{first.seq}" if first is last else f"{first.seq} to {last.seq}"
+            what = (f"{count:,} times: " if count > 1 else "") + mechanism_in_words(first.event)
+            yield {"entry": entry, "name": str(key[1] or key[0]), "what": what, "at": "", "value": "the ledger holds the cost alone"}
+            continue
+        for record in charged:
+            drawn = values.get(record.seq, [])
+            for place, slot in enumerate(record.body["slots"]):
+                details, plan = dict(slot.get("details", {})), record.body["plan"] or record.name
+                value = drawn[place] if place < len(drawn) else None
+                x, space = details.pop("x", None) or (None if value is None else _point(value)), spaces.get(record.body["plan"])
+                point = [] if x is None else [_short(x)]
+                if space is not None and _is_point(x, x) and _holds(space, [x]):
+                    point = [f"{name} = {text}" for name, text in _parameters(x, space).items()]
+                yield {
+                    "entry": str(record.seq),
+                    "name": plan,
+                    "what": question_in_words(str(slot.get("query", ""))),
+                    "at": ", ".join(point + [f"{name}: {text}" for name, text in _texts(details).items()]),
+                    "value": "lost: charged, never delivered" if value is None else _value(value, slot),
+                }
+
+
+def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
+    """One released answer in a cell of a table."""
+    value, variance = drawn["value"], drawn.get("variance", [])
+    if slot.get("query") == _SELECTION:
+        score = _score(drawn, None)
+        return "the best run" + ("" if score is None else f", score {score}") if _point(drawn) is not None else "no run was released"
+    if not variance:
+        chosen = f"{value[0] + 1:,.0f}" if len(value) == 1 else _short(value)
+        candidates = slot.get("public", {}).get("candidates")
+        return f"candidate {chosen}{f' of {candidates:,}' if isinstance(candidates, int) else ''} was chosen"
+    rows = torch.tensor(value, dtype=torch.float64)
+    if rows.ndim == 1 and len(rows) <= _FEW:
+        return ", ".join(with_noise(v, math.sqrt(s)) for v, s in zip(value, variance, strict=True))
+    stds = torch.tensor(variance, dtype=torch.float64).sqrt()
+    low, high = f"{float(stds.min()):.2g}", f"{float(stds.max()):.2g}"
+    return f"{' x '.join(map(str, rows.shape))} numbers, noise {low if low == high else f'{low} to {high}'}"
+
+
+def _most(reserved: ReservationEvent) -> str:
+    """How many releases a reservation allows."""
+    if not reserved.parallel:
+        return f"{reserved.slots:,}"
+    return f"{reserved.slots:,} of each row" + (f", {reserved.limit:,} in all" if reserved.limit is not None else "")
+
+
+def _configurations(search: DPSearch) -> dict[str, Any] | None:
+    """The ten best configurations of a search that released no scores, by the score that it chose them by."""
+    column = next((name for name in PUBLIC_SCORES if name in search.results_), None)
+    if column is None:
+        return None
+    rows = sorted(zip(search.results_[column], search.results_["params"], strict=True), key=lambda row: -row[0])
+    shown = [(f"{score:.4g}", _texts(parameters)) for score, parameters in rows[:10]]
+    return {"label": PUBLIC_SCORES[column], "rows": shown, "count": len(rows)}
+
+
+def _texts(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Short texts of public facts; what is None is left out."""
+    return {str(name): _short(value) for name, value in facts.items() if value is not None}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    numbers = isinstance(value, list) and all(isinstance(one, (int, float)) for one in value)
+    return _cut(", ".join(f"{one:.4g}" for one in value) if numbers else str(value), _LONGEST)
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]} ... ({len(text) - longest} more letters in the ledger)"

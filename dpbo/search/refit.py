@@ -1,0 +1,80 @@
+"""A fitted search used as the estimator that it recommends: predictions and attributes are that estimator's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from dpbo.curator.record_fingerprints import holds_protected
+from dpbo.errors import InputError
+from dpbo.search.training import sliced
+
+
+def _has(name: str) -> Callable[[Any], bool]:
+    return lambda search: hasattr(getattr(search, "best_estimator_", search.estimator), name)
+
+
+class Recommended:
+    """Passes scikit-learn's calls on to `best_estimator_`."""
+
+    best_estimator_: Any
+
+    @property
+    def classes_(self) -> Any:
+        """The recommended estimator's classes."""
+        check_is_fitted(self)
+        return self.best_estimator_.classes_
+
+    @property
+    def n_features_in_(self) -> int:
+        """The recommended estimator's number of features."""
+        return int(self._best().n_features_in_)
+
+    @property
+    def feature_names_in_(self) -> Any:
+        """The recommended estimator's names of features."""
+        return self._best().feature_names_in_
+
+    def _best(self) -> Any:
+        """Raises AttributeError before `fit`, so that `hasattr` answers as for scikit-learn's own searches."""
+        if not hasattr(self, "best_estimator_"):
+            raise AttributeError("the search is not fitted yet")
+        return self.best_estimator_
+
+    @available_if(_has("predict"))  # type: ignore[untyped-decorator]
+    def predict(self, X: Any) -> Any:
+        """The recommended estimator's predictions."""
+        check_is_fitted(self)
+        return self.best_estimator_.predict(X)
+
+    @available_if(_has("predict_proba"))  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Any:
+        """The recommended estimator's probabilities."""
+        check_is_fitted(self)
+        return self.best_estimator_.predict_proba(X)
+
+    @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
+    def decision_function(self, X: Any) -> Any:
+        """The recommended estimator's decision function."""
+        check_is_fitted(self)
+        return self.best_estimator_.decision_function(X)
+
+    @available_if(_has("score"))  # type: ignore[untyped-decorator]
+    def score(self, X: Any, y: Any = None) -> Any:
+        """The recommended estimator's own score on other records: exact, not private.
+
+        Raises:
+            InputError: some of them are records that a ledger of this process protects.
+        """
+        check_is_fitted(self)
+        if holds_protected((_comparable(X), _comparable(y))):
+            remedy = "A score on them is exact, and no budget covers it: use best_score_, or score records that nothing protects."
+            raise InputError("X", type(X).__name__, "free of records that a ledger of this process protects", remedy)
+        return self.best_estimator_.score(X, y)
+
+
+def _comparable(table: Any) -> Any:
+    """The table in a form whose rows can be compared with other tables' rows."""
+    return np.asarray(table) if isinstance(table, (list, tuple)) and not isinstance(table[0] if table else "", str) else sliced(table)

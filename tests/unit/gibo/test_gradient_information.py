@@ -1,0 +1,85 @@
+"""GradientInformation against the trace written out, and inside BoTorch's optimiser."""
+
+import pytest
+import torch
+from botorch.models.transforms.input import Normalize
+from botorch.optim import optimize_acqf
+
+from dpbo.errors import InputError
+from dpbo.gibo import GradientGP, GradientInformation, GradientPosterior
+from tests.unit.models.kernels import DOUBLE, KERNELS, dense
+
+D, N, Q = 3, 6, 2
+NOISE, JITTER = 1e-3, 1e-6
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request):
+    return KERNELS[request.param](D)
+
+
+def posterior(kernel, n=N):
+    history = GradientPosterior(kernel, NOISE, jitter=JITTER)
+    if n:
+        history.append(torch.randn(n, D, dtype=DOUBLE))
+    return history
+
+
+def trace(history, kernel, theta, Z):
+    """tr(prior - G (K + D)^-1 G^T) with everything stacked."""
+    everything = torch.cat([history.points(theta), Z])
+    K = dense(kernel, everything, everything)
+    G = history.derivatives.gradient(theta, everything)
+    A = K + torch.diag(NOISE + JITTER * K.diagonal())
+    return (history.derivatives.prior(theta) - G @ torch.linalg.solve(A, G.mT)).trace()
+
+
+@pytest.mark.parametrize("n", [0, N])
+def test_value_is_minus_the_trace_and_its_gradient_that_of_autograd(kernel, n):
+    history, theta = posterior(kernel, n), torch.randn(D, dtype=DOUBLE)
+    acquisition, X = GradientInformation(history, theta), theta + 0.3 * torch.randn(4, Q, D, dtype=DOUBLE)
+    expected = torch.stack([-trace(history, kernel, theta, Z) for Z in X])
+    torch.testing.assert_close(acquisition(X), expected, rtol=1e-9, atol=1e-9)
+    assert torch.autograd.gradcheck(acquisition, (theta + 0.5 * torch.randn(2, Q, D, dtype=DOUBLE)).requires_grad_())
+
+
+def test_pending_points_are_history(kernel):
+    history, theta = posterior(kernel), torch.randn(D, dtype=DOUBLE)
+    X, pending = torch.randn(5, Q, D, dtype=DOUBLE), torch.randn(3, D, dtype=DOUBLE)
+    acquisition = GradientInformation(history, theta)
+    without = acquisition(X)
+    acquisition.set_X_pending(pending)
+    torch.testing.assert_close(acquisition(X), GradientInformation(history.conditioned_on(pending), theta)(X))
+    acquisition.set_X_pending(None)
+    assert torch.equal(acquisition(X), without)
+    assert len(history) == N
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_optimize_acqf_improves_within_bounds(sequential):
+    theta = torch.full((D,), 0.5, dtype=DOUBLE)
+    history = GradientPosterior(KERNELS["rbf"](D), NOISE)
+    history.append(torch.rand(N, D, dtype=DOUBLE))
+    acquisition, bounds = GradientInformation(history, theta), torch.tensor([[0.4] * D, [0.6] * D], dtype=DOUBLE)
+    X, _ = optimize_acqf(acquisition, bounds, q=Q, num_restarts=2, raw_samples=8, sequential=sequential, options={"seed": 1})
+    acquisition.set_X_pending(None)
+    assert X.shape == (Q, D)
+    assert bool(((X >= bounds[0]) & (X <= bounds[1])).all())
+    random = bounds[0] + 0.2 * torch.rand(64, Q, D, dtype=DOUBLE)
+    assert float(acquisition(X)) > float(acquisition(random).max())
+
+
+def test_a_model_gives_its_kernel_noise_and_points_and_one_of_several_outcomes_or_noises_is_refused():
+    X = torch.rand(N, D, dtype=DOUBLE)
+    model = GradientGP(X, X.sum(-1, keepdim=True).sin(), covar_module=KERNELS["matern"](D), outcome_transform=None).eval()
+    theta, Z = torch.rand(D, dtype=DOUBLE), torch.rand(Q, D, dtype=DOUBLE)
+    history = GradientPosterior(model.covar_module, model.likelihood.noise.item())
+    history.append(X)
+    torch.testing.assert_close(GradientInformation(model, theta)(Z), GradientInformation(history, theta)(Z))
+    theta, X = torch.randn(D, dtype=DOUBLE), torch.rand(N, D, dtype=DOUBLE)
+    uneven = GradientGP(X, X[:, :1], train_Yvar=torch.linspace(0.1, 1.0, N, dtype=DOUBLE).unsqueeze(-1))
+    with pytest.raises(InputError, match="one noise variance"):
+        GradientInformation(uneven, theta)
+    for model in (GradientGP(X, X[:, :2]), GradientGP(X, X[:, :1], input_transform=Normalize(d=D))):
+        with pytest.raises(InputError, match="one outcome"):
+            GradientInformation(model, theta)

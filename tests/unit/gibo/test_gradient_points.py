@@ -1,0 +1,222 @@
+"""The points that tell most about a gradient: closed-form designs, the box-constrained L-BFGS, and the search for points."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize, rosen, rosen_der
+
+from dpbo.acquisition import designs
+from dpbo.acquisition.lbfgs import DeviceSearch, minimise
+from dpbo.errors import UsageError
+from dpbo.gibo import GradientPosterior, suggest_gradient_points
+from dpbo.gibo.gradient_points import GradientTrace, fewest_gradient_points
+from dpbo.models.kernels import RBF, Matern52
+from tests.unit.models.kernels import DOUBLE, KERNELS
+
+D = 3
+ONE = torch.ones(1, 1, dtype=DOUBLE)
+INFINITE = np.full(6, np.inf)
+
+
+def posterior(name="rbf", n=8, d=D, noise=1e-4):
+    history = GradientPosterior(KERNELS[name](d), noise)
+    if n:
+        history.append(0.5 * torch.randn(n, d, dtype=DOUBLE))
+    return history
+
+
+def value(history, theta, Z):
+    return float(GradientTrace(history, theta).value(Z))
+
+
+def adam(history, theta, b, steps=1000):
+    """The peer's optimiser: Adam at 0.01 from theta + 1e-5 N(0, I/d), here with the analytic gradient."""
+    trace = GradientTrace(history, theta)
+    Z = (theta + 1e-5 * torch.randn(b, len(theta), dtype=DOUBLE) / len(theta) ** 0.5).requires_grad_()
+    optimiser = torch.optim.Adam([Z], lr=1e-2)
+    for _ in range(steps):
+        Z.grad = trace.value_and_gradient(Z.detach())[1]
+        optimiser.step()
+    return Z.detach()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_one_design_on_a_cpu_has_the_value_and_slope_that_a_batch_of_one_and_differences_give(name):
+    trace, Z = GradientTrace(posterior(name), 0.1 * torch.randn(D, dtype=DOUBLE)), 0.3 * torch.randn(D + 1, D, dtype=DOUBLE)
+    alone, batch = trace.value_and_gradient(Z), trace.value_and_gradient(Z[None])
+    for one, many in zip(alone, batch, strict=True):
+        torch.testing.assert_close(one, many[0], rtol=1e-7, atol=1e-9)
+    step = 1e-5 * torch.randn(D + 1, D, dtype=DOUBLE)
+    difference = float(trace.value(Z + step) - trace.value(Z - step))
+    assert difference == pytest.approx(2.0 * float((alone[1] * step).sum()), rel=1e-3, abs=1e-9)
+
+
+def test_points_upon_each_other_without_noise_are_refused():
+    history = GradientPosterior(KERNELS["rbf"](D), 0.0, jitter=1e-300)
+    history.append(torch.eye(D, dtype=DOUBLE))
+    with pytest.raises(UsageError, match="jitter"):
+        GradientTrace(history, torch.zeros(D, dtype=DOUBLE)).value_and_gradient(torch.full((20, D), 0.3, dtype=DOUBLE))
+
+
+@pytest.mark.parametrize(("name", "b"), [("rbf", D + 2), ("matern-scaled", D + 1), ("poly2", 2)])
+def test_as_good_as_a_thousand_adam_steps(name, b):
+    history, theta = posterior(name), 0.1 * torch.randn(D, dtype=DOUBLE)
+    reference = value(history, theta, adam(history, theta, b))
+    Z = suggest_gradient_points(history, theta, b, steps=200, close=1e-6, restarts=3, generator=torch.Generator().manual_seed(0))
+    assert Z.shape == (b, D)
+    assert value(history, theta, Z) <= 1.03 * reference
+
+
+@pytest.mark.parametrize("b", [D + 1, 2 * D])
+def test_an_empty_history_gives_the_closed_form(b):
+    history, theta = posterior(n=0), torch.randn(D, dtype=DOUBLE)
+    Z = suggest_gradient_points(history, theta, b, generator=torch.Generator().manual_seed(0))
+    whitened = (Z - theta) / torch.linspace(0.7, 1.6, D, dtype=DOUBLE)
+    radius = designs.radius(history.derivatives, b, D, 1e-4 + 1e-6)
+    torch.testing.assert_close(whitened.norm(dim=-1), torch.full((b,), radius, dtype=DOUBLE))
+    assert torch.equal(Z, suggest_gradient_points(history, theta, b, generator=torch.Generator().manual_seed(0)))
+
+
+def test_a_scaled_kernel_sees_the_noise_in_its_own_units():
+    history, theta = posterior("rbf-isotropic-scaled", n=0), torch.zeros(D, dtype=DOUBLE)
+    Z = suggest_gradient_points(history, theta, D + 1)
+    best = value(history, theta, Z)
+    assert best < min(value(history, theta, 0.97 * Z), value(history, theta, 1.03 * Z))
+
+
+def test_a_kernel_without_a_closed_form_starts_from_a_grid_and_points_stay_apart_with_nothing_left_to_learn():
+    for name in ("poly2", "rq", "matern+linear"):
+        history, theta = posterior(name, n=0), torch.full((D,), 0.2, dtype=DOUBLE)
+        Z = suggest_gradient_points(history, theta, D + 1)
+        assert value(history, theta, Z) < 0.2 * float(GradientTrace(history, theta).prior), name
+    history, theta = posterior("poly2", n=40, noise=0.0), torch.zeros(D, dtype=DOUBLE)
+    Z = suggest_gradient_points(history, theta, D + 1)
+    assert bool(Z.isfinite().all())
+    assert float(torch.pdist(Z).min()) > 1e-6
+
+
+def test_bounds_are_respected_and_cost_little():
+    theta, bounds = torch.full((D,), 0.999, dtype=DOUBLE), torch.tensor([[0.0] * D, [1.0] * D], dtype=DOUBLE)
+    for n in (0, 8):
+        history = posterior(n=n)
+        Z = suggest_gradient_points(history, theta, D + 1, bounds=bounds)
+        assert bool(((Z >= bounds[0]) & (Z <= bounds[1])).all())
+        assert value(history, theta, Z) < 3.0 * value(history, theta, suggest_gradient_points(history, theta, D + 1))
+
+
+def test_a_good_start_is_used():
+    history, theta = posterior(), torch.zeros(D, dtype=DOUBLE)
+    good = suggest_gradient_points(history, theta, D + 1, steps=200, close=1e-9)
+    assert value(history, theta, suggest_gradient_points(history, theta, D + 1, start=good, steps=1)) <= value(history, theta, good)
+    bad = suggest_gradient_points(history, theta, D + 1, start=good + 10.0, steps=5)
+    assert torch.equal(bad, suggest_gradient_points(history, theta, D + 1, steps=5))
+
+
+def test_the_fewest_points_are_the_fewest():
+    for n in (0, 8):
+        history, theta = posterior(n=n), torch.zeros(D, dtype=DOUBLE)
+        least = [value(history, theta, suggest_gradient_points(history, theta, b)) for b in range(1, D + 2)]
+        for b in range(1, D + 2):
+            tolerance = 1.001 * least[b - 1]
+            Z = fewest_gradient_points(history, theta, tolerance)
+            assert len(Z) == b
+            assert value(history, theta, Z) <= tolerance
+    assert fewest_gradient_points(history, theta, 1e9).shape == (0, D)
+    assert fewest_gradient_points(history, theta, 1e-9).shape == (D + 1, D)
+    assert fewest_gradient_points(history, theta, 1e-9, 2).shape == (2, D)
+
+
+@pytest.mark.cuda
+def test_on_cuda():
+    theta, points = torch.zeros(D, dtype=DOUBLE), torch.randn(8, D, dtype=DOUBLE)
+    chosen = []
+    for device in ("cpu", "cuda"):
+        history = GradientPosterior(KERNELS["matern"](D).to(device), 1e-3)
+        history.append(points.to(device))
+        chosen.append(value(history, theta.to(device), suggest_gradient_points(history, theta.to(device), D + 1, steps=200)))
+    assert chosen[1] == pytest.approx(chosen[0], rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", [RBF, Matern52])
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_the_shares_are_the_trace(kind, d):
+    lengths = torch.linspace(0.7, 1.6, d, dtype=DOUBLE).unsqueeze(0)
+    posterior, theta = GradientPosterior(kind(lengths), 1e-3), torch.randn(d, dtype=DOUBLE)
+    trace, weight = GradientTrace(posterior, theta), float((lengths**-2).sum())
+    turn = designs.rotation(d, torch.Generator().manual_seed(0))
+    for unit, share in (
+        (designs.simplex(d), designs.share_left(kind(ONE), (d + 1) / d, 1e-3 + 1e-6)),
+        (designs.central(d), designs.share_left(kind(ONE), 2.0, 1e-3 + 1e-6)),
+    ):
+        assert float(trace.value(theta + 0.2 * (unit @ turn) * lengths)) == pytest.approx(weight * share(0.2), rel=1e-9)
+
+
+def test_radii_are_minima():
+    for kernel, d, s2 in itertools.product((RBF(ONE), Matern52(ONE)), (1, 2, 10), (1e-6, 1e-3, 1e-1, 1.0)):
+        for b, c in ((d + 1, (d + 1) / d), (2 * d, 2.0)):
+            radius, share = designs.radius(kernel, b, d, s2), designs.share_left(kernel, c, s2)
+            assert share(radius) < min(share(0.98 * radius), share(1.02 * radius)), (kernel, d, s2)
+
+
+def test_rotations_are_orthogonal_seeded_and_uniform():
+    turn = designs.rotation(5, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(turn @ turn.T, torch.eye(5, dtype=DOUBLE))
+    assert torch.equal(turn, designs.rotation(5, torch.Generator().manual_seed(3)))
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.stack([designs.rotation(2, generator) for _ in range(2000)]).mean(0)
+    assert float(mean.abs().max()) < 5.0 * (0.5 / 2000) ** 0.5  # an entry has variance 1/2
+
+
+def counted(function, slope, calls):
+    def objective(x):
+        calls.append(x.copy())
+        return float(function(x)), slope(x)
+
+    return objective
+
+
+def test_a_curved_valley_costs_no_more_than_scipy_twice_and_values_never_rise():
+    calls: list[np.ndarray] = []
+    found = minimise(counted(rosen, rosen_der, calls), np.full(6, -1.0), -INFINITE, INFINITE, steps=500, close=0.0)
+    theirs = minimize(rosen, np.full(6, -1.0), jac=rosen_der, method="L-BFGS-B", options={"ftol": 0.0, "gtol": 1e-8})
+    assert rosen(found) < 1e-10 or rosen(found) <= theirs.fun + 1e-10
+    assert len(calls) < 2 * theirs.nfev
+    ends = [rosen(minimise(counted(rosen, rosen_der, []), np.zeros(6), -INFINITE, INFINITE, steps=k, close=0.0)) for k in (1, 3, 10, 30)]
+    assert ends == sorted(ends, reverse=True)
+
+
+def test_the_box_holds_at_every_call_and_at_the_minimum():
+    weights, centre = np.arange(1.0, 7.0), np.linspace(-1.0, 1.0, 6)
+    for lower, upper in ((-0.5, 0.5), (0.2, 0.9), (0.0, np.inf), (-np.inf, np.inf)):
+        calls: list[np.ndarray] = []
+        objective = counted(lambda x: weights @ (x - centre) ** 2, lambda x: 2.0 * weights * (x - centre), calls)
+        found = minimise(objective, np.full(6, 0.3), np.full(6, lower), np.full(6, upper), steps=100, close=0.0)
+        np.testing.assert_allclose(found, np.clip(centre, lower, upper), atol=1e-7)
+        assert all(((x >= lower) & (x <= upper)).all() for x in calls)
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(-np.inf, np.inf), (-0.5, 0.7), (0.1, np.inf)])
+def test_the_search_without_branches_takes_the_same_steps(lower, upper):
+    start, ends = np.full(6, 0.3), []
+    box = [torch.full((6,), end, dtype=DOUBLE) for end in (lower, upper)]
+
+    def on_tensors(x):
+        return torch.tensor(rosen(x.numpy())), torch.from_numpy(rosen_der(x.numpy())), torch.zeros((), dtype=torch.int32)
+
+    for steps in (1, 2, 9, 40):
+        theirs = minimise(counted(rosen, rosen_der, []), start, np.full(6, lower), np.full(6, upper), steps=steps, close=1e-12)
+        ours, failed = DeviceSearch(on_tensors, torch.from_numpy(start), *box, steps=steps, close=1e-12).run()
+        assert not failed
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+        ends.append(theirs)
+    assert rosen(ends[-1]) < rosen(ends[0])
+
+
+def test_the_search_without_branches_says_that_a_factorisation_failed():
+    def broken(x):
+        return x.sum(), torch.ones_like(x), torch.ones((), dtype=torch.int32) * (x[0] < 0.25)
+
+    start, infinite = torch.full((6,), 0.3, dtype=DOUBLE), torch.full((6,), np.inf, dtype=DOUBLE)
+    assert DeviceSearch(broken, start, -infinite, infinite, steps=20, close=1e-12).run()[1]

@@ -1,0 +1,112 @@
+"""The posterior gradient against autograd of the posterior mean, and the growing factor against a fresh one."""
+
+import math
+
+import pytest
+import torch
+
+from dpbo.errors import InputError, UsageError
+from dpbo.gibo import GradientPosterior
+from tests.unit.models.kernels import DOUBLE, KERNELS, dense
+
+D = 3
+NOISE = 1e-3
+
+
+def observed(kernel, X, noise=NOISE, **settings):
+    posterior = GradientPosterior(kernel, noise, **settings)
+    posterior.append(X)
+    return posterior
+
+
+def noisy(kernel, X, noise=NOISE, jitter=1e-6):
+    K = dense(kernel, X, X)
+    return K + torch.diag(noise + jitter * K.diagonal())
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_weights_give_the_slope_of_the_posterior_mean_and_covariance_is_prior_less_explained(name):
+    kernel, theta, mean = KERNELS[name](D), torch.randn(D, dtype=DOUBLE), 0.3
+    X, y = torch.randn(7, D, dtype=DOUBLE), torch.randn(7, dtype=DOUBLE)
+    posterior, K = observed(kernel, X, mean=mean), noisy(kernel, X)
+    x = theta.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(mean + kernel(x.unsqueeze(0), X).to_dense().squeeze(0) @ torch.linalg.solve(K, y - mean), x)
+    torch.testing.assert_close(posterior.weights(theta) @ (y - posterior.mean), slope, rtol=1e-9, atol=1e-9)
+    G = posterior.derivatives.gradient(theta, X)
+    expected = posterior.derivatives.prior(theta) - G @ torch.linalg.solve(K, G.mT)
+    torch.testing.assert_close(posterior.covariance(theta), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_an_empty_history_is_the_prior():
+    kernel, theta = KERNELS["matern"](D), torch.randn(D, dtype=DOUBLE)
+    posterior = GradientPosterior(kernel, NOISE)
+    posterior.append(torch.empty(0, D, dtype=DOUBLE))
+    assert len(posterior) == 0
+    assert posterior.weights(theta).shape == (D, 0)
+    torch.testing.assert_close(posterior.covariance(theta), posterior.derivatives.prior(theta))
+
+
+def test_an_appended_factor_is_a_fresh_one():
+    kernel, X = KERNELS["rbf"](10), 0.2 * torch.randn(330, 10, dtype=DOUBLE)
+    theta = torch.zeros(10, dtype=DOUBLE)
+    grown = GradientPosterior(kernel, 0.0)
+    for part in X.split(11):
+        grown.append(part)
+    fresh = observed(kernel, X, noise=0.0)
+    torch.testing.assert_close(grown.factor(X) @ grown.factor(X).mT, noisy(kernel, X, noise=0.0), rtol=0.0, atol=1e-12)
+    torch.testing.assert_close(grown.weights(theta), fresh.weights(theta), rtol=1e-6, atol=1e-6 * float(fresh.weights(theta).abs().max()))
+
+
+def test_coincident_points_are_only_noise_apart():
+    kernel, x, theta = KERNELS["rbf"](D), torch.randn(1, D, dtype=DOUBLE), torch.randn(D, dtype=DOUBLE)
+    twice = observed(kernel, x.expand(2, D), noise=1e-2, jitter=1e-12)
+    once = observed(kernel, x, noise=0.5e-2, jitter=1e-12)
+    torch.testing.assert_close(twice.covariance(theta), once.covariance(theta), rtol=1e-9, atol=1e-9)
+
+
+def test_polynomials_beyond_their_rank():
+    """21 points determine a quadratic in 5 dimensions; 60 must still give its gradient, to the jitter."""
+    kernel, X, theta = KERNELS["poly2"](5), torch.randn(60, 5, dtype=DOUBLE), torch.randn(5, dtype=DOUBLE)
+    posterior = GradientPosterior(kernel, 0.0)
+    for part in X.split(3):
+        posterior.append(part)
+    A, c = torch.randn(5, 5, dtype=DOUBLE), torch.randn(5, dtype=DOUBLE)
+    y = (X @ A * X).sum(-1) + X @ c + 0.5
+    torch.testing.assert_close(posterior.weights(theta) @ y, (A + A.mT) @ theta + c, rtol=1e-4, atol=1e-4)
+    assert float(posterior.covariance(theta).trace()) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["rbf", "matern-scaled", "poly2", "rq"])
+def test_a_batch_of_runs_equals_a_loop(name):
+    kernel, X, theta = KERNELS[name](D), torch.randn(2, 9, D, dtype=DOUBLE), torch.randn(2, D, dtype=DOUBLE)
+    batch = GradientPosterior(kernel, NOISE)
+    batch.append(X[:, :4])
+    batch.append(X[:, 4:])
+    assert batch.batch_shape == (2,)
+    for run in range(2):
+        single = observed(kernel, X[run])
+        torch.testing.assert_close(batch.weights(theta)[run], single.weights(theta[run]), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(batch.covariance(theta)[run], single.covariance(theta[run]), rtol=1e-9, atol=1e-9)
+
+
+def test_conditioning_leaves_the_original_alone():
+    kernel, X, theta = KERNELS["rbf"](D), torch.randn(6, D, dtype=DOUBLE), torch.randn(D, dtype=DOUBLE)
+    posterior = observed(kernel, X[:4])
+    before = posterior.weights(theta)
+    more = posterior.conditioned_on(X[4:])
+    assert (len(posterior), len(more)) == (4, 6)
+    assert torch.equal(posterior.weights(theta), before)
+    torch.testing.assert_close(more.weights(theta), observed(kernel, X).weights(theta))
+    posterior.append(X[:1])
+    assert torch.equal(more.points(theta), X)
+
+
+def test_what_is_refused():
+    kernel, X = KERNELS["rbf"](D), torch.randn(4, D, dtype=DOUBLE)
+    posterior, tiny = observed(kernel, X), GradientPosterior(kernel, 0.0, jitter=1e-18)
+    for wrong in (X.float(), X[:, :2], X * math.nan):
+        with pytest.raises(InputError):
+            posterior.append(wrong)
+    with pytest.raises(UsageError, match="jitter"):  # below rounding
+        tiny.append(torch.zeros(3, D, dtype=DOUBLE))
+    assert (len(posterior), len(tiny)) == (4, 0)

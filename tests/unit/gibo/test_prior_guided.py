@@ -1,0 +1,98 @@
+"""Prior-guided acquisition: the formula, its decay, and what it refuses."""
+
+import pytest
+import torch
+from botorch.acquisition import (
+    LogExpectedImprovement,
+    PosteriorMean,
+    ProbabilityOfImprovement,
+    UpperConfidenceBound,
+    qKnowledgeGradient,
+    qLogExpectedImprovement,
+    qSimpleRegret,
+)
+from botorch.acquisition.objective import LinearMCObjective
+from botorch.models import SingleTaskGP
+from botorch.optim import optimize_acqf
+
+from dpbo import Budget
+from dpbo.acquisition import prior_guided
+from dpbo.errors import InputError
+from dpbo.gibo import GradientInformation, GradientPosterior
+from dpbo.models.datasets import squared_exponential
+from dpbo.papers.em import DPGaussianMixture
+
+X = torch.rand(7, 1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+
+
+def model():
+    seen = torch.tensor([[0.1, 0.2], [0.8, 0.4], [0.5, 0.9]]).double()
+    return SingleTaskGP(seen, seen.sum(1, keepdim=True).sin())
+
+
+def log_density(X):
+    return -20 * (X - 0.3).square().sum(-1)
+
+
+def test_it_is_pi_bo():
+    plain, logged = ProbabilityOfImprovement(model(), 0.9), LogExpectedImprovement(model(), 0.9)
+    for t in (1, 4):
+        weighted = prior_guided(plain, log_density, t=t, beta=2.0)(X)
+        assert torch.allclose(weighted, plain(X) * log_density(X[:, 0]).exp() ** (2.0 / t))
+        assert torch.allclose(prior_guided(logged, log_density, t=t, beta=2.0)(X), logged(X) + 2.0 / t * log_density(X[:, 0]))
+
+
+def test_its_influence_fades_and_a_share_is_uniform():
+    plain = LogExpectedImprovement(model(), 0.9)
+    assert torch.allclose(prior_guided(plain, log_density, t=10**9)(X), plain(X), atol=1e-6)
+    far = prior_guided(plain, lambda X: torch.full(X.shape[:-1], -1e4, dtype=torch.float64), t=1, beta=1.0, bounds=BOUNDS, share=0.25)
+    assert torch.allclose(far(X), plain(X) + torch.tensor(0.25).double().log())
+
+
+def test_it_goes_through_botorchs_optimizer_with_a_released_mixture_and_batches():
+    records = torch.rand(500, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 0.2 + 0.2
+    mixture = DPGaussianMixture(1, budget=Budget(5.0, 1e-5), radius=1.0, center=[0.5, 0.5], random_state=0).fit(records.numpy())
+    best = {}
+    for t in (1, 1000):
+        guided = prior_guided(qLogExpectedImprovement(model(), 0.9), mixture.log_density, t=t, beta=20.0, bounds=BOUNDS)
+        best[t] = optimize_acqf(guided, BOUNDS, q=2, num_restarts=2, raw_samples=32)[0]
+    assert (best[1] - 0.3).norm(dim=1).min() < 0.15
+    assert best[1000].shape == (2, 2)
+
+
+class Above(PosteriorMean):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
+    """The posterior mean above a number: a user's own."""
+
+    def __init__(self, model, least):
+        super().__init__(model)
+        self.least = least
+
+    def forward(self, X):
+        return super().forward(X) - self.least
+
+
+def test_what_may_be_negative_is_refused_before_it_is_looked_at():
+    gp, history = model(), GradientPosterior(squared_exponential(0.3), 0.01)
+    for made in (
+        UpperConfidenceBound(gp, beta=1.0),
+        PosteriorMean(gp),
+        qSimpleRegret(gp),
+        qKnowledgeGradient(gp, num_fantasies=4),
+        Above(gp, 0.0),
+        GradientInformation(history, torch.tensor([0.3, 0.3]).double()),
+    ):
+        with pytest.raises(InputError, match=r"acquisition=.* must be non-negative, or a logarithm.*non_negative=True"):
+            prior_guided(made, log_density, t=1)
+
+
+def test_a_users_own_is_taken_at_its_word_and_held_to_it():
+    kept = prior_guided(Above(model(), -9.0), log_density, t=1, beta=2.0, non_negative=True)
+    assert torch.allclose(kept(X), Above(model(), -9.0)(X) * log_density(X[:, 0]).exp() ** 2.0)
+    with pytest.raises(InputError, match=r"acquisition='Above'.*below 0"):
+        prior_guided(Above(model(), 9.0), log_density, t=1, non_negative=True)(X)
+    regret = prior_guided(
+        qSimpleRegret(model(), objective=LinearMCObjective(torch.tensor([-1.0]).double())), log_density, t=1, non_negative=True
+    )
+    with pytest.raises(InputError, match=r"acquisition='qSimpleRegret'.*below 0"):
+        optimize_acqf(regret, BOUNDS, q=2, num_restarts=1, raw_samples=8)

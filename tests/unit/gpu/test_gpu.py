@@ -1,0 +1,168 @@
+"""The GPU kernels give the CPU's sums: in Triton's interpreter everywhere, and on a GPU where there is one."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dpbo.gibo import ClippedGradient
+from dpbo.gibo import gradient_kernel as gradient
+from dpbo.gibo.gradient_kernel import _ready
+from dpbo.gibo.gradient_query import _ROWS, loss_column
+from dpbo.papers.em import moments_kernel as moments
+from dpbo.papers.em.mixture_moments import MixtureMoments
+from tests.contracts.bases import exact_sum
+from tests.unit.gpu.fused_cases import (
+    AIMS,
+    MOMENTS,
+    OTHERS,
+    SUMS,
+    both_sums,
+    moments_apart,
+    moments_of,
+    removals_apart,
+    sign_kept_apart,
+)
+
+pytestmark = pytest.mark.gpu
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+CLOSE = 1e-6  # share of the largest sum there could be; a step of a weight of one record in 300 is 1.6e-6
+
+
+@pytest.mark.attack("A4")
+def test_interpreted_they_give_the_cpus_integers():
+    """Of moments, what a rounding moves from one component to another leaves all components together the same whole numbers."""
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.unit.gpu.fused_cases"]  # in a process of its own, whose kernels are interpreted
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    same, apart, launched, (error, of_center, of_levels), removed = json.loads(done.stdout)
+    assert same == [True] * (len(SUMS) * len(AIMS) + 3)
+    assert len(apart) == len(MOMENTS) + len(OTHERS)
+    assert all(together == 0 and each < CLOSE for together, each in apart)
+    assert launched == [True, True]
+    assert removed == [[]] * len(gradient.LAUNCHES), "a unit adds the same at every row and in whole and ragged blocks"
+    assert error < 2e-5, "of three products of bfloat16"
+    assert of_center < 1e-6
+    assert of_levels < 1e-5, "of losses rounded to float32"
+
+
+def test_a_trial_launch_that_finds_no_memory_says_nothing_of_the_next(monkeypatch):
+    def full(*arguments, **options):
+        raise torch.OutOfMemoryError
+
+    for host, launch, sizes in ((gradient, "one_pass_sum", [16]), (moments, "one_pass_moments", [5, 2, "full"])):
+        monkeypatch.setattr(host, launch, full)
+        with pytest.raises(torch.OutOfMemoryError):
+            host._works(torch.device("cpu", 0), *sizes)
+
+
+def test_a_kernel_that_does_not_run_is_warned_of_once_and_its_width_goes_another_way():
+    host = torch.device("cpu")
+    gradient._works.cache_clear()
+    with pytest.warns(RuntimeWarning, match="up to 64 dimensions does not run on cpu .*Sums are right but slower"):
+        assert not gradient._works(host, 64), "without Triton's interpreter there is no kernel for the CPU"
+    assert not gradient._works(host, 64)
+    gradient._works.cache_clear()
+
+
+def test_a_column_is_copied_where_the_kernel_could_not_read_it_and_only_there():
+    memory = torch.arange(64.0)  # torch's own memory begins at a multiple of 64 bytes
+    assert _ready(memory[4:]).data_ptr() == memory[4:].data_ptr()
+    slab = memory[4:].view(5, 12)
+    assert _ready(slab).data_ptr() == slab.data_ptr()
+    rows = memory[4:58].view(6, 9)
+    for losses in (memory[1:], memory[::2], memory.double(), sign_kept_apart(memory), rows, rows.double(), slab.T):
+        ready = _ready(losses)
+        assert ready.data_ptr() % 16 == 0
+        assert ready.stride(1) == 1
+        assert len(ready) == 1 or ready.stride(0) % 4 == 0
+        assert not ready.is_neg()
+        assert ready.tolist() == losses.reshape(-1, losses.shape[-1]).tolist()
+
+
+@pytest.mark.cuda
+@pytest.mark.attack("A4")
+def test_on_a_gpu_they_give_the_cpus_integers():
+    for case in (*SUMS, (100_003, 34, 33, 9.0)):
+        for aim in AIMS:
+            found, own = both_sums(case, aim, "cuda")
+            assert found == own, (case, aim)
+    for of_points in (*MOMENTS, (300_001, 2, 5, "full", False)):
+        for dtype in (torch.float32, torch.float64):
+            together, each = moments_apart(of_points, device="cuda", dtype=dtype)
+            assert together == 0, (of_points, dtype)
+            assert each < CLOSE, (moments, dtype)
+
+
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_unit_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks(device):
+    """So a removed unit takes away what it adds alone, on which the sensitivity of ADD_OR_REMOVE_ONE rests."""
+    widths = {width: rows for width, (rows, *_) in gradient.LAUNCHES.items()} if device == "cuda" else dict.fromkeys((1, 33), _ROWS["cpu"])
+    for width, rows in widths.items():
+        assert removals_apart(width, rows, device=device, one_pass=device == "cuda") == [], width
+
+
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dimension", [2, 9])
+def test_one_record_changes_no_others_bits(device, dimension):
+    """Replaced by one that counts as nothing, a record takes away what it adds alone: on the fused path and on the other."""
+    X = torch.randn(20_001, dimension, dtype=torch.float64)
+    _, question = moments_of(300, dimension, 3, "full", False)
+    nothing = torch.full((1, dimension), math.nan, dtype=torch.float64)
+    whole = exact_sum(question, X.to(device)).numerators
+    for row in (0, 5000, 20_000):
+        without = exact_sum(question, torch.cat([X[:row], nothing, X[row + 1 :]]).to(device)).numerators
+        alone = exact_sum(question, torch.cat([X[row : row + 1], nothing.expand(20_000, -1)]).to(device)).numerators
+        assert (without + alone).tolist() == whole.tolist()
+
+
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_record_that_the_loss_fails_on_changes_no_others_path(device):
+    """Where the loss or `vectors` raises on a record, all come back from the CPU: the others must count to the same bits."""
+    records = torch.randn(5000, 2, device=device)
+    failing, absent = records.clone(), records.clone()
+    failing[17], absent[17] = 1e3, math.nan
+    _, question = moments_of(300, 2, 3, "full", False)
+
+    def fragile(batch):
+        if bool((batch[:, 0] > 100).any()):
+            raise ValueError
+        return batch
+
+    moments = MixtureMoments(2, ball=question.ball, natural=question.natural, vectors=fragile)
+    points, W = torch.eye(2, dtype=torch.float64), torch.randn(7, 2, dtype=torch.float64)
+    gradient = ClippedGradient(lambda x, batch: fragile(batch) @ x.to(batch), points, weights=W, clip=1.0, divisor=1.0)
+    for query in (gradient, moments):
+        assert exact_sum(query, failing).numerators.tolist() == exact_sum(query, absent).numerators.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:the one-pass:RuntimeWarning")  # where there is no GPU
+def test_the_path_is_chosen_by_public_things_alone():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert not gradient.can_sum_in_one_pass(cpu, 2)
+    assert not moments.can_sum_in_one_pass(cpu, 5, 2, "full")
+    assert gradient.can_sum_in_one_pass(gpu, 256) == moments.can_sum_in_one_pass(gpu, 5, 2, "full") == torch.cuda.is_available()
+    assert not gradient.can_sum_in_one_pass(gpu, 257)
+    assert not moments.can_sum_in_one_pass(gpu, 65, 2, "full")
+
+
+@pytest.mark.attack("A4")
+def test_a_loss_has_the_same_bits_however_it_was_collected():
+    """At once, in pieces, from a view of the records, or from the CPU in float64 because the loss failed on one record."""
+    for dtype in (torch.float64, torch.float32, torch.int64, torch.bfloat16):
+        records = (1e6 + 1e17 * torch.rand(50, 1, dtype=torch.float64)).to(dtype)
+        for stored in (torch.float32, torch.float64):
+            for own in (frozenset({records.untyped_storage().data_ptr()}), frozenset[int]()):
+                expected = loss_column([records.to(torch.float64)], torch.device("cpu"), own, stored).double()
+                for pieces in ([records], records.split(7), records.split(25)):
+                    assert torch.equal(loss_column(pieces, torch.device("cpu"), own, stored).double(), expected), (dtype, stored)
+    assert loss_column([], torch.device("cpu"), frozenset(), torch.float64).tolist() == [], "no records, and no loss of any"

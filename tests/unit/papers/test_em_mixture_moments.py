@@ -1,0 +1,129 @@
+"""Moments of mixtures under the query contract: exact whole numbers, bounds that are reached, and the paper's constant broken."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.errors import InputError
+from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.papers.em.mixture_moments import MixtureMoments, responsibilities
+from dpbo.papers.em.moment_features import COVARIANCES, features, width_of
+from dpbo.queries.ball import Ball, lattice_chunks
+from tests.contracts.bases import PointContract, tries
+
+REPLACE = Adjacency.REPLACE_ONE
+EXACT = NoNoise(allow_not_private=True)
+
+
+def natural(K, d, covariance="full", seed=0, sharpness=3.0):
+    generator = torch.Generator().manual_seed(seed)
+    return sharpness * torch.randn(K, width_of(covariance, d), dtype=torch.float64, generator=generator)
+
+
+def split(d, covariance="full"):
+    """Two components, told apart by the sign of the first coordinate, sharply."""
+    theta = torch.zeros(2, width_of(covariance, d), dtype=torch.float64)
+    theta[0, 1], theta[1, 1] = 1e3, -1e3
+    return theta
+
+
+@tries(30, neighbours=150)
+@pytest.mark.attack("A5", "A9")
+class TestSplit(PointContract):
+    covers, metrics = MixtureMoments, 3
+
+    def query(self, score):
+        return MixtureMoments(3, ball=Ball(1.0), natural=split(3), vectors=lambda r: score(None, r))
+
+    def worst(self, adjacency):
+        rest = [[0.3, 0.1, 0.0]]
+        return [[*rest, [1.0, 0, 0]], rest + ([[-1.0, 0, 0]] if adjacency is REPLACE else [])]
+
+
+@tries(30)
+class TestOneComponent(PointContract):
+    covers, metrics = MixtureMoments, 2
+
+    def query(self, score):
+        return MixtureMoments(2, ball=Ball(5.0), natural=torch.zeros(1, 6).double(), vectors=lambda r: score(None, r))
+
+    def worst(self, adjacency):
+        turned = [5 * math.cos(2 * math.pi / 3), 5 * math.sin(2 * math.pi / 3)]
+        return [[[5.0, 0]], [turned] if adjacency is REPLACE else []]
+
+
+@tries(30)
+@pytest.mark.attack("A5", "A9")
+class TestSoft(PointContract):
+    """Soft responsibilities, weights, a whitening and a centre; diagonal covariances."""
+
+    covers, metrics, tight = MixtureMoments, 2, False
+
+    def query(self, score):
+        ball = Ball(2.0, center=torch.tensor([1.0, -3.0]).double(), matrix=torch.tensor([[2.0, 0.3], [0.3, 0.5]]).double())
+        theta = natural(4, 2, "diag")
+        return MixtureMoments(2, ball=ball, natural=theta, covariance="diag", weights=(0.2, 0.5, 1.0), vectors=lambda r: score(None, r))
+
+    def worst(self, adjacency):
+        return [[[1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0]] + ([[5.0, 5.0]] if adjacency is REPLACE else [])]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 40), st.integers(1, 4), st.integers(-200, 200), st.integers(0, 2**32))
+@pytest.mark.attack("A5")
+def test_no_record_is_longer_than_one_and_weights_sum_to_one_exactly(n, d, magnitude, seed):
+    rng = np.random.default_rng(seed)
+    X = torch.from_numpy(rng.normal(size=(n, d)) * 10.0**magnitude)
+    X[rng.integers(0, n)] = float(rng.choice([math.nan, math.inf, -math.inf, 1e308, 5e-324]))
+    for norm in ("l2", "linf"):
+        ((Z, valid),) = lattice_chunks(X, Ball(0.7, norm=norm), 14, 256)
+        most = 1 << 14
+        for column, counted in zip(Z.T.tolist(), valid.tolist(), strict=True):
+            whole = [int(z) for z in column]
+            assert whole == column
+            assert (sum(z * z for z in whole) if norm == "l2" else max(map(abs, whole)) ** 2) <= most**2
+            assert counted or not any(whole)
+    gamma = responsibilities(torch.from_numpy(rng.normal(size=(5, n)) * 10.0**magnitude), torch.ones(n, dtype=torch.bool), 11)
+    assert set(gamma.sum(0).tolist()) <= {0.0, 2048.0}
+    assert gamma.min() >= 0
+
+
+def make(records, mu=1.0, **settings):
+    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": REPLACE, "budget": Budget.gdp(mu), **settings}
+    return Curator(records, **terms)
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_they_are_the_moments_of_the_clipped_records(covariance):
+    X = torch.randn(5000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    X[3] = math.nan
+    theta = natural(3, 3, covariance)
+    release = make(X).release(MixtureMoments(3, ball=Ball(1.5), natural=theta, covariance=covariance), EXACT)
+    Z = torch.cat([X[:3], X[4:]]) / 1.5
+    Z = Z / Z.norm(dim=1, keepdim=True).clamp(min=1.0)
+    phi = features(Z.T, covariance)
+    expected = (theta @ phi).softmax(0) @ phi.T
+    assert torch.allclose(release.value.reshape(3, -1), expected, atol=5000 * 2.0**-12)
+    assert release.value.reshape(3, -1)[:, 0].sum() == 4999
+
+
+def test_noise_follows_the_weights():
+    X = torch.zeros(10, 2, dtype=torch.float64)
+    for weights in ((1.0, 1.0, 1.0), (0.25, 0.5, 1.0)):
+        query = MixtureMoments(2, ball=Ball(1.0), natural=natural(2, 2), weights=weights)
+        std = make(X).release(query, GaussianMechanism(3.0)).variance.sqrt().reshape(2, 6)
+        D = math.sqrt(2 * sum(w * w for w in weights))
+        q, m, c = (3.0 * D / w for w in weights)
+        assert std[1].tolist() == pytest.approx([q, m, m, c, c / math.sqrt(2), c])
+
+
+def test_units_of_several_records_are_refused():
+    curator = make(torch.zeros(3, 2).double(), unit=PrivacyUnit("patient", groups=[0, 0, 1]))
+    with pytest.raises(InputError, match="made for units of several records"):
+        curator.evaluate(MixtureMoments(2, ball=Ball(1.0), natural=natural(2, 2)))

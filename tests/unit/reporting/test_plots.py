@@ -1,0 +1,141 @@
+"""What pictures draw: the numbers of real small runs, found again in matplotlib's artists."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+import scipy.stats
+import torch
+from sklearn.svm import SVC
+
+from dpbo import Budget, Curator, DPSearch, PrivateObjective, Space
+from dpbo.errors import InputError, MissingLibrary, UsageError
+from dpbo.integrations.optuna import NoiseAwareSampler, TrialObjective
+from dpbo.planning import noise_per_evaluation
+from dpbo.reporting import plots
+from dpbo.reporting.released_values import ReleasedValues
+
+plt = pytest.importorskip("matplotlib.pyplot")
+SPACE = Space(rate=scipy.stats.loguniform(1e-3, 1.0), depth=scipy.stats.randint(1, 11), kernel=["rbf", "poly", "linear"])
+
+
+def score(x, records):
+    return (0.9 - (x[0] - 0.3) ** 2 - 0.1 * x[2] + 0.5 * (records - 0.6)).clamp(0, 1)
+
+
+def objective(**changes):
+    records = torch.full((1000,), 0.6, dtype=torch.float64)
+    curator = Curator(records, unit="patient", adjacency="replace-one", budget=Budget(3.0, 1e-6), allow_repeated=True)
+    return PrivateObjective(curator, score, **{"score_range": (0.0, 1.0), "evaluations": 12, "budget": 0.8, **changes})
+
+
+@pytest.fixture(scope="module")
+def run():
+    made = objective()
+    made(SPACE.sample(10, seed=0))
+    return made
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def lines(axes):
+    return {line.get_label(): line.get_xydata() for line in axes.lines}
+
+
+def test_convergence_shows_every_value_its_noise_and_the_best_mean_so_far(run):
+    axes = plots.plot_convergence(run, space=SPACE)
+    _, Y, Yvar = run.history()
+    (bars,) = axes.containers
+    assert np.allclose(bars.lines[0].get_xydata(), np.column_stack([np.arange(1, 11), Y[:, 0]]))
+    ends = np.array([segment[:, 1] for segment in bars.lines[2][0].get_segments()])
+    assert np.allclose(np.diff(ends)[:, 0] / 2, Yvar[:, 0].sqrt())
+    released = ReleasedValues.of(run, SPACE)
+    drawn = lines(axes)
+    assert np.allclose(drawn["posterior mean of the best point so far"][:, 1], np.maximum.accumulate(released.mean.numpy()))
+    assert drawn["recommended point"].tolist() == [[released.best + 1, float(released.mean.max())]]
+    ours = plt.subplots()[1]
+    assert plots.plot_convergence(run, ax=ours) is ours
+
+
+def test_slices_go_through_the_recommended_point(run):
+    figure = plots.plot_slices(run, space=SPACE)
+    rate, depth, kernel = figure.axes
+    released = ReleasedValues.of(run, SPACE)
+    best = released.parameters(released.best)
+    curve = lines(rate)["model"]
+    assert rate.get_xscale() == "log"
+    assert curve[[0, -1], 0] == pytest.approx([1e-3, 1.0])
+    assert np.interp(np.log(best["rate"]), np.log(curve[:, 0]), curve[:, 1]) == pytest.approx(float(released.mean.max()), abs=1e-3)
+    assert lines(depth)["model"][:, 0].tolist() == list(range(1, 11))
+    assert [label.get_text() for label in kernel.get_xticklabels()] == ["rbf", "poly", "linear"]
+    shown = rate.collections[-1].get_offsets()
+    assert np.allclose(shown[:, 0], [released.parameters(row)["rate"] for row in range(10)])
+    assert np.allclose(shown[:, 1], released.Y[:, 0])
+    assert [axes.get_xlabel() for axes in plots.plot_slices(run).axes] == ["x0", "x1", "x2"], "no space: names of coordinates"
+
+
+def test_parallel_coordinates_have_a_line_for_each_configuration(run):
+    axes = plots.plot_parallel_coordinates(run, space=SPACE)
+    released = ReleasedValues.of(run, SPACE)
+    place = (released.X - SPACE.bounds[0]) / (SPACE.bounds[1] - SPACE.bounds[0])
+    drawn = [line.get_ydata() for line in axes.lines if len(line.get_ydata()) == 3]
+    assert np.allclose(drawn[:10], place[released.mean.argsort()])
+    assert np.allclose(lines(axes)["recommended"][:, 1], place[released.best])
+    assert {"0.001", "1", "10", "rbf", "poly", "linear"} <= {text.get_text() for text in axes.texts}
+
+
+@pytest.mark.deep
+def test_an_optuna_study_and_a_search_draw_the_same_values(run):
+    made = objective(evaluations=6)
+    study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner(), sampler=NoiseAwareSampler(SPACE))
+    study.optimize(TrialObjective(made, SPACE), n_trials=6)
+    for source in (study, TrialObjective(made, SPACE)):
+        released = ReleasedValues.of(source)
+        for mine, history in zip((released.X, released.Y, released.Yvar), made.history(), strict=True):
+            assert torch.allclose(mine, history)
+        assert released.space.names == SPACE.names
+        assert len(plots.plot_slices(source).axes) == 3
+    X = np.random.default_rng(0).normal(size=(300, 2))
+    y, spaces = X[:, 0] > 0, {"C": scipy.stats.loguniform(1e-2, 1e2), "kernel": ["rbf", "linear"]}
+    for strategy in ("bo", "grid", "list"):
+        settings: dict[str, Any] = {"strategy": strategy, "budget": Budget(8.0, 1e-6), "n_iter": 5, "n_initial": 4, "allow_repeated": True}
+        search = DPSearch(SVC(random_state=0), spaces, **settings).fit(X[:100], y[:100], X[100:], y[100:])
+        if strategy == "bo":
+            assert ReleasedValues.of(search).parameters(ReleasedValues.of(search).best) == pytest.approx(search.best_params_)
+            plots.plot_convergence(search)
+        else:
+            with pytest.raises(InputError, match="released scores"):
+                plots.plot_convergence(search)
+        if strategy != "grid":
+            (chosen,) = [line for line in plots.plot_parallel_coordinates(search).lines if line.get_label() == "recommended"]
+            assert len(chosen.get_ydata()) == 2
+
+
+def test_budget_and_noise(run):
+    axes = plots.plot_budget(run.curator)
+    drawn = lines(axes)
+    assert drawn["used by releases"][-1].tolist() == [10, run.curator.spent.epsilon]
+    assert drawn["used by releases"][0].tolist() == [0, 0]
+    assert drawn["budget"][0, 1] == pytest.approx(3.0)
+    noise = lines(plots.plot_noise(500, evaluations=[10], epsilons=[1.0, 2.0]))["10 evaluations"]
+    assert noise[:, 1].tolist() == [noise_per_evaluation(500, Budget(e, 1e-6), evaluations=10) for e in (1.0, 2.0)]
+    assert len(lines(plots.plot_plan(500, Budget(1.0, 1e-6)))) == 3
+    assert len(plots.plot_accuracies({"a": 0.5, "b": 0.6}).patches) == 2
+
+
+def test_what_cannot_be_drawn_is_refused_by_name(run, monkeypatch):
+    fresh = objective()
+    for call in (lambda: plots.plot_convergence(fresh), lambda: plots.plot_convergence(3), lambda: plots.plot_convergence(run, metric=1),
+                 lambda: plots.plot_slices(run, space=Space(a=[1, 2])), lambda: plots.plot_budget(fresh.curator),
+                 lambda: plots.plot_convergence(optuna.create_study()), lambda: plots.plot_noise(10, epsilons=[])):  # fmt: skip
+        with pytest.raises(UsageError):
+            call()
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(MissingLibrary, match=r"pip install \"dpbo\[plots\]\""):
+        plots.plot_convergence(run)
