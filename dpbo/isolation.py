@@ -1,8 +1,9 @@
-"""Six tools that keep private work from being seen or disturbed, in a process that several threads share.
+"""Seven tools that keep private work from being seen or disturbed, in a process that several threads share.
 
 - `mute_warnings`: no warning is shown, in any thread: `warnings.catch_warnings` of two threads would undo each other
 - `seed_torch`: torch's generators, seeded for a while by one thread at a time, as BoTorch's searches need it
 - `isolate_generators`: fresh generators of torch, its GPUs, numpy and Python, and the old ones back afterwards
+- `PrivateGenerators`: fresh generators that all threads share which see private records at once
 - `fix_generators`: the same generators in one public state, for public work that is repeated
 - `silence_descriptors`: standard output and error closed to C code and subprocesses, too
 - `watch_ctrl_c`: tells the signal Ctrl-C from a KeyboardInterrupt that a score raises on a record
@@ -22,6 +23,7 @@ from types import FrameType
 
 import numpy as np
 import torch
+from numpy.random import mtrand
 
 _MARK = "(?:muted by dpbo)?"  # matches every text, and tells our filters from others
 _STANDARD = (1, 2)  # the file descriptors of standard output and error
@@ -85,29 +87,79 @@ def isolate_generators(entropy: Callable[[int], bytes]) -> Iterator[None]:
 
     A fresh seed, because what is drawn here may be noise and must not be drawn again later.
     """
-    gpus: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    accelerated = torch.accelerator.current_accelerator() is not None
-    with _generator:  # also to read the state: `seed_torch` of another thread may have put a public one there for a while
-        before = torch.random.get_rng_state(), torch.cuda.get_rng_state_all() if gpus else [], np.random.get_state(), random.getstate()
-        seed_before = torch.initial_seed()
+    before = _States()
     try:
-        with _generator:
-            # Where torch is built for the CPU alone, `torch.manual_seed` would keep a traceback each
-            # time, for GPUs that never come.
-            seed_generators = torch.manual_seed if accelerated else torch.default_generator.manual_seed
-            seed_generators(int.from_bytes(entropy(8), "little") >> 1)
-            np.random.seed(np.frombuffer(entropy(64), dtype="<u4"))
-            random.seed(entropy(64))
+        before.seed(entropy)
         yield
     finally:
+        before.restore()
+
+
+class _States:
+    """The states of the global generators, as they were when this was made."""
+
+    def __init__(self) -> None:
+        self._gpus: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._accelerated = torch.accelerator.current_accelerator() is not None
+        # The lock is needed to read them, too: `seed_torch` of another thread may have put a public state there for a while.
         with _generator:
-            if gpus:
-                torch.cuda.set_rng_state_all(before[1])
-            elif accelerated:  # GPUs were first used meanwhile, or will be later
-                torch.cuda.manual_seed_all(seed_before)
-            torch.random.set_rng_state(before[0])
-            np.random.set_state(before[2])
-            random.setstate(before[3])
+            self._torch = torch.random.get_rng_state()
+            self._cuda = torch.cuda.get_rng_state_all() if self._gpus else []
+            # Another one takes its place: to copy its state twice would take ten times as long.
+            self._numpy = mtrand.get_bit_generator()
+            self._python = random.getstate()
+            self._torch_seed = torch.initial_seed()
+
+    def seed(self, entropy: Callable[[int], bytes]) -> None:
+        """Seed them all from `entropy`."""
+        # Where torch is built for the CPU alone, `torch.manual_seed` would keep a traceback each
+        # time, for GPUs that never come.
+        seed_torch_too = torch.manual_seed if self._accelerated else torch.default_generator.manual_seed
+        with _generator:
+            seed_torch_too(int.from_bytes(entropy(8), "little") >> 1)
+            mtrand.set_bit_generator(np.random.MT19937(int.from_bytes(entropy(32), "little")))
+            random.seed(entropy(64))
+
+    def restore(self) -> None:
+        with _generator:
+            if self._gpus:
+                torch.cuda.set_rng_state_all(self._cuda)
+            elif self._accelerated:  # GPUs were first used meanwhile, or will be later
+                torch.cuda.manual_seed_all(self._torch_seed)
+            torch.random.set_rng_state(self._torch)
+            mtrand.set_bit_generator(self._numpy)
+            random.setstate(self._python)
+
+
+class PrivateGenerators:
+    """Fresh generators for code that sees private records, and the old ones back afterwards: `with PrivateGenerators(entropy): ...`.
+
+    How many numbers such code draws depends on the records. In a stream that a script seeded, and so everybody knows, those draws
+    would move what is drawn next, such as the next point; and a record more or less would give all later records other random numbers.
+    With a fresh seed, which nobody knows, each record's numbers are independent of how many the others drew.
+
+    All threads that are inside at once share one stream: the first to enter seeds it, the last to leave restores what was before.
+    """
+
+    def __init__(self, entropy: Callable[[int], bytes]) -> None:
+        self._entropy = entropy
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before: _States | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._before = _States()
+                self._before.seed(self._entropy)
+            self._inside += 1
+
+    def __exit__(self, *_error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0 and self._before is not None:
+                self._before.restore()
+                self._before = None
 
 
 @contextlib.contextmanager

@@ -308,12 +308,13 @@ class Curator(Opaque):
 
         def answer() -> IntegerSum | Failure:
             require_json("details", details)
-            outcome = self._job(query)()
+            outcome = self._job(asked)()
             self._mutated |= isinstance(outcome, Failure) and outcome.kind == "mutated"  # here, even if another rank's failure is told
             return outcome
 
+        asked = _as_it_is_now(query)
         question = query, details, Reached(query)
-        return self._accept(query, details, self._ranks.reduce(f"evaluate {type(query).__name__}", question, answer))
+        return self._accept(asked, details, self._ranks.reduce(f"evaluate {type(query).__name__}", question, answer))
 
     def submit(self, query: Query, executor: Executor, **details: Any) -> Future[Handle]:
         """`evaluate` on any executor: a future of a handle. Not on several ranks, which are the workers there.
@@ -325,7 +326,10 @@ class Curator(Opaque):
         if self._ranks.world_size > 1:
             raise InputError("executor", type(executor).__name__, "left out on several ranks", "Each evaluates its own shard.")
         require_json("details", details)
-        details, job = copy.deepcopy(details), self._job(query)  # as they are now, whatever becomes of them while a worker is busy
+        # as they are now, whatever becomes of them while a worker is busy
+        details = copy.deepcopy(details)
+        asked = _as_it_is_now(query)
+        job = self._job(asked)
         promised: Future[Handle] = Future()
 
         def finish(done: Future[IntegerSum | Failure]) -> None:
@@ -333,7 +337,7 @@ class Curator(Opaque):
                 if (error := done.exception()) is not None:
                     promised.set_exception(public_error(error))
                 else:
-                    promised.set_result(self._accept(query, details, done.result()))
+                    promised.set_result(self._accept(asked, details, done.result()))
             except BaseException as error:  # the waiting caller gets it
                 promised.set_exception(error)
 
@@ -730,7 +734,7 @@ class Curator(Opaque):
                 raise InputError("earlier", handle, "handles of answers that were kept")
             earlier.append(per_unit)
         probed = self._probed_all or _code_of(query) in self._probed
-        return Job(query, dataclasses.replace(self.__view, earlier=tuple(earlier)), self._example, probed)
+        return Job(_as_it_is_now(query), dataclasses.replace(self.__view, earlier=tuple(earlier)), self._example, probed)
 
     def _accept(self, query: Query, details: Mapping[str, Any], outcome: IntegerSum | Failure) -> Handle:
         if isinstance(outcome, Failure):
@@ -780,6 +784,23 @@ def _form_of(schema: Any, example: Any) -> Form | None:
     if schema is not None:
         return Form.of(schema, "schema")
     return None if example is None else Form.of(example)
+
+
+def _as_it_is_now(query: Query) -> Query:
+    """The query, or a copy of it where its class is the caller's own.
+
+    Noise, value and ledger follow from a copy that no evaluation has touched. What `_evaluate` keeps in the query, such as the number
+    of units, goes with another copy; and what the caller changes after the evaluation changes neither.
+    """
+    inner = getattr(query, "query", None)
+    classes = [type(part) for part in (query, inner) if isinstance(part, Query)]
+    if all(kind.__module__.startswith("dpbo.") for kind in classes):
+        return query
+    try:
+        return copy.deepcopy(query)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    raise UsageError(f"a {type(query).__name__} must be one that copy.deepcopy can copy, but that raised {reason}.")
 
 
 def _conditions_of(query: Query) -> dict[str, str]:

@@ -10,16 +10,19 @@ from typing import Any, NoReturn, Self
 
 import torch
 
+from dpbo.curator.entropy import system_entropy
 from dpbo.curator.examples import examine, examine_pair, try_one
 from dpbo.curator.records import PrivateView, count_records, map_leaves, read_only, versions
 from dpbo.curator.streaming import blocks, to_host
 from dpbo.errors import OpacityError, PrivacyError, PrivateFailure, ScoreError
-from dpbo.isolation import ctrl_c_pressed, watch_ctrl_c
+from dpbo.isolation import PrivateGenerators, ctrl_c_pressed, mute_warnings, watch_ctrl_c
 from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.validation import checked, require_json
 
 LOST = (BrokenExecutor, CancelledError)
 """What an executor raises for a job that was lost with its worker."""
+private_generators = PrivateGenerators(system_entropy)
+"""One for all threads of this process."""
 _OF_FIT = "Raised by `fit`, before any private record was read."
 
 
@@ -56,7 +59,8 @@ class Job:
             raise
         if self.example is not None:
             self._probe(subject)
-        with watch_ctrl_c():
+        # A library's warning about a record's value would show that value to the operator's notebook.
+        with watch_ctrl_c(), private_generators, mute_warnings():
             try:
                 outcome = self._score(subject, self.view)
             except BaseException:

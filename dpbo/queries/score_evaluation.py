@@ -139,8 +139,9 @@ def _one_by_one(score: Score, subject: Any, view: View, metrics: int) -> torch.T
     in the place of `score-per-record`). Proof: the call gets a container of that one record, so
     neither a statistic over records, nor a dtype chosen by all of them, nor the shape of an array can
     bring in another one. It gets copies of the subject and of the score of its own, so what these
-    change in themselves, such as running statistics, is gone. Random numbers that the score draws are independent of those
-    of earlier calls, however many they drew. An exception is that record's own.
+    change in themselves, such as running statistics, is gone. Random numbers that the score draws
+    come from generators with a fresh seed (`PrivateGenerators`): they are independent of those of earlier
+    calls, however many they drew. An exception is that record's own.
     """
     scores = torch.full((view.count, metrics), torch.nan, dtype=torch.float64)
     failed: list[int] = []
