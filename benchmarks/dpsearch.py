@@ -22,8 +22,9 @@ from sklearn.datasets import make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from benchmarks.harness import mean_and_error, options, record, rows_of, table, with_bar
-from dpbo import Budget, DPSearch
+from dpbo import Budget, DPSearch, Privacy
 from dpbo.mechanisms import NoNoise
+from dpbo.search import Choice
 
 AUTO, FREE = "default strategy", "free: cross-validated on the public records"
 BUDGET, EVALUATIONS = Budget(epsilon=1.0, delta=1e-6), 40
@@ -62,13 +63,17 @@ def one_seed(
     found = {"default": 100 * model.fit(*train).score(*test)}
     open_ = NoNoise(allow_not_private=True)
     arms: dict[str, dict[str, Any]] = {
-        "open": {"budget": None, "mechanism": open_, "strategy": "bo"}, "private": {"strategy": "bo"},
-        "private choice": {"strategy": "grid"}, AUTO: {},
-    }  # fmt: skip
+        "open": {"budget": None, "privacy": Privacy(mechanism=open_), "strategy": "bo"},
+        "private": {"strategy": "bo"},
+        "private choice": {"strategy": Choice(candidates=None)},
+        AUTO: {},
+    }
     for name, terms in arms.items():
         start = time.perf_counter()
-        search = DPSearch(model, space, **{"budget": BUDGET, "n_iter": evaluations, "random_state": seed, "allow_repeated": True, **terms})
-        found[name] = 100 * search.fit(*train, *validation).best_estimator_.score(*test)  # other seeds protect these rows
+        # Other seeds protect these rows.
+        settings = {"budget": BUDGET, "n_iter": evaluations, "random_state": seed, "privacy": Privacy(allow_repeated=True)}
+        search = DPSearch(model, space, **{**settings, **terms})
+        found[name] = 100 * search.fit(*train, *validation).best_estimator_.score(*test)
         found[f"{name}, seconds"] = time.perf_counter() - start
         if name == AUTO:
             found[FREE] = 100 * model.set_params(**search.free_params_).fit(*train).score(*test)

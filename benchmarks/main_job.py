@@ -15,13 +15,14 @@ import numpy as np
 from sklearn.model_selection import cross_val_predict
 
 from benchmarks.harness import mean_and_error, options, record, table, with_bar
-from dpbo import Budget
+from dpbo import Budget, Privacy
 from dpbo.demo import CANDIDATES, Census, compare, search, split
+from dpbo.search import Choice
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
 FREE, OPEN, PRIVATE = "free: cross-validated on the public records", "tuned on the protected records, not private", "tuned privately"
 SHARE = "free, weighted by a published share of high incomes"
-OTHERS = {"grid: one private choice": "grid", "bo: noised scores": "bo"}
+OTHERS = {"choice: one private choice": Choice(candidates=None), "bo: noised scores": "bo"}
 
 
 def few(census: Census) -> Census:
@@ -32,14 +33,14 @@ def few(census: Census) -> Census:
 
 def one_seed(census: Census, candidates: int, seed: int) -> dict[str, Any]:
     """Test accuracies in percent, the method that the rehearsal chose, and how far the private estimate is from the truth."""
-    found = search(census, BUDGET, candidates=candidates, seed=seed, allow_repeated=True)
+    found = search(census, BUDGET, candidates=candidates, seed=seed, privacy=Privacy(allow_repeated=True))
     run: dict[str, Any] = {name: 100 * value for name, value in compare(census, found).items()}
     for name, strategy in OTHERS.items():
-        other = search(census, BUDGET, candidates=candidates, seed=seed, allow_repeated=True, strategy=strategy)
+        other = search(census, BUDGET, candidates=candidates, seed=seed, privacy=Privacy(allow_repeated=True), strategy=strategy)
         run[name] = 100 * census.accuracy(other.best_params_)
     run[SHARE] = 100 * census.accuracy(weighted_choice(census, found.results_["params"]))
     error = (found.best_score_ or 0.0) - float(found.best_estimator_.score(*census.protected))
-    return {**run, "chosen": found.rehearsal_.best.strategy, "estimate error / se": error / (found.best_score_std_ or 1.0)}
+    return {**run, "chosen": found.rehearsal_.best.strategy.name, "estimate error / se": error / (found.best_score_std_ or 1.0)}
 
 
 def weighted_choice(census: Census, configurations: list[dict[str, Any]]) -> dict[str, Any]:

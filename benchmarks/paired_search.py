@@ -26,7 +26,7 @@ from sklearn.model_selection import KFold
 
 from benchmarks.harness import difference, mean_and_error, named, options, record, table, with_bar
 from benchmarks.small_data import SPACE, TEST, TRAIN, Boosting, tasks
-from dpbo import Budget, Curator, DPSearch, Space
+from dpbo import Budget, Curator, DPSearch, Privacy, Space
 from dpbo.accounting import calibrate
 from dpbo.acquisition import suggest, suggest_in_trust_region
 from dpbo.acquisition.expected_improvement import posterior_mean
@@ -155,9 +155,16 @@ def weighted(study: Study) -> tuple[dict[str, Any], dict[str, Any]]:
     """DPSearch's choice by released shares, and the free one."""
     scoring = "neg_brier_score" if study.score is brier else "true_class_probability"
     search = DPSearch(
-        Boosting(), SPACE, budget=BUDGET, n_iter=study.evaluations, scoring=scoring, strategy="weighted_cv", random_state=study.seed,
-        final_share=None, allow_repeated=True,
-    )  # fmt: skip
+        Boosting(),
+        SPACE,
+        budget=BUDGET,
+        n_iter=study.evaluations,
+        scoring=scoring,
+        strategy="weighted_cv",
+        random_state=study.seed,
+        final_share=None,
+        privacy=Privacy(allow_repeated=True),
+    )
     search.fit(*study.train, *study.protected)
     return search.best_params_, search.free_params_
 

@@ -24,13 +24,13 @@ from scipy.stats import loguniform
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from benchmarks.harness import mean_and_error, named, options, record, rows_of, table, with_bar
-from dpbo import Budget, DPSearch, Space, demo
+from dpbo import Budget, DPSearch, Privacy, Space, demo
 from dpbo.acquisition import suggest
 from dpbo.acquisition.expected_improvement import posterior_mean
 from dpbo.isolation import mute_warnings
-from dpbo.search.rehearsal import out_of_fold
+from dpbo.search import Choice, WeightedCV
+from dpbo.search.public_scores import out_of_fold, public_candidates
 from dpbo.search.scorings import scoring_named
-from dpbo.search.strategies import public_candidates
 from dpbo.search.training import Trainer
 
 TRAIN, TEST, CANDIDATES, EVALUATIONS = 1500, 4000, 16, 16
@@ -38,9 +38,9 @@ CELLS = [(n, epsilon) for n in (100, 300, 1000) for epsilon in (0.4, 1.0)]
 LARGER = [(300, 3.0), (1000, 3.0), (3000, 0.4), (3000, 1.0), (3000, 3.0)]  # without the fixed methods
 MOST = 3000
 FIXED: dict[str, dict[str, Any]] = {
-    "weighted_cv 8": {"strategy": "weighted_cv", "strategy_options": {"cells": 8}},
-    "list, all": {"strategy": "list", "strategy_options": {"candidates": CANDIDATES + 1, "largest_difference": None}},
-    "list, all, paired .25": {"strategy": "list", "strategy_options": {"candidates": CANDIDATES + 1, "largest_difference": 0.25}},
+    "weighted_cv 8": {"strategy": WeightedCV(cells=8)},
+    "list, all": {"strategy": Choice(CANDIDATES + 1)},
+    "list, all, paired .25": {"strategy": Choice(CANDIDATES + 1, largest_difference=0.25)},
 }
 FREE, MORE, OPEN, PLAIN, AUTO = "free", "free, more fits", "tuned openly", "plain search", "DPSearch's default"
 
@@ -120,7 +120,7 @@ def _free_search(model: Boosting, X: Any, y: Any, candidates: int, seed: int) ->
     while len(values) < candidates + candidates // 2:
         if len(values) == len(points):
             points = torch.cat([points, suggest(space, points, values, torch.zeros_like(values), seed=len(points))])
-        scores = out_of_fold(trainer, scoring, points[len(values) :], None, seed).scores.mean(1)
+        scores = out_of_fold(trainer, scoring, [*points[len(values) :]], None, seed)[0].mean(1)
         values = torch.cat([values, torch.from_numpy(scores).unsqueeze(1)])
     return space.decode(points[posterior_mean(space, points, values, torch.zeros_like(values)).argmax()])
 
@@ -133,10 +133,10 @@ def one_split(name: str, seed: int, smoke: bool) -> list[dict[str, Any]]:
     pool = random.permutation(np.flatnonzero(protected))
     test = pool[MOST:][: 500 if smoke else TEST]
     model, candidates = Boosting(max_iter=5 if smoke else 30), 4 if smoke else CANDIDATES
-    once: dict[bytes, Any] = {}
+    once: dict[str, Any] = {}
 
     def public_scores(*arguments: Any, **how: Any) -> Any:  # the same for all methods and cells of a split
-        key = arguments[2].numpy().tobytes()
+        key = repr([None if x is None else x.tolist() for x in arguments[2]])
         if key not in once:
             once[key] = out_of_fold(*arguments, **how)
         return once[key]
@@ -148,19 +148,25 @@ def one_split(name: str, seed: int, smoke: bool) -> list[dict[str, Any]]:
     more = brier(_free_search(model, X[train], y[train], candidates, seed))
     defaults, found = {name: model.get_params()[name] for name in SPACE}, []
     reference = brier(defaults)
-    with unittest.mock.patch("dpbo.search.strategies.out_of_fold", public_scores):  # a cache, not a stand-in
+    with unittest.mock.patch("dpbo.search.public_scores.out_of_fold", public_scores):  # a cache, not a stand-in
         for n, epsilon in [(60, 1.0)] if smoke else [*CELLS, *LARGER]:
             arms = {AUTO: {}, PLAIN: {"strategy": "bo", "n_iter": 4 if smoke else EVALUATIONS}}
             cell = {"task": name, "n": n, "epsilon": epsilon, "seed": seed, MORE: more - reference}
             for arm, terms in arms.items() if (n, epsilon) in LARGER else (arms | FIXED).items():
-                settings = {"n_iter": candidates, "scoring": "neg_brier_score", "random_state": seed, "allow_repeated": True, **terms}
+                settings = {
+                    "n_iter": candidates,
+                    "scoring": "neg_brier_score",
+                    "random_state": seed,
+                    "privacy": Privacy(allow_repeated=True),
+                    **terms,
+                }
                 with mute_warnings():
                     model.set_params(**defaults)
                     search = DPSearch(model, SPACE, budget=Budget(epsilon, 1e-6), **settings)
                     search.fit(X[train], y[train], X[pool[:n]], y[pool[:n]])
                 cell[arm] = brier(search.best_params_) - reference
                 if arm == AUTO:
-                    cell["chosen"], cell[FREE] = search.rehearsal_.best.strategy, brier(search.free_params_) - reference
+                    cell["chosen"], cell[FREE] = search.rehearsal_.best.strategy.name, brier(search.free_params_) - reference
                     tried = [defaults, *({name: one[name] for name in SPACE} for one in search.results_["params"])]
                     cell[OPEN] = brier(max(tried, key=lambda one: brier(one, pool[:n]))) - reference
             found.append(cell)

@@ -31,6 +31,7 @@ from .privacy import RowChange as RowChange
 from .release import Release as Release
 from .reporting import report as report
 from .search import DPSearch as DPSearch
+from .search import Privacy as Privacy
 from .search import rehearse as rehearse
 from .space import Space as Space
 from .statement import Statement as Statement

@@ -2,11 +2,14 @@
 
     print(dpbo.plan(5000, Budget(1.0, 1e-6), evaluations=40, dimension=4))
 
-`plan` compares strategies that fit the same number of models within the same budget: the noise of one evaluation, and the detectable
-difference of two configurations. Everything follows from public numbers. The detectable difference D is the smallest difference of true
-mean scores at which the worse configuration looks better at most one time in twenty:
-    two private evaluations of noise s: Phi(-D / (s sqrt 2)) = 0.05, so D = 2.33 s;
-    one permute-and-flip of scale M (2 / epsilon) on sums that a unit moves by R: exp(-D n / (M R)) / 2 = 0.05, so D = M R log(10) / n.
+`plan` compares strategies that fit the same number of models within the same budget: the noise of
+one evaluation, and the detectable difference of two configurations. Everything follows from public
+numbers. The detectable difference D is the smallest difference of true mean scores at which the
+worse configuration looks better at most one time in twenty:
+
+- two private evaluations of noise s: Phi(-D / (s sqrt 2)) = 0.05, so D = 2.33 s;
+- one permute-and-flip of scale M (2 / epsilon) on sums that a unit moves by R:
+  exp(-D n / (M R)) / 2 = 0.05, so D = M R log(10) / n.
 """
 
 import math
@@ -21,7 +24,7 @@ from dpbo.events import PermuteAndFlipEvent
 from dpbo.privacy import Budget, warn_of_delta
 from dpbo.validation import Count, ScoreRange, checked
 
-BO, GIBO, GRID, NONE = "bo", "gibo", "grid", "none"
+BO, GIBO, CHOICE, NONE = "bo", "gibo", "choice", "none"
 _ERROR = 0.05
 _NORMAL = 1.6448536269514722 * math.sqrt(2.0)  # 95 % quantile of the difference of two standard normals
 _FINE, _COARSE = 0.05, 0.1  # shares of the range: BO is recommended up to the first, nothing above the second
@@ -35,12 +38,13 @@ class StrategyPlan:
     """What one strategy makes of a budget.
 
     Attributes:
-        name: "bo", "gibo" or "grid", as in `DPSearch(strategy=...)`; `plan` explains them.
+        name: "bo", "gibo" or "choice"; `plan` explains them.
         releases: number of releases.
         model_fits: number of models that are trained.
-        noise: standard deviation of the noise of one released mean score, in the score's units; None if no score is released.
-        detectable_difference: smallest difference of two mean scores that the strategy detects, in the score's units. None if it compares
-            no scores; infinite if it exceeds the range.
+        noise: standard deviation of the noise of one released mean score, in the score's units;
+            None if no score is released.
+        detectable_difference: smallest difference of two mean scores that the strategy detects, in
+            the score's units. None if it compares no scores; infinite if it exceeds the range.
         remark: further facts, as text for the table.
     """
 
@@ -59,12 +63,14 @@ class Plan:
     Attributes:
         units: public number of protected units.
         score_range: public (lower, upper) of one record's score, in the score's units.
-        mu: budget of the search, in Gaussian DP; without the share that is kept for the chosen score.
-        final_noise: standard deviation of the noise of the chosen configuration's score, in the score's units; None if that score is not
-            released.
-        strategies: the `StrategyPlan` of "bo", "gibo" and "grid", in this order.
-        recommended: name of the recommended strategy, or "none". A rule of thumb: "gibo" from 8 dimensions, if units times mu is below 300
-            and its noise is at most half of the clip; else "bo" if it detects 5 % of the range; else "grid" if it detects 10 %.
+        mu: budget of the search, in Gaussian DP; without the share that is kept for the chosen
+            score.
+        final_noise: standard deviation of the noise of the chosen configuration's score, in the
+            score's units; None if that score is not released.
+        strategies: the `StrategyPlan` of "bo", "gibo" and "choice", in this order.
+        recommended: name of the recommended strategy, or "none". A rule of thumb: "gibo" from 8
+            dimensions, if units times mu is below 300 and its noise is at most half of the clip;
+            else "bo" if it detects 5 % of the range; else "choice" if it detects 10 %.
     """
 
     units: int
@@ -96,20 +102,26 @@ def plan(
     score_range: ScoreRange = (0.0, 1.0),
     final_share: float | None = 0.1,
 ) -> Plan:
-    """Compare what each strategy would cost and detect, under REPLACE_ONE and the default accounting. Reads no data.
+    """Compare what each strategy would cost and detect, under REPLACE_ONE and the default
+    accounting. Reads no data.
 
-    The strategies, by their names in DPSearch:
-        "bo": Bayesian optimisation. Each model's mean score is released with noise, and a Gaussian process proposes the next point.
-        "gibo": private gradients (`DPGIBO`). Each step fits dimension + 1 models and releases one noisy gradient, but no score.
-        "grid": all models are fitted to public candidates. One private choice releases which of them is best, but no score.
+    The strategies:
+        "bo": Bayesian optimisation, as by `DPSearch(strategy="bo")`. Each model's mean score is
+            released with noise, and a Gaussian process proposes the next point.
+        "gibo": private gradients (`DPGIBO`). Each step fits dimension + 1 models and releases one
+            noisy gradient, but no score.
+        "choice": all models are fitted to public candidates. One private choice releases which of
+            them is best, but no score.
 
     Args:
         units: public number of protected units.
         budget: (epsilon, delta) or mu.
-        evaluations: number of models that the search may fit: points, candidates, or design points of private gradients.
+        evaluations: number of models that the search may fit: points, candidates, or design points
+            of private gradients.
         dimension: number of hyper-parameters that are searched.
         score_range: public (lower, upper) of one record's score.
-        final_share: share of the budget that is kept for a separate release of the chosen configuration's score; None for no such release.
+        final_share: share of the budget that is kept for a separate release of the chosen
+            configuration's score; None for no such release.
 
     Returns:
         A `Plan`; print it as a table.
@@ -121,7 +133,7 @@ def plan(
     strategies = (
         _bo(units, budget, evaluations, score_range, share),
         _gibo(units, budget, evaluations, dimension, share),
-        _grid(units, budget, evaluations, score_range, share),
+        _choice(units, budget, evaluations, score_range, share),
     )
     final = None if share == 1 else noise_per_evaluation(units, budget, evaluations=1, score_range=score_range, share=1 - share)
     recommended = _recommended(strategies, score_range[1] - score_range[0], units * mu, dimension)
@@ -132,7 +144,8 @@ def plan(
 def noise_per_evaluation(
     units: Count, budget: Budget, *, evaluations: Count, score_range: ScoreRange = (0.0, 1.0), share: float | Fraction = 1
 ) -> float:
-    """Standard deviation of one evaluation of a mean score under REPLACE_ONE: multiplier * (upper - lower) / units.
+    """Standard deviation of one evaluation of a mean score under REPLACE_ONE: multiplier * (upper -
+    lower) / units.
 
     Args:
         units, budget, score_range: as in `plan`.
@@ -167,7 +180,8 @@ def noise_table(
 
 @checked
 def plans_table(units: Sequence[int], epsilons: Sequence[float], plans: Sequence[Sequence[Plan]]) -> str:
-    """A Markdown table of the recommended strategies and their detectable differences: one row a size, one column an epsilon."""
+    """A Markdown table of the recommended strategies and their detectable differences: one row a
+    size, one column an epsilon."""
 
     def cell(plan: Plan) -> str:
         chosen = next((s for s in plan.strategies if s.name == plan.recommended), None)
@@ -205,16 +219,16 @@ def _gibo(units: int, budget: Budget, evaluations: int, dimension: int, share: F
     return StrategyPlan(GIBO, steps, steps * (dimension + 1), None, None if rho <= _HOPELESS else math.inf, remark)
 
 
-def _grid(units: int, budget: Budget, evaluations: int, score_range: tuple[float, float], share: Fraction) -> StrategyPlan:
+def _choice(units: int, budget: Budget, evaluations: int, score_range: tuple[float, float], share: Fraction) -> StrategyPlan:
     accounting, width = GDPFilter(), score_range[1] - score_range[0]
     multiplier = accounting.multiplier(PermuteAndFlipEvent, 1, accounting.cap(budget) * share)
     if multiplier is None or multiplier > _LARGEST:
-        return StrategyPlan(GRID, 1, evaluations, None, math.inf, "the budget is too small for a private choice")
+        return StrategyPlan(CHOICE, 1, evaluations, None, math.inf, "the budget is too small for a private choice")
     scale = multiplier * width / units
     loss = min(scale * (math.log(evaluations) + math.log(1 / _ERROR)), width)
     remark = (f"epsilon {2 / multiplier:.2g}; with probability 95 % the chosen candidate's mean score is within {_short(loss)} of the best "
               f"of {evaluations} candidates")  # fmt: skip
-    return StrategyPlan(GRID, 1, evaluations, None, _within_range(scale * math.log(0.5 / _ERROR), score_range), remark)
+    return StrategyPlan(CHOICE, 1, evaluations, None, _within_range(scale * math.log(0.5 / _ERROR), score_range), remark)
 
 
 def _within_range(difference: float, score_range: tuple[float, float]) -> float:
@@ -222,13 +236,13 @@ def _within_range(difference: float, score_range: tuple[float, float]) -> float:
 
 
 def _recommended(strategies: tuple[StrategyPlan, StrategyPlan, StrategyPlan], width: float, strength: float, dimension: int) -> str:
-    bo, gibo, grid = strategies
+    bo, gibo, choice = strategies
     usable = gibo.releases > 0 and gibo.detectable_difference is None
     if dimension >= _MANY and strength < _FEW and usable:
         return GIBO
     if (bo.detectable_difference or 0.0) <= _FINE * width:
         return BO
-    return GRID if (grid.detectable_difference or 0.0) <= _COARSE * width else NONE
+    return CHOICE if (choice.detectable_difference or 0.0) <= _COARSE * width else NONE
 
 
 def _short(value: float | None) -> str:

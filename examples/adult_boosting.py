@@ -12,7 +12,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OrdinalEncoder
 
-from dpbo import Budget, DPSearch
+from dpbo import Budget, DPSearch, Privacy
 
 SPACE = {
     "trees__learning_rate": loguniform(1e-2, 1.0),
@@ -27,7 +27,8 @@ def tuned(X: pd.DataFrame, y: Any, public: int, evaluations: int = 24) -> DPSear
     codes = make_column_transformer((OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), words), remainder="passthrough")
     trees = HistGradientBoostingClassifier(categorical_features=range(len(words)), max_iter=50, early_stopping=False, random_state=0)
     model, budget = Pipeline([("codes", codes), ("trees", trees)]), Budget(1.0, 1e-6)
-    return DPSearch(model, SPACE, budget=budget, n_iter=evaluations, unit="applicant").fit(X[:public], y[:public], X[public:], y[public:])
+    search = DPSearch(model, SPACE, budget=budget, n_iter=evaluations, privacy=Privacy(unit="applicant"))
+    return search.fit(X[:public], y[:public], X[public:], y[public:])
 
 
 if __name__ == "__main__":

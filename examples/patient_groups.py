@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from dpbo import Budget, DPSearch
+from dpbo import Budget, DPSearch, Privacy
 
 SPACE = {"logisticregression__C": loguniform(1e-4, 1e2), "logisticregression__class_weight": [None, "balanced"]}
 
@@ -26,7 +26,9 @@ def tuned(public_patients: int = 200, evaluations: int = 25) -> DPSearch:
     X, y, patient = visits()
     public = patient < public_patients
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    search = DPSearch(model, SPACE, budget=Budget(epsilon=3.0, delta=1e-6), n_iter=evaluations, unit="patient", strategy="list")
+    search = DPSearch(
+        model, SPACE, budget=Budget(epsilon=3.0, delta=1e-6), n_iter=evaluations, privacy=Privacy(unit="patient"), strategy="choice"
+    )
     return search.fit(X[public], y[public], X[~public], y[~public], groups=patient[~public], groups_train=patient[public])
 
 

@@ -41,7 +41,7 @@ print(dpbo.rehearse(model, space, X_public, y_public, units=len(y_customers), bu
 # The customers' records steer the choice of the configuration, never a fit. The score that is shown is released with noise.
 
 # %%
-search = dpbo.DPSearch(model, space, budget=budget, n_iter=CANDIDATES, unit="customer")
+search = dpbo.DPSearch(model, space, budget=budget, n_iter=CANDIDATES, privacy=dpbo.Privacy(unit="customer"))
 search.fit(X_public, y_public, X_customers, y_customers)
 print("chosen:", search.best_params_)
 print("the free choice:", search.free_params_)

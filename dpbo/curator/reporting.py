@@ -60,6 +60,8 @@ _NOT_PROTECTED = {
     "candidate": (_MODELS, _INPUTS),
 }
 
+# The term of a search's reservation that holds the size of the validation part, or False.
+SPLIT = "one table, split by position"
 _FALSE_POSITIVES = 0.01  # rate of the membership test in the statement
 _DELTAS = (1e-4, 1e-3, 3e-3, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)  # where that test's power is read, beside the budget's own
 _LISTED = 5  # kinds of question that are listed under one plan, where they declare what its terms do not say
@@ -140,6 +142,7 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         adjacency=birth.adjacency.value,
         role=" and ".join(roles),
         not_protected=(
+            *_split(chain),
             *_not_protected(roles, _trained(chain)),
             *(f"records of the role {name}, which a reservation names and dpbo does not know" for name in unknown),
         ),
@@ -163,6 +166,17 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
 def largest_share(cost: Cost, cap: Cost) -> Fraction:
     """The largest share that the cost takes of a part of the cap."""
     return max((used / whole for used, whole in zip(cost.parts, cap.parts, strict=True) if whole), default=Fraction(1))
+
+
+def _split(chain: Chain) -> list[str]:
+    """The public part of each table of which only the validation part is protected."""
+    splits = {plan.terms.get("seed"): plan.terms.get(SPLIT) for plan in chain.reservations.values()}
+    return [
+        f"the training part of the one table given: it was split once by position (test_size {test_size}, "
+        f"seed {seed}), and only its validation part is protected"
+        for seed, test_size in splits.items()
+        if test_size
+    ]
 
 
 def _not_protected(roles: Sequence[str], trained: Sequence[str]) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ names these, else by their coordinates. The page holds no script and asks for no
 """
 
 import contextlib
-import dataclasses
 import importlib.resources
 import itertools
 import math
@@ -143,11 +142,10 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
         raise UsageError("the DPSearch is not fitted: call fit first.")
     statement: Statement = search.statement_
     space = Space(**search.param_distributions)
-    if search.ledger is not None:
-        ledger = Ledger.open(search.ledger)
+    place = None if search.privacy is None else search.privacy.ledger
+    if place is not None:
+        ledger = Ledger.open(place)
         facts = _facts_of_ledger(ledger, {f"{search.name}: {part}": space for part in ("search", "final")}, delta)
-        split = dataclasses.replace(facts["statement"], not_protected=statement.not_protected)
-        facts |= _promise(split)
         facts["single"] = [one for one in facts["single"] if one.name != f"{search.name}: final"]  # the recommended point's own
     else:
         bars = budget_bars(None, 1 - statement.remaining)

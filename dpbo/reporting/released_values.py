@@ -11,7 +11,7 @@ from botorch.models import SingleTaskGP
 
 from dpbo.errors import InputError, UsageError
 from dpbo.isolation import seed_torch
-from dpbo.models.builders import ModelBuilder, default_gp, mute_optimizer_warnings, sparse_gp
+from dpbo.models.builders import ModelBuilder, default_gp, mute_optimizer_warnings
 from dpbo.objective import PrivateObjective
 from dpbo.search import DPSearch
 from dpbo.space import Space
@@ -75,13 +75,13 @@ class ReleasedValues:
         columns = getattr(search, "results_", {})
         if "posterior_mean" not in columns:
             raise UsageError(
-                f"the DPSearch of strategy {search.strategy!r} has released no score: give a fitted search of strategy 'bo', 'turbo' or "
-                "'saas'. `results_` holds what the others know of each configuration."
+                f"the DPSearch of strategy {search.strategy!r} has released no score: give a fitted search of strategy 'bo'. "
+                "`results_` holds what the others know of each configuration."
             )
         space = Space(**search.param_distributions)
         X = torch.stack([space.encode(parameters) for parameters in columns["params"]])
         Y, std = (torch.as_tensor(columns[name], dtype=torch.float64).unsqueeze(1) for name in ("mean_test_score", "std_test_score"))
-        return cls(search.name, space, X, Y, std**2, sparse_gp if search.strategy == "saas" else default_gp)
+        return cls(search.name, space, X, Y, std**2, default_gp)
 
     @classmethod
     def _of_study(cls, study: Any, space: Space | None) -> Self:

@@ -60,11 +60,7 @@ _TERMS = {
 }
 _METHODS = {
     "bo": "search on noisy scores",
-    "turbo": "search on noisy scores within a region",
-    "saas": "search on noisy scores in few parameters",
-    "gibo": "search along noisy gradients",
-    "list": "one private choice among the candidates that are best on training records",
-    "grid": "one private choice among all candidates",
+    "choice": "one private choice among candidates",
     "weighted_cv": "training records weighted like the protected ones",
     "free": "training records alone",
 }

@@ -1,4 +1,11 @@
 from .rehearsal import Rehearsal as Rehearsal
 from .results import SearchRelease as SearchRelease
+from .results import SearchResult as SearchResult
 from .search import DPSearch as DPSearch
+from .search import Privacy as Privacy
 from .search import rehearse as rehearse
+from .strategies import Auto as Auto
+from .strategies import Choice as Choice
+from .strategies import NoisedSearch as NoisedSearch
+from .strategies import Strategy as Strategy
+from .strategies import WeightedCV as WeightedCV

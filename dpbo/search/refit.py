@@ -1,4 +1,5 @@
-"""A fitted search used as the estimator that it recommends: predictions and attributes are that estimator's."""
+"""A fitted search used as the estimator that it recommends: predictions and attributes are that
+estimator's."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +39,8 @@ class Recommended:
         return self._best().feature_names_in_
 
     def _best(self) -> Any:
-        """Raises AttributeError before `fit`, so that `hasattr` answers as for scikit-learn's own searches."""
+        """Raises AttributeError before `fit`, so that `hasattr` answers as for scikit-learn's own
+        searches."""
         if not hasattr(self, "best_estimator_"):
             raise AttributeError("the search is not fitted yet")
         return self.best_estimator_

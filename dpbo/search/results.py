@@ -1,6 +1,8 @@
-"""What DPSearch shows of a search: a table with the columns of scikit-learn's `cv_results_`, and each release as it is made.
+"""What DPSearch shows of a search: a table with the columns of scikit-learn's `cv_results_`, and
+each release as it is made.
 
-All of it is public: released values, the noise's standard deviation, and configurations. No time is shown.
+All of it is public: released values, the noise's standard deviation, and configurations. No time is
+shown.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,17 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.stats
-from tqdm import tqdm
+
+from dpbo.search.training import Configuration
 
 
 class SearchRelease(NamedTuple):
     """One release of a search, as a callback of DPSearch is given it.
 
     Attributes:
-        part: "search", "gradients", "cells" (the shares of strategy "weighted_cv"), "choice" or "final" (the recommended one's score).
+        part: "search", "cells" (the shares of `WeightedCV`), "choice" or "final" (the recommended
+            configuration's score).
         number, planned: the release's number within its part, from 1, and how many that part has.
-        parameters: the configuration that was evaluated or chosen, or at which the gradient was taken.
-        score, noise_std: the released score and the standard deviation of its noise; None where no score is released.
+        parameters: the configuration that was evaluated or chosen.
+        score, noise_std: the released score and the standard deviation of its noise; None where no
+            score is released.
     """
 
     part: str
@@ -30,20 +35,26 @@ class SearchRelease(NamedTuple):
 
     def __str__(self) -> str:
         score = "" if self.score is None else f"score {self.score:.4g}, noise {self.noise_std:.2g}, "
-        return (
-            f"{self.part} {self.number}/{self.planned}: {score}{', '.join(f'{name}={value!r}' for name, value in self.parameters.items())}"
-        )
+        parameters = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
+        return f"{self.part} {self.number}/{self.planned}: {score}{parameters}"
 
 
 Callback = Callable[[SearchRelease], Any]
 
 
-def report(release: SearchRelease, callbacks: Sequence[Callback], *, lines: bool) -> bool:
-    """Print the release as a line, if wanted, and call each callback with it. Whether one of them returned True, to stop the search."""
-    if lines:
-        tqdm.write(str(release))
-    answers = [callback(release) for callback in callbacks]
-    return any(answer is True for answer in answers)
+class SearchResult(NamedTuple):
+    """What a strategy found.
+
+    Attributes:
+        best: the place of the recommended configuration among them.
+        configurations: all that were looked at.
+        columns: what is known of each, as `results_table` takes it: released values and public
+            scores.
+    """
+
+    best: int
+    configurations: Sequence[Configuration]
+    columns: Mapping[str, Any]
 
 
 def results_table(parameters: Sequence[Mapping[str, Any]], *, score: Any = None, noise_std: Any = None, **columns: Any) -> dict[str, Any]:
@@ -51,23 +62,27 @@ def results_table(parameters: Sequence[Mapping[str, Any]], *, score: Any = None,
 
     Args:
         parameters: of each configuration.
-        score, noise_std: released scores and the standard deviation of their noise; None where no score of each was released: NaN then,
-            and all ranks are masked.
+        score, noise_std: released scores and the standard deviation of their noise; None where no
+            score of each was released: NaN then, and all ranks are masked.
         columns: what else is known.
     """
     count = len(parameters)
-    table: dict[str, Any] = {f"param_{name}": np.ma.array(np.empty(count, dtype=object)) for name in (parameters[0] if count else ())}
-    for row, given in enumerate(parameters):
-        for name, value in given.items():
-            table[f"param_{name}"][row] = value
-    unknown, ranks = np.full(count, np.nan), np.ma.array(np.zeros(count, dtype=np.int32), mask=True)
-    if score is not None:
+    table: dict[str, Any] = {}
+    for name in parameters[0] if count else ():
+        table[f"param_{name}"] = np.ma.array(np.empty(count, dtype=object))
+        # One by one: a value may be a sequence.
+        for row, given in enumerate(parameters):
+            table[f"param_{name}"][row] = given[name]
+    ranks = np.ma.array(np.zeros(count, dtype=np.int32), mask=True)
+    if score is None:
+        score = noise_std = np.full(count, np.nan)
+    else:
         ranks[:] = scipy.stats.rankdata(-np.asarray(score), method="min")
     return {
         **table,
         "params": list(parameters),
-        "mean_test_score": unknown if score is None else np.asarray(score, dtype=np.float64),
-        "std_test_score": unknown.copy() if noise_std is None else np.asarray(noise_std, dtype=np.float64),
+        "mean_test_score": np.array(score, dtype=np.float64),
+        "std_test_score": np.array(noise_std, dtype=np.float64),
         "rank_test_score": ranks,
         **columns,
     }

@@ -1,11 +1,14 @@
-"""Scorings of DPSearch: what is measured on each validation record, and how released means become the number that is maximised.
+"""Scorings of DPSearch: what is measured on each validation record, and how released means become
+the number that is maximised.
 
-Accuracy and clipped losses are means of per-record scores, so the released mean is the number itself. Balanced accuracy, F1 and ROC AUC
-are not means and have no useful sensitivity. Instead each record falls into one of a few cells, the shares of the cells are released
-together, and the number is computed from those in public. Its variance comes from the delta method at the released shares, so it is an
-estimate, while that of a mean is known.
+Accuracy and clipped losses are means of per-record scores, so the released mean is the number
+itself. Balanced accuracy, F1 and ROC AUC are not means and have no useful sensitivity. Instead each
+record falls into one of a few cells, the shares of the cells are released together, and the number
+is computed from those in public. Its variance comes from the delta method at the released shares,
+so it is an estimate, while that of a mean is known.
 
-Warnings that a model gives on private records are muted: they can reveal a record, as "unknown category" does.
+Warnings that a model gives on private records are muted: they can reveal a record, as "unknown
+category" does.
 """
 
 from collections.abc import Callable
@@ -28,7 +31,8 @@ _EMPTY = 1e-6  # smaller shares, which noise can produce, count as this
 
 
 def label_array(labels: Any) -> NDArray[Any]:
-    """Labels as an array. A list becomes objects: one word in an array of numpy's choice would turn all its numbers into words."""
+    """Labels as an array. A list becomes objects: one word in an array of numpy's choice would turn
+    all its numbers into words."""
     return np.asarray(labels if hasattr(labels, "dtype") else np.fromiter(labels, dtype=object, count=len(labels)))
 
 
@@ -37,9 +41,11 @@ class Scoring:
     """One way to score.
 
     Attributes:
-        measure: `measure(model, features, labels)` returns one number a record: its score, or the cell that it falls into. Where the model
-            is None or cannot take a record, that is the worst cell for the record's label.
-        bounds: public range of the number that is maximised; without cells, the range of one record's score.
+        measure: `measure(model, features, labels)` returns one number a record: its score, or the
+            cell that it falls into. Where the model is None or cannot take a record, that is the
+            worst cell for the record's label.
+        bounds: public range of the number that is maximised; without cells, the range of one
+            record's score.
         cells: number of cells, or None for a mean.
         value: function from shares of cells (`... x m`) to the number that is maximised.
     """
@@ -50,7 +56,8 @@ class Scoring:
     value: Value | None = None
 
     def __call__(self, model: Any, records: Any) -> Any:
-        """The score that `PrivateObjective` calls; a model that could not be fitted has the worst score on every record."""
+        """The score that `PrivateObjective` calls; a model that could not be fitted has the worst
+        score on every record."""
         features, labels = records
         if model is None and self.cells is None:
             return np.full(len(labels), np.nan)
@@ -62,7 +69,8 @@ class Scoring:
         return self(None, records)
 
     def observed(self, Y: torch.Tensor, Yvar: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The maximised number and its variance, `t x 1` each, from released means `t x m`. Public post-processing."""
+        """The maximised number and its variance, `t x 1` each, from released means `t x m`. Public
+        post-processing."""
         if self.value is None:
             return Y, Yvar
         cells = Y.detach().requires_grad_()
@@ -73,10 +81,12 @@ class Scoring:
 
 
 def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
-    """The scoring of this scikit-learn name, or of a function `scoring(model, X, y)` that returns one number a record.
+    """The scoring of this scikit-learn name, or of a function `scoring(model, X, y)` that returns
+    one number a record.
 
     Args:
-        score_range: the public range of one record's score, for scorings that have none of their own.
+        score_range: the public range of one record's score, for scorings that have none of their
+            own.
         labels: training labels, which define the classes.
     """
     if score_range is None and (callable(scoring) or scoring == "neg_mean_squared_error"):
@@ -128,13 +138,15 @@ def _likelihood(model: Any, features: Any, labels: NDArray[Any]) -> Any:
 
 
 def _log_likelihood(model: Any, features: Any, labels: NDArray[Any]) -> Any:
-    """Log-likelihood of the true class; about minus infinity, so clipped, for a class that training lacks."""
+    """Log-likelihood of the true class; about minus infinity, so clipped, for a class that training
+    lacks."""
     return np.log(np.maximum(_likelihood(model, features, labels), 1e-300))
 
 
 @dataclass(frozen=True)
 class Brier:
-    """Minus the Brier score: of two classes the squared error of one's probability, of more the sum over all, as in scikit-learn."""
+    """Minus the Brier score: of two classes the squared error of one's probability, of more the sum
+    over all, as in scikit-learn."""
 
     two: bool
 
@@ -177,11 +189,13 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Equal bins of the predicted probability of the positive class: first for positive records, then for the others.
+    """Equal bins of the predicted probability of the positive class: first for positive records,
+    then for the others.
 
-    A model without probabilities is scored by the logistic function of its decision function: fixed, public and increasing, so it keeps
-    the order that ROC AUC is about. Each record still falls into one bin, whatever its decision value, so the sensitivity is the same. The
-    bins are finest at decision values around 0; values beyond about +-2.7 share the outermost ones.
+    A model without probabilities is scored by the logistic function of its decision function:
+    fixed, public and increasing, so it keeps the order that ROC AUC is about. Each record still
+    falls into one bin, whatever its decision value, so the sensitivity is the same. The bins are
+    finest at decision values around 0; values beyond about +-2.7 share the outermost ones.
     """
 
     positive: Any
@@ -202,7 +216,8 @@ class Histogram:
 
 
 class _AtLeast(torch.autograd.Function):
-    """max(x, _EMPTY) with slope 1 everywhere: a share that noise made small is as uncertain as any other."""
+    """max(x, _EMPTY) with slope 1 everywhere: a share that noise made small is as uncertain as any
+    other."""
 
     @staticmethod
     def forward(_context: Any, shares: torch.Tensor) -> torch.Tensor:
@@ -228,9 +243,11 @@ def _f1(cells: torch.Tensor) -> torch.Tensor:
 
 
 def _auc(cells: torch.Tensor) -> torch.Tensor:
-    """Probability that a random positive record lies in a higher bin than a random other one; ties count half.
+    """Probability that a random positive record lies in a higher bin than a random other one; ties
+    count half.
 
-    Shares that noise made negative stay: they cancel in the sums, and clipping each at zero would pull the value toward 0.5.
+    Shares that noise made negative stay: they cancel in the sums, and clipping each at zero would
+    pull the value toward 0.5.
     """
     positive, other = cells.chunk(2, -1)
     below = other.cumsum(-1) - other / 2

@@ -1,458 +1,498 @@
-"""The search strategies of DPSearch. Each sees released values and public points only, and resumes its plan from the ledger by name.
+"""The strategies of DPSearch: what a search's share of the budget buys.
 
-"bo": most of the budget buys noised scores, first at Sobol points, then where qLogNEI proposes. The released point of highest posterior
-mean is recommended. "turbo" does the same within a trust region around the best point, "saas" with a sparse model for many coordinates.
-"weighted_cv": the budget buys one histogram of the protected records over a few cells, by which public cross-validated scores are weighted.
-"list": the budget buys one private choice among the first candidates by public cross-validation, on exact mean scores, perhaps paired.
-"grid": the same among all candidates, without cross-validation.
-"gibo": the budget buys private gradients (DP-GIBO), for continuous parameters and scores that are smooth in them.
+`Auto` rehearses the next three on the public records and runs the one that is expected to win.
+`WeightedCV`: one histogram of the protected records over a few cells, by which public
+cross-validated scores are weighted. `Choice`: one private choice among the first candidates by
+public cross-validation, on exact mean scores, perhaps paired; or among all. `NoisedSearch`: noised
+scores, first at Sobol points, then where qLogNEI proposes, perhaps within a trust region.
+
+Each sees released values and public points only, and resumes from the ledger by the search's name.
+A strategy of one's own is a subclass of `Strategy`.
 """
 
 import contextlib
 import copy
 import dataclasses
-import hashlib
-import inspect
-import itertools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import FitFailedWarning
 
 from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.acquisition.trust_region import suggest_in_trust_region
 from dpbo.curator.curator import Curator
 from dpbo.curator.examples import MostlyClipped, examine
-from dpbo.curator.pricing import priced
+from dpbo.curator.pricing import noise_std, priced
 from dpbo.curator.records import count_records
-from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError, ReleaseLost
 from dpbo.fingerprint import fingerprint
-from dpbo.gibo.algorithm import DPGIBO
-from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
+from dpbo.mechanisms.gaussian import GaussianMechanism
+from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
-from dpbo.models.builders import default_gp, sparse_gp
 from dpbo.objective import NoiseWarning, PrivateObjective
-from dpbo.privacy import Adjacency, PrivacyUnit
-from dpbo.progress import progress_bar
 from dpbo.queries.cells import CellMeans
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.queries.utilities import CandidateScores
-from dpbo.search.rehearsal import (
-    CELLS,
-    DIFFERENCES,
-    LISTS,
-    Cells,
-    Features,
-    Matrix,
-    Noise,
-    Rehearsal,
-    Shares,
-    default_features,
-    out_of_fold,
-    simulate,
-    smoother,
-)
-from dpbo.search.results import results_table
-from dpbo.search.task import REHEARSED, SEARCHES, SHIFT, Found, Task
-from dpbo.space import Space
-from dpbo.validation import at_least, between, require, warn
+from dpbo.search import rehearsal
+from dpbo.search.problem import Problem
+from dpbo.search.public_scores import PublicScores, Shares, public_candidates
+from dpbo.search.rehearsal import Noise, Population, Rehearsal
+from dpbo.search.results import SearchResult
+from dpbo.validation import Count, at_least, between, require, require_settings, warn
 
-Strategy = Callable[..., Found]
-_SMOOTH = ("true_class_probability", "neg_brier_score")  # weighted_cv's own search adds to the gain; by accuracy it took from it
-_CLOSE = 0.1  # of the gain (benchmarks.small_data, main_job)
-_UNPAIRED = ("accuracy", "neg_log_loss")  # differences of 0/1 scores are -1, 0 or 1; those of log losses are skewed, so a clip misleads
+# What `Auto` compares: numbers of cells; numbers of candidates beside all; largest differences, as
+# shares of the score range's width, beside plain scores.
+CELLS, LISTS, DIFFERENCES = (4, 8, 16), (4, 16), (0.05, 0.1, 0.25)
+# The own search of weighted_cv adds to the gain by these scores; by accuracy it took from it.
+_SMOOTH = ("true_class_probability", "neg_brier_score")
+# Of the gain (benchmarks.small_data, main_job).
+_CLOSE = 0.1
+# Differences of 0/1 scores are -1, 0 or 1; those of log losses are skewed, so a clip misleads.
+_UNPAIRED = ("accuracy", "neg_log_loss")
+
+Several = Annotated[int, at_least(2, 10_000)]
 
 
-def require_strategy_fits(task: Task) -> None:
-    """Raises InputError if the strategy cannot serve the task. Nothing has been reserved."""
-    strategy = task.strategy
-    allowed = REHEARSED.get(strategy, ())
-    if strategy != "gibo" and not task.options.keys() <= set(allowed):
-        named = ", ".join(map(str, task.options))
-        which = f"among {allowed}" if allowed else "left out"
-        raise InputError("strategy_options", named, f"{which} with strategy={strategy!r}")
-    if strategy in REHEARSED or strategy == "grid":
-        require("n_iter", task.evaluations, Annotated[int, at_least(2)])
-        if task.baseline is not None:
-            raise InputError("mechanism", task.baseline, f"left out with strategy {strategy!r}", "Strategy 'bo' runs without privacy.")
-    if strategy in REHEARSED:
-        for name in ("cells", "candidates"):
-            require(name, task.options.get(name, 2), Annotated[int, at_least(2, 10_000)])
-        width = task.scoring.bounds[1] - task.scoring.bounds[0]
-        require("largest_difference", task.options.get("largest_difference"), Annotated[float, between(1e-9 * width, width)] | None)
-        require("shift", task.options.get("shift", SHIFT), Annotated[float, between(0.0, 10.0)])
-        if task.trainer.example() is None:
-            raise InputError("y_train", None, f"the labels, with strategy {strategy!r}", "Or use strategy 'bo'.")
-    if strategy not in SEARCHES and task.scoring.cells is not None:
-        other = "accuracy" if strategy == "grid" else "neg_log_loss"
-        remedy = f"Use strategy='bo', 'turbo' or 'saas', or scoring={other!r}."
-        raise InputError("scoring", task.terms["scoring"], f"a mean of one number per record for strategy={strategy!r}", remedy)
-    if strategy == "saas" and task.space.cat_dims:
-        raise InputError("strategy", strategy, "'bo' or 'turbo' for a space with lists of words", "SAAS takes numbers only.")
-    if strategy == "gibo":
-        d = len(task.space.names)
-        if task.space.discrete_dims or task.space.cat_dims:
-            raise InputError("strategy", strategy, "'bo' or 'grid' for a space with lists or whole numbers", "'gibo' follows gradients.")
-        if task.terms["scoring"] == "accuracy":
-            raise InputError("scoring", "accuracy", "smooth in the parameters for strategy 'gibo'", "For example 'neg_log_loss'.")
-        if task.evaluations < d + 1:
-            raise InputError("n_iter", task.evaluations, f"at least {d + 1}, the fits of one step in {d} dimensions")
+@dataclass(repr=False)
+class Strategy(BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations
+    """One way to spend a search's budget. As an estimator's, its settings are read and set by name.
 
-
-def try_out(task: Task) -> None:
-    """Fit the first point, score public rows with it, and propose once from invented scores.
-
-    Whatever cannot work raises here, before anything is reserved.
+    Attributes:
+        name: a shorthand for the strategy with its defaults, and its name in the ledger.
+        few_releases: whether it releases once, so that pure DP needs the least noise.
     """
-    listed = task.strategy == "grid" or task.strategy in REHEARSED
-    design = public_candidates(task.space, task.evaluations, task.seed) if listed else task.space.sample(3, seed=task.seed)
-    model, example = task.trainer(design[0]), task.trainer.example()
-    cells = task.scoring.cells
-    query = ClippedMean(task.scoring, score_range=task.scoring.bounds) if cells is None else CellMeans(task.scoring, cells=cells)
-    if example is not None:
-        query.probe(example, count_records(example), model)
-        _examine_score(task, query, design[:3], example)
-        task.curator.mark_probed(query)
-    if task.strategy == "gibo":
-        _gibo(task, _rehearsal_curator(task.curator), lambda _, records: records)
-    if task.strategy in SEARCHES and task.evaluations > max(task.initial, 2):
-        X = task.space.sample(2, seed=task.seed)
-        invented = X.sum(1, keepdim=True)
-        _propose(task, X, invented, torch.ones_like(invented), initial=2)
+
+    name: ClassVar[str]
+    few_releases: ClassVar[bool] = True
+
+    @property
+    def cross_validates(self) -> bool:
+        """Whether it needs `problem.public`."""
+        return True
+
+    def fits(self, problem: Problem) -> None:
+        """Raises InputError if the strategy cannot serve the problem. Nothing has been reserved.
+
+        These are the bounds of those that compare means of one number per record.
+        """
+        require_settings(self)
+        require("n_iter", problem.n_iter, Annotated[int, at_least(2)])
+        if problem.mechanism is not None:
+            allowed = f"left out with strategy {self.name!r}"
+            raise InputError("mechanism", problem.mechanism, allowed, "Strategy 'bo' runs without privacy.")
+        if problem.scoring.cells is not None:
+            allowed = f"a mean of one number per record for strategy={self.name!r}"
+            remedy = "Use strategy='bo', or scoring='neg_log_loss'."
+            raise InputError("scoring", problem.terms["scoring"], allowed, remedy)
+        if self.cross_validates and problem.trainer.labels() is None:
+            allowed = f"the labels, with strategy {self.name!r}"
+            raise InputError("y_train", None, allowed, "Or use strategy 'bo'.")
+
+    def try_out(self, problem: Problem) -> None:
+        """Fit the first points and score public rows with them, so that what cannot work raises
+        before anything is reserved."""
+        points = public_candidates(problem.space, problem.n_iter, problem.seed)[:3]
+        _score_examples(problem, points)
+
+    def decided(self, problem: Problem) -> tuple["Strategy", Rehearsal | None]:
+        """The strategy that runs, and the rehearsal that found it."""
+        return self, None
+
+    def terms(self, problem: Problem) -> dict[str, Any]:
+        """What the ledger keeps of the strategy: a search is resumed with the same alone."""
+        settings = self.get_params(deep=False)
+        content: list[Any] = [settings, problem.n_iter]
+        if self.cross_validates:
+            content += [problem.public.points.numpy(), *self.fixed(problem.public)]
+        digest = fingerprint(content).hex()[:16]
+        return {"strategy": self.name, "options": settings, "candidates": digest}
+
+    def fixed(self, public: PublicScores) -> Sequence[Any]:
+        """What else the meaning of its releases depends on. Raises InputError where there would be
+        none."""
+        return ()
+
+    def rehearse(self, population: Population, noise: Noise) -> Any:
+        """The rows of the candidates that it would recommend, one a draw of protected records."""
+        raise NotImplementedError
+
+    def run(self, problem: Problem) -> SearchResult:
+        """Search, within `problem.share` of the curator's budget."""
+        raise NotImplementedError
 
 
-def _examine_score(task: Task, query: ClippedMean, design: torch.Tensor, example: Any) -> None:
-    """Check the score on training records. One configuration may be so bad that most records are clipped, but not each of the first few."""
-    for turn, x in enumerate(design, 1):
-        if (model := task.trainer(x)) is None:
-            continue  # the fit failed, so every score is NaN
-        try:
-            return examine(query.score, model, example, query.ranges)
-        except MostlyClipped:
-            if turn == len(design):
-                raise
+@dataclass(repr=False)
+class Auto(Strategy):
+    """What is expected to win: the free choice, `WeightedCV`, `Choice` or `NoisedSearch`, by a
+    rehearsal on the public records.
+
+    Args:
+        shift: the largest simulated difference of the protected population from the public one, in
+            standard deviations.
+    """
+
+    name: ClassVar[str] = "auto"
+    shift: Annotated[float, between(0.0, 10.0)] = 1.0
+
+    def decided(self, problem: Problem) -> tuple[Strategy, Rehearsal | None]:
+        found = self.rehearsal(problem)
+        begun = problem.begun()
+        if begun is not None and begun.get("strategy") in _BY_NAME:
+            # What the ledger holds decides, not another rehearsal.
+            return _BY_NAME[begun["strategy"]](**begun["options"]), found
+        return found.best.strategy, found
+
+    def rehearsal(self, problem: Problem) -> Rehearsal:
+        """The strategies in the order of their simulated gain."""
+        public = problem.public
+        units = problem.units
+        if units is None:
+            raise InputError("divisor", None, "a public number of units, where adjacency keeps their number private")
+        noise = _noise(problem, float(problem.divisor or units))
+        count = len(public.scores)
+        differences: list[float | None] = [None]
+        if problem.terms["scoring"] not in _UNPAIRED:
+            # A reference must be copied.
+            with contextlib.suppress(Exception):
+                copy.deepcopy(problem.trainer(None))
+                differences += [share * problem.width for share in DIFFERENCES]
+        sizes = sorted({min(size, count) for size in (*LISTS, count)})
+        found = rehearsal.simulate(
+            [
+                FreeChoice(),
+                *(WeightedCV(number) for number in CELLS if len(public.cells(number)[0].leaves) > 1),
+                *(Choice(size, largest) for largest in differences for size in sizes),
+                NoisedSearch(),
+            ],
+            public,
+            noise,
+            width=problem.width,
+            units=round(units),
+            shift=0.0 if problem.alike else float(self.shift),
+            seed=problem.seed,
+        )
+        return dataclasses.replace(found, close=_CLOSE if problem.terms["scoring"] in _SMOOTH else 0.0)
 
 
-def by_search(task: Task) -> Found:
-    """Strategies "bo", "turbo" and "saas": noised scores where qLogNEI proposes."""
-    objective = task.objective("search", task.evaluations, task.share)
-    initial = min(max(task.initial, 2), task.evaluations)  # two points make a model
-    design, model = task.space.sample(initial, seed=task.seed), sparse_gp if task.strategy == "saas" else default_gp
-    X, y, yvar = _observations(task, objective)
-    task.trainer.fit_ahead(design[len(X) :], task.n_jobs)
-    if objective.remaining == task.evaluations and task.scoring.cells is not None and task.baseline is None:
-        _warn_of_noise(task, objective, task.trainer(design[0]))
-    while objective.remaining:
-        t = len(X)
-        objective(design[t : t + 1] if t < initial else _propose(task, X, y, yvar, initial))
-        X, y, yvar = _observations(task, objective)
-        number = task.evaluations - objective.remaining
-        if task.report("search", number, task.evaluations, X[-1], y[-1].item(), yvar[-1].sqrt().item()):
-            break
-    mean = posterior_mean(task.space, X, y, yvar, model=model)
-    score, noise_std = y[:, 0].numpy(), yvar[:, 0].sqrt().numpy()
-    return Found(X[mean.argmax()], X, _results(task, X, score=score, noise_std=noise_std, posterior_mean=mean.numpy()))
+@dataclass(repr=False)
+class FreeChoice(Strategy):
+    """The candidate with the best public score. Nothing is released."""
+
+    name: ClassVar[str] = "free"
+
+    def rehearse(self, population: Population, noise: Noise) -> Any:
+        return population.order[:1]
+
+    def run(self, problem: Problem) -> SearchResult:
+        public = problem.public
+        return SearchResult(public.order[0], public.configurations, {"cv_score": public.means})
 
 
-def _warn_of_noise(task: Task, objective: PrivateObjective, model: Any) -> None:
-    """Warn where the score made from cells will have large noise, though the cells' shares have little: as on the training records."""
-    if model is None or task.trainer.example() is None:
+@dataclass(repr=False)
+class WeightedCV(Strategy):
+    """One release of how the protected records differ, by which the cross-validated scores are
+    weighted.
+
+    Then a Bayesian optimisation of the weighted score, which is public: half as many configurations
+    again.
+
+    Args:
+        cells: number of cells whose shares are released, at most.
+    """
+
+    name: ClassVar[str] = "weighted_cv"
+    cells: Several = 8
+
+    def fixed(self, public: PublicScores) -> Sequence[Any]:
+        cells, _ = public.cells(self.cells)
+        if len(cells.leaves) < 2:
+            allowed = "another one for these training records"
+            remedy = "All configurations score the same in all cells: nothing can be chosen."
+            raise InputError("strategy", self.name, allowed, remedy)
+        tree = cells.tree.tree_
+        return tree.feature, tree.threshold, tree.children_left, tree.children_right
+
+    def rehearse(self, population: Population, noise: Noise) -> Any:
+        members = population.public.cells(self.cells)[1].inside
+        shares = Shares(members * population.training[:, None])
+        error = population.random.laplace(size=(len(population.counts), members.shape[1])) / np.sqrt(2)
+        released = population.counts @ members / population.units + noise.cells * error
+        share = shares.shrunk(released, noise.cells, population.units)
+        return (share @ shares.means(population.public.scores).T).argmax(1)
+
+    def run(self, problem: Problem) -> SearchResult:
+        public = problem.public
+        cells, shares = public.cells(self.cells)
+        settings = {"score": cells, "score_range": (0.0, 1.0), "cells": len(cells.leaves), "progress": False}
+        objective = problem.objective("cells", 1, problem.share, **settings)
+        more = problem.n_iter // 2
+        if objective.remaining:
+            objective(problem.trainer.point(None).unsqueeze(0))
+            if problem.report("cells", 1, 1, None):
+                more = 0
+        _, released, variance = objective.history()
+        if not len(released):
+            told = f"the shares of {problem.name!r} were charged but never delivered. Search under another name."
+            raise ReleaseLost(told)
+        noise_std = float(variance[0, 0]) ** 0.5
+        share = shares.shrunk(released[0].numpy(), noise_std, float(problem.units or 1.0))
+        for _ in range(more):
+            try:
+                seed = 1000 * problem.seed + len(public.scores)
+                x = suggest(problem.space, public.points, *_weighted(public, shares, share), seed=seed)
+                public = public.with_candidate(problem, x)
+            except Exception as error:
+                # The shares are paid for.
+                told = f"the search on the weighted score ended early: {error!r}"
+                warnings.warn(told, FitFailedWarning, stacklevel=2)
+                break
+        smooth = posterior_mean(problem.space, public.points, *_weighted(public, shares, share))
+        best = 0 if float(smooth.max()) < 0 else 1 + int(smooth.argmax())
+        columns = {"cv_score": public.means, "weighted_cv_score": shares.means(public.scores) @ share}
+        return SearchResult(best, public.configurations, columns)
+
+
+@dataclass(repr=False)
+class Choice(Strategy):
+    """One private choice, by mean scores on the protected records.
+
+    Args:
+        candidates: number of candidates, the best by cross-validation on the public records. None:
+            all public candidates, without cross-validation.
+        largest_difference: scores are paired with those of the default configuration, and the
+            differences clipped to [-c, c]; None: plain scores. A small c needs less noise, but
+            biases the mean if the differences are skewed.
+    """
+
+    name: ClassVar[str] = "choice"
+    candidates: Several | None = 16
+    largest_difference: float | None = None
+
+    @property
+    def cross_validates(self) -> bool:
+        return self.candidates is not None
+
+    def fits(self, problem: Problem) -> None:
+        super().fits(problem)
+        bounds = between(1e-9 * problem.width, problem.width)
+        require("largest_difference", self.largest_difference, Annotated[float, bounds] | None)
+
+    def rehearse(self, population: Population, noise: Noise) -> Any:
+        rows = np.array(population.order[: self.candidates])
+        return rows[population.noised_means(noise, self.largest_difference)[:, rows].argmax(1)]
+
+    def run(self, problem: Problem) -> SearchResult:
+        columns: dict[str, Any] = {}
+        if self.cross_validates:
+            configurations = problem.public.configurations
+            rows = problem.public.order[: self.candidates]
+            columns["cv_score"] = problem.public.means
+        else:
+            configurations = [*public_candidates(problem.space, problem.n_iter, problem.seed)]
+            rows = list(range(len(configurations)))
+        paired: dict[str, Any] = {}
+        if self.largest_difference is not None:
+            paired = {"reference": problem.trainer(None), "largest_difference": self.largest_difference}
+        query = CandidateScores(
+            problem.scoring,
+            rows,
+            score_range=problem.scoring.bounds,
+            fit=lambda row: problem.trainer(configurations[row]),
+            **paired,
+        )
+        choice = problem.curator.reserve(
+            f"{problem.name}: choice",
+            _choice(problem.curator, problem.share),
+            slots=1,
+            given={},
+            terms={**problem.terms, "rows": rows},
+        )
+        fresh = choice.remaining > 0
+        if fresh:
+            problem.trainer.fit_ahead([configurations[row] for row in rows], problem.n_jobs)
+        best = rows[int(choice.release(query)["value"][0])]
+        if fresh:
+            problem.report("choice", 1, 1, configurations[best])
+        columns["chosen"] = np.arange(len(configurations)) == best
+        return SearchResult(best, configurations, columns)
+
+
+@dataclass(repr=False)
+class NoisedSearch(Strategy):
+    """Bayesian optimisation on noised scores. The released point of highest posterior mean is
+    recommended.
+
+    Args:
+        n_initial: number of Sobol points before the model proposes.
+        trust_region: whether points are proposed near the best one, in a region that grows and
+            shrinks.
+    """
+
+    name: ClassVar[str] = "bo"
+    few_releases: ClassVar[bool] = False
+    n_initial: Count = 8
+    trust_region: bool = False
+
+    @property
+    def cross_validates(self) -> bool:
+        return False
+
+    def fits(self, problem: Problem) -> None:
+        require_settings(self)
+
+    def try_out(self, problem: Problem) -> None:
+        _score_examples(problem, problem.space.sample(3, seed=problem.seed))
+        if problem.n_iter > max(self.n_initial, 2):
+            X = problem.space.sample(2, seed=problem.seed)
+            invented = X.sum(1, keepdim=True)
+            self._propose(problem, X, invented, torch.ones_like(invented), initial=2)
+
+    def rehearse(self, population: Population, noise: Noise) -> Any:
+        means = population.means()[:, 1:]
+        values = means + noise.search * population.random.standard_normal(means.shape)
+        return 1 + ((values - values.mean(1, keepdims=True)) @ noise.smoother.T).argmax(1)
+
+    def run(self, problem: Problem) -> SearchResult:
+        objective = problem.objective("search", problem.n_iter, problem.share)
+        # Two points make a model.
+        initial = min(max(self.n_initial, 2), problem.n_iter)
+        design = problem.space.sample(initial, seed=problem.seed)
+        X, y, yvar = _released(problem, objective)
+        problem.trainer.fit_ahead(design[len(X) :], problem.n_jobs)
+        if not len(X):
+            _warn_of_noise(problem, objective, design[0])
+        while objective.remaining:
+            t = len(X)
+            objective(design[t : t + 1] if t < initial else self._propose(problem, X, y, yvar, initial))
+            X, y, yvar = _released(problem, objective)
+            number = problem.n_iter - objective.remaining
+            if problem.report("search", number, problem.n_iter, X[-1], y[-1].item(), yvar[-1].sqrt().item()):
+                break
+        mean = posterior_mean(problem.space, X, y, yvar)
+        columns = {"score": y[:, 0].numpy(), "noise_std": yvar[:, 0].sqrt().numpy(), "posterior_mean": mean.numpy()}
+        return SearchResult(int(mean.argmax()), [*X], columns)
+
+    def _propose(self, problem: Problem, X: torch.Tensor, y: torch.Tensor, yvar: torch.Tensor, initial: int) -> torch.Tensor:
+        seed = 1000 * problem.seed + len(X)
+        if self.trust_region:
+            return suggest_in_trust_region(problem.space, X, y, yvar, seed=seed, initial=initial)
+        return suggest(problem.space, X, y, yvar, seed=seed)
+
+
+def named(strategy: Any) -> Strategy:
+    """The strategy itself, or that of this name with its defaults."""
+    if isinstance(strategy, Strategy):
+        return strategy
+    if not isinstance(strategy, str) or strategy not in NAMES:
+        raise InputError("strategy", strategy, f"one of {NAMES}, or a Strategy")
+    return _BY_NAME[strategy]()
+
+
+_BY_NAME = {kind.name: kind for kind in (Auto, WeightedCV, Choice, NoisedSearch, FreeChoice)}
+NAMES = ("auto", "weighted_cv", "choice", "bo")
+
+
+def _score_examples(problem: Problem, points: torch.Tensor) -> None:
+    """Try the score on training records, with the models of the first points.
+
+    One configuration may be so bad that most records are clipped, but not each of the first few.
+    """
+    scoring = problem.scoring
+    model = problem.trainer(points[0])
+    example = problem.trainer.example()
+    if example is None:
         return
-    X, y = task.trainer.table()
-    places = tensor_of(task.scoring(model, (X, y))).long()
-    shares = torch.bincount(places[places >= 0], minlength=objective.metrics).double() / len(places)
-    _, variance = task.scoring.observed(shares.unsqueeze(0), objective.noise_std.unsqueeze(0) ** 2)
-    (std,), (lower, upper) = variance.sqrt()[0].tolist(), task.scoring.bounds
-    if std > (upper - lower) / 20:  # half of the share at which PrivateObjective warns: ROC AUC uses half of its range
-        text = (f"each score by scoring={task.terms['scoring']!r} will have noise of standard deviation about {std:.2g}, more than a "
-                f"twentieth of its range ({lower:g}, {upper:g}): plan fewer evaluations, a larger budget or more units, or tune a score of "
-                "single records, such as 'neg_brier_score'.")  # fmt: skip
-        warn(text, NoiseWarning)
-
-
-def _propose(task: Task, X: torch.Tensor, y: torch.Tensor, yvar: torch.Tensor, initial: int) -> torch.Tensor:
-    seed = 1000 * task.seed + len(X)
-    if task.strategy == "turbo":
-        return suggest_in_trust_region(task.space, X, y, yvar, seed=seed, initial=initial)
-    return suggest(task.space, X, y, yvar, seed=seed, model=sparse_gp if task.strategy == "saas" else default_gp)
-
-
-@dataclass(frozen=True)
-class Rehearsed:
-    """What a rehearsal knows: the candidates (`n x d`, the default configuration first), their public scores, and the simulation."""
-
-    candidates: torch.Tensor
-    matrix: Matrix
-    features: Features
-    cells: Mapping[int, Cells]
-    rehearsal: Rehearsal
-
-
-def rehearse_methods(task: Task) -> Rehearsed:
-    """Score the public candidates out of fold, and simulate the methods that `task.strategy` allows. Nothing is reserved."""
-    candidates = torch.cat([task.trainer.default().unsqueeze(0), public_candidates(task.space, task.evaluations, task.seed)])
-    features = default_features(task.trainer, task.trainer.table()[1])
-    matrix = out_of_fold(
-        task.trainer, task.scoring, candidates, features, task.seed, task.groups_train, n_jobs=task.n_jobs, progress=task.verbose > 0
-    )
-    units = task.curator.units or task.divisor
-    if units is None:
-        raise InputError("divisor", None, "a public number of units, where adjacency keeps their number private")
-    noise = _noise(task, float(task.divisor or units))
-    width = task.scoring.bounds[1] - task.scoring.bounds[0]
-    numbers = (int(task.options["cells"]),) if "cells" in task.options else CELLS
-    cells = {number: Cells.of(matrix, features, number) for number in numbers}
-    cells = {number: found for number, found in cells.items() if len(found.leaves) > 1}
-    if task.strategy == "weighted_cv" and not cells:
-        remedy = "All configurations score the same in all cells: nothing can be chosen."
-        raise InputError("strategy", "weighted_cv", "another one for these training records", remedy)
-    sizes = (int(task.options["candidates"]),) if "candidates" in task.options else (*LISTS, len(candidates))
-    differences: list[float | None] = [None]
-    if "largest_difference" in task.options:
-        differences = [task.options["largest_difference"]]
-    elif task.terms["scoring"] not in _UNPAIRED:
-        with contextlib.suppress(Exception):  # a reference must be copied
-            copy.deepcopy(task.trainer(candidates[0]))
-            differences += [share * width for share in DIFFERENCES]
-    smooth = smoother(task.space, candidates[1:], matrix.gains[1:].mean(1), noise.search) if task.strategy == "auto" else None
-    rehearsal = simulate(
-        matrix,
-        cells,
-        noise,
-        width=width,
-        lists=sorted({min(size, len(candidates)) for size in sizes}),
-        differences=differences,
-        units=round(units),
-        shift=0.0 if task.alike else float(task.options.get("shift", SHIFT)),
-        seed=task.seed,
-        smoother=smooth,
-    )
-    if task.terms["scoring"] in _SMOOTH:
-        rehearsal = dataclasses.replace(rehearsal, close=_CLOSE)
-    return Rehearsed(candidates, matrix, features, cells, rehearsal)
-
-
-def decided(task: Task, public: Rehearsed) -> Task:
-    """The task with the method that the rehearsal found best among those that its strategy allows, or with which the search began."""
-    named = [method for method in public.rehearsal.methods if method.strategy == task.strategy]
-    best = public.rehearsal.best if task.strategy == "auto" else named[0]
-    strategy, options = best.strategy, dict(best.options)
-    for part in ("cells", "choice", "search", "final"):
-        begun = task.curator.ledger.reservation(f"{task.name}: {part}")
-        if begun is not None and task.strategy in ("auto", begun.terms.get("strategy")):  # else the names of the terms tell it
-            strategy, options = begun.terms["strategy"], begun.terms["options"]
+    query = ClippedMean(scoring, score_range=scoring.bounds)
+    if scoring.cells is not None:
+        query = CellMeans(scoring, cells=scoring.cells)
+    query.probe(example, count_records(example), model)
+    for turn, x in enumerate(points, 1):
+        model = problem.trainer(x)
+        # Where the fit failed, every score is NaN.
+        if model is None:
+            continue
+        try:
+            examine(query.score, model, example, query.ranges)
             break
-    content = [public.candidates.numpy(), options]
-    if strategy == "weighted_cv" and options["cells"] in public.cells:
-        tree = public.cells[options["cells"]].tree.tree_
-        content += [tree.feature, tree.threshold, tree.children_left, tree.children_right]
-    digest = fingerprint(content).hex()[:16]  # of what the released shares or the choice mean
-    return dataclasses.replace(task, terms={**task.terms, "strategy": strategy, "options": options, "candidates": digest}, options=options)
+        except MostlyClipped:
+            if turn == len(points):
+                raise
+    problem.curator.mark_probed(query)
 
 
-def _noise(task: Task, units: float) -> Noise:
-    """The noise of each method, from the mechanisms that the curator's accounting pays for with the search's share."""
-    share = task.share
+def _released(problem: Problem, objective: PrivateObjective) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Released points, scores and variances: `t x d`, `t x 1`, `t x 1`."""
+    X, Y, Yvar = objective.history()
+    return X, *problem.scoring.observed(Y, Yvar)
 
-    def released(evaluations: int, **terms: Any) -> float:
-        """Standard deviation of one of so many evaluations."""
-        with mute_warnings():  # that the noise is large is for the rehearsal to find
-            curator = _rehearsal_curator(task.curator, 2)
-            objective = PrivateObjective(curator, task.scoring, evaluations=evaluations, budget=share, divisor=units, **terms)
-        return float(objective.noise_std[0])
 
-    law, moved = _choice(task.curator, share), 1.0 if task.curator.adjacency.replaces else 0.5  # of the range, by one unit
-    return Noise(
-        cells=released(1, cells=2, score_range=(0.0, 1.0)),
-        choice=moved * law.noise_multiplier / units,
-        gumbel=isinstance(law, ExponentialMechanism),
-        search=released(task.evaluations, score_range=task.scoring.bounds),
-    )
+def _weighted(public: PublicScores, shares: Shares, share: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weighted means of the gains of the points, and their variances: `n x 1` each."""
+    gains = public.gains[1:]
+    columns = (shares.means(gains) @ share, shares.variance(gains, share))
+    mean, variance = (torch.as_tensor(column, dtype=torch.float64).reshape(-1, 1) for column in columns)
+    return mean, variance
 
 
 def _choice(curator: Curator, share: Fraction) -> ChoiceMechanism:
     """The choice mechanism with the least noise that the share pays for."""
-    laws = []
-    for kind in (PermuteAndFlipMechanism, ExponentialMechanism):
-        with contextlib.suppress(InputError):  # this filter cannot pay for it at this budget
-            laws.append(next(priced(curator, [kind], share)))
-    if not laws:
-        raise InputError("accounting", curator.accounting.name, "one that can pay for a private choice", "For example PureFilter().")
-    return min(laws, key=lambda law: law.noise_multiplier)
+    payable = priced(curator, (PermuteAndFlipMechanism, ExponentialMechanism), share)
+    return min(payable, key=lambda mechanism: mechanism.noise_multiplier)
 
 
-def by_weighted_cv(task: Task, public: Rehearsed) -> Found:
-    """Strategy "weighted_cv": one release of the protected records' shares in public cells."""
-    number = task.options["cells"]
-    if number not in public.cells:
-        remedy = "Give it a random_state: the search began with other cells."
-        raise InputError("estimator", type(task.trainer.estimator).__name__, "one whose scores can be repeated", remedy)
-    cells, shares = public.cells[number], Shares.of(public.matrix, public.cells[number])
-    objective = PrivateObjective(
-        task.curator, cells, score_range=(0.0, 1.0), cells=len(cells.leaves), evaluations=1, fit=task.trainer,
-        name=f"{task.name}: cells", budget=task.share, divisor=task.divisor, terms=task.terms, progress=False,
-    )  # fmt: skip
-    stopped = False
-    if objective.remaining:
-        objective(public.candidates[:1])
-        stopped = task.report("cells", 1, 1, public.candidates[0])
-    _, released, variance = objective.history()
-    if not len(released):
-        raise ReleaseLost(f"the shares {task.name!r} were charged but never delivered. Search under another name.")
-    units = float(task.curator.units or task.divisor or 1.0)
-    share = shares.shrunk(released[0].numpy(), float(variance[0, 0]) ** 0.5, units)
-    return _search_weighted(task, public, shares, share, 0 if stopped else task.evaluations // 2)
+def _noise(problem: Problem, units: float) -> Noise:
+    """The noise of each strategy, from the mechanisms that the curator's accounting pays for with
+    the search's share."""
+    curator = problem.curator
+
+    def released(query: ClippedMean, releases: int) -> float:
+        """Standard deviation of one of so many releases."""
+        mechanism = next(priced(curator, (GaussianMechanism, LaplaceMechanism), problem.share, releases, query))
+        std = noise_std(curator, mechanism, query)
+        assert std is not None
+        return float(std[0])
+
+    mean = ClippedMean(problem.scoring, score_range=problem.scoring.bounds, divisor=units)
+    search = released(mean, problem.n_iter)
+    mechanism = _choice(curator, problem.share)
+    # Of the range, by one unit.
+    moved = 1.0 if curator.adjacency.replaces else 0.5
+    return Noise(
+        cells=released(CellMeans(problem.scoring, cells=2, divisor=units), 1),
+        choice=moved * mechanism.noise_multiplier / units,
+        gumbel=isinstance(mechanism, ExponentialMechanism),
+        search=search,
+        smoother=rehearsal.smoother(problem.space, problem.public, search),
+    )
 
 
-def _search_weighted(task: Task, public: Rehearsed, shares: Shares, share: NDArray[np.float64], more: int) -> Found:
-    """Search on the weighted cross-validated score, which is public: Bayesian optimisation from the candidates that are scored already."""
-    candidates, scores = public.candidates, public.matrix.scores
-    default = scores[0]
-
-    def weighted(mean: bool) -> torch.Tensor:
-        gains = scores[1:] - default
-        values = shares.means(gains) @ share if mean else shares.variance(gains, share)
-        return torch.as_tensor(values, dtype=torch.float64).reshape(-1, 1)
-
-    for _ in range(more):
-        try:  # the shares are paid for
-            x = suggest(task.space, candidates[1:], weighted(True), weighted(False), seed=1000 * task.seed + len(candidates))
-            row = out_of_fold(task.trainer, task.scoring, x, None, task.seed, task.groups_train, n_jobs=task.n_jobs).scores
-        except Exception as error:
-            warnings.warn(f"the search on the weighted score ended early: {error!r}", FitFailedWarning, stacklevel=2)
-            break
-        candidates, scores = torch.cat([candidates, x]), np.concatenate([scores, row])
-    smooth = posterior_mean(task.space, candidates[1:], weighted(True), weighted(False))
-    best = 0 if float(smooth.max()) < 0 else 1 + int(smooth.argmax())  # gains over the default configuration, in row 0
-    public = dataclasses.replace(public, candidates=candidates, matrix=public.matrix._replace(scores=scores))
-    return _found(task, public, best, weighted_cv_score=shares.means(scores) @ share)
-
-
-def by_list(task: Task, public: Rehearsed) -> Found:
-    """Strategy "list": one private choice among the first candidates."""
-    size, largest = task.options["candidates"], task.options["largest_difference"]
-    rows, name = public.matrix.order[:size], f"{task.name}: choice"
-    pair = {} if largest is None else {"reference": task.trainer(public.candidates[0]), "largest_difference": largest}
-    query = CandidateScores(task.scoring, list(public.candidates[rows]), score_range=task.scoring.bounds, fit=task.trainer, **pair)
-    law = _choice(task.curator, task.share)
-    choice = task.curator.reserve(name, law, slots=1, given={}, terms={**task.terms, "rows": rows})
-    chosen = rows[_make_choice(task, query, choice)]
-    return _found(task, public, chosen, chosen=np.arange(len(public.candidates)) == chosen)
-
-
-def _make_choice(task: Task, query: CandidateScores, choice: Reservation) -> int:
-    """Index of the chosen candidate: chosen now, or read from the ledger."""
-    fresh = choice.remaining > 0
-    if fresh:
-        task.trainer.fit_ahead(query.candidates, task.n_jobs)
-    index = int(choice.release(query)["value"][0])
-    if fresh:
-        task.report("choice", 1, 1, query.candidates[index])
-    return index
-
-
-def by_free_choice(task: Task, public: Rehearsed) -> Found:
-    """Strategy "free": the candidate with the best public score. Nothing is released."""
-    return _found(task, public, public.matrix.order[0])
-
-
-def _found(task: Task, public: Rehearsed, row: int, **columns: Any) -> Found:
-    columns = {"cv_score": public.matrix.scores.mean(1), **columns}
-    return Found(public.candidates[row], public.candidates, _results(task, public.candidates, **columns))
-
-
-def by_grid(task: Task) -> Found:
-    """Strategy "grid": one private choice."""
-    candidates, name = public_candidates(task.space, task.evaluations, task.seed), f"{task.name}: choice"
-    terms = {**task.terms, "candidates": len(candidates)}
-    choice = task.curator.reserve(name, PermuteAndFlipMechanism, slots=1, budget=task.share, given={}, terms=terms)
-    query = CandidateScores(task.scoring, list(candidates), score_range=task.scoring.bounds, fit=task.trainer)
-    index = _make_choice(task, query, choice)
-    return Found(candidates[index], candidates, _results(task, candidates, chosen=np.arange(len(candidates)) == index))
-
-
-def by_gibo(task: Task) -> Found:
-    """Strategy "gibo": private gradients. A step costs d + 1 fits."""
-    fitted: dict[tuple[float, ...], Any] = {}
-
-    def loss(x: torch.Tensor, records: Any) -> torch.Tensor:
-        return -tensor_of(task.scoring(fitted[tuple(x.tolist())], records)).double().reshape(-1)
-
-    gibo = _gibo(task, task.curator, loss)
-    planned = gibo.iterations
-    with progress_bar(f"{task.name}: gradients", planned, done=planned - gibo.remaining, hidden=task.verbose < 1) as bar:
-        while gibo.remaining:
-            X, theta = gibo.ask(), gibo.theta
-            task.trainer.fit_ahead(X, task.n_jobs)
-            fitted.clear()
-            fitted.update((tuple(x.tolist()), task.trainer(x)) for x in X)  # fits see public records only
-            gibo.tell(X, gibo.evaluate(X))
-            bar.update()
-            if task.report("gradients", planned - gibo.remaining, planned, theta):
-                break
-    result = gibo.result()
-    steps = len(result.gradients)
-    gradients = {"released_gradient": result.gradients.numpy(), "gradient_noise_std": np.full(steps, gibo.noise_std)}
-    return Found(result.x, result.iterates[:steps], _results(task, result.iterates[:steps], **gradients))
-
-
-def _gibo(task: Task, curator: Curator, loss: Callable[[torch.Tensor, Any], Any]) -> DPGIBO:
-    d, (lower, upper) = len(task.space.names), task.scoring.bounds
-    options: dict[str, Any] = {"clip": upper - lower, "batch_size": d + 1, **task.options}
-    iterations = options.pop("iterations", task.evaluations // (d + 1))
-    ours: dict[str, Any] = {
-        "bounds": task.space.bounds, "budget": task.share, "mechanism": task.baseline, "divisor": task.divisor,
-        "loss_range": (-upper, -lower),
-    }  # fmt: skip
-    allowed = set(inspect.signature(DPGIBO).parameters) - {*ours, "curator", "loss", "seed", "name"}
-    if not options.keys() <= allowed:
-        raise InputError("strategy_options", sorted(options.keys() - allowed), f"among {sorted(allowed)}")
-    # DP-GIBO does not keep this search's terms, so its plan's name tells one search from another
-    digest = hashlib.sha256(repr(sorted(task.terms.items())).encode()).hexdigest()[:8]
-    return DPGIBO(curator, loss, iterations=iterations, seed=task.seed, name=f"{task.name}: gradients {digest}", **ours, **options)
-
-
-def _rehearsal_curator(curator: Curator, count: int = 1 << 20) -> Curator:
-    """A curator over public stand-in records with the same budget; by default so many that no warning of large noise comes."""
-    adjacency = Adjacency.REPLACE_ONE if curator.adjacency.replaces else Adjacency.ADD_OR_REMOVE_ONE
-    terms = {"adjacency": adjacency, "budget": curator.budget, "accounting": curator.accounting}
-    return Curator.rehearsal(torch.zeros(count), unit=PrivacyUnit("record"), **terms)
-
-
-def public_candidates(space: Space, most: int, seed: int) -> torch.Tensor:
-    """Every point of a space of lists if there are at most `most`, else that many different Sobol points: `n x d`."""
-    axes = [space.discrete_dims.get(i) or space.cat_dims.get(i) for i in range(len(space.names))]
-    sizes = [len(axis) if axis else most + 1 for axis in axes]
-    if np.prod(sizes, dtype=float) <= most:
-        return torch.tensor([*itertools.product(*(axis or [] for axis in axes))], dtype=torch.float64)
-    points = dict.fromkeys(tuple(x) for x in space.sample(16 * most, seed=seed).tolist())
-    return torch.tensor([*itertools.islice(points, most)], dtype=torch.float64)
-
-
-def _observations(task: Task, objective: PrivateObjective) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    X, Y, Yvar = objective.history()
-    return (X.reshape(len(Y), len(task.space.names)), *(task.scoring.observed(Y, Yvar) if len(Y) else (Y[:, :1], Yvar[:, :1])))
-
-
-def _results(task: Task, X: torch.Tensor, **columns: Any) -> dict[str, Any]:
-    return results_table([task.trainer.parameters(x) for x in X], **columns)
-
-
-BY_NAME: dict[str, Strategy] = {
-    "free": by_free_choice,
-    "weighted_cv": by_weighted_cv,
-    "list": by_list,
-    **dict.fromkeys(SEARCHES, by_search),
-    "grid": by_grid,
-    "gibo": by_gibo,
-}
+def _warn_of_noise(problem: Problem, objective: PrivateObjective, x: torch.Tensor) -> None:
+    """Warn where the score made from cells will have large noise, though the cells' shares have
+    little: as on the training records."""
+    if problem.scoring.cells is None or problem.mechanism is not None or problem.trainer.labels() is None:
+        return
+    model = problem.trainer(x)
+    if model is None:
+        return
+    places = tensor_of(problem.scoring(model, problem.trainer.table())).long()
+    shares = torch.bincount(places[places >= 0], minlength=objective.metrics).double() / len(places)
+    _, variance = problem.scoring.observed(shares.unsqueeze(0), objective.noise_std.unsqueeze(0) ** 2)
+    std = float(variance.sqrt())
+    # Half of the share at which PrivateObjective warns: ROC AUC uses half of its range.
+    if std > problem.width / 20:
+        lower, upper = problem.scoring.bounds
+        text = (
+            f"each score by scoring={problem.terms['scoring']!r} will have noise of standard deviation about {std:.2g}, "
+            f"more than a twentieth of its range ({lower:g}, {upper:g}): plan fewer evaluations, a larger budget or more "
+            "units, or tune a score of single records, such as 'neg_brier_score'."
+        )
+        warn(text, NoiseWarning)

@@ -1,15 +1,17 @@
-"""The public side of a scikit-learn search: which records train, and the models that are fitted to them.
+"""The public side of a scikit-learn search: which records train, and the models that are fitted to
+them.
 
-Training and validation records come as two tables, or as one table that is split once by position. Configurations are fitted to the
-training records only, so an exception from a fit is public: it is raised, or the configuration counts as worst on every record.
-A model may keep what it predicted on, so private records are scored with a copy that is never handed out.
+Training and validation records come as two tables, or as one table that is split once by position.
+Configurations are fitted to the training records only, so an exception from a fit is public: it is
+raised, or the configuration counts as worst on every record. A model may keep what it predicted on,
+so private records are scored with a copy that is never handed out.
 """
 
 import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import joblib
 import numpy as np
@@ -26,45 +28,86 @@ from dpbo.privacy import Adjacency
 from dpbo.space import Space
 
 T = TypeVar("T")
-_DEFAULT = -1.0  # no coordinate of a space is negative
+# Training records on which a score is tried first.
+_EXAMPLES = 5
+# A point of the space, or None: the estimator as it was given.
+Configuration = torch.Tensor | None
 
 
-def split_once(X: Any, y: Any, test_size: Any, seed: int, adjacency: Adjacency) -> tuple[Any, Any, Any, Any]:
-    """(X_train, y_train, X_val, y_val) of one table, by each row's position, the number of rows and the seed.
+class Tables(NamedTuple):
+    """Training and validation records. `X_val` may be a Curator, which then holds the labels."""
 
-    A neighbour under REPLACE_ONE has as many rows, so it is split in the same way: it differs in one training row, which is not protected,
-    or in one validation row.
+    X_train: Any
+    y_train: Any
+    X_val: Any
+    y_val: Any
+
+    def require_apart(self, groups: Any, groups_train: Any) -> None:
+        """Raises InputError if training and validation are one table, share a unit whose labels are
+        known on both sides, or are tables of different kinds or with rows of different shapes.
+
+        Their dtypes do not matter: they follow from all of a table's cells, so a refusal would tell
+        of one.
+        """
+        kind = type(self.X_val).__name__
+        if self.X_train is self.X_val:
+            remedy = "Give one table and test_size, or two tables."
+            raise InputError("X_val", kind, "other records than X_train", remedy)
+        if groups_train is not None:
+            if groups is None:
+                remedy = "With a Curator or one table, labels cannot be compared here: compare them where both are known."
+                raise InputError("groups_train", type(groups_train).__name__, "left out without `groups`", remedy)
+            require_disjoint(groups, groups_train, count_records(self.X_train))
+        if isinstance(self.X_val, Curator):
+            if self.y_val is not None:
+                remedy = "It holds the labels already."
+                raise InputError("y_val", type(self.y_val).__name__, "left out with a Curator", remedy)
+            return
+        if isinstance(self.X_val, (list, tuple)) and not _are_texts(self.X_train):
+            allowed = "an array or a DataFrame, or a list where training records are texts"
+            remedy = "In an array made from a list, one record's odd value changes the type, and so the score, of all others."
+            raise InputError("X_val", kind, allowed, remedy)
+        pairs = (("X_val", self.X_val, self.X_train), ("y_val", self.y_val, self.y_train))
+        for name, validation, train in pairs:
+            frames = hasattr(train, "columns") and hasattr(validation, "columns")
+            if validation is None or train is None or frames:
+                continue
+            shape, expected = (tuple(getattr(table, "shape", (0,)))[1:] for table in (validation, train))
+            if shape != expected:
+                raise InputError(name, shape, f"rows of the training records' shape, {expected}")
+
+
+def split_once(table: Tables, groups: Any, test_size: Any, seed: int, adjacency: Adjacency) -> Tables:
+    """The training table in two parts, by each row's position, the number of rows and the seed.
+
+    A neighbour under REPLACE_ONE has as many rows, so it is split in the same way: it differs in
+    one training row, which is not protected, or in one validation row.
     """
+    X, y = table.X_train, table.y_train
+    if groups is not None:
+        remedy = "A split by position would separate records of one unit. Split by group, and give X_val and y_val."
+        raise InputError("groups", type(groups).__name__, "left out with one table", remedy)
     if test_size is None:
         remedy = "Or give test_size: then one table is split once, and only its validation part is protected."
         raise InputError("X_val", None, "the validation records, with y_val, or a Curator", remedy)
     if not adjacency.replaces:
-        raise InputError("adjacency", adjacency, "REPLACE_ONE to split one table", "The split would show how many rows there are.")
+        remedy = "The split would show how many rows there are."
+        raise InputError("adjacency", adjacency, "REPLACE_ONE to split one table", remedy)
     if y is None:
         raise InputError("y_train", None, "the labels of the table that is split")
-    for name, table in (("X_train", X), ("y_train", y)):
-        if hasattr(table, "iloc") or getattr(getattr(table, "dtype", None), "kind", "f") == "O":
+    for name, part in (("X_train", X), ("y_train", y)):
+        if hasattr(part, "iloc") or getattr(getattr(part, "dtype", None), "kind", "f") == "O":
             remedy = (
-                "The dtypes of one table follow from all of its cells, so those of the public rows would tell of protected ones. Read the "
-                "two parts apart, and give X_val and y_val; or convert it, such as by to_numpy(dtype=float)."
+                "The dtypes of one table follow from all of its cells, so those of the public rows would tell of "
+                "protected ones. Read the two parts apart, and give X_val and y_val; or convert it, such as by "
+                "to_numpy(dtype=float)."
             )
-            raise InputError(name, type(table).__name__, "an array of numbers or words where one table is split", remedy)
-    from sklearn.model_selection import train_test_split  # with all of scikit-learn's metrics
+            raise InputError(name, type(part).__name__, "an array of numbers or words where one table is split", remedy)
+    # This loads all of scikit-learn's metrics.
+    from sklearn.model_selection import train_test_split
 
     train, validation, y_train, y_validation = train_test_split(X, y, test_size=test_size, random_state=seed)
-    return train, y_train, validation, y_validation
-
-
-def require_disjoint_tables(X: Any, X_val: Any, groups: Any, groups_train: Any) -> None:
-    """Raises InputError if training and validation are one table, or share a unit whose labels are known on both sides."""
-    if X is X_val:
-        raise InputError("X_val", type(X_val).__name__, "other records than X_train", "Give one table and test_size, or two tables.")
-    if groups_train is None:
-        return
-    if groups is None:
-        remedy = "With a Curator or one table, labels cannot be compared here: compare them where both are known."
-        raise InputError("groups_train", type(groups_train).__name__, "left out without `groups`", remedy)
-    require_disjoint(groups, groups_train, count_records(X))
+    return Tables(train, y_train, validation, y_validation)
 
 
 def require_labels(name: str, labels: Any, X: Any) -> Any:
@@ -112,41 +155,24 @@ def _are_texts(X: Any) -> bool:
     return isinstance(X, (list, tuple)) and all(isinstance(sample, str) for sample in X)
 
 
-def require_same_form(X: Any, y: Any, X_val: Any, y_val: Any) -> None:
-    """Raises InputError if the validation table is another kind of table than the training table,
-    or has rows of another shape.
-
-    Its dtypes do not matter: they follow from all of its cells, so a refusal would tell of one.
-    """
-    if isinstance(X_val, Curator):
-        if y_val is not None:
-            raise InputError("y_val", type(y_val).__name__, "left out with a Curator", "It holds the labels already.")
-        return
-    if isinstance(X_val, (list, tuple)) and not _are_texts(X):
-        remedy = "In an array made from a list, one record's odd value changes the type, and so the score, of all others."
-        raise InputError("X_val", type(X_val).__name__, "an array or a DataFrame, or a list where training records are texts", remedy)
-    for name, validation, train in (("X_val", X_val, X), ("y_val", y_val, y)):
-        if validation is not None and train is not None and not (hasattr(train, "columns") and hasattr(validation, "columns")):
-            shape, expected = (tuple(getattr(table, "shape", (0,)))[1:] for table in (validation, train))
-            if shape != expected:
-                raise InputError(name, shape, f"rows of the training records' shape, {expected}")
-
-
 def sliced(table: Any) -> Any:
     """The table in a form whose rows can be taken: sparse matrices become CSR."""
     return table.tocsr() if hasattr(table, "tocsr") else table
 
 
-def first_rows(X: Any, y: Any, most: int = 5) -> tuple[Any, Any]:
-    """A few training records, on which a score is tried first."""
-    count = min(most, count_records(X if hasattr(X, "shape") else list(X)))
-    return (X.iloc[:count] if hasattr(X, "iloc") else X[:count]), (y.iloc[:count] if hasattr(y, "iloc") else y[:count])
+def rows_at(table: Any, places: Any) -> Any:
+    """The rows of a table at these places."""
+    if hasattr(table, "iloc"):
+        return table.iloc[places]
+    return table[places] if hasattr(table, "shape") else [table[place] for place in places]
 
 
 def in_parallel(n_jobs: int | None, work: Callable[..., T], tasks: Iterable[tuple[Any, ...]]) -> list[T]:
-    """`work(*task)` for each task, in their order, whatever the number of joblib's workers. Tasks hold public things only.
+    """`work(*task)` for each task, in their order, whatever the number of joblib's workers. Tasks
+    hold public things only.
 
-    What a worker warns of is warned of here, once its results are in: its own standard error may be shown nowhere.
+    What a worker warns of is warned of here, once its results are in: its own standard error may be
+    shown nowhere.
     """
     if joblib.effective_n_jobs(n_jobs) == 1:
         return [work(*task) for task in tasks]
@@ -166,78 +192,105 @@ def _with_warnings(work: Callable[..., T], task: tuple[Any, ...]) -> tuple[T, li
 
 
 class Trainer:
-    """Fits the estimator to the training records. `trainer(x)` is a copy of the model at point x, to score private records with; None if
-    the fit failed and `error_score` is "worst"."""
+    """Fits the estimator to the training records.
+
+    `trainer(x)` is a copy of the model of configuration x, to score private records with. It is
+    None if the fit failed and `error_score` is "worst".
+    """
 
     def __init__(self, estimator: Any, space: Space, X: Any, y: Any, error_score: str) -> None:
-        if error_score not in ("raise", "worst"):
-            raise InputError("error_score", error_score, "'raise' or 'worst'")
-        self.estimator, self._space, self._X, self._y = estimator, space, X, y
+        self.estimator = estimator
+        self.space = space
+        self._X = X
+        self._y = y
         self._error_score = error_score
-        self._tolerant = error_score == "worst"
-        self._newest: tuple[list[float], Any] = ([], None)
-        self._ahead: dict[tuple[float, ...], Any] = {}  # models by point, each until it is asked for
+        # The newest model, and those that were fitted ahead, each until it is asked for.
+        self._newest: dict[Any, Any] = {}
+        self._ahead: dict[Any, Any] = {}
 
-    def __call__(self, x: torch.Tensor) -> Any:
-        model = twin = self.unscored(x)
-        with contextlib.suppress(Exception):  # it holds a lock or a library's handle
+    def __call__(self, x: Configuration) -> Any:
+        model = twin = self.unscored(self.configuration(x))
+        # A model that holds a lock or a library's handle cannot be copied.
+        with contextlib.suppress(Exception):
             twin = copy.deepcopy(model)
         if twin is model:
-            self._newest = ([], None)  # private records are scored with the only copy: fit again for the next use
+            # Private records are scored with the only copy: fit again for the next use.
+            self._newest = {}
         return twin
 
-    def unscored(self, x: torch.Tensor) -> Any:
-        """A model at x that has seen the training records only. The newest one is kept."""
-        key = x.tolist()
-        if self._newest[0] != key:
-            ahead = tuple(key) in self._ahead
-            self._newest = (key, self._ahead.pop(tuple(key)) if ahead else self._fit(self.configured(x)))
-        return self._newest[1]
+    def unscored(self, x: Configuration) -> Any:
+        """A model of x that has seen the training records only. The newest one is kept."""
+        key = _key(x)
+        if key not in self._newest:
+            model = self._ahead.pop(key) if key in self._ahead else self._fit(self.configured(x))
+            self._newest = {key: model}
+        return self._newest[key]
 
-    def fit_ahead(self, points: Iterable[torch.Tensor], n_jobs: int | None) -> None:
-        """Fit at several points at once, where there are several workers; `trainer(x)` at each of them then takes the model."""
+    def fit_ahead(self, configurations: Iterable[Configuration], n_jobs: int | None) -> None:
+        """Fit several at once, where there are several workers; `trainer(x)` then takes the model
+        of x."""
         self._ahead.clear()
         if joblib.effective_n_jobs(n_jobs) > 1:
-            tasks = [(x,) for x in points]
+            tasks = [(x,) for x in configurations]
             models = in_parallel(n_jobs, self.on(self._X, self._y).unscored, tasks)
-            self._ahead.update((tuple(x.tolist()), model) for (x,), model in zip(tasks, models, strict=True))
+            self._ahead.update((_key(x), model) for (x,), model in zip(tasks, models, strict=True))
 
     def on(self, X: Any, y: Any) -> "Trainer":
         """The same for other training records."""
-        return Trainer(self.estimator, self._space, X, y, self._error_score)
+        return Trainer(self.estimator, self.space, X, y, self._error_score)
+
+    def form(self) -> Form:
+        """The form that protected records are cast to."""
+        return public_form(self._X, self._y, classifier=is_classifier(self.estimator))
 
     def example(self) -> tuple[Any, Any] | None:
         """A few training records, in the form of protected ones; None without labels."""
         if self._y is None:
             return None
-        form = public_form(self._X, self._y, classifier=is_classifier(self.estimator))
-        records: tuple[Any, Any] = form.cast(first_rows(self._X, self._y))[0]
+        X = self._X if hasattr(self._X, "shape") else list(self._X)
+        places = np.arange(min(_EXAMPLES, count_records(X)))
+        records: tuple[Any, Any] = self.form().cast((rows_at(X, places), rows_at(self._y, places)))[0]
         return records
 
     def table(self) -> Any:
         """All training records."""
         return self._X if self._y is None else (self._X, self._y)
 
-    def default(self) -> torch.Tensor:
-        """The point, outside the space, that stands for the estimator as it was given."""
-        return torch.full((len(self._space.names),), _DEFAULT, dtype=torch.float64)
+    def labels(self) -> Any:
+        """The labels of all training records."""
+        return self._y
 
-    def parameters(self, x: torch.Tensor) -> dict[str, Any]:
-        """The parameters of x, by name; at `default()` those that the estimator was given with."""
-        if bool((x == _DEFAULT).all()):
-            given = self.estimator.get_params()
-            return {name: given[name] for name in self._space.names}
-        return self._space.decode(x)
+    def parameters(self, x: Configuration) -> dict[str, Any]:
+        """The parameters of x, by name."""
+        if x is not None:
+            return self.space.decode(x)
+        given = self.estimator.get_params()
+        return {name: given[name] for name in self.space.names}
 
-    def configured(self, x: torch.Tensor) -> Any:
+    def point(self, x: Configuration) -> torch.Tensor:
+        """How the ledger tells of x: its point, or -1, which no space has, for the estimator as
+        given."""
+        return torch.full((len(self.space.names),), -1.0, dtype=torch.float64) if x is None else x
+
+    def configuration(self, point: Configuration) -> Configuration:
+        """The configuration of which the ledger tells by this point."""
+        return None if point is None or bool((point < 0).all()) else point
+
+    def configured(self, x: Configuration) -> Any:
         """The estimator with the parameters of x, not fitted."""
-        return clone(self.estimator).set_params(**{name: clone(value, safe=False) for name, value in self.parameters(x).items()})
+        parameters = {name: clone(value, safe=False) for name, value in self.parameters(x).items()}
+        return clone(self.estimator).set_params(**parameters)
 
     def _fit(self, estimator: Any) -> Any:
         try:
             return estimator.fit(self._X) if self._y is None else estimator.fit(self._X, self._y)
         except Exception as error:
-            if not self._tolerant:
+            if self._error_score == "raise":
                 raise
-            warnings.warn(f"a configuration could not be fitted and counts as worst: {error!r}", FitFailedWarning, stacklevel=2)
+            told = f"a configuration could not be fitted and counts as worst: {error!r}"
+            warnings.warn(told, FitFailedWarning, stacklevel=2)
             return None
+
+
+def _key(x: Configuration) -> tuple[float, ...] | None:
+    return None if x is None else tuple(x.tolist())

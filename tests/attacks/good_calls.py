@@ -186,7 +186,7 @@ _GROUPED: dict[str, Any] = {
     "Space": of(a=scipy.stats.uniform(0, 1), n=scipy.stats.randint(1, 5), kind=["x", "y"]),
     "Curator.reserve": of(terms={"a": 1}),
     "PrivateObjective.release": lambda: of(handles=[objective().evaluate(X) for _ in range(2)]),
-    "DPSearch": of(estimator=DecisionTreeClassifier(), budget=BUDGET, n_iter=2, allow_repeated=True),
+    "DPSearch": of(estimator=DecisionTreeClassifier(), budget=BUDGET, n_iter=2, privacy=dpbo.Privacy(allow_repeated=True)),
     "rehearse": of(estimator=DecisionTreeClassifier(), X=ROWS[:60], y=ROWS[:60, 0] > 0, groups=None, n_iter=2),
     "report": lambda: of(source=objective(), title="x"),
     "DPSearch.fit": of(y_train=ROWS[:60, 0] > 0, X_val=ROWS[60:], y_val=ROWS[60:, 0] > 0),

@@ -15,11 +15,12 @@ from sklearn.metrics import f1_score, make_scorer
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 
-from dpbo import DPGIBO, Adjacency, Budget, Curator, DPSearch, PrivacyUnit, PrivateObjective
+from dpbo import DPGIBO, Adjacency, Budget, Curator, DPSearch, Privacy, PrivacyUnit, PrivateObjective
 from dpbo.curator.record_fingerprints import RepeatedRecordsWarning
 from dpbo.errors import InputError, PlanChanged, ScoreError
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
+from dpbo.search import NoisedSearch
 
 BUDGET = Budget(3.0, 1e-6)
 TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": BUDGET}
@@ -32,8 +33,11 @@ def table(seed, rows=400):
 
 
 def search(**changed):
-    settings = {"n_iter": 2, "n_initial": 2, "strategy": "bo", "budget": BUDGET, **changed}
-    return DPSearch(settings.pop("estimator", DecisionTreeClassifier(random_state=0)), {"max_depth": [1, 2, 3]}, **settings)
+    names = "allow_repeated", "dataset", "ledger"
+    privacy = Privacy(**{name: changed.pop(name) for name in names if name in changed})
+    settings = {"n_iter": 2, "strategy": NoisedSearch(n_initial=2), "budget": BUDGET, **changed}
+    estimator = settings.pop("estimator", DecisionTreeClassifier(random_state=0))
+    return DPSearch(estimator, {"max_depth": [1, 2, 3]}, **settings, privacy=privacy)
 
 
 @pytest.mark.attack("A22")
@@ -51,7 +55,7 @@ def test_a_second_budget_in_memory_over_the_same_records_is_refused_also_in_cros
         scores = cross_val_score(search(test_size=0.5), X, y, cv=3)
     assert np.isnan(scores).sum() == 2
     with pytest.raises(InputError, match="allow_repeated=True"):
-        GridSearchCV(search(test_size=0.5), {"n_initial": [2, 3]}, cv=3, error_score="raise").fit(*table(5, 600))
+        GridSearchCV(search(test_size=0.5), {"strategy__n_initial": [2, 3]}, cv=3, error_score="raise").fit(*table(5, 600))
 
 
 @pytest.mark.attack("A22")

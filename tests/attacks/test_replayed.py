@@ -74,7 +74,8 @@ PUBLIC = {
     "grid_of_box": "public candidates", "rehearse": "public training records", "Rehearsal": "data",
     "SearchRelease": "data", "GradientGP": "a model of released values", "GradientPosterior": "a model of released values",
     "GradientInformation": "of a model of released values", "suggest_gradient_points": "of a model of released values",
-    "lattice_design": "public points",
+    "lattice_design": "public points", "SearchResult": "data", "Privacy": "data",
+    **dict.fromkeys(("Auto", "Choice", "NoisedSearch", "Strategy", "WeightedCV"), "settings of DPSearch"),
 }  # fmt: skip
 
 
@@ -124,12 +125,15 @@ def test_the_named_replays_exist_and_try_both():
 
 def test_every_way_of_searching_is_replayed():
     """DPSearch's strategies, and Ax's and Optuna's loops, by the tests' own cases."""
-    from dpbo.search import search
+    from dpbo.search import strategies
     from tests.integration import test_search, test_search_small
 
-    tried = set()
-    for module, default in ((test_search, "bo"), (test_search_small, "auto")):
-        (cases,) = (mark for mark in module.test_nothing_but_releases_steers_it.pytestmark if mark.name == "parametrize")
-        tried |= {case.get("strategy", default) for case in cases.args[1]}
-        assert re.search("replay", inspect.getsource(module.test_nothing_but_releases_steers_it))
-    assert tried == set(search.STRATEGIES)
+    tried = {strategies.named(case.values[0]).name for case in test_search_small.WAYS}
+    for module in (test_search, test_search_small):
+        test = module.test_nothing_but_releases_steers_it
+        (cases,) = (mark for mark in test.pytestmark if mark.name == "parametrize")
+        assert re.search("replay", inspect.getsource(test))
+        if module is test_search:
+            given = [case.values[0].get("strategy", "bo") for case in cases.args[1]]
+            tried |= {strategies.named(one).name for one in given}
+    assert tried == set(strategies.NAMES)

@@ -11,7 +11,7 @@ import scipy.stats
 import torch
 from sklearn.tree import DecisionTreeClassifier
 
-from dpbo import DPGIBO, Adjacency, Budget, Curator, DPSearch, PrivacyUnit, PrivateObjective
+from dpbo import DPGIBO, Adjacency, Budget, Curator, DPSearch, Privacy, PrivacyUnit, PrivateObjective
 from dpbo.algorithms import search_then_choose
 from dpbo.gibo import choose_start
 from dpbo.mechanisms import NoNoise
@@ -46,6 +46,7 @@ def test_a_search_keeps_the_better_model(scoring, least):
     X = rng.normal(size=(1200, 2))
     y = (X[:, 0] > 0).astype(int)
     space = {"min_samples_leaf": scipy.stats.randint(1, 200), "max_depth": [1, 2]}
-    settings: dict[str, Any] = {"budget": Budget(50.0, 1e-6), "n_iter": 6, "n_initial": 4, "scoring": scoring, "allow_repeated": True}
+    settings: dict[str, Any] = {"budget": Budget(50.0, 1e-6), "n_iter": 6, "scoring": scoring}
+    settings["privacy"] = Privacy(allow_repeated=True)
     search = DPSearch(DecisionTreeClassifier(random_state=0), space, **settings)
     assert search.fit(X[:400], y[:400], X[400:], y[400:]).best_score_ >= least

@@ -15,13 +15,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder
 
-from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit, Source
+from dpbo import Adjacency, Budget, Curator, DPSearch, Privacy, PrivacyUnit, Source
 from dpbo.curator.public_form import Form
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError, UsageError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import ClippedSum, IntegerSum
+from dpbo.search import Choice
 
 pytestmark = pytest.mark.attack("A34")
 TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(1.0, 1e-6)}
@@ -264,9 +265,15 @@ def test_a_search_scores_other_records_as_if_the_odd_one_were_not_there():
     def scored(X, y):
         told.clear()
         search = DPSearch(
-            model, {"logisticregression__C": [1.0, 2.0]}, budget=TERMS["budget"], strategy="grid", n_iter=2, scoring=scoring,
-            score_range=(0.0, 1.0), allow_repeated=True,
-        )  # fmt: skip
+            model,
+            {"logisticregression__C": [1.0, 2.0]},
+            budget=TERMS["budget"],
+            strategy=Choice(candidates=None),
+            n_iter=2,
+            scoring=scoring,
+            score_range=(0.0, 1.0),
+            privacy=Privacy(allow_repeated=True),
+        )
         search.fit(train, labels[:100], X, y)
         return [scores for scores in told if len(scores) == 300]
 
@@ -288,7 +295,8 @@ def test_a_label_that_is_none_of_the_training_labels_is_the_worst_score_of_that_
     X, y = random.normal(size=(300, 2)), random.integers(0, 2, 300)
     rows = np.vstack([X[200:], X[:1]])
     for odd, container in ((math.nan, pd.Series), (2, list), ("x", lambda label: np.array(label, dtype=object))):
-        search = DPSearch(LogisticRegression(), {"C": [1.0, 2.0]}, mechanism=NoNoise(allow_not_private=True), strategy="bo", n_iter=2)
+        exact = Privacy(mechanism=NoNoise(allow_not_private=True))
+        search = DPSearch(LogisticRegression(), {"C": [1.0, 2.0]}, privacy=exact, strategy="bo", n_iter=2)
         search.fit(X[:200], y[:200], rows, container([*y[200:].tolist(), odd]))
         right = (search.best_estimator_.predict(X[200:]) == y[200:]).sum()
         assert search.best_score_ == pytest.approx(right / 101, abs=1e-3), odd

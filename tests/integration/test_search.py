@@ -1,6 +1,7 @@
 """DPSearch: familiar, resumable, steered by nothing but releases, and handing on nothing that saw a private record."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import pickle
@@ -24,7 +25,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
-from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit
+from dpbo import Adjacency, Budget, Curator, DPSearch, Privacy, PrivacyUnit
 from dpbo.accounting import Planned
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable
@@ -32,9 +33,10 @@ from dpbo.events import GaussianEvent
 from dpbo.fingerprint import describe_estimator, describe_scoring, describe_space
 from dpbo.isolation import mute_warnings
 from dpbo.mechanisms import NoNoise
+from dpbo.search import Choice, NoisedSearch, SearchResult, Strategy
+from dpbo.search.public_scores import public_candidates
 from dpbo.search.scorings import scoring_named
-from dpbo.search.strategies import public_candidates
-from dpbo.search.training import split_once
+from dpbo.search.training import Tables, split_once
 from dpbo.space import Space
 from dpbo.testing import SeededEntropy, replay
 
@@ -49,10 +51,22 @@ SMOOTH = {"logisticregression__C": scipy.stats.loguniform(1e-4, 1e2)}
 LOGISTIC = make_pipeline(StandardScaler(), LogisticRegression())
 
 
+SHORT = NoisedSearch(n_initial=6)
+ALL = Choice(candidates=None)
+NEAR = NoisedSearch(n_initial=6, trust_region=True)
+OF_PRIVACY = {part.name for part in dataclasses.fields(Privacy)}
+
+
+def searched(estimator, param_distributions, **settings):
+    """A search whose settings of `Privacy` are given beside its own."""
+    terms = {name: settings.pop(name) for name in OF_PRIVACY & settings.keys()}
+    privacy = Privacy(**{"allow_repeated": True, **terms})
+    return DPSearch(estimator, param_distributions, **settings, privacy=privacy)
+
+
 def make(**changed):
-    settings = {"estimator": TREE, "param_distributions": NUMBERS, "budget": BUDGET, "n_iter": 7, "n_initial": 6, "strategy": "bo"}
-    settings["allow_repeated"] = True
-    return DPSearch(**{**settings, **changed})
+    settings = {"estimator": TREE, "param_distributions": NUMBERS, "budget": BUDGET, "n_iter": 7, "strategy": SHORT}
+    return searched(**{**settings, **changed})
 
 
 def fitted(**changed):
@@ -77,38 +91,70 @@ def test_it_finds_a_good_tree_in_a_mixed_space():
     assert str(search.statement().guarantee).startswith("(3.000, 1e-06)-DP")
 
 
-@pytest.mark.parametrize("strategy", ["turbo", pytest.param("saas", marks=pytest.mark.deep)])
-def test_other_ways_to_look_are_resumed_like_the_first(strategy, tmp_path):
-    terms = {"strategy": strategy, "ledger": str(tmp_path / "l.db"), "dataset": "trees"}
+def test_a_search_within_a_trust_region_is_resumed_like_the_first(tmp_path):
+    terms = {"strategy": NEAR, "ledger": str(tmp_path / "l.db"), "dataset": "trees"}
     first = fitted(**terms)
     assert first.best_estimator_.score(*VALIDATION) > 0.8
     again = fitted(**terms)
     assert again.best_params_ == first.best_params_
     assert again.best_score_ == first.best_score_
     with pytest.raises(LedgerMismatch):
-        fitted(**{**terms, "strategy": "bo"})
-    for n_iter in (1, 2, 3):
-        assert len(fitted(strategy=strategy, n_iter=n_iter, n_initial=1).results_["params"]) == n_iter
+        fitted(**{**terms, "strategy": SHORT})
 
 
-def test_private_gradients_and_a_private_choice_among_public_candidates():
-    search = fitted(estimator=LOGISTIC, param_distributions=SMOOTH, strategy="gibo", scoring="neg_log_loss", n_iter=12)
-    assert search.results_["released_gradient"].shape == (6, 1)
-    assert np.isnan(search.results_["mean_test_score"]).all(), "gradients alone are released"
-    assert search.best_params_["logisticregression__C"] > 1e-3
-    assert -1.0 < search.best_score_ < 0.0
-    search = fitted(strategy="grid", param_distributions=MIXED, n_iter=12)
-    assert search.results_["chosen"].sum() == 1
-    assert search.best_params_ == search.results_["params"][int(search.results_["chosen"].argmax())]
+@pytest.mark.parametrize("n_iter", [1, 2, 3])
+@pytest.mark.parametrize("near", [False, True], ids=["bo", "trust region"])
+def test_a_search_may_be_as_short_as_its_first_points(n_iter, near):
+    strategy = NoisedSearch(n_initial=1, trust_region=near)
+    assert len(fitted(strategy=strategy, n_iter=n_iter).results_["params"]) == n_iter
+
+
+def test_a_private_choice_among_all_public_candidates():
+    search = fitted(strategy=ALL, param_distributions=MIXED, n_iter=12)
+    results = search.results_
+    assert results["chosen"].sum() == 1
+    assert results["chosen"].argmax() == search.best_index_
+    assert search.best_params_ == results["params"][search.best_index_]
     assert search.best_estimator_.score(*VALIDATION) > 0.8
-    assert np.isnan(search.results_["mean_test_score"]).all()
-    assert search.results_["rank_test_score"].mask.all()
-    assert search.results_["chosen"].argmax() == search.best_index_
-    small = public_candidates(Space(a=[1, 2, 3], b=["x", "y"]), 10, 0)
+    assert np.isnan(results["mean_test_score"]).all(), "the choice alone is released"
+    assert results["rank_test_score"].mask.all()
+    assert search.free_params_ is None, "nothing was cross-validated"
+
+
+def test_candidates_are_all_points_of_a_small_space_and_else_different_ones():
+    lists = Space(a=[1, 2, 3], b=["x", "y"])
+    small = public_candidates(lists, 10, 0)
     assert small.shape == (6, 2)
     assert len({tuple(x) for x in small.tolist()}) == 6
-    assert len(public_candidates(Space(a=[1, 2, 3], b=["x", "y"]), 4, 0)) == 4
+    assert len(public_candidates(lists, 4, 0)) == 4
     assert len(public_candidates(Space(a=scipy.stats.uniform()), 7, 0)) == 7
+
+
+def test_settings_of_a_strategy_are_set_and_copied_as_an_estimators_are():
+    search = make(strategy=NoisedSearch()).set_params(strategy__n_initial=3)
+    assert search.get_params()["strategy__n_initial"] == 3
+    copied = clone(search)
+    assert copied.strategy == NoisedSearch(n_initial=3)
+    assert copied.strategy is not search.strategy
+
+
+def test_a_strategy_of_ones_own_runs_and_is_resumed_by_its_name(tmp_path):
+    terms = {"strategy": Middle(), "ledger": str(tmp_path / "l.db"), "dataset": "trees"}
+    first = fitted(**terms)
+    assert first.best_params_ == first.results_["params"][3]
+    assert fitted(**terms).best_score_ == first.best_score_
+    with pytest.raises(LedgerMismatch):
+        fitted(**{**terms, "strategy": SHORT})
+
+
+class Middle(Strategy):
+    """It takes the candidate in the middle."""
+
+    name = "middle"
+
+    def run(self, problem):
+        public = problem.public
+        return SearchResult(len(public.scores) // 2 - 1, public.configurations, {"cv_score": public.means})
 
 
 @pytest.mark.parametrize("scoring", ["neg_log_loss", "balanced_accuracy", "f1", "roc_auc"])
@@ -157,7 +203,7 @@ def test_one_table_is_split_once_and_the_statement_says_what_that_leaves():
 def test_labels_do_not_decide_where_a_row_goes():
     rows, places = np.arange(60).reshape(60, 1), []
     for labels in (np.arange(60) % 2, np.arange(60) < 20, np.arange(60) % 3):
-        trained, trained_y, held, held_y = split_once(rows, labels, 0.5, 3, Adjacency.REPLACE_ONE)
+        trained, trained_y, held, held_y = split_once(Tables(rows, labels, None, None), None, 0.5, 3, Adjacency.REPLACE_ONE)
         assert (trained_y == labels[trained[:, 0]]).all()
         assert (held_y == labels[held[:, 0]]).all()
         places.append(held[:, 0].tolist())
@@ -221,7 +267,7 @@ def test_it_resumes_by_name_and_refuses_another_search_under_it(tmp_path):
 def test_a_share_of_a_curators_budget():
     curator = Curator(VALIDATION, **TERMS)
     make(budget=0.5, n_iter=6).fit(*TRAIN, curator)
-    make(budget=0.5, strategy="grid", name="second").fit(*TRAIN, curator)
+    make(budget=0.5, strategy=ALL, name="second").fit(*TRAIN, curator)
     with pytest.raises(BudgetExceeded):
         make(budget=0.1, name="third").fit(*TRAIN, curator)
     with pytest.raises(BudgetExceeded):
@@ -268,12 +314,13 @@ def run(curator, _records, **changed):
 @pytest.mark.parametrize(
     "changed",
     [
-        {"param_distributions": MIXED}, {"scoring": "f1"}, {"scoring": "roc_auc"},
-        {"strategy": "grid", "param_distributions": MIXED}, {"strategy": "turbo"}, {"strategy": "saas"},
-        {"strategy": "gibo", "scoring": "neg_log_loss", "estimator": LOGISTIC, "param_distributions": SMOOTH},
+        pytest.param({"param_distributions": MIXED}, id="bo"),
+        pytest.param({"scoring": "f1"}, id="f1"),
+        pytest.param({"scoring": "roc_auc"}, id="roc_auc"),
+        pytest.param({"strategy": ALL, "param_distributions": MIXED}, id="choice among all"),
+        pytest.param({"strategy": NEAR}, id="trust region"),
     ],
-    ids=["bo", "f1", "roc_auc", "grid", "turbo", "saas", "gibo"],
-)  # fmt: skip
+)
 @pytest.mark.attack("A6", "A7", "A21")
 def test_nothing_but_releases_steers_it(changed):
     replay(lambda curator, records: run(curator, records, **changed), VALIDATION, NEIGHBOUR, **TERMS, entropy=SeededEntropy(1))
@@ -363,7 +410,7 @@ class Same(Remembering):
 @pytest.mark.attack("A21")
 def test_the_model_that_saw_private_records_is_never_handed_on():
     for kind in (Remembering, Unique, Same):
-        for strategy in ("bo", "grid"):
+        for strategy in (SHORT, ALL):
             best = fitted(estimator=kind(random_state=0), strategy=strategy, n_iter=3).best_estimator_
             assert not hasattr(best, "seen_"), (kind, strategy)
             assert kind is Unique or X[-1].tobytes() not in pickle.dumps(best), (kind, strategy)
@@ -395,15 +442,15 @@ def test_warnings_on_private_records_are_muted_until_the_last_thread_leaves():
 
 @pytest.mark.attack("A21")
 def test_a_ledgers_password_is_not_shown():
-    search = DPSearch(
-        DecisionTreeClassifier(), {"max_depth": [1, 2]}, budget=Budget(1.0, 1e-6), dataset="d", ledger="postgresql://u:hunter2@host/db"
-    )
-    assert clone(search).ledger == "postgresql://u:hunter2@host/db"
-    for url in (search.ledger, "postgresql://u@host/db?password=hunter2", f"postgresql://u@host/db?x={'x' * 300}&password=hunter2"):
-        asked = clone(search).set_params(ledger=url)
-        shown = [repr(asked), *asked._repr_mimebundle_().values()]
-        assert all("host/db" in text and "hunter2" not in text for text in shown)
-        assert asked.ledger == url
+    for url in (
+        "postgresql://u:hunter2@host/db",
+        "postgresql://u@host/db?password=hunter2",
+        f"postgresql://u@host/db?x={'x' * 300}&password=hunter2",
+    ):
+        search = clone(make(dataset="d", ledger=url))
+        assert search.privacy.ledger == url
+        shown = [repr(search), repr(search.privacy), str(search), *search._repr_mimebundle_().values()]
+        assert not any("hunter2" in text for text in shown)
     with pytest.raises(LedgerUnavailable) as unreachable:
         Ledger.open("postgresql+psycopg://u@127.0.0.1:9/db?password=hunter2&sslpassword=hunter2&connect_timeout=2")
     assert "hunter2" not in str(unreachable.value)

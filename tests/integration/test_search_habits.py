@@ -14,14 +14,14 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.metrics import roc_auc_score
 from sklearn.tree import DecisionTreeClassifier
 
-from dpbo import Budget, Curator, DPSearch, progress
+from dpbo import Budget, Curator, progress
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
-from dpbo.search import SearchRelease
+from dpbo.search import NoisedSearch, SearchRelease
 from dpbo.search.results import results_table
 from dpbo.search.scorings import scoring_named
 from dpbo.testing import SeededEntropy
-from tests.integration.test_search import TERMS, TRAIN, VALIDATION, make
+from tests.integration.test_search import ALL, TERMS, TRAIN, VALIDATION, make
 
 DEPTHS = {"max_depth": scipy.stats.randint(1, 9)}
 
@@ -47,7 +47,7 @@ class Terminal(io.StringIO):
 
 
 def made(**changed):
-    return make(**{"param_distributions": DEPTHS, "n_iter": 3, "n_initial": 2, "verbose": 0, **changed})
+    return make(**{"param_distributions": DEPTHS, "n_iter": 3, "strategy": NoisedSearch(n_initial=2), "verbose": 0, **changed})
 
 
 def fitted(**changed):
@@ -58,7 +58,7 @@ def fitted(**changed):
 @pytest.mark.attack("A21")
 def test_any_number_of_workers_finds_the_same_and_protected_records_stay_in_this_process():
     unlucky = {"max_depth": [2, 4], "min_samples_split": [2, -7]}  # -7 is refused by the tree
-    for settings in ({"strategy": "list", "param_distributions": unlucky, "error_score": "worst", "n_iter": 4}, {}, {"strategy": "grid"}):
+    for settings in ({"strategy": "choice", "param_distributions": unlucky, "error_score": "worst", "n_iter": 4}, {}, {"strategy": ALL}):
         found, fits = [], []
         for n_jobs in (None, 2):
             SCORED.clear()
@@ -79,7 +79,7 @@ def test_a_table_of_results_has_scikit_learns_columns():
     assert [*frame.columns[:5]] == ["param_max_depth", "params", "mean_test_score", "std_test_score", "rank_test_score"]
     assert (frame.sort_values("rank_test_score").mean_test_score.diff().dropna() <= 0).all()
     assert (frame.std_test_score > 0).all(), "the noise's"
-    listed = fitted(strategy="list")
+    listed = fitted(strategy="choice")
     assert np.isnan(listed.results_["mean_test_score"]).all(), "no score of each is released"
     assert listed.results_["cv_score"].shape == listed.results_["chosen"].shape == (4,)
     table = results_table([{"sizes": (1, 2)}, {"sizes": (3, 4)}, {"sizes": None}], score=[0.1, 0.3, 0.1], noise_std=[0.1] * 3)
@@ -96,7 +96,7 @@ def test_verbose_shows_released_values_and_no_times(monkeypatch, capsys):
         with monkeypatch.context() as patched:
             patched.setattr(sys, "stderr", terminal := Terminal())
             search = fitted(verbose=verbose)
-            fitted(verbose=verbose, strategy="list")
+            fitted(verbose=verbose, strategy="choice")
         told = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("search", "final"))]
         assert len(told) == lines + (verbose == 2), "the list's final score, too"
         assert ("cross-validation: " in terminal.getvalue()) is (verbose > 0)
@@ -125,7 +125,7 @@ def test_callbacks_are_told_each_release_and_may_end_the_search(tmp_path):
     again = fitted(callbacks=told.append, **kept)
     assert [release.number for release in told] == [3, 4, 5], "what was planned is resumed; the final score was released"
     assert len(again.results_["params"]) == 5
-    for strategy, parts in (("list", ["choice"]), ("grid", ["choice"]), ("weighted_cv", ["cells"])):
+    for strategy, parts in (("choice", ["choice"]), (ALL, ["choice"]), ("weighted_cv", ["cells"])):
         told.clear()
         fitted(strategy=strategy, callbacks=told.append, final_share=None)
         assert [release.part for release in told] == parts
@@ -151,8 +151,7 @@ def test_a_model_without_probabilities_is_scored_by_the_order_of_its_decisions()
 
 def test_what_cannot_be_had_is_refused_with_the_way():
     for changed, told in (
-        ({"refit": True}, r"^refit=True .* best_estimator_ is always trained on the training records"),
-        ({"refit": "accuracy"}, r"^refit='accuracy' .* goes to scoring="), ({"n_jobs": 0}, r"^n_jobs=0 .* -1 for all processors"),
+        ({"n_jobs": 0}, r"^n_jobs=0 .* -1 for all processors"),
         ({"callbacks": 3}, "^callbacks=.*a function of one SearchRelease"), ({"verbose": 3}, "^verbose=3"),
         ({"budget": 0.5}, r"^budget=0.5 .* such as Budget\(epsilon=1.0, delta=1e-6\).* for a share give X_val=Curator\("),
         ({"ledger": "l.db"}, r"^dataset=None is not allowed: dataset must be [^.]*, such as 'readmissions-2026q3'\.$"),
@@ -162,8 +161,9 @@ def test_what_cannot_be_had_is_refused_with_the_way():
     for name, told in (("sample_weight", "class_weight=.*scoring of your own"), ("check_input", "when you make it")):
         with pytest.raises(InputError, match=f"^{name}=.*{told}"):
             make().fit(*TRAIN, *VALIDATION, **{name: np.ones(400)})
-    with pytest.raises(TypeError, match="bounds"):
-        make(bounds=(0, 1))
+    for name in ("bounds", "cv", "refit"):
+        with pytest.raises(TypeError, match=name):
+            make(**{name: 3})
 
 
 def test_a_ledger_may_be_given_as_a_path(tmp_path):
@@ -177,8 +177,7 @@ def test_a_ledger_may_be_given_as_a_path(tmp_path):
 
 def test_no_notebook_shows_a_databases_password():
     space = {"alpha": scipy.stats.loguniform(0.1, 10)}
-    search = DPSearch(RidgeClassifier(), space, budget=Budget(1.0, 1e-6), ledger="postgresql://u:p&w<q@h/db")
+    search = make(estimator=RidgeClassifier(), param_distributions=space, ledger="postgresql://u:p&w<q@h/db")
     shown = search._repr_mimebundle_()["text/html"]
-    assert ":***@h/db" in shown
     assert "p&amp;w" not in shown
     assert "p&w" not in shown

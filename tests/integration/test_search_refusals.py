@@ -8,43 +8,46 @@ import scipy.sparse
 import scipy.stats as st
 import torch
 from sklearn.exceptions import FitFailedWarning
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import Ridge
 from sklearn.metrics import f1_score, make_scorer
 from sklearn.utils.estimator_checks import check_estimator
 
-from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.curator import Ledger
 from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.mechanisms import NoNoise
-from dpbo.search import strategies
-from dpbo.search.training import require_disjoint_tables
-from tests.integration.test_search import BUDGET, LOGISTIC, MIXED, SMOOTH, TERMS, TRAIN, TREE, VALIDATION, X, Y, make
+from dpbo.search import NoisedSearch, strategies
+from dpbo.search.training import Tables
+from tests.integration.test_search import ALL, BUDGET, MIXED, TERMS, TRAIN, TREE, VALIDATION, X, Y, make, searched
 
 FRAME_COLUMNS = list("abcdefgh")
-SMOOTH_GIBO = {"strategy": "gibo", "estimator": LOGISTIC, "param_distributions": SMOOTH, "scoring": "neg_log_loss"}
-GIBO = {**SMOOTH_GIBO, "estimator": LogisticRegression(), "param_distributions": {"C": st.loguniform(0.01, 1)}}
+FEW = NoisedSearch(n_initial=2)
+NEARBY = NoisedSearch(n_initial=2, trust_region=True)
+EXACT = NoNoise(allow_not_private=True)
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"scoring": "recall"}, "^scoring="),
-    ({"cv": 5}, "^cv=.*no bound is known"), ({"refit": True}, "^refit=.*trained on the training records"),
-    ({"final_share": 1.0}, "^final_share="), ({"budget": 0.5}, "^budget="), ({"param_distributions": [MIXED]}, "^param_distributions="),
-    ({"strategy": "grid", "scoring": "f1"}, "^scoring="), ({"strategy": "grid", "n_iter": 1}, "^n_iter="),
-    ({"strategy": "gibo", "scoring": "neg_log_loss", "param_distributions": MIXED}, "^strategy="),
-    ({"strategy": "grid", "mechanism": NoNoise(allow_not_private=True)}, "^mechanism="), ({"strategy_options": {"clip": 1.0}}, "options="),
-    ({"strategy": "saas", "param_distributions": MIXED}, "^strategy='saas'"), ({**SMOOTH_GIBO, "scoring": "accuracy"}, "^scoring="),
-    ({**SMOOTH_GIBO, "n_iter": 1}, "^n_iter="), ({"scoring": make_scorer(f1_score), "score_range": (0.0, 1.0)}, "one real number a record"),
+    ({"final_share": 1.0}, "^final_share="),
+    ({"budget": 0.5}, "^budget="),
+    ({"param_distributions": [MIXED]}, "^param_distributions="),
+    ({"strategy": "grid"}, "^strategy="),
+    ({"strategy": ALL, "scoring": "f1"}, "^scoring="),
+    ({"strategy": ALL, "n_iter": 1}, "^n_iter="),
+    ({"strategy": ALL, "mechanism": EXACT}, "^mechanism="),
+    ({"strategy": NoisedSearch(n_initial=0)}, "^n_initial="),
+    ({"scoring": make_scorer(f1_score), "score_range": (0.0, 1.0)}, "one real number a record"),
     ({"estimator": Ridge(), "param_distributions": {"alpha": [1.0, 2.0]}, "scoring": "neg_log_loss"}, "predict_proba"),
-    ({**GIBO, "strategy_options": {"clip": -1.0}}, "clip="), ({**GIBO, "strategy_options": {"nonsense": 1.0}}, "strategy_options="),
-    ({**GIBO, "strategy_options": {"bounds": 1.0}}, "strategy_options="), ({"name": "x" * 193}, "name="),
+    ({"name": "x" * 193}, "name="),
+    ({"error_score": "zero"}, "^error_score="),
     ({"param_distributions": {"max_depth": [-1, -2]}}, "max_depth"),
-    ({"param_distributions": {"max_depth": [-1, -2]}, "strategy": "grid", "n_iter": 2}, "max_depth"),
+    ({"param_distributions": {"max_depth": [-1, -2]}, "strategy": ALL, "n_iter": 2}, "max_depth"),
     ({"param_distributions": {"criterion": ["gini"]}}, "param_distributions="),
     ({"param_distributions": {"max_depth": [2], "criterion": ["gini"]}}, "param_distributions="),
     ({"param_distributions": {"ccp_alpha": st.uniform(0, -1)}}, "ccp_alpha="),
-]  # fmt: skip
+]
 
 
 def short(**changed):
-    return make(**{"n_iter": 3, "n_initial": 2, "param_distributions": {"max_depth": [1, 2, 3, 4]}, **changed})
+    return make(**{"n_iter": 3, "strategy": FEW, "param_distributions": {"max_depth": [1, 2, 3, 4]}, **changed})
 
 
 def test_nothing_is_reserved_for_what_cannot_work(tmp_path):
@@ -86,11 +89,11 @@ def test_a_unit_on_both_sides_is_seen_and_labels_of_two_kinds_are_refused():
         (["a", "7", "7"], np.array(["a", "c", "c"]), "text"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=r"^groups_train="):
-            require_disjoint_tables(rows, rows.copy(), groups, trained)
-        require_disjoint_tables(rows, rows.copy(), groups, apart[kind])
+            Tables(rows, None, rows.copy(), None).require_apart(groups, trained)
+        Tables(rows, None, rows.copy(), None).require_apart(groups, apart[kind])
         for mixed in ([1, "b", 1], np.array(["b", 1, None], dtype=object)):
             with pytest.raises(UsageError, match="different kinds"):
-                require_disjoint_tables(rows, rows.copy(), mixed, trained)
+                Tables(rows, None, rows.copy(), None).require_apart(mixed, trained)
 
 
 def test_what_is_no_label_a_record_is_refused_by_name_and_not_shown():
@@ -98,7 +101,7 @@ def test_what_is_no_label_a_record_is_refused_by_name_and_not_shown():
     for labels in ([{1}, {2}, {3}], "abc", {1, 2, 3}, {1: 0, 2: 0, 3: 0}, np.zeros((3, 2))):
         for name, given in (("groups", (labels, good)), ("groups_train", (good, labels))):
             with pytest.raises(InputError, match=rf"^{name}='\w+'") as caught:
-                require_disjoint_tables(rows, rows.copy(), *given)
+                Tables(rows, None, rows.copy(), None).require_apart(*given)
             assert caught.value.__context__ is None
 
 
@@ -116,9 +119,9 @@ def test_a_search_that_cannot_propose_is_refused_before_anything_is_reserved(tmp
     def failing(*_args, **_settings):
         raise RuntimeError("no neighbours")
 
-    for strategy, name in (("bo", "suggest"), ("turbo", "suggest_in_trust_region")):
+    for strategy, name in ((FEW, "suggest"), (NEARBY, "suggest_in_trust_region")):
         monkeypatch.setattr(strategies, name, failing)
-        file = str(tmp_path / f"{strategy}.db")
+        file = str(tmp_path / f"{name}.db")
         with pytest.raises(RuntimeError, match="no neighbours"):
             short(strategy=strategy, dataset="d", ledger=file).fit(*TRAIN, *VALIDATION)
         assert {record.kind for record in Ledger.open(file).records()} <= {"birth", "assume"}, strategy
@@ -126,7 +129,7 @@ def test_a_search_that_cannot_propose_is_refused_before_anything_is_reserved(tmp
 
 def test_a_parameter_of_one_value_is_held():
     whole, fine = {"max_depth": [1, 2, 3], "min_samples_leaf": [2]}, {"ccp_alpha": st.loguniform(1e-4, 1e-1), "criterion": ["gini"]}
-    for space, strategy in ((whole, "bo"), (fine, "bo"), (fine, "turbo")):
+    for space, strategy in ((whole, FEW), (fine, FEW), (fine, NEARBY)):
         search = short(param_distributions=space, strategy=strategy).fit(*TRAIN, *VALIDATION)
         name, (value,) = list(space.items())[1]
         assert search.best_params_[name] == value, (name, strategy)
@@ -145,7 +148,7 @@ def test_sparse_tables_with_a_bad_record_and_a_number_of_numpys():
 @pytest.mark.deep
 def test_scikit_learns_own_checks():
     """All but those that ask for what a private search must not or cannot do."""
-    search = DPSearch(TREE, {"max_depth": [1, 2, 3]}, budget=Budget(50.0, 1e-6), n_iter=2, n_initial=2, test_size=0.5, allow_repeated=True)
+    search = searched(TREE, {"max_depth": [1, 2, 3]}, budget=Budget(50.0, 1e-6), n_iter=2, strategy=FEW, test_size=0.5)
     known = {"check_classifiers_train": "a list has no type of its own", "check_fit_score_takes_y": "there are two tables"}
     known["check_supervised_y_2d"] = "labels are one number or word a record"
     checks = check_estimator(search, expected_failed_checks=known, on_skip=None)

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
+import torch
 from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import brier_score_loss
@@ -15,18 +16,21 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 import dpbo
-from dpbo import Budget, Curator, DPSearch, PrivacyUnit
+from dpbo import Budget, Curator, Privacy, PrivacyUnit
 from dpbo.accounting import GDPFilter
 from dpbo.errors import InputError, LedgerMismatch
 from dpbo.objective import NoiseWarning
-from dpbo.search import rehearsal
+from dpbo.search import Auto, Choice, NoisedSearch, WeightedCV, rehearsal
+from dpbo.search.public_scores import Features, PublicScores
 from dpbo.search.scorings import scoring_named
+from dpbo.search.strategies import FreeChoice
 from dpbo.testing import SeededEntropy, replay
+from tests.integration.test_search import searched
 
 RANDOM = np.random.default_rng(0)
 BUDGET = Budget(1.0, 1e-6)
-LISTED: dict[str, Any] = {"strategy": "list", "strategy_options": {"candidates": 4, "largest_difference": 0.1}}
-WEIGHTED: dict[str, Any] = {"strategy": "weighted_cv", "strategy_options": {"cells": 4}}
+PAIRED = Choice(candidates=4, largest_difference=0.1)
+FOUR_CELLS = WeightedCV(cells=4)
 
 
 def population(count, share):
@@ -40,8 +44,8 @@ SPACE = {"class_weight": [{0: 1.0, 1: w} for w in (0.25, 1.0, 4.0, 16.0)], "C": 
 
 
 def make(**changed):
-    settings = {"budget": BUDGET, "n_iter": 6, "scoring": "true_class_probability", "allow_repeated": True}
-    return DPSearch(LogisticRegression(), SPACE, **{**settings, **changed})
+    settings = {"budget": BUDGET, "n_iter": 6, "scoring": "true_class_probability"}
+    return searched(LogisticRegression(), SPACE, **{**settings, **changed})
 
 
 def test_it_tunes_for_the_protected_population_where_the_free_choice_does_not():
@@ -52,30 +56,38 @@ def test_it_tunes_for_the_protected_population_where_the_free_choice_does_not():
     def score(parameters):
         return probability(LogisticRegression(**parameters).fit(*TRAIN), TEST).mean()
 
-    assert search.rehearsal_.best.strategy in ("weighted_cv", "list")
+    assert isinstance(search.rehearsal_.best.strategy, (WeightedCV, Choice))
     assert score(search.best_params_) > score(search.free_params_) + 0.05
     assert search.best_score_ == pytest.approx(score(search.best_params_), abs=6 * search.best_score_std_)
     assert str(search.statement().guarantee).startswith("(1.000, 0.0)-DP")
     assert len(search.results_["cv_score"]) == len(search.results_["params"]) >= 7
 
 
-@pytest.mark.parametrize("settings", [pytest.param(WEIGHTED, marks=pytest.mark.deep), LISTED, {}], ids=["weighted_cv", "list", "auto"])
-def test_it_is_resumed_and_pays_once(settings, tmp_path):
-    kept = {"dataset": "few", "ledger": str(tmp_path / "l.db"), "allow_repeated": False, **settings}
+WAYS = [
+    pytest.param(FOUR_CELLS, id="weighted_cv"),
+    pytest.param(PAIRED, id="choice"),
+    pytest.param("auto", id="auto"),
+]
+
+
+@pytest.mark.parametrize("strategy", WAYS[1:])
+def test_it_is_resumed_and_pays_once(strategy, tmp_path):
+    kept = {"dataset": "few", "ledger": str(tmp_path / "l.db"), "allow_repeated": False, "strategy": strategy}
     first, again = (make(**kept).fit(*TRAIN, *PROTECTED) for _ in range(2))
-    assert settings or first.rehearsal_.best.strategy == "weighted_cv", "which is tried here by way of auto"
+    if strategy == "auto":
+        assert isinstance(first.rehearsal_.best.strategy, WeightedCV), "which is tried here by way of auto"
     assert again.best_params_ == first.best_params_
     assert again.best_score_ == first.best_score_
     assert again.statement().entries == first.statement().entries
 
 
-@pytest.mark.parametrize("settings", [WEIGHTED, LISTED, {}], ids=["weighted_cv", "list", "auto"])
+@pytest.mark.parametrize("strategy", WAYS)
 @pytest.mark.attack("A6", "A7", "A21")
-def test_nothing_but_releases_steers_it(settings):
+def test_nothing_but_releases_steers_it(strategy):
     other = (np.concatenate([[[9.0] * 4], PROTECTED[0][1:]]), np.concatenate([[1 - PROTECTED[1][0]], PROTECTED[1][1:]]))
 
     def run(curator, _records):
-        make(**{**settings, "budget": 0.8}).fit(*TRAIN, curator)
+        make(strategy=strategy, budget=0.8).fit(*TRAIN, curator)
 
     terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": "replace-one", "budget": BUDGET, "accounting": GDPFilter()}
     replay(run, PROTECTED, other, **terms, entropy=SeededEntropy(1))
@@ -90,8 +102,8 @@ def test_no_fit_sees_a_protected_record():
             strangers.extend(row for row in np.asarray(X) if row.tobytes() not in allowed)
             return super().fit(X, y)
 
-    for settings in (LISTED, WEIGHTED):
-        search = make(**settings)
+    for strategy in (PAIRED, FOUR_CELLS):
+        search = make(strategy=strategy)
         search.estimator = Watched()
         search.fit(*TRAIN, *PROTECTED)
     assert not strangers, "also the reference comes from training records alone"
@@ -99,25 +111,29 @@ def test_no_fit_sees_a_protected_record():
 
 def test_few_records_drawn_alike_are_told_to_cross_validate():
     found = dpbo.rehearse(LogisticRegression(), SPACE, *TRAIN, units=50, budget=Budget(0.2, 0.0), n_iter=8, shift=0.0)
-    assert found.best.strategy == "free"
+    assert found.best.strategy == FreeChoice()
     assert found.best.gain == found.best.gain_alike
     assert "Nothing needs to be released" in str(found)
     curator = Curator(PROTECTED, unit=PrivacyUnit("record"), adjacency="replace-one", budget=Budget(0.2, 1e-6), allow_repeated=True)
-    search = make(budget=1.0, strategy_options={"shift": 0.0}, final_share=None).fit(*TRAIN, curator)
-    if search.rehearsal_.best.strategy == "free":
+    search = make(budget=1.0, strategy=Auto(shift=0.0), final_share=None).fit(*TRAIN, curator)
+    if search.rehearsal_.best.strategy == FreeChoice():
         assert search.best_params_ == search.free_params_
         assert not curator.ledger.used(), "nothing is released"
 
 
 def test_weighted_cv_is_taken_where_it_is_close_to_a_list_but_never_for_the_free_choice():
     def best(first, gain, close=0.1):
-        methods = [rehearsal.Method(first, {}, 1.0, 0.0, 0.1), rehearsal.Method("weighted_cv", {"cells": 4}, gain, 0.0, 0.1)]
-        found = rehearsal.Rehearsal(tuple(methods), 300, 1.0, close)
-        assert ("weighted_cv is taken" in str(found)) is (found.best.strategy == "weighted_cv")
+        methods = rehearsal.Method(first, 1.0, 0.0, 0.1), rehearsal.Method(FOUR_CELLS, gain, 0.0, 0.1)
+        found = rehearsal.Rehearsal(methods, 300, 1.0, close)
+        assert ("weighted_cv is taken" in str(found)) is (found.best.strategy is FOUR_CELLS)
         return found.best.strategy
 
-    assert [best("list", 0.91), best("bo", 0.91), best("list", 0.89), best("free", 0.99)] == ["weighted_cv", "weighted_cv", "list", "free"]
-    assert best("list", 0.99, close=0.0) == "list"
+    search, free = NoisedSearch(), FreeChoice()
+    assert best(PAIRED, 0.91) is FOUR_CELLS
+    assert best(search, 0.91) is FOUR_CELLS
+    assert best(PAIRED, 0.89) is PAIRED
+    assert best(free, 0.99) is free
+    assert best(PAIRED, 0.99, close=0.0) is PAIRED
     closes = [make(scoring=scoring).fit(*TRAIN, *PROTECTED).rehearsal_.close for scoring in ("accuracy", "neg_brier_score")]
     assert closes == [0.0, 0.1]
 
@@ -126,10 +142,17 @@ def test_a_rehearsal_without_records_agrees_with_the_search_and_takes_other_adja
     settings: dict[str, Any] = {"n_iter": 6, "scoring": "true_class_probability"}
     found = dpbo.rehearse(LogisticRegression(), SPACE, *TRAIN, units=300, budget=BUDGET, **settings)
     assert found.methods == make(adjacency="replace-one").fit(*TRAIN, *PROTECTED).rehearsal_.methods
-    other = dpbo.rehearse(LogisticRegression(), SPACE, *TRAIN, units=300, budget=BUDGET, adjacency="add-or-remove-one", **settings)
-    assert {method.strategy for method in other.methods} == {"free", "weighted_cv", "list", "bo"}
+    settings["privacy"] = Privacy(adjacency="add-or-remove-one")
+    other = dpbo.rehearse(LogisticRegression(), SPACE, *TRAIN, units=300, budget=BUDGET, **settings)
+    assert {method.strategy.name for method in other.methods} == {"free", "weighted_cv", "choice", "bo"}
     with pytest.raises(InputError, match=r"^shift="):
         dpbo.rehearse(LogisticRegression(), SPACE, *TRAIN, units=300, budget=BUDGET, shift=-1.0)
+
+
+def scored(scores, described, labels, features=None):
+    """Public scores of candidates without points."""
+    points = torch.empty(len(scores) - 1, 0, dtype=torch.float64)
+    return PublicScores(points=points, scores=scores, features=features, described=described, labels=labels)
 
 
 def test_the_simulation_draws_what_the_mechanisms_draw():
@@ -137,28 +160,29 @@ def test_the_simulation_draws_what_the_mechanisms_draw():
     means = np.array([0.0, 0.02, -0.03, 0.01])
     gains = means[:, None] + 0.2 * RANDOM.standard_normal((4, 2000)) * np.array([0, 1, 1, 1])[:, None]
     gains += means[:, None] - gains.mean(1, keepdims=True)
-    matrix = rehearsal.Matrix(gains, np.zeros((2000, 1)), np.zeros(2000, dtype=np.int64))
-    noise = rehearsal.Noise(cells=0.01, choice=0.02, gumbel=False, search=0.05)
-    found = rehearsal.simulate(matrix, {}, noise, width=1.0, lists=(4,), differences=(None, 0.1), units=500, shift=0.0, seed=0)
-    by_option = {method.options.get("largest_difference", "free"): method for method in found.methods}
+    public = scored(gains, np.zeros((2000, 1)), np.zeros(2000, dtype=np.int64))
+    noise = rehearsal.Noise(cells=0.01, choice=0.02, gumbel=False, search=0.05, smoother=np.eye(3))
+    plain, paired = Choice(candidates=4), Choice(candidates=4, largest_difference=0.1)
+    strategies = [FreeChoice(), plain, paired]
+    found = rehearsal.simulate(strategies, public, noise, width=1.0, units=500, shift=0.0, seed=0)
+    simulated = {repr(method.strategy): method.gain for method in found.methods}
     draws = 4000
-    for c, reach in ((None, 1.0), (0.1, 0.2)):
+    for strategy, c, reach in ((plain, None, 1.0), (paired, 0.1, 0.2)):
         kept = gains if c is None else np.clip(gains, -c, c)
         samples = np.stack([kept[:, RANDOM.integers(0, 2000, 500)].mean(1) for _ in range(draws)])
         chosen = (samples + 0.02 * reach * RANDOM.exponential(size=(draws, 4))).argmax(1)
         expected, error = means[chosen].mean(), means[chosen].std() / np.sqrt(rehearsal.POPULATIONS // 3 * rehearsal.DRAWS)
-        assert by_option[c].gain == pytest.approx(expected, abs=5 * error)
-    assert 0.01 < by_option["free"].gain <= 0.02 + 1e-12, "the public sample is mostly right about the best of the four"
+        assert simulated[repr(strategy)] == pytest.approx(expected, abs=5 * error)
+    assert 0.01 < simulated[repr(FreeChoice())] <= 0.02 + 1e-12, "the public sample is mostly right about the best of the four"
 
 
 def test_weights_recover_a_population_that_differs_by_its_labels():
     """From exact shares of a large population with other shares of labels: its mean scores, up to the public sample's error."""
     X, y = population(20_000, 0.2)
     scores = np.stack([np.where(y == 1, 0.9, 0.1), np.where(y == 1, 0.2, 0.8)]) + 0.1 * RANDOM.standard_normal((2, 20_000))
-    features = rehearsal.Features(y, classifier=True)
-    matrix = rehearsal.Matrix(scores, np.column_stack([X[:, 0], y]), features.codes(y))
-    cells = rehearsal.Cells.of(matrix, features, 4)
-    shares = rehearsal.Shares.of(matrix, cells)
+    features = Features(y, classifier=True)
+    public = scored(scores, np.column_stack([X[:, 0], y]), features.codes(y), features)
+    cells, shares = public.cells(4)
     other = population(20_000, 0.7)
     inside = cells.cells(np.column_stack([other[0][:, 0], other[1]]))[:, None] == np.arange(len(cells.leaves))
     released = inside.mean(0)
@@ -187,21 +211,21 @@ def test_brier_and_the_true_class_probability_are_scikit_learns():
 def test_tables_words_groups_and_regressions_are_rehearsed():
     frame, words = pd.DataFrame(TRAIN[0], columns=list("abcd")), np.where(TRAIN[1] == 1, "yes", "no")
     protected = pd.DataFrame(PROTECTED[0], columns=list("abcd")), np.where(PROTECTED[1] == 1, "yes", "no")
-    tree = DPSearch(
-        DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2, 3, 5]}, budget=BUDGET, n_iter=4, allow_repeated=True
+    tree = searched(
+        DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2, 3, 5]}, budget=BUDGET, n_iter=4
     ).fit(frame, words, *protected, groups=np.arange(300) // 2, groups_train=1000 + np.arange(600) // 3)  # fmt: skip
     assert set(tree.classes_) == {"no", "yes"}
     target = TRAIN[0].sum(1) + 0.1 * TRAIN[1]
-    ridge = DPSearch(
+    ridge = searched(
         make_pipeline(StandardScaler(), Ridge()), {"ridge__alpha": scipy.stats.loguniform(1e-3, 1e5)}, budget=BUDGET, n_iter=4,
-        scoring="neg_mean_squared_error", score_range=(-9.0, 0.0), allow_repeated=True,
+        scoring="neg_mean_squared_error", score_range=(-9.0, 0.0),
     ).fit(TRAIN[0], target, PROTECTED[0], PROTECTED[0].sum(1))  # fmt: skip
     assert ridge.best_params_["ridge__alpha"] < 1e4
 
 
 @pytest.mark.attack("A9", "A26")
 def test_one_odd_label_in_a_list_moves_no_other_record_to_another_cell():
-    features = rehearsal.Features(TRAIN[1], classifier=True)
+    features = Features(TRAIN[1], classifier=True)
     model = LogisticRegression().fit(*TRAIN)
     labels = PROTECTED[1].tolist()
     for odd in ("x", None, 1.5, 2**70):
@@ -224,7 +248,7 @@ def test_fits_that_fail_after_the_release_end_the_search_and_lose_nothing(tmp_pa
 
     for error_score in ("raise", "worst"):
         Picky.limit = 7 * 6
-        search = make(**WEIGHTED, error_score=error_score)
+        search = make(strategy=FOUR_CELLS, error_score=error_score)
         search.estimator = Picky()
         with pytest.warns(FitFailedWarning):
             search.fit(*TRAIN, *PROTECTED)
@@ -242,10 +266,11 @@ def test_a_model_that_cannot_be_copied_is_never_a_reference():
             self.lock_ = threading.Lock()
             return super().fit(X, y)
 
-    search = make(strategy="list")
+    search = make()
     search.estimator = Locked()
     search.fit(*TRAIN, *PROTECTED)
-    assert all(method.options.get("largest_difference") is None for method in search.rehearsal_.methods)
+    strategies = [method.strategy for method in search.rehearsal_.methods]
+    assert {one.largest_difference for one in strategies if isinstance(one, Choice)} == {None}
 
 
 def test_a_score_that_cannot_be_rehearsed_and_one_that_has_large_noise_are_warned_of():
@@ -264,11 +289,10 @@ def test_a_score_that_cannot_be_rehearsed_and_one_that_has_large_noise_are_warne
 
 def test_a_resumed_search_keeps_its_method_and_refuses_other_cells(tmp_path):
     kept = {"dataset": "few", "ledger": str(tmp_path / "l.db"), "allow_repeated": False}
-    first = make(**kept, **WEIGHTED).fit(*TRAIN, *PROTECTED)
-    with pytest.raises(LedgerMismatch):
-        make(**kept, **WEIGHTED, n_iter=7).fit(*TRAIN, *PROTECTED)
-    with pytest.raises(LedgerMismatch):
-        make(**kept, **LISTED).fit(*TRAIN, *PROTECTED)
+    first = make(**kept, strategy=FOUR_CELLS).fit(*TRAIN, *PROTECTED)
+    for changed in ({"strategy": FOUR_CELLS, "n_iter": 7}, {"strategy": WeightedCV(cells=3)}, {"strategy": PAIRED}):
+        with pytest.raises(LedgerMismatch):
+            make(**kept, **changed).fit(*TRAIN, *PROTECTED)
     assert first.best_params_ == make(**kept).fit(*TRAIN, *PROTECTED).best_params_, "what the ledger holds decides, not another rehearsal"
 
 
@@ -277,22 +301,29 @@ def test_rare_classes_and_useless_parameters_are_no_crash():
     y[0] = 2
     search = make(n_iter=3, scoring="neg_brier_score").fit(TRAIN[0], y, PROTECTED[0], PROTECTED[1])
     assert search.classes_.tolist() == [0, 1, 2]
-    useless = DPSearch(LogisticRegression(), {"max_iter": [200, 300, 400]}, budget=BUDGET, n_iter=4, allow_repeated=True)
+    useless = searched(LogisticRegression(), {"max_iter": [200, 300, 400]}, budget=BUDGET, n_iter=4)
     useless.fit(*TRAIN, *PROTECTED)
-    assert {method.strategy for method in useless.rehearsal_.methods} == {"free", "list", "bo"}
+    assert {method.strategy.name for method in useless.rehearsal_.methods} == {"free", "choice", "bo"}
+    with pytest.raises(InputError, match=r"^strategy='weighted_cv' .*nothing can be chosen"):
+        useless.set_params(strategy="weighted_cv").fit(*TRAIN, *PROTECTED)
 
 
-def test_what_it_cannot_do_is_refused_before_anything_is_reserved():
-    refused: list[tuple[str, dict[str, Any]]] = [
-        ("scoring", {**WEIGHTED, "scoring": "f1"}), ("n_iter", {"n_iter": 1}), ("cells", {**WEIGHTED, "strategy_options": {"cells": 1}}),
-        ("shift", {"strategy_options": {"shift": -1.0}}), ("strategy_options", {"strategy_options": {"clip": 1.0}}),
-        ("candidates", {**LISTED, "strategy_options": {"candidates": 1}}), ("divisor", {"adjacency": "add-or-remove-one"}),
-        ("largest_difference", {**LISTED, "strategy_options": {"largest_difference": 2.0}}),
-    ]  # fmt: skip
-    for name, settings in refused:
-        curator = Curator(
-            PROTECTED, unit=PrivacyUnit("record"), adjacency=settings.pop("adjacency", "replace-one"), budget=BUDGET, allow_repeated=True
-        )
-        with pytest.raises(InputError, match=f"^{name}="):
-            make(**{**settings, "budget": 1.0}).fit(*TRAIN, curator)
-        assert not curator.ledger.used(), name
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("scoring", {"strategy": FOUR_CELLS, "scoring": "f1"}),
+        ("n_iter", {"n_iter": 1}),
+        ("cells", {"strategy": WeightedCV(cells=1)}),
+        ("shift", {"strategy": Auto(shift=-1.0)}),
+        ("candidates", {"strategy": Choice(candidates=1)}),
+        ("largest_difference", {"strategy": Choice(largest_difference=2.0)}),
+        ("strategy", {"strategy": "list"}),
+        ("divisor", {"adjacency": "add-or-remove-one"}),
+    ],
+)
+def test_what_it_cannot_do_is_refused_before_anything_is_reserved(name, settings):
+    adjacency = settings.get("adjacency", "replace-one")
+    curator = Curator(PROTECTED, unit="record", adjacency=adjacency, budget=BUDGET, allow_repeated=True)
+    with pytest.raises(InputError, match=f"^{name}="):
+        make(**{**settings, "budget": 1.0}).fit(*TRAIN, curator)
+    assert not curator.ledger.used()

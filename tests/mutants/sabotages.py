@@ -171,9 +171,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "the reference of paired scores is fitted to protected records",
-        where="dpbo.search.strategies:by_list",
-        old='{"reference": task.trainer(public.candidates[0]),',
-        new=('{"reference": task.trainer.configured(public.candidates[0]).fit(*task.curator._Curator__view.records),'),
+        where="dpbo.search.strategies:Choice.run",
+        old='"reference": problem.trainer(None)',
+        new='"reference": problem.trainer.configured(None).fit(*problem.curator._Curator__view.records)',
         test="tests/integration/test_search_small.py::test_no_fit_sees_a_protected_record",
     ),
     Sabotage(
@@ -1177,7 +1177,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "text hides protected rows among the training rows",
-        where="dpbo.search.search:DPSearch.fit",
+        where="dpbo.search.search:DPSearch._curator",
         old="rows_of(_in_form(form, X_val, y_val))",
         new="rows_of((X_val, y_val))",
         test="tests/attacks/test_roles.py::test_protected_rows_among_public_training_rows_are_refused",
@@ -1389,7 +1389,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "protected rows train a model in the open",
-        where="dpbo.search.search:DPSearch.fit",
+        where="dpbo.search.search:DPSearch._curator",
         old='require_other_rows("X_train", trainer.table(), own, "validation", _IN_THE_OPEN)',
         new="pass",
         test="tests/attacks/test_roles.py::test_protected_rows_among_public_training_rows_are_refused",

@@ -42,7 +42,9 @@ def test_each_how_to_page_runs_after_the_lines_of_the_first(long, tmp_path, monk
         if page.stem not in ("index", "loop", "pictures-and-report") and (page.stem in LONG) == long:
             (folder := tmp_path / page.stem).mkdir()
             monkeypatch.chdir(folder)
-            code = "".join(blocks("docs/how-to/index.md") + blocks(page)).replace("n_iter=8,\n", "n_iter=8, allow_repeated=True,\n")
+            code = "".join(blocks("docs/how-to/index.md") + blocks(page)).replace(
+                "n_iter=8,\n", "n_iter=8, privacy=dpbo.Privacy(allow_repeated=True),\n"
+            )
             exec(compile(code, page.name, "exec"), {})
 
 

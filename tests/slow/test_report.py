@@ -24,6 +24,7 @@ from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipM
 from dpbo.queries import CandidateScores, ClippedMean
 from dpbo.reporting.charts import ticks, with_noise
 from dpbo.run_counts import FixedRuns
+from dpbo.search import Choice, NoisedSearch
 from dpbo.statement import format_down
 
 HOSTILE = '<script>document.title="owned"</script>"\'&<img src=x onerror=alert(1)>'
@@ -186,25 +187,27 @@ def test_the_page_stands_alone_whatever_it_is_made_of(ledger, tmp_path):
 def test_a_fitted_search_reports_what_it_recommends(tmp_path):
     X = np.random.default_rng(0).normal(size=(300, 2))
     y, space = X[:, 0] > 0, {"C": scipy.stats.loguniform(1e-2, 1e2), "kernel": ["rbf", "linear"]}
-    for strategy in ("bo", "list"):
-        places: list[Any] = [{}, {"ledger": str(tmp_path / f"{strategy}.db"), "dataset": "customers"}]
+    for strategy in (NoisedSearch(n_initial=4), Choice()):
+        searched = isinstance(strategy, NoisedSearch)
+        places: list[Any] = [{}, {"ledger": str(tmp_path / f"{strategy.name}.db"), "dataset": "customers"}]
         for place in places:
-            search: Any = dpbo.DPSearch(SVC(random_state=0), space, strategy=strategy, budget=dpbo.Budget(8.0, 1e-6), n_iter=5, n_initial=4,
-                                   allow_repeated=True, unit="customer", **place)  # fmt: skip
+            privacy = dpbo.Privacy(unit="customer", allow_repeated=True, **place)
+            settings: dict[str, Any] = {"budget": dpbo.Budget(8.0, 1e-6), "n_iter": 5, "privacy": privacy}
+            search: Any = dpbo.DPSearch(SVC(random_state=0), space, strategy=strategy, **settings)
             page = dpbo.report(search.fit(X[:100], y[:100], X[100:], y[100:]))
             if place:
                 alone = require_alone(dpbo.report(place["ledger"])).text
                 parameters = f"C {search.best_params_['C']:.4g} kernel {search.best_params_['kernel']}"
                 assert parameters in alone, "the ledger names the parameters"
                 assert not re.search(r"Filter|ClippedMean|CandidateScores|x0|number \d+ was|dpbo\.testing", alone)
-                assert ("the 1e-06 that the budget allows is not used" in alone) is (strategy == "list")
+                assert ("the 1e-06 that the budget allows is not used" in alone) is not searched
             seen = require_alone(page)
             text = seen.text
             assert f"C {search.best_params_['C']:.4g} kernel {search.best_params_['kernel']}" in text
             assert f"released separately: {with_noise(search.best_score_, search.best_score_std_)}" in text
-            assert bool(seen.named("value")) is (strategy == "bo")
-            assert ("5 of 5" in text) is (strategy == "bo" and bool(place))
-            assert ("cross-validated score on public records" in text) is (strategy == "list")
+            assert bool(seen.named("value")) is searched
+            assert ("5 of 5" in text) is (searched and bool(place))
+            assert ("cross-validated score on public records" in text) is not searched
             assert ("Releases so far" in text) is bool(place)
             assert "Protected is each customer" in text
 

@@ -8,7 +8,7 @@ import torch
 from sklearn import config_context
 from sklearn.tree import DecisionTreeClassifier
 
-from dpbo import Budget, Curator, DPSearch, PrivateObjective
+from dpbo import Budget, Curator, DPSearch, Privacy, PrivateObjective
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.errors import BudgetExceeded
 from dpbo.events import GaussianEvent
@@ -63,8 +63,9 @@ def test_a_curator_and_an_objective_show_public_facts_escaped(tmp_path):
 def test_fitted_estimators_show_their_guarantee_under_scikit_learns_diagram():
     X = np.random.default_rng(0).normal(size=(200, 2))
     y, budget = X[:, 0] > 0, Budget(8.0, 1e-6)
-    tree = DPSearch(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2]}, budget=budget, n_iter=2, unit=HOSTILE, strategy="grid",
-                    allow_repeated=True)  # fmt: skip
+    privacy = Privacy(unit=HOSTILE, allow_repeated=True)
+    settings: dict[str, Any] = {"budget": budget, "n_iter": 2, "strategy": "choice", "privacy": privacy}
+    tree = DPSearch(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2]}, **settings)
     em: dict[str, Any] = {"budget": budget, "radius": 3.0, "random_state": 0}
     models = [DPGaussianMixture(2, max_iter=2, **em), DPKMeans(2, max_iter=2, **em), DPFactorAnalysis(1, max_iter=2, **em)]
     estimators: list[Any] = [tree, *models]

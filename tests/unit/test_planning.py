@@ -47,12 +47,12 @@ def test_the_detectable_difference_is_wrong_one_time_in_twenty():
     plan = strategies(dpbo.plan(1000, BUDGET, evaluations=20))
     gap, noise = plan["bo"].detectable_difference, plan["bo"].noise
     assert 0.5 * math.erfc(gap / (noise * math.sqrt(2)) / math.sqrt(2)) == pytest.approx(0.05)
-    epsilon = float(plan["grid"].remark.split()[1].rstrip(";"))
-    assert 0.5 * math.exp(-epsilon * 1000 * plan["grid"].detectable_difference / 2) == pytest.approx(0.05, rel=0.1)
+    epsilon = float(plan["choice"].remark.split()[1].rstrip(";"))
+    assert 0.5 * math.exp(-epsilon * 1000 * plan["choice"].detectable_difference / 2) == pytest.approx(0.05, rel=0.1)
 
 
 def test_which_strategy_is_recommended():
-    for units, dimension, fits in ((50_000, 4, "bo"), (50_000, 12, "bo"), (1000, 4, "grid"), (50, 4, "none"), (1200, 10, "gibo")):
+    for units, dimension, fits in ((50_000, 4, "bo"), (50_000, 12, "bo"), (1000, 4, "choice"), (50, 4, "none"), (1200, 10, "gibo")):
         plan = dpbo.plan(units, BUDGET, evaluations=44, dimension=dimension)
         assert plan.recommended == fits
         assert f"Recommended: {fits}" in str(plan)
@@ -61,11 +61,11 @@ def test_which_strategy_is_recommended():
 def test_what_no_strategy_can_do_is_said():
     plan = strategies(dpbo.plan(1000, Budget(0.01, 1e-6), evaluations=5, dimension=9))
     assert "needs 10 model fits" in plan["gibo"].remark
-    assert math.isinf(plan["grid"].detectable_difference)
+    assert math.isinf(plan["choice"].detectable_difference)
     plan = strategies(dpbo.plan(2, BUDGET, evaluations=5, score_range=(-1.0, 0.0)))
     assert math.isinf(plan["bo"].detectable_difference)
-    assert math.isinf(plan["grid"].detectable_difference)
-    assert "within 1 of the best" in plan["grid"].remark
+    assert math.isinf(plan["choice"].detectable_difference)
+    assert "within 1 of the best" in plan["choice"].remark
 
 
 def test_the_command_recommends_and_draws(capsys, tmp_path):

@@ -10,12 +10,13 @@ import scipy.stats
 import torch
 from sklearn.svm import SVC
 
-from dpbo import Budget, Curator, DPSearch, PrivateObjective, Space
+from dpbo import Budget, Curator, DPSearch, Privacy, PrivateObjective, Space
 from dpbo.errors import InputError, MissingLibrary, UsageError
 from dpbo.integrations.optuna import NoiseAwareSampler, TrialObjective
 from dpbo.planning import noise_per_evaluation
 from dpbo.reporting import plots
 from dpbo.reporting.released_values import ReleasedValues
+from dpbo.search import Choice, NoisedSearch
 
 plt = pytest.importorskip("matplotlib.pyplot")
 SPACE = Space(rate=scipy.stats.loguniform(1e-3, 1.0), depth=scipy.stats.randint(1, 11), kernel=["rbf", "poly", "linear"])
@@ -103,16 +104,18 @@ def test_an_optuna_study_and_a_search_draw_the_same_values(run):
         assert len(plots.plot_slices(source).axes) == 3
     X = np.random.default_rng(0).normal(size=(300, 2))
     y, spaces = X[:, 0] > 0, {"C": scipy.stats.loguniform(1e-2, 1e2), "kernel": ["rbf", "linear"]}
-    for strategy in ("bo", "grid", "list"):
-        settings: dict[str, Any] = {"strategy": strategy, "budget": Budget(8.0, 1e-6), "n_iter": 5, "n_initial": 4, "allow_repeated": True}
+    choice, among_all = Choice(), Choice(candidates=None)
+    for strategy in (NoisedSearch(n_initial=4), choice, among_all):
+        settings: dict[str, Any] = {"strategy": strategy, "budget": Budget(8.0, 1e-6), "n_iter": 5}
+        settings["privacy"] = Privacy(allow_repeated=True)
         search = DPSearch(SVC(random_state=0), spaces, **settings).fit(X[:100], y[:100], X[100:], y[100:])
-        if strategy == "bo":
+        if isinstance(strategy, NoisedSearch):
             assert ReleasedValues.of(search).parameters(ReleasedValues.of(search).best) == pytest.approx(search.best_params_)
             plots.plot_convergence(search)
         else:
             with pytest.raises(InputError, match="released scores"):
                 plots.plot_convergence(search)
-        if strategy != "grid":
+        if strategy is not among_all:
             (chosen,) = [line for line in plots.plot_parallel_coordinates(search).lines if line.get_label() == "recommended"]
             assert len(chosen.get_ydata()) == 2
 
