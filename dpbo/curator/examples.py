@@ -8,6 +8,7 @@ mode.
 """
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -25,6 +26,8 @@ from dpbo.queries.score_evaluation import describe_result, tensor_of
 Score = Callable[[Any, Any], Any]
 _EXTREMES = (1e6, -1e6, 1e30, -1e30, float("nan"))
 _HUGE = 1e30
+# a mean over a few records that moves by this is far from all of them
+_LARGE = 1e6
 # texts that come before and after most others, so that they shift the codes of categories
 _FIRST_AND_LAST = ("", "\uffff")
 _HOSTILE = (None, math.nan, _HUGE, -_HUGE, 10**9, -(10**9), 0, *_FIRST_AND_LAST)
@@ -193,6 +196,8 @@ def require_per_record(
         gap = _with_row(view.records, (changed + 1) % view.count, form, None) if turn < 2 else None
         if gap is not None:
             compared += _require_unmoved(score, subject, _view(gap), changed, rng, form, wild)
+        if turn < 2:
+            _require_unmoved_among_alike(score, subject, view, changed, form)
         copies = _scores_or_none(score, subject, view.take(torch.full((view.count,), changed)))
         if copies is not None:
             _require_equal(before[[changed]], copies[[changed]], f"putting record {changed} in the place of all others", "its own score")
@@ -227,6 +232,40 @@ def _require_unmoved(
         else:  # it cannot take all of these cells at once
             compared += sum(stays(*single) for single in _hostile_cells(view, changed, form, name))
     return compared
+
+
+def _require_unmoved_among_alike(score: Score, subject: Any, view: PrivateView, changed: int, form: Form | None) -> None:
+    """As `_require_unmoved`, where the records share one column's cell.
+
+    What is computed over groups, such as the mean income of a zip code, moves where few public records share no group.
+    """
+    other = (changed + 1) % view.count
+    others = np.delete(np.arange(view.count), changed)
+    for column in range(max((part.shape[1] for part in leaves(view.records) if _is_frame(part)), default=0)):
+        alike = map_leaves(view.records, functools.partial(_share, row=changed, column=column))
+        before = _scores_or_none(score, subject, alike)
+        for cell in (_LARGE, -_LARGE) if before is not None else ():
+            replaced = _with_row(alike, changed, form, cell)
+            neighbour = map_leaves(replaced, functools.partial(_share, row=other, column=column))
+            after = _scores_or_none(score, subject, neighbour)
+            if after is not None:
+                what = f"replacing record {changed} by {cell:g} among records that share column {column}"
+                _require_equal(before[others], after[others], what)
+
+
+def _share(part: Any, row: int, column: int) -> Any:
+    """A table whose records all have this one's cell in a column; anything else as it is."""
+    if not _is_frame(part) or column >= part.shape[1]:
+        return part
+    cells = part.iloc[:, column].iloc[[row] * len(part)]
+    cells.index = part.index
+    table = part.copy()
+    table.isetitem(column, cells)
+    return table
+
+
+def _is_frame(part: Any) -> bool:
+    return hasattr(part, "iloc") and part.ndim == 2
 
 
 def _replacements(view: PrivateView, changed: int, rng: np.random.Generator, form: Form | None, wild: bool) -> Iterator[tuple[str, Any]]:

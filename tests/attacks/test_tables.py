@@ -18,10 +18,10 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEnc
 from dpbo import Adjacency, Budget, Curator, DPSearch, Privacy, PrivacyUnit, Source
 from dpbo.curator.public_form import Form
 from dpbo.curator.records import PrivateView
-from dpbo.errors import InputError, UsageError
+from dpbo.errors import InputError, ScoreError, UsageError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
-from dpbo.queries import ClippedSum, IntegerSum
+from dpbo.queries import ClippedMean, ClippedSum, IntegerSum
 from dpbo.search import Choice
 
 pytestmark = pytest.mark.attack("A34")
@@ -315,3 +315,21 @@ def test_the_release_of_a_table_with_an_odd_cell_works_from_end_to_end():
     public, private = pd.DataFrame({"age": [30, 41]}), pd.DataFrame({"age": [1, 2, None]})
     release = Curator(private, **TERMS, example=public).release(ClippedSum(joined, score_range=(0.0, 1.0)), GaussianMechanism(20.0))
     assert release.value.isfinite().all()
+
+
+GROUPED = {
+    "mean of a group": lambda table: table.groupby("zip")["income"].transform("mean") > 50.0,
+    "rank in a group": lambda table: table.groupby("zip")["income"].rank() > 1.0,
+    "largest of a group": lambda table: table["income"] >= table.groupby("zip")["income"].transform("max"),
+}
+
+
+@pytest.mark.attack("A34")
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_statistic_of_a_group_is_noticed_on_public_records_of_which_no_two_are_in_one(name):
+    public = pd.DataFrame({"zip": list("abcde"), "income": [20.0, 40.0, 60.0, 80.0, 99.0]})
+    private = pd.DataFrame({"zip": list("aabbc"), "income": [20.0, 40.0, 60.0, 80.0, 99.0]})
+    curator = Curator(private, unit="patient", adjacency="replace-one", budget=Budget(1.0, 1e-6), example=public, allow_repeated=True)
+    with pytest.raises(ScoreError, match="does not score each record by itself"):
+        curator.evaluate(ClippedMean(lambda _, table: GROUPED[name](table).to_numpy(), None, score_range=(0.0, 1.0)))
+    assert curator.evaluate(ClippedMean(lambda _, table: table["income"].to_numpy() > 50.0, None, score_range=(0.0, 1.0)))

@@ -1506,4 +1506,11 @@ SABOTAGES = (
         new="asked = query",
         test="tests/attacks/test_holes_scores.py::test_a_query_that_changes_after_its_evaluation_changes_no_noise",
     ),
+    Sabotage(
+        "scores are never tried on records of one group",
+        "dpbo.curator.examples:require_per_record",
+        old="if turn < 2: _require",
+        new="if turn < 0: _require",
+        test="tests/attacks/test_tables.py::test_a_statistic_of_a_group_is_noticed_on_public_records_of_which_no_two_are_in_one",
+    ),
 )
